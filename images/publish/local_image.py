@@ -19,7 +19,6 @@ from images.publish.attachments import PublishedImage
 from images.publish.attestation import Attestation
 from images.publish.compression import Compression, compression_of
 from images.publish.gate import ReleasePolicy
-from images.publish.provenance import ProvenanceInput
 from images.publish.publication import SUFFIXES, Part, Publication, PublishResult, find_variants
 from images.publish.push import PushJob
 from images.publish.sbom import Packages
@@ -67,8 +66,8 @@ class LocalImage:
     options: PublishOptions
     push: Callable[[Registry, Sequence[Compression]], Mapping[Compression, Manifest]]
     packages: Callable[[], Packages]
-    siblings: Sequence[Repository] = ()
-    """Repositories of the same registry that have layers of it."""
+    staged: Repository | None = None
+    """Another repository of the same registry that has it."""
     say: Callable[[str], None] = lambda _text: None
 
 
@@ -86,10 +85,7 @@ def in_engine(
     Raises UserError: the run is of another image.
     """
     info = engine.inspect(reference)
-    siblings = list(push.siblings(options.cache, options.repository, options.compressions, info.layers))
     near = staged if staged and staged != options.repository and staged.host == options.repository.host else None
-    if near and near not in siblings:
-        siblings.append(near)
 
     def pushed(target: Registry, wanted: Sequence[Compression]) -> Mapping[Compression, Manifest]:
         done = push.push(
@@ -99,7 +95,6 @@ def in_engine(
                 target=target,
                 wanted=wanted,
                 cache=options.cache,
-                siblings=siblings,
                 source=near,
                 on_event=on_event,
             )
@@ -113,7 +108,7 @@ def in_engine(
         options=options,
         push=pushed,
         packages=lambda: sbom.read(engine, info.id),
-        siblings=siblings,
+        staged=near,
         say=say,
     )
 
@@ -124,13 +119,13 @@ def publish(images: Sequence[LocalImage]) -> PublishResult:
     No tag moves before all are stored. Raises UserError: a run is not enough, a tag would go back, no access.
     """
     first = images[0].options
-    siblings = {one: None for image in images for one in image.siblings}
+    staged = {image.staged: None for image in images if image.staged}
     with ExitStack() as stack:
         public = ""
         if first.key:
             signing.require(first.key)
             public = stack.enter_context(signing.public_file(first.key))
-        target = stack.enter_context(Registry(first.repository, mount_from=list(siblings)))
+        target = stack.enter_context(Registry(first.repository, mount_from=list(staged)))
         target.check_access()
 
         def sign(digest: str) -> None:
@@ -236,16 +231,15 @@ def _attach(
 
     new = [say(TEST_RESULT, statements.test_result(runs, options.policy.claims_of(info.labels)))]
     if not image.of(PROVENANCE):
-        given = ProvenanceInput(
+        made = provenance.predicate(
+            provenance.read_build_record(options.attestation, str(options.name), info.id),
             name=options.name,
-            image_id=info.id,
             revision=info.labels.get(f"{LABELS}.matrix-revision", ""),
-            source=options.source,
-            locks=options.locks,
-            build=provenance.read_build_record(options.attestation, str(options.name), info.id),
             created=info.created,
+            locks=options.locks,
+            source=options.source,
         )
-        new.append(say(PROVENANCE, provenance.predicate(given)))
+        new.append(say(PROVENANCE, made))
     if not image.of(CYCLONEDX):
         created = datetime.fromisoformat(info.created)
         bom = sbom.cyclonedx(packages(), name=str(options.name), digest=info.id, created=created)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,23 +43,6 @@ class BuildRecord(BaseModel):
     """What the image goes without -> why."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProvenanceInput:
-    """What a statement is written from."""
-
-    name: ImageName
-    image_id: str
-    """`sha256:...` of the configuration: what was judged."""
-    revision: str
-    """Of matrix and facts."""
-    source: str
-    """The checkout's commit, empty where there is none."""
-    locks: Mapping[str, bytes]
-    """Path below the project's root -> content."""
-    build: BuildRecord
-    created: str
-
-
 def read_build_record(folder: Path, name: str, image_id: str) -> BuildRecord:
     """Read a folder's build.json. Raises UserError when it is not of this very image."""
     path = folder / "build.json"
@@ -77,36 +59,34 @@ def read_build_record(folder: Path, name: str, image_id: str) -> BuildRecord:
     return found
 
 
-def predicate(given: ProvenanceInput) -> dict[str, Any]:
-    """What one image was built from, and how. Pure."""
-    build = given.build
+def predicate(
+    build: BuildRecord, *, name: ImageName, revision: str, created: str, locks: Mapping[str, bytes], source: str
+) -> dict[str, Any]:
+    """What one image was built from, and how. Pure.
+
+    `revision`: of matrix and facts. `locks`: path below the project's root -> content. `source`: the checkout's commit,
+    empty where there is none.
+    """
+    base: dict[str, Any] = {"name": f"{_BASE}{build.base.reference}", "annotations": {"origin": build.base.origin}}
+    dependencies = [
+        *([{"name": "checkout", "digest": {"gitCommit": source}}] if source else []),
+        *({"name": path, "digest": {"sha256": sha256(content)}} for path, content in sorted(locks.items())),
+        {**base, "digest": _digest(build.base.digest)} if build.base.digest else base,
+        *({"name": wheel, "digest": _digest(digest)} for wheel, digest in sorted(build.wheels.items())),
+    ]
     return {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
-            "externalParameters": {"name": str(given.name), "matrixRevision": given.revision},
+            "externalParameters": {"name": str(name), "matrixRevision": revision},
             "internalParameters": {"missing": build.missing},
-            "resolvedDependencies": [*_sources(given), _base(build.base), *_wheels(build.wheels)],
+            "resolvedDependencies": dependencies,
         },
         "runDetails": {
             "builder": {"id": f"{BUILD_TYPE}/docker-engine", "version": {"engine": build.engine.version}},
-            "metadata": {"finishedOn": given.created},
-            "byproducts": [{"name": "image-id", "digest": _digest(given.image_id)}],
+            "metadata": {"finishedOn": created},
+            "byproducts": [{"name": "image-id", "digest": _digest(build.digest)}],
         },
     }
-
-
-def _sources(given: ProvenanceInput) -> list[dict[str, Any]]:
-    locks = [{"name": path, "digest": {"sha256": sha256(content)}} for path, content in sorted(given.locks.items())]
-    return [{"name": "checkout", "digest": {"gitCommit": given.source}}, *locks] if given.source else locks
-
-
-def _base(base: BaseRecord) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": f"{_BASE}{base.reference}", "annotations": {"origin": base.origin}}
-    return {**found, "digest": _digest(base.digest)} if base.digest else found
-
-
-def _wheels(wheels: Mapping[str, str]) -> list[dict[str, Any]]:
-    return [{"name": name, "digest": _digest(digest)} for name, digest in sorted(wheels.items())]
 
 
 def _digest(text: str) -> dict[str, str]:

@@ -3,9 +3,9 @@
 Nothing here sets a tag: manifests are stored by their digest, after every blob that they name. So a push that ends
 halfway, however it ends, is finished by the same command, and what arrived is not sent again.
 
-What layers came to when they were compressed, and which repositories have the result, is kept in the cache, a small
-file for each: a layer that a registry has is then neither read nor compressed again. Without the cache the same layers
-come to the same blobs, and those that are there are not sent.
+What layers came to when they were compressed is kept in the cache, a small file for each: a layer that a registry has
+is then neither read nor compressed again. Without the cache the same layers come to the same blobs, and those that are
+there are not sent.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from images.registry.reference import Repository
 _AT_ONCE = 4
 """Blobs that are sent at a time, and layers that lie compressed on the disk."""
 _CHUNK = 1 << 18
-_MOST_REPOSITORIES, _MOST_SIBLINGS = 8, 3
 _Key = tuple[Compression, str]
 """A compression and a diff ID."""
 
@@ -54,10 +53,8 @@ class PushJob:
     wanted: Sequence[Compression]
     cache: Path
     """Records of layers, and room for those under way. On a disk: gigabytes pass through it."""
-    siblings: Sequence[Repository] = ()
-    """Repositories of the same registry to mount layers from (`siblings`)."""
     source: Repository | None = None
-    """One of them that has this very image."""
+    """Another repository of the same registry that has this very image: its blobs are mounted."""
     on_event: Callable[[BuildEvent], None] = ignore
 
     @property
@@ -118,9 +115,7 @@ def _descriptor(compression: Compression, digest: str, size: int) -> Descriptor:
 
 def _parts(job: PushJob, missing: Sequence[str]) -> Iterator[ImagePart]:
     """What the engine must give: nothing where the registry has all of it, as an export would be of everything."""
-    here = not missing and (
-        job.target.has_blob(job.info.id) or any(_mounts(job, one, job.info.id) for one in job.siblings)
-    )
+    here = not missing and (job.target.has_blob(job.info.id) or _mounts(job, job.info.id))
     size = job.target.blob_size(job.info.id) if here else None
     if size is None:
         yield from job.engine.parts(job.info, missing)
@@ -152,39 +147,13 @@ def _changed(job: PushJob, what: str) -> UserError:
 # --- what is there already ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class KnownBlob:
-    """A compressed layer. `repositories` have it, or had it once: the latest first."""
-
-    digest: str
-    size: int
-    repositories: tuple[str, ...] = ()
-
-
-def siblings(
-    cache: Path, target: Repository, compressions: Iterable[Compression], diff_ids: Iterable[str]
-) -> tuple[Repository, ...]:
-    """Other repositories of the target's registry that have most of these layers: three at most."""
-    layers = list(diff_ids)
-    blobs = [known for one in compressions for diff_id in layers if (known := _known(cache, (one, diff_id)))]
-    places = [Repository.parse(text) for blob in blobs for text in blob.repositories]
-    others = [place for place in places if place.host == target.host and place != target]
-    return tuple(sorted(dict.fromkeys(others), key=others.count, reverse=True)[:_MOST_SIBLINGS])
-
-
 def _there(job: PushJob) -> dict[_Key, Descriptor]:
-    """Layers that were compressed before, and that the registry has or mounts from a sibling."""
+    """Layers that were compressed before, and that the registry has or mounts."""
 
     def placed(key: _Key) -> Descriptor | None:
         known = _known(job.cache, key)
-        if known is None:
-            return None
-        places = [one for one in job.siblings if str(one) in known.repositories]
-        if job.target.blob_size(known.digest) == known.size or any(
-            _mounts(job, one, known.digest, known.size) for one in places
-        ):
-            _note(job, key, known.digest, known.size)
-            return _descriptor(key[0], known.digest, known.size)
+        if known and (job.target.blob_size(known.digest) == known.size or _mounts(job, known.digest, known.size)):
+            return known
         return None
 
     keys = [(one, diff_id) for one in job.wanted for diff_id in job.diff_ids]
@@ -200,13 +169,15 @@ def _there(job: PushJob) -> dict[_Key, Descriptor]:
     return {key: blob for key, one in asking.items() if (blob := one.result())}
 
 
-def _mounts(job: PushJob, place: Repository, digest: str, size: int | None = None) -> bool:
-    """Mount a blob. Where a registry refuses that, in whatever words, the blob can be sent. Raises RegistryError.
+def _mounts(job: PushJob, digest: str, size: int | None = None) -> bool:
+    """Mount a blob of the source. Where a registry refuses that, in whatever words, the blob can be sent.
 
-    A status that says nothing of it is none: a login may write here and not read the other (401).
+    A refusal is 401, too: a login may write here and not read the other. Raises RegistryError.
     """
+    if job.source is None:
+        return False
     try:
-        return job.target.mount(digest, place, size)
+        return job.target.mount(digest, job.source, size)
     except RegistryError as error:
         final = HTTPStatus.BAD_REQUEST <= error.status < HTTPStatus.INTERNAL_SERVER_ERROR
         if final and error.status not in retries.STATUSES:
@@ -218,29 +189,23 @@ def _record(cache: Path, key: _Key) -> Path:
     return cache / "layers" / key[0].recipe / f"{key[1].removeprefix('sha256:')}.json"
 
 
-def _known(cache: Path, key: _Key) -> KnownBlob | None:
-    """None where there is no record, or none that can be read."""
+def _known(cache: Path, key: _Key) -> Descriptor | None:
+    """What a layer came to; None where there is no record, or none that can be read."""
     try:
         data = json.loads(_record(cache, key).read_bytes())
-        repositories = tuple(map(str, data["repositories"]))
-        return KnownBlob(digest=str(data["digest"]), size=int(data["size"]), repositories=repositories)
+        return Descriptor(media_type=key[0].media_type, digest=str(data["digest"]), size=int(data["size"]))
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
 
-def _note(job: PushJob, key: _Key, digest: str, size: int) -> None:
-    """Keep what a layer came to, and that the target has it. A cache that can't be written is none."""
-    known = _known(job.cache, key)
-    before = known.repositories if known and known.digest == digest else ()
-    places = tuple(dict.fromkeys((str(job.target.repository), *before)))[:_MOST_REPOSITORIES]
-    if known == KnownBlob(digest=digest, size=size, repositories=places):
-        return
-    path = _record(job.cache, key)
+def _note(cache: Path, key: _Key, blob: Descriptor) -> None:
+    """A cache that can't be written is none."""
+    path = _record(cache, key)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, half = tempfile.mkstemp(dir=path.parent)
         with os.fdopen(handle, "w") as stream:
-            json.dump({"digest": digest, "size": size, "repositories": places}, stream)
+            json.dump({"digest": blob.digest, "size": blob.size}, stream)
         Path(half).replace(path)
 
 
@@ -334,10 +299,10 @@ class _Sender:
         try:
             for compression, spooled in blobs.items():
                 digest, size = spooled.digest, spooled.size
-                if not (job.source and _mounts(job, job.source, digest, size)):
+                if not _mounts(job, digest, size):
                     outgoing = _Outgoing(spooled=spooled, digest=digest, size=size, stop=self._stop, tally=self._tally)
                     job.target.put_stream(outgoing)
-                _note(job, (compression, layer.diff_id), digest, size)
+                _note(job.cache, (compression, layer.diff_id), _descriptor(compression, digest, size))
         finally:
             layer.close()
             self._room.release()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypedDict, cast
+from typing import Any
 
 from images.errors import Problem, UserError
 from images.host.hashing import oci_digest
@@ -17,33 +17,6 @@ DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 MANIFEST_TYPES = (OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_INDEX)
 INDEX_TYPES = (OCI_INDEX, DOCKER_INDEX)
-
-
-class PlatformData(TypedDict):
-    """What an image of an index runs on."""
-
-    architecture: str
-    os: str
-
-
-class DescriptorData(TypedDict):
-    """A descriptor in JSON. `size` in bytes."""
-
-    mediaType: str
-    digest: str
-    size: int
-    annotations: NotRequired[dict[str, str]]
-    platform: NotRequired[PlatformData]
-
-
-class ManifestData(TypedDict, total=False):
-    """A manifest or an index in JSON, as far as it is read here."""
-
-    schemaVersion: int
-    mediaType: str
-    config: DescriptorData
-    layers: list[DescriptorData]
-    manifests: list[DescriptorData]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +47,8 @@ class Descriptor:
             platform=_platform(data.get("platform")),
         )
 
-    def as_json(self) -> DescriptorData:
-        data = DescriptorData(mediaType=self.media_type, digest=self.digest, size=self.size)
+    def as_json(self) -> dict[str, Any]:
+        data: dict[str, Any] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
         if self.annotations:
             data["annotations"] = dict(self.annotations)
         if self.platform:
@@ -100,12 +73,12 @@ class Manifest:
         return Descriptor.of(self.media_type, self.content)
 
     @property
-    def data(self) -> ManifestData:
+    def data(self) -> dict[str, Any]:
         """Raises ValueError."""
         found: Any = json.loads(self.content)
         if not isinstance(found, dict):
             raise ValueError("a manifest is a JSON object")
-        return cast("ManifestData", found)
+        return found
 
     @property
     def config(self) -> Descriptor:
@@ -142,20 +115,14 @@ def require_one_image(manifest: Manifest, where: str) -> None:
 
 def image_manifest(config: Descriptor, layers: Sequence[Descriptor]) -> Manifest:
     """The manifest of an image, bottom layer first. The same blobs give the same bytes."""
-    data: ManifestData = {
-        "schemaVersion": 2,
-        "mediaType": OCI_MANIFEST,
-        "config": config.as_json(),
-        "layers": [layer.as_json() for layer in layers],
-    }
-    return _manifest(OCI_MANIFEST, data)
+    return _manifest(OCI_MANIFEST, config=config.as_json(), layers=[layer.as_json() for layer in layers])
 
 
 def index(entries: Sequence[Descriptor]) -> Manifest:
     """A list of manifests: the images of several platforms."""
-    entries_data = [entry.as_json() for entry in entries]
-    return _manifest(OCI_INDEX, {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries_data})
+    return _manifest(OCI_INDEX, manifests=[entry.as_json() for entry in entries])
 
 
-def _manifest(media_type: str, data: ManifestData) -> Manifest:
+def _manifest(media_type: str, **more: Any) -> Manifest:
+    data = {"schemaVersion": 2, "mediaType": media_type, **more}
     return Manifest(media_type=media_type, content=json.dumps(data, separators=(",", ":")).encode())

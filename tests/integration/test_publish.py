@@ -470,9 +470,7 @@ def test_an_edited_verdict_is_refused(publisher: Engine, make: Callable[..., Thi
 
 
 def test_labels_that_lie_move_no_tag(publisher: Engine, make: Callable[..., Thin], options: PublishOptions) -> None:
-    with pytest.raises(UserError, match=r"einops 0\.9\.0 is labelled, 0\.8\.2 was found"):
-        publish_it(publisher, make(pins='{"einops":"0.9.0"}'), options)
-    assert names(options.repository) == {}
+    refused(publisher, make(pins='{"einops":"0.9.0"}'), options, r"einops 0\.9\.0 is labelled, 0\.8\.2 was found")
 
 
 def test_a_wrong_password_says_so_and_does_not_show_it(

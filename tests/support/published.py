@@ -77,25 +77,17 @@ def published(
     manifest = image_manifest(Descriptor.of(OCI_CONFIG, config), [tar])
     target.put(manifest, content)
     image = attachments.load(target, manifest)
-    bom = sbom.cyclonedx(
-        sbom.packages_of(FOUND), name=name, digest=image.image_id, created=datetime.fromisoformat(created)
+    bom = sbom.cyclonedx(FOUND, name=name, digest=image.image_id, created=datetime.fromisoformat(created))
+    build = provenance.BuildRecord.model_validate(
+        {"digest": image.image_id, "base": {"reference": "x", "origin": "made"}, "engine": {"version": "28"}}
     )
-    given = provenance.ProvenanceInput(
-        name=ImageName.parse(name),
-        image_id=image.image_id,
-        revision=revision,
-        source="",
-        locks={},
-        build=provenance.BuildRecord.model_validate(
-            {"digest": image.image_id, "base": {"reference": "x", "origin": "made"}, "engine": {"version": "28"}}
-        ),
-        created=created,
-    )
+    own_name = ImageName.parse(name)
+    made = provenance.predicate(build, name=own_name, revision=revision, created=created, locks={}, source="")
     run = validated(image.image_id, date, claims, name)
     predicates = {
         TEST_RESULT: statements.test_result([run], CLAIMS),
         CYCLONEDX: bom,
-        PROVENANCE: provenance.predicate(given),
+        PROVENANCE: made,
     }
     attachments.attach(target, image, [said(image, *one) for one in predicates.items()], key)
     return attachments.load(target, manifest)

@@ -13,7 +13,7 @@ from images.engine import ImageInfo
 from images.errors import UserError
 from images.planning import plan
 from images.publish import provenance
-from images.publish.provenance import BuildRecord, ProvenanceInput
+from images.publish.provenance import BuildRecord
 from images.wheels import prebuilt
 from tests.support.sources import SOURCES
 
@@ -80,16 +80,9 @@ def test_an_image_built_elsewhere_is_recorded_as_it_was_rendered_and_as_the_engi
     base = {"reference": "debian:bookworm-slim", "origin": "tag", "digest": ""}
     assert (record["digest"], record["base"], record["missing"]) == (INFO.id, base, {"flash-attn": "no wheel"})
     assert record["wheels"] == wheels
-    made = ProvenanceInput(
-        name=ImageName.parse("cu126-torch27"),
-        image_id=INFO.id,
-        revision="0123456789ab",
-        source="",
-        locks={},
-        build=BuildRecord.model_validate(record),
-        created=INFO.created,
-    )
-    told = provenance.read(provenance.predicate(made))
+    name, build = ImageName.parse("cu126-torch27"), BuildRecord.model_validate(record)
+    made = provenance.predicate(build, name=name, revision="0123456789ab", created=INFO.created, locks={}, source="")
+    told = provenance.read(made)
     assert told == {"matrix-revision": "0123456789ab", "base-digest": ""}
 
 

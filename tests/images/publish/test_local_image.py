@@ -103,7 +103,7 @@ class Site:
             attestation=trial(*claims),
             options=options,
             push=lambda target, wanted: {one: stored(target, one) for one in wanted},
-            packages=lambda: sbom.packages_of(FOUND),
+            packages=lambda: FOUND,
             say=self.says.append,
         )
         return local_image.publish([image])

@@ -94,12 +94,11 @@ class Place:
         wanted: Sequence[Compression] = BOTH,
         *,
         to: str = "staging",
-        siblings: Sequence[str] = (),
         source: str = "",
         on_event: Callable[[BuildEvent], None] = lambda _event: None,
     ) -> dict[Compression, Manifest]:
         image.asked = None
-        others = [Repository(self.server.host, name) for name in siblings]
+        others = [Repository(self.server.host, source)] if source else []
         with Registry(Repository(self.server.host, to), credentials=lambda _: None, mount_from=others) as target:
             job = PushJob(
                 engine=cast("Engine", image),
@@ -107,8 +106,7 @@ class Place:
                 target=target,
                 wanted=wanted,
                 cache=self.cache,
-                siblings=others,
-                source=Repository(self.server.host, source) if source else None,
+                source=others[0] if others else None,
                 on_event=on_event,
             )
             done = push.push(job)
@@ -164,47 +162,39 @@ def test_another_image_sends_only_what_is_new(place: Place) -> None:
     assert image.asked == (oci_digest(layer(9)),)
 
 
-def test_what_a_sibling_has_is_mounted(place: Place) -> None:
-    image = Layers()
-    first = place.push(image)
-    received = place.registry.received
-    target = Repository(place.server.host, "images")
-    (sibling,) = push.siblings(place.cache, target, BOTH, image.info.layers)
-    assert sibling.name == "staging"
-    assert not push.siblings(place.cache, Repository("elsewhere:1", "x"), BOTH, image.info.layers)
-    assert place.push(image, to="images", siblings=["staging"]) == first
-    assert place.registry.received == received and image.asked is None
-
-
 def test_what_a_fleet_pushed_to_a_staging_repository_is_mounted(place: Place, tmp_path: Path) -> None:
     """By a machine whose records are not here: the layers are compressed anew, and come to the same blobs."""
     image = Layers()
     first = place.push(image, [Compression.GZIP])
     place.cache = tmp_path / "another machine"
-    done = place.push(image, to="images", siblings=["staging"], source="staging")
+    done = place.push(image, to="images", source="staging")
     assert done[Compression.GZIP] == first[Compression.GZIP]
     sent = [path for method, path, _ in place.server.seen if method == "PATCH" and "/images/" in path]
     assert len(sent) == len(image.layers), "the zstd ones alone"
 
 
-def test_a_record_names_the_repositories_that_have_its_layer_the_latest_first(place: Place) -> None:
+def test_what_another_repository_has_is_mounted_and_not_read(place: Place) -> None:
+    image = Layers()
+    first = place.push(image)
+    received = place.registry.received
+    assert place.push(image, to="images", source="staging") == first
+    assert place.registry.received == received and image.asked is None
+
+
+def test_a_record_that_cannot_be_read_is_none(place: Place) -> None:
     image = Layers(layers=[layer(1)])
-    for to in ("staging", "images"):
-        place.push(image, [Compression.ZSTD], to=to)
+    place.push(image, [Compression.ZSTD])
     (record,) = place.cache.rglob("*.json")
-    assert json.loads(record.read_text())["repositories"] == [
-        f"{place.server.host}/{to}" for to in ("images", "staging")
-    ]
     record.write_text("[]")
-    place.push(image, [Compression.ZSTD], to="staging")
-    assert len(image.asked or ()) == 1, "a record that can't be read is none"
+    place.push(image, [Compression.ZSTD])
+    assert len(image.asked or ()) == 1
 
 
-def test_a_sibling_that_lost_its_layers_costs_a_send_and_no_more(place: Place) -> None:
+def test_a_source_that_lost_its_layers_costs_a_send_and_no_more(place: Place) -> None:
     image = Layers()
     first = place.push(image)
     place.registry.blobs["staging"].clear()
-    assert place.push(image, to="images", siblings=["staging"]) == first
+    assert place.push(image, to="images", source="staging") == first
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405])
@@ -212,7 +202,7 @@ def test_a_mount_that_is_refused_costs_a_send_and_no_more(place: Place, status: 
     image = Layers()
     first = place.push(image)
     place.registry.before = lambda _method, path: (status, {}, b"") if "?mount=" in path else True
-    assert place.push(image, to="images", siblings=["staging"]) == first
+    assert place.push(image, to="images", source="staging") == first
     assert place.server.count("POST", "?mount=")
 
 
@@ -221,7 +211,7 @@ def test_what_says_nothing_of_a_mount_ends_the_push(place: Place, status: int) -
     place.push(Layers())
     place.registry.before = lambda _method, path: (status, {}, b"") if "?mount=" in path else True
     with pytest.raises(UserError, match=f"HTTP {status}"):
-        place.push(Layers(), to="images", siblings=["staging"])
+        place.push(Layers(), to="images", source="staging")
 
 
 def test_a_mount_that_brings_a_damaged_layer_is_told(place: Place) -> None:
@@ -231,7 +221,7 @@ def test_a_mount_that_brings_a_damaged_layer_is_told(place: Place) -> None:
     place.registry.blobs["staging"][damaged] = b"part"
     place.registry.manifests.clear()
     with pytest.raises(UserError, match="holds 4 bytes of it"):
-        place.push(image, to="images", siblings=["staging"])
+        place.push(image, to="images", source="staging")
     assert not place.registry.manifests
 
 

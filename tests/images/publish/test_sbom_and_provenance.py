@@ -35,7 +35,7 @@ CREATED = datetime(2026, 11, 21, 2, 20, tzinfo=UTC)
 
 
 def written(digest: str = DIGEST) -> dict[str, Any]:
-    return sbom.cyclonedx(sbom.packages_of(FOUND), name="cu126-torch27", digest=digest, created=CREATED)
+    return sbom.cyclonedx(FOUND, name="cu126-torch27", digest=digest, created=CREATED)
 
 
 def test_the_sbom_keeps_to_cyclonedx_own_schema() -> None:
@@ -84,16 +84,14 @@ BUILD: dict[str, Any] = {
 
 
 def predicate(**build: Any) -> dict[str, Any]:
-    given = provenance.ProvenanceInput(
+    return provenance.predicate(
+        provenance.BuildRecord.model_validate({**BUILD, **build}),
         name=ImageName.parse("cu126-torch27"),
-        image_id="sha256:" + "ef" * 32,
         revision="0123456789ab",
-        source="c0ffee",
-        locks={"locks/cu126-torch27/torch.txt": b"torch==2.7.1\n"},
-        build=provenance.BuildRecord.model_validate({**BUILD, **build}),
         created="2026-11-21T02:20:36Z",
+        locks={"locks/cu126-torch27/torch.txt": b"torch==2.7.1\n"},
+        source="c0ffee",
     )
-    return provenance.predicate(given)
 
 
 def test_provenance_says_what_the_image_was_built_from() -> None:
