@@ -29,7 +29,7 @@ from images.publish import attachments, checks, index, signing, tags
 from images.publish.attachments import PublishedImage
 from images.publish.compression import Compression, compression_of
 from images.publish.gate import ReleasePolicy
-from images.publish.tags import Action, ImageVersion, Keeps, TagChange, TagKind
+from images.publish.tags import Action, ImageVersion, TagChange, TagKind
 from images.registry.client import Registry
 from images.registry.distribution import Manifest, require_one_image
 from validate.claims import ClaimSet
@@ -142,8 +142,8 @@ class Publication:
 
     def _require_no_step_back(self, parts: Sequence[Part], beside: Mapping[str, Others]) -> None:
         """See that no tag without a date would go back. The digest of an index is not known yet. Raises UserError."""
-        names: list[tuple[ImageVersion, str, Keeps | None]] = [
-            (part.version, f"{part.version.name}{suffix}", None)
+        names: list[tuple[ImageVersion, str, str, Sequence[str]]] = [
+            (part.version, f"{part.version.name}{suffix}", "", ())
             for part in parts
             if not self._is_index(part.version.name)
             for suffix in part.suffixes
@@ -153,12 +153,10 @@ class Publication:
             versions += [tags.version_of(image) for image in others.images]
             if any(one.platform == Platform.AMD64 for one in versions):
                 whole = ImageVersion.of_index("", self.row[0], versions)
-                names.append((whole, f"{self.row[0]}{suffix}", self._keeps(others)))
-        for version, tag, keeps in names:
-            tags.require_allowed(self.target, tags.plan(self.target, version, {tag: TagKind.NAME}, keeps=keeps))
-
-    def _keeps(self, others: Others) -> Keeps | None:
-        return Keeps(then=self.keeps, why="; ".join(others.left_out.values())) if self.keeps else None
+                names.append((whole, f"{self.row[0]}{suffix}", self.keeps, tuple(others.left_out.values())))
+        for version, tag, keeps, absent in names:
+            planned = tags.plan(self.target, version, {tag: TagKind.NAME}, keeps=keeps, absent=absent)
+            tags.require_allowed(self.target, planned)
 
     def _is_index(self, name: str) -> bool:
         """Whether the tag of this name is an index's."""
@@ -264,7 +262,8 @@ class Publication:
         every, version = composed(images)
         indexes[f"{self.row[0]}{suffix}"] = every
         names = tags.tags_of(version, every.digest, (), suffix)
-        yield every, tags.plan(self.target, version, names, keeps=self._keeps(others))
+        absent = tuple(others.left_out.values())
+        yield every, tags.plan(self.target, version, names, keeps=self.keeps, absent=absent)
         aliases = {f"{alias}{suffix}": TagKind.ALIAS for alias in self.policy.aliases_of(self.row[0])}
         closed = {one.platform: self._alias_refusal(one) for one in images}
         open_to_aliases = [one for one in images if not closed[one.platform]]

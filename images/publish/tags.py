@@ -144,14 +144,6 @@ class TagChange:
     """Platforms that it has an image for now, and not when it moves."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Keeps:
-    """The name of a row may not lose a platform. `why` its image is not here, and what to do `then`."""
-
-    then: str
-    why: str = ""
-
-
 def immutable_tag(name: str, created: datetime, image_id: str) -> str:
     """`NAME-YYYYMMDD-DIGEST`: the day it was built (UTC), and 12 digits of the digest that its verdict names."""
     return f"{name}-{created.astimezone(UTC):%Y%m%d}-{image_id.removeprefix('sha256:')[:_SHORT]}"
@@ -178,17 +170,25 @@ def plan(
     tags: Mapping[str, TagKind],
     alias_refusal: str = "",
     *,
-    keeps: Keeps | None = None,
+    keeps: str = "",
+    absent: Sequence[str] = (),
 ) -> tuple[TagChange, ...]:
     """Decide what happens to each tag; nothing changes yet.
 
-    `alias_refusal` is why the gate for aliases is closed. `keeps`: refuse that a NAME loses a platform.
+    `alias_refusal` is why the gate for aliases is closed. `keeps`: refuse that a NAME loses a platform, and what to do
+    then. `absent`: why images for other platforms are not there.
     """
-    return tuple(_change(target, new, tag, kind, alias_refusal, keeps) for tag, kind in tags.items())
+    return tuple(_change(target, new, tag, kind, alias_refusal, keeps, absent) for tag, kind in tags.items())
 
 
 def _change(
-    target: Registry, new: ImageVersion, tag: str, kind: TagKind, alias_refusal: str, keeps: Keeps | None
+    target: Registry,
+    new: ImageVersion,
+    tag: str,
+    kind: TagKind,
+    alias_refusal: str,
+    keeps: str,
+    absent: Sequence[str],
 ) -> TagChange:
     """The table above: first what would happen, then what speaks against it."""
     before = target.find(tag)
@@ -210,9 +210,9 @@ def _change(
     elif moves and kind is TagKind.IMMUTABLE:
         reason = f"{tag} names {before.digest[:19] if before else ''} already, and such tags are never moved"
     elif lost and (keeps or kind is TagKind.ALIAS):
-        why = f": {keeps.why}" if keeps and keeps.why else ""
-        reason = f"it has an image for {' and '.join(lost)}, and this has none{why}"
-        then = keeps.then if keeps else then
+        reason = f"it has an image for {' and '.join(lost)}, and this has none"
+        reason += f": {'; '.join(absent)}" if absent else ""
+        then = keeps
     if reason:
         action = Action.LEAVE if kind is TagKind.ALIAS else Action.REFUSE
     return TagChange(tag=tag, kind=kind, action=action, before=before, reason=reason, then=then, lost=lost)

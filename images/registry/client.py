@@ -156,10 +156,13 @@ class Registry:
     def put_blob(self, content: bytes) -> str:
         """Store a blob unless it is there. Returns its digest. Raises RegistryError, also for a damaged one there."""
         digest = oci_digest(content)
+        headers = {"Content-Type": "application/octet-stream"}
 
-        def upload() -> None:
+        def upload() -> None:  # each attempt in a session of its own
             if not self.has_blob(digest, len(content)):
-                self._upload(content, digest)
+                location = self._start_upload()
+                url = f"{location}{'&' if '?' in location else '?'}digest={digest}"
+                self._http.send("PUT", url, headers=headers, data=content)
 
         self._http.repeat(upload)
         return digest
@@ -188,13 +191,6 @@ class Registry:
             self._cancel_upload(location)
             return False
         return size is None or self.has_blob(digest, size)
-
-    def _upload(self, content: bytes, digest: str) -> None:
-        """One attempt, in an upload session of its own. Raises TransientError, RegistryError."""
-        location = self._start_upload()
-        url = f"{location}{'&' if '?' in location else '?'}digest={digest}"
-        headers = {"Content-Type": "application/octet-stream"}
-        self._http.send("PUT", url, headers=headers, data=content)
 
     def _start_upload(self, query: str = "") -> str:
         """Where to send a blob; empty when a mount made sending needless."""
