@@ -144,7 +144,7 @@ def nightly(
 def _debian(engine: Engine, name: str) -> Mapping[str, str]:
     """Debian package -> version of the image that this engine has under a name; none where it has none."""
     info = engine.find(name)
-    return {one.name: one.version for one in sbom.read(engine, info.id).debian} if info else {}
+    return {one["name"]: one["version"] for one in sbom.read(engine, info.id)["debian"]} if info else {}
 
 
 def _tracked(selectors: list[str], sources: Sources) -> list[Planned]:

@@ -29,7 +29,7 @@ from images.planning import plan
 from images.planning.image import Image
 from images.publish import attachments, index
 from images.publish.compression import Compression
-from images.publish.push import PushJob, push, siblings
+from images.publish.push import PushJob, push
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
 from images.site import records
@@ -174,15 +174,13 @@ def send(
         then = f"`podman push {name} docker://{repository}:TAG`, then `--image NAME={repository}:TAG`"
         raise UserError(Problem(where=engine.facts.url, cause="Podman's layers are not sent from here", then=then))
     wanted = (Compression.GZIP,)
-    places = siblings(cache, repository, wanted, info.layers)
-    with Registry(repository, mount_from=places) as registry:
+    with Registry(repository) as registry:
         job = PushJob(
             engine=engine,
             info=info,
             target=registry,
             wanted=wanted,
             cache=cache,
-            siblings=places,
             on_event=on_event,
         )
         (manifest,) = push(job).manifests.values()

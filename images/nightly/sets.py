@@ -170,7 +170,7 @@ def built(engine: Engine, options: BuildOptions, progress: Progress, control: st
             if isinstance(result, UserError):
                 return SetResult(claims=(), cause=_cause(result), seconds=round(time.monotonic() - start, 1))
             if label == control:
-                debian = {one.name: one.version for one in sbom.read(engine, result.info.id).debian}
+                debian = {one["name"]: one["version"] for one in sbom.read(engine, result.info.id)["debian"]}
         finally:
             for tag in (name, f"{name}-candidate"):
                 engine.untag(tag)

@@ -27,8 +27,6 @@ _NO_SERVICES = {
     "trusted-root": '{"mediaType": "application/vnd.dev.sigstore.trustedroot+json;version=0.1"}',
 }
 """Option of cosign 3 -> a file's content, with which it asks no public service. cosign 2 has --tlog-upload=false."""
-CREDENTIALS = {"awskms": "AWS_", "gcpkms": "GOOGLE_", "azurekms": "AZURE_", "hashivault": "VAULT_"}
-"""Scheme of a key -> how the variables begin that its service takes credentials from."""
 _NO_MATCH = (
     "invalid signature when validating",
     "ecdsa: Invalid IEEE_P1363",
@@ -74,19 +72,6 @@ def require_password(key: str) -> None:
         pass
     then = f"set {_PASSWORD} to it, or to nothing where the key has none"
     raise UserError(Problem(where=f"--key {key}", cause="cosign wants its password, and nobody is here", then=then))
-
-
-def is_secret(variable: str, key: str) -> bool:
-    """Whether an environment variable may hold a key, its password or its service's credentials. `key`: `--key`."""
-    scheme, _, name = key.partition("://")
-    named = scheme == "env" and variable == name
-    service = CREDENTIALS.get(scheme, "")
-    return named or variable.startswith("COSIGN_") or (bool(service) and variable.startswith(service))
-
-
-def has_known_secrets(key: str) -> bool:
-    """Whether `is_secret` knows all variables of a key."""
-    return "://" not in key or key.partition("://")[0] in ("env", *CREDENTIALS)
 
 
 @contextmanager
