@@ -22,23 +22,14 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
     archs: dict[Arch, str] = dict.fromkeys(image.archs, "cubin")
     native = expectations.NATIVE
 
-    torch = pins.get("torch")
-    row = facts.arm64.torch.get(torch.version) if torch and image.platform is Platform.ARM64 else None
-    hollow = list(row.hollow) if row else []
-    libraries = [f"torch/lib/libtorch_{part}.so" for part in ("cuda", "cuda_linalg")]
-    yield kernel_code_claim(image, "torch", [one for one in libraries if one not in hollow], archs, also=hollow)
+    yield _of_torch(context, pins.get("torch"), archs)
     if pin := pins.get("bitsandbytes"):
         library = facts.bitsandbytes[pin.version].file_for(image.wheel_cuda)
         yield kernel_code_claim(image, "bitsandbytes", [library], archs)
     if (pin := pins.get("xformers")) and (of_xformers := facts.xformers.get(pin.version)):
         covered = _covered(image, of_xformers.covers)
         yield kernel_code_claim(image, "xformers", ["xformers/_C.so"], covered, also=["xformers/**/_C*.so"])
-    # A release without a CUDA major has no library: pure Python, as on aarch64.
-    if (pin := pins.get("torchao")) and (of_torchao := facts.torchao.get(pin.version)) and of_torchao.cuda_major:
-        for name, served in device_code.TORCHAO_DEVICE_CODE.items():
-            if within := {arch: how for arch, how in archs.items() if _number(arch) in served}:
-                also = [f"torchao/{name}.*so"]
-                yield replace(kernel_code_claim(image, f"torchao {name}", [], within, also=also), required=False)
+    yield from _of_torchao(context, pins.get("torchao"), archs)
     for pin in image.pins:
         if pin.name in native and (within := _of_no_index(image, pin)):
             yield kernel_code_claim(image, pin.name, native[pin.name]["libraries"], within)
@@ -53,9 +44,31 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
         if package and package.archs and pin.name in native:
             first, *others = native[pin.name]["libraries"]
             yield kernel_code_claim(image, pin.name, [first], _covered(image, package.covers), also=others)
-    yield _of_cuda_libraries(image, torch, archs)
+    yield _of_cuda_libraries(image, pins.get("torch"), archs)
     if image.pruning:
         yield _pruned(context)
+
+
+def _of_torch(context: ClaimContext, torch: Pin | None, archs: Mapping[Arch, str]) -> Claim:
+    """Wheels for aarch64 have libraries without code of their own."""
+    arm64 = context.image.platform is Platform.ARM64
+    row = context.facts.arm64.torch.get(torch.version) if torch and arm64 else None
+    hollow = list(row.hollow) if row else []
+    libraries = [f"torch/lib/libtorch_{part}.so" for part in ("cuda", "cuda_linalg")]
+    return kernel_code_claim(
+        context.image, "torch", [one for one in libraries if one not in hollow], archs, also=hollow
+    )
+
+
+def _of_torchao(context: ClaimContext, torchao: Pin | None, archs: Mapping[Arch, str]) -> Iterator[Claim]:
+    """A release without a CUDA major has no library: pure Python, as on aarch64."""
+    row = context.facts.torchao.get(torchao.version) if torchao else None
+    if row and row.cuda_major:
+        for name, served in device_code.TORCHAO_DEVICE_CODE.items():
+            if within := {arch: how for arch, how in archs.items() if _number(arch) in served}:
+                also = [f"torchao/{name}.*so"]
+                found = kernel_code_claim(context.image, f"torchao {name}", [], within, also=also)
+                yield replace(found, required=False)
 
 
 def kernel_code_claim(
