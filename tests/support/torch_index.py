@@ -22,6 +22,7 @@ def make_wheel(name: str, version: str, *needs: str) -> bytes:
     files = {
         f"{info}/METADATA": metadata(name, version, *needs),
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/LICENSE": "free",
     }
     rows = [
         f"{path},sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()},{len(text)}"

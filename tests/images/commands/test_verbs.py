@@ -10,6 +10,13 @@ from images import cli
 from tests.support.checkout import ROOT
 
 HEAVY = ("docker", "requests", "jinja2", "cyclonedx", "google.protobuf")
+OF_OTHER_VERBS = (
+    *(
+        f"images.{name}"
+        for name in ("apptainer", "audit", "chooser", "fleet", "nightly", "publish", "registry", "site")
+    ),
+    "images.wheels.builder",
+)
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)
@@ -30,6 +37,7 @@ def test_help_lists_every_verb_with_its_summary() -> None:
     [
         (["--help"], (*HEAVY, "pydantic", "images.commands.common")),
         (["plan", "cu126-torch25"], (*HEAVY, "validate.judge")),
+        (["build", "cu126-torch25", "--engine", "tcp://127.0.0.1:9"], OF_OTHER_VERBS),
     ],
 )
 def test_only_what_a_verb_needs_is_imported(arguments: list[str], absent: tuple[str, ...]) -> None:

@@ -214,6 +214,21 @@ def test_without_selectors_every_accepted_image_is_locked(
     assert sorted(path.parent.name for path in (tmp_path / "locks").glob("*/lock.json")) == sorted(names)
 
 
+def test_a_check_names_what_nobody_has_read(
+    indexes: Indexes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = some(["cu126-torch27"], indexes, monkeypatch, tmp_path)
+    stock(indexes, *(one.image for one in plan.plan(few) if one.image))
+    lock([])
+    lock([], check=True)
+    assert "what their files bring is known" in capsys.readouterr().out
+    read = tmp_path / "locks" / "wheels" / "torch-2.7.1.json"
+    read.unlink()
+    with pytest.raises(UserError, match=r"torch-2\.7\.1\.json: does not say what files of torch 2\.7\.1 bring"):
+        lock([], check=True)
+    assert not read.exists()
+
+
 def test_where_pytorchs_index_is_silent_the_others_are_locked_and_it_is_said(
     indexes: Indexes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
