@@ -12,13 +12,12 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module, metadata
-from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from images import errors
 from images.commands import VERBS
@@ -29,12 +28,6 @@ from images.host import checkout
 _talk = Console(stderr=True, highlight=False)
 _INTERRUPTED = 130
 """Exit status after SIGINT: 128 + 2, as shells have it."""
-_LEGACY: Mapping[str, str] = {
-    "choose": "publishing",
-    "site": "site",
-}
-"""Verb -> the module of images/commands that has `VERB_verb`, as long as it has no file of its own: rows go, one by
-one."""
 _SETTINGS: Mapping[str, Any] = {
     "add_completion": False,
     "pretty_exceptions_enable": False,
@@ -45,42 +38,11 @@ _ClickException: type[Any] = typer.BadParameter.__mro__[2]
 """click's own; since typer 0.26 that of its copy of click. Only subclasses of it have a public name in both."""
 
 
-def _use_workspace(value: Path | None) -> Path | None:
-    paths.use(paths.find(value, Path.cwd()))
-    return value
-
-
-_MatrixOfLegacy = Annotated[
-    Path | None,
-    typer.Option("--matrix", metavar="FILE", callback=_use_workspace, expose_value=False, is_eager=True),
-]
-
-
-@cache
-def _matrix_option() -> Any:
-    """`--matrix` for verbs that do not declare it themselves yet."""
-    asking = typer.Typer(**_SETTINGS)
-
-    @asking.command()
-    def ask(matrix: _MatrixOfLegacy = None) -> None: ...
-
-    return typer.main.get_command(asking).params[0]
-
-
-class _Verb(TyperCommand):
-    """A verb with `--matrix`, which says where all that it reads lies."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return [_matrix_option(), *super().get_params(ctx)]
-
-
 @cache
 def _command(verb: str) -> Any:
     """Import a verb's module and make its command."""
-    module = import_module(f"images.commands.{_LEGACY.get(verb, verb)}")
     single = typer.Typer(**_SETTINGS)
-    function = getattr(module, f"{verb}_verb" if verb in _LEGACY else verb)
-    single.command(verb, cls=_Verb if verb in _LEGACY else None, context_settings=_HELP)(function)
+    single.command(verb, context_settings=_HELP)(getattr(import_module(f"images.commands.{verb}"), verb))
     return typer.main.get_command(single)
 
 
@@ -91,7 +53,7 @@ class LazyGroup(TyperGroup):
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return _command(cmd_name) if cmd_name in {**VERBS, **_LEGACY} else None
+        return _command(cmd_name) if cmd_name in VERBS else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
@@ -164,4 +126,4 @@ def _print_problem(problem: Problem) -> None:
     where = f"[bold]{escape(problem.where)}[/]: " if problem.where else ""
     _talk.print(f"[red]error[/] {where}{escape(problem.cause)}", soft_wrap=True)
     if problem.then:
-        _talk.print(f"      next: {escape(paths.as_given(problem.then))}", soft_wrap=True)
+        _talk.print(f"      next: {escape(problem.then)}", soft_wrap=True)

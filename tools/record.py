@@ -44,7 +44,7 @@ def main(
     line = records.line_of(
         evidence, verdict, where, size=_size(folders, evidence.digest), kept=keep, experiment=experiment
     )
-    target = results or paths.workspace().results
+    target = results or paths.CHECKOUT.results
     # A part that was read keeps its bytes, of whatever version; what was joined is written anew.
     content = (folders[0] / "evidence.json").read_bytes() if len(folders) == 1 else evidence.dumps().encode() + b"\n"
     records.append(target, line, content)

@@ -15,7 +15,7 @@ from images.chooser.machine import Machine
 from images.config.facts import Facts
 from images.config.names import Arch, Minor
 from images.config.platforms import Platform
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, command
 from images.planning.image import Image
 from validate import compute_capability
 from validate.compute_capability import runs_on
@@ -213,7 +213,7 @@ def _through(image: ImageSummary, arch: Arch) -> str:
 
 def _unwanted(image: ImageSummary, wish: Wish) -> Iterator[str]:
     if not image.locked:
-        yield "has no lock: it can't be built before `nox -s lock` has made one"
+        yield f"has no lock: it can't be built before `{command('lock')}` has made one"
     if image.profile != wish.profile:
         yield f"is for the profile {image.profile}" if image.profile else f"has no profile {wish.profile}"
     if not wish.torch.contains(image.torch, prereleases=True):

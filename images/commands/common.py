@@ -41,9 +41,7 @@ def sources_if_any(matrix_file: Path | None = None) -> Sources | None:
 
 
 def _workspace(matrix_file: Path | None) -> Workspace:
-    if matrix_file or paths.chosen() is None:
-        paths.use(paths.find(matrix_file, Path.cwd()))
-    return paths.workspace()
+    return paths.find(matrix_file, Path.cwd())
 
 
 def accepted(selectors: list[str], sources: Sources, *, exactly_one: bool = False) -> list[Image]:

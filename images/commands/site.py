@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from images.commands import common
-from images.commands.options import PublicKey, in_workspace
+from images.commands.options import MatrixFile, OutFolder, PublicKey
 from images.config.matrix import Sources
 from images.errors import Problem, UserError
 from images.locking import lock_file
@@ -26,10 +26,8 @@ from images.validation.claims.image import image_claims
 from validate.claims import Claim
 
 
-def site_verb(
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where pages go.", callback=in_workspace)] = Path(
-        "out/site"
-    ),
+def site(
+    out: OutFolder = None,
     source: Annotated[
         str,
         typer.Option("--from", metavar="REPOSITORY", help="Where images are published, with attestations."),
@@ -44,9 +42,14 @@ def site_verb(
         ),
     ] = None,
     day: Annotated[str, typer.Option("--date", metavar="YYYY-MM-DD", help="Date of the site; default: today.")] = "",
+    matrix: MatrixFile = None,
 ) -> None:
-    """Write static pages from matrix, facts and all recorded validation runs."""
-    sources = common.sources()
+    """Static pages: what was validated of each image, and when.
+
+    Made from matrix, facts and all recorded validation runs; by default into out/site.
+    """
+    sources = common.sources(matrix)
+    out = out or sources.workspace.out / "site"
     today = _day(day)
     if key:
         signing.require(key)

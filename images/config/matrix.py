@@ -75,7 +75,7 @@ def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:
     A matrix with problems whose rest is sound is returned with them, so that `plan.check` can add what
     it finds (an alias to a refused image) before all are told together.
     """
-    matrix = matrix or paths.workspace().matrix
+    matrix = matrix or MATRIX
     known, facts_problems, _ = validated(Facts, yamlfile.parse(paths.shown(facts), _read(facts)))
     matrix_file = yamlfile.parse(paths.shown(matrix), _read(matrix))
     wanted, problems, left_out = validated(Matrix, matrix_file)

@@ -6,7 +6,6 @@ workspace is wherever the user keeps matrix.yaml, with its locks/, results/ and 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,40 +79,3 @@ def require_checkout(verb: str) -> None:
     """For programs that renew files of the repository. Raises UserError in an installed package."""
     if not errors.IS_CHECKOUT:
         raise UserError(Problem(where=verb, cause="renews files of the repository", then="run it in a checkout"))
-
-
-# --- as long as not every verb passes its workspace on -------------------------------------------------------------
-
-_current: Workspace | None = None
-
-
-def workspace() -> Workspace:
-    return _current or CHECKOUT
-
-
-def chosen() -> Workspace | None:
-    return _current
-
-
-def use(wanted: Workspace | None) -> None:
-    global _current
-    _current = wanted
-
-
-def in_workspace(path: Path) -> Path:
-    return path if workspace().root == Path.cwd() else workspace().root / path
-
-
-def is_checkout() -> bool:
-    return errors.IS_CHECKOUT
-
-
-def as_given(advice: str) -> str:
-    """The commands of an advice as they are given here: an installed package comes without the nox sessions."""
-    if errors.IS_CHECKOUT:
-        return advice
-    return re.sub(r"nox -s (\w+)(?: --(?= ))?|python -m images(?= )", lambda found: _truetag(found[1]), advice)
-
-
-def _truetag(verb: str | None) -> str:
-    return f"truetag {verb}" if verb else "truetag"

@@ -7,7 +7,7 @@ from pathlib import Path
 import requests
 from pydantic import ValidationError
 
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, command
 from images.site.index import Index
 
 _NAME = "index.json"
@@ -22,7 +22,7 @@ def read(place: str) -> Index:
         first = error.errors()[0]
         at = ".".join(map(str, first["loc"]))
         cause = f"is no index.json of this version: {f'{at}: ' if at else ''}{first['msg']}"
-        raise UserError(Problem(where=place, cause=cause, then="name one that `nox -s site` wrote")) from None
+        raise UserError(Problem(where=place, cause=cause, then=f"name one that `{command('site')}` wrote")) from None
 
 
 def _of_disk(path: Path) -> bytes:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from images.commands import trials
+from images.commands import engines
 from images.config.names import Minor
 from images.context.base_images import AcquiredBase, acquire
 from images.context.hosting import HostSettings
@@ -367,7 +367,7 @@ def test_what_a_killed_run_left_is_swept_and_nothing_of_the_living(engine: Engin
     # From its end on any other command of this machine may sweep it.
     assert done.returncode == -signal.SIGKILL and left
     with engine.container(ContainerSpec(base.reference, ["sleep", "600"])) as living:
-        with trials.open_engine(engine.facts.url):  # as every verb does
+        with engines.open_engine(engine.facts.url):  # as every verb does
             pass
         remaining = [container.id for container in containers(engine)]
     assert left not in remaining

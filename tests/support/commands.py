@@ -11,7 +11,6 @@ from importlib import import_module
 from unittest import mock
 
 from images import cli
-from images.config import paths
 from tools import run
 
 
@@ -25,17 +24,15 @@ class Called:
 
 
 def call(*arguments: str) -> Called:
-    """Run `python -m images ARGUMENTS` here. Signal handlers and the workspace are afterwards as before."""
+    """Run `python -m images ARGUMENTS` here. Signal handlers are afterwards as before."""
     out, err = io.StringIO(), io.StringIO()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    workspace = paths.chosen()
     with mock.patch.object(sys, "argv", ["images", *arguments]), redirect_stdout(out), redirect_stderr(err):
         try:
             cli.main()
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else 1
         finally:
-            paths.use(workspace)
             for number, handler in handlers.items():
                 signal.signal(number, handler)
     return Called(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
