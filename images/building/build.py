@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
@@ -13,10 +13,11 @@ from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildResult
 from images.engine.progress import Progress
 from images.engine.runtime import CLASSIC_STORE
-from images.errors import Problem, UserError, command, problem_of
+from images.errors import Problem, UserError, problem_of
 from images.locking.lock_file import Lock
 from images.planning.image import Image
 from images.validation.claims.image import image_claims
+from images.wheels.prebuilt import Gathered
 from validate import report
 from validate.evidence import Record
 from validate.judge import Verdict
@@ -65,7 +66,7 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
         base = base_images.acquire_for(engine, image, options.base, pinned=pinned, host=host, on_progress=warn)
         # The context: lock, wheels that no index has, suite, Dockerfile.
         context = contexts.prepare(image, lock, base_images.base_context(base), options)
-        _tell_missing(name, context.gathered.missing, strict=options.strict, warn=warn)
+        _tell_missing(name, context.gathered, strict=options.strict, warn=warn)
         records.write_context(context.files, folder / "context")
         # The build. From here on the candidate's tag is this build's, or nobody's.
         engine.untag(candidate)
@@ -139,13 +140,18 @@ def _require_room(engine: Engine, at_once: int) -> None:
         raise UserError(Problem(where=engine.facts.data_root, cause=cause, then=then), code=1)
 
 
-def _tell_missing(name: str, missing: Mapping[str, str], *, strict: bool, warn: Callable[[str], None]) -> None:
+def _tell_missing(name: str, gathered: Gathered, *, strict: bool, warn: Callable[[str], None]) -> None:
     """Warn of optional packages that can't be had. Raises UserError where that is an error (strict)."""
-    if missing and strict:
-        then = f"`{command('wheels', name)}` compiles what `sources` in matrix.yaml has, or give --wheelhouse"
-        raise UserError([Problem(where=name, cause=f"lacks {one}", then=then) for one in missing.values()], code=1)
-    for reason in missing.values():
-        warn(f"lacks {reason}")
+    if strict and gathered.missing:
+        raise UserError(
+            [
+                Problem(where=name, cause=f"lacks {why}", then=gathered.details[one])
+                for one, why in gathered.missing.items()
+            ],
+            code=1,
+        )
+    for one, why in gathered.missing.items():
+        warn(f"lacks {why}: {gathered.details[one]}")
 
 
 def _summary(built: Built) -> str:

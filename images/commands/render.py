@@ -53,8 +53,8 @@ def render(
         base_context = contexts.base_context(image.base, base, pinned)
         lock = lock_file.read(image, sources.workspace.locks)
         prepared = contexts.prepare(image, lock, base_context, options)
-        for reason in prepared.gathered.missing.values():
-            common.say(f"{image.name} lacks {reason}")
+        for one, reason in prepared.gathered.missing.items():
+            common.say(f"{image.name} lacks {reason}: {prepared.gathered.details[one]}")
         place = folder / str(image.name)
         records.write_context(prepared.files, place / "context")
         records.write_inputs(place, image, base_context, prepared.gathered)

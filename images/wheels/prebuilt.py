@@ -43,7 +43,10 @@ class Gathered:
     files: Mapping[str, Path]
     """File name -> wheel on this machine."""
     missing: Mapping[str, str]
-    """Distribution -> why it could not be had."""
+    """Distribution -> that it could not be had, and why: the image's labels and claims say it, so it names no machine,
+    no error text and no command."""
+    details: Mapping[str, str]
+    """Distribution -> what happened here, and what to do about it."""
 
     def digests(self) -> dict[str, str]:
         """File name -> sha256, for the build's record."""
@@ -68,6 +71,7 @@ def gather(
     listing = _listing(wheelhouse)
     files: dict[str, Path] = {}
     missing: dict[str, str] = {}
+    details: dict[str, str] = {}
     lacking: list[Problem] = []
     for pin in image.pins:
         if pin.extensions:
@@ -75,14 +79,15 @@ def gather(
             if isinstance(extended, Path):
                 files[extended.name] = extended
             else:
-                missing[pin.lacking] = extended
+                missing[pin.lacking], details[pin.lacking] = extended
         if pin.locked or pin.name in kept:
             continue
         found = _wheel(pin, image, listing, official, compiled)
         if isinstance(found, Path):
             files[found.name] = found
         elif pin.optional:
-            missing[pin.name] = f"{pin.requirement}: {_why_missing(image, pin, found)}"
+            why, details[pin.name] = _why_missing(image, pin, found)
+            missing[pin.name] = f"{pin.requirement}: {why}"
         else:
             lacking.append(_lacking(image, pin, found))
     if lacking:
@@ -91,7 +96,7 @@ def gather(
         name, _, version = requirement.partition("==")
         if installer := _in_wheelhouse(Pin(name=name, version=version, layer="tools"), image, listing):
             files[installer.name] = installer
-    return Gathered(files=files, missing=missing)
+    return Gathered(files=files, missing=missing, details=details)
 
 
 def _wheel(
@@ -107,41 +112,43 @@ def _wheel(
     try:
         return obtain(row, official)
     except NotFetched as error:
-        return error.problem
+        also = f", {_compiling(image, pin)} compiles one" if pin.compiled else ""
+        return replace(error.problem, then=f"{error.problem.then}{also}")
 
 
-def _extensions(pin: Pin, image: Image, listing: Sequence[Path], kept: bool, compiled: FindWheel) -> Path | str:
-    """A wheel with a package's compiled extensions (one of pure Python is the lock's), or why there is none."""
+def _extensions(
+    pin: Pin, image: Image, listing: Sequence[Path], kept: bool, compiled: FindWheel
+) -> Path | tuple[str, str]:
+    """A wheel with a package's compiled extensions (one of pure Python is the lock's), or why there is none, and what
+    to do."""
     if kept:
-        return f"{pin.requirement}'s compiled extensions: the base brings its own {pin.name}"
+        return f"{pin.requirement}'s compiled extensions: the base brings its own {pin.name}", "build on another base"
     with_extensions = [path for path in listing if has_extensions(path.name)]
     found = _in_wheelhouse(pin, image, with_extensions) or compiled(image, pin)
-    why = f"which are not compiled for this image yet ({_compiling(image, pin)})"
-    return found or f"{pin.requirement}'s compiled extensions, {why}"
+    why = f"{pin.requirement}'s compiled extensions, which were not compiled for this image"
+    return found or (why, f"{_compiling(image, pin)} compiles them")
 
 
 def _compiling(image: Image, pin: Pin) -> str:
-    """The command that compiles a wheel, as labels have it: the same words from a checkout and an installed package."""
-    return f"`nox -s wheels -- {image.name} {pin.extensions or pin.name}`"
+    return f"`{command('wheels', str(image.name), pin.extensions or pin.name)}`"
 
 
-def _why_missing(image: Image, pin: Pin, unfetched: Problem | None) -> str:
-    """Why an image goes without a wheel, in one sentence: its labels say it to everybody."""
+def _why_missing(image: Image, pin: Pin, unfetched: Problem | None) -> tuple[str, str]:
+    """Why an image goes without a wheel, as it says itself; and what happened here, with the next step."""
     if unfetched:
-        also = f", {_compiling(image, pin)} compiles one" if pin.compiled else ""
-        return f"{unfetched.cause} ({unfetched.where}); {unfetched.then}{also}"
+        return "its official wheel could not be fetched", f"{unfetched.cause} ({unfetched.where}); {unfetched.then}"
     if pin.compiled:
-        return f"{_NOT_COMPILED} ({_compiling(image, pin)})"
-    return "no official wheel for this combination is known; --wheelhouse FOLDER takes one of yours"
+        return _NOT_COMPILED, f"{_compiling(image, pin)} compiles it"
+    why = "no official wheel for this combination is known"
+    return why, "--wheelhouse FOLDER takes one of yours"
 
 
 def _lacking(image: Image, pin: Pin, unfetched: Problem | None) -> Problem:
     """Why a build that needs a wheel stops."""
-    compiling = f"`{command('wheels', str(image.name), pin.name)}`"
     if unfetched:
-        return replace(unfetched, then=f"{unfetched.then}, {compiling} compiles one") if pin.compiled else unfetched
+        return unfetched
     then = (
-        f"{compiling} compiles it once, for every image that asks the same; "
+        f"{_compiling(image, pin)} compiles it once, for every image that asks the same; "
         f"`{command('build', 'NAME', '--compile')}` does both; --wheelhouse FOLDER takes one of yours"
     )
     return Problem(where=str(image.name), cause=f"needs {pin.requirement}, {_NOT_COMPILED}", then=then)

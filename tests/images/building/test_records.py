@@ -61,7 +61,7 @@ def rendered(folder: Path) -> prebuilt.Gathered:
     assert planned.image
     wheel = folder.parent / "x-1-py3-none-any.whl"
     wheel.write_bytes(b"x")
-    found = prebuilt.Gathered(files={wheel.name: wheel}, missing={})
+    found = prebuilt.Gathered(files={wheel.name: wheel}, missing={}, details={})
     base = BaseContext(reference="debian:bookworm-slim", origin="tag")
     records.write_inputs(folder, replace(planned.image, revision="0123456789ab"), base, found)
     return found
