@@ -10,8 +10,6 @@ from typing import Annotated
 
 import typer
 
-from images.chooser import choose as chooser
-from images.chooser import machine as chooser_machine
 from images.commands import common
 from images.commands.options import Json, MatrixFile
 from images.config import platforms
@@ -19,11 +17,11 @@ from images.config.matrix import Sources
 from images.engine import gpus
 from images.errors import Problem, UserError, command
 from images.locking import lock_file
-from images.planning import plan
+from images.planning import chooser, plan
+from images.planning.chooser import ImageSummary, Known, Machine
 from images.registry.client import Registry
 from images.registry.reference import Repository
-from images.site import published, records
-from images.site.index import ImageRow
+from images.site import index, records
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -37,7 +35,7 @@ def choose(
     python: Annotated[str, typer.Option("--python", metavar="X.Y", help="Default: each image's own default.")] = "",
     devel: Annotated[bool, typer.Option("--devel", help="With the devel toolkit: nvcc and all headers.")] = False,
     source: Annotated[str, typer.Option("--from", metavar="REPOSITORY", help="Only what is published there.")] = "",
-    index: Annotated[
+    site: Annotated[
         str, typer.Option("--published", metavar="URL|FILE", help="What a site's index.json says, and no matrix.")
     ] = "",
     as_json: Json = False,
@@ -47,12 +45,12 @@ def choose(
 
     Also tells why not the nearest others. Exits with 1 if none fits.
     """
-    if index and source:
+    if site and source:
         cause = "each says which images there are"
         raise UserError(Problem(where="--from and --published", cause=cause, then="give one of them"))
-    machine = chooser_machine.parse(gpu, arch, driver) if gpu or arch else _this_machine(driver)
-    rows = published.read(index).images if index else []
-    sources = None if index else common.sources(matrix)
+    machine = chooser.described(gpu, arch, driver) if gpu or arch else _this_machine(driver)
+    rows = index.read(site).images if site else []
+    sources = None if site else common.sources(matrix)
     offers = _planned(sources, source) if sources else [row.summary for row in rows]
     known_profiles = sorted({one.profile for one in offers if one.profile})
     if profile not in ("none", *known_profiles):
@@ -65,23 +63,18 @@ def choose(
     if as_json:
         typer.echo(json.dumps(choice.as_json(), indent=1))
     else:
-        said = _recorded(sources, offers, source) if sources else {row.name: _of_site(row) for row in rows}
+        said = _recorded(sources, offers, source) if sources else {row.name: row.known for row in rows}
         for line in chooser.told(choice, machine, said):
             typer.echo(line)
     raise typer.Exit(0 if choice.fitting else 1)
 
 
-def _of_site(row: ImageRow) -> chooser.Known:
-    gpu = (one.verdict for one in row.runs if one.tier is Tier.GPU and one.current)
-    return chooser.Known(get=row.get, told=row.sentence, ran=Status.PASS in gpu)
-
-
-def _recorded(sources: Sources, offers: Sequence[chooser.ImageSummary], source: str) -> dict[str, chooser.Known]:
+def _recorded(sources: Sources, offers: Sequence[ImageSummary], source: str) -> dict[str, Known]:
     """What results/runs.jsonl says of the gpu tiers of images that are built here, or pulled from `source`."""
     lines, known = records.read(sources.workspace.results), {}
     for one in offers:
         run = records.gpu_run(lines, one.name)
-        known[one.name] = chooser.Known(
+        known[one.name] = Known(
             get=f"docker pull {source}:{one.name}" if source else command("build", one.name),
             told=records.gpu_sentence(run),
             ran=run is not None and run.tiers[Tier.GPU].verdict is Status.PASS,
@@ -89,7 +82,7 @@ def _recorded(sources: Sources, offers: Sequence[chooser.ImageSummary], source: 
     return known
 
 
-def _planned(sources: Sources, source: str) -> list[chooser.ImageSummary]:
+def _planned(sources: Sources, source: str) -> list[ImageSummary]:
     """The plan's images; with a repository, those that are published there."""
     images = [planned.image for planned in plan.plan(sources) if planned.image]
     present = {str(image.name) for image in images if source or lock_file.is_present(image, sources.workspace.locks)}
@@ -101,11 +94,11 @@ def _planned(sources: Sources, source: str) -> list[chooser.ImageSummary]:
     return [one for one in offers if one.name in tags]
 
 
-def _this_machine(driver: str) -> chooser_machine.Machine:
+def _this_machine(driver: str) -> Machine:
     """Raises UserError where it has no GPU."""
     found = next((seen for folder in ("", *gpus.DRIVER_FOLDERS) if (seen := gpus.inventory(folder))), None)
     if found is None:
         then = "say which one is meant: --gpu 'RTX 4090' --driver 550.90, or --arch sm89"
         raise UserError(Problem(where="choose", cause="no NVIDIA GPU can be read on this machine", then=then))
-    machine = chooser_machine.detected(found, platforms.of_machine(platform.machine()))
-    return replace(machine, driver=chooser_machine.parse_driver(driver)) if driver else machine
+    machine = chooser.detected(found, platforms.of_machine(platform.machine()))
+    return replace(machine, driver=chooser.parse_driver(driver)) if driver else machine

@@ -9,12 +9,12 @@ from enum import StrEnum
 from functools import cache
 
 from images.building.validating import ANYWHERE
-from images.chooser import models
 from images.config.names import Arch
 from images.config.platforms import Platform
 from images.errors import UserError
 from images.fleet.config import Fleet
 from images.fleet.model import ON_GPUS, Job, MatrixCell, claims_data
+from images.planning import chooser
 from images.site.records import RunLine
 from validate import compute_capability
 from validate.claims import ClaimSet, Tier
@@ -215,7 +215,7 @@ def _cell_of(line: RunLine, tier: Tier) -> MatrixCell | None:
 @cache
 def _capability(gpu: str) -> str:
     try:
-        return models.find(gpu)[1].capability
+        return chooser.find_model(gpu)[1].capability
     except UserError:
         return ""
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from datetime import date
 from itertools import pairwise
 
-from images.chooser import choose, models
 from images.config.matrix import Sources
 from images.config.names import ImageName, Minor
 from images.errors import UserError
 from images.nightly.results import BreakageLine, Change, Job, JobLine
-from images.planning import plan
+from images.planning import chooser, plan
 from images.planning.image import Image
 from images.planning.plan import Planned
 from images.site.index import (
@@ -94,7 +93,7 @@ def _image(planned: Planned, known: SiteInputs) -> ImageRow:
     digest = tag.digest if tag else next((one.digest for one in runs if one.digest), "")
     tier_runs = [row for run in runs for row in _tier_runs(run, digest, known.claims.get(planned.name, ()))]
     gate = known.sources.matrix.gate
-    summary = choose.summary(image, known.sources.facts)
+    summary = chooser.summary(image, known.sources.facts)
     aliases = [alias for alias, meant in known.sources.matrix.aliases.items() if meant == planned.name]
     return ImageRow(
         name=planned.name,
@@ -192,7 +191,7 @@ def gpus_of(tier: Tier, names: Sequence[str]) -> str:
 
 def _model(name: str) -> str:
     try:
-        return models.find(name)[0]
+        return chooser.find_model(name)[0]
     except UserError:  # a GPU that the table lacks keeps the name its driver gives it
         return name
 

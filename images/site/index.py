@@ -6,19 +6,24 @@ import json
 from collections.abc import Sequence
 from datetime import date
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+import requests
+from pydantic import Field, ValidationError
 
-from images.chooser import choose
 from images.config.facts import Capability, MinorText, VersionText
 from images.config.names import Arch, Minor
+from images.errors import Problem, UserError, command
 from images.nightly.results import Change
+from images.planning import chooser
 from images.validation.rows import Row
 from validate.claims import Tier
 from validate.judging import Status
 
 STALE_AFTER_DAYS = 14
+_NAME = "index.json"
+_SECONDS = 30
 
 
 class Validation(StrEnum):
@@ -153,9 +158,9 @@ class ImageRow(Row):
         return f"Validated: {', '.join(verdicts)}{since}{on_gpu}."
 
     @property
-    def summary(self) -> choose.ImageSummary:
-        """The image as the rules of choosing see it."""
-        return choose.ImageSummary(
+    def summary(self) -> chooser.ImageSummary:
+        """The image as the chooser sees it."""
+        return chooser.ImageSummary(
             name=self.name,
             torch=self.torch,
             profile=self.profile,
@@ -171,6 +176,12 @@ class ImageRow(Row):
             native_driver=self.native_driver,
             locked=not self.blocked,
         )
+
+    @property
+    def known(self) -> chooser.Known:
+        """What the chooser tells of it besides."""
+        gpu = (one.verdict for one in self.runs if one.tier is Tier.GPU and one.current)
+        return chooser.Known(get=self.get, told=self.sentence, ran=Status.PASS in gpu)
 
 
 class RefusedRow(Row):
@@ -218,6 +229,44 @@ def deciding(runs: Sequence[TierRun]) -> list[TierRun]:
         if one.current:
             found.setdefault((one.tier, one.gpus), one)
     return list(found.values())
+
+
+def read(place: str) -> Index:
+    """Read FOLDER, FILE or URL; of a folder or an address that ends with `/`, its index.json. Raises UserError."""
+    try:
+        content = _fetched(place) if "://" in place else _read(Path(place))
+        return Index.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        at = f"{'.'.join(map(str, first['loc']))}: " if first["loc"] else ""
+        cause, then = (
+            f"is no index.json of this version: {at}{first['msg']}",
+            f"name one that `{command('site')}` wrote",
+        )
+        raise UserError(Problem(where=place, cause=cause, then=then)) from None
+
+
+def _read(path: Path) -> bytes:
+    file = path / _NAME if path.is_dir() else path
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        cause = f"can't be read: {error.strerror}"
+        raise UserError(Problem(where=str(file), cause=cause, then="name an index.json, or its address")) from None
+
+
+def _fetched(url: str) -> bytes:
+    address = f"{url}{_NAME}" if url.endswith("/") else url
+    try:
+        answer = requests.get(address, timeout=_SECONDS)
+    except (requests.RequestException, UnicodeError) as error:
+        cause = f"can't be fetched: {type(error).__name__}"
+    else:
+        if answer.ok:
+            return answer.content
+        cause = f"answers {answer.status_code}"
+    then = "open it in a browser: an index.json must be there"
+    raise UserError(Problem(where=address, cause=cause, then=then))
 
 
 def dumps(index: Index) -> bytes:

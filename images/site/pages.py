@@ -14,14 +14,14 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup
 
-from images.chooser import choose, models
 from images.config import paths
 from images.config.names import Arch, Minor
 from images.context.templates import environment
 from images.host.hashing import sha256_of_file
 from images.nightly.results import BreakageLine, JobLine
+from images.planning import chooser
 from images.planning.image import Image
-from images.site import assemble, badges, index
+from images.site import assemble, index
 from images.site.assemble import SiteInputs
 from images.site.index import ImageRow, Index, Validation
 from images.site.runs import Run, newest_first
@@ -33,13 +33,15 @@ from validate.judging import Status
 TEMPLATES = paths.TEMPLATES / "site"
 OWN_FOLDERS = ("assets", "badges", "images", "runs", "proofs")
 """Folders of the site that hold nothing else; `proofs` is what earlier versions wrote."""
-_ASSETS = ("site.css", "theme.js", "site.js", "choose.js", "chooser.js", "icon.svg")
+_ASSETS = ("site.css", "theme.js", "site.js", "chooser.js", "icon.svg")
 _SHOWN_LINES = 100
 _SHOWN_BREAKAGES = 3
 _SHOWN_CLAIMS = 8
 _ROOM_FOR_EVIDENCE = 180_000
 """Bytes of evidence in one page; the JSON beside it has all."""
 _BAR = 64
+_FILLS = {"brightgreen": "#1a7f37", "yellow": "#8a6100", "red": "#b42318", "lightgrey": "#5f6872"}
+"""shields.io's names of colours, each with one that white text can be read on."""
 
 
 def files(known: SiteInputs) -> dict[str, bytes]:
@@ -84,10 +86,12 @@ class _Site:
         yield "combinations.html", self._combinations()
         yield "nightly.html", self._nightly()
         for image in self.index.images:
-            badge = badges.of(image, self.index)
-            yield image.page, self._image(image, badge)
-            yield image.badge, self._fragment("badge.svg.j2", **_view(badge)).encode()
-            yield f"badges/{image.name}.json", badge.as_json()
+            message, colour = badge_of(image, self.index)
+            badge = {"label": image.name, "message": message}
+            yield image.page, self._image(image, f"{image.name}: {message}")
+            widths = {"left": _width(image.name), "right": _width(message)}
+            yield image.badge, self._fragment("badge.svg.j2", fill=_FILLS[colour], **badge, **widths).encode()
+            yield f"badges/{image.name}.json", _line({"schemaVersion": 1, **badge, "color": colour})
         for run in self.known.runs:
             if run.claims:
                 yield assemble.page_of(run), self._run(run)
@@ -134,6 +138,7 @@ class _Site:
             "choose.html",
             gpus=_models(),
             profiles=sorted({image.profile for image in images if image.profile}),
+            torches=sorted({str(Minor.parse(image.torch)) for image in images}, key=Minor.parse, reverse=True),
             pythons=sorted({image.python for image in images if not image.default_python}, key=Minor.parse),
             minimum_drivers=[
                 (major, minimum.driver) for major, minimum in self.known.sources.facts.minimum_drivers.items()
@@ -167,7 +172,7 @@ class _Site:
             pages={image.name: image.page for image in self.index.images},
         )
 
-    def _image(self, row: ImageRow, badge: badges.Badge) -> bytes:
+    def _image(self, row: ImageRow, badge: str) -> bytes:
         image = self.planned[row.name]
         runs = newest_first(run for run in self.known.runs if (run.image, run.digest) == (row.name, row.digest))
         measured = next((run.packages for run in runs if run.packages), {})
@@ -189,7 +194,7 @@ class _Site:
             control=control,
             canary=canary,
             breakages=breakages[:_SHOWN_BREAKAGES],
-            badge_text=f"{badge.label}: {badge.message}",
+            badge_text=badge,
         )
 
     def _run(self, run: Run) -> bytes:
@@ -209,21 +214,10 @@ class _Site:
 
 
 def chooser_data(index: Index) -> dict[str, Any]:
-    """What the browser chooses from, by the rules of choose.js: rows of index.json, and how GPUs are called."""
-    keys = (
-        "name profile torch python default_python devel arch toolkit_cuda wheel_cuda archs "
-        "min_driver native_driver page get validation"
-    ).split()
-    images = [
-        {
-            **{key: getattr(image, key) for key in keys},
-            "sentence": image.sentence,
-            "locked": not image.blocked,
-            "runs_on": choose.code_ranges([*map(Arch.parse, image.archs)], [*map(Arch.parse, image.ptx)]),
-        }
-        for image in index.images
-    ]
-    return {**models.vocabulary(), "images": images}
+    """What chooser.js looks answers up in, and what it shows and asks of images."""
+    keys = ("name", "profile", "torch", "python", "default_python", "devel", "page", "get", "validation", "sentence")
+    images = [{key: getattr(image, key) for key in keys} for image in index.images]
+    return {**chooser.table([image.summary for image in index.images]), "images": images}
 
 
 def _json(data: Any) -> Markup:
@@ -233,7 +227,7 @@ def _json(data: Any) -> Markup:
 
 
 def _models() -> list[str]:
-    return [model["name"] for model in models.vocabulary()["models"] if not model["arm"]]
+    return [name for name, row in chooser.models().items() if not row.arm]
 
 
 def _totals(index: Index) -> list[tuple[str, int, str]]:
@@ -296,10 +290,10 @@ def _drift(measured: Mapping[str, str], image: Image) -> list[Any]:
 def _runs_on(image: Image) -> list[tuple[str, list[str]]]:
     """GPU models whose machine code it has, newest architecture first."""
     found: dict[Arch, list[str]] = {}
-    for model in models.vocabulary()["models"]:
-        arch = Arch.parse(model["capability"])
-        if not model["arm"] and any(runs_on(own.pair, arch.pair) for own in image.archs):
-            found.setdefault(arch, []).append(model["name"])
+    for name, model in chooser.models().items():
+        arch = Arch.parse(model.capability)
+        if not model.arm and any(runs_on(own.pair, arch.pair) for own in image.archs):
+            found.setdefault(arch, []).append(name)
     return [(str(arch), names) for arch, names in sorted(found.items(), reverse=True)]
 
 
@@ -319,9 +313,37 @@ def _chart(row: ImageRow) -> dict[str, Any]:
     return {"bars": bars, "width": len(bars) * _BAR}
 
 
-def _view(badge: badges.Badge) -> dict[str, Any]:
-    keys = ("label", "message", "fill", "left", "right")
-    return {key: getattr(badge, key) for key in keys}
+def badge_of(image: ImageRow, index: Index) -> tuple[str, str]:
+    """What a badge says, and its colour as shields.io calls it (https://shields.io/badges/endpoint-badge).
+
+    Green only for an image that is validated and not stale on the day the site was made. A picture can't grow old by
+    itself: it has the date of its oldest run.
+    """
+    current, day = [one for one in image.runs if one.current], image.validated_on
+    match image.validation:
+        case Validation.VALIDATED:
+            if day is None:
+                return "validated, undated", "lightgrey"
+            fresh = day >= index.date - timedelta(days=index.stale_after_days)
+            return (f"validated {day}", "brightgreen") if fresh else (f"stale: validated {day}", "lightgrey")
+        case Validation.FAILED:
+            failed = next(one for one in current if one.verdict is Status.FAIL)
+            return f"{failed.tier} fails {failed.date or ''}".strip(), "red"
+        case Validation.PARTLY:
+            passed = [one for one in current if one.verdict is Status.PASS]
+            tiers = ", ".join(dict.fromkeys(str(one.tier) for one in passed))
+            days = [one.date for one in passed if one.date]
+            return f"{tiers} only {min(days) if len(days) == len(passed) else 'undated'}", "yellow"
+    return "not validated", "lightgrey"
+
+
+def _width(text: str) -> int:
+    """In pixels, of a text in Verdana at 11 px, rounded up, with its margins."""
+    return round(sum(8.0 if char in "mwMW—" else 4.0 if char in "il.,:-1 " else 6.6 for char in text)) + 12
+
+
+def _line(data: Any) -> bytes:
+    return (json.dumps(data) + "\n").encode()
 
 
 def _raw(run: Run) -> dict[str, bytes]:

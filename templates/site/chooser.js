@@ -1,4 +1,4 @@
-// The page around the chooser's rules: reads the form, keeps it in the address, shows the answer.
+// Looks an answer up in the table that images/planning/chooser.py made (`table`), and shows it. The form is kept in the address.
 "use strict";
 
 (() => {
@@ -6,73 +6,107 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const form = document.getElementById("chooser");
   const answer = document.getElementById("answer");
-  const images = new Map(data.images.map((image) => [image.name, image]));
+  const ignored = new RegExp(data.ignored);
 
   // An element of these classes with these children; text is only ever text.
   function make(tag, classes, ...children) {
     const element = document.createElement(tag);
     if (classes) element.className = classes;
-    element.append(...children.filter((child) => child !== null));
+    element.append(...children);
     return element;
   }
 
-  function link(name) {
-    const found = make("a", "", name);
-    found.href = images.get(name).page;
+  function link(image) {
+    const found = make("a", "", image.name);
+    found.href = image.page;
     return found;
   }
 
-  function list(names) {
-    const more = names.length > SHOWN ? ` and ${names.length - SHOWN} more` : "";
-    return [...names.slice(0, SHOWN).flatMap((name, at) => (at ? [", ", link(name)] : [link(name)])), more];
+  function list(images) {
+    const more = images.length > SHOWN ? ` and ${images.length - SHOWN} more` : "";
+    return [...images.slice(0, SHOWN).flatMap((one, at) => (at ? [", ", link(one)] : [link(one)])), more];
   }
 
-  function command(text) {
-    const button = make("button", "", "Copy");
-    button.type = "button";
-    button.dataset.copy = text;
-    return make("div", "command", make("code", "", text), button);
+  // [name, kind] of a model as drivers and people write it, or of an architecture; undefined where the table has none.
+  function gpuOf(text) {
+    const arch = /^(?:sm_?)?(\d{1,2})\.?(\d)$/.exec(text.trim().toLowerCase());
+    if (arch) {
+      const sm = `sm_${arch[1]}${arch[2]}`;
+      const kind = [sm, `${sm} arm`].find((one) => one in data.answers);
+      return kind && [sm, kind];
+    }
+    const spaced = text.toLowerCase().replace(/(?<=rtx|gtx)(?=\d)|(?<=\d)(?=ti\b)/g, " ");
+    const words = new Set((spaced.match(/[a-z0-9]+/g) || []).filter((word) => !ignored.test(word)));
+    return data.models[[...words].sort().join(" ")];
   }
 
-  function showChoice(choice, machine) {
-    const parts = [make("p", "soft", truetag.described(machine))];
-    const [best, ...rest] = choice.fitting;
-    if (best) {
-      const image = images.get(best.name);
+  const numbers = (version) => version.split(".").map(Number);
+
+  function notBefore(a, b) {
+    const at = numbers(b).findIndex((part, index) => part !== (numbers(a)[index] ?? 0));
+    return at < 0 || (numbers(a)[at] ?? 0) > numbers(b)[at];
+  }
+
+  // The row of a driver (0: not known, 1: older than all), and the driver that its texts name.
+  function rowOf(driver) {
+    const reached = data.drivers.filter((one) => notBefore(driver, one));
+    return driver ? [1 + reached.length, reached.at(-1)] : [0, ""];
+  }
+
+  function wanted(image) {
+    const [profile, torch, python] = ["profile", "torch", "python"].map((name) => form.elements[name].value);
+    return (image.profile || "") === profile && image.devel === form.elements.devel.checked &&
+      (torch === "" || image.torch.split(".").slice(0, 2).join(".") === torch) &&
+      (python === "" ? image.default_python : image.python === python);
+  }
+
+  function choices(rows) {
+    return rows.map(([at, texts]) => ({ image: data.images[at], texts: texts.map((text) => data.texts[text]) }))
+      .filter((one) => wanted(one.image));
+  }
+
+  function show([name, kind], driver) {
+    const [row, named] = rowOf(driver);
+    const [fitting, others] = data.answers[kind][row].map(choices);
+    const arch = kind.replace(" arm", "");
+    const parts = [make("p", "soft", `${name} (${arch}), ${driver ? `driver ${driver}` : "driver not known"}`)];
+    if (fitting.length) {
+      const [{ image, texts }, ...rest] = fitting;
+      const copy = make("button", "", "Copy");
+      Object.assign(copy, { type: "button" }).dataset.copy = image.get;
+      const reasons = texts.map((text) => text.replace(`driver ${named} `, `driver ${driver} `));
       parts.push(
-        make("h2", "", "Take ", link(best.name)),
-        command(image.get),
-        make("ul", "why", ...best.reasons.map((reason) => make("li", "", reason))),
+        make("h2", "", "Take ", link(image)),
+        make("div", "command", make("code", "", image.get), copy),
+        make("ul", "why", ...reasons.map((reason) => make("li", "", reason))),
         make("p", "panel", image.sentence),
       );
+      const images = rest.map((one) => one.image);
+      const judged = images.filter((one) => one.validation !== "never");
+      if (judged.length) parts.push(make("p", "", "Others with validation runs: ", ...list(judged)));
+      if (images.length) parts.push(make("p", "", "These fit too: ", ...list(images)));
     } else {
       parts.push(make("h2", "", "No image fits."));
     }
-    const judged = rest.map((one) => one.name).filter((name) => images.get(name).validation !== "never");
-    if (judged.length) parts.push(make("p", "", "Others with validation runs: ", ...list(judged)));
-    if (rest.length) parts.push(make("p", "", "These fit too: ", ...list(rest.map((one) => one.name))));
-    if (choice.others.length) {
-      const rows = choice.others.map((one) => make("li", "", ...list(one.names), ": ", one.against.join("; ")));
-      parts.push(make("h3", "", "Why not the nearest others"), make("ul", "why", ...rows));
+    const grouped = new Map();
+    for (const { image, texts } of others) {
+      const why = texts.join("; ");
+      grouped.set(why, [...(grouped.get(why) || []), image]);
     }
+    const rows = [...grouped].slice(0, SHOWN).map(([why, images]) => make("li", "", ...list(images), ": ", why));
+    if (rows.length) parts.push(make("h3", "", "Why not the others"), make("ul", "why", ...rows));
     answer.replaceChildren(...parts);
   }
 
-  function showError(text) {
-    const told = make("p", "panel warning", text);
-    told.setAttribute("role", "alert");
-    answer.replaceChildren(told);
-  }
-
-  const field = (name) => form.elements[name].value.trim();
-
   function ask() {
-    const torch = truetag.torchRange(field("torch"));
-    const { machine, error } = truetag.machine(data, field("gpu"), field("driver"));
-    if (error) return showError(error);
-    if (!torch) return showError(`torch ${field("torch")}: is no range of versions; write >=2.7, <2.9 or 2.8`);
-    const wish = { profile: field("profile") || null, torch, python: field("python"), devel: form.elements.devel.checked };
-    return showChoice(truetag.choose(data.images, machine, wish), machine);
+    const [gpu, driver] = ["gpu", "driver"].map((name) => form.elements[name].value.trim());
+    const found = gpuOf(gpu);
+    if (found && /^(\d+(\.\d+)*)?$/.test(driver)) return show(found, driver);
+    const told = make("p", "panel warning", found
+      ? `driver ${driver}: is no version; write it as nvidia-smi does: 550.90.07`
+      : `${gpu}: is no GPU that is known here; take one of the list, or write its architecture: sm_89`);
+    told.setAttribute("role", "alert");
+    return answer.replaceChildren(told);
   }
 
   form.addEventListener("submit", (event) => {

@@ -15,10 +15,10 @@ from urllib.parse import unquote, urlsplit
 import jsonschema_rs
 import pytest
 
-from images.chooser import models
 from images.nightly import results
 from images.nightly.results import BreakageLine, Job, JobLine, Outcome
-from images.site import assemble, badges, index, pages, records, runs
+from images.planning import chooser
+from images.site import assemble, index, pages, records, runs
 from images.site.assemble import SiteInputs
 from images.site.index import Index, Validation
 from tests.support import site_samples as samples
@@ -189,7 +189,9 @@ def test_a_badge_is_green_only_for_what_is_validated_and_fresh() -> None:
     )
     assert json.loads(FILES[f"badges/{VALIDATED}.json"])["message"] == f"validated {TODAY}"
     last = assemble.make(samples.known(today=date(2026, 11, 20)))
-    assert badges.of(next(one for one in last.images if one.name == STALE), last).colour == "brightgreen", "14 days old"
+    assert pages.badge_of(next(one for one in last.images if one.name == STALE), last)[1] == "brightgreen", (
+        "14 days old"
+    )
     assert "cu130-torch214: validated 2026-11-21" in FILES[f"badges/{VALIDATED}.svg"].decode()
 
 
@@ -255,7 +257,9 @@ def test_an_image_without_a_lock_is_said_everywhere_and_counted_as_none() -> Non
     assert f"{NEVER} is an image" in HTML["combinations.html"]
     totals = dict(re.findall(r'<b data-total="(\w+)">(\d+)</b>', HTML["index.html"]))
     assert (int(totals["images"]), totals["unlocked"]) == (len(INDEX.images) - 1, "1")
-    assert [row["name"] for row in pages.chooser_data(INDEX)["images"] if not row["locked"]] == [UNLOCKED]
+    data = pages.chooser_data(INDEX)
+    offered = {data["images"][at]["name"] for rows in data["answers"].values() for row in rows for at, _ in row[0]}
+    assert NEVER in offered and UNLOCKED not in offered
     assert not row.summary.locked and BY_NAME[NEVER].summary.locked
 
 
@@ -390,7 +394,9 @@ def test_the_index_holds_what_choosing_needs() -> None:
             assert row.archs == [arch.capability for arch in image.archs]
             assert row.arch == (image.image_name.arch.capability if image.image_name.arch else None)
     data = pages.chooser_data(INDEX)
-    assert len(data["models"]) == len(models.by_name()) and len(data["images"]) == len(INDEX.images)
+    assert {name for name, _ in data["models"].values()} <= set(chooser.models()) and len(data["images"]) == len(
+        INDEX.images
+    )
 
 
 def test_what_is_recorded_here_is_dated_and_of_images_that_can_be() -> None:

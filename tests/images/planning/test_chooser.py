@@ -4,14 +4,11 @@ import dataclasses
 import json
 import platform
 import re
+from collections.abc import Sequence
 
 import pytest
 from packaging.version import Version
 
-from images.chooser import choose, models
-from images.chooser import machine as choose_machine
-from images.chooser.choose import Fit, Wish
-from images.chooser.machine import Machine
 from images.config import matrix
 from images.config.facts import DeviceCode
 from images.config.names import Arch
@@ -19,7 +16,8 @@ from images.config.platforms import Platform
 from images.engine import gpus
 from images.errors import UserError
 from images.hardware.inventory import Gpu, Inventory
-from images.planning import plan
+from images.planning import chooser, plan
+from images.planning.chooser import Fit, Machine, Wish
 from images.planning.image import Image
 from tests.support.commands import Called, call
 from tests.support.small import SOURCES
@@ -29,9 +27,14 @@ MATRIX = matrix.load()
 OF_THE_MATRIX = [planned.image for planned in plan.plan(MATRIX) if planned.image]
 
 
-def answer(gpu: str = "", driver: str = "", arch: str = "", **wish: object) -> choose.Choice:
-    machine = choose_machine.parse(gpu, arch, driver)
-    return choose.choose(IMAGES, machine, Wish(**wish), SOURCES.facts)  # type: ignore[arg-type]
+def choose(images: Sequence[Image], machine: Machine, wish: Wish) -> chooser.Choice:
+    facts = MATRIX.facts if images is OF_THE_MATRIX else SOURCES.facts
+    return chooser.rank([chooser.summary(image, facts) for image in images], machine, wish)
+
+
+def answer(gpu: str = "", driver: str = "", arch: str = "", **wish: object) -> chooser.Choice:
+    machine = chooser.described(gpu, arch, driver)
+    return choose(IMAGES, machine, Wish(**wish))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -54,22 +57,22 @@ def answer(gpu: str = "", driver: str = "", arch: str = "", **wish: object) -> c
     ],
 )
 def test_models_as_drivers_and_people_call_them(said: str, model: str, capability: str) -> None:
-    name, row = models.find(said)
+    name, row = chooser.find_model(said)
     assert (name, row.capability) == (model, capability)
 
 
 @pytest.mark.parametrize("said", ["4090", "RTX 6000", "RTX 9990", "Radeon RX 7900", "", "H100 and A100"])
 def test_what_is_not_one_model_is_an_error_with_a_way_out(said: str) -> None:
     with pytest.raises(UserError, match="--arch sm89") as told:
-        models.find(said)
+        chooser.find_model(said)
     assert said not in ("4090", "RTX 6000") or f"RTX {said.removeprefix('RTX ')}" in str(told.value)
 
 
 def test_every_model_means_itself_and_has_a_source() -> None:
-    names = models.by_name()
+    names = chooser.models()
     assert len(names) > 90
     for name, row in names.items():
-        assert models.find(name) == (name, row)
+        assert chooser.find_model(name) == (name, row)
         assert row.source.startswith("https://") and Arch.parse(row.capability)
 
 
@@ -80,15 +83,15 @@ def test_an_older_driver_gets_the_newest_torch_of_a_cuda_it_can_run() -> None:
     assert chosen.wheel_cuda.major == 12
     assert "machine code for sm_89 through sm_86, of the same major" in best.reasons
     rivals = [image for image in IMAGES if image.wheel_cuda.major == 12 and not image.profile]
-    assert Version(best.torch) == max(Version(image.pin("torch").version) for image in rivals)  # type: ignore[union-attr]
+    assert Version(best.image.torch) == max(Version(image.pin("torch").version) for image in rivals)  # type: ignore[union-attr]
     assert any(reasons == ("CUDA 13 needs driver 580 or newer",) for _, reasons in found.others)
 
 
 @pytest.mark.parametrize("gpu", ["RTX 4090", "Tesla P40", "B200", "H100", "V100", "RTX 5090", "B300"])
 @pytest.mark.parametrize("driver", ["", "470.1", "525.60.13", "550.90", "580.65", "999"])
 def test_nothing_is_recommended_that_cannot_run(gpu: str, driver: str) -> None:
-    machine = choose_machine.parse(gpu, "", driver)
-    found = choose.choose(IMAGES, machine, Wish(), SOURCES.facts)
+    machine = chooser.described(gpu, "", driver)
+    found = choose(IMAGES, machine, Wish())
     by_name = {str(image.name): image for image in IMAGES}
     for one in found.fitting:
         image = by_name[one.name]
@@ -110,38 +113,40 @@ def test_only_ptx_is_the_last_resort_and_needs_a_driver_of_its_own_cuda() -> Non
     image = next(image for image in IMAGES if image.ptx)
     newer = Arch(99, 0)
     new, old = (Machine(gpus=("x",), archs=(newer,), driver=driver) for driver in ("999", image.min_driver))
-    (one,) = choose.choose([image], new, Wish(), SOURCES.facts).fitting
+    (one,) = choose([image], new, Wish()).fitting
     assert one.fit is Fit.PTX and any(reason.startswith("only PTX for sm_990") for reason in one.reasons)
-    found = choose.choose([image], old, Wish(), SOURCES.facts)
+    found = choose([image], old, Wish())
     native = SOURCES.facts.cuda[str(image.wheel_cuda)].driver
     assert found.others[0][1] == (f"PTX of CUDA {image.wheel_cuda} needs driver {native} or newer",)
 
 
 @pytest.mark.parametrize("gpu", ["GB10", "GB200", "GH200", "GB300", "Thor", "NVIDIA Thor", "DGX Spark GB10"])
 def test_arm_hosts_get_images_for_arm64_and_no_others(gpu: str) -> None:
-    found = choose.choose(OF_THE_MATRIX, choose_machine.parse(gpu, "", ""), Wish(), MATRIX.facts)
+    found = choose(OF_THE_MATRIX, chooser.described(gpu, "", ""), Wish())
     assert found.fitting and all(one.name.endswith("-arm64") for one in found.fitting)
     assert ("is for x86-64, and this GPU's host processor is ARM",) in [reasons for _, reasons in found.others]
 
 
 def test_other_hosts_get_none_for_arm64() -> None:
-    found = choose.choose(OF_THE_MATRIX, choose_machine.parse("RTX 5090", "", ""), Wish(), MATRIX.facts)
+    found = choose(OF_THE_MATRIX, chooser.described("RTX 5090", "", ""), Wish())
     assert found.fitting and not any(one.name.endswith("-arm64") for one in found.fitting)
     assert ("is for ARM processors",) in [reasons for _, reasons in found.others]
 
 
 def test_a_board_that_no_image_names_gets_none_though_code_of_its_family_is_there() -> None:
-    found = choose.choose(OF_THE_MATRIX, choose_machine.parse("Jetson AGX Orin", "", ""), Wish(), MATRIX.facts)
+    found = choose(OF_THE_MATRIX, chooser.described("Jetson AGX Orin", "", ""), Wish())
     assert not found.fitting
     assert any(reasons[0].startswith("has no code for sm_87 (it has sm_80") for _, reasons in found.others)
-    thor = choose.choose(OF_THE_MATRIX, choose_machine.parse("Thor", "", ""), Wish(), MATRIX.facts)
+    thor = choose(OF_THE_MATRIX, chooser.described("Thor", "", ""), Wish())
     assert "cu130-torch211-arm64" not in [one.name for one in thor.fitting]  # Triton 3.6 can't assemble for it
 
 
 def test_the_torch_range_is_kept() -> None:
-    found = answer("H100", "580.65", torch=choose.torch_range("2.7"))
-    assert {one.torch for one in found.fitting} == {"2.7.1"}
-    assert all(one.torch < "2.9" for one in answer("H100", "580.65", torch=choose.torch_range("<2.9,>=2.7")).fitting)
+    found = answer("H100", "580.65", torch=chooser.torch_range("2.7"))
+    assert {one.image.torch for one in found.fitting} == {"2.7.1"}
+    assert all(
+        one.image.torch < "2.9" for one in answer("H100", "580.65", torch=chooser.torch_range("<2.9,>=2.7")).fitting
+    )
 
 
 def test_profiles_are_kept_apart() -> None:
@@ -159,14 +164,14 @@ def test_another_python_or_a_toolkit_is_given_only_when_asked_for() -> None:
 
 def test_a_machine_of_two_kinds_needs_code_for_both() -> None:
     machine = Machine(gpus=("V100", "B200"), archs=(Arch(7, 0), Arch(10, 0)), driver="580.65")
-    found = choose.choose(IMAGES, machine, Wish(), SOURCES.facts)
+    found = choose(IMAGES, machine, Wish())
     assert found.fitting and all(one.fit is Fit.CUBIN for one in found.fitting)
     assert "cu130" not in found.fitting[0].name, "CUDA 13 has dropped Volta"
 
 
 def test_a_host_is_read_without_any_table() -> None:
     gpu = Gpu(name="NVIDIA Something New", capability=(9, 0), memory=1)
-    machine = choose_machine.detected(Inventory(driver="575.57.08", gpus=(gpu, gpu), source="NVML"), Platform.AMD64)
+    machine = chooser.detected(Inventory(driver="575.57.08", gpus=(gpu, gpu), source="NVML"), Platform.AMD64)
     assert not machine.arm
     assert (machine.archs, machine.driver, machine.gpus) == ((Arch(9, 0),), "575.57.08", ("NVIDIA Something New",))
 
@@ -184,8 +189,8 @@ def test_a_host_is_read_without_any_table() -> None:
 )
 def test_a_host_with_an_arm_processor_gets_an_image_for_it(name: str, capability: tuple[int, int]) -> None:
     found = Inventory(driver="580.95.05", gpus=(Gpu(name=name, capability=capability, memory=1),), source="NVML")
-    machine = choose_machine.detected(found, Platform.ARM64)
-    fitting = choose.choose(OF_THE_MATRIX, machine, Wish(), MATRIX.facts).fitting
+    machine = chooser.detected(found, Platform.ARM64)
+    fitting = choose(OF_THE_MATRIX, machine, Wish()).fitting
     assert fitting and all(one.name.endswith("-arm64") for one in fitting)
 
 
@@ -204,24 +209,24 @@ def test_this_machine_is_asked_for_its_processor(
 
 def test_wrong_words_are_told() -> None:
     with pytest.raises(UserError, match="no version of a driver"):
-        choose_machine.parse("RTX 4090", "", "new")
+        chooser.described("RTX 4090", "", "new")
     with pytest.raises(UserError, match="--arch ninety"):
-        choose_machine.parse("", "ninety", "")
+        chooser.described("", "ninety", "")
     with pytest.raises(UserError, match="no range of versions"):
-        choose.torch_range("newest")
+        chooser.torch_range("newest")
 
 
 def test_the_answer_is_told_to_people_and_to_machines() -> None:
     found = answer("RTX 4090", "550.90")
-    machine = choose_machine.parse("RTX 4090", "", "550.90")
+    machine = chooser.described("RTX 4090", "", "550.90")
     best, *_, last = [one.name for one in found.fitting]
-    known = {one.name: choose.Known(get=f"docker pull r.io/i:{one.name}", told="No run.") for one in found.fitting}
-    text = "\n".join(choose.told(found, machine, known))
+    known = {one.name: chooser.Known(get=f"docker pull r.io/i:{one.name}", told="No run.") for one in found.fitting}
+    text = "\n".join(chooser.told(found, machine, known))
     assert f"docker pull r.io/i:{best}\nNo run." in text and "\nNot " in text and "passed" not in text
-    ran = {last: choose.Known(get="", told="PASS on an L4.", ran=True)}
-    assert f"whose gpu tier passed: {last}. PASS on an L4." in "\n".join(choose.told(found, machine, known | ran))
-    both = known | ran | {best: choose.Known(get="", told="PASS.", ran=True)}
-    assert "whose gpu tier passed" not in "\n".join(choose.told(found, machine, both))
+    ran = {last: chooser.Known(get="", told="PASS on an L4.", ran=True)}
+    assert f"whose gpu tier passed: {last}. PASS on an L4." in "\n".join(chooser.told(found, machine, known | ran))
+    both = known | ran | {best: chooser.Known(get="", told="PASS.", ran=True)}
+    assert "whose gpu tier passed" not in "\n".join(chooser.told(found, machine, both))
     data = json.loads(json.dumps(found.as_json()))
     assert data["fitting"][0]["fits"] and data["others"][0]["against"]
 
@@ -244,18 +249,40 @@ def test_the_command_line_answers_with_its_status() -> None:
 def test_an_arch_image_goes_before_its_parent() -> None:
     (small,) = (one.image for one in plan.select(["cu126-torch27-sm90"], SOURCES))
     assert isinstance(small, Image)
-    machine = choose_machine.parse("H100", "", "580.65")
-    found = choose.choose([*IMAGES, small], machine, Wish(torch=choose.torch_range("2.7")), SOURCES.facts)
+    machine = chooser.described("H100", "", "580.65")
+    found = choose([*IMAGES, small], machine, Wish(torch=chooser.torch_range("2.7")))
     names = [one.name for one in found.fitting]
     assert names.index("cu126-torch27-sm90") < names.index("cu126-torch27")
 
 
 def test_what_has_no_lock_is_not_taken_and_the_command_is_said() -> None:
-    machine = choose_machine.parse("RTX 4090", "", "550.90")
-    offers = [choose.summary(image, SOURCES.facts) for image in IMAGES]
-    best = choose.rank(offers, machine, Wish()).fitting[0].name
+    machine = chooser.described("RTX 4090", "", "550.90")
+    offers = [chooser.summary(image, SOURCES.facts) for image in IMAGES]
+    best = chooser.rank(offers, machine, Wish()).fitting[0].name
     without = [dataclasses.replace(one, locked=one.name != best) for one in offers]
-    found = choose.rank(without, machine, Wish())
+    found = chooser.rank(without, machine, Wish())
     assert best not in [one.name for one in found.fitting] and found.fitting
     said = ("has no lock: it can't be built before `nox -s lock` has made one",)
     assert ((best,), said) in found.others
+
+
+def test_the_table_of_the_site_has_the_answers_of_the_command_line() -> None:
+    images = [chooser.summary(image, MATRIX.facts) for image in OF_THE_MATRIX]
+    found = chooser.table(images)
+    assert len({kind for _, kind in found["models"].values()}) > 15
+    drivers = ["", "0", *found["drivers"]]
+    for gpu in ("RTX 4090", "H100", "GTX 980", "B300", "GH200", "Thor", "Tesla V100-SXM2-32GB"):
+        name, kind = found["models"][chooser._key(gpu)]
+        for driver, row in zip(drivers, found["answers"][kind], strict=True):
+            machine = chooser.described(gpu, "", driver)
+            assert machine.gpus == (name,)
+            for profile, devel in ((None, False), ("axolotl", False), (None, True)):
+                choice = chooser.rank(images, machine, Wish(profile=profile, devel=devel))
+                wanted = [one.profile == profile and one.devel == devel and one.default_python for one in images]
+                fitting, others = ([item for item in part if wanted[item[0]]] for part in row)
+                assert [images[at].name for at, _ in fitting] == [one.name for one in choice.fitting]
+                for (_, texts), one in zip(fitting, choice.fitting, strict=True):
+                    assert [found["texts"][text] for text in texts] == list(one.reasons)
+                said = {"; ".join(found["texts"][text] for text in texts) for _, texts in others}
+                told = {"; ".join(reasons) for _, reasons in choice.others}
+                assert said <= told or len(said) > len(told), "`choose` tells the nearest four"

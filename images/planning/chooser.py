@@ -1,0 +1,428 @@
+"""Which image to pull for a machine, why, and why not the others. Pure, but for reading gpu_models.yaml."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+import yaml
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+from pydantic import Field
+
+from images.config import paths
+from images.config.facts import Capability, Facts, Row, Sentence
+from images.config.names import Arch, Minor
+from images.config.platforms import Platform
+from images.errors import Problem, UserError, command
+from images.hardware.inventory import Inventory
+from images.planning.image import Image
+from validate import compute_capability
+from validate.compute_capability import ON_ARM_ALONE, runs_on
+
+_NEAREST = 4
+_CARDS = ((8, 6), (8, 9))
+"""Graphics cards that no board has: in an ARM server they run what they run elsewhere (A10, L4, L40S)."""
+_BRANDS = frozenset({"nvidia", "geforce", "tesla"})
+"""Words that drivers and people put in front or leave out: `NVIDIA A100-SXM4-80GB`, `Tesla T4`, `RTX 4090`. Not Quadro:
+a Quadro RTX 6000 is no RTX 6000 Ada."""
+_VARIANTS = re.compile(
+    r"\d+gb|\d+g|sxm\d?|pcie?|pg\d+|nvl|hbm\d\w?|laptop|gpu|notebook|mobile|max|q|super|generation|edition|server|"
+    r"workstation|sff|d|oam|cnx|mig|dgx|spark"
+)
+"""Words of a model's variants, which all have its capability."""
+
+
+class ModelRow(Row):
+    """GPU models of one compute capability."""
+
+    capability: Capability
+    names: list[Sentence] = Field(min_length=1)
+    arm: bool = False
+    """Their host processor is ARM."""
+    source: Sentence
+
+
+class Models(Row):
+    """gpu_models.yaml."""
+
+    current: Sentence
+    older: Sentence
+    models: list[ModelRow] = Field(min_length=1)
+
+
+@cache
+def models() -> dict[str, ModelRow]:
+    """Model -> its row of gpu_models.yaml."""
+    text = (paths.DATA / "gpu_models.yaml").read_text(encoding="utf-8")
+    return {name: row for row in Models.model_validate(yaml.safe_load(text)).models for name in row.names}
+
+
+def find_model(text: str) -> tuple[str, ModelRow]:
+    """The model that a driver's or a person's name means, and its row. Raises UserError naming near ones.
+
+    All words of the model must be there; what else is there must name a brand or a variant. The longest model wins.
+    """
+    asked = _words(text)
+    fitting = [
+        (name, row)
+        for name, row in models().items()
+        if (own := _words(name)) and own <= asked and all(map(_VARIANTS.fullmatch, asked - own))
+    ]
+    if fitting:
+        return max(fitting, key=lambda item: len(_words(item[0])))
+    short = {" ".join(sorted(_words(name))): name for name in models()}
+    close = [short[key] for key in get_close_matches(" ".join(sorted(asked)), short, n=3, cutoff=0.6)]
+    near = f"nearest: {', '.join(close)}; " if close else ""
+    then = f"{near}or name its architecture: --arch sm89 (`nvidia-smi --query-gpu=compute_cap --format=csv` prints 8.9)"
+    raise UserError(Problem(where=f"--gpu {text!r}", cause="is no GPU of images/data/gpu_models.yaml", then=then))
+
+
+def _words(text: str) -> frozenset[str]:
+    """Lower case, without brands, and with `RTX4090`, `RTX 4090` and `4090Ti` taken apart alike."""
+    spaced = re.sub(r"(?<=rtx|gtx)(?=\d)|(?<=\d)(?=ti\b)", " ", text.lower())
+    return frozenset(re.findall(r"[a-z0-9]+", spaced)) - _BRANDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Where the image shall run. `driver` is empty where it is not known."""
+
+    gpus: tuple[str, ...]
+    archs: tuple[Arch, ...]
+    """Of all its GPUs, each once, ascending."""
+    driver: str = ""
+    arm: bool = False
+
+    def __str__(self) -> str:
+        driver = f"driver {self.driver}" if self.driver else "driver not known"
+        return f"{', '.join(self.gpus)} ({', '.join(map(str, self.archs))}), {driver}"
+
+
+def detected(found: Inventory, processor: Platform | None) -> Machine:
+    """The machine as its driver and its kernel describe it: no table is asked.
+
+    A GPU does not tell its processor: sm_90 is an H100 beside x86-64, and a GH200.
+    """
+    archs = sorted({Arch(*gpu.capability) for gpu in found.gpus})
+    gpus = tuple(dict.fromkeys(gpu.name for gpu in found.gpus))
+    driver = parse_driver(found.driver) if found.driver else ""
+    return Machine(gpus=gpus, archs=tuple(archs), driver=driver, arm=processor is Platform.ARM64)
+
+
+def described(gpu: str, arch: str, driver: str) -> Machine:
+    """The machine as a person describes it. Raises UserError: unknown model, arch or driver."""
+    number = parse_driver(driver) if driver else ""
+    if not arch:
+        name, row = find_model(gpu)
+        return Machine(gpus=(name,), archs=(Arch.parse(row.capability),), driver=number, arm=row.arm)
+    try:
+        found = Arch.parse(arch)
+    except ValueError as error:
+        raise UserError(Problem(where=f"--arch {arch}", cause=str(error), then="write sm_89, sm89 or 8.9")) from None
+    return Machine(gpus=(gpu or str(found),), archs=(found,), driver=number, arm=found.pair in ON_ARM_ALONE)
+
+
+def parse_driver(text: str) -> str:
+    """Read a driver's version, `550.90` or `550.90.07`. Raises UserError."""
+    try:
+        Version(text)
+    except InvalidVersion:
+        cause, then = "is no version of a driver", "write it as nvidia-smi does: 550.90.07"
+        raise UserError(Problem(where=f"--driver {text}", cause=cause, then=then)) from None
+    return text
+
+
+def torch_range(text: str) -> SpecifierSet:
+    """Read `>=2.7`, `==2.8.*` or `2.8`. Raises UserError."""
+    try:
+        return SpecifierSet(f"=={text}.*" if re.fullmatch(r"\d+(\.\d+)?", text) else text)
+    except InvalidSpecifier:
+        then = "write '>=2.7', '<2.9' or 2.8"
+        raise UserError(Problem(where=f"--torch {text}", cause="is no range of versions", then=then)) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What the person wants of an image."""
+
+    profile: str | None = None
+    torch: SpecifierSet = field(default_factory=SpecifierSet)
+    python: str = ""
+    devel: bool = False
+
+
+class Fit(StrEnum):
+    """How a GPU runs an image's code."""
+
+    CUBIN = "cubin"
+    PTX = "ptx"
+    NO = "no"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSummary:
+    """What the choice must know of an image, whoever says so: the plan, or a site's index.json."""
+
+    name: str
+    torch: str
+    profile: str | None
+    python: str
+    default_python: bool
+    """The name does not spell its Python out."""
+    devel: bool
+    arch: Arch | None
+    """The one it was made for alone."""
+    toolkit_cuda: Minor
+    wheel_cuda: Minor
+    archs: tuple[Arch, ...]
+    ptx: tuple[Arch, ...]
+    min_driver: str
+    """The minimum of its CUDA major."""
+    native_driver: str
+    """The first of its wheel's own CUDA."""
+    locked: bool = True
+    """It can be built, or is published: without a lock, nobody has it."""
+
+    def fit(self, gpu: Arch) -> Fit:
+        archs, ptx = ([own.pair for own in code] for code in (self.archs, self.ptx))
+        return Fit(compute_capability.fit(archs, ptx, gpu.pair))
+
+
+def summary(image: Image, facts: Facts, *, locked: bool = True) -> ImageSummary:
+    """An image of the plan, as the choice sees it."""
+    pin, own = image.pin("torch"), facts.cuda.get(str(image.wheel_cuda))
+    return ImageSummary(
+        name=str(image.name),
+        torch=pin.version if pin else str(image.name.torch),
+        profile=image.profile,
+        python=str(image.python),
+        default_python=image.name.python is None,
+        devel=image.devel,
+        arch=image.name.arch,
+        toolkit_cuda=image.toolkit_cuda,
+        wheel_cuda=image.wheel_cuda,
+        archs=image.archs,
+        ptx=image.ptx,
+        min_driver=image.min_driver,
+        native_driver=own.driver if own else image.min_driver,
+        locked=locked,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One image, held against a machine."""
+
+    image: ImageSummary
+    fit: Fit
+    reasons: tuple[str, ...]
+    """Why it runs there."""
+    against: tuple[str, ...]
+    """Why it does not; empty if it does."""
+    native: bool
+    """The driver is of the wheel's own CUDA or newer."""
+
+    @property
+    def name(self) -> str:
+        return self.image.name
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """Greater is better: machine code before PTX, newest torch, a CUDA that the driver knows, newest CUDA.
+
+        An arch image is its parent without code that this GPU can't run, so smaller.
+        """
+        image = self.image
+        cuda = (image.wheel_cuda, image.toolkit_cuda)
+        return (self.fit is Fit.CUBIN, Version(image.torch), self.native, cuda, image.arch is not None)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "torch": self.image.torch,
+            "fits": not self.against,
+            "code": str(self.fit),
+            "reasons": list(self.reasons),
+            "against": list(self.against),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Images that run, best first, and the nearest that don't, with one row for those of the same reasons."""
+
+    fitting: tuple[Answer, ...]
+    others: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+    """(names, reasons), nearest first."""
+
+    def as_json(self) -> dict[str, Any]:
+        others = [{"names": list(names), "against": list(reasons)} for names, reasons in self.others]
+        return {"fitting": [answer.as_json() for answer in self.fitting], "others": others}
+
+
+def rank(images: Sequence[ImageSummary], machine: Machine, wish: Wish) -> Choice:
+    """The images that run on a machine as wished, best first, and why the nearest others don't."""
+    answers = [answer(image, machine, wish) for image in images]
+    fitting = sorted((one for one in answers if not one.against), key=lambda one: one.rank, reverse=True)
+    # Nobody looks for another profile's image, or for one of another torch, before the rest of it fits.
+    failing = sorted(
+        (one for one in answers if one.against), key=lambda one: (-len(one.against), one.rank), reverse=True
+    )
+    grouped: dict[tuple[str, ...], list[str]] = {}
+    for one in failing:
+        if one.image.profile == wish.profile and one.image.devel == wish.devel:
+            grouped.setdefault(one.against, []).append(one.name)
+    others = [(tuple(names), reasons) for reasons, names in grouped.items()]
+    return Choice(fitting=tuple(fitting), others=tuple(others[:_NEAREST]))
+
+
+def answer(image: ImageSummary, machine: Machine, wish: Wish) -> Answer:
+    """One image, held against a machine and a wish."""
+    fits = {arch: image.fit(arch) for arch in machine.archs}
+    worst = max(fits.values(), key=list(Fit).index)
+    native = not machine.driver or Version(machine.driver) >= Version(image.native_driver)
+    against = (*_unwanted(image, wish), *_wrong_arch(image, machine, fits), *_wrong_driver(image, machine, worst))
+    reasons = [f"torch {image.torch}"]
+    for arch, fit in fits.items():
+        if fit is Fit.CUBIN:
+            own = max(own for own in image.archs if runs_on(own.pair, arch.pair))
+            through = "" if arch in image.archs else f" through {own}, of the same major"
+            reasons.append(f"machine code for {arch}{through}")
+    ptx = [arch for arch, fit in fits.items() if fit is Fit.PTX]
+    reasons += [f"only PTX for {arch}: compiled at the first run, and by torch alone" for arch in ptx]
+    reasons.append(_driver_reason(image, machine, native))
+    return Answer(image=image, fit=worst, reasons=tuple(reasons), against=against, native=native)
+
+
+def _unwanted(image: ImageSummary, wish: Wish) -> Iterator[str]:
+    if not image.locked:
+        yield f"has no lock: it can't be built before `{command('lock')}` has made one"
+    if image.profile != wish.profile:
+        yield f"is for the profile {image.profile}" if image.profile else f"has no profile {wish.profile}"
+    if not wish.torch.contains(image.torch, prereleases=True):
+        yield f"torch {image.torch} is not {wish.torch}"
+    if wish.python and image.python != wish.python:
+        yield f"Python {image.python} is not {wish.python}"
+    if not wish.python and not image.default_python:
+        yield f"Python {image.python} was not asked for (--python {image.python})"
+    if image.devel != wish.devel:
+        yield "has a devel toolkit, which was not asked for (--devel)" if image.devel else "has no devel toolkit"
+
+
+def _wrong_arch(image: ImageSummary, machine: Machine, fits: Mapping[Arch, Fit]) -> Iterator[str]:
+    for_arm = image.name.endswith(f"-{Platform.ARM64.suffix}")
+    if machine.arm and not for_arm:
+        yield "is for x86-64, and this GPU's host processor is ARM"
+    elif for_arm and not machine.arm:
+        yield "is for ARM processors"
+    else:
+        for arch, fit in fits.items():
+            # Boards' GPUs run code of their family only where somebody has seen it: those that an image names.
+            unseen = machine.arm and arch.pair not in _CARDS and arch not in image.archs
+            if fit is Fit.NO or unseen:
+                yield f"has no code for {arch} (it has {' '.join(map(str, image.archs))})"
+
+
+def _wrong_driver(image: ImageSummary, machine: Machine, fit: Fit) -> Iterator[str]:
+    """Minor version compatibility holds for machine code; PTX needs a driver of its own CUDA (CUDA Compatibility)."""
+    if machine.driver and Version(machine.driver) < Version(image.min_driver):
+        yield f"CUDA {image.wheel_cuda.major} needs driver {image.min_driver} or newer"
+    elif machine.driver and fit is Fit.PTX and Version(machine.driver) < Version(image.native_driver):
+        yield f"PTX of CUDA {image.wheel_cuda} needs driver {image.native_driver} or newer"
+
+
+def _driver_reason(image: ImageSummary, machine: Machine, native: bool) -> str:
+    own, minimum = image.native_driver, image.min_driver
+    if not machine.driver:
+        return f"needs driver {minimum} or newer"
+    if native:
+        return f"driver {machine.driver} knows CUDA {image.wheel_cuda} ({own} is its first)"
+    older = f"driver {machine.driver} is older than CUDA {image.wheel_cuda}'s own {own}"
+    return f"{older}, new enough by minor version compatibility ({minimum})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What a site or recorded runs say of an image besides."""
+
+    get: str
+    """The command that gets it."""
+    told: str
+    """What was validated of it, as a sentence."""
+    ran: bool = False
+    """Its gpu tier passed."""
+
+
+def told(choice: Choice, machine: Machine, known: Mapping[str, Known]) -> Iterator[str]:
+    """The choice in sentences for a person, the best image first. `known`: of each that fits."""
+    yield str(machine)
+    if not choice.fitting:
+        none = "No image is of this profile and kind: leave out --profile or --devel."
+        yield "No image fits." if choice.others else none
+    for best in choice.fitting[:1]:
+        yield f"Take {best.name}: {'; '.join(best.reasons)}"
+        yield f"    {known[best.name].get}"
+        yield known[best.name].told
+    if rest := [one.name for one in choice.fitting[1:]]:
+        yield f"These fit too: {_some(rest)}"
+        ran = next((one.name for one in choice.fitting if known[one.name].ran), "")
+        if ran and ran != choice.fitting[0].name:
+            yield f"The first of them whose gpu tier passed: {ran}. {known[ran].told}"
+    for names, reasons in choice.others:
+        yield f"Not {_some(names)}: {'; '.join(reasons)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NEAREST} more" if len(names) > _NEAREST else ""
+    return ", ".join(names[:_NEAREST]) + more
+
+
+def table(images: Sequence[ImageSummary]) -> dict[str, Any]:
+    """Every answer, as plain data in which the site's page looks it up (templates/site/chooser.js).
+
+    `models`: words of a model -> [its name, its kind]. A kind is an architecture, with ` arm` behind it where the host
+    processor is ARM. `answers`: kind -> one row a driver: not known, older than all of `drivers`, then from each of
+    them on. A row has the images that fit, best first, and then the others: [index, indices of its `texts`].
+    """
+    rows = {name: (Arch.parse(row.capability), row.arm) for name, row in models().items()}
+    archs = {arch for image in images for arch in image.archs}
+    kinds = {(arch, arch.pair in ON_ARM_ALONE) for arch in archs} | set(rows.values())
+    drivers = sorted({text for image in images for text in (image.min_driver, image.native_driver)}, key=Version)
+    texts: dict[str, int] = {}
+    answers = {}
+    for arch, arm in sorted(kinds):
+        machines = [Machine(gpus=(), archs=(arch,), driver=text, arm=arm) for text in ("", "0", *drivers)]
+        answers[_kind(arch, arm)] = [_row(images, machine, texts) for machine in machines]
+    return {
+        "ignored": f"^(?:{'|'.join(sorted(_BRANDS))}|{_VARIANTS.pattern})$",
+        "models": {_key(name): [name, _kind(*kind)] for name, kind in rows.items()},
+        "drivers": drivers,
+        "answers": answers,
+        "texts": list(texts),
+    }
+
+
+def _row(images: Sequence[ImageSummary], machine: Machine, texts: dict[str, int]) -> list[list[list[Any]]]:
+    """The wish is the page's to look at: here each image is what was asked for."""
+    wishes = [Wish(profile=image.profile, python=image.python, devel=image.devel) for image in images]
+    found = [(at, answer(image, machine, wish)) for at, (image, wish) in enumerate(zip(images, wishes, strict=True))]
+    found.sort(key=lambda item: item[1].rank, reverse=True)
+    row: list[list[list[Any]]] = [[], []]
+    for at, one in found:
+        row[bool(one.against)].append([at, [texts.setdefault(text, len(texts)) for text in one.against or one.reasons]])
+    return row
+
+
+def _kind(arch: Arch, arm: bool) -> str:
+    return f"{arch} arm" if arm else str(arch)
+
+
+def _key(name: str) -> str:
+    """The words that tell one model from all others."""
+    return " ".join(sorted(word for word in _words(name) if not _VARIANTS.fullmatch(word)))
