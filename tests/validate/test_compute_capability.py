@@ -47,7 +47,12 @@ def test_machine_code_comes_before_ptx() -> None:
 
 @pytest.mark.parametrize(
     "user",
-    ["images/config/facts.py", "images/planning/chooser.py", "validate/doctor/advice.py", "validate/binaries/fatbin.py"],
+    [
+        "images/config/facts.py",
+        "images/planning/chooser.py",
+        "validate/doctor/advice.py",
+        "validate/binaries/fatbin.py",
+    ],
 )
 def test_those_who_decide_by_it_import_it(user: str) -> None:
     tree = ast.parse((ROOT / user).read_text())
