@@ -63,8 +63,3 @@ def test_those_who_decide_by_it_import_it(user: str) -> None:
         for name in node.names
     }
     assert any(name.startswith("validate.compute_capability") for name in imported)
-
-
-def test_the_browsers_chooser_compares_no_majors_of_its_own() -> None:
-    rules = (ROOT / "templates/site/choose.js").read_text().partition("// --- the rules")[2]
-    assert ".major" not in rules and "runs_on" in rules
