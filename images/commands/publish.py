@@ -12,6 +12,7 @@ import typer
 from images.commands import common, engines, releases
 from images.commands.options import EngineUrl, GateTiers, MatrixFile, ToRepository
 from images.config.matrix import Sources
+from images.config.platforms import Platform
 from images.context.labels import LABELS
 from images.engine import Engine
 from images.engine.progress import Progress
@@ -116,7 +117,7 @@ def _publish_row(engine: Engine, row: Sequence[PublishOptions], reference: str) 
         def say(text: str) -> None:
             progress.say(name, text, "dim")
 
-        staged = _pulled(engine, reference) if reference else None
+        staged = _pulled(engine, reference, row[0].name.platform) if reference else None
         return local_image.publish(
             [
                 local_image.in_engine(
@@ -127,14 +128,14 @@ def _publish_row(engine: Engine, row: Sequence[PublishOptions], reference: str) 
         )
 
 
-def _pulled(engine: Engine, reference: str) -> Repository | None:
+def _pulled(engine: Engine, reference: str, platform: Platform) -> Repository | None:
     """The repository of a registry that an image is named by, pulled where the engine lacks it. Raises UserError."""
     try:
         place = Reference.parse(reference).repository
     except UserError:
         return None
     if engine.find(reference) is None:
-        engine.pull(reference)
+        engine.pull(reference, platform=platform)
     return place
 
 

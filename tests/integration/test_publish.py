@@ -21,6 +21,7 @@ import pytest
 
 from benchmarks import loopback
 from images.building import records, validating
+from images.commands import publish
 from images.config.names import ImageName
 from images.context.base_images import AcquiredBase
 from images.engine import Engine, ImageInfo, connect, private_engine
@@ -415,13 +416,17 @@ def test_no_name_of_the_registry_is_left_in_the_engine(publisher: Engine, first:
 
 
 def test_what_a_fleet_pushed_by_digest_is_published_from_there(
-    publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy, tmp_path: Path, cache: Path
+    publisher: Engine, make: Callable[..., Thin], options: PublishOptions, proxy: Proxy, tmp_path: Path, cache: Path
 ) -> None:
-    """By a machine that never compressed these layers: none of them is sent."""
-    lab = Repository(proxy.host, f"{options.repository.name}-lab")
-    sent = images.send(publisher, first.info, lab, cache)
+    """By a machine that has neither the image nor a record of its layers: they are pulled, and none is sent."""
+    thin, lab = make(), Repository(proxy.host, f"{options.repository.name}-lab")
+    sent = images.send(publisher, thin.info, lab, cache)
+    for tag in publisher.inspect(thin.info.id).tags:
+        publisher.remove(tag, force=True)
+    assert publisher.find(sent) is None
+    staged = publish._pulled(publisher, sent, options.name.platform)
     proxy.seen.clear()
-    done = publish_it(publisher, first, replace(options, cache=tmp_path / "another machine"), staged=lab)
+    done = publish_it(publisher, thin, replace(options, cache=tmp_path / "another machine"), staged=staged)
     assert done.reference.partition("@")[2] == sent.partition("@")[2] and proxy.sent("PATCH") == 0
     with Registry(lab) as source:
         assert source.find(NAME) is None
