@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from images.apptainer import PROGRAM as APPTAINER
 from images.commands import common, engines, fleet_tables
@@ -114,27 +115,23 @@ def fleet(
         with _local_engine(engine) as docker_engine:
             places = Places(engine=docker_engine, staging=repository)
             located = [images.locate(one, places, sources, claim or ()) for one in wanted]
-            planned = planning.plan(
-                [one for one, _ in located],
-                machines,
-                datetime.now(UTC),
-                tiers=tiers,
-                known=images.known(folder, before, sources.workspace.results, [one for one, _ in located]),
-                leased=images.leased(folder),
-            )
+            there = [one for one, _ in located]
+            known = images.known(folder, before, sources.workspace.results, there)
+            now, leased = datetime.now(UTC), images.leased(folder)
+            cells = planning.plan(there, machines, now, tiers=tiers, known=known, leased=leased)
             if action == "plan":
-                _show_plan(planned, as_json=as_json)
+                _show_plan(cells, as_json=as_json)
                 return
-            there = _sent(located, planned, places)
-        jobs = planning.jobs(planned, there, machines, claim or ())
+            there = _sent(located, cells, places)
+        jobs = planning.jobs(cells, there, machines, claim or ())
         found = do(jobs, before)
-        others = others or len(found) < sum(map(len, jobs.values()))
         built = {one.job.image for one in found if one.job.context and one.verdict}
-        unanswered += planning.unanswered(
-            [one for one in planned if one.cell.image not in built], [one.job for one in found]
-        )
+        others = others or len(found) < sum(map(len, jobs.values()))
+        left_over = [one for one in cells if one.cell.image not in built]
+        unanswered += planning.unanswered(left_over, [one.job for one in found])
         outcomes += found
-        wanted = [one for one in wanted if str(one.image.name) in built]  # now that they are there: their GPU tiers
+        # The GPU tiers of what was built, now that its digest is known.
+        wanted = [one for one in wanted if str(one.image.name) in built]
         tiers = tuple(one for one in tiers if one in ON_GPUS)
     _end(outcomes, unanswered, others=others)
 
@@ -221,7 +218,7 @@ def _local_engine(url: str | None) -> Iterator[Engine | None]:
 
 def _progress(key: str, text: str) -> None:
     """A line of progress about a job."""
-    talk.print(f"[cyan]{key}[/]  {text}", highlight=False, soft_wrap=True)
+    talk.print(f"[cyan]{key}[/]  {escape(text)}", highlight=False, soft_wrap=True)
 
 
 def _show_plan(planned: Sequence[PlannedCell], *, as_json: bool) -> None:

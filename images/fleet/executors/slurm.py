@@ -36,7 +36,10 @@ def run_here(task: Task) -> str:
     import submitit
 
     worker.end_on_sigterm()
-    return worker.perform_and_keep(task, TaskContext(id=submitit.JobEnvironment().job_id))
+    try:
+        return worker.perform_and_keep(task, TaskContext(id=submitit.JobEnvironment().job_id))
+    except UserError as error:  # of whatever class: `cause_in` finds it by its name
+        raise UserError(error.problems, code=error.code) from None
 
 
 class SlurmExecutor:
@@ -178,10 +181,11 @@ def _end_of(key: str, job: WatchedJob) -> Ended:
 
 def cause_in(text: str) -> str:
     """What a job raised, without its traceback: a UserError's own words, else the last line. Pure."""
-    lines = [line.strip() for line in text.strip().splitlines() if line.strip().strip("-")]
+    told_by_job = text.partition("You can check full logs")[0]
+    lines = [line.strip() for line in told_by_job.strip().splitlines() if line.strip().strip("-")]
     for number, line in enumerate(lines):
         if (told := line.partition("images.errors.UserError: "))[1]:
-            return " ".join([told[2], *lines[number + 1 :]]).partition(" You can check full logs")[0]
+            return " ".join([told[2], *lines[number + 1 :]])
     return " ".join(lines[:1] + lines[-2:])
 
 

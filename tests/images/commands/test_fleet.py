@@ -282,3 +282,9 @@ def test_an_executor_that_nobody_knows_is_refused_before_anything_else(tmp_path:
 def test_status_of_an_empty_folder_says_what_begins_a_run(tmp_path: Path) -> None:
     done = commands.call("fleet", "status", "--out", str(tmp_path))
     assert done.returncode == 0 and "nothing was leased or judged" in done.stdout and "nox -s fleet" in done.stdout
+
+
+def test_progress_tells_a_builders_words_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """BuildKit's steps stand in brackets, as rich's markup does."""
+    fleet_command._progress("key", "[system 1/2] RUN exit 3 [/x]: failed")
+    assert "[system 1/2] RUN exit 3 [/x]: failed" in capsys.readouterr().err

@@ -225,5 +225,7 @@ You can check full logs with 'job.stderr(0)' and 'job.stdout(0)'or at paths:
 
 def test_a_user_error_of_a_job_is_told_in_its_own_words() -> None:
     assert slurm.cause_in(TRACE) == "a.test/b@sha256:1: can't be pulled: no route to host next: check the name"
+    own = TRACE.replace("images.errors.UserError: a.test", "KeyError: a.test").replace("    next: check the name\n", "")
+    assert slurm.cause_in(own).endswith("KeyError: a.test/b@sha256:1: can't be pulled: no route to host")
     lost = slurm.cause_in("Job 3 (task: 0) with path /x\nhas not produced any output (state: NODE_FAIL)\nkilled")
     assert "NODE_FAIL" in lost
