@@ -140,6 +140,15 @@ def counted(image: PublishedImage, key: str) -> PublishedImage:
     return signed_only(image, key) if key else image
 
 
+def require_signed(image: PublishedImage, key: str) -> PublishedImage:
+    """The same. Raises UserError where a key signed nothing of it."""
+    found = counted(image, key)
+    if key and not found.statements:
+        cause = "the key signed nothing that is attached to it"
+        raise UserError(Problem(where=image.reference, cause=cause, then="is it the key of who published it?"), code=1)
+    return found
+
+
 def attach(target: Registry, image: PublishedImage, new: Sequence[Statement], key: str) -> PublishedImage:
     """Sign (with a private key) and store statements beside those that count. Returns the image with them.
 

@@ -96,7 +96,7 @@ def _variants(source: Registry, image: PublishedImage, key: str) -> _Variants:
     variants = {"": image}
     if image.manifest.digest in [one.digest for one in found.values()]:
         variants = {suffix: attachments.load(source, one) for suffix, one in found.items()}
-    return {suffix: attachments.counted(one, key) for suffix, one in variants.items()}
+    return {suffix: attachments.require_signed(one, key) for suffix, one in variants.items()}
 
 
 def _require_ours(source: Registry, named: Manifest, images: Sequence[_Variants]) -> None:

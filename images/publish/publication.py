@@ -192,7 +192,7 @@ class Publication:
         if called != name:
             cause = f"the image is called {called or 'nothing'}, not {name}"
             raise UserError(Problem(where=image.reference, cause=cause, then="publish it anew"), code=1)
-        counted = attachments.counted(image, self.key)
+        counted = attachments.require_signed(image, self.key)
         checks.require_good(counted, self.policy)
         return counted
 

@@ -271,7 +271,7 @@ def test_an_image_joins_only_what_the_same_key_signed(
     signed, others = (replace(options, key=str(tmp_path / f"{name}.key")) for name in ("cosign", "other"))
     publish(engine, pair, others, ARM64)
     (told,) = publish(engine, pair, signed, AMD64).left_out
-    assert told.startswith(f"{AMD64} lacks linux/arm64: attachments: there is no test result")
+    assert told.startswith(f"{AMD64} lacks linux/arm64: the key signed nothing")
     done = publish(engine, pair, signed, ARM64)
     key, reference = str(tmp_path / "cosign.pub"), Reference(options.repository, AMD64)
     assert not done.left_out and cosign_verifies(done.indexes[AMD64], key), "the index is signed"
@@ -312,7 +312,7 @@ def test_an_index_that_cosign_3_signed_is_promoted_with_its_signature(staging: R
     assert named(production, AMD64, "latest") == [made.digest] * 2
     assert cosign_verifies(f"{production}@{made.digest}", public)
     assert verify(Reference(production, "latest"), rules(), key=public).passed
-    with pytest.raises(UserError, match="there is no test result") as refused:
+    with pytest.raises(UserError, match="the key signed nothing that is attached") as refused:
         promote(Reference(staging.repository, made.digest), production, rules(), key=str(keys / "other.pub"))
     assert not isinstance(refused.value, signing.CosignError), "cosign could tell"
 
@@ -328,7 +328,7 @@ def test_an_image_that_another_key_signed_is_left_out_and_a_failure_to_ask_is_no
         return Publication(target=staging, policy=rules(), key=public, row=ROW)._others([AMD64], "")
 
     assert others("cosign").images
-    assert "there is no test result" in others("other").left_out["linux/arm64"]
+    assert "the key signed nothing" in others("other").left_out["linux/arm64"]
     with pytest.raises(signing.CosignError, match="no such file"):
         others("no")
     monkeypatch.setenv("PATH", str(keys))
