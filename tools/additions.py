@@ -14,11 +14,11 @@ from typing import Annotated, Any
 import typer
 
 from images.config import paths
-from images.config.additions import packages
 from images.context.hosting import HostSettings, host_settings
 from images.engine import ContainerSpec, Engine, private_engine
 from images.errors import Problem, UserError
-from images.planning import home
+from images.planning import user_overlay
+from images.planning.user_overlay import packages
 from tools import run
 
 FILE = "results/additions.json"
@@ -40,7 +40,7 @@ def measure(engine: Engine, image: str, name: str, host: HostSettings) -> dict[s
         ["sh", "-c", start, "sh", package.requirement, package.module, str(_SECONDS)],
         name=f"{image} and {name}",
         volumes=[_INSIDE, _HOST],
-        copied_volumes=[home.CACHE],
+        copied_volumes=[user_overlay.CACHE],
         network=host.network(local=engine.facts.local) or "default",
         read_only=False,
         memory=min(8 * _GIB, engine.facts.memory * 3 // 4),

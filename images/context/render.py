@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from images.config.additions import packages
 from images.config.names import Minor
 from images.config.paths import TEMPLATES
 from images.config.platforms import Platform
@@ -18,10 +17,11 @@ from images.context import pruner
 from images.context.labels import BaseContext, labels
 from images.context.templates import EPOCH, environment, step_macros
 from images.host.hashing import sha256
-from images.planning import home, profiles
+from images.planning import profiles, user_overlay
 from images.planning.image import Image
+from images.planning.user_overlay import packages
 
-USER = home.USER
+USER = user_overlay.USER
 LIBRARIES = "cuda"
 """The stage of NVIDIA's libraries, below torch's."""
 
@@ -114,14 +114,14 @@ def render(
         # ENV of the final stage: it differs between images, so no shared layer may see it.
         environment={
             **image.environment,
-            **home.variables(image),
+            **user_overlay.variables(image),
             "PATH": ":".join(search_path(image, base, overlay_key(image, locks))),
-            "HOME": home.HOME,
+            "HOME": user_overlay.HOME,
             # torch.compile asks who the user is, and an unknown uid has no name (pytorch#140765).
             "USER": "trainer",
             "LANG": "C.UTF-8",
         },
-        additions=home.python(image).rpartition("/")[0],
+        additions=user_overlay.python(image).rpartition("/")[0],
         labels=labels(image, base, missing),
         installer=next((name for name in sorted(wheels) if name.startswith("uv-")), ""),
         epoch=EPOCH,
@@ -220,7 +220,7 @@ def index(image: Image) -> str:
 def search_path(image: Image, base: BaseContext, key: str) -> tuple[str, ...]:
     """Folders of the PATH. First where users add packages: python, and the image's own commands in that environment."""
     return (
-        f"{home.environment(image, key)}/bin",
+        f"{user_overlay.environment(image, key)}/bin",
         base.executable.rpartition("/")[0],
         f"{image.toolkit_home}/bin",
         *_SYSTEM_PATH,
@@ -253,10 +253,10 @@ def overlay_files(
     """Path in the context -> content, of what the last stage puts into /opt/truetag."""
     folder = TEMPLATES / "additions"
     kept = " ".join(f"{pin.name}=={pin.version}" for pin in map(image.pin, _KEPT) if pin)
-    additions = home.environment(image, overlay_key(image, locks))
+    additions = user_overlay.environment(image, overlay_key(image, locks))
     # What python.sh says where pip does not install a package: `NAME<TAB>what to take instead`.
     hints = "".join(f"{name}\t{row.instead}\n" for name, row in packages().items() if row.instead)
-    settings = f"home={home.HOME}\nimage_python={base.executable}\nadditions={additions}\nkept='{kept}'\n"
+    settings = f"home={user_overlay.HOME}\nimage_python={base.executable}\nadditions={additions}\nkept='{kept}'\n"
     return {
         "additions/python.sh": (folder / "python.sh").read_bytes(),
         "additions/create.py": (folder / "create.py").read_bytes(),
@@ -272,7 +272,7 @@ def constraints(image: Image, locks: Mapping[str, bytes], missing: Collection[st
     minor = str(Minor.parse(".".join(torch.version.split(".")[:2]))) if torch else ""
     # Releases that are built for this torch, of packages that publish one for each: no other need be tried.
     lines = {name: row.torch[minor] for name, row in packages().items() if minor in row.torch and not image.pin(name)}
-    lines |= home.held(image, locked_versions(locks.get(f"{image.layers[0]}.txt", b"")), missing)
+    lines |= user_overlay.held(image, locked_versions(locks.get(f"{image.layers[0]}.txt", b"")), missing)
     text = "".join(f"{name}=={lines[name]}\n" for name in sorted(lines))
     return f"{_CONSTRAINTS_HEAD.format(name=image.name)}{text}".encode()
 

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from images.config.paths import TEMPLATES
-from images.planning import system_packages
+from images.planning import expectations
 
 EPOCH = 1704067200
 """2024-01-01, in seconds since 1970. No file of an image bears a later time: the same packages give the same bytes."""
@@ -31,7 +31,7 @@ def environment(
         finalize=finalize,
     )
     made.filters["quoted"] = quoted
-    made.globals["system_packages"] = system_packages
+    made.globals["debian"] = expectations
     return made
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from validate.checks.cpu.instructions import InstructionsExpect
@@ -387,3 +387,59 @@ AVX512_NOISE: InstructionsExpect = {"most": 3, "per_bytes": 8_000_000}
 """AVX-512 instructions that a file may seem to hold by chance: 3, and one more for each so many bytes of code."""
 SVE_NOISE: InstructionsExpect = {"most": 3, "per_bytes": 8_000_000, "extension": "sve"}
 """The same of SVE's on AArch64."""
+
+
+class ExtensionsRow(TypedDict):
+    """The compiled extensions of a package: modules to import, and patterns of its libraries."""
+
+    modules: list[str]
+    gpu: list[str]
+    """With kernels for GPUs."""
+    cpu: list[str]
+    also: list[str]
+    """More that may be there."""
+
+
+EXTENSIONS: Mapping[str, ExtensionsRow] = {
+    "colossalai": {
+        "modules": ["colossalai._C.cpu_adam_x86", "colossalai._C.fused_optim_cuda", "colossalai._C.layernorm_cuda"],
+        "gpu": [
+            "colossalai/_C/fused_optim_cuda*.so",
+            "colossalai/_C/layernorm_cuda*.so",
+        ],
+        "cpu": ["colossalai/_C/cpu_adam_x86*.so"],
+        "also": ["colossalai/_C/*.so"],
+    },
+    "deepspeed": {
+        "modules": [
+            "deepspeed.ops.adam.cpu_adam_op",
+            "deepspeed.ops.adam.fused_adam_op",
+            "deepspeed.ops.lamb.fused_lamb_op",
+        ],
+        "gpu": ["deepspeed/ops/adam/fused_adam_op*.so", "deepspeed/ops/lamb/fused_lamb_op*.so"],
+        "cpu": ["deepspeed/ops/adam/cpu_adam_op*.so"],
+        "also": [],
+    },
+}
+"""Packages of which a compiled wheel may take the place of pure Python (`extensions` of a profile)."""
+
+DEBIAN_PYTHON = ("python3", "python3-dev", "python3-venv", "gcc", "g++", "libc6-dev", "ca-certificates")
+"""Python, and what Triton and torch.compile call at run time."""
+
+PROGRAMS: Mapping[str, str] = {
+    "git": "git",
+    "ssh": "openssh-client",
+    "curl": "curl",
+    "less": "less",
+    "ps": "procps",
+}
+"""Program -> the package that has it."""
+
+RDMA: Mapping[str, str] = {
+    "libibverbs.so.1": "libibverbs1",
+    "libmlx5.so.1": "ibverbs-providers",
+    "librdmacm.so.1": "librdmacm1",
+}
+"""Library -> its package. NCCL opens the first by name, and goes over sockets without a word where it is not found."""
+
+DEBIAN_TOOLS = (*PROGRAMS.values(), *RDMA.values())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from images.config.additions import packages
+from images.planning.user_overlay import packages
 from tools import additions
 
 OURS = "torch 2.7.1+cu126 12.6 /opt/venv/lib/python3.11/site-packages/torch/__init__.py\nimported\n"

@@ -9,9 +9,9 @@ from packaging.version import Version
 
 from images.config.names import Arch
 from images.config.platforms import Platform
-from images.planning import expectations, extensions, home
-from images.planning.home import USER
+from images.planning import expectations, user_overlay
 from images.planning.image import Image, Pin
+from images.planning.user_overlay import USER
 from images.validation.claims.context import ClaimContext, claim
 from validate.claims import ARBITRARY_UID, Claim
 from validate.harness import nf4
@@ -130,7 +130,7 @@ def _native(context: ClaimContext) -> Iterator[Claim]:
             expect["operators"] = [*older]
         yield _loads(pin, expect)
     for pin in image.pins:
-        if pin.extensions and (compiled := extensions.EXTENSIONS.get(pin.name)):
+        if pin.extensions and (compiled := expectations.EXTENSIONS.get(pin.name)):
             libraries = [*compiled["gpu"], *compiled["cpu"]]
             expect = {"modules": compiled["modules"], **common, "operators": [], "libraries": libraries}
             yield _loads(pin, expect, lacking=context.without_extensions(pin))
@@ -188,8 +188,8 @@ def _at_work(image: Image) -> Iterator[Claim]:
 
 def home_claims(context: ClaimContext) -> Iterator[Claim]:
     """C8 for each kind of mount on the caches' folder, and C11 for packages that are added there."""
-    image, folder = context.image, home.CACHE
-    caches = {name: value for name, value in home.variables(image).items() if value.startswith(folder)}
+    image, folder = context.image, user_overlay.CACHE
+    caches = {name: value for name, value in user_overlay.variables(image).items() if value.startswith(folder)}
     for subject, uid, gid, mount, writable, statement in _HOMES:
         mounted = {"uid": uid, "gid": gid, "folder": folder, "mount": mount, "caches": caches, "writable": writable}
         yield claim("C8", subject, "cpu.home", statement, mounted)
@@ -203,6 +203,6 @@ def home_claims(context: ClaimContext) -> Iterator[Claim]:
             "gid": ARBITRARY_UID,
             "folder": folder,
             "mount": "volume",
-            "held": home.held(image, context.locked.get(image.layers[0], {}), context.missing),
+            "held": user_overlay.held(image, context.locked.get(image.layers[0], {}), context.missing),
         },
     )

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from images.config.names import Arch
 from images.config.platforms import Platform
-from images.planning import device_code, expectations, extensions
+from images.planning import device_code, expectations
 from images.planning.image import Image, Pin
 from images.validation.claims.context import ClaimContext, claim
 from validate.claims import Claim
@@ -34,7 +34,7 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
         if pin.name in native and (within := _of_no_index(image, pin)):
             yield kernel_code_claim(image, pin.name, native[pin.name]["libraries"], within)
     for pin in image.pins:  # extensions that were compiled, from the oldest arch on that their code is written for
-        if pin.extensions and pin.minimum_arch and (compiled := extensions.EXTENSIONS.get(pin.name)):
+        if pin.extensions and pin.minimum_arch and (compiled := expectations.EXTENSIONS.get(pin.name)):
             newer: dict[Arch, str] = dict.fromkeys((arch for arch in image.archs if arch >= pin.minimum_arch), "cubin")
             lacking = context.without_extensions(pin)
             found = kernel_code_claim(image, pin.name, compiled["gpu"], newer, also=compiled["also"])

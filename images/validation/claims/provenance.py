@@ -10,7 +10,7 @@ from images.context.labels import BaseContext
 from images.host.hashing import sha256
 from images.locking.contents import FileContents
 from images.locking.lock_file import Lock
-from images.planning import expectations, home, owners
+from images.planning import expectations, owners, user_overlay
 from images.planning.image import Image, Pin
 from images.validation.claims.context import ClaimContext, claim
 from validate.claims import Claim
@@ -86,9 +86,9 @@ def _owners(context: ClaimContext, lock: Lock) -> dict[str, object]:
 
 def _written_by_steps(image: Image, base: BaseContext, lock: Lock) -> dict[str, bytes]:
     """Path -> content of what the build's scripts write (templates/scripts/user.sh, suite.sh, stages/image.j2)."""
-    python, folder = base.executable, home.python(image).rpartition("/")[0]
+    python, folder = base.executable, user_overlay.python(image).rpartition("/")[0]
     added = render.overlay_files(image, base, lock.files, ())
-    environment = home.environment(image, render.overlay_key(image, lock.files))
+    environment = user_overlay.environment(image, render.overlay_key(image, lock.files))
     return {
         "/etc/profile.d/truetag.sh": f"PATH={python.rpartition('/')[0]}:$PATH\n".encode(),
         "/etc/profile.d/truetag_additions.sh": f"PATH={environment}/bin:$PATH\n".encode(),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from images.config.platforms import Platform
 from images.context import labels as image_labels
 from images.context.labels import BaseContext, Origin
-from images.planning import expectations, home, system_packages
+from images.planning import expectations, user_overlay
 from images.planning.image import Image, Pin
 from images.validation.claims.context import ClaimContext, claim
 from images.validation.claims.device_code import device_code_claims
@@ -73,7 +73,7 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
         "static.environment",
         "the variables are as expected, and nothing changes what users run",
         {
-            "required": {**image.environment, **home.variables(image)},
+            "required": {**image.environment, **user_overlay.variables(image)},
             "denied": expectations.DENIED_VARIABLES,
             "start_files": expectations.START_FILES,
         },
@@ -201,8 +201,8 @@ def system_claims(context: ClaimContext) -> Iterator[Claim]:
 
     A custom base that has no apt-get may go without: there, the claims are not required.
     """
-    tools = {name: ["-V"] if name == "ssh" else ["--version"] for name in system_packages.PROGRAMS}
-    libraries = {name: _OPENED[name] for name in system_packages.RDMA}
+    tools = {name: ["-V"] if name == "ssh" else ["--version"] for name in expectations.PROGRAMS}
+    libraries = {name: _OPENED[name] for name in expectations.RDMA}
     required = not context.custom_base
     yield claim(
         "S9",

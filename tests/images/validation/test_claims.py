@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from images.config import schema
-from images.planning import device_code, expectations, home, plan
+from images.planning import device_code, expectations, plan, user_overlay
 from images.planning.image import Image
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
@@ -101,7 +101,7 @@ def test_torch_is_promised_for_its_wheels_cuda_and_the_toolkit_for_the_images() 
 def test_every_variable_of_the_image_is_promised() -> None:
     required = one(claims("cu126-torch27"), "S7", "environment").expect["required"]
     wanted = image("cu126-torch27")
-    assert required == {**wanted.environment, **home.variables(wanted)}
+    assert required == {**wanted.environment, **user_overlay.variables(wanted)}
 
 
 def test_what_could_not_be_had_is_unproven_and_not_required() -> None:

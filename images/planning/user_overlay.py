@@ -1,12 +1,15 @@
-"""Where an image's users write: their home with every cache below it, and the environment that they install into.
+"""The user overlay: where an image's users write and install, what their packages may not move, and what fits them.
 
-One folder, so that one volume keeps it all. The image makes it for everybody to write to (templates/scripts/user.sh).
+Their home has every cache below it, and the environment that they install into: one folder, so that one volume keeps
+it all. The image makes it for everybody to write to (templates/scripts/user.sh).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from images.config import paths, yamlfile
+from images.config.facts import Row
 from images.planning import expectations
 from images.planning.image import Image
 
@@ -15,7 +18,7 @@ USER = 1001
 HOME = "/home/trainer"
 CACHE = f"{HOME}/.cache"
 SUITE = "/opt/truetag"
-"""What an image has of its own: the suite, the constraints, the environment for additions."""
+"""What an image has of its own: the suite, the constraints, the environment of the user overlay."""
 CONSTRAINTS = f"{SUITE}/constraints.txt"
 
 
@@ -25,7 +28,7 @@ def python(image: Image) -> str:
 
 
 def environment(image: Image, key: str) -> str:
-    """Where additions go. `key` tells one lock from another: packages chosen for one don't fit the next."""
+    """Where users' packages go. `key` tells one lock from another: packages chosen for one don't fit the next."""
     return f"{CACHE}/venvs/{image.lock_name}-{key}"
 
 
@@ -59,7 +62,7 @@ def variables(image: Image) -> Mapping[str, str]:
 
 
 def held(image: Image, locked: Mapping[str, str], missing: Collection[str]) -> dict[str, str]:
-    """What additions may not move, by name: torch, all with kernels for it, and `locked`, of which CUDA's libraries."""
+    """What users' packages may not move: torch, all with kernels for it, and `locked`, of which CUDA's libraries."""
     pins = {
         pin.name: pin.requirement.partition("==")[2]
         for pin in image.pins
@@ -67,3 +70,26 @@ def held(image: Image, locked: Mapping[str, str], missing: Collection[str]) -> d
         and (pin.name in expectations.HELD or pin.name in expectations.NATIVE or pin.compiled)
     }
     return {**pins, **{name: version for name, version in locked.items() if name.startswith("nvidia-")}}
+
+
+class Package(Row):
+    """A package that people add: additions.yaml says what fits which torch, and what to take instead."""
+
+    requirement: str = ""
+    """What is typed after `pip install`; default: its name."""
+    module: str = ""
+    """What is imported of it; default: its name."""
+    torch: dict[str, str] = {}
+    """Minor version of torch -> the release that is built for it: pip looks at no other, of dozens."""
+    instead: str = ""
+    """What to take where it is refused: `pip` in the image says so, too."""
+
+
+def packages() -> Mapping[str, Package]:
+    """Name -> row of additions.yaml, with the defaults filled in."""
+    path = paths.DATA / "additions.yaml"
+    data = yamlfile.parse(path.name, path.read_text(encoding="utf-8")).data
+    return {
+        name: Package(**{"requirement": name, "module": name.replace("-", "_"), **(row or {})})
+        for name, row in data.items()
+    }
