@@ -51,7 +51,7 @@ def choose(
     machine = chooser.described(gpu, arch, driver) if gpu or arch else _this_machine(driver)
     rows = index.read(site).images if site else []
     sources = None if site else common.sources(matrix)
-    offers = _planned(sources, source) if sources else [row.summary for row in rows]
+    offers = _planned(sources, source) if sources else rows
     known_profiles = sorted({one.profile for one in offers if one.profile})
     if profile not in ("none", *known_profiles):
         then = f"there are none, {', '.join(known_profiles)}" if known_profiles else "there is only none"
@@ -85,8 +85,9 @@ def _recorded(sources: Sources, offers: Sequence[ImageSummary], source: str) -> 
 def _planned(sources: Sources, source: str) -> list[ImageSummary]:
     """The plan's images; with a repository, those that are published there."""
     images = [planned.image for planned in plan.plan(sources) if planned.image]
-    present = {str(image.name) for image in images if source or lock_file.is_present(image, sources.workspace.locks)}
-    offers = [chooser.summary(image, sources.facts, locked=str(image.name) in present) for image in images]
+    states = {} if source else lock_file.states(images, sources.workspace.locks)
+    missing = {name: lock_file.NO_LOCK for name, state in states.items() if state is not lock_file.Status.PRESENT}
+    offers = [chooser.summary(image, sources.facts, missing.get(str(image.name), "")) for image in images]
     if not source:
         return offers
     with Registry(Repository.parse(source)) as registry:

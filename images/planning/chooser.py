@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from images.config import paths
-from images.config.facts import Capability, Facts, Row, Sentence
+from images.config.facts import Capability, Facts, MinorText, Row, Sentence, VersionText
 from images.config.names import Arch, Minor
 from images.config.platforms import Platform
 from images.errors import Problem, UserError, command
@@ -165,53 +165,58 @@ class Fit(StrEnum):
     NO = "no"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageSummary:
+class ImageSummary(Row):
     """What the choice must know of an image, whoever says so: the plan, or a site's index.json."""
 
-    name: str
-    torch: str
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
     profile: str | None
-    python: str
+    torch: VersionText
+    python: MinorText
     default_python: bool
-    """The name does not spell its Python out."""
+    """The matrix's own Python: the name does not spell it out."""
     devel: bool
-    arch: Arch | None
-    """The one it was made for alone."""
-    toolkit_cuda: Minor
-    wheel_cuda: Minor
-    archs: tuple[Arch, ...]
-    ptx: tuple[Arch, ...]
-    min_driver: str
-    """The minimum of its CUDA major."""
-    native_driver: str
-    """The first of its wheel's own CUDA."""
-    locked: bool = True
-    """It can be built, or is published: without a lock, nobody has it."""
+    """Has the devel toolkit: the whole CUDA compiler."""
+    arch: Capability | None
+    """`9.0`: an image that was made for this architecture alone."""
+    toolkit_cuda: MinorText
+    wheel_cuda: MinorText
+    """The CUDA that torch was compiled for."""
+    archs: list[Capability]
+    """Compute capabilities that all its libraries have machine code for, ascending."""
+    ptx: list[Capability]
+    """Those that torch has PTX of."""
+    min_driver: VersionText
+    """Oldest driver that runs it: the minimum of the CUDA major."""
+    native_driver: VersionText
+    """First driver of the wheel's own CUDA; PTX needs it."""
+    blocked: str = ""
+    """Why nobody can build it yet: it has no lock, with the next command. Empty: it can be built, or is published."""
 
     def fit(self, gpu: Arch) -> Fit:
-        archs, ptx = ([own.pair for own in code] for code in (self.archs, self.ptx))
+        archs, ptx = ([Arch.parse(text).pair for text in code] for code in (self.archs, self.ptx))
         return Fit(compute_capability.fit(archs, ptx, gpu.pair))
 
 
-def summary(image: Image, facts: Facts, *, locked: bool = True) -> ImageSummary:
+def summary(image: Image, facts: Facts, blocked: str = "") -> ImageSummary:
     """An image of the plan, as the choice sees it."""
     pin, own = image.pin("torch"), facts.cuda.get(str(image.wheel_cuda))
     return ImageSummary(
         name=str(image.name),
-        torch=pin.version if pin else str(image.name.torch),
         profile=image.profile,
+        torch=pin.version if pin else str(image.name.torch),
         python=str(image.python),
         default_python=image.name.python is None,
         devel=image.devel,
-        arch=image.name.arch,
-        toolkit_cuda=image.toolkit_cuda,
-        wheel_cuda=image.wheel_cuda,
-        archs=image.archs,
-        ptx=image.ptx,
+        arch=image.name.arch.capability if image.name.arch else None,
+        toolkit_cuda=str(image.toolkit_cuda),
+        wheel_cuda=str(image.wheel_cuda),
+        archs=[arch.capability for arch in image.archs],
+        ptx=[arch.capability for arch in image.ptx],
         min_driver=image.min_driver,
         native_driver=own.driver if own else image.min_driver,
-        locked=locked,
+        blocked=blocked,
     )
 
 
@@ -239,7 +244,7 @@ class Answer:
         An arch image is its parent without code that this GPU can't run, so smaller.
         """
         image = self.image
-        cuda = (image.wheel_cuda, image.toolkit_cuda)
+        cuda = (Minor.parse(image.wheel_cuda), Minor.parse(image.toolkit_cuda))
         return (self.fit is Fit.CUBIN, Version(image.torch), self.native, cuda, image.arch is not None)
 
     def as_json(self) -> dict[str, Any]:
@@ -291,8 +296,8 @@ def answer(image: ImageSummary, machine: Machine, wish: Wish) -> Answer:
     reasons = [f"torch {image.torch}"]
     for arch, fit in fits.items():
         if fit is Fit.CUBIN:
-            own = max(own for own in image.archs if runs_on(own.pair, arch.pair))
-            through = "" if arch in image.archs else f" through {own}, of the same major"
+            own = max(own for own in map(Arch.parse, image.archs) if runs_on(own.pair, arch.pair))
+            through = "" if own == arch else f" through {own}, of the same major"
             reasons.append(f"machine code for {arch}{through}")
     ptx = [arch for arch, fit in fits.items() if fit is Fit.PTX]
     reasons += [f"only PTX for {arch}: compiled at the first run, and by torch alone" for arch in ptx]
@@ -301,7 +306,7 @@ def answer(image: ImageSummary, machine: Machine, wish: Wish) -> Answer:
 
 
 def _unwanted(image: ImageSummary, wish: Wish) -> Iterator[str]:
-    if not image.locked:
+    if image.blocked:
         yield f"has no lock: it can't be built before `{command('lock')}` has made one"
     if image.profile != wish.profile:
         yield f"is for the profile {image.profile}" if image.profile else f"has no profile {wish.profile}"
@@ -324,15 +329,15 @@ def _wrong_arch(image: ImageSummary, machine: Machine, fits: Mapping[Arch, Fit])
     else:
         for arch, fit in fits.items():
             # Boards' GPUs run code of their family only where somebody has seen it: those that an image names.
-            unseen = machine.arm and arch.pair not in _CARDS and arch not in image.archs
+            unseen = machine.arm and arch.pair not in _CARDS and arch.capability not in image.archs
             if fit is Fit.NO or unseen:
-                yield f"has no code for {arch} (it has {' '.join(map(str, image.archs))})"
+                yield f"has no code for {arch} (it has {' '.join(str(Arch.parse(text)) for text in image.archs)})"
 
 
 def _wrong_driver(image: ImageSummary, machine: Machine, fit: Fit) -> Iterator[str]:
     """Minor version compatibility holds for machine code; PTX needs a driver of its own CUDA (CUDA Compatibility)."""
     if machine.driver and Version(machine.driver) < Version(image.min_driver):
-        yield f"CUDA {image.wheel_cuda.major} needs driver {image.min_driver} or newer"
+        yield f"CUDA {image.wheel_cuda.partition('.')[0]} needs driver {image.min_driver} or newer"
     elif machine.driver and fit is Fit.PTX and Version(machine.driver) < Version(image.native_driver):
         yield f"PTX of CUDA {image.wheel_cuda} needs driver {image.native_driver} or newer"
 
@@ -391,7 +396,7 @@ def table(images: Sequence[ImageSummary]) -> dict[str, Any]:
     them on. A row has the images that fit, best first, and then the others: [index, indices of its `texts`].
     """
     rows = {name: (Arch.parse(row.capability), row.arm) for name, row in models().items()}
-    archs = {arch for image in images for arch in image.archs}
+    archs = {Arch.parse(text) for image in images for text in image.archs}
     kinds = {(arch, arch.pair in ON_ARM_ALONE) for arch in archs} | set(rows.values())
     drivers = sorted({text for image in images for text in (image.min_driver, image.native_driver)}, key=Version)
     texts: dict[str, int] = {}

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from images.config.matrix import Sources
 from images.config.names import ImageName, Minor
-from images.errors import UserError
+from images.errors import UserError, command
 from images.nightly.results import BreakageLine, Change, Job, JobLine
 from images.planning import chooser, plan
 from images.planning.image import Image
@@ -93,31 +93,19 @@ def _image(planned: Planned, known: SiteInputs) -> ImageRow:
     digest = tag.digest if tag else next((one.digest for one in runs if one.digest), "")
     tier_runs = [row for run in runs for row in _tier_runs(run, digest, known.claims.get(planned.name, ()))]
     gate = known.sources.matrix.gate
-    summary = chooser.summary(image, known.sources.facts)
+    blocked = "" if tag else known.blocked.get(image.lock_name, "")
+    summary = chooser.summary(image, known.sources.facts, blocked)
     aliases = [alias for alias, meant in known.sources.matrix.aliases.items() if meant == planned.name]
     return ImageRow(
-        name=planned.name,
+        **summary.model_dump(),
         tags=[*(tag.tags if tag else (planned.name,)), *aliases],
-        profile=summary.profile,
-        torch=summary.torch,
-        python=summary.python,
-        default_python=summary.default_python,
-        devel=summary.devel,
-        arch=summary.arch.capability if summary.arch else None,
-        toolkit_cuda=str(summary.toolkit_cuda),
-        wheel_cuda=str(summary.wheel_cuda),
-        archs=[arch.capability for arch in summary.archs],
-        ptx=[arch.capability for arch in summary.ptx],
-        min_driver=summary.min_driver,
-        native_driver=summary.native_driver,
         pins={pin.name: pin.version for pin in image.pins},
         warnings=list(image.warnings),
         digest=digest,
         bytes=next((run.size for run in runs if run.digest == digest and run.size), 0),
         published=tag.reference if tag else "",
         transfer=tag.bytes if tag else 0,
-        get=_get(image, known, published=tag is not None),
-        blocked="" if tag else known.blocked.get(image.lock_name, ""),
+        get=f"docker pull {known.repository}:{image.name}" if tag else _build(image, blocked),
         validation=_validation(tier_runs, gate),
         validated_on=_validated_on(tier_runs, gate),
         runs=_kept(tier_runs),
@@ -128,11 +116,9 @@ def _image(planned: Planned, known: SiteInputs) -> ImageRow:
     )
 
 
-def _get(image: Image, known: SiteInputs, *, published: bool) -> str:
-    if published:
-        return f"docker pull {known.repository}:{image.name}"
-    build = f"nox -s build -- {image.name}"
-    return f"nox -s lock -- {image.lock_name} && {build}" if image.lock_name in known.blocked else build
+def _build(image: Image, blocked: str) -> str:
+    build = command("build", str(image.name))
+    return f"{command('lock', image.lock_name)} && {build}" if blocked else build
 
 
 def _tier_runs(run: Run, digest: str, claims: Sequence[Claim]) -> Iterator[TierRun]:

@@ -12,8 +12,6 @@ from typing import Annotated, Any, Literal
 import requests
 from pydantic import Field, ValidationError
 
-from images.config.facts import Capability, MinorText, VersionText
-from images.config.names import Arch, Minor
 from images.errors import Problem, UserError, command
 from images.nightly.results import Change
 from images.planning import chooser
@@ -88,32 +86,11 @@ class BuildsRow(Row):
     """Of the packages whose version was measured in both."""
 
 
-class ImageRow(Row):
+class ImageRow(chooser.ImageSummary):
     """An image that the matrix accepts, or that was validated under its full name."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
     tags: list[str]
     """Its name and the aliases that mean it; with `published`, also the tag that never moves."""
-    profile: str | None
-    torch: VersionText
-    python: MinorText
-    default_python: bool
-    """The matrix's own Python: the name does not spell it out."""
-    devel: bool
-    """Has the devel toolkit: the whole CUDA compiler."""
-    arch: Capability | None
-    """`9.0`: an image that was made for this architecture alone."""
-    toolkit_cuda: MinorText
-    wheel_cuda: MinorText
-    """The CUDA that torch was compiled for."""
-    archs: list[Capability]
-    """Compute capabilities that all its libraries have machine code for, ascending."""
-    ptx: list[Capability]
-    """Those that torch has PTX of."""
-    min_driver: VersionText
-    """Oldest driver that runs it: the minimum of the CUDA major."""
-    native_driver: VersionText
-    """First driver of the wheel's own CUDA; PTX needs it."""
     pins: dict[str, str]
     warnings: list[str]
     digest: str
@@ -126,8 +103,6 @@ class ImageRow(Row):
     """Bytes of its compressed layers; 0 where it is not published."""
     get: Annotated[str, Field(pattern="^[ -~]+$")]
     """The command that gets it."""
-    blocked: str = ""
-    """Why nobody can build it yet: it has no lock, with the next command. Empty: it can be built, or is published."""
     validation: Validation
     validated_on: date | None
     """Of a validated image: the day of its oldest tier of the gate."""
@@ -156,26 +131,6 @@ class ImageRow(Row):
         verdicts = [f"{one.tier}{f' on {one.gpus}' if one.gpus else ''} {_told(one)}" for one in current]
         on_gpu = "" if any(one.tier is Tier.GPU for one in current) else "; not validated on a GPU"
         return f"Validated: {', '.join(verdicts)}{since}{on_gpu}."
-
-    @property
-    def summary(self) -> chooser.ImageSummary:
-        """The image as the chooser sees it."""
-        return chooser.ImageSummary(
-            name=self.name,
-            torch=self.torch,
-            profile=self.profile,
-            python=self.python,
-            default_python=self.default_python,
-            devel=self.devel,
-            arch=Arch.parse(self.arch) if self.arch else None,
-            toolkit_cuda=Minor.parse(self.toolkit_cuda),
-            wheel_cuda=Minor.parse(self.wheel_cuda),
-            archs=tuple(map(Arch.parse, self.archs)),
-            ptx=tuple(map(Arch.parse, self.ptx)),
-            min_driver=self.min_driver,
-            native_driver=self.native_driver,
-            locked=not self.blocked,
-        )
 
     @property
     def known(self) -> chooser.Known:

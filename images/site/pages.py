@@ -217,7 +217,7 @@ def chooser_data(index: Index) -> dict[str, Any]:
     """What chooser.js looks answers up in, and what it shows and asks of images."""
     keys = ("name", "profile", "torch", "python", "default_python", "devel", "page", "get", "validation", "sentence")
     images = [{key: getattr(image, key) for key in keys} for image in index.images]
-    return {**chooser.table([image.summary for image in index.images]), "images": images}
+    return {**chooser.table(index.images), "images": images}
 
 
 def _json(data: Any) -> Markup:

@@ -13,7 +13,7 @@ from images.planning.chooser import Wish
 from images.site import assemble
 from tests.support import site_samples as samples
 
-OFFERS = [image.summary for image in assemble.make(samples.known()).images]
+OFFERS = assemble.make(samples.known()).images
 
 
 def spelled(at: random.Random, name: str) -> str:

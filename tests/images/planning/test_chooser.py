@@ -1,6 +1,5 @@
 """What a machine is told to pull: models, architectures, drivers, and the reasons."""
 
-import dataclasses
 import json
 import platform
 import re
@@ -259,7 +258,7 @@ def test_what_has_no_lock_is_not_taken_and_the_command_is_said() -> None:
     machine = chooser.described("RTX 4090", "", "550.90")
     offers = [chooser.summary(image, SOURCES.facts) for image in IMAGES]
     best = chooser.rank(offers, machine, Wish()).fitting[0].name
-    without = [dataclasses.replace(one, locked=one.name != best) for one in offers]
+    without = [one.model_copy(update={"blocked": "no lock" if one.name == best else ""}) for one in offers]
     found = chooser.rank(without, machine, Wish())
     assert best not in [one.name for one in found.fitting] and found.fitting
     said = ("has no lock: it can't be built before `nox -s lock` has made one",)

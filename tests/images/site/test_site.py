@@ -260,7 +260,7 @@ def test_an_image_without_a_lock_is_said_everywhere_and_counted_as_none() -> Non
     data = pages.chooser_data(INDEX)
     offered = {data["images"][at]["name"] for rows in data["answers"].values() for row in rows for at, _ in row[0]}
     assert NEVER in offered and UNLOCKED not in offered
-    assert not row.summary.locked and BY_NAME[NEVER].summary.locked
+    assert row.blocked and not BY_NAME[NEVER].blocked
 
 
 def test_a_published_image_needs_no_lock() -> None:
