@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +14,6 @@ from images.audit.model import Audit, Check, Environment, LibraryCode, Outcome, 
 from images.config.facts import Facts
 from images.engine import Engine, ImageInfo
 from images.engine.gpus import NO_GPU, Attachment
-from images.planning.image import Image
 from images.validation.run import credentials_of
 from validate import hints
 from validate.claims import ClaimSet, Tier
@@ -49,7 +48,7 @@ class Audited:
     evidence: tuple[Mapping[str, Any], ...]
 
 
-def audit(engine: Engine, reference: str, facts: Facts, images: Sequence[Image], options: AuditOptions) -> Audited:
+def audit(engine: Engine, reference: str, facts: Facts, options: AuditOptions) -> Audited:
     """Audit an image that the engine has. Raises NoSuchImage, UserError where it can't be read at all."""
     info = engine.inspect(reference)
     reader = Reader(engine, info, options.limits)
@@ -65,12 +64,11 @@ def audit(engine: Engine, reference: str, facts: Facts, images: Sequence[Image],
         verdict, of_claims = _of_environment(engine, info, reader, one, code, facts, options)
         found += of_claims
         evidence.append(_evidence(str(one["prefix"]), verdict))
-    for one in survey["environments"][_MOST_ENVIRONMENTS:]:
-        found.append(_left_out(str(one["prefix"]), f"more than {_MOST_ENVIRONMENTS} environments: not looked at"))
+    for prefix in [str(one["prefix"]) for one in survey["environments"][_MOST_ENVIRONMENTS:]]:
+        found.append(_left_out(prefix, f"{prefix}: more than {_MOST_ENVIRONMENTS} environments: not looked at"))
     for folder in survey["without_interpreter"]:
-        found.append(_left_out(folder, "no interpreter belongs to this folder of packages: not looked at"))
-    first = next((one for one in environments if one["torch"]), None)
-    archs = expected.archs(_torch_code(first, code)) if first else ()
+        found.append(_left_out(folder, f"{folder}: no interpreter belongs to this folder of packages: not looked at"))
+    cuda = next((str(one["torch"].get("cuda", "")) for one in environments if one["torch"]), "")
     return Audited(
         audit=Audit(
             image=reference,
@@ -80,14 +78,18 @@ def audit(engine: Engine, reference: str, facts: Facts, images: Sequence[Image],
             system=str(survey["system"]),
             user=info.user,
             checks=tuple(found),
-            environments=tuple(map(_environment, environments)),
+            environments=tuple(
+                Environment(
+                    **{name: one[name] for name in ("prefix", "kind", "python", "version", "first")},
+                    torch=str(one["torch"].get("version", "")),
+                    cuda=str(one["torch"].get("cuda", "")),
+                    distributions=len(one["distributions"]),
+                )
+                for one in environments
+            ),
             device_code=code,
-            runs=insight.runs(code, str(first["torch"].get("cuda", "")) if first else ""),
-            weights=insight.weights(code, [str(arch.major * 10 + arch.minor) for arch in archs]),
+            runs=insight.runs(code, cuda),
             drivers=insight.drivers(environments, facts),
-            licences=tuple(insight.licences(survey)),
-            licence_files=tuple(survey["licences"]),
-            nearest=insight.nearest(first, images) if first else None,
         ),
         evidence=tuple(evidence),
     )
@@ -97,8 +99,8 @@ def _hygiene(reader: Reader, info: ImageInfo, survey: Mapping[str, Any], options
     """Leftovers and secrets in all files but those of packages, in whatever environment."""
     claims = expected.hygiene()
     folders = [folder for one in survey["environments"] for folder in one["path"]]
-    start = {"path": folders, "flags": {}, "environ": {}, "modules": {}, "standard": [], "version": "", "prefix": ""}
-    user = user_json(info, python="", start={**start, "found": {}})
+    empty = {"flags": {}, "environ": {}, "modules": {}, "standard": [], "version": "", "prefix": "", "found": {}}
+    user = user_json(info, python="", start={"path": folders, **empty})
     return _judged(info, claims, reader.probes(claims, user, options.on_record))
 
 
@@ -110,7 +112,7 @@ def _of_environment(
     code: Sequence[LibraryCode],
     facts: Facts,
     options: AuditOptions,
-) -> tuple[Verdict, Iterator[Check]]:
+) -> tuple[Verdict, list[Check]]:
     """The claims of one environment, measured and judged."""
     wanted = expected.expected(environment, code, _torch_code(environment, code), facts)
     prefix, version = str(environment["prefix"]), str(environment["version"])
@@ -131,14 +133,13 @@ def _of_environment(
         options.progress(f"{prefix}: running {python}, without a network")
         records += measured_by_its_python(engine, info, python, inside, options.limits, options.gpus, options.on_record)
     verdict = _judged(info, wanted.claims, records)
-
-    def found() -> Iterator[Check]:
-        for check in checks.from_verdict(prefix, verdict):
-            is_lost = not_run and check.source is Source.RUN
-            yield replace(check, outcome=Outcome.NOT_MEASURED, text=not_run, hints=()) if is_lost else check
-        yield from (_left_out(prefix, text) for text in wanted.left_out)
-
-    return verdict, found()
+    found = [
+        replace(check, outcome=Outcome.NOT_MEASURED, text=not_run, hints=())
+        if not_run and check.source is Source.RUN
+        else check
+        for check in checks.from_verdict(prefix, verdict)
+    ]
+    return verdict, [*found, *(_left_out(prefix, text) for text in wanted.left_out)]
 
 
 def _left_out(environment: str, text: str) -> Check:
@@ -156,20 +157,6 @@ def _torch_code(environment: Mapping[str, Any], code: Sequence[LibraryCode]) -> 
     folder = str(environment["torch"].get("file", "")).rpartition("/")[0]
     own = [one.archs for one in code if folder and one.path.startswith(f"{folder}/lib/libtorch_cuda")]
     return max(own, key=lambda archs: sum(archs.values()), default={})
-
-
-def _environment(found: Mapping[str, Any]) -> Environment:
-    torch = found["torch"]
-    return Environment(
-        prefix=str(found["prefix"]),
-        kind=str(found["kind"]),
-        python=str(found["python"]),
-        version=str(found["version"]),
-        first=bool(found["first"]),
-        torch=str(torch.get("version", "")),
-        cuda=str(torch.get("cuda", "")),
-        distributions=len(found["distributions"]),
-    )
 
 
 def _evidence(environment: str, verdict: Verdict) -> Mapping[str, Any]:

@@ -1,18 +1,14 @@
-"""What the device code of an image means: GPUs and drivers by library, and what one architecture needs. Pure."""
+"""What the device code of an image means: GPUs by library, and drivers. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
-
-from images.audit.model import ArchWeight, Driver, LibraryCode, Licence, Nearest, Runs
+from images.audit.model import Driver, LibraryCode, Runs
 from images.config.facts import Facts
-from images.config.names import Minor
-from images.planning.image import Image
 from validate.binaries import fatbin
 from validate.compute_capability import target_runs_on
 
@@ -22,8 +18,6 @@ _LEAST_BYTES = 64 << 10
 """cuFFT's libraries hold a kernel of 320 bytes that nobody calls, and keep the others elsewhere."""
 _FOR_CUDA = re.compile(r"_cuda(\d\d)(\d)\.so")
 _MACHINE_CODE, _PTX, _NO = "machine code", "PTX", "no"
-_FRAMEWORKS = ("axolotl", "unsloth", "colossalai", "deepspeed")
-"""Packages that tell which profile a person wants."""
 
 
 def library_code(survey: Mapping[str, Any]) -> tuple[LibraryCode, ...]:
@@ -39,7 +33,6 @@ def library_code(survey: Mapping[str, Any]) -> tuple[LibraryCode, ...]:
                 owner=owner,
                 nvidia=fatbin.is_nvidias(owner, path),
                 archs=row.get("archs", {}),
-                needed=row.get("needed", {}),
                 error=str(row.get("error", "")),
             )
         )
@@ -101,24 +94,6 @@ def _best(own: Sequence[LibraryCode], arch: str) -> str:
     return _PTX if fitting else _NO
 
 
-def bytes_by_arch(code: Sequence[LibraryCode]) -> Mapping[str, int]:
-    """`sm_90` or `compute_90` -> bytes in all libraries, the largest first."""
-    total: Counter[str] = Counter()
-    for one in code:
-        total.update(one.archs)
-    return dict(total.most_common())
-
-
-def weights(code: Sequence[LibraryCode], archs: Sequence[str]) -> tuple[ArchWeight, ...]:
-    """For each of these architectures, the bytes of device code that a GPU of it has no use for."""
-    found = []
-    for arch in archs:
-        removable = {one.path: sum(one.archs.values()) - one.needed[arch] for one in code if one.needed.get(arch)}
-        of_nvidia = sum(removable.get(one.path, 0) for one in code if one.nvidia)
-        found.append(ArchWeight(arch=f"sm_{arch}", removable=sum(removable.values()), removable_nvidia=of_nvidia))
-    return tuple(found)
-
-
 def drivers(environments: Sequence[Mapping[str, Any]], facts: Facts) -> tuple[Driver, ...]:
     """The drivers that an image asks of its host, by the CUDA that its torch was built for and its libraries are of."""
     packages: defaultdict[str, list[str]] = defaultdict(list)
@@ -137,63 +112,3 @@ def drivers(environments: Sequence[Mapping[str, Any]], facts: Facts) -> tuple[Dr
         )
         for cuda, names in sorted(packages.items())
     )
-
-
-def licences(survey: Mapping[str, Any]) -> Iterator[Licence]:
-    """NVIDIA's parts: distributions, and packages of its Debian repositories (whose licence is in /usr/share/doc)."""
-    seen: dict[tuple[str, str], Licence] = {}
-    for environment in survey["environments"]:
-        for one in environment["distributions"]:
-            name, version = str(one["name"]), str(one["version"])
-            if name.startswith(("nvidia-", "tensorrt", "cudnn")) and name != "nvidia-ml-py":
-                said = str(one["license"]) or "not stated in its metadata"
-                seen.setdefault((name, version), Licence(name=name, version=version, licence=said))
-    for one in survey["nvidia_packages"]:
-        key = (str(one["name"]), str(one["version"]))
-        where = f"/usr/share/doc/{key[0]}/copyright"
-        seen.setdefault(key, Licence(name=key[0], version=key[1], licence=f"Debian package: {where}"))
-    yield from seen.values()
-
-
-def nearest(environment: Mapping[str, Any], images: Sequence[Image]) -> Nearest | None:
-    """The image of the matrix that is nearest, by torch first, then CUDA, profile and Python, and what would change.
-
-    None: the environment has no torch that could be compared.
-    """
-    torch = environment["torch"]
-    try:
-        cuda, version = Minor.parse(str(torch["cuda"])), Version(str(torch["version"]))
-        python = Minor.parse(str(environment["version"]))
-    except (KeyError, ValueError, InvalidVersion):
-        return None
-    found = {str(one["name"]): str(one["version"]).partition("+")[0] for one in environment["distributions"]}
-    wanted = {name for name in _FRAMEWORKS if name in found}
-
-    def distance(image: Image) -> tuple[float, ...]:
-        pin = image.pin("torch")
-        own = Version(pin.version) if pin else version
-        brought = {name for name in _FRAMEWORKS if image.pin(name)}
-        return (
-            abs((own.major - version.major) * 100 + own.minor - version.minor),
-            len(wanted - brought),
-            abs((image.wheel_cuda.major - cuda.major) * 100 + image.wheel_cuda.minor - cuda.minor),
-            len(brought - wanted),
-            image.python != python,
-            image.devel,
-            -sum(one.version == found.get(one.name) for one in image.pins),
-        )
-
-    candidates = [one for one in images if one.name.arch is None and one.pin("torch")]
-    if not candidates:
-        return None
-    best = min(candidates, key=distance)
-    changes = [] if best.wheel_cuda == cuda else [f"torch's CUDA {cuda} to {best.wheel_cuda}"]
-    changes += [] if best.python == python else [f"Python {python} to {best.python}"]
-    for pin in best.pins:
-        has = found.get(pin.name)
-        if has is None:
-            changes.append(f"{pin.name} {pin.version} added")
-        elif has != pin.version:
-            changes.append(f"{pin.name} {has} to {pin.version}")
-    same = tuple(f"{one.name} {one.version}" for one in best.pins if found.get(one.name) == one.version)
-    return Nearest(name=str(best.name), same=same, changes=tuple(changes))

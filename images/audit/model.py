@@ -87,8 +87,6 @@ class LibraryCode:
     nvidia: bool
     archs: Mapping[str, int]
     """`sm_90` or `compute_90` -> bytes."""
-    needed: Mapping[str, int]
-    """GPU architecture (`90`) -> bytes of it that such a GPU has a use for."""
     error: str = ""
 
 
@@ -102,16 +100,6 @@ class Runs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArchWeight:
-    """Bytes of device code that GPUs of one architecture have no use for (docs/audit.md says how far that holds)."""
-
-    arch: str
-    removable: int
-    removable_nvidia: int
-    """Of that, in libraries of NVIDIA, whose licence restricts changes."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Driver:
     """Which driver a CUDA version asks of the host."""
 
@@ -121,24 +109,6 @@ class Driver:
     native: str
     """The first of this very version; empty: not known."""
     packages: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Licence:
-    """A part of NVIDIA's, and what it says of its licence."""
-
-    name: str
-    version: str
-    licence: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Nearest:
-    """The image of the matrix that is nearest, and what would change."""
-
-    name: str
-    same: tuple[str, ...] = ()
-    changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,11 +126,7 @@ class Audit:
     environments: tuple[Environment, ...] = ()
     device_code: tuple[LibraryCode, ...] = ()
     runs: tuple[Runs, ...] = ()
-    weights: tuple[ArchWeight, ...] = ()
     drivers: tuple[Driver, ...] = ()
-    licences: tuple[Licence, ...] = ()
-    licence_files: tuple[str, ...] = ()
-    nearest: Nearest | None = None
 
     def faults(self, *severities: Severity) -> tuple[Check, ...]:
         """Checks that found something, the gravest first."""

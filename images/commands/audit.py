@@ -13,10 +13,9 @@ from images.audit.cleaning import text
 from images.audit.containers import Limits
 from images.audit.model import Severity
 from images.commands import common, engines
-from images.commands.options import EngineUrl, MatrixFile, require_writable
+from images.commands.options import EngineUrl, require_writable
 from images.config import matrix as matrix_files
 from images.engine import gpus as gpu_access
-from images.planning import plan
 
 
 class FailOn(StrEnum):
@@ -50,16 +49,10 @@ def audit(
         str, typer.Option("--location", metavar="FILE", help="Where SARIF and annotations show the faults.")
     ] = "Dockerfile",
     engine: EngineUrl = None,
-    matrix: MatrixFile = None,
 ) -> None:
-    """Look for faults in any image: what is broken, where it runs, what it weighs. An audit is no validation."""
+    """Look for faults in any image: what is broken, where it runs. An audit is no validation."""
     if out:
         require_writable(out)
-    sources = common.sources_if_any(matrix)
-    facts = sources.facts if sources else matrix_files.load_facts()
-    images = [one.image for one in plan.plan(sources) if one.image] if sources else []
-    if not sources:
-        common.say("no matrix.yaml is here: the audit names no nearest image")
     with engines.open_engine(engine) as docker_engine:
         if docker_engine.find(reference) is None:
             common.say(f"pulling {reference}")
@@ -71,7 +64,7 @@ def audit(
             limits=Limits(container=timeout, run=timeout, probe=timeout / 2),
             progress=lambda told: common.talk.print(text(told), style="dim", markup=False),
         )
-        found = conduct.audit(docker_engine, reference, facts, images, options)
+        found = conduct.audit(docker_engine, reference, matrix_files.load_facts(), options)
     console = common.results()
     for part in report.terminal(found.audit):
         console.print(part)

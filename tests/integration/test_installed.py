@@ -67,6 +67,5 @@ def test_an_image_is_audited_as_a_pull_request_is(
     words = [base.reference if word == "candidate" else word for word in shlex.split(line)]
     done = truetag(installed, empty, *words, "--engine", engine.facts.url)
     assert done.returncode == 0, done.stderr
-    assert "no matrix.yaml is here: the audit names no nearest image" in " ".join(done.stderr.split())
     found = json.loads((empty / "audit" / "audit.json").read_text())
     assert found["audit"]["image"] == base.reference and found["audit"]["checks"]

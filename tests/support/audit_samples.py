@@ -19,8 +19,6 @@ def distribution(
         "location": location,
         "installer": installer,
         "requires": list(requires),
-        "extras": [],
-        "license": "",
     }
 
 
@@ -38,10 +36,7 @@ def environment(*distributions: dict[str, Any], torch: tuple[str, str] = ("2.7.1
 
 
 def code(path: str, owner: str, **archs: int) -> LibraryCode:
-    needed = {name.removeprefix("sm_"): size for name, size in archs.items() if name.startswith("sm_")}
-    return LibraryCode(
-        path=f"{SITE}/{path}", owner=owner, nvidia=owner.startswith("nvidia"), archs=archs, needed=needed
-    )
+    return LibraryCode(path=f"{SITE}/{path}", owner=owner, nvidia=owner.startswith("nvidia"), archs=archs)
 
 
 def check(text: str, *, id_: str = "S3", subject: str = "libraries", fix: str = "") -> Check:

@@ -1,4 +1,4 @@
-"""Device code of every library of an image: bytes by GPU architecture, and the bytes that one architecture needs."""
+"""Device code of every library of an image: bytes by GPU architecture."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import mmap
 import multiprocessing
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.elf import ElfError
-from validate.binaries.fatbin import Entry, FatbinError, Region
+from validate.binaries.fatbin import FatbinError
 
 _LEAST = 4096
-_TARGETS = (50, 60, 70, 75, 80, 86, 89, 90, 100, 103, 120)
-"""GPUs of servers and workstations from Maxwell to Blackwell, by compute capability."""
 
 
 def read(paths: Sequence[str]) -> list[dict[str, Any]]:
@@ -36,28 +34,19 @@ def _size(path: str) -> int:
 
 
 def _row(path: str) -> dict[str, Any] | None:
+    """`archs`: `sm_90` (machine code) or `compute_90` (PTX) -> bytes in the file."""
     if _size(path) < _LEAST:
         return None
     try:
         with Path(path).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             if data[:4] != elf.MAGIC:
                 return None
-            found = tuple(fatbin.regions(data, fatbin.ALL))
-            entries = [entry for region in found for entry in kernel_states.left(data, region)]
+            entries = [
+                entry for region in fatbin.regions(data, fatbin.ALL) for entry in kernel_states.left(data, region)
+            ]
     except (FatbinError, ElfError, OSError, ValueError) as error:
         return {"path": path, "error": str(error)}
-    return {"path": path, "archs": _by_arch(entries), "needed": _needed(found, entries)} if entries else None
-
-
-def _by_arch(entries: Sequence[Entry]) -> Mapping[str, int]:
-    """`sm_90` (machine code) or `compute_90` (PTX) to bytes in the file."""
     sizes: Counter[str] = Counter()
     for entry in entries:
         sizes[f"{'compute' if entry.ptx else 'sm'}_{entry.arch}{entry.variant}"] += entry.room
-    return dict(sorted(sizes.items()))
-
-
-def _needed(found: Sequence[Region], entries: Sequence[Entry]) -> Mapping[str, int]:
-    """Each architecture to the bytes that a GPU of it has a use for, and would still have if the rest were gone."""
-    targets = sorted({*_TARGETS, *(entry.arch for entry in entries if not entry.ptx)})
-    return {str(target): sum(entry.room for region in found for entry in region.needed(target)) for target in targets}
+    return {"path": path, "archs": dict(sorted(sizes.items()))} if entries else None

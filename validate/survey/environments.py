@@ -185,7 +185,7 @@ def _customisations(path: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def distributions(one: Environment) -> list[dict[str, Any]]:
-    """What is installed, as metadata says: name, version, place, who installed it, requirements, licence."""
+    """What is installed, as metadata says: name, version, place, who installed it, requirements."""
     return [
         {"name": found.name, "version": found.version, "location": found.location, **_metadata(found)}
         for found in installed.distributions(one.path)
@@ -200,13 +200,9 @@ def _metadata(found: installed.Distribution) -> dict[str, Any]:
         installer = text_of(info / "INSTALLER").strip()[:40] if info.is_dir() else ""
     pairs = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
     fields = [(name.strip().lower(), value.strip()) for name, _, value in pairs]
-    licences = [value for name, value in fields if name in ("license-expression", "license") and value]
-    licences += [value.rpartition("::")[2].strip() for name, value in fields if value.startswith("License ::")]
     return {
         "installer": installer,
         "requires": [value for name, value in fields if name == "requires-dist"],
-        "extras": [value for name, value in fields if name == "provides-extra"],
-        "license": (licences or [""])[0][:120],
     }
 
 

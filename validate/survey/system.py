@@ -1,4 +1,4 @@
-"""What an image has beside Python: Debian's packages, CUDA toolkits, and files that stand in the host's place."""
+"""What an image has beside Python: CUDA toolkits, and files that stand in the host's place."""
 
 from __future__ import annotations
 
@@ -15,23 +15,18 @@ from validate.survey import environments
 from validate.survey.environments import text_of
 
 _LARGEST = 32 << 20
-_NVIDIAS = re.compile(r"(cuda|libcu(blas|dart|dnn|fft|file|rand|solver|sparse)|libnccl|libnv|libnpp|nvidia|tensorrt)")
 _DRIVER = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1")
 _DRIVER_PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control")
 
 
 def survey(environ: Mapping[str, str], directory: str) -> dict[str, Any]:
     """Facts of the whole image. Raises nothing: what can't be read is left out."""
-    packages = list(_packages())
     return {
         "system": _release(),
-        "packages": len(packages),
-        "nvidia_packages": [one for one in packages if _NVIDIAS.match(one["name"])],
         "toolkits": list(_toolkits()),
         "driver_files": sorted(set(_driver_files(environ, directory))),
         "preload": _lines("/etc/ld.so.preload"),
         "interpreters": list(_pythons(environ)),
-        "licences": sorted(set(_licences())),
     }
 
 
@@ -44,14 +39,6 @@ def _lines(path: str) -> list[str]:
 def _release() -> str:
     fields = dict(line.partition("=")[::2] for line in _lines("/etc/os-release"))
     return (fields.get("PRETTY_NAME") or fields.get("NAME") or "").strip("\"'")[:80]
-
-
-def _packages() -> Iterator[dict[str, str]]:
-    """Debian's, from dpkg's status file."""
-    for stanza in text_of(Path("/var/lib/dpkg/status"), _LARGEST).split("\n\n"):
-        fields = dict(line.partition(":")[::2] for line in stanza.splitlines() if line[:1].strip() and ":" in line)
-        if "Package" in fields and " installed" in fields.get("Status", ""):
-            yield {"name": fields["Package"].strip(), "version": fields.get("Version", "").strip()}
 
 
 def _toolkits() -> Iterator[dict[str, str]]:
@@ -100,10 +87,3 @@ def _as_packaged(path: str) -> bool | None:
                 # Not a matter of security: dpkg records nothing stronger.
                 return hashlib.md5(Path(path).read_bytes(), usedforsecurity=False).hexdigest() == digest
     return None
-
-
-def _licences() -> Iterator[str]:
-    """Licence texts of NVIDIA's toolkits and of packages from its repositories."""
-    for pattern in ("/usr/local/cuda*/EULA.txt", "/usr/local/cuda*/LICENSE*", "/usr/local/cuda*/DOCS/EULA*"):
-        yield from (os.path.realpath(path) for path in glob.glob(pattern))  # noqa: PTH207
-    yield from glob.glob("/NGC-DL-CONTAINER-LICENSE")  # noqa: PTH207
