@@ -9,7 +9,7 @@ from pathlib import Path
 
 COMMANDS = {
     "validate": "validate.inside",
-    "fork-server": "validate.harness.fork_server",
+    "fork-server": "validate.fork_server",
     "doctor": "validate.doctor.main",
     "survey": "validate.survey.main",
     "user": "validate.survey.user",

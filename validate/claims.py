@@ -18,22 +18,12 @@ HOST_PROBE = "host.image"
 ARBITRARY_UID = 61234
 """A user whom no image knows, as Kubernetes and OpenShift choose them."""
 
-AS_ROOT = ("static.hygiene", "static.owners")
-AS_ARBITRARY_UID = ("cpu.arbitrary_uid",)
-"""Probes that the trial runs as somebody else than the image's own user."""
-
-IN_OWN_CONTAINER = ("cpu.home", "cpu.additions")
-"""Probes of which each claim says as whom, and with what mounted, the trial runs it."""
-
 MOUNTS: Mapping[str, str] = {
     "volume": "a fresh named volume: the engine gives it the owner and the mode of the image's folder",
     "own": "an empty folder of the user's own",
     "foreign": "an empty folder of root's, as engines make it for a bind mount of a folder that is missing",
 }
 """What a claim may ask to be mounted."""
-
-EXCLUSIVE = ("multigpu.bandwidth",)
-"""Probes that nothing else may run beside: the suite starts them last, one after another."""
 
 
 class Tier(str, Enum):
@@ -84,10 +74,6 @@ class ClaimSet:
     def inside(self) -> ClaimSet:
         """Those that can be measured in a container."""
         return self.less([HOST_PROBE])
-
-    def without_trial(self) -> ClaimSet:
-        """Those that an image's own user can measure in it, without a trial around it."""
-        return self.less([HOST_PROBE, *AS_ROOT, *AS_ARBITRARY_UID, *IN_OWN_CONTAINER])
 
     def only(self, probes: Collection[str]) -> ClaimSet:
         """Those that these probes measure."""

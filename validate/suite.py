@@ -24,25 +24,18 @@ from pathlib import Path
 from typing import Any
 
 from validate import checks
-from validate.claims import EXCLUSIVE, Claim, ClaimSet, Tier
+from validate.claims import ClaimSet, Tier
 from validate.environment import user_environment
 from validate.environment.user_environment import UserEnvironment
-from validate.evidence import Measurement, Outcome, Record, plain
-from validate.harness.fork_server import ForkServer, ForkServerError
+from validate.evidence import Measurement, Outcome, Record
+from validate.fork_server import ForkServer, ForkServerError
+from validate.measure import measure
 
 TIMEOUT_SECONDS: Mapping[Tier, float] = {Tier.STATIC: 900, Tier.CPU: 900, Tier.GPU: 900, Tier.MULTIGPU: 1500}
 """A whole tier takes under a minute on two cores: a probe past these limits hangs. Ranks have limits of their own,
-which tell more, so their tier's lies above what those add up to (checks/multigpu/_launch.py).
+which tell more, so their tier's lies above what those add up to (checks/multigpu/_launch.py). A check may have its own
+limit (checks.Settings).
 """
-
-LONGER_SECONDS: Mapping[str, float] = dict.fromkeys(("cpu.examples", "gpu.examples", "multigpu.examples"), 2400)
-"""Probes with limits of their own: each of their examples has one, too, which tells more."""
-
-LONGEST = ("cpu.imports", "cpu.examples", "cpu.compile", "cpu.quantized_llama", "static.files")
-"""Probes that begin first, so that no core waits for one of them at the end."""
-
-TORCH_FIRST = ("cpu.imports", "cpu.compile", "cpu.quantized_llama", "cpu.native", "cpu.threads", "cpu.bridges")
-"""Probes that import torch before anything else: where that is emulated, they are forks of one process that has."""
 
 LOG_TAIL_CHARACTERS = 4000
 _PACKAGE = Path(__file__).resolve().parent
@@ -63,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     claims = ClaimSet.loads(Path(options.claims).read_text(encoding="utf-8"))
     if options.probe:
-        measure(options.probe, _asking_for(claims, options.probe), Path(options.out))
+        measure(options.probe, claims, Path(options.out))
         return 0
     tiers = [Tier(tier) for tier in options.tier or Tier]
     user = user_environment.read(Path(options.user)) if options.user else None
@@ -83,9 +76,10 @@ def run(
 ) -> Iterator[Record]:
     """Start every probe that a claim asks for, at most `jobs` at once, and yield each record as its process ends.
 
-    Those in EXCLUSIVE come last, one after another. `timeout` is in seconds a probe, None for TIMEOUT_SECONDS. Claims
-    known to be unproven are not measured. `user` is whom probes look at if it is not this process's user: then they
-    keep this process's own environment. Where programs run emulated, those in TORCH_FIRST share the import of torch.
+    Those that want to be alone come last, one after another. `timeout` is in seconds a probe; None: its own, else its
+    tier's. Claims known to be unproven are not measured. `user` is whom probes look at if it is not this process's
+    user: then they keep this process's own environment. Where programs run emulated, probes that begin with torch share
+    its import.
     """
     probes = dict.fromkeys(claim.probe for claim in claims.inside().claims if not claim.unproven)
     given = user or user_environment.of_this_process()
@@ -100,34 +94,19 @@ def run(
             **(user_environment.EMULATED if emulated else {}),
         }
         server = None
-        if emulated and len(probes.keys() & set(TORCH_FIRST)) > 1:
+        if emulated and sum(checks.settings(probe).torch_first for probe in probes) > 1:
             server = held.enter_context(ForkServer([sys.executable, str(_PACKAGE)], environ, scratch / "fork-server"))
         pool = held.enter_context(ThreadPoolExecutor(max_workers=jobs))
         running = [
             pool.submit(_run_probe, probe, claim_file, scratch / probe, environ, timeout, server)
             for probe in sorted(probes, key=lambda probe: _turn(probe, server))
-            if probe not in EXCLUSIVE
+            if not checks.settings(probe).alone
         ]
         for future in as_completed(running):
             yield future.result()
         for probe in probes:
-            if probe in EXCLUSIVE:
+            if checks.settings(probe).alone:
                 yield _run_probe(probe, claim_file, scratch / probe, environ, timeout)
-
-
-def measure(probe: str, claims: Sequence[Claim], out: Path) -> None:
-    """Run one probe here and append a line a measurement to `out`, then the closing line.
-
-    Whatever the probe raises ends the process: the missing closing line tells the rest.
-    """
-    module = checks.module(probe)
-    with out.open("w", encoding="utf-8") as lines:
-        started = time.monotonic()
-        for subject, evidence in module.measure(claims):
-            seconds = time.monotonic() - started
-            _write(lines, {"subject": subject, "seconds": round(seconds, 3), "evidence": plain(evidence)})
-            started = time.monotonic()
-        _write(lines, {"closing": True})
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -143,15 +122,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _asking_for(claims: ClaimSet, probe: str) -> list[Claim]:
-    return [claim for claim in claims.claims if claim.probe == probe and not claim.unproven]
-
-
 def _turn(probe: str, server: ForkServer | None) -> int:
     """When a probe begins. Those that need the server leave it time to import torch."""
+    how = checks.settings(probe)
     if server is None:
-        return int(probe not in LONGEST)
-    return 1 + (probe not in LONGEST) if probe in TORCH_FIRST else 0
+        return int(not how.starts_first)
+    return 1 + (not how.starts_first) if how.torch_first else 0
 
 
 def _run_probe(
@@ -170,7 +146,7 @@ def _run_probe(
     tier = Tier(probe.partition(".")[0])
     flags = _ISOLATED if tier is Tier.STATIC else ()
     command = [sys.executable, *flags, str(_PACKAGE), "--claims", str(claim_file), "--probe", probe]
-    limit = timeout or LONGER_SECONDS.get(probe, TIMEOUT_SECONDS[tier])
+    limit = timeout or checks.settings(probe).seconds or TIMEOUT_SECONDS[tier]
     caches = _cold_caches(scratch)
     request = {"probe": probe, "claims": str(claim_file), "out": str(results), "log": str(log), "environ": caches}
     code = _forked_or_called(server, request, [*command, "--out", str(results)], {**environ, **caches}, limit)
@@ -193,7 +169,7 @@ def _forked_or_called(
     limit: float,
 ) -> int | None:
     """In a fork of the server; in a process of its own where there is none, or where it can't import torch."""
-    if server is not None and request["probe"] in TORCH_FIRST:
+    if server is not None and checks.settings(request["probe"]).torch_first:
         with contextlib.suppress(ForkServerError):
             return server.call(request, limit)
     return _call(command, environ, Path(request["log"]), limit)
@@ -253,8 +229,3 @@ def _tail(log: Path) -> str:
     with log.open("rb") as lines:
         lines.seek(max(0, log.stat().st_size - LOG_TAIL_CHARACTERS))
         return lines.read().decode("utf-8", "replace")
-
-
-def _write(lines: Any, entry: Mapping[str, Any]) -> None:
-    lines.write(json.dumps(entry) + "\n")
-    lines.flush()

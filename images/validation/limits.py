@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from images.engine.runtime import EngineFacts
-from validate.claims import AS_ARBITRARY_UID, AS_ROOT, HOST_PROBE, IN_OWN_CONTAINER, Claim, ClaimSet
+from validate import checks
+from validate.claims import HOST_PROBE, Claim, ClaimSet
 from validate.evidence import Evidence
 
 Reasons = Mapping[str, str]
@@ -32,10 +33,8 @@ def _reason(claim: Claim, facts: EngineFacts) -> str:
     """
     if facts.podman:
         return _PODMAN_OWN if claim.expect.get("mount") == "own" else ""
-    if claim.probe in (*AS_ROOT, *AS_ARBITRARY_UID):
-        return _APPTAINER_USER
-    if claim.probe in IN_OWN_CONTAINER:
-        return _APPTAINER_MOUNTS
+    if run_as := checks.settings(claim.probe).run_as:
+        return _APPTAINER_MOUNTS if run_as == "claim" else _APPTAINER_USER
     return _APPTAINER_SIZE if claim.probe == HOST_PROBE and claim.subject == "size" else ""
 
 

@@ -23,7 +23,8 @@ from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
 from images.validation import limits
-from validate.claims import ARBITRARY_UID, AS_ARBITRARY_UID, AS_ROOT, HOST_PROBE, IN_OWN_CONTAINER, ClaimSet, Tier
+from validate import checks
+from validate.claims import ARBITRARY_UID, HOST_PROBE, ClaimSet, Tier
 from validate.environment import credentials
 from validate.evidence import Evidence, Measurement, Outcome, Record
 
@@ -194,7 +195,11 @@ def planned(home: str, claims: ClaimSet, gpus: Attachment) -> list[ContainerPlan
     libraries, LD_LIBRARY_PATH) is never taken for the image's.
     """
     run_in = list(dict.fromkeys(["/tmp", posixpath.normpath(home or "/root")]))
-    special = {*AS_ROOT, *AS_ARBITRARY_UID, *IN_OWN_CONTAINER}
+    run_as = {claim.probe: checks.settings(claim.probe).run_as for claim in claims.claims}
+    root, stranger, claimed = (
+        [probe for probe, who in run_as.items() if who == wanted] for wanted in ("root", "arbitrary UID", "claim")
+    )
+    special = {*root, *stranger, *claimed}
     static, cpu = claims.of([Tier.STATIC]), claims.of([Tier.CPU])
     uid = f"{ARBITRARY_UID}:{ARBITRARY_UID}"
     # Where NVIDIA's runtime is the default, `all` of the image would bring the driver's files, which have no owner.
@@ -202,10 +207,10 @@ def planned(home: str, claims: ClaimSet, gpus: Attachment) -> list[ContainerPlan
     plans = [
         ContainerPlan(name="cpu", claims=cpu.less(special), writable=run_in),
         ContainerPlan(name="static", claims=static.less(special)),
-        ContainerPlan(name="root", claims=static.only(AS_ROOT), writable=(), user="0", environment=alone),
-        ContainerPlan(name="any-user", claims=cpu.only(AS_ARBITRARY_UID), writable=run_in, user=uid),
+        ContainerPlan(name="root", claims=static.only(root), writable=(), user="0", environment=alone),
+        ContainerPlan(name="any-user", claims=cpu.only(stranger), writable=run_in, user=uid),
     ]
-    for number, claim in enumerate(cpu.only(IN_OWN_CONTAINER).claims):
+    for number, claim in enumerate(cpu.only(claimed).claims):
         user, mounts = f"{claim.expect['uid']}:{claim.expect['gid']}", {claim.expect["folder"]: claim.expect["mount"]}
         one = ClaimSet(image=claims.image, claims=(claim,))
         plans.append(ContainerPlan(name=f"mount-{number}", claims=one, user=user, mounts=mounts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -33,6 +34,8 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("validate.inside",),
     ("validate.doctor", "validate.page", "validate.survey"),
     ("validate.report", "validate.suite"),
+    ("validate.fork_server",),
+    ("validate.measure",),
     ("validate.judge",),
     ("validate.checks",),
     ("validate.examples", "validate.kernels"),
@@ -70,6 +73,17 @@ def faults(graph: Graph) -> list[str]:
     return unplaced + backward
 
 
+def cycles(root: Path) -> list[str]:
+    """Circles of modules that import each other, in functions as well as at the top; not for type checking alone."""
+    files = {_module(root, path): path for top in ("images", "validate") for path in (root / top).rglob("*.py")}
+    graph = {module: set(_imported(path, frozenset(files), types=False)) for module, path in files.items()}
+    try:
+        list(graphlib.TopologicalSorter(graph).static_order())
+    except graphlib.CycleError as error:
+        return [" <- ".join(error.args[1])]
+    return []
+
+
 def _module(root: Path, path: Path) -> str:
     parts = path.relative_to(root).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -79,8 +93,17 @@ def _package(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
 
-def _imported(path: Path, modules: frozenset[str]) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def _imported(path: Path, modules: frozenset[str], *, types: bool = True) -> Iterator[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = {
+        id(one)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not types
+        for one in node.body
+    }
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names if name.name.split(".")[0] in ("images", "validate"))
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("images", "validate"):
@@ -102,6 +125,19 @@ def test_what_is_installed_imports_neither_benchmarks_nor_tools() -> None:
     paths = [path for top in ("images", "validate") for path in (ROOT / top).rglob("*.py")]
     assert not [path for path in paths if re.search(r"^\s*(from|import) (benchmarks|tools)\b", path.read_text(), re.M)]
     assert "from tools" not in "".join(path.read_text() for path in (ROOT / "benchmarks").rglob("*.py"))
+
+
+def test_no_modules_import_each_other() -> None:
+    assert cycles(ROOT) == []
+
+
+def test_modules_that_import_each_other_are_named(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.py").write_text("from images import b\n")
+    (tmp_path / "images" / "b.py").write_text("def f():\n    from images.a import x\n")
+    assert cycles(tmp_path) == ["images.a <- images.b <- images.a"] or cycles(tmp_path) == [
+        "images.b <- images.a <- images.b"
+    ]
 
 
 def test_every_level_names_a_package_that_exists(graph: Graph) -> None:

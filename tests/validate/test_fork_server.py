@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.validate.test_suite import ROOT, claims, run
+from validate import checks
 from validate.evidence import Outcome, Record
-from validate.suite import TORCH_FIRST
 
 TORCH = "import os\nwith open(os.environ['IMPORTS'], 'a') as file:\n    print(os.getpid(), file=file)\n"
 LOOKS = (
@@ -35,7 +35,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("suite") / "validate"
     shutil.copytree(ROOT / "validate", folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name, source in PROBES.items():
-        (folder / "checks" / f"{name}.py").write_text(source)
+        (folder / "checks" / f"{name}.py").write_text(f"TORCH_FIRST = True\n{source}")
     return folder
 
 
@@ -83,6 +83,8 @@ def test_where_torch_is_broken_each_probe_says_so_itself(suite: Path, tmp_path: 
 
 def test_only_what_begins_with_torch_is_forked() -> None:
     """A probe that imports another package first would find torch there before it."""
-    for probe in TORCH_FIRST:
+    found = [probe for probe, _ in checks.every() if checks.settings(probe).torch_first]
+    assert len(found) == 6
+    for probe in found:
         source = (ROOT / "validate" / "checks" / f"{probe.replace('.', '/')}.py").read_text()
         assert re.findall(r'import_module\("([^"]+)"\)', source)[0] == "torch", probe

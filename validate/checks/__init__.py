@@ -9,14 +9,19 @@ A file has, in this order:
 - judges `(subject, expect, evidence) -> Finding`, pure: their annotations are the published schema;
 - `CLAIMS`: `ID`, or `ID SUBJECT` where subjects are judged differently -> judge.
 
+How it runs may stand at its top, each as a plain constant (class Settings): `SECONDS = 2400`, `RUN_AS = "root"`.
+
 Files that begin with an underscore are shared. Only the files that are asked for are imported.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,8 +39,35 @@ _ELSEWHERE = {
     **dict.fromkeys(("cpu.examples", "gpu.examples", "multigpu.examples"), "_examples"),
 }
 """Probes whose file has another name than they."""
+_SETTING = re.compile(r"^(SECONDS|STARTS_FIRST|ALONE|TORCH_FIRST|RUN_AS) = (.+)$", re.MULTILINE)
 _KERNELS = "gpu._kernels"
 """The file of all probes of the table of kernels (validate/kernels/) that have none of their own."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a probe runs: constants at the top of its file, in capitals."""
+
+    seconds: float | None = None
+    """Its time limit; None: that of its tier (validate/suite.py)."""
+    starts_first: bool = False
+    """It takes long: no core shall wait for it at the end."""
+    alone: bool = False
+    """Nothing else may run beside it: it starts last."""
+    torch_first: bool = False
+    """It imports torch before anything else: where that is emulated, it is a fork of a process that has."""
+    run_as: str = ""
+    """Whom a validation run lets it run as: `root`, `arbitrary UID`; `claim`: as each of its claims says, with what is
+    mounted there, in a container of its own. Empty: the image's user."""
+
+
+@functools.cache
+def settings(probe: str) -> Settings:
+    """Read from its file as text: what does not run at all is for its own process to say."""
+    name = file_of(probe)
+    text = (_FOLDER / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8") if name else ""
+    found = {key.lower(): ast.literal_eval(value) for key, value in _SETTING.findall(text)}
+    return Settings(**found)
 
 
 def file_of(probe: str) -> str | None:

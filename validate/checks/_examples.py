@@ -9,6 +9,9 @@ from validate.checks._behaviour import BehaviourEvidence, judge
 from validate.claims import Claim, Tier
 from validate.examples import evidence
 
+SECONDS = 2400
+STARTS_FIRST = True
+
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     """Yield the evidence of each example asked for.

@@ -7,7 +7,8 @@ import pytest
 from images.engine.runtime import engine_facts
 from images.validation import limits
 from tests.support.claims import bare_claims
-from validate.claims import AS_ARBITRARY_UID, AS_ROOT, IN_OWN_CONTAINER, ClaimSet, Tier
+from validate import checks
+from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import judge
 from validate.judging import Status
@@ -55,8 +56,7 @@ def test_evidence_says_what_was_not_supported_and_can_only_lose_by_it(claims: Cl
 def test_apptainer_has_one_user_and_no_volumes(claims: ClaimSet) -> None:
     reasons = limits.of_engine(claims, APPTAINER)
     probes = {one.probe for one in claims.claims if f"{one.id} {one.subject}" in reasons}
-    by_others = {*AS_ROOT, *AS_ARBITRARY_UID, *IN_OWN_CONTAINER}
-    assert probes == {"host.image", *(one.probe for one in claims.claims if one.probe in by_others)}
+    assert probes == {"host.image", *(one.probe for one in claims.claims if checks.settings(one.probe).run_as)}
     assert {"static.hygiene", "cpu.arbitrary_uid", "cpu.home"} < probes
     assert "may not read" in limits.as_host(reasons, APPTAINER)["owners"], "who reads the evidence is told"
     assert "owners" not in limits.as_host(reasons, replace(APPTAINER, apptainer=False))

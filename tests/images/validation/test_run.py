@@ -20,7 +20,7 @@ from images.errors import Problem, UserError
 from images.hardware.inventory import Gpu, Inventory
 from images.validation import run
 from tests.support.claims import bare_claims
-from validate.claims import IN_OWN_CONTAINER, MOUNTS, Claim, ClaimSet, Tier
+from validate.claims import MOUNTS, Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 
 CLAIMS = bare_claims("cu126-torch27").inside()
@@ -121,7 +121,7 @@ def test_an_image_in_which_the_suite_does_not_start_is_an_error_with_its_words(m
 
 
 def test_each_kind_of_mount_has_a_container_of_its_own_as_the_claims_user() -> None:
-    engine, claims = Engine(), CLAIMS.only(IN_OWN_CONTAINER)
+    engine, claims = Engine(), CLAIMS.only(["cpu.home", "cpu.additions"])
     measure(engine, claims)
     folder = "/home/trainer/.cache"
     assert {claim.expect["mount"] for claim in claims.claims} == MOUNTS.keys()

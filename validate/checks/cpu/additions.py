@@ -19,6 +19,8 @@ from validate.claims import Claim
 from validate.environment import user_environment
 from validate.judging import Finding, conclude, telling_line, unproven
 
+RUN_AS = "claim"
+
 
 class AdditionsExpect(TypedDict):
     uid: int

@@ -21,6 +21,8 @@ from validate.evidence import Measured
 from validate.harness.forked import attempt, in_fork
 from validate.judging import Finding, failed, is_within, joined, listed, passed, root_cause, unproven
 
+RUN_AS = "arbitrary UID"
+
 
 class ArbitraryUidExpect(TypedDict):
     uid: int

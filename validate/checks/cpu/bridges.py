@@ -10,6 +10,8 @@ from validate.evidence import Measured, NothingExpected
 from validate.harness.forked import in_fork
 from validate.judging import Finding, failed, listed, passed, root_cause
 
+TORCH_FIRST = True
+
 
 class NumpyEvidence(Measured):
     torch: str

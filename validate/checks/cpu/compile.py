@@ -31,6 +31,9 @@ from validate.judging import (
     scientific,
 )
 
+STARTS_FIRST = True
+TORCH_FIRST = True
+
 
 class CompileEvidence(Measured):
     torch: str

@@ -17,6 +17,8 @@ from validate.claims import Claim
 from validate.environment import user_environment
 from validate.judging import Finding, conclude, failed, passed, unproven
 
+RUN_AS = "claim"
+
 
 class HomeExpect(TypedDict):
     uid: int

@@ -22,6 +22,9 @@ from validate.evidence import Error, Measured, Raised
 from validate.harness.forked import described, in_fork
 from validate.judging import Finding, failed, joined, listed, passed, root_cause
 
+STARTS_FIRST = True
+TORCH_FIRST = True
+
 
 class ImportsExpect(TypedDict):
     modules: list[str]

@@ -23,6 +23,8 @@ from validate.evidence import Measured, NoEvidence, Raised
 from validate.harness.forked import attempt, described, in_fork
 from validate.judging import Finding, failed, joined, listed, passed, root_cause
 
+TORCH_FIRST = True
+
 
 class SelectionExpect(TypedDict):
     cuda: str

@@ -37,6 +37,9 @@ from validate.judging import (
     scientific,
 )
 
+STARTS_FIRST = True
+TORCH_FIRST = True
+
 
 class Comparison(TypedDict):
     """Errors in the 2-norm, relative to the float64 reference."""

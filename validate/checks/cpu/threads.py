@@ -20,6 +20,8 @@ from validate.evidence import Error, Measured
 from validate.harness.forked import attempt, in_fork
 from validate.judging import Finding, failed, joined, listed, passed, root_cause, unproven
 
+TORCH_FIRST = True
+
 
 class ThreadsExpect(TypedDict):
     modules: list[str]

@@ -14,6 +14,8 @@ from validate.claims import Claim
 from validate.evidence import Measured, NoEvidence
 from validate.judging import Finding, Status, is_between, passed, unproven
 
+ALONE = True
+
 
 class BandwidthOfHost(TypedDict):
     minimum: float

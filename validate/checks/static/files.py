@@ -20,6 +20,8 @@ from validate.environment import installed, user_environment
 from validate.environment.installed import Distribution
 from validate.judging import Finding, conclude, failed, listed
 
+STARTS_FIRST = True
+
 
 class _FilesAside(TypedDict, total=False):
     aside: list[str]

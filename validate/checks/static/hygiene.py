@@ -20,6 +20,8 @@ from validate.claims import Claim
 from validate.environment import credentials, installed, user_environment
 from validate.judging import Finding, Status, conclude, failed, listed, passed, unproven
 
+RUN_AS = "root"
+
 
 class HygieneExpect(TypedDict):
     leftovers: dict[str, str]

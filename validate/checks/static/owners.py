@@ -27,6 +27,8 @@ from validate.claims import Claim
 from validate.environment import debian, installed, user_environment, wheel_contents
 from validate.judging import Finding, conclude
 
+RUN_AS = "root"
+
 
 class Toolkit(TypedDict):
     home: str

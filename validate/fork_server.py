@@ -22,6 +22,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
+from validate.claims import ClaimSet
+from validate.measure import measure
+
 COMMAND = "fork-server"
 _STOP_SECONDS = 30
 
@@ -133,7 +136,6 @@ def main(arguments: Sequence[str]) -> int:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     importlib.import_module("torch")
-    importlib.import_module("validate.suite")
     sys.stdout.flush()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait for probes
     _tell(replies, {"ready": True})
@@ -159,7 +161,7 @@ def _watch(request: Mapping[str, Any], replies: int) -> NoReturn:
 
 
 def _be_the_probe(request: Mapping[str, Any]) -> NoReturn:
-    """Measure as the suite's own `--probe` does."""
+    """Measure as a process of its own would."""
     code = 1
     try:
         os.setsid()
@@ -167,8 +169,9 @@ def _be_the_probe(request: Mapping[str, Any]) -> NoReturn:
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.environ.update(request["environ"])
-        suite = importlib.import_module("validate.suite")
-        code = suite.main(["--claims", request["claims"], "--probe", request["probe"], "--out", request["out"]])
+        claims = ClaimSet.loads(Path(request["claims"]).read_text(encoding="utf-8"))
+        measure(request["probe"], claims, Path(request["out"]))
+        code = 0
     except BaseException:
         traceback.print_exc()
     finally:
