@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 
+from images.apptainer.command import PROGRAM
 from images.engine import NoEngine, connect
 from images.engine.runtime import Runtime
 
-PROGRAM = "apptainer"
+__all__ = ["PROGRAM", "open_runtime"]
 
 
 def open_runtime(url: str | None) -> Runtime:

@@ -14,9 +14,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from images.apptainer import PROGRAM
 from images.engine import ContainerSpec, ImageInfo
 from images.engine.containers import HOST_NAME
+
+PROGRAM = "apptainer"
 
 HOSTS = f"127.0.0.1\tlocalhost {HOST_NAME}\n::1\tlocalhost\n"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

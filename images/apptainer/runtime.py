@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self, cast
 
-from images.apptainer import PROGRAM
-from images.apptainer.command import HOSTS, exec_command, host_variables, pull_command, unsupported
+from images.apptainer.command import HOSTS, PROGRAM, exec_command, host_variables, pull_command, unsupported
 from images.config.platforms import of_machine
 from images.engine import (
     PLATFORM,
