@@ -20,7 +20,7 @@ from images.engine.gpus import Attachment
 from images.engine.runtime import TimedOut
 from images.errors import Problem, UserError
 from images.validation import own_python
-from images.validation.run import INSIDE, suite_files
+from images.validation.containers import INSIDE, suite_files
 from validate.claims import ClaimSet
 from validate.evidence import Outcome, Record
 

@@ -17,7 +17,7 @@ from images.locking.lock_file import Lock
 from images.planning.image import Base, Image
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
-from images.validation.run import suite_files
+from images.validation.containers import suite_files
 from images.wheels import prebuilt
 from images.wheels.prebuilt import WheelSource
 

@@ -35,7 +35,7 @@ from images.registry.reference import Reference, Repository
 from images.site import records
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
-from images.validation.run import suite_files
+from images.validation.containers import suite_files
 from validate.claims import Tier
 
 

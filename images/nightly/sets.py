@@ -33,8 +33,8 @@ from images.publish import sbom
 from images.validation import schemas
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
+from images.validation.containers import suite_files
 from images.validation.rows import ClaimRow
-from images.validation.run import suite_files
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import ClaimVerdict, Verdict

@@ -28,7 +28,7 @@ from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
 from images.host import emulation
 from images.validation import own_python
-from images.validation.run import INSIDE, ContainerPlan, suite_files
+from images.validation.containers import INSIDE, ContainerPlan, suite_files
 from validate.claims import Claim, ClaimSet, Tier
 
 READ_FILES = ("cpu.instructions",)

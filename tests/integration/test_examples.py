@@ -6,7 +6,7 @@ import pytest
 
 from images.config.paths import EXAMPLES
 from images.engine import ContainerSpec, Engine
-from images.validation import run
+from images.validation import containers, run
 from images.validation.claims.examples import example_rows
 from tests.support.broken_images import NAME
 from validate.claims import Claim, ClaimSet, Tier
@@ -48,7 +48,7 @@ def judged(engine: Engine, subject: str, changed: Mapping[str, bytes]) -> tuple[
     command = ["python3", "-I", "-S", "/judge/validate", "--claims", "/judge/claims.json"]
     tmpfs = dict.fromkeys(("/tmp", "/home/trainer"), "rw,exec,mode=1777")
     with engine.container(ContainerSpec(NAME, command, tmpfs=tmpfs, volumes=["/judge"])) as container:
-        container.put({**run.suite_files(claims), **changed}, "/judge")
+        container.put({**containers.suite_files(claims), **changed}, "/judge")
         done = container.run(timeout=2400)
     records = [run.parse_record(line) for line in done.stdout.splitlines()]
     assert any(records), f"nothing was measured: {done.exit}, {done.stderr[-2000:]}"

@@ -26,6 +26,7 @@ from images.fleet.model import Job
 from images.fleet.worker import Task
 from images.registry.reference import Repository
 from images.validation import run
+from images.validation.containers import suite_files
 from tests.support import fleet_faults, fleet_images
 from tests.support.broken_images import NAME
 from tests.support.engine_contents import containers
@@ -385,7 +386,7 @@ def test_a_container_that_is_killed_in_the_middle_of_its_trial_gives_no_verdict(
 
     One of two probes can't end, so the container still runs when the record of the other comes, and it is killed.
     """
-    asked, suite, killed = claims.about(fleet_images.CLAIMS), run.suite_files, list[bool]()
+    asked, suite, killed = claims.about(fleet_images.CLAIMS), suite_files, list[bool]()
     assert {one.probe for one in asked.claims} == {"static.files", "static.pins"}
 
     def waiting(held_to: ClaimSet) -> Mapping[str, bytes]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from images.engine import ContainerSpec, Engine, ImageInfo
-from images.validation import run
+from images.validation import containers
 from validate.claims import ClaimSet
 
 pytestmark = pytest.mark.engine
@@ -49,7 +49,7 @@ print(json.dumps(examine("tiny", kernel, device="cpu")))
 
 @pytest.fixture(scope="module")
 def evidence(engine: Engine, parent: ImageInfo) -> dict[str, Any]:
-    files = {**run.suite_files(ClaimSet(image="tiny", claims=())), "tiny.py": SCRIPT.encode()}
+    files = {**containers.suite_files(ClaimSet(image="tiny", claims=())), "tiny.py": SCRIPT.encode()}
     spec = ContainerSpec(parent.id, ["python3", "/judge/tiny.py"], tmpfs={"/tmp": "rw,exec"}, volumes=["/judge"])
     with engine.container(spec) as container:
         container.put(files, "/judge")

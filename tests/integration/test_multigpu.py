@@ -13,7 +13,7 @@ from images.engine import ContainerSpec, Engine
 from images.engine.gpus import Attachment, GpuMode
 from images.hardware.inventory import Gpu, Inventory
 from images.planning.image import Image
-from images.validation import run
+from images.validation import containers, run
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.multigpu import multigpu_claims
 from tests.support.built_images import build_without_trial
@@ -140,7 +140,7 @@ def measured(engine: Engine, claims: ClaimSet, more: Mapping[str, bytes]) -> Evi
     command: Sequence[str] = ["python3", "-I", "-S", "/judge/validate", "--claims", "/judge/claims.json", "--jobs", "2"]
     tmpfs = dict.fromkeys(("/tmp", "/home/trainer"), "rw,exec,mode=1777")
     with engine.container(ContainerSpec(NAME, command, tmpfs=tmpfs, volumes=["/judge"])) as container:
-        container.put({**run.suite_files(claims), **more}, "/judge")
+        container.put({**containers.suite_files(claims), **more}, "/judge")
         done = container.run(timeout=1200)
     records = [run.parse_record(line) for line in done.stdout.splitlines()]
     return Evidence(image=NAME, digest="", records=tuple(one for one in records if one), claims=claims.claims)

@@ -19,7 +19,7 @@ from images.locking import lock_file
 from images.planning.image import Image
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
-from images.validation.run import suite_files
+from images.validation.containers import suite_files
 from tests.support.broken_images import NAME, SITE
 from tests.support.checkout import ROOT
 from tests.support.sources import SOURCES

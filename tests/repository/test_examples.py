@@ -14,7 +14,7 @@ import yaml
 from images.config.paths import EXAMPLES as FOLDER
 from images.config.paths import RESOURCES
 from images.validation.claims.examples import EXAMPLES
-from images.validation.run import suite_files
+from images.validation.containers import suite_files
 from validate.claims import Claim, ClaimSet, Tier
 
 CONFIGURATIONS = sorted(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from images.building import validating
 from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo
-from images.validation import run
+from images.validation import containers
 from tests.support.checkout import ROOT
 from validate.claims import ClaimSet, Tier
 from validate.judge import Verdict
@@ -47,7 +47,9 @@ def broken(engine: Engine, parent: ImageInfo, name: str, faults: Sequence[Fault]
     layers, last = ("\n".join(lines) for lines in ([one.layer for one in faults], [one.last for one in faults]))
     dockerfile = f"FROM {NAME}\nUSER root\n{layers}\nUSER {parent.user}\n{last}\n"
     scripts = {f"breaks/{file.name}": file.read_bytes() for file in BREAKS.iterdir() if file.is_file()}
-    suite = {f"suite/{path}": content for path, content in run.suite_files(ClaimSet(image=NAME, claims=())).items()}
+    suite = {
+        f"suite/{path}": content for path, content in containers.suite_files(ClaimSet(image=NAME, claims=())).items()
+    }
     engine.build({"Dockerfile": dockerfile.encode(), **host_settings().files(), **scripts, **suite}, tag)
     try:
         yield tag

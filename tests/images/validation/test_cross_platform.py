@@ -3,8 +3,8 @@
 import pytest
 
 from images.engine.gpus import NO_GPU
+from images.validation.containers import INSIDE, planned
 from images.validation.cross_platform import CPU_FOLDER, NativePython, processor_files, qemu_variables, split
-from images.validation.run import INSIDE, planned
 from tests.support.claims import bare_claims
 from validate.claims import Claim, Tier
 

@@ -18,7 +18,7 @@ from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit
 from images.engine.gpus import NO_GPU, Attachment, GpuMode
 from images.errors import Problem, UserError
 from images.hardware.inventory import Gpu, Inventory
-from images.validation import run
+from images.validation import containers, run
 from tests.support.claims import bare_claims
 from validate.claims import MOUNTS, Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
@@ -228,6 +228,6 @@ def test_probes_on_gpus_are_bounded_by_cores_memory_and_ranks(cpus: int, ranks: 
 
 
 def test_only_containers_of_the_gpu_tiers_get_gpus() -> None:
-    plans = run.planned("", CLAIMS, gpus(H100))
+    plans = containers.planned("", CLAIMS, gpus(H100))
     assert {plan.name: plan.gpus.attached for plan in plans if plan.gpus.attached} == {"gpu": True, "multigpu": True}
-    assert not any(plan.gpus.attached for plan in run.planned("", CLAIMS, NO_GPU))
+    assert not any(plan.gpus.attached for plan in containers.planned("", CLAIMS, NO_GPU))

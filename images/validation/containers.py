@@ -1,0 +1,92 @@
+"""What is measured in which container, and the files of the suite that go into it."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from images.config.paths import EXAMPLES, SUITE
+from images.engine.archive import Files
+from images.engine.gpus import NO_GPU, Attachment
+from validate import checks
+from validate.claims import ARBITRARY_UID, ClaimSet, Tier
+
+INSIDE = "/judge"
+"""Where the suite lies in a container: a volume of its own, as the root is read-only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerPlan:
+    """A container and what is measured in it."""
+
+    name: str
+    """Unique among the containers of a run."""
+    claims: ClaimSet
+    writable: Sequence[str] = ("/tmp",)
+    """Folders that are empty and writable there, whatever the image has in them."""
+    user: str | None = None
+    """None: the image's own."""
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    """Folder -> a key of validate.claims.MOUNTS."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    gpus: Attachment = NO_GPU
+    ranks: bool = False
+    """Probes start a process a GPU."""
+    python: Sequence[str] = ("python3", "-I", "-S")
+    """What runs the suite."""
+    arguments: Sequence[str] = ()
+    """More arguments of the suite."""
+    files: Mapping[str, Files] = field(default_factory=dict)
+    """Folder -> more files that are put there."""
+
+
+def planned(home: str, claims: ClaimSet, gpus: Attachment) -> list[ContainerPlan]:
+    """The containers with something to measure, the one that takes longest first. `home`: of the image's user. Pure.
+
+    Files are read with the image's home as it is, some by root, as users may not see all; what runs the image's code
+    gets an empty, writable home. Only the containers of the gpu tiers get GPUs: what attaches them (the driver's
+    libraries, LD_LIBRARY_PATH) is never taken for the image's.
+    """
+    run_in = list(dict.fromkeys(["/tmp", posixpath.normpath(home or "/root")]))
+    run_as = {claim.probe: checks.settings(claim.probe).run_as for claim in claims.claims}
+    root, stranger, claimed = (
+        [probe for probe, who in run_as.items() if who == wanted] for wanted in ("root", "arbitrary UID", "claim")
+    )
+    special = {*root, *stranger, *claimed}
+    static, cpu = claims.of([Tier.STATIC]), claims.of([Tier.CPU])
+    uid = f"{ARBITRARY_UID}:{ARBITRARY_UID}"
+    # Where NVIDIA's runtime is the default, `all` of the image would bring the driver's files, which have no owner.
+    alone = {"TMPDIR": INSIDE, "NVIDIA_VISIBLE_DEVICES": "void"}
+    plans = [
+        ContainerPlan(name="cpu", claims=cpu.less(special), writable=run_in),
+        ContainerPlan(name="static", claims=static.less(special)),
+        ContainerPlan(name="root", claims=static.only(root), writable=(), user="0", environment=alone),
+        ContainerPlan(name="any-user", claims=cpu.only(stranger), writable=run_in, user=uid),
+    ]
+    for number, claim in enumerate(cpu.only(claimed).claims):
+        user, mounts = f"{claim.expect['uid']}:{claim.expect['gid']}", {claim.expect["folder"]: claim.expect["mount"]}
+        one = ClaimSet(image=claims.image, claims=(claim,))
+        plans.append(ContainerPlan(name=f"mount-{number}", claims=one, user=user, mounts=mounts))
+    if gpus.attached:
+        several = claims.of([Tier.MULTIGPU])
+        plans.append(ContainerPlan(name="gpu", claims=claims.of([Tier.GPU]), writable=run_in, gpus=gpus))
+        plans.append(ContainerPlan(name="multigpu", claims=several, writable=run_in, gpus=gpus, ranks=True))
+    return [plan for plan in plans if plan.claims.claims]
+
+
+def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
+    """The suite as it goes into a container or an image, with its claims and the examples that they name."""
+    suite = {
+        f"validate/{path.relative_to(SUITE)}": path.read_bytes()
+        for path in sorted(SUITE.rglob("*"))
+        if path.suffix in (".py", ".json") and "__pycache__" not in path.parts
+    }
+    named = {claim.expect["example"]["folder"] for claim in claims.claims if "example" in claim.expect}
+    examples = {
+        f"examples/{path.relative_to(EXAMPLES)}": path.read_bytes()
+        for folder in (".", "data", *sorted(named))
+        for path in sorted((EXAMPLES / folder).iterdir())
+        if path.is_file() and not path.name.startswith(".")
+    }
+    return {**suite, **examples, "claims.json": claims.dumps().encode()}
