@@ -141,23 +141,20 @@ def main(arguments: Sequence[str]) -> int:
     _tell(replies, {"ready": True})
     while line := requests.readline():
         if os.fork() == 0:
-            _watch(json.loads(line), replies)
+            request = json.loads(line)
+            # Fork once more, and tell how that one ends.
+            try:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                pid = os.fork()
+                if pid == 0:
+                    os.close(replies)
+                    _be_the_probe(request)
+                _tell(replies, {"probe": request["probe"], "pid": pid})
+                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                _tell(replies, {"probe": request["probe"], "code": code})
+            finally:
+                os._exit(0)
     return 0
-
-
-def _watch(request: Mapping[str, Any], replies: int) -> NoReturn:
-    """Fork once more, and tell how that one ends."""
-    try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        pid = os.fork()
-        if pid == 0:
-            os.close(replies)
-            _be_the_probe(request)
-        _tell(replies, {"probe": request["probe"], "pid": pid})
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        _tell(replies, {"probe": request["probe"], "code": code})
-    finally:
-        os._exit(0)
 
 
 def _be_the_probe(request: Mapping[str, Any]) -> NoReturn:

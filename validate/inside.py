@@ -40,7 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if without:
         return _complain(without)
     try:
-        evidence = _measure(claims, tiers, options.jobs)
+        # A container can't know its image's digest, so there is none.
+        records = []
+        for record in suite.run(claims.of(tiers), jobs=options.jobs):
+            sys.stderr.write(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})\n")
+            records.append(record)
+        evidence = Evidence(image=claims.image, digest="", records=tuple(records))
     except OSError as error:
         return _complain(f"{error}; the suite writes to /tmp: `docker run --tmpfs /tmp:exec ...`")
     verdict = explain(judge(claims, evidence, tiers), hints.known())
@@ -65,15 +70,6 @@ def _without_driver(tiers: Sequence[Tier]) -> str:
     if not absent:
         return ""
     return f"tier {asked} needs a GPU, and this container was given none ({absent}): `docker run --gpus all ...`"
-
-
-def _measure(claims: ClaimSet, tiers: Sequence[Tier], jobs: int) -> Evidence:
-    """A container can't know its image's digest, so there is none."""
-    records = []
-    for record in suite.run(claims.of(tiers), jobs=jobs):
-        sys.stderr.write(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})\n")
-        records.append(record)
-    return Evidence(image=claims.image, digest="", records=tuple(records))
 
 
 def _complain(text: str) -> int:

@@ -116,12 +116,15 @@ def _explain(one: ClaimVerdict, rows: Sequence[Hint]) -> ClaimVerdict:
 def _judge_claim(claim: Claim, record: Record | None, judges: Judges) -> ClaimVerdict:
     measurement = record.of(claim.subject) if record else None
     finding = _find(claim, record, measurement, checks.row(judges, claim) or checks.judge_of(claim))
+    evidence = dict(measurement.evidence) if measurement else {}
+    if record and record.outcome is not Outcome.COMPLETED:
+        evidence["probe"] = {"outcome": str(record.outcome), "exit_code": record.exit_code, "log": record.log}
     return ClaimVerdict(
         claim=claim,
         status=finding.status,
         reason=finding.reason,
         seconds=_seconds(claim, record, measurement),
-        evidence=_shown(record, measurement),
+        evidence=evidence,
     )
 
 
@@ -172,10 +175,3 @@ def _end(record: Record) -> str:
         Outcome.CRASHED: f"{record.probe} crashed (status {record.exit_code})",
     }
     return ends[record.outcome]
-
-
-def _shown(record: Record | None, measurement: Measurement | None) -> Mapping[str, Any]:
-    evidence = dict(measurement.evidence) if measurement else {}
-    if record and record.outcome is not Outcome.COMPLETED:
-        evidence["probe"] = {"outcome": str(record.outcome), "exit_code": record.exit_code, "log": record.log}
-    return evidence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import product
 
-from validate.doctor.terms import GB, Disk, Framework, Goal, Gpu, Hardware, Stack, Strategy
+from validate.doctor.advice import GB, Disk, Framework, Goal, Gpu, Hardware, Stack, Strategy
 
 PACKAGES: Mapping[str, str] = {
     "flash-attn": "2.8.3",

@@ -55,7 +55,7 @@ def parse(stream: BinaryIO) -> Symbols:
     return Symbols(
         exports=exports,
         undefined=undefined,
-        defined_versions=frozenset(_defined_versions(table, strings)),
+        defined_versions=frozenset((name for _, name in _versions_by_index(table, strings))),
         needed_versions=dict(_needed_versions(table, strings)),
     )
 
@@ -125,10 +125,6 @@ def _count_by_gnu_hash(table: DynamicTable) -> int:
             return int(last) + 1
         last, at = last + 1, at + 4
     raise ElfError("its symbol hash table does not end")
-
-
-def _defined_versions(table: DynamicTable, strings: bytes) -> Iterator[str]:
-    return (name for _, name in _versions_by_index(table, strings))
 
 
 def _versions_by_index(table: DynamicTable, strings: bytes) -> Iterator[tuple[int, str]]:

@@ -149,7 +149,21 @@ def kernels(data: Buffer, entry: Entry) -> dict[str, Kernel]:
     payload = _payload(data, entry)
     if entry.ptx:
         return {name.decode(): Kernel(0) for name in _PTX_ENTRY.findall(bytes(payload))}
-    return _cubin_kernels(payload)
+    # Kernels are the functions that the symbol table marks as entries.
+    try:
+        if elf.machine(payload) != _EM_CUDA:
+            raise FatbinError("its machine code is not for CUDA")
+        symbols, strings = elf.symbol_table(payload)
+    except ElfError as error:
+        raise FatbinError(str(error)) from error
+    found = {}
+    for index, (name, kind, other, _, _, size) in enumerate(symbols):
+        if kind & 15 == _STT_FUNC and other & _STO_CUDA_ENTRY:
+            end = strings.find(b"\0", name)
+            if name >= len(strings) or end < 0:
+                raise FatbinError(f"kernel {index} has no name")
+            found[strings[name:end].decode("utf-8", "replace")] = Kernel(size)
+    return found
 
 
 def is_emptied(data: Buffer, entry: Entry) -> bool:
@@ -250,24 +264,6 @@ def _unpack(layout: struct.Struct, data: Buffer, position: int, end: int) -> tup
     if position + layout.size > end:
         raise FatbinError(f"a header at {position} is cut off")
     return layout.unpack(data[position : position + layout.size])
-
-
-def _cubin_kernels(cubin: memoryview) -> dict[str, Kernel]:
-    """Kernels are the functions that the symbol table marks as entries."""
-    try:
-        if elf.machine(cubin) != _EM_CUDA:
-            raise FatbinError("its machine code is not for CUDA")
-        symbols, strings = elf.symbol_table(cubin)
-    except ElfError as error:
-        raise FatbinError(str(error)) from error
-    found = {}
-    for index, (name, kind, other, _, _, size) in enumerate(symbols):
-        if kind & 15 == _STT_FUNC and other & _STO_CUDA_ENTRY:
-            end = strings.find(b"\0", name)
-            if name >= len(strings) or end < 0:
-                raise FatbinError(f"kernel {index} has no name")
-            found[strings[name:end].decode("utf-8", "replace")] = Kernel(size)
-    return found
 
 
 class _Scratch(threading.local):

@@ -171,7 +171,11 @@ def surplus(data: Buffer, targets: Sequence[int], excuses: Excuses | None, each:
     """
     found = tuple(fatbin.regions(data, fatbin.ALL))
     if excuses is None:
-        keep = not _serve_alike(data, found, targets)
+        # Whether code of a library runs on each target, and the same kind of it without what is unneeded.
+        whole = [entry for region in found if region.loaded for entry in left(data, region)]
+        gone = {entry for region in found for entry in _unneeded(region, targets)}
+        rest = [entry for entry in whole if entry not in gone]
+        keep = not all(served(whole, target) == served(rest, target) != "none" for target in targets)
         return (_surplus(region, _unneeded(region, targets), keep=keep) for region in found)
     return iter(each(lambda region: _surplus_by_kernel(data, region, targets, excuses), found))
 
@@ -202,11 +206,3 @@ def _seen_alike(code: Code, rest: Collection[Entry], target: int, excuses: Excus
 def _faults(states: Iterable[tuple[str, str]], target: int, excuses: Excuses) -> Mapping[str, str]:
     found = ((name, excuses.sort(name, state, target)) for name, state in states if state in FAULTS)
     return {name: sort for name, sort in found if sort in FAULTS}
-
-
-def _serve_alike(data: Buffer, found: Sequence[Region], targets: Sequence[int]) -> bool:
-    """Whether code of a library runs on each target, and the same kind of it without what is unneeded."""
-    whole = [entry for region in found if region.loaded for entry in left(data, region)]
-    gone = {entry for region in found for entry in _unneeded(region, targets)}
-    rest = [entry for entry in whole if entry not in gone]
-    return all(served(whole, target) == served(rest, target) != "none" for target in targets)

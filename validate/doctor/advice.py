@@ -1,16 +1,165 @@
-"""From hardware to training settings. Rules alone: no I/O, no torch. Every setting says why, and whose rule it is."""
+"""From hardware to training settings. Rules alone: no I/O, no torch. Every setting says why, and whose rule it is.
+
+Memory is in bytes, and a GB is 10^9 of them, as in the rules' source. `7b` means seven billion parameters.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import cache
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, IntEnum
+from functools import cache, cached_property
 
 from validate.compute_capability import target_runs_on
-from validate.doctor.terms import GB, Advice, Framework, Goal, Gpu, Hardware, Level, Setting, Stack, Strategy
 from validate.environment import allocator
+
+GB = 1000**3
+
+
+class Framework(str, Enum):
+    """Whose settings are printed."""
+
+    TRANSFORMERS = "transformers"
+    AXOLOTL = "axolotl"
+    UNSLOTH = "unsloth"
+    COLOSSALAI = "colossalai"
+
+    __str__ = str.__str__
+
+
+class Strategy(str, Enum):
+    """How several GPUs share the work."""
+
+    SINGLE = "single"
+    """One process."""
+    DDP = "ddp"
+    """A whole model on every GPU, other data for each."""
+    FSDP = "fsdp"
+    """FSDP2: every GPU holds a part of each layer."""
+    DEEPSPEED = "deepspeed"
+    """ZeRO 3: the same by DeepSpeed."""
+
+    __str__ = str.__str__
+
+    @property
+    def shards(self) -> bool:
+        """Whether the GPUs hold the model together."""
+        return self in (Strategy.FSDP, Strategy.DEEPSPEED)
+
+
+class Level(IntEnum):
+    """How much room there is. Higher never gets a more frugal setting."""
+
+    OVERFULL = 0
+    TIGHT = 1
+    BALANCED = 2
+    AMPLE = 3
+    SPACIOUS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One GPU, or one MIG slice of it, as training sees it."""
+
+    name: str
+    capability: tuple[int, int]
+    memory: int
+    mig: bool = False
+    unified: bool = False
+    """Its memory is the machine's, shared with the CPU: GB10 (DGX Spark), Jetson. Not that of GPUs beside Grace."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disk:
+    """Room for what training writes."""
+
+    path: str
+    holds: str
+    """What goes there: `checkpoints`, `downloads`."""
+    free: int
+    writable: bool = True
+    """For this user."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """What there is to train on."""
+
+    gpus: tuple[Gpu, ...] = ()
+    driver: str = ""
+    cpus: int = 1
+    memory: int = 0
+    """Of the machine, or what the container may use of it; 0: not known."""
+    shm: int | None = None
+    """Size of /dev/shm; None: not known."""
+    disks: tuple[Disk, ...] = ()
+    mask: tuple[str, ...] = ()
+    """CUDA_VISIBLE_DEVICES, which chose these GPUs; empty: it is not set, or nobody asked CUDA for them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """What there is to train with."""
+
+    torch: str = ""
+    """Its version; empty: it can't be imported."""
+    archs: tuple[str, ...] = ()
+    """Machine code (`sm_80`) and PTX (`compute_90`) of this torch; empty: not known."""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Version of each package that was really imported."""
+    code: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Package -> the targets (`sm_80`) that the image's claims say its kernels are compiled for."""
+    examples: str = ""
+    """The folder of the image's examples: a program that makes a tiny model, and data; empty: it carries none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """What a person wants to train."""
+
+    billions: float = 7.0
+    framework: Framework = Framework.TRANSFORMERS
+    strategy: Strategy | None = None
+    """None: what fits."""
+    model: str = ""
+    """Name or folder of the model; empty: the tiny one of the examples."""
+    data: str = ""
+    """A file of JSON lines with `instruction`, `input` and `output`; empty: the examples'."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One recommendation."""
+
+    name: str
+    value: str | int | bool
+    why: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """Everything recommended for one machine and goal."""
+
+    goal: Goal
+    level: Level
+    strategy: Strategy
+    gpus: tuple[Gpu, ...]
+    """The GPUs that it is for; empty: the CPU."""
+    visible: tuple[str, ...]
+    """What CUDA_VISIBLE_DEVICES calls them, where others are left out; empty: they are all."""
+    settings: tuple[Setting, ...]
+    warnings: tuple[str, ...]
+
+    def __getitem__(self, name: str) -> str | int | bool:
+        return self._values[name]
+
+    @cached_property
+    def _values(self) -> Mapping[str, str | int | bool]:
+        return {setting.name: setting.value for setting in self.settings}
+
 
 _UNSLOTH = "seed:unsloth-setup"
 _AXOLOTL = "seed:axolotl-cuda-gpu"
@@ -162,7 +311,13 @@ def _for_gpu(gpus: tuple[Gpu, ...], level: Level, strategy: Strategy, stack: Sta
     yield Setting(name="tf32", value=modern, why=f"{shown}: TF32 products from 8.0 on", source=_UNSLOTH)
     yield _attention(tuple(gpu.capability for gpu in gpus), stack, goal)
     yield _fp8(capability, shown)
-    yield _shared(gpus, strategy, goal)
+    why = {
+        Strategy.SINGLE: "one process",
+        Strategy.DDP: f"{len(gpus)} GPUs, and a {goal.billions:g}b model fits on each",
+        Strategy.FSDP: f"{len(gpus)} GPUs hold a {goal.billions:g}b model together; FSDP1 is deprecated",
+        Strategy.DEEPSPEED: f"{len(gpus)} GPUs hold a {goal.billions:g}b model together, by ZeRO 3",
+    }
+    yield Setting(name="strategy", value=str(strategy), why=why[strategy], source=_MULTI)
     yield from _memory(level, strategy, stack, goal, gpus)
     yield _allocator(stack)
 
@@ -205,16 +360,6 @@ def _fp8(capability: tuple[int, int], shown: str) -> Setting:
         why = f"{shown}: FP8 products run (torch._scaled_mm), the frameworks' FP8 training wants 9.0"
         return Setting(name="fp8", value="inference only", why=why, source=f"{_AXOLOTL}; torch._scaled_mm")
     return Setting(name="fp8", value="no", why=f"{shown}: FP8 training needs 9.0 (Hopper)", source=_AXOLOTL)
-
-
-def _shared(gpus: tuple[Gpu, ...], strategy: Strategy, goal: Goal) -> Setting:
-    why = {
-        Strategy.SINGLE: "one process",
-        Strategy.DDP: f"{len(gpus)} GPUs, and a {goal.billions:g}b model fits on each",
-        Strategy.FSDP: f"{len(gpus)} GPUs hold a {goal.billions:g}b model together; FSDP1 is deprecated",
-        Strategy.DEEPSPEED: f"{len(gpus)} GPUs hold a {goal.billions:g}b model together, by ZeRO 3",
-    }
-    return Setting(name="strategy", value=str(strategy), why=why[strategy], source=_MULTI)
 
 
 def _memory(level: Level, strategy: Strategy, stack: Stack, goal: Goal, gpus: tuple[Gpu, ...]) -> Iterator[Setting]:
@@ -295,7 +440,8 @@ def _accumulation(batch: int, workers: int) -> Setting:
 
 
 def _allocator(stack: Stack) -> Setting:
-    release = _release(stack.torch)
+    found = re.match(r"(\d+)\.(\d+)", stack.torch)
+    release = (int(found[1]), int(found[2])) if found else None
     if release and release < (2, 2):
         return Setting(name="allocator", value="", why="needs torch 2.2", source=_AXOLOTL)
     variable = allocator.variable(release) if release else allocator.variable((2, 9))
@@ -325,7 +471,17 @@ def _for_cpu(level: Level, stack: Stack, goal: Goal) -> Iterator[Setting]:
 
 def _warnings(hardware: Hardware, stack: Stack, advice: Advice) -> Iterator[str]:
     yield from _about_gpus(hardware, stack, advice)
-    yield from _about_the_goal(stack, advice)
+    goal = advice.goal
+    if advice.level is Level.OVERFULL:
+        able = len(advice.gpus) > 1 and not advice.strategy.shards and goal.framework is not Framework.COLOSSALAI
+        way = "shard it over the GPUs (--strategy fsdp)" if able else "take more or larger GPUs"
+        yield f"a {goal.billions:g}b model does not fit, even in 4-bit: take a smaller one, or {way}"
+    elif advice.strategy.shards and advice.level < Level.AMPLE and not advice["load_in_4bit"]:
+        yield f"a {goal.billions:g}b model hardly fits over these GPUs in 16 bit: --for axolotl shards it in 4-bit"
+    if goal.strategy and goal.strategy is not advice.strategy:
+        yield f"{goal.strategy} is not possible here: {_why_not(goal.strategy, stack, advice)}"
+    if goal.framework is Framework.UNSLOTH and not advice.gpus:
+        yield "unsloth does not start without a GPU: the snippet is transformers'"
     if advice.gpus and hardware.shm is not None and hardware.shm < _ROOMY_SHM:
         yield (
             f"/dev/shm has {hardware.shm / GB:.2f} GB: start the container with --ipc=host or --shm-size=8g, "
@@ -372,28 +528,9 @@ def _about_gpus(hardware: Hardware, stack: Stack, advice: Advice) -> Iterator[st
         yield f"{len(able)} GPUs are here and the snippet uses one: unsloth is tried on one GPU alone"
 
 
-def _about_the_goal(stack: Stack, advice: Advice) -> Iterator[str]:
-    goal = advice.goal
-    if advice.level is Level.OVERFULL:
-        able = len(advice.gpus) > 1 and not advice.strategy.shards and goal.framework is not Framework.COLOSSALAI
-        way = "shard it over the GPUs (--strategy fsdp)" if able else "take more or larger GPUs"
-        yield f"a {goal.billions:g}b model does not fit, even in 4-bit: take a smaller one, or {way}"
-    elif advice.strategy.shards and advice.level < Level.AMPLE and not advice["load_in_4bit"]:
-        yield f"a {goal.billions:g}b model hardly fits over these GPUs in 16 bit: --for axolotl shards it in 4-bit"
-    if goal.strategy and goal.strategy is not advice.strategy:
-        yield f"{goal.strategy} is not possible here: {_why_not(goal.strategy, stack, advice)}"
-    if goal.framework is Framework.UNSLOTH and not advice.gpus:
-        yield "unsloth does not start without a GPU: the snippet is transformers'"
-
-
 def _why_not(strategy: Strategy, stack: Stack, advice: Advice) -> str:
     if strategy is Strategy.DEEPSPEED and "deepspeed" not in stack.packages:
         return "deepspeed is not in this image (the axolotl-multigpu profile has it)"
     if len(advice.gpus) < 2:
         return "it takes two GPUs or more"
     return f"{advice.goal.framework} has no snippet for it"
-
-
-def _release(version: str) -> tuple[int, int] | None:
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else None

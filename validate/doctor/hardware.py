@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import ClaimSet
-from validate.doctor.terms import Disk, Gpu, Hardware, Stack
+from validate.doctor.advice import Disk, Gpu, Hardware, Stack
 
 _MARK = "validate:found:"
 _SECONDS = 120

@@ -17,9 +17,8 @@ from typing import Any
 
 from validate import hints, report
 from validate.doctor import hardware, snippets
-from validate.doctor.advice import advise
+from validate.doctor.advice import GB, Advice, Framework, Goal, Gpu, Setting, Strategy, advise
 from validate.doctor.hardware import Found
-from validate.doctor.terms import GB, Advice, Framework, Goal, Gpu, Setting, Strategy
 
 _WIDEST = 120
 _VALUES = 17
@@ -78,7 +77,17 @@ def json_data(found: Found, advice: Advice) -> dict[str, Any]:
 def text(found: Found, advice: Advice) -> Iterator[str]:
     """What a person reads, line by line."""
     width = min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)
-    yield from _machine(found)
+    machine, stack = found.hardware, found.stack
+    driver = f", driver {machine.driver}" if machine.driver else ""
+    for gpu in dict.fromkeys(machine.gpus):
+        yield f"GPU       {machine.gpus.count(gpu)} x {_shown(gpu)}{driver}"
+    if not machine.gpus:
+        yield f"GPU       none{driver}"
+    yield f"torch     {stack.torch or 'none'}, with {_listed(stack.packages)}"
+    shm = f", /dev/shm {machine.shm / GB:.2f} GB" if machine.shm is not None else ""
+    yield f"machine   {machine.cpus} cores, {machine.memory / GB:.0f} GB of memory{shm}"
+    for disk in machine.disks:
+        yield f"disk      {disk.path} has {disk.free / GB:.0f} GB free for {disk.holds}"
     yield ""
     goal = advice.goal
     yield f"Settings for LoRA fine-tuning of a {goal.billions:g}b model ({goal.framework}):"
@@ -110,20 +119,6 @@ def _row(setting: Setting, width: int) -> Iterator[str]:
 
 def _indented(columns: int) -> dict[str, Any]:
     return {"subsequent_indent": " " * columns, "break_on_hyphens": False, "break_long_words": False}
-
-
-def _machine(found: Found) -> Iterator[str]:
-    machine, stack = found.hardware, found.stack
-    driver = f", driver {machine.driver}" if machine.driver else ""
-    for gpu in dict.fromkeys(machine.gpus):
-        yield f"GPU       {machine.gpus.count(gpu)} x {_shown(gpu)}{driver}"
-    if not machine.gpus:
-        yield f"GPU       none{driver}"
-    yield f"torch     {stack.torch or 'none'}, with {_listed(stack.packages)}"
-    shm = f", /dev/shm {machine.shm / GB:.2f} GB" if machine.shm is not None else ""
-    yield f"machine   {machine.cpus} cores, {machine.memory / GB:.0f} GB of memory{shm}"
-    for disk in machine.disks:
-        yield f"disk      {disk.path} has {disk.free / GB:.0f} GB free for {disk.holds}"
 
 
 def _shown(gpu: Gpu) -> str:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from string import Template
 
-from validate.doctor.terms import Advice, Framework, Stack, Strategy
+from validate.doctor.advice import Advice, Framework, Stack, Strategy
 
 _RATE = 2e-4
 """QLoRA's own learning rate for models up to 13b (Dettmers et al. 2023, table 9)."""

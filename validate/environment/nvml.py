@@ -87,11 +87,17 @@ def _managed_gpu(library: ctypes.CDLL, index: int) -> Gpu:
         _check("nvmlDeviceGetMemoryInfo", told)
     capability = library.nvmlDeviceGetCudaComputeCapability
     _check("nvmlDeviceGetCudaComputeCapability", capability(device, ctypes.byref(major), ctypes.byref(minor)))
+    # Connections that are up: 0 where the GPU has none.
+    up = 0
+    for link in range(_MOST_NVLINKS):
+        active = ctypes.c_uint()
+        answer = library.nvmlDeviceGetNvLinkState(device, ctypes.c_uint(link), ctypes.byref(active))
+        up += answer == 0 and active.value == 1
     found: Gpu = {
         "name": _text(library.nvmlDeviceGetName, device),
         "capability": [major.value, minor.value],
         "memory": memory.total,
-        "nvlinks": _nvlinks(library, device),
+        "nvlinks": up,
     }
     return {**found, "memory": _of_machine(), "unified": True} if told == _NOT_SUPPORTED else found
 
@@ -101,16 +107,6 @@ def _of_machine() -> int:
     seen with drivers 580.95 to 580.173 (XuehaiPan/nvitop#208, leptonai/gpud#1170).
     """
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _nvlinks(library: ctypes.CDLL, device: ctypes.c_void_p) -> int:
-    """Connections that are up: 0 where the GPU has none."""
-    up = 0
-    for link in range(_MOST_NVLINKS):
-        active = ctypes.c_uint()
-        answer = library.nvmlDeviceGetNvLinkState(device, ctypes.c_uint(link), ctypes.byref(active))
-        up += answer == 0 and active.value == 1
-    return up
 
 
 def _link(library: ctypes.CDLL, one: int, other: int) -> str:

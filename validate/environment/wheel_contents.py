@@ -135,7 +135,12 @@ class Installed:
 def of_installed(distribution: Distribution, environment: str) -> Installed:
     """Read the RECORD of a distribution in the virtual environment in this folder. Reads its scripts, too."""
     python = f"{environment}/bin/python"
-    wanted = _launchers(distribution, python)
+    # Entry point -> RECORD's hashes of the launchers that installers write for it.
+    info = f"{distribution.location}/{_info(distribution)}"
+    points = _entry_points(Path(info, "entry_points.txt"))
+    if distribution.name == "pip" and "pip" in points:  # uv adds those that pip's own installation makes
+        points.update(dict.fromkeys(("pip3", f"pip{_version(distribution.location)}"), points["pip"]))
+    wanted = {name: [record_hash(one) for one in _forms(target, python)] for name, target in points.items()}
     rows, made = {}, set()
     for entry in distribution.entries or ():
         inside = os.path.relpath(entry.path, distribution.location)
@@ -152,15 +157,6 @@ def of_installed(distribution: Distribution, environment: str) -> Installed:
             continue
         rows[path] = _as_in_wheel(entry.path, python) or entry.sha256 if name else entry.sha256
     return Installed(rows=rows, launchers=tuple(f"{environment}/bin/{name}" for name in sorted(wanted.keys() - made)))
-
-
-def _launchers(distribution: Distribution, python: str) -> dict[str, list[str]]:
-    """Entry point -> RECORD's hashes of the launchers that installers write for it."""
-    info = f"{distribution.location}/{_info(distribution)}"
-    points = _entry_points(Path(info, "entry_points.txt"))
-    if distribution.name == "pip" and "pip" in points:  # uv adds those that pip's own installation makes
-        points.update(dict.fromkeys(("pip3", f"pip{_version(distribution.location)}"), points["pip"]))
-    return {name: [record_hash(one) for one in _forms(target, python)] for name, target in points.items()}
 
 
 def _info(distribution: Distribution) -> str:

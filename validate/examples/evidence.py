@@ -13,12 +13,18 @@ from pathlib import Path
 from typing import Any, cast
 
 from validate.claims import Claim
-from validate.examples import reference
-from validate.examples.run import PATIENT, ExampleExpect, run
+from validate.examples import axolotl, programs, reference
+from validate.examples.run import PATIENT, ExampleExpect, Run, run
 from validate.examples.trained import Batch, Pairs, Trained, Weights
 from validate.harness.forked import in_fork
 from validate.harness.reference import llama_logits
 
+ADAPTERS: Mapping[str, Callable[[Run], Trained]] = {
+    "axolotl": axolotl.read_axolotl,
+    "booster": programs.read_booster,
+    "programs": programs.read_program,
+    "unsloth": programs.read_unsloth,
+}
 _READ_ROWS = 4
 """Rows of the first batch: what logits are compared on."""
 
@@ -31,10 +37,9 @@ def measure(claims: Sequence[Claim], device: str) -> Iterator[tuple[str, Mapping
 
 def _example(example: ExampleExpect, device: str) -> Mapping[str, object]:
     os.environ.update(PATIENT)
-    adapter = importlib.import_module(f"validate.examples.adapters.{example['adapter']}")
     with tempfile.TemporaryDirectory(prefix="example-") as folder:
         done = run(example, Path(folder), device)
-        trained: Trained = adapter.read(done)
+        trained = ADAPTERS[example["adapter"]](done)
         return {"seconds": round(done.seconds, 1), **compared(trained), **trained.facts}
 
 

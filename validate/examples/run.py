@@ -27,7 +27,7 @@ class ExampleExpect(TypedDict):
     config: str
     """The file that says what it trains, in `folder`."""
     adapter: str
-    """The module in validate/examples/adapters/ that reads what it left."""
+    """Who reads what it left (validate/examples/evidence.py, ADAPTERS)."""
     seconds: float
     """For all of its commands."""
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
+from validate.claims import Claim
 from validate.evidence import Error
 
 LOG_TAIL_CHARACTERS = 2000
@@ -49,9 +52,32 @@ def attempt(measure: Callable[[], E]) -> E:
         return cast("E", {"error": described(error)})
 
 
+def asked(claims: Sequence[Claim], measures: Mapping[str, Callable[[], E]]) -> Iterator[tuple[str, E]]:
+    """The evidence of each subject that a claim asks for, in the order of `measures`."""
+    subjects = {claim.subject for claim in claims}
+    for subject, measure in measures.items():
+        if subject in subjects:
+            yield subject, attempt(measure)
+
+
 def described(error: BaseException) -> Error:
     """An exception as evidence. Long messages keep their start, where the cause stands."""
     return {"kind": type(error).__name__, "message": str(error)[:LOG_TAIL_CHARACTERS]}
+
+
+_PORTS = range(10_000, 30_000)
+"""Below those that Linux gives to who asks for any (from 32768), so none is taken between asking and listening."""
+
+
+def free_port() -> int:
+    """A TCP port that nobody here listens on. Processes that ask at the same time get different ones."""
+    own = os.getpid()
+    for turn in range(len(_PORTS)):
+        port = _PORTS[(own + turn) % len(_PORTS)]
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"all ports from {_PORTS[0]} to {_PORTS[-1]} are taken")
 
 
 def _be_the_child(measure: Callable[[], Mapping[str, object]], result: Path, log: Path) -> NoReturn:

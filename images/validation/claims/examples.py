@@ -85,7 +85,7 @@ class Family:
 
     folder: str
     adapter: str
-    """The module in validate/examples/adapters/ that reads what they leave."""
+    """Who reads what they leave (validate/examples/evidence.py, ADAPTERS)."""
     profiles: tuple[str, ...]
     """Whose images run them."""
     commands: tuple[str, ...]

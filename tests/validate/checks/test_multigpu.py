@@ -33,8 +33,8 @@ from validate.checks.multigpu import _launch, _ranks
 from validate.checks.multigpu._launch import Heard
 from validate.checks.multigpu.collectives import built, parsed
 from validate.claims import Claim, ClaimSet, Tier
-from validate.environment.ports import free_port
 from validate.evidence import Evidence, Outcome, Record
+from validate.harness.forked import free_port
 from validate.judge import judge
 from validate.judging import Status
 
@@ -330,7 +330,7 @@ def test_a_limit_counts_from_when_all_ranks_have_begun(
 
 def test_processes_that_ask_at_once_get_ports_of_their_own() -> None:
     """None of them listens yet when the next one asks; a port that somebody listens on is given to none."""
-    program = "from validate.environment.ports import free_port; print(free_port()); input()"
+    program = "from validate.harness.forked import free_port; print(free_port()); input()"
     asking = [
         subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         for _ in range(8)

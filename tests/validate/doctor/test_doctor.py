@@ -21,8 +21,20 @@ from tests.support.machines import gpu, machine, stack
 from tests.support.sources import SOURCES
 from validate.doctor import hardware, snippets
 from validate.doctor import main as doctor
-from validate.doctor.advice import advise, runs_on
-from validate.doctor.terms import GB, Advice, Disk, Framework, Goal, Gpu, Hardware, Level, Stack, Strategy
+from validate.doctor.advice import (
+    GB,
+    Advice,
+    Disk,
+    Framework,
+    Goal,
+    Gpu,
+    Hardware,
+    Level,
+    Stack,
+    Strategy,
+    advise,
+    runs_on,
+)
 from validate.environment import allocator
 
 

@@ -9,9 +9,8 @@ import pytest
 from tests.support import machines
 from tools import hints
 from tools.hints import HintRow
-from validate.doctor.advice import advise, runs_on
+from validate.doctor.advice import Advice, Framework, Goal, Stack, Strategy, advise, runs_on
 from validate.doctor.snippets import snippet
-from validate.doctor.terms import Advice, Framework, Goal, Stack, Strategy
 
 ROWS = hints.load()
 NO_SETTING: Mapping[str, str] = {

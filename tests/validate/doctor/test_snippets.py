@@ -15,9 +15,8 @@ import pytest
 import yaml
 
 from tests.support.machines import EXAMPLES, gpu, machine, machines, stack
-from validate.doctor.advice import advise
+from validate.doctor.advice import Framework, Goal, Hardware, Stack, Strategy, advise
 from validate.doctor.snippets import snippet
-from validate.doctor.terms import Framework, Goal, Hardware, Stack, Strategy
 
 GOALS = [
     Goal(billions=billions, framework=framework, strategy=strategy)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from validate.examples.adapters import axolotl
+from validate.examples import axolotl
 from validate.examples.run import Run
 from validate.examples.trained import stored_type
 

@@ -61,7 +61,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ArbitraryUidEvidence
             {
                 "uid": os.getuid(),
                 "known": _known(os.getuid()),
-                "root_is_writable": os.access("/", os.W_OK) and not _is_read_only("/"),
+                "root_is_writable": os.access("/", os.W_OK) and not bool(os.statvfs("/").f_flag & os.ST_RDONLY),
                 "interfaces": sorted(path.name for path in Path("/sys/class/net").glob("*")),
                 "steps": steps,
             },
@@ -74,10 +74,6 @@ def _known(uid: int) -> bool:
     except KeyError:
         return False
     return True
-
-
-def _is_read_only(path: str) -> bool:
-    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
 def _home() -> Step:

@@ -59,7 +59,17 @@ def compare(
 ) -> BytecodeEvidence:
     """All bytecode below these folders. That of a distribution whose digest is known is not compiled again."""
     paths = sorted({path for folder in folders for path in _bytecode(folder)})
-    owned = _by_distribution(distributions, paths)
+    # Distribution -> the bytecode of its sources, of those that it alone has.
+    owners: dict[str, list[str]] = {}
+    for one in distributions:
+        for entry in one.entries or ():
+            if entry.path.endswith(".py"):
+                owners.setdefault(entry.path, []).append(one.name)
+    owned: dict[str, list[str]] = {}
+    for path in paths:
+        names = owners.get(_source(path), [])
+        if len(names) == 1:
+            owned.setdefault(names[0], []).append(path)
     digests = {name: _digest(some) for name, some in owned.items()}
     right = {path for name, some in owned.items() if digests[name] in known.get(name, ()) for path in some}
     left = [path for path in paths if path not in right]
@@ -71,21 +81,6 @@ def compare(
         "wrong": dict(sorted(wrong.items())[:_MOST_LISTED]),
         "wrong_count": len(wrong),
     }
-
-
-def _by_distribution(distributions: Sequence[Distribution], paths: Sequence[str]) -> dict[str, list[str]]:
-    """Distribution -> the bytecode of its sources, of those that it alone has."""
-    owners: dict[str, list[str]] = {}
-    for one in distributions:
-        for entry in one.entries or ():
-            if entry.path.endswith(".py"):
-                owners.setdefault(entry.path, []).append(one.name)
-    found: dict[str, list[str]] = {}
-    for path in paths:
-        names = owners.get(_source(path), [])
-        if len(names) == 1:
-            found.setdefault(names[0], []).append(path)
-    return found
 
 
 def _digest(paths: Sequence[str]) -> str:

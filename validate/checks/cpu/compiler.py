@@ -130,7 +130,12 @@ def _triton_launcher(folder: Path) -> LauncherEvidence:
     os.environ["TRITON_CACHE_DIR"] = str(cache)
     evidence: LauncherEvidence = {"compiler": _find_compiler(), "stub_driver": not _has_driver()}
     if evidence["stub_driver"]:
-        source = Path(_triton_folder(), "backends", "nvidia", "driver.c").read_text(encoding="utf-8")
+        spec = importlib.util.find_spec("triton")
+        if spec is None or not spec.submodule_search_locations:
+            raise ImportError("triton is not installed")
+        source = Path(next(iter(spec.submodule_search_locations)), "backends", "nvidia", "driver.c").read_text(
+            encoding="utf-8"
+        )
         stub = attempt(lambda: _stand_in_for_driver(source, folder))
         if "error" in stub:
             return {**evidence, "error": stub["error"]}
@@ -194,13 +199,6 @@ def _has_driver() -> bool:
     except OSError:
         return False
     return True
-
-
-def _triton_folder() -> str:
-    spec = importlib.util.find_spec("triton")
-    if spec is None or not spec.submodule_search_locations:
-        raise ImportError("triton is not installed")
-    return next(iter(spec.submodule_search_locations))
 
 
 def _stand_in_for_driver(driver_source: str, folder: Path) -> Measured:

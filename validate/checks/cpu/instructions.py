@@ -112,7 +112,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence
         ]
     for claim in claims:
         expect = cast(InstructionsExpect, claim.expect)
-        many = [one for one in found if _vector(one) > _allowed(expect, one["code"])]
+        many = [one for one in found if _vector(one) > int(expect["most"]) + one["code"] // int(expect["per_bytes"])]
         yield (
             claim.subject,
             {
@@ -134,10 +134,6 @@ def _vector(found: VectorCode) -> int:
 
 def _with_owners(found: VectorCode, owners: list[str]) -> NotAsking:
     return {**found, "owners": owners}
-
-
-def _allowed(expect: InstructionsExpect, code: int) -> int:
-    return int(expect["most"]) + code // int(expect["per_bytes"])
 
 
 def _size(path: str) -> int:

@@ -8,14 +8,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from validate.checks._behaviour import BehaviourEvidence, judge
 from validate.claims import Claim
-from validate.environment.ports import free_port
-from validate.harness.forked import LOG_TAIL_CHARACTERS, attempt
+from validate.harness.forked import LOG_TAIL_CHARACTERS, asked, free_port
 
 _PATIENCE = 240.0
 _RANKS = 2
@@ -55,15 +54,14 @@ _CONTROL: Mapping[str, object] = {"load_in_8bit": True, "load_in_4bit": False}
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     """Yield the evidence of the subjects asked for: commands, configuration, AXOLOTL_NCCL_TIMEOUT."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", AXOLOTL_DO_NOT_TRACK="1", DO_NOT_TRACK="1")
-    asked = {claim.subject for claim in claims}
-    measures: Mapping[str, Callable[[], BehaviourEvidence]] = {
-        "axolotl commands": _commands,
-        "axolotl configuration": _configuration,
-        "AXOLOTL_NCCL_TIMEOUT": _nccl_timeout,
-    }
-    for subject, evidence in measures.items():
-        if subject in asked:
-            yield subject, attempt(evidence)
+    yield from asked(
+        claims,
+        {
+            "axolotl commands": _commands,
+            "axolotl configuration": _configuration,
+            "AXOLOTL_NCCL_TIMEOUT": _nccl_timeout,
+        },
+    )
 
 
 def _commands() -> BehaviourEvidence:

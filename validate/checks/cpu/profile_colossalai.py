@@ -5,29 +5,27 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from validate.checks._behaviour import BehaviourEvidence, judge
 from validate.claims import Claim
-from validate.environment.ports import free_port
 from validate.harness import adam
-from validate.harness.forked import attempt
+from validate.harness.forked import asked, attempt, free_port
 
 _RATE = 0.1
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     """Yield the evidence of the subjects asked for: colossalai launch, booster and hybrid-adam."""
-    asked = {claim.subject for claim in claims}
     launched = attempt(_launch)
-    measures: Mapping[str, Callable[[], BehaviourEvidence]] = {
-        "colossalai launch": lambda: launched,
-        "colossalai booster": lambda: launched if "error" in launched else _booster(),
-        "colossalai hybrid-adam": _hybrid_adam,
-    }
-    for subject, evidence in measures.items():
-        if subject in asked:
-            yield subject, attempt(evidence)
+    yield from asked(
+        claims,
+        {
+            "colossalai launch": lambda: launched,
+            "colossalai booster": lambda: launched if "error" in launched else _booster(),
+            "colossalai hybrid-adam": _hybrid_adam,
+        },
+    )
 
 
 def _launch() -> BehaviourEvidence:

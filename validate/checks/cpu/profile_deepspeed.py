@@ -7,13 +7,13 @@ import importlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from validate.checks._behaviour import BehaviourEvidence, judge
 from validate.claims import Claim
 from validate.harness import adam
-from validate.harness.forked import attempt, in_fork
+from validate.harness.forked import asked, in_fork
 
 _STAGES = (0, 1, 2, 3)
 _WORKERS = 2
@@ -21,15 +21,14 @@ _WORKERS = 2
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     """Yield the evidence of the subjects asked for: deepspeed cpu-adam and configuration, ray train."""
-    asked = {claim.subject for claim in claims}
-    measures: Mapping[str, Callable[[], BehaviourEvidence]] = {
-        "deepspeed cpu-adam": lambda: in_fork(_cpu_adam),  # before anything has imported DeepSpeed
-        "deepspeed configuration": _deepspeed,
-        "ray train": _ray,
-    }
-    for subject, evidence in measures.items():
-        if subject in asked:
-            yield subject, attempt(evidence)
+    yield from asked(
+        claims,
+        {
+            "deepspeed cpu-adam": lambda: in_fork(_cpu_adam),  # before anything has imported DeepSpeed
+            "deepspeed configuration": _deepspeed,
+            "ray train": _ray,
+        },
+    )
 
 
 def _cpu_adam() -> BehaviourEvidence:
@@ -49,18 +48,15 @@ def _deepspeed() -> BehaviourEvidence:
         config(_zero(max(_STAGES) + 1))
     except ValueError as error:
         refused = str(error)[:200]
+    # Whether `import deepspeed` can succeed beside a GPU, where it asks nvcc for its version unless told not to.
+    home = importlib.import_module("torch.utils.cpp_extension").CUDA_HOME
     return {
         "stages": stages,
         "zero3_init": bool(trainers(_zero(3)).is_zero3()),
         "control_refused": "stage" in refused,
-        "nvcc_there_or_ignored": _nvcc_there_or_ignored(),
+        "nvcc_there_or_ignored": bool(os.environ.get("DS_IGNORE_CUDA_DETECTION"))
+        or (bool(home) and Path(home, "bin", "nvcc").is_file()),
     }
-
-
-def _nvcc_there_or_ignored() -> bool:
-    """Whether `import deepspeed` can succeed beside a GPU, where it asks nvcc for its version unless told not to."""
-    home = importlib.import_module("torch.utils.cpp_extension").CUDA_HOME
-    return bool(os.environ.get("DS_IGNORE_CUDA_DETECTION")) or (bool(home) and Path(home, "bin", "nvcc").is_file())
 
 
 def _zero(stage: int) -> dict[str, object]:

@@ -65,13 +65,16 @@ def _worked(modules: Sequence[str]) -> ThreadsEvidence:
         # One product for the BLAS, one loop for OpenMP's own scheduler.
         torch.tanh(matrix @ matrix)
         busy = sum(ticks - before.get(thread, 0) >= _BUSY_TICKS for thread, ticks in _ticks().items())
+    # Files of OpenMP runtimes that this process has mapped.
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    paths = {fields[5] for line in maps.splitlines() if len(fields := line.split(maxsplit=5)) == 6}
     return {
         "cores": len(os.sched_getaffinity(0)),
         "torch_threads": torch.get_num_threads(),
         "busy_threads": busy,
         "environment": {name: text for name, text in os.environ.items() if name.startswith(("OMP_", "MKL_", "KMP_"))},
         "not_imported": errors,
-        "openmp": sorted(_openmp()),
+        "openmp": sorted({os.path.realpath(path) for path in paths if _OPENMP.match(Path(path).name)}),
     }
 
 
@@ -90,13 +93,6 @@ def _ticks() -> dict[str, int]:
             continue
         found[task.name] = int(fields[11]) + int(fields[12])
     return found
-
-
-def _openmp() -> set[str]:
-    """Files of OpenMP runtimes that this process has mapped."""
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    paths = {fields[5] for line in maps.splitlines() if len(fields := line.split(maxsplit=5)) == 6}
-    return {os.path.realpath(path) for path in paths if _OPENMP.match(Path(path).name)}
 
 
 def judge(_subject: str, expect: ThreadsExpect, evidence: ThreadsEvidence) -> Finding:

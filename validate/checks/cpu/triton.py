@@ -73,16 +73,13 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, TritonEvidence]]:
             expect = cast(TritonExpect, claim.expect)
             arch, bogus = expect["arch"], expect["bogus"]
             if bogus not in controls:
-                controls[bogus] = {"arch": bogus, **_briefly(in_fork(partial(_compiled, CONTROL_KERNEL, bogus)))}
+                evidence = in_fork(partial(_compiled, CONTROL_KERNEL, bogus))
+                # Without the log: the control's error is in the evidence of every arch, and its message is enough.
+                if "error" in evidence:
+                    evidence["error"].pop("log", None)
+                controls[bogus] = {"arch": bogus, **evidence}
             kernels = {name: in_fork(partial(_compiled, name, arch)) for name in expect["kernels"]}
             yield claim.subject, {**toolchain, "kernels": kernels, "control": controls[bogus]}
-
-
-def _briefly(evidence: CompiledKernel) -> CompiledKernel:
-    """Without the log: the control's error is in the evidence of every arch, and its message is enough."""
-    if "error" in evidence:
-        evidence["error"].pop("log", None)
-    return evidence
 
 
 def _toolchain() -> Toolchain:
@@ -115,7 +112,9 @@ def _compiled(kernel: str, arch: int) -> CompiledKernel:
     return {
         **cubin_facts(cubin),
         "entry": f".text._{kernel}".encode() in cubin,
-        "ptx_target": _ptx_target(built.asm["ptx"]),
+        "ptx_target": next(
+            (line.split()[1].rstrip(",") for line in built.asm["ptx"].splitlines() if line.startswith(".target")), ""
+        ),
         "compile_seconds": round(time.monotonic() - started, 3),
     }
 
@@ -130,10 +129,6 @@ def _source(kernel: str) -> Any:
         constexpr = dict.fromkeys(kernels.CONSTANTS, "constexpr")
         return source(function, {**signature, **constexpr}, constexprs=kernels.CONSTANTS)
     return source(function, dict(signature), constants=kernels.CONSTANTS)
-
-
-def _ptx_target(ptx: str) -> str:
-    return next((line.split()[1].rstrip(",") for line in ptx.splitlines() if line.startswith(".target")), "")
 
 
 EM_CUDA = 190

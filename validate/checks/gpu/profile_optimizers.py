@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from validate.checks._behaviour import BehaviourEvidence, judge
 from validate.claims import Claim
 from validate.harness import adam
-from validate.harness.forked import attempt
+from validate.harness.forked import asked
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     """Yield the evidence of the subjects asked for: colossalai fused-adam, deepspeed fused-adam."""
-    asked = {claim.subject for claim in claims}
-    measures: Mapping[str, Callable[[], BehaviourEvidence]] = {
-        "colossalai fused-adam": _colossalai,
-        "deepspeed fused-adam": _deepspeed,
-    }
-    for subject, evidence in measures.items():
-        if subject in asked:
-            yield subject, attempt(evidence)
+    yield from asked(
+        claims,
+        {
+            "colossalai fused-adam": _colossalai,
+            "deepspeed fused-adam": _deepspeed,
+        },
+    )
 
 
 def _colossalai() -> BehaviourEvidence:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from validate.checks._behaviour import BehaviourEvidence, judge
 from validate.checks.cpu.quantized_llama import SavedLlama
 from validate.claims import Claim
-from validate.harness.forked import attempt
+from validate.harness.forked import asked
 
 _BF16_FROM = (8, 0)
 
@@ -20,16 +20,15 @@ _BF16_FROM = (8, 0)
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     """Yield the evidence of the subjects asked for: unsloth import, unsloth 4-bit."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", UNSLOTH_DISABLE_STATISTICS="1")
-    asked = {claim.subject for claim in claims}
     # unsloth patches transformers and peft, so it is imported before them.
     unsloth = importlib.import_module("unsloth")
-    measures: Mapping[str, Callable[[], BehaviourEvidence]] = {
-        "unsloth import": lambda: _imported(unsloth),
-        "unsloth 4-bit": lambda: _loaded(unsloth),
-    }
-    for subject, evidence in measures.items():
-        if subject in asked:
-            yield subject, attempt(evidence)
+    yield from asked(
+        claims,
+        {
+            "unsloth import": lambda: _imported(unsloth),
+            "unsloth 4-bit": lambda: _loaded(unsloth),
+        },
+    )
 
 
 def _imported(unsloth: Any) -> BehaviourEvidence:
@@ -42,7 +41,13 @@ def _loaded(unsloth: Any) -> BehaviourEvidence:
     """Load the tiny Llama, with a tokenizer made for it, through FastLanguageModel."""
     with tempfile.TemporaryDirectory(prefix="unsloth-") as folder:
         llama = SavedLlama(Path(folder), device="cuda")
-        _save_tokenizer(llama)
+        tokenizers = importlib.import_module("tokenizers")
+        words = {f"w{number}": number for number in range(3, llama.shape.vocabulary)}
+        words = {"<unk>": 0, "<s>": 1, "</s>": 2, **words}
+        plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+        llama.transformers.PreTrainedTokenizerFast(
+            tokenizer_object=plain, unk_token="<unk>", bos_token="<s>", eos_token="</s>", pad_token="</s>"
+        ).save_pretrained(llama.folder)
         model, _ = unsloth.FastLanguageModel.from_pretrained(
             str(llama.folder), max_seq_length=llama.shape.positions, load_in_4bit=True
         )
@@ -52,16 +57,6 @@ def _loaded(unsloth: Any) -> BehaviourEvidence:
             "dtypes": sorted({str(weight.dtype) for weight in weights}),
             "quant_types": sorted({str(weight.quant_state.quant_type) for weight in weights}),
         }
-
-
-def _save_tokenizer(llama: SavedLlama) -> None:
-    tokenizers = importlib.import_module("tokenizers")
-    words = {f"w{number}": number for number in range(3, llama.shape.vocabulary)}
-    words = {"<unk>": 0, "<s>": 1, "</s>": 2, **words}
-    plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
-    llama.transformers.PreTrainedTokenizerFast(
-        tokenizer_object=plain, unk_token="<unk>", bos_token="<s>", eos_token="</s>", pad_token="</s>"
-    ).save_pretrained(llama.folder)
 
 
 CLAIMS = {"P2": judge}

@@ -23,8 +23,8 @@ from typing import cast
 from validate.checks.multigpu._ranks import Rank, RanksEvidence, RanksExpect
 from validate.claims import Claim
 from validate.environment import nvml
-from validate.environment.ports import free_port
 from validate.evidence import Exempt, NoEvidence
+from validate.harness.forked import free_port
 
 LIMIT_SECONDS = 480.0
 """Ranks start, and then are at work, for 5 to 30 s each: past this, one hangs. Beside load they are slow, not wrong."""

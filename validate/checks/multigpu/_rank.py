@@ -49,7 +49,17 @@ def main(place: Path, limit: float, patience: float) -> int:
         for claim in claims:
             write({"begun": claim.subject})
             write({"subject": claim.subject, "evidence": plain(_attempt(module, worker, claim, rank))})
-            _wait(place, claim.subject, ranks, rank, patience)
+            subject = claim.subject
+            # By files, as collectives may be what is broken. Raises SystemExit where another rank stays away.
+            until = time.monotonic() + patience
+            missing = set(range(ranks))
+            while missing:
+                missing = {one for one in missing if subject not in _launch.listen(place / f"rank{one}").measured}
+                if missing and time.monotonic() > until:
+                    names = ", ".join(map(str, sorted(missing)))
+                    sys.stderr.write(f"rank {rank}: rank {names} did not come out of {subject} in {patience:g} s\n")
+                    raise SystemExit(1)
+                time.sleep(_POLL_SECONDS if missing else 0)
         worker.leave()
         write({"closing": True})
     if worker.device.type == "cpu":
@@ -81,19 +91,6 @@ def _attempt(module: Any, worker: Worker, claim: Claim, rank: int) -> Rank | Mea
         traceback.print_exc()
         sys.stderr.write(f"rank {rank}: {claim.subject}: {_line(error)}\n")
         return {"error": described(error)}
-
-
-def _wait(place: Path, subject: str, ranks: int, rank: int, patience: float) -> None:
-    """By files, as collectives may be what is broken. Raises SystemExit where another rank stays away."""
-    until = time.monotonic() + patience
-    missing = set(range(ranks))
-    while missing:
-        missing = {one for one in missing if subject not in _launch.listen(place / f"rank{one}").measured}
-        if missing and time.monotonic() > until:
-            names = ", ".join(map(str, sorted(missing)))
-            sys.stderr.write(f"rank {rank}: rank {names} did not come out of {subject} in {patience:g} s\n")
-            raise SystemExit(1)
-        time.sleep(_POLL_SECONDS if missing else 0)
 
 
 def _line(error: BaseException) -> str:

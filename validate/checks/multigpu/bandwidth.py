@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TypedDict, cast
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import Rank, RanksEvidence, RanksExpect, of_ranks
+from validate.checks.multigpu._ranks import Rank, RanksExpect, of_ranks
 from validate.checks.multigpu._worker import Worker
 from validate.claims import Claim
-from validate.evidence import Measured, NoEvidence
+from validate.evidence import Measured
 from validate.judging import Finding, Status, is_between, passed, unproven
 
 ALONE = True
@@ -44,9 +45,7 @@ class BandwidthEvidence(Measured):
 _BYTES = {"cuda": 256 << 20, "cpu": 4 << 20}
 _WARM, _TIMES = 5, 20
 
-
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
-    yield from _launch.measure(__name__, claims)
+measure = partial(_launch.measure, __name__)
 
 
 def rank(worker: Worker, _claim: Claim) -> BandwidthResult:

@@ -10,15 +10,16 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import Rank, RanksEvidence, RanksExpect, of_ranks
+from validate.checks.multigpu._ranks import Rank, RanksExpect, of_ranks
 from validate.checks.multigpu._worker import Worker
 from validate.claims import Claim
 from validate.environment import installed, user_environment
-from validate.evidence import Measured, NoEvidence
+from validate.evidence import Measured
 from validate.judging import Finding, listed
 
 
@@ -143,9 +144,7 @@ _VERSION = re.compile(rb"NCCL version (\d+(?:\.\d+)+)\+cuda(\d+\.\d+)")
 _LINES_SHOWN = 12
 _Result: TypeAlias = "CollectivesResult | NcclSettingsResult | NcclResult | TransportResult"
 
-
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
-    yield from _launch.measure(__name__, claims)
+measure = partial(_launch.measure, __name__)
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -395,18 +394,16 @@ def _library_problems(expect: NcclExpect, rank: NcclRank) -> Iterator[str]:
             names = listed([f"{owner['name']} {owner['version']}" for owner in owners]) or "no distribution"
             yield f"{one['path']} belongs to {names}"
         for owner in owners:
-            if owner["version"].split("+")[0] != one["running"] and one["running"] != _three(owner["version"]):
+            # 2.27.5.1 is 2.27.5 to NCCL.
+            if owner["version"].split("+")[0] != one["running"] and one["running"] != ".".join(
+                owner["version"].split(".")[:3]
+            ):
                 yield f"NCCL {one['running']} runs, {owner['name']} is {owner['version']}"
             if owner["as_recorded"] is not True:
                 yield f"{one['path']} is not the file that {owner['name']} {owner['version']} brought"
         made_for = one["built"].get("cuda", "")
         if made_for and made_for.split(".")[0] != str(expect["cuda"]).split(".")[0]:
             yield f"NCCL {one['running']} is made for CUDA {made_for}, torch for {expect['cuda']}"
-
-
-def _three(version: str) -> str:
-    """2.27.5.1 is 2.27.5 to NCCL."""
-    return ".".join(version.split(".")[:3])
 
 
 def _library_summary(_expect: NcclExpect, ranks: Sequence[NcclRank]) -> str:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import ComparisonsResult, RanksEvidence, judge
+from validate.checks.multigpu._ranks import ComparisonsResult, judge
 from validate.checks.multigpu._worker import Worker, compared, error, gradients, loss_of
 from validate.checks.multigpu.fsdp import fully_shard, held, mean_gradients
 from validate.claims import Claim
-from validate.evidence import NoEvidence
 
-
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
-    yield from _launch.measure(__name__, claims)
+measure = partial(_launch.measure, __name__)
 
 
 def rank(worker: Worker, _claim: Claim) -> ComparisonsResult:

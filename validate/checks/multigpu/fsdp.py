@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import ComparisonsResult, RanksEvidence, judge
+from validate.checks.multigpu._ranks import ComparisonsResult, judge
 from validate.checks.multigpu._worker import SEED, WIDTH, Worker, compared, gradients, loss_of, trained, weights, whole
 from validate.claims import Claim
-from validate.evidence import NoEvidence
 
 _STEPS = 3
 _RATE = 1e-2
 _LORA = 8
 
-
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
-    yield from _launch.measure(__name__, claims)
+measure = partial(_launch.measure, __name__)
 
 
 def rank(worker: Worker, claim: Claim) -> ComparisonsResult:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import ComparisonsResult, RanksEvidence, judge
+from validate.checks.multigpu._ranks import ComparisonsResult, judge
 from validate.checks.multigpu._worker import SEED, WIDTH, Worker, compared, gradients, loss_of
 from validate.checks.multigpu.fsdp import fully_shard, train_beside_one
 from validate.claims import Claim
-from validate.evidence import NoEvidence
 
 _HEADS, _LENGTH = 2, 128
 
-
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
-    yield from _launch.measure(__name__, claims)
+measure = partial(_launch.measure, __name__)
 
 
 def rank(worker: Worker, claim: Claim) -> ComparisonsResult:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import ComparisonsExpect, ComparisonsResult, RanksEvidence, judge
+from validate.checks.multigpu._ranks import ComparisonsExpect, ComparisonsResult, judge
 from validate.checks.multigpu._worker import BATCH, Worker, compared, loss_of, trained, weights
 from validate.claims import Claim
-from validate.evidence import NoEvidence
 
 _STEPS, _RATE = 3, 1e-2
 
-
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
-    yield from _launch.measure(__name__, claims)
+measure = partial(_launch.measure, __name__)
 
 
 def environment(_folder: Path) -> dict[str, str]:

@@ -305,10 +305,17 @@ def judge(subject: str, expect: DeviceCodeExpect, evidence: DeviceCodeEvidence) 
     for path, facts in read.items():
         for arch, how in expect["archs"].items():
             wrong = list(_arch_faults(path, facts, arch, how))
-            gap = _known_gap(expect, path, arch)
+            # Why upstream's own build lacks this arch in this file; empty where it has no such excuse.
+            rows = expect["known_gaps"]
+            gap = next(
+                (row["reason"] for row in rows if int(arch) in row["archs"] and matches(path, [row["file"]])), ""
+            )
             faults += [] if gap else wrong
             warnings += [f"WARNING: no sm_{arch} in {PurePosixPath(path).name} ({gap})"] if gap and wrong else []
-    return conclude(faults, "; ".join([_device_summary(expect, read), *warnings]))
+    archs = ", ".join(f"sm_{arch}{' (PTX)' if how == 'jit' else ''}" for arch, how in expect["archs"].items())
+    kernels = sum(facts.get("kernels", 0) for facts in read.values())
+    what = f"{kernels} kernels in {len(read)} files" if kernels else f"{len(read)} libraries"
+    return conclude(faults, "; ".join([(f"{what} serve {archs}"), *warnings]))
 
 
 def _judge_pruned(expect: PrunedCodeExpect, found: Mapping[str, CodeOfFile]) -> Finding:
@@ -364,19 +371,6 @@ def _arch_faults(path: str, facts: CodeOfFile, arch: str, how: str) -> Iterator[
 
 def _readable(served: Served, state: str) -> str:
     return listed(list(dict.fromkeys(readable(name) for name in served["named"][state])), limit=2)
-
-
-def _known_gap(expect: _WholeExpect, path: str, arch: str) -> str:
-    """Why upstream's own build lacks this arch in this file; empty where it has no such excuse."""
-    rows = expect["known_gaps"]
-    return next((row["reason"] for row in rows if int(arch) in row["archs"] and matches(path, [row["file"]])), "")
-
-
-def _device_summary(expect: _WholeExpect, read: Mapping[str, CodeOfFile]) -> str:
-    archs = ", ".join(f"sm_{arch}{' (PTX)' if how == 'jit' else ''}" for arch, how in expect["archs"].items())
-    kernels = sum(facts.get("kernels", 0) for facts in read.values())
-    what = f"{kernels} kernels in {len(read)} files" if kernels else f"{len(read)} libraries"
-    return f"{what} serve {archs}"
 
 
 CLAIMS = {"S5": judge}

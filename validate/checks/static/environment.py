@@ -92,28 +92,28 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, EnvironmentEvidence]
         expect = cast(EnvironmentExpect, claim.expect)
         denied, required = expect["denied"], expect["required"]
         start = user_environment.start(given)
+        before = given.environ
+        after = start.environ
+        # Variables that starting Python changes: only start-up code does that.
+        names = (set(before) ^ set(after)) | {name for name in set(before) & set(after) if before[name] != after[name]}
         yield (
             claim.subject,
             {
                 "required": {name: given.environ.get(name) for name in required},
-                "denied": _matching(given.environ, denied),
+                "denied": {
+                    name: value[:_LONGEST_VALUE]
+                    for name, value in sorted(given.environ.items())
+                    if any(fnmatch.fnmatchcase(name, pattern) for pattern in denied)
+                },
                 "in_files": list(_in_shell_files(given, denied)),
                 "settings_files": dict(_settings_files(given)),
                 "start": {
                     "flags": dict(start.flags),
-                    "changes": _changes(given.environ, start.environ),
+                    "changes": {name: after.get(name, "")[:_LONGEST_VALUE] for name in sorted(names - _SET_BY_PYTHON)},
                     "code": list(_start_code(start, given)),
                 },
             },
         )
-
-
-def _matching(environ: Mapping[str, str], patterns: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value[:_LONGEST_VALUE]
-        for name, value in sorted(environ.items())
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-    }
 
 
 def _expand(pattern: str, given: UserEnvironment) -> list[Path]:
@@ -146,12 +146,6 @@ def _lines(file: Path) -> list[str]:
         return file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-
-
-def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    """Variables that starting Python changes: only start-up code does that."""
-    names = (set(before) ^ set(after)) | {name for name in set(before) & set(after) if before[name] != after[name]}
-    return {name: after.get(name, "")[:_LONGEST_VALUE] for name in sorted(names - _SET_BY_PYTHON)}
 
 
 def _start_code(start: user_environment.Start, given: UserEnvironment) -> Iterator[StartCode]:

@@ -83,7 +83,13 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FilesEvidence]]:
 
 
 def _compare(everything: Sequence[Distribution]) -> FilesEvidence:
-    expected = _expected(everything)
+    # Path to the hash each owner recorded. Files recorded without a hash (RECORD itself) only count as owned, and so
+    # does bytecode: a few wheels ship and record some, and installers that compile replace it.
+    expected: dict[str, dict[str, str]] = {}
+    for distribution in everything:
+        for entry in distribution.entries or ():
+            if entry.sha256 and "/__pycache__/" not in entry.path:
+                expected.setdefault(entry.path, {})[f"{distribution.name} {distribution.version}"] = entry.sha256
     measured, read_bytes = _hash_all(list(expected))
     wrong: list[WrongFile] = [
         {"path": path, "owners": dict.fromkeys(sorted(names), "altered" if measured[path] else "missing")}
@@ -113,18 +119,6 @@ def _compare(everything: Sequence[Distribution]) -> FilesEvidence:
             if distribution.entries is None
         ],
     }
-
-
-def _expected(everything: Sequence[Distribution]) -> dict[str, dict[str, str]]:
-    """Path to the hash each owner recorded. Files recorded without a hash (RECORD itself) only count as owned, and so
-    does bytecode: a few wheels ship and record some, and installers that compile replace it.
-    """
-    table: dict[str, dict[str, str]] = {}
-    for distribution in everything:
-        for entry in distribution.entries or ():
-            if entry.sha256 and "/__pycache__/" not in entry.path:
-                table.setdefault(entry.path, {})[f"{distribution.name} {distribution.version}"] = entry.sha256
-    return table
 
 
 def _mismatches(

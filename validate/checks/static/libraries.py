@@ -150,7 +150,13 @@ def _environment(
     missing_at_start = interpreter_alone.load(os.path.realpath(python))
     with_torch = interpreter_alone.copy()
     missing_at_start += import_torch(with_torch, locations, found)
-    holders = _holders(found)
+    # (distribution, library name) to the file that bears that name.
+    holders: dict[tuple[str, str], str] = {}
+    for library in found:
+        for owner in library.owners:
+            holders.setdefault((owner, Path(library.path).name), library.path)
+            if library.elf.soname:
+                holders.setdefault((owner, library.elf.soname), library.path)
     linked = [_link(library, with_torch, stems, holders, alone=interpreter_alone) for library in found]
     return {
         "files": len(found),
@@ -171,17 +177,6 @@ def _environment(
             }
         ),
     }
-
-
-def _holders(found: Sequence[Found]) -> dict[tuple[str, str], str]:
-    """(distribution, library name) to the file that bears that name."""
-    table: dict[tuple[str, str], str] = {}
-    for library in found:
-        for owner in library.owners:
-            table.setdefault((owner, Path(library.path).name), library.path)
-            if library.elf.soname:
-                table.setdefault((owner, library.elf.soname), library.path)
-    return table
 
 
 def _link(

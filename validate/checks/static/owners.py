@@ -285,7 +285,17 @@ def _of_venv(
 ) -> tuple[set[str], list[AlteredFile]]:
     """What `python3 -m venv` writes, made again of the system's own templates (venv, `install_scripts`)."""
     ours, wrong = set[str](), list[AlteredFile]()
-    for path, content in _filled(environment, version).items():
+    # Path -> content of the scripts that activate an environment, made of the templates of this Python.
+    name = Path(environment).name
+    made = SimpleNamespace(
+        env_dir=environment, env_name=name, prompt=f"({name}) ", bin_name="bin", env_exe=f"{environment}/bin/python3"
+    )
+    filled = {}
+    for template in sorted(Path(f"/usr/lib/python{version}/venv/scripts").glob("*/*")):
+        made.script_path = str(template)
+        text = template.read_bytes().decode()
+        filled[f"{environment}/bin/{template.name}"] = venv.EnvBuilder().replace_variables(text, made).encode()
+    for path, content in filled.items():
         if path in places:
             ours.add(path)
             wrong += [{"path": path, "owner": "venv"}] if _content(path) != content else []
@@ -300,20 +310,6 @@ def _of_venv(
         lines = _content(settings).splitlines()
         wrong += [] if all(line in lines for line in _VENV_SETTINGS) else [{"path": settings, "owner": "venv"}]
     return ours, wrong
-
-
-def _filled(environment: str, version: str) -> dict[str, bytes]:
-    """Path -> content of the scripts that activate an environment, made of the templates of this Python."""
-    name = Path(environment).name
-    made = SimpleNamespace(
-        env_dir=environment, env_name=name, prompt=f"({name}) ", bin_name="bin", env_exe=f"{environment}/bin/python3"
-    )
-    filled = {}
-    for template in sorted(Path(f"/usr/lib/python{version}/venv/scripts").glob("*/*")):
-        made.script_path = str(template)
-        text = template.read_bytes().decode()
-        filled[f"{environment}/bin/{template.name}"] = venv.EnvBuilder().replace_variables(text, made).encode()
-    return filled
 
 
 def _content(path: str) -> bytes:

@@ -100,7 +100,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LockEvidence | PinEv
     owners = installed.owners(everything)
     for claim in claims:
         if claim.subject == LOCK:
-            yield LOCK, _everything(everything)
+            versions: dict[str, list[str]] = {}
+            for distribution in everything:
+                versions.setdefault(distribution.name, []).append(distribution.version)
+            yield LOCK, {"installed": versions}
         else:
             yield claim.subject, {**_pin(claim, everything, owners, start), "machine": given.machine}
 
@@ -108,13 +111,6 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LockEvidence | PinEv
 def _modules(claim: Claim) -> Sequence[str]:
     """The top-level modules that a claim asks for; the claim about the lock asks for none."""
     return cast(PinExpect, claim.expect).get("modules", ())
-
-
-def _everything(everything: Sequence[Distribution]) -> LockEvidence:
-    versions: dict[str, list[str]] = {}
-    for distribution in everything:
-        versions.setdefault(distribution.name, []).append(distribution.version)
-    return {"installed": versions}
 
 
 def _pin(
@@ -158,18 +154,14 @@ def _module(
     if origin in (None, "namespace"):
         return {"file": None, "namespace": found["locations"], "owners": [], "providers": providers}
     file = os.path.join(os.path.realpath(os.path.dirname(origin)), os.path.basename(origin))  # noqa: PTH118 PTH119 PTH120
+    # The entry of sys.path that supplied a file: the longest that it lies under.
+    under = [entry for entry in start.path if entry and origin.startswith(entry.rstrip("/") + "/")]
     return {
         "file": file,
-        "through": _path_entry(origin, start.path),
+        "through": max(under, key=len, default="the working directory"),
         "owners": sorted({owner.name for owner in owners.get(file, ())}),
         "providers": providers,
     }
-
-
-def _path_entry(origin: str, path: Sequence[str]) -> str:
-    """The entry of sys.path that supplied a file: the longest that it lies under."""
-    under = [entry for entry in path if entry and origin.startswith(entry.rstrip("/") + "/")]
-    return max(under, key=len, default="the working directory")
 
 
 def _glibc() -> str:

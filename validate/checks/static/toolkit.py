@@ -75,6 +75,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
     for claim in claims:
         expect = cast(ToolkitExpect, claim.expect)
         home = Path(expect["home"])
+        found = {name: shutil.which(name, path=given.environ.get("PATH", "")) for name in ("nvcc", "ptxas")}
         yield (
             claim.subject,
             {
@@ -83,7 +84,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
                 "parts": {part: _PARTS[part](home) for part in expect["parts"]},
                 "variables": {name: given.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")},
                 "default_link": _link(home.parent / "cuda"),
-                "programs_on_path": _programs(given),
+                "programs_on_path": {name: os.path.realpath(path) if path else None for name, path in found.items()},
                 "torch": torch_version(of_torch),
                 "loader_folders": _loader_folders(given),
                 "driver_libraries": _driver_libraries(given),
@@ -185,11 +186,6 @@ def _link(path: Path) -> str | None:
     return os.path.realpath(path) if os.path.lexists(path) else None
 
 
-def _programs(given: UserEnvironment) -> dict[str, str | None]:
-    found = {name: shutil.which(name, path=given.environ.get("PATH", "")) for name in ("nvcc", "ptxas")}
-    return {name: os.path.realpath(path) if path else None for name, path in found.items()}
-
-
 def _loader_folders(given: UserEnvironment) -> list[LoaderFolder]:
     """Every folder that the environment or the system adds to the loader's path, and what says so."""
     search = SearchPath.of(given.environ, given.directory, machines.named(given.machine))
@@ -218,7 +214,8 @@ def _configured(file: str, depth: int = 0) -> Iterator[tuple[str, str]]:
 
 def _driver_libraries(given: UserEnvironment) -> list[DriverLibrary]:
     """Files of the host's driver on the loader's path that lie in the image itself, not mounted into the container."""
-    mounted = _mounts()
+    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    mounted = frozenset(line.split()[4] for line in lines)
     search = SearchPath.of(given.environ, given.directory, machines.named(given.machine))
     found = {path for name in _DRIVER for path in search.everywhere(name) if Path(path).exists()}
     return [
@@ -226,11 +223,6 @@ def _driver_libraries(given: UserEnvironment) -> list[DriverLibrary]:
         for path in sorted(found)
         if not any(point in (path, os.path.realpath(path)) for point in mounted)
     ]
-
-
-def _mounts() -> frozenset[str]:
-    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    return frozenset(line.split()[4] for line in lines)
 
 
 def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Finding:

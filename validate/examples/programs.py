@@ -1,9 +1,10 @@
-"""The programs of examples/: each has the configuration, the rows and the result.json that are read here."""
+"""What the programs of examples/ leave (their configuration, rows and result.json), in neutral terms."""
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,18 +22,31 @@ from validate.examples.trained import (
     seeded_order,
     shape_of,
     tensors,
+    twice_rounded,
 )
 
 _AT_ONCE = 8
 """Rows that the Trainer evaluates at once; held-out rows are a multiple, so that its mean is the batches' mean."""
 
 
-def read(run: Run) -> Trained:
+def read_program(run: Run) -> Trained:
     """Of a program with transformers: full training; adapters over 4-bit weights where it configures `lora`."""
     if "lora" not in run.config:
         return fully_trained(run, reloaded(run))
     start = nf4_rounded(tensors(run.model), shape_of(run.model))
-    return adapters_trained(run, start, _adapters(run, run.config["lora"]), _adapters_reloaded(run))
+    adapters = _adapters(run, run.config["lora"])
+    # The adapter over the same 4-bit weights.
+    torch, transformers, peft = (importlib.import_module(name) for name in ("torch", "transformers", "peft"))
+    four_bit = transformers.BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32
+    )
+    base = transformers.AutoModelForCausalLM.from_pretrained(
+        run.model, quantization_config=four_bit, device_map={"": run.device}, torch_dtype="auto"
+    )
+    model = peft.PeftModel.from_pretrained(base, run.folder / run.result()["saved"])
+    # In training, bitsandbytes dequantises on a CPU too; in inference it may repack and multiply in bfloat16.
+    model.train()
+    return adapters_trained(run, start, adapters, lambda tokens: model(tokens.to(run.device)).logits)
 
 
 def fully_trained(run: Run, reload: Callable[[Any], Any]) -> Trained:
@@ -111,16 +125,47 @@ def reloaded(run: Run) -> Callable[[Any], Any]:
     return lambda tokens: model(tokens.to(run.device)).logits
 
 
-def _adapters_reloaded(run: Run) -> Callable[[Any], Any]:
-    """The adapter over the same 4-bit weights."""
-    torch, transformers, peft = (importlib.import_module(name) for name in ("torch", "transformers", "peft"))
-    four_bit = transformers.BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32
+def read_booster(run: Run) -> Trained:
+    """As of every program, but for what the Booster does in its own way."""
+    settings, rows = run.config["training"], rows_of(run)
+    size, steps = int(settings["per_device_train_batch_size"]), int(settings["max_steps"])
+    return replace(
+        fully_trained(run, reloaded(run)),
+        batches=in_batches(rows, range(len(rows)), size, steps),
+        optimiser=Optimiser(rate=float(settings["learning_rate"]), clip=0.0),
+        all_labels=False,
+        facts={"shards": len(list((run.folder / run.result()["saved"]).glob("*.safetensors")))},
     )
-    base = transformers.AutoModelForCausalLM.from_pretrained(
-        run.model, quantization_config=four_bit, device_map={"": run.device}, torch_dtype="auto"
-    )
-    model = peft.PeftModel.from_pretrained(base, run.folder / run.result()["saved"])
-    # In training, bitsandbytes dequantises on a CPU too; in inference it may repack and multiply in bfloat16.
-    model.train()
-    return lambda tokens: model(tokens.to(run.device)).logits
+
+
+_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def read_unsloth(run: Run) -> Trained:
+    """As of every program with adapters. unsloth stores weights in bfloat16, then in 4 bits."""
+    os.environ.update(UNSLOTH_RETURN_LOGITS="1", UNSLOTH_DISABLE_STATISTICS="1", HF_HUB_OFFLINE="1")
+    # Its adapter names the model by a path relative to where it was trained, and unsloth writes its cache there.
+    os.chdir(run.folder)
+    # unsloth patches transformers and peft, so it is imported before them.
+    language = importlib.import_module("unsloth").FastLanguageModel
+    torch = importlib.import_module("torch")
+    stored = {name: tensor.to(torch.bfloat16).float() for name, tensor in tensors(run.model).items()}
+    start = twice_rounded(stored, shape_of(run.model), run.device, torch.bfloat16)
+    found = adapters_trained(run, start, _unsloth_adapters(run, language), _unsloth_reloaded(run, language))
+    # It divides a loss by the labels that are predicted, where the Trainer divides by all.
+    return replace(found, all_labels=False)
+
+
+def _unsloth_adapters(run: Run, language: Any) -> Adapters:
+    """unsloth seeds the generator itself before A is drawn."""
+    lora, seed = run.config["lora"], int(run.config["training"]["seed"])
+    model, _ = language.from_pretrained(str(run.model), max_seq_length=run.config["length"], load_in_4bit=True)
+    tuned = language.get_peft_model(model, target_modules=list(_TARGETS), random_state=seed, **lora)
+    return Adapters(scale=lora["lora_alpha"] / lora["r"], start=drawn(tuned))
+
+
+def _unsloth_reloaded(run: Run, language: Any) -> Callable[[Any], Any]:
+    saved = str(run.folder / run.result()["saved"])
+    model, _ = language.from_pretrained(saved, max_seq_length=run.config["length"], load_in_4bit=True)
+    language.for_inference(model)
+    return lambda tokens: model(input_ids=tokens.to(run.device)).logits

@@ -28,7 +28,7 @@ from validate.examples.trained import (
 _IGNORED = -100
 
 
-def read(run: Run) -> Trained:
+def read_axolotl(run: Run) -> Trained:
     """Of a configuration with `adapter`, or of full training; with `rl: dpo`, of preferences."""
     config, out = run.config, run.folder / run.config["output_dir"]
     weights, precision = tensors(run.model), _precision(run)
@@ -37,7 +37,7 @@ def read(run: Run) -> Trained:
     adapter, ranks = config.get("adapter"), _ranks(run)
     merged = out / "merged"
     return Trained(
-        losses=_losses(out),
+        losses=[float(entry["loss"]) for entry in _state(out)["log_history"] if "loss" in entry],
         shape=shape_of(run.model),
         start=start,
         read_over=read_over,
@@ -101,10 +101,6 @@ def _state(folder: Path) -> Mapping[str, Any]:
     last = max(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
     state: Mapping[str, Any] = json.loads((last / "trainer_state.json").read_text())
     return state
-
-
-def _losses(folder: Path) -> list[float]:
-    return [float(entry["loss"]) for entry in _state(folder)["log_history"] if "loss" in entry]
 
 
 def _adapters(folder: Path, config: Mapping[str, Any]) -> Adapters:

@@ -1,1 +1,0 @@
-"""What each framework's examples leave, in neutral terms: `read(run) -> Trained`."""
