@@ -1,6 +1,6 @@
 """The multigpu tier's own probes in a real image, over gloo on two ranks of the CPU: they measure, and a rank that
 dies, hangs or leaves is never green. What only GPUs can show is in results/:
-tests/validate/checks/test_multigpu_replay.py."""
+tests/validate/checks/test_replay.py."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

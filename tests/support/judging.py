@@ -5,7 +5,7 @@ from typing import Any
 
 from validate import checks
 from validate.claims import Claim
-from validate.judging import Finding
+from validate.judging import Finding, Status
 
 
 def judge_claim(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
@@ -14,3 +14,9 @@ def judge_claim(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
     if judge is None:
         raise TypeError(f"{claim.probe} has no judge of {claim.id} {claim.subject}")
     return judge(claim.subject, claim.expect, evidence)
+
+
+def fails(finding: Finding, *told: str) -> None:
+    """It is a FAIL whose reason says each of these."""
+    assert finding.status is Status.FAIL, finding.reason
+    assert not [words for words in told if words not in finding.reason], finding.reason

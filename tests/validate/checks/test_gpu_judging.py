@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support import recorded
-from tests.support.judging import judge_claim
+from tests.support.judging import fails, judge_claim
 from validate.claims import Claim
 from validate.judging import Finding, Status
 
@@ -145,9 +145,7 @@ KERNEL_FAULTS: dict[str, tuple[str, Callable[[Facts], object], str]] = {
 def test_one_fault_fails_and_is_named(name: str) -> None:
     subject, spoil, told = KERNEL_FAULTS[name]
     assert judged(subject).status is Status.PASS
-    finding = judged(subject, spoil)
-    assert finding.status is Status.FAIL
-    assert told in finding.reason
+    fails(judged(subject, spoil), told)
 
 
 def test_without_a_profiler_right_numbers_prove_nothing() -> None:
@@ -191,15 +189,13 @@ def test_where_the_host_knows_no_capability_the_gpus_word_decides_about_a_case()
         evidence["cases"] = {name: {"gated": "5.2 is below 6.0", "dtype": "float16"} for name in evidence["cases"]}
 
     assert judged(CUTLASS, gate_all, capability=None) == (Status.NOT_APPLICABLE, "5.2 is below 6.0, 5.2 is below 6.0")
-    finding = judged(CUTLASS, gate_bfloat16, capability=[7, 5])
-    assert finding.status is Status.FAIL and f"{BFLOAT16}: the GPU says 7.5 is below 8.0" in finding.reason
+    fails(judged(CUTLASS, gate_bfloat16, capability=[7, 5]), f"{BFLOAT16}: the GPU says 7.5 is below 8.0")
 
 
 def test_of_gpus_that_differ_any_may_have_run_it() -> None:
     ran = lambda e: e["device"].update(capability=[8, 9])  # noqa: E731
     assert judged(DENSE, ran, capability=[8, 6], capabilities=[[8, 6], [8, 9]]).status is Status.PASS
-    finding = judged(DENSE, capability=[8, 6], capabilities=[[8, 6], [8, 9]])
-    assert finding.status is Status.FAIL and "capability 9.0, the host has 8.6, 8.9" in finding.reason
+    fails(judged(DENSE, capability=[8, 6], capabilities=[[8, 6], [8, 9]]), "capability 9.0, the host has 8.6, 8.9")
 
 
 @pytest.mark.parametrize(
@@ -247,9 +243,7 @@ DEVICE_FAULTS: dict[str, tuple[Callable[[Facts], object], str]] = {
 @pytest.mark.parametrize("name", DEVICE_FAULTS)
 def test_the_device_is_the_hosts(name: str) -> None:
     spoil, told = DEVICE_FAULTS[name]
-    finding = judged("device", spoil)
-    assert finding.status is Status.FAIL
-    assert told in finding.reason
+    fails(judged("device", spoil), told)
 
 
 def as_slice(name: str) -> Callable[[Facts], object]:
@@ -262,8 +256,10 @@ def test_a_mig_slice_is_its_gpus() -> None:
         "gpus": [{"name": "NVIDIA H100 80GB HBM3", "capability": [9, 0], "memory": 1, "nvlinks": 0}] * 2,
     }
     assert judged("device", as_slice("NVIDIA H100 80GB HBM3 MIG 1g.10gb"), inventory=two).status is Status.PASS
-    finding = judged("device", as_slice("NVIDIA A100-SXM4-40GB MIG 1g.5gb"), inventory=two)
-    assert finding.status is Status.FAIL and "is a slice of no GPU of the host" in finding.reason
+    fails(
+        judged("device", as_slice("NVIDIA A100-SXM4-40GB MIG 1g.5gb"), inventory=two),
+        "is a slice of no GPU of the host",
+    )
 
 
 def test_without_an_inventory_libcuda_and_torch_must_agree() -> None:
@@ -272,9 +268,10 @@ def test_without_an_inventory_libcuda_and_torch_must_agree() -> None:
 
 
 def test_another_cudnn_than_torchs_fails() -> None:
-    finding = judged("cudnn", lambda e: e.update(running=[9, 10, 2]))
-    assert finding.status is Status.FAIL
-    assert "torch was compiled for cuDNN 9.19.0, cuDNN 9.10.2 runs" in finding.reason
+    fails(
+        judged("cudnn", lambda e: e.update(running=[9, 10, 2])),
+        "torch was compiled for cuDNN 9.19.0, cuDNN 9.10.2 runs",
+    )
 
 
 @pytest.mark.parametrize(
@@ -328,6 +325,4 @@ LLAMA_FAULTS: dict[str, tuple[str, Callable[[Facts], object], str]] = {
 def test_a_llama_that_does_not_train_fails(name: str) -> None:
     subject, spoil, told = LLAMA_FAULTS[name]
     assert judged(subject).status is Status.PASS
-    finding = judged(subject, spoil)
-    assert finding.status is Status.FAIL
-    assert told in finding.reason
+    fails(judged(subject, spoil), told)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support import recorded
-from tests.support.judging import judge_claim
+from tests.support.judging import fails, judge_claim
 from validate.claims import Claim
 from validate.judging import Finding, Status
 from validate.kernels import expected_path, table
@@ -144,9 +144,7 @@ FALLBACKS: dict[str, tuple[str, list[str], str]] = {
 @pytest.mark.parametrize("name", FALLBACKS)
 def test_a_fallback_fails_though_its_results_are_right(name: str) -> None:
     subject, names, told = FALLBACKS[name]
-    finding = judged(subject, in_every_case(subject, names))
-    assert finding.status is Status.FAIL
-    assert told in finding.reason
+    fails(judged(subject, in_every_case(subject, names)), told)
 
 
 def test_a_fallback_of_one_case_is_not_hidden_by_the_others() -> None:
@@ -156,9 +154,9 @@ def test_a_fallback_of_one_case_is_not_hidden_by_the_others() -> None:
 
 def test_a_backward_that_nothing_ran_fails() -> None:
     forward = [name for name in healthy("sdpa-flash")["float16 causal"] if "flash_fwd" in name]
-    finding = judged("sdpa-flash", in_every_case("sdpa-flash", forward))
-    assert finding.status is Status.FAIL
-    assert "no CUDA kernel like pytorch_flash::flash_bwd ran" in finding.reason
+    fails(
+        judged("sdpa-flash", in_every_case("sdpa-flash", forward)), "no CUDA kernel like pytorch_flash::flash_bwd ran"
+    )
 
 
 def test_a_pass_says_which_cases_its_versions_cannot_do() -> None:

@@ -27,7 +27,7 @@ from images.planning.image import Image
 from images.validation import run
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.multigpu import ROWS, link_of, multigpu_claims
-from tests.support.judging import judge_claim
+from tests.support.judging import fails, judge_claim
 from tests.support.sources import SOURCES
 from validate.checks.multigpu import _launch, _ranks
 from validate.checks.multigpu._launch import Heard
@@ -186,9 +186,7 @@ def test_what_is_wrong_fails_and_is_named(subject: str, path: str, value: Any, r
     evidence = copy.deepcopy(dict(WELL[subject]))
     edit(path, value)(evidence)
     wanted = claim(subject)
-    finding = judge_claim(wanted, evidence)
-    assert finding.status is Status.FAIL
-    assert reason in finding.reason
+    fails(judge_claim(wanted, evidence), reason)
 
 
 @pytest.mark.parametrize(
@@ -229,9 +227,7 @@ def test_a_transport_names_what_switched_the_better_one_off() -> None:
             "taken": {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"},
         }
     )
-    finding = judge_claim(claim("transport", injected={"NCCL_NVLS_ENABLE": "0"}), evidence)
-    assert finding.status is Status.FAIL
-    assert "(NCCL_P2P_DISABLE=1)" in finding.reason
+    fails(judge_claim(claim("transport", injected={"NCCL_NVLS_ENABLE": "0"}), evidence), "(NCCL_P2P_DISABLE=1)")
 
 
 def test_gpus_that_are_apart_may_share_memory_but_not_use_sockets() -> None:

@@ -10,6 +10,7 @@ import pytest
 from images.planning import device_code
 from tests.support import elves, fatbins
 from tests.support.fatbins import SPECIFIC, Code
+from tests.support.judging import fails
 from tests.validate.binaries.test_fatbin import marked, region_of
 from tests.validate.checks.test_static_probes import Site, claim, judged, site
 from validate.checks.static import devicecode, symbols
@@ -48,10 +49,7 @@ def test_symbols_of_the_closure_the_interpreter_and_the_driver_are_there(site: S
 def test_an_undefined_symbol_is_named_with_its_library(site: Site, undefined: str, culprit: str) -> None:
     """Without the driver among its needs, a driver's symbol is as undefined as any other."""
     site.install("pkg", "1.0", {"pkg/one.so": library(undefined=[undefined])})
-    found = judged(symbols, linked())
-    assert found.status is Status.FAIL
-    assert "pkg/one.so of pkg" in found.reason
-    assert culprit in found.reason
+    fails(judged(symbols, linked()), "pkg/one.so of pkg", culprit)
 
 
 def test_a_version_that_the_library_does_not_define_is_named(site: Site) -> None:
@@ -61,9 +59,7 @@ def test_a_version_that_the_library_does_not_define_is_named(site: Site) -> None
         "1.0",
         {"pkg/one.so": wanting, "pkg/libx.so.1": library(soname="libx.so.1", defines_versions=["libx.so.1", "X_1"])},
     )
-    found = judged(symbols, linked())
-    assert found.status is Status.FAIL
-    assert "X_9 of libx.so.1" in found.reason
+    fails(judged(symbols, linked()), "X_9 of libx.so.1")
 
 
 def test_an_exception_excuses_its_symbols_alone(site: Site) -> None:
@@ -162,9 +158,7 @@ def _damaged(site: Site) -> None:
 )
 def test_broken_device_code_is_named(site: Site, breaks: Any, culprit: str) -> None:
     breaks(site)
-    found = judged(devicecode, code_claim(CUBINS))
-    assert found.status is Status.FAIL
-    assert culprit in found.reason
+    fails(judged(devicecode, code_claim(CUBINS)), culprit)
 
 
 def test_ptx_is_enough_where_no_more_is_claimed(site: Site) -> None:
@@ -283,8 +277,7 @@ def test_nvidias_own_libraries_count_only_where_they_are_pruned(site: Site) -> N
     install(site, ONLY)
     site.install("nvidia-cublas-cu12", "1.0", {"nvidia/cublas/lib/libx.so.12": fatbins.library(ALL)})
     assert judged(devicecode, surplus()).status is Status.PASS
-    found = judged(devicecode, surplus(nvidia=True))
-    assert found.status is Status.FAIL and "libx.so.12" in found.reason
+    fails(judged(devicecode, surplus(nvidia=True)), "libx.so.12")
 
 
 def test_an_environment_without_device_code_is_not_pruned_but_broken(site: Site) -> None:
@@ -296,8 +289,7 @@ def test_a_library_whose_code_was_taken_out_whole_serves_nothing(site: Site) -> 
     emptied = [Code(arch=arch, kernels={"k": REAL}, ptx=ptx, emptied=True) for arch, ptx in ((80, False), (80, True))]
     install(site, fatbins.region(*emptied), ONLY)
     assert judged(devicecode, surplus()).status is Status.PASS
-    found = judged(devicecode, code_claim({"90": "cubin"}))
-    assert found.status is Status.FAIL and "emptied" in found.reason
+    fails(judged(devicecode, code_claim({"90": "cubin"})), "emptied")
     assert judged(devicecode, code_claim({"90": "cubin"}, kind="files")).status is Status.PASS
     install(site, fatbins.region(*emptied))
     assert judged(devicecode, code_claim({"90": "cubin"}, kind="files")).status is Status.FAIL
@@ -313,8 +305,7 @@ def test_entries_marked_as_taken_out_are_believed_only_where_they_hold_nothing(s
     install(site, ONLY, marks((80, True)))
     assert judged(devicecode, surplus()).status is Status.PASS
     install(site, ONLY, marks((80, False)))
-    found = judged(devicecode, surplus())
-    assert found.status is Status.FAIL and "sm_80" in found.reason
+    fails(judged(devicecode, surplus()), "sm_80")
     install(site, ONLY, marks((90, True)))
     assert "was emptied" in judged(devicecode, code_claim({"90": "cubin"})).reason
 
@@ -364,6 +355,5 @@ def test_a_pruner_that_marks_and_takes_nothing_out_is_found_wherever_it_was(site
 
 def test_a_library_pruned_for_another_gpu_serves_nothing(site: Site) -> None:
     install(site, marks((90, True)), ONLY)
-    found = judged(devicecode, code_claim({"90": "cubin"}))
-    assert found.status is Status.FAIL and "was emptied" in found.reason
+    fails(judged(devicecode, code_claim({"90": "cubin"})), "was emptied")
     assert judged(devicecode, code_claim({"100": "cubin"})).status is Status.FAIL

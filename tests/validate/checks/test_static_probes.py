@@ -15,7 +15,7 @@ import pytest
 
 from images.planning import expectations
 from tests.support import elves
-from tests.support.judging import judge_claim
+from tests.support.judging import fails, judge_claim
 from validate.binaries import loader
 from validate.checks import static
 from validate.checks.static import environment, files, libraries, pins, toolkit
@@ -173,9 +173,7 @@ def _namespace(site: Site) -> None:
 )
 def test_a_pin_that_is_something_else_fails(site: Site, fault: Callable[[Site], None], words: str) -> None:
     fault(site)
-    finding = judged(pins, PIN)
-    assert finding.status is Status.FAIL
-    assert words in finding.reason
+    fails(judged(pins, PIN), words)
 
 
 @pytest.mark.parametrize(
@@ -271,9 +269,7 @@ def test_one_path_of_two_owners_says_whose_it_is(site: Site) -> None:
 def test_code_that_no_distribution_owns_fails(site: Site, planted: str) -> None:
     site.install("pkg", "1.0", {"pkg/__init__.py": b""})
     site.write(planted, b"")
-    finding = judged(files, FILES)
-    assert finding.status is Status.FAIL
-    assert planted in finding.reason
+    fails(judged(files, FILES), planted)
 
 
 def test_an_environment_with_nothing_in_it_fails(site: Site) -> None:
@@ -344,9 +340,7 @@ def test_an_alternative_is_excused_only_by_a_sibling_that_serves(
 ) -> None:
     _torch(site)
     _quantiser(site, *versions)
-    finding = judged(libraries, LINKED)
-    assert finding.status is Status.FAIL
-    assert words in finding.reason
+    fails(judged(libraries, LINKED), words)
 
 
 def test_a_lone_library_of_another_cuda_fails(site: Site) -> None:
@@ -375,9 +369,7 @@ def test_a_rival_on_the_loaders_path_fails(site: Site) -> None:
     _torch(site)
     site.write("../toolkit/libcudart.so.12", elves.make(soname="libcudart.so.12"))
     site.start_with(LD_LIBRARY_PATH=str(site.root.parent / "toolkit"))
-    finding = judged(libraries, LINKED)
-    assert finding.status is Status.FAIL
-    assert "toolkit/libcudart.so.12" in finding.reason
+    fails(judged(libraries, LINKED), "toolkit/libcudart.so.12")
 
 
 def test_what_torch_itself_misses_comes_first(site: Site) -> None:
@@ -390,9 +382,7 @@ def test_what_torch_itself_misses_comes_first(site: Site) -> None:
 def test_what_is_no_library_in_spite_of_its_name_fails(site: Site, content: bytes) -> None:
     _torch(site)
     site.install("pkg", "1.0", {"pkg/_C.so": content})
-    finding = judged(libraries, LINKED)
-    assert finding.status is Status.FAIL
-    assert "pkg/_C.so can't be loaded" in finding.reason
+    fails(judged(libraries, LINKED), "pkg/_C.so can't be loaded")
 
 
 def test_a_library_beside_is_assumed_to_be_loaded_first_and_told(site: Site) -> None:
@@ -433,33 +423,25 @@ def test_a_toolkits_library_that_lacks_another_fails(site: Site, linked_toolkit:
     link = site.root.parent / "cuda-12.6/lib64/libx.so"
     if not link.exists():
         link.symlink_to(written)
-    finding = judged(libraries, linked_toolkit)
-    assert finding.status is Status.FAIL
-    assert "cuda-12.6/lib64/libx.so of no distribution needs libgone.so.1" in finding.reason
+    fails(judged(libraries, linked_toolkit), "cuda-12.6/lib64/libx.so of no distribution needs libgone.so.1")
 
 
 def test_a_toolkits_link_that_leads_nowhere_fails(site: Site, linked_toolkit: Claim) -> None:
     (site.root / "nvidia/lib/libcusolverMg.so.12").unlink()
-    finding = judged(libraries, linked_toolkit)
-    assert finding.status is Status.FAIL
-    assert "libcusolverMg.so.12" in finding.reason
+    fails(judged(libraries, linked_toolkit), "libcusolverMg.so.12")
 
 
 def test_a_toolkits_link_to_a_packages_link_that_leads_nowhere_fails(site: Site, linked_toolkit: Claim) -> None:
     among_packages = site.root / "nvidia/lib/libgone.so"
     among_packages.symlink_to(site.root / "nothing.so")
     (site.root.parent / "cuda-12.6/lib64/libgone.so").symlink_to(among_packages)
-    finding = judged(libraries, linked_toolkit)
-    assert finding.status is Status.FAIL
-    assert "cuda-12.6/lib64/libgone.so" in finding.reason
+    fails(judged(libraries, linked_toolkit), "cuda-12.6/lib64/libgone.so")
 
 
 def test_a_folder_of_stubs_among_packages_excuses_nothing(site: Site) -> None:
     _torch(site)
     site.install("foo", "1.0", {"lib/foo/stubs/_C.so": elves.make(needed=["libgone.so.1"])})
-    finding = judged(libraries, LINKED)
-    assert finding.status is Status.FAIL
-    assert "stubs/_C.so of foo needs libgone.so.1" in finding.reason
+    fails(judged(libraries, LINKED), "stubs/_C.so of foo needs libgone.so.1")
 
 
 def test_a_stub_for_linkers_need_not_load(site: Site, linked_toolkit: Claim) -> None:
@@ -536,9 +518,7 @@ def test_a_part_that_is_another_is_named(cuda: Path, path: str, content: bytes |
         (cuda / path).unlink()
     else:
         (cuda / path).write_bytes(content)
-    finding = judged(toolkit, toolkit_claim(cuda))
-    assert finding.status is Status.FAIL
-    assert words in finding.reason
+    fails(judged(toolkit, toolkit_claim(cuda)), words)
 
 
 @pytest.mark.parametrize(
@@ -547,9 +527,7 @@ def test_a_part_that_is_another_is_named(cuda: Path, path: str, content: bytes |
 )
 def test_the_toolkit_stays_off_the_loaders_path(site: Site, cuda: Path, folder: str, words: str) -> None:
     site.start_with(CUDA_HOME=str(cuda), LD_LIBRARY_PATH=f"/nowhere:{cuda}/{folder}")
-    finding = judged(toolkit, toolkit_claim(cuda))
-    assert finding.status is Status.FAIL
-    assert words in finding.reason
+    fails(judged(toolkit, toolkit_claim(cuda)), words)
 
 
 def test_cuda_home_must_be_the_toolkit(site: Site, cuda: Path) -> None:
@@ -604,9 +582,7 @@ def test_an_environment_as_expected_passes(site: Site) -> None:
     ],
 )
 def test_a_variable_that_misleads_fails(site: Site, name: str) -> None:
-    finding = around(site, **{name: "1"})
-    assert finding.status is Status.FAIL
-    assert f"{name}=1 is set" in finding.reason
+    fails(around(site, **{name: "1"}), f"{name}=1 is set")
 
 
 def test_optimised_python_fails(site: Site) -> None:
@@ -633,9 +609,7 @@ def test_an_expected_variable_is_not_denied(site: Site) -> None:
 )
 def test_files_that_set_variables_are_read(site: Site, file: str, line: str, words: str) -> None:
     (site.root.parent / "home" / file).write_text(f"# a comment\n{line}\n")
-    finding = around(site)
-    assert finding.status is Status.FAIL
-    assert words in finding.reason
+    fails(around(site), words)
 
 
 def test_code_that_runs_at_every_start_must_have_an_owner(site: Site) -> None:

@@ -1,0 +1,135 @@
+"""Evidence recorded on real H100s and H200s, judged again: healthy images pass, broken ones fail where they are broken.
+
+Every kept run is judged again, claim by claim, in tests/images/site/test_records.py.
+"""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from images.planning.expectations import TOOLKIT_EXCEPTIONS
+from tests.support import recorded
+from tests.support.judging import judge_claim
+from validate.claims import Tier
+from validate.judge import ClaimVerdict, Verdict, judge
+from validate.judging import Status
+
+IMAGE = "cu130-torch211-py312-sm90"
+DISTRIBUTED = f"{IMAGE}-distributed"
+GPUS = [Tier.GPU, Tier.MULTIGPU]
+TF32 = {
+    "G1 gemm-fp32",
+    "G1 svd-fp32",
+    "G1 tf32-switch",
+    "G7 liger-fused-linear-cross-entropy",
+    "G8 compile-fullgraph",
+    "G10 nf4-logits",
+}
+LIGER = {f"G7 liger-{name}" for name in ("fused-linear-cross-entropy", "rms-norm", "rope", "swiglu")}
+BROKEN = {
+    f"{IMAGE}/h100-broken-04-backward-lacks-the-arch": (
+        {"G3 flash-attn-dense", "G3 flash-attn-varlen"},
+        "no kernel image is available",
+    ),
+    f"{IMAGE}/h100-broken-08-triton-interpreted": (
+        {"G6 triton-jit", *LIGER, "G8 compile-fullgraph"},
+        "TRITON_INTERPRET=1",
+    ),
+    f"{IMAGE}/h100-broken-08-dynamo-switched-off": ({"G8 compile-fullgraph"}, "TORCHDYNAMO_DISABLE=1"),
+    f"{IMAGE}/h100-broken-11-tf32-forced": (TF32, "NVIDIA_TF32_OVERRIDE=1"),
+    f"{IMAGE}/h100-broken-11-tf32-allowed": (TF32, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1"),
+    f"{IMAGE}/h100-broken-14-four-bit-is-a-no-op": (
+        {"G10 nf4-weights", "G10 nf4-logits"},
+        "found torch.nn.modules.linear.Linear",
+    ),
+    f"{IMAGE}/2xh200-broken-15-nccl-conf": (
+        {"M1 settings", "M1 transport"},
+        "/etc/nccl.conf sets NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1",
+    ),
+    f"{IMAGE}/2xh200-broken-01-another-nccl": ({"M1 nccl"}, "NCCL 2.28.3 runs, nvidia-nccl-cu13 is 2.28.9"),
+    f"{DISTRIBUTED}/2xh200-broken-deepspeed-without-nvcc": (
+        {"M4 zero 1", "M4 zero 2", "M4 zero 3"},
+        "No such file or directory: '/usr/local/cuda-13.0/bin/nvcc'",
+    ),
+}
+
+
+@cache
+def judged(run_id: str, *tiers: Tier) -> Verdict:
+    evidence = recorded.evidence(run_id)
+    return judge(evidence.claim_set, evidence, tiers or GPUS)
+
+
+def found(run_id: str, subject: str) -> ClaimVerdict:
+    (one,) = [row for row in judged(run_id).claims if row.claim.subject == subject]
+    return one
+
+
+@pytest.mark.parametrize(
+    ("run_id", "claims"),
+    [
+        (f"{IMAGE}/h100", {f"G{number}" for number in range(11)} - {"G4"}),
+        (f"{DISTRIBUTED}/2xh200", {f"M{number}" for number in range(1, 9)}),
+        (f"{IMAGE}/2xh200", {"M1", "M2", "M3", "M5", "M6", "M7", "M8"}),
+        (f"{IMAGE}/4xh200", {"M1", "M2", "M3", "M5", "M6", "M7", "M8"}),
+        (f"{IMAGE}/4xh200-flash-attn", {"G3"}),
+        (f"{IMAGE}-unsloth/4xh200", {"P2"}),
+    ],
+)
+def test_a_healthy_image_passes_every_claim(run_id: str, claims: set[str]) -> None:
+    verdict = judged(run_id)
+    assert verdict.overall is Status.PASS, [(row.claim.subject, row.reason) for row in verdict.of(Status.FAIL)]
+    assert claims <= {row.claim.id for row in verdict.of(Status.PASS)}
+
+
+@pytest.mark.parametrize("run_id", BROKEN)
+def test_a_broken_image_fails_where_it_is_broken_and_nowhere_else(run_id: str) -> None:
+    faults, culprit = BROKEN[run_id]
+    failed = judged(run_id).of(Status.FAIL)
+    assert {f"{row.claim.id} {row.claim.subject}" for row in failed} == faults
+    assert any(culprit in row.reason for row in failed)
+
+
+def test_an_image_cannot_skip_its_gpu_tier_by_hiding_the_gpu() -> None:
+    """The host's inventory is in the claims: nothing passes but what asks no GPU."""
+    verdict = judged(f"{IMAGE}/h100-broken-16-gpus-hidden")
+    assert {row.claim.subject for row in verdict.of(Status.PASS)} <= {"cudnn"}
+    assert not verdict.of(Status.NOT_APPLICABLE)
+    assert any("CUDA_VISIBLE_DEVICES= is set" in row.reason for row in verdict.of(Status.FAIL))
+
+
+@pytest.mark.parametrize(("run_id", "gpus"), [(f"{IMAGE}/2xh200", 2), (f"{IMAGE}/4xh200", 4)])
+def test_ranks_talked_over_nvlink_on_gpus_of_their_own(run_id: str, gpus: int) -> None:
+    row = found(run_id, "transport")
+    assert row.claim.expect["link"] == "nvlink"
+    assert all(way.startswith("P2P/") for rank in row.evidence["ranks"] for way in rank["connections"])
+    assert len({rank["device"]["uuid"] for rank in row.evidence["ranks"]}) == gpus
+
+
+def test_four_ranks_replicate_across_pairs_that_shard() -> None:
+    for rank in found(f"{IMAGE}/4xh200", "hsdp").evidence["ranks"]:
+        assert rank["facts"] == {"mesh": [2, 2], "placements": ["(Replicate(), Shard(dim=0))"]}
+
+
+def test_what_failed_on_the_given_base_of_four_gpus_is_called_a_fault_no_longer() -> None:
+    """The toolkit's debugger for other Pythons: judged by the claims of then, and by today's."""
+    (row,) = judged(f"{IMAGE}/4xh200", Tier.STATIC).of(Status.FAIL)
+    assert (row.claim.id, row.claim.subject) == ("S3", "toolkit")
+    exceptions = [*row.claim.expect["exceptions"], *TOOLKIT_EXCEPTIONS]
+    today = replace(row.claim, expect={**row.claim.expect, "exceptions": exceptions})
+    assert judge_claim(today, row.evidence).status is Status.PASS
+
+
+@pytest.mark.parametrize("folder", ["h100-pruned", "h100-pruned-nvidia", "h200-pruned"])
+def test_a_pruned_image_holds_code_for_its_arch_alone_and_computes(folder: str) -> None:
+    """Both tiers were measured in one image."""
+    gpu, static = judged(f"{IMAGE}/{folder}"), judged(f"{IMAGE}/{folder}-static", Tier.STATIC)
+    assert gpu.overall is Status.PASS and gpu.digest == static.digest
+    open_claims = {row.claim.subject for row in gpu.claims if row.status is not Status.PASS}
+    assert open_claims == {"flash-attn-dense", "flash-attn-varlen"}
+    assert {f"{row.claim.id} {row.claim.subject}": row.status for row in static.claims} == dict.fromkeys(
+        ("S2 files", "S5 torch", "S5 cuda-libraries", "S5 pruned"), Status.PASS
+    )
+    (pruned,) = (row.claim for row in static.claims if row.claim.subject == "pruned")
+    assert pruned.expect["nvidia"] is (folder == "h100-pruned-nvidia")
