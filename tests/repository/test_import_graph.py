@@ -32,7 +32,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("images.errors",),
     ("validate.__main__",),
     ("validate.inside",),
-    ("validate.doctor", "validate.page", "validate.survey"),
+    ("validate.doctor", "validate.survey"),
     ("validate.report", "validate.suite"),
     ("validate.fork_server",),
     ("validate.measure",),

@@ -151,17 +151,14 @@ def read_unsloth(run: Run) -> Trained:
     torch = importlib.import_module("torch")
     stored = {name: tensor.to(torch.bfloat16).float() for name, tensor in tensors(run.model).items()}
     start = twice_rounded(stored, shape_of(run.model), run.device, torch.bfloat16)
-    found = adapters_trained(run, start, _unsloth_adapters(run, language), _unsloth_reloaded(run, language))
-    # It divides a loss by the labels that are predicted, where the Trainer divides by all.
-    return replace(found, all_labels=False)
-
-
-def _unsloth_adapters(run: Run, language: Any) -> Adapters:
-    """unsloth seeds the generator itself before A is drawn."""
+    # unsloth seeds the generator itself before A is drawn.
     lora, seed = run.config["lora"], int(run.config["training"]["seed"])
     model, _ = language.from_pretrained(str(run.model), max_seq_length=run.config["length"], load_in_4bit=True)
     tuned = language.get_peft_model(model, target_modules=list(_TARGETS), random_state=seed, **lora)
-    return Adapters(scale=lora["lora_alpha"] / lora["r"], start=drawn(tuned))
+    adapters = Adapters(scale=lora["lora_alpha"] / lora["r"], start=drawn(tuned))
+    found = adapters_trained(run, start, adapters, _unsloth_reloaded(run, language))
+    # It divides a loss by the labels that are predicted, where the Trainer divides by all.
+    return replace(found, all_labels=False)
 
 
 def _unsloth_reloaded(run: Run, language: Any) -> Callable[[Any], Any]:

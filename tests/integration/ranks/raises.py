@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import ComparisonsResult, RanksEvidence
-from validate.checks.multigpu._worker import Worker
+from validate.checks.multigpu._ranks import ComparisonsResult, RanksEvidence, Worker
 from validate.claims import Claim
 from validate.evidence import NoEvidence
 

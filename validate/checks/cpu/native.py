@@ -108,7 +108,13 @@ _CUDA_RUNTIME = re.compile(r"libcudart\.so\.(\d+)")
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NativeEvidence | NoEvidence]]:
     """Yield the evidence of each distribution, measured in a fork that has imported torch alone."""
     importlib.import_module("torch")
-    owners = _owners_of_libraries()
+    # Shared libraries by real path, with the distribution whose RECORD lists each.
+    owners: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        for line in (distribution.read_text("RECORD") or "").splitlines():
+            file = line.rsplit(",", 2)[0].strip('"')
+            if ".so" in file:
+                owners[os.path.realpath(str(distribution.locate_file(file)))] = distribution.metadata["Name"]
     for claim in claims:
         expect = cast(NativeExpect, claim.expect)
         installed = _installed(claim.subject, expect["libraries"])
@@ -136,7 +142,14 @@ def _installed(name: str, libraries: Sequence[str]) -> InstalledFiles | None:
 def _loaded(expect: NativeExpect, installed: InstalledFiles, owners: Mapping[str, str]) -> Loaded:
     root = Path(installed["root"])
     mapped_before = _mapped()
-    warnings = _record_warnings()
+    # A list that grows with what packages log at WARNING or above from now on.
+    warnings: list[str] = []
+
+    class Recorder(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            warnings.append(f"{record.name}: {record.getMessage()}"[:500])
+
+    logging.getLogger().addHandler(Recorder(level=logging.WARNING))
     imports = {name: _import(name) for name in expect["modules"]}
     mapped_by_import = _mapped()
     present = [name for name, exists in installed["files"].items() if exists]
@@ -255,29 +268,6 @@ def _newly_mapped(before: set[str], root: Path, owners: Mapping[str, str]) -> di
     return {path.removeprefix(f"{root}/"): owners.get(path) for path in libraries if "lib-dynload" not in path}
 
 
-def _owners_of_libraries() -> dict[str, str]:
-    """Shared libraries by real path, with the distribution whose RECORD lists each."""
-    owners: dict[str, str] = {}
-    for distribution in importlib.metadata.distributions():
-        for line in (distribution.read_text("RECORD") or "").splitlines():
-            file = line.rsplit(",", 2)[0].strip('"')
-            if ".so" in file:
-                owners[os.path.realpath(str(distribution.locate_file(file)))] = distribution.metadata["Name"]
-    return owners
-
-
-def _record_warnings() -> list[str]:
-    """A list that grows with what packages log at WARNING or above from now on."""
-    messages: list[str] = []
-
-    class Recorder(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            messages.append(f"{record.name}: {record.getMessage()}"[:500])
-
-    logging.getLogger().addHandler(Recorder(level=logging.WARNING))
-    return messages
-
-
 def judge(subject: str, expect: NativeExpect, evidence: NativeEvidence) -> Finding:
     """C2: every library that the matrix selects is loaded, complete, and on the expected CUDA."""
     if not evidence:
@@ -306,14 +296,7 @@ def _file_problems(expect: NativeExpect, files: Mapping[str, bool]) -> Iterator[
 
 
 def _loading_problems(expect: NativeExpect, evidence: NativeEvidence) -> Iterator[str]:
-    yield from _library_problems(expect, evidence["libraries"])
-    yield from _operator_problems(expect["operators"], evidence["operators"])
-    yield from _runtime_problems(expect["cuda_major"], evidence["cuda_runtimes"])
-    yield from _selection_problems(expect, evidence["selection"])
-    yield from (f"import {name}: {root_cause(error)}" for name, error in evidence["imports"].items() if error)
-
-
-def _library_problems(expect: NativeExpect, libraries: Mapping[str, NativeLibrary]) -> Iterator[str]:
+    libraries = evidence["libraries"]
     for name, facts in libraries.items():
         if facts["load_error"]:
             yield f"{name} can't be loaded: {facts['load_error']}"
@@ -324,6 +307,10 @@ def _library_problems(expect: NativeExpect, libraries: Mapping[str, NativeLibrar
         elif facts["missing_symbols"]:
             count = f"{len(facts['missing_symbols'])} of {len(expect['symbols'])} symbols"
             yield f"{name} lacks {count}: {listed(facts['missing_symbols'])}"
+    yield from _operator_problems(expect["operators"], evidence["operators"])
+    yield from _runtime_problems(expect["cuda_major"], evidence["cuda_runtimes"])
+    yield from _selection_problems(expect, evidence["selection"])
+    yield from (f"import {name}: {root_cause(error)}" for name, error in evidence["imports"].items() if error)
 
 
 def _operator_problems(expected: Iterable[str], found: Mapping[str, bool | None]) -> Iterator[str]:

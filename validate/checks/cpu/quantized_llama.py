@@ -387,12 +387,13 @@ def judge_weights(subject: str, expect: QuantiserExpect, evidence: WeightsEviden
     projections = evidence["projections"]
     if not projections:
         return failed("no projection was looked at")
-    for judge_one in _PROJECTION_CHECKS:
-        wrong = {name: pair for name, facts in projections.items() if (pair := judge_one(expect, facts))}
-        if wrong:
-            expected, found = next(iter(wrong.values()))
-            good = f"{len(projections)} of {len(projections)} projections"
-            return failed(f"expected {expected} in {good}, found {found} in {listed(list(wrong), limit=1)}")
+    wrong = {name: mismatch for name, facts in projections.items() if (mismatch := _mismatch(expect, facts))}
+    if wrong:
+        first, expected, found = min(wrong.values(), key=lambda mismatch: mismatch[0])
+        names = listed([name for name, mismatch in wrong.items() if mismatch[0] == first], limit=1)
+        return failed(
+            f"expected {expected} in {len(projections)} of {len(projections)} projections, found {found} in {names}"
+        )
     values = sum(facts["values"] for facts in projections.values())
     error = sum(facts["mean_error"] * facts["values"] for facts in projections.values()) / values
     bound = _error_bound(expect, values)
@@ -405,60 +406,29 @@ def judge_weights(subject: str, expect: QuantiserExpect, evidence: WeightsEviden
     )
 
 
-_Mismatch = tuple[str, str]
-"""What was expected and what was found."""
-
-
-def _class_of(expect: QuantiserExpect, facts: Projection) -> _Mismatch | None:
+def _mismatch(expect: QuantiserExpect, facts: Projection) -> tuple[int, str, str] | None:
+    """What is wrong with a projection, in the order in which a failure explains the ones after it: the number of the
+    comparison, what was expected, what was found. None: nothing is wrong."""
     module, _, name = facts["class"].rpartition(".")
-    return None if name == "Linear4bit" and module.startswith("bitsandbytes.") else ("Linear4bit", facts["class"])
-
-
-def _storage(expect: QuantiserExpect, facts: Projection) -> _Mismatch | None:
-    if facts["dtype"] == "uint8" and facts["bytes"] * 2 == facts["values"]:
-        return None
-    return "uint8 at half a byte a weight", f"{facts['dtype']} at {facts['bytes'] / facts['values']:.2f}"
-
-
-def _format(expect: QuantiserExpect, facts: Projection) -> _Mismatch | None:
-    wanted = (expect["quant_type"], expect["block_size"])
-    found = (facts["quant_type"], facts["block_size"])
-    return None if found == wanted else (f"{wanted[0]} in blocks of {wanted[1]}", f"{found[0]} in blocks of {found[1]}")
-
-
-def _decodable(expect: QuantiserExpect, facts: Projection) -> _Mismatch | None:
-    return ("weights that decode", root_cause(facts["error"])) if "error" in facts else None
-
-
-def _scales(expect: QuantiserExpect, facts: Projection) -> _Mismatch | None:
-    wanted = math.ceil(facts["values"] / expect["block_size"]) * _SCALE_BYTES
-    return None if facts["scale_bytes"] == wanted else (f"{wanted} bytes of scales", str(facts["scale_bytes"]))
-
-
-def _rounding(expect: QuantiserExpect, facts: Projection) -> _Mismatch | None:
-    """Two-sided: no error at all means that nothing was quantised."""
+    if name != "Linear4bit" or not module.startswith("bitsandbytes."):
+        return 0, "Linear4bit", facts["class"]
+    if facts["dtype"] != "uint8" or facts["bytes"] * 2 != facts["values"]:
+        return 1, "uint8 at half a byte a weight", f"{facts['dtype']} at {facts['bytes'] / facts['values']:.2f}"
+    wanted, found = (expect["quant_type"], expect["block_size"]), (facts["quant_type"], facts["block_size"])
+    if found != wanted:
+        return 2, f"{wanted[0]} in blocks of {wanted[1]}", f"{found[0]} in blocks of {found[1]}"
+    if "error" in facts:
+        return 3, "weights that decode", root_cause(facts["error"])
+    scales = math.ceil(facts["values"] / expect["block_size"]) * _SCALE_BYTES
+    if facts["scale_bytes"] != scales:
+        return 4, f"{scales} bytes of scales", str(facts["scale_bytes"])
+    # Two-sided: no error at all means that nothing was quantised.
     distance = abs(facts["mean_error"] - expect["mean_error"]) if is_within(facts["mean_error"], 1.0) else math.inf
-    if distance <= _error_bound(expect, facts["values"]):
-        return None
-    return f"a mean error of {_expected_error(expect, facts['values'])}", scientific(facts["mean_error"])
-
-
-def _decoder(expect: QuantiserExpect, facts: Projection) -> _Mismatch | None:
-    if is_within(facts["decoder_difference"], DECODER_TOLERANCE):
-        return None
-    return "bitsandbytes to decode its own codes", f"a difference of {scientific(facts['decoder_difference'])}"
-
-
-_PROJECTION_CHECKS: tuple[Callable[[QuantiserExpect, Projection], _Mismatch | None], ...] = (
-    _class_of,
-    _storage,
-    _format,
-    _decodable,
-    _scales,
-    _rounding,
-    _decoder,
-)
-"""In the order in which a failure explains the ones after it."""
+    if not distance <= _error_bound(expect, facts["values"]):
+        return 5, f"a mean error of {_expected_error(expect, facts['values'])}", scientific(facts["mean_error"])
+    if not is_within(facts["decoder_difference"], DECODER_TOLERANCE):
+        return 6, "bitsandbytes to decode its own codes", f"a difference of {scientific(facts['decoder_difference'])}"
+    return None
 
 
 def _error_bound(expect: QuantiserExpect, values: int) -> float:
@@ -472,8 +442,7 @@ def _expected_error(expect: QuantiserExpect, values: int) -> str:
 def judge_lora_step(subject: str, _expect: NothingExpected, evidence: LoraEvidence) -> Finding:
     if "error" in evidence:
         return failed(f"{subject}: {root_cause(evidence['error'])}")
-    problems = [*_loss_problems(evidence), *_adapter_problems(evidence["adapters"]), *_base_problems(evidence)]
-    if problems:
+    if problems := list(_lora_problems(evidence)):
         return failed(joined(problems))
     worst = max(adapter["error"] for adapter in evidence["adapters"].values())
     return passed(
@@ -482,15 +451,13 @@ def judge_lora_step(subject: str, _expect: NothingExpected, evidence: LoraEviden
     )
 
 
-def _loss_problems(evidence: LoraEvidence) -> Iterator[str]:
+def _lora_problems(evidence: LoraEvidence) -> Iterator[str]:
     loss, plain = evidence["loss"], evidence["plain_loss"]
     if not is_within(loss, math.inf) or not is_within(plain, math.inf):
         yield f"the loss is {loss}, plain torch's is {plain}"
     elif abs(loss - plain) > BACKWARD_FLOOR * plain:
         yield f"the loss is {loss:.5f}, plain torch's is {plain:.5f}"
-
-
-def _adapter_problems(adapters: Mapping[str, Adapter]) -> Iterator[str]:
+    adapters = evidence["adapters"]
     if not adapters:
         yield "no adapter was attached"
     still = [name for name, adapter in adapters.items() if not is_beyond(adapter["after"], 0.0)]
@@ -506,9 +473,6 @@ def _adapter_problems(adapters: Mapping[str, Adapter]) -> Iterator[str]:
     for name, adapter in adapters.items():
         if name not in still:
             yield from _control_problems(name, BACKWARD_FLOOR, {"scaled": adapter["control"]})
-
-
-def _base_problems(evidence: LoraEvidence) -> Iterator[str]:
     if not evidence["base_count"]:
         yield "no base weight was looked at"
     if evidence["base_changed"]:

@@ -118,30 +118,22 @@ def _inventory_problems(inventory: Inventory | None, evidence: DeviceEvidence) -
         return
     wanted, found = inventory["gpus"], evidence["cuda"]["gpus"]
     if any(_MIG in one["name"] for one in found):
-        yield from _slice_problems(wanted, found)
+        # libcuda names the slice and counts one, NVML names and counts the GPUs that are cut up.
+        for seen in found:
+            card = {**seen, "name": seen["name"].partition(_MIG)[0]}
+            if not any((host["name"], host["capability"]) == (card["name"], card["capability"]) for host in wanted):
+                yield f"{seen['name']} ({dotted(seen['capability'])}) is a slice of no GPU of the host"
     elif len(wanted) != len(found):
         yield f"the host injected {len(wanted)} GPUs, {len(found)} are seen"
         return
     else:
-        yield from _differing(wanted, found)
+        for index, (host, seen) in enumerate(zip(_sorted(wanted), _sorted(found), strict=True)):
+            if (host["name"], host["capability"]) != (seen["name"], seen["capability"]):
+                host_is, seen_is = (f"{one['name']} ({dotted(one['capability'])})" for one in (host, seen))
+                yield f"GPU {index} is {seen_is}, the host says {host_is}"
     inside = evidence["nvml"].get("driver")
     if inside and inventory["driver"] and inside != inventory["driver"]:
         yield f"the driver's library is {inside}, the host's driver is {inventory['driver']}"
-
-
-def _differing(wanted: Sequence[Gpu], found: Sequence[Gpu]) -> Iterator[str]:
-    for index, (host, seen) in enumerate(zip(_sorted(wanted), _sorted(found), strict=True)):
-        if (host["name"], host["capability"]) != (seen["name"], seen["capability"]):
-            host_is, seen_is = (f"{one['name']} ({dotted(one['capability'])})" for one in (host, seen))
-            yield f"GPU {index} is {seen_is}, the host says {host_is}"
-
-
-def _slice_problems(wanted: Sequence[Gpu], found: Sequence[Gpu]) -> Iterator[str]:
-    """libcuda names the slice and counts one, NVML names and counts the GPUs that are cut up."""
-    for seen in found:
-        card = {**seen, "name": seen["name"].partition(_MIG)[0]}
-        if not any((host["name"], host["capability"]) == (card["name"], card["capability"]) for host in wanted):
-            yield f"{seen['name']} ({dotted(seen['capability'])}) is a slice of no GPU of the host"
 
 
 def _views_differ(evidence: DeviceEvidence) -> Iterator[str]:

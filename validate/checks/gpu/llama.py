@@ -197,8 +197,7 @@ def judge_logits(subject: str, expect: NothingExpected, evidence: GpuLogitsEvide
 def judge_qlora(subject: str, _expect: NothingExpected, evidence: QloraEvidence) -> Finding:
     if "error" in evidence:
         return failed(f"{subject}: {cause(evidence['error'])}{suspects(evidence)}")
-    problems = [*_training_problems(evidence), *_repetition_problems(evidence)]
-    if problems:
+    if problems := list(_training_problems(evidence)):
         return failed(joined(problems))
     losses = evidence["losses"]
     return passed(
@@ -237,9 +236,6 @@ def _training_problems(evidence: QloraEvidence) -> Iterator[str]:
         yield "no base weight was looked at"
     if evidence["base_changed"]:
         yield f"training changed frozen weights: {listed(evidence['base_changed'])}"
-
-
-def _repetition_problems(evidence: QloraEvidence) -> Iterator[str]:
     second = evidence["second_run"]
     if second["losses"] != evidence["losses"]:
         pairs = zip(evidence["losses"], second["losses"], strict=False)

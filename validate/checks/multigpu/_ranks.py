@@ -1,8 +1,14 @@
-"""What checks of several GPUs share: what a rank yields, and that each rank must have done well."""
+"""What checks of several GPUs share: device and process group, small seeded models, comparison of results; what a rank
+yields, and that each rank must have done well."""
 
 from __future__ import annotations
 
+import datetime
+import importlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypedDict, TypeVar, cast
 
 from validate.evidence import Exempt, Measured
@@ -86,6 +92,167 @@ class ComparisonsRank(Rank, ComparisonsResult):
 
 class ComparisonsEvidence(Measured):
     ranks: list[ComparisonsRank]
+
+
+SEED = 20240229
+WIDTH, BATCH = 64, 16
+"""Multiples of 16, as products in FP8 ask of every dimension."""
+TIMEOUT_SECONDS = 90
+"""Of a collective, and of joining. NCCL's watchdog ends a rank that waits longer. Beside load one rank may be far
+behind another; of one that died torchrun tells at once, so only those that hang take as long.
+"""
+SCALE = 1.01
+"""A result scaled so must be told apart."""
+BACKENDS: Mapping[str, str] = {"cuda": "nccl", "cpu": "gloo"}
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One rank's place."""
+
+    torch: Any
+    rank: int
+    ranks: int
+    device: Any
+    folder: Path
+    """Shared by all ranks."""
+    sharded: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def joined(cls, kind: str, folder: Path) -> Worker:
+        """Take the GPU of this rank's number (or the CPU) and join the process group."""
+        torch = importlib.import_module("torch")
+        distributed = importlib.import_module("torch.distributed")
+        rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        device = torch.device(kind, rank) if kind == "cuda" else torch.device(kind)
+        if kind == "cuda":
+            torch.cuda.set_device(device)
+            torch.backends.cuda.matmul.allow_tf32 = False
+            torch.backends.cudnn.allow_tf32 = False
+        distributed.init_process_group(
+            BACKENDS[kind],
+            timeout=datetime.timedelta(seconds=TIMEOUT_SECONDS),
+            **({"device_id": device} if kind == "cuda" else {}),
+        )
+        return cls(torch=torch, rank=rank, ranks=ranks, device=device, folder=folder)
+
+    def leave(self) -> None:
+        """Destroy the process group: NCCL warns of one that is left, and a broken one raises here."""
+        self.distributed.destroy_process_group()
+
+    @property
+    def distributed(self) -> Any:
+        return importlib.import_module("torch.distributed")
+
+    def device_facts(self) -> RankDevice:
+        """Where this rank computed, and through which backend it talked."""
+        facts: RankDevice = {
+            "type": self.device.type,
+            "backend": str(self.distributed.get_backend()),
+            "torch": self.torch.__version__,
+        }
+        if self.device.type != "cuda":
+            return facts
+        properties = self.torch.cuda.get_device_properties(self.device)
+        return {
+            **facts,
+            "name": properties.name,
+            "capability": [properties.major, properties.minor],
+            "uuid": str(getattr(properties, "uuid", self.device.index)),
+        }
+
+    def mesh(self, shape: Sequence[int] | None = None, names: Sequence[str] = ("ranks",)) -> Any:
+        """A device mesh; one dimension over all ranks unless told otherwise."""
+        build = importlib.import_module("torch.distributed.device_mesh").init_device_mesh
+        return build(self.device.type, tuple(shape or (self.ranks,)), mesh_dim_names=tuple(names))
+
+    def model(self, seed: int = SEED, blocks: int = 2) -> Any:
+        """The same weights on every rank, float32, on this rank's device."""
+        self.torch.manual_seed(seed)
+        return perceptron(self.torch, blocks).to(self.device)
+
+    def batch(self, rank: int, step: int = 0) -> Any:
+        """The data of a rank in a step: other data for each."""
+        generator = self.torch.Generator().manual_seed(SEED + 1000 * step + rank)
+        return self.torch.randn(BATCH, WIDTH, generator=generator).to(self.device)
+
+    def everything(self, step: int = 0) -> Any:
+        """The data of all ranks, for one process alone."""
+        return self.torch.cat([self.batch(rank, step) for rank in range(self.ranks)])
+
+    def same_everywhere(self, tensors: Sequence[Any]) -> bool:
+        """Whether every rank holds the same bits."""
+        digest = importlib.import_module("hashlib").sha256()
+        for one in tensors:
+            digest.update(one.detach().cpu().contiguous().view(self.torch.uint8).numpy().tobytes())
+        found: list[Any] = [None] * self.ranks
+        self.distributed.all_gather_object(found, digest.hexdigest())
+        return len(set(found)) == 1
+
+
+def perceptron(torch: Any, blocks: int) -> Any:
+    """A residual network of `blocks` blocks, each with a normalisation and two products."""
+
+    class Block(torch.nn.Module):  # type: ignore[misc]  # torch is known at run time alone
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = torch.nn.LayerNorm(WIDTH)
+            self.up = torch.nn.Linear(WIDTH, 4 * WIDTH)
+            self.down = torch.nn.Linear(4 * WIDTH, WIDTH)
+
+        def forward(self, x: Any) -> Any:
+            return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+
+    return torch.nn.Sequential(*(Block() for _ in range(blocks)))
+
+
+def loss_of(output: Any) -> Any:
+    """Every output and its sign matter."""
+    return (output.float() - 1).square().mean()
+
+
+def gradients(model: Any) -> dict[str, Any]:
+    """Whole gradients by name: sharded ones are gathered."""
+    return {name: whole(parameter.grad) for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def weights(model: Any) -> dict[str, Any]:
+    return {name: whole(parameter.detach()) for name, parameter in model.named_parameters()}
+
+
+def whole(tensor: Any) -> Any:
+    """A sharded tensor gathered; any other as it is."""
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().clone()
+
+
+def compared(found: Mapping[str, Any], wanted: Mapping[str, Any], **controls: Mapping[str, Any]) -> RankComparison:
+    """The relative error of all tensors together; of each control too, and of what was found 1 % larger."""
+    scaled = {name: value * SCALE for name, value in found.items()}
+    separate = {name.replace("_", " "): error(other, wanted) for name, other in controls.items()}
+    return {"error": error(found, wanted), "controls": {f"scaled by {SCALE}": error(scaled, wanted), **separate}}
+
+
+def error(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> float:
+    """In the 2-norm over all tensors, relative to what is wanted. Raises KeyError where one is missing."""
+    if set(found) != set(wanted):
+        raise KeyError(f"{sorted(set(found) ^ set(wanted))} is on one side alone")
+    pairs = [(found[name].detach().cpu().double(), wanted[name].detach().cpu().double()) for name in wanted]
+    away = sum(float((one - other).square().sum()) for one, other in pairs)
+    return float((away / sum(float(other.square().sum()) for _, other in pairs)) ** 0.5)
+
+
+def trained(
+    model: Any, optimizer: Any, batches: Sequence[Any], forward: Callable[[Any], Any] | None = None
+) -> list[float]:
+    """One step a batch; the losses."""
+    losses = []
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = loss_of((forward or model)(batch))
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
 
 
 X = TypeVar("X", bound=RanksExpect)

@@ -9,8 +9,7 @@ from functools import partial
 from typing import TypedDict, cast
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import Rank, RanksExpect, of_ranks
-from validate.checks.multigpu._worker import Worker
+from validate.checks.multigpu._ranks import Rank, RanksExpect, Worker, of_ranks
 from validate.claims import Claim
 from validate.evidence import Measured
 from validate.judging import Finding, Status, is_between, passed, unproven
@@ -18,14 +17,10 @@ from validate.judging import Finding, Status, is_between, passed, unproven
 ALONE = True
 
 
-class BandwidthOfHost(TypedDict):
+class BandwidthExpect(RanksExpect):
     minimum: float
     """Bytes a second."""
     link: str
-
-
-class BandwidthExpect(BandwidthOfHost, RanksExpect):
-    pass
 
 
 class BandwidthResult(TypedDict):

@@ -15,21 +15,16 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypedDict
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import Rank, RanksExpect, of_ranks
-from validate.checks.multigpu._worker import Worker
+from validate.checks.multigpu._ranks import Rank, RanksExpect, Worker, of_ranks
 from validate.claims import Claim
 from validate.environment import installed, user_environment
 from validate.evidence import Measured
 from validate.judging import Finding, listed
 
 
-class CollectivesRow(TypedDict):
+class CollectivesExpect(RanksExpect):
     operations: list[str]
     sizes: list[int]
-
-
-class CollectivesExpect(CollectivesRow, RanksExpect):
-    pass
 
 
 class CollectivesResult(TypedDict):
@@ -45,13 +40,9 @@ class CollectivesEvidence(Measured):
     ranks: list[CollectivesRank]
 
 
-class NcclSettingsOfHost(TypedDict):
+class NcclSettingsExpect(RanksExpect):
     injected: dict[str, str]
     """Variables that the trial itself sets."""
-
-
-class NcclSettingsExpect(NcclSettingsOfHost, RanksExpect):
-    pass
 
 
 class NcclSettingsResult(TypedDict):
@@ -67,12 +58,8 @@ class NcclSettingsEvidence(Measured):
     ranks: list[NcclSettingsRank]
 
 
-class NcclOfImage(TypedDict):
+class NcclExpect(RanksExpect):
     cuda: str
-
-
-class NcclExpect(NcclOfImage, RanksExpect):
-    pass
 
 
 class NcclOwner(TypedDict):
@@ -101,13 +88,9 @@ class NcclEvidence(Measured):
     ranks: list[NcclRank]
 
 
-class TransportOfHost(NcclSettingsOfHost):
+class TransportExpect(NcclSettingsExpect):
     link: str
     """nvlink, pcie, apart, or empty where the host could not tell."""
-
-
-class TransportExpect(TransportOfHost, RanksExpect):
-    pass
 
 
 class _LogDetails(TypedDict, total=False):

@@ -6,8 +6,16 @@ import importlib
 from functools import partial
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import ComparisonsResult, judge
-from validate.checks.multigpu._worker import Worker, compared, gradients, loss_of, trained, weights
+from validate.checks.multigpu._ranks import (
+    ComparisonsResult,
+    Worker,
+    compared,
+    gradients,
+    judge,
+    loss_of,
+    trained,
+    weights,
+)
 from validate.claims import Claim
 
 _STEPS = 3

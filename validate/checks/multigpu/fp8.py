@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import ComparisonsResult, judge
-from validate.checks.multigpu._worker import Worker, compared, error, gradients, loss_of
+from validate.checks.multigpu._ranks import ComparisonsResult, Worker, compared, error, gradients, judge, loss_of
 from validate.checks.multigpu.fsdp import fully_shard, held, mean_gradients
 from validate.claims import Claim
 

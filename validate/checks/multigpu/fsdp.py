@@ -9,8 +9,19 @@ from functools import partial
 from typing import Any
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import ComparisonsResult, judge
-from validate.checks.multigpu._worker import SEED, WIDTH, Worker, compared, gradients, loss_of, trained, weights, whole
+from validate.checks.multigpu._ranks import (
+    SEED,
+    WIDTH,
+    ComparisonsResult,
+    Worker,
+    compared,
+    gradients,
+    judge,
+    loss_of,
+    trained,
+    weights,
+    whole,
+)
 from validate.claims import Claim
 
 _STEPS = 3

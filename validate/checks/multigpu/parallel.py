@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import ComparisonsResult, judge
-from validate.checks.multigpu._worker import SEED, WIDTH, Worker, compared, gradients, loss_of
+from validate.checks.multigpu._ranks import SEED, WIDTH, ComparisonsResult, Worker, compared, gradients, judge, loss_of
 from validate.checks.multigpu.fsdp import fully_shard, train_beside_one
 from validate.claims import Claim
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from validate.checks.multigpu import _launch, ddp
-from validate.checks.multigpu._ranks import RanksEvidence, RanksExpect, judge
-from validate.checks.multigpu._worker import Worker
+from validate.checks.multigpu._ranks import RanksEvidence, RanksExpect, Worker, judge
 from validate.claims import Claim
 from validate.harness.forked import attempt
 

@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.claims import Claim
 from validate.evidence import Exempt, Measured
@@ -17,12 +17,8 @@ from validate.harness.forked import attempt
 from validate.judging import Finding, cause, failed, is_between, passed
 
 
-class SharedMemoryRow(TypedDict):
+class SharedMemoryExpect(Exempt):
     least: int
-
-
-class SharedMemoryExpect(SharedMemoryRow, Exempt):
-    pass
 
 
 class SharedMemoryEvidence(Measured):

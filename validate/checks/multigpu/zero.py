@@ -9,8 +9,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import ComparisonsExpect, ComparisonsResult, judge
-from validate.checks.multigpu._worker import BATCH, Worker, compared, loss_of, trained, weights
+from validate.checks.multigpu._ranks import (
+    BATCH,
+    ComparisonsExpect,
+    ComparisonsResult,
+    Worker,
+    compared,
+    judge,
+    loss_of,
+    trained,
+    weights,
+)
 from validate.claims import Claim
 
 _STEPS, _RATE = 3, 1e-2

@@ -105,38 +105,31 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LockEvidence | PinEv
                 versions.setdefault(distribution.name, []).append(distribution.version)
             yield LOCK, {"installed": versions}
         else:
-            yield claim.subject, {**_pin(claim, everything, owners, start), "machine": given.machine}
+            of_this_name = [distribution for distribution in everything if distribution.name == claim.subject]
+            evidence: PinEvidence = {
+                "python": start.version,
+                "glibc": start.glibc or _glibc(),
+                "installed": [
+                    {
+                        "version": distribution.version,
+                        "location": distribution.location,
+                        "tags": list(distribution.tags),
+                        "has_record": distribution.entries is not None,
+                    }
+                    for distribution in of_this_name
+                ],
+                "modules": {
+                    module: _module(module, claim.subject, everything, owners, start) for module in _modules(claim)
+                },
+            }
+            if claim.subject == "torch":
+                evidence["torch"] = torch_version(of_this_name)
+            yield claim.subject, {**evidence, "machine": given.machine}
 
 
 def _modules(claim: Claim) -> Sequence[str]:
     """The top-level modules that a claim asks for; the claim about the lock asks for none."""
     return cast(PinExpect, claim.expect).get("modules", ())
-
-
-def _pin(
-    claim: Claim,
-    everything: Sequence[Distribution],
-    owners: Mapping[str, Sequence[Distribution]],
-    start: user_environment.Start,
-) -> PinEvidence:
-    of_this_name = [distribution for distribution in everything if distribution.name == claim.subject]
-    evidence: PinEvidence = {
-        "python": start.version,
-        "glibc": start.glibc or _glibc(),
-        "installed": [
-            {
-                "version": distribution.version,
-                "location": distribution.location,
-                "tags": list(distribution.tags),
-                "has_record": distribution.entries is not None,
-            }
-            for distribution in of_this_name
-        ],
-        "modules": {module: _module(module, claim.subject, everything, owners, start) for module in _modules(claim)},
-    }
-    if claim.subject == "torch":
-        evidence["torch"] = torch_version(of_this_name)
-    return evidence
 
 
 def _module(
