@@ -1,4 +1,4 @@
-"""C6: torch shares arrays with numpy, and torchvision's compiled operators work on torch's tensors."""
+"""C6: data reaches torch through numpy and boxes through torchvision: both must share what torch computes on."""
 
 from __future__ import annotations
 

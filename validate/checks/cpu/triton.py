@@ -1,4 +1,6 @@
-"""C4: Triton compiles ahead of time for each arch of the image, with no GPU, and refuses one that does not exist."""
+"""C4: a Triton that can't compile for the image's GPUs fails a user's first kernel. It compiles for each arch without
+a GPU, and refuses one that does not exist.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""G0: the GPUs inside the container, as NVML, libcuda and torch each see them. The host's inventory is in the claim."""
+"""G0: a container that sees other GPUs than its host computes somewhere else, or not at all.
+
+NVML, libcuda and torch are each asked; the host's inventory is in the claim.
+"""
 
 from __future__ import annotations
 

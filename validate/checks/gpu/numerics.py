@@ -1,4 +1,4 @@
-"""G1: float32 is float32, and the cuDNN that runs is compatible with the one torch was compiled for."""
+"""G1: float32 that is silently TF32 loses ten bits, and a cuDNN older than torch's fails at the first convolution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""M6: how fast ranks talk. Measured alone on the machine; its judge only ever warns."""
+"""M6: ranks that talk slowly train slowly. Measured alone on the machine; its judge only ever warns."""
 
 from __future__ import annotations
 

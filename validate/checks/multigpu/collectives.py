@@ -1,4 +1,6 @@
-"""M1: collectives of whole numbers are exact. The probe also tells NCCL's version, its transport and its settings."""
+"""M1: a collective that is not exact spoils every gradient: whole numbers are summed. The probe also tells NCCL's
+version, its transport and its settings.
+"""
 
 from __future__ import annotations
 

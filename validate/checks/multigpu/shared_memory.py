@@ -1,4 +1,4 @@
-"""M7: /dev/shm is large enough. Data loader workers use it, and NCCL where GPUs can't reach each other."""
+"""M7: data loader workers die of a small /dev/shm, and NCCL needs it where GPUs can't reach each other."""
 
 from __future__ import annotations
 

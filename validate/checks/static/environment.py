@@ -1,7 +1,6 @@
-"""S7: variables, files and start-up code of the image that make a right answer come from the wrong path.
+"""S7: variables, settings files and start-up code of the image can make a right answer come from the wrong path.
 
-Claim `expect`: {"required": {name: value}, "denied": {pattern: why}, ...}. Only variables that these name are recorded:
-an environment can hold secrets.
+Only variables that the claim names are recorded: an environment can hold secrets.
 """
 
 from __future__ import annotations

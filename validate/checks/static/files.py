@@ -1,6 +1,7 @@
-"""S2: every installed file against the hash its distribution recorded; files of two owners, and files of none.
+"""S2: a file that is not as its distribution recorded it runs code that nobody chose: every hash is compared.
 
-Each file is read once, by as many processes as there are cores.
+Named are altered and missing files, paths that two distributions claim with different contents, and importable files
+that none claims. Each file is read once, by as many processes as there are cores.
 """
 
 from __future__ import annotations

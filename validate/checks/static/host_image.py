@@ -1,4 +1,7 @@
-"""S8, as the engine's host sees the image: labels, size, settings, history."""
+"""S8: labels, size, settings and history, as the engine's host sees them: users read labels, and pay for bytes.
+
+The host measures it (images/validation/run.py): a container can't see its own image.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""S8: what a build left in the image besides the product: caches, package lists, temporary files, credentials.
+"""S8: what a build leaves behind costs every pull, and a credential in an image belongs to whoever pulls it.
 
-Every folder of the image is walked, on its own file system alone: what is mounted there is not the image's.
-Small text files outside of the packages are read for credentials; what is found is told by kind and line, never quoted.
-
-Claim `expect`: {"leftovers": {path pattern: what it is}}.
+Every folder of the image is walked, on its own file system alone: what is mounted there is not the image's. Small text
+files outside of the packages are read for credentials; what is found is told by kind and line, never quoted.
 """
 
 from __future__ import annotations

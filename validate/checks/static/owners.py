@@ -1,4 +1,4 @@
-"""S10 files, lookup, privileges: every file of the image, and who brought it.
+"""S10: a file of unknown origin can replace what users call: each file of the image has an owner, or is excused.
 
 Root walks the image's own file system. A file is explained by a Debian package, by the RECORD of a distribution (S10
 wheels holds that to the wheel), by a wheel of the toolkit, by what our build steps write, or by a rule of the claim.

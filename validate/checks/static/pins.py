@@ -1,4 +1,4 @@
-"""S1: what is installed under each pinned name, and the file that a user's `import` would load.
+"""S1: `import` gives a user the pinned version, of the right build, from its own distribution, and nothing else.
 
 The evidence of the claim about the lock (subject `lock`) lists everything installed.
 """

@@ -1,11 +1,9 @@
-"""S4: every symbol and symbol version that a library or program needs, against what the files it would get export.
+"""S4: a library whose symbols nothing exports fails at the first call, or at import: every need is looked up.
 
 The scope of a library is the loader's: the interpreter and what it needs, torch's RTLD_GLOBAL dependencies, then the
 NEEDED closure of what was opened: libtorch_python.so for all that `import torch` loads, else the library itself, found
-as S3 finds it. Where a closure lacks a library S3 has said so; what it lacks of the
-host's driver is known by name, so the symbols that only the driver has are counted apart.
-
-Claim `expect`: {"host": [patterns of driver libraries], ...}; the rest is the judge's.
+as S3 finds it. Where a closure lacks a library S3 has said so. What it lacks of the host's driver is known by name, so
+the symbols that only the driver has are counted apart.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""S6: the CUDA toolkit's parts and versions as its own files state them, and what the loader's path holds of CUDA.
-
-Claim `expect`: {"home": "/usr/local/cuda-12.6", "parts": [names of _PARTS], ...}; the rest is the judge's.
+"""S6: code that is compiled in the image gets another CUDA than torch's where the toolkit's parts differ from it, or
+where the loader's path holds a second one. Parts and versions are read as the toolkit's own files state them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""S10 wheels: each distribution's RECORD as its wheel would have it. S2 holds the files to that RECORD.
+"""S10 wheels: a RECORD that was rewritten with its files hides a change from S2: it is held to the locked wheel's.
 
 What the wheel brought is in the claim: it was measured from the index's own file, outside any image.
 """
