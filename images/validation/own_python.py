@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images.errors import Problem, UserError
-from validate.binaries import elf, machines
+from validate.binaries import elf
 from validate.binaries.elf import ElfError
-from validate.binaries.loader import Files, Process, SearchPath
+from validate.binaries.loader import X86_64, Files, Process, SearchPath
 
 PROGRAM = "python/bin/python3"
 LIBRARIES = "python/so"
@@ -100,7 +100,7 @@ def files(root: str, own: OwnPython | None = None) -> Mapping[str, bytes | Path]
 
 def _with_interpreter(program: bytes, loader: bytes) -> tuple[bytes, str]:
     """The program with another ELF interpreter, and which it had. Raises ElfError."""
-    if elf.machine(program) != machines.X86_64.number:
+    if elf.machine(program) != X86_64.number:
         raise ElfError("it is not built for x86-64")
     (table,) = struct.unpack_from("<Q", program, 0x20)
     size, count = struct.unpack_from("<HH", program, 0x36)

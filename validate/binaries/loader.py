@@ -14,9 +14,45 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
-from validate.binaries import elf, machines
+from validate.binaries import elf
 from validate.binaries.elf import Elf, ElfError
-from validate.binaries.machines import X86_64, Machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """One processor."""
+
+    name: str
+    """The kernel's word, and that of wheel tags."""
+    spoken: str
+    """For sentences."""
+    number: int
+    """e_machine (System V ABI, and its supplement for AArch64)."""
+    triplet: str
+    """Debian's multiarch folder."""
+    cache_flags: int
+    """Of ld.so.cache's entries for libraries of glibc (glibc, sysdeps/generic/ldconfig.h)."""
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The loader's default folders, Debian's and Red Hat's, in Debian's order."""
+        return (f"/lib/{self.triplet}", f"/usr/lib/{self.triplet}", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
+
+
+X86_64 = Machine(name="x86_64", spoken="x86-64", number=elf.X86_64, triplet="x86_64-linux-gnu", cache_flags=0x0303)
+AARCH64 = Machine(name="aarch64", spoken="AArch64", number=183, triplet="aarch64-linux-gnu", cache_flags=0x0A03)
+_ALL = (X86_64, AARCH64)
+
+
+def machine_named(name: str) -> Machine:
+    """The machine that `uname -m` calls so. Raises KeyError for one that no image is made for."""
+    return {one.name: one for one in _ALL}[name]
+
+
+def machine_spoken(number: int) -> str:
+    """What a file of this e_machine is built for."""
+    return next((one.spoken for one in _ALL if one.number == number), f"machine {number}")
+
 
 CACHE = "/etc/ld.so.cache"
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
@@ -232,7 +268,7 @@ def read_all(
             unreadable.append({"path": path, "error": str(error)})
             continue
         if seen.machine != files.machine.number:
-            wrong = f"it is built for {machines.spoken(seen.machine)}, not {files.machine.spoken}"
+            wrong = f"it is built for {machine_spoken(seen.machine)}, not {files.machine.spoken}"
             unreadable.append({"path": path, "error": wrong})
         elif files.loadable(path):
             found.append(Found(path, seen, owners.get(path, ())))

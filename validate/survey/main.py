@@ -8,14 +8,20 @@ USER.json is what `docker inspect` says of the image's environment (environment/
 from __future__ import annotations
 
 import json
+import mmap
+import multiprocessing
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from validate.binaries import elf, fatbin, kernel_states
+from validate.binaries.elf import ElfError
+from validate.binaries.fatbin import FatbinError
 from validate.binaries.loader import objects_under
 from validate.environment import user_environment
-from validate.survey import devices, environments, system
+from validate.survey import environments, system
 
 _NEVER = ("/proc", "/sys", "/dev", "/judge")
 _PACKAGES = ("site-packages", "dist-packages")
@@ -41,7 +47,7 @@ def survey(user: Path) -> dict[str, Any]:
             {**one.__dict__, "distributions": environments.distributions(one), "torch": _torch(one)} for one in found
         ],
         "without_interpreter": orphans,
-        "device_code": devices.read(sorted(libraries)),
+        "device_code": device_code(sorted(libraries)),
     }
 
 
@@ -67,3 +73,43 @@ def _torch(one: environments.Environment) -> dict[str, str]:
                 "cuda": "" if cuda == "None" else cuda,  # A torch for the CPU has no CUDA, and writes Python's None.
             }
     return {}
+
+
+# ---- device code of every library: bytes by GPU architecture, and the bytes that one architecture needs
+
+_LEAST = 4096
+
+
+def device_code(paths: Sequence[str]) -> list[dict[str, Any]]:
+    """One row a library with device code, as many processes as cores; files that can't be read say why."""
+    weighed = sorted(paths, key=_size, reverse=True)
+    if not weighed:
+        return []
+    with multiprocessing.get_context("fork").Pool(min(len(os.sched_getaffinity(0)), len(weighed))) as pool:
+        return sorted((row for row in pool.imap_unordered(_row, weighed) if row), key=lambda row: str(row["path"]))
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0
+
+
+def _row(path: str) -> dict[str, Any] | None:
+    """`archs`: `sm_90` (machine code) or `compute_90` (PTX) -> bytes in the file."""
+    if _size(path) < _LEAST:
+        return None
+    try:
+        with Path(path).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if data[:4] != elf.MAGIC:
+                return None
+            entries = [
+                entry for region in fatbin.regions(data, fatbin.ALL) for entry in kernel_states.left(data, region)
+            ]
+    except (FatbinError, ElfError, OSError, ValueError) as error:
+        return {"path": path, "error": str(error)}
+    sizes: Counter[str] = Counter()
+    for entry in entries:
+        sizes[f"{'compute' if entry.ptx else 'sm'}_{entry.arch}{entry.variant}"] += entry.room
+    return {"path": path, "archs": dict(sorted(sizes.items()))} if entries else None

@@ -8,9 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.elves import make
-from validate.binaries import loader, machines
-from validate.binaries.loader import Files, Process, SearchPath, read_all
-from validate.binaries.machines import AARCH64, X86_64
+from validate.binaries import loader
+from validate.binaries.loader import (
+    AARCH64,
+    X86_64,
+    Files,
+    Process,
+    SearchPath,
+    machine_named,
+    machine_spoken,
+    read_all,
+)
 from validate.checks.cpu import instructions
 
 PTRUE, CNTD, NEON_FADD = (struct.pack("<I", word) for word in (0x2518E3E0, 0x04E0E3E0, 0x4E20D400))
@@ -18,10 +26,10 @@ READS_ID_AA64PFR0, READS_COUNTER = (struct.pack("<I", word) for word in (0xD5380
 
 
 def test_known_machines_are_named_and_spoken_of() -> None:
-    assert [machines.named(name) for name in ("x86_64", "aarch64")] == [X86_64, AARCH64]
-    assert [machines.spoken(number) for number in (62, 183, 243)] == ["x86-64", "AArch64", "machine 243"]
+    assert [machine_named(name) for name in ("x86_64", "aarch64")] == [X86_64, AARCH64]
+    assert [machine_spoken(number) for number in (62, 183, 243)] == ["x86-64", "AArch64", "machine 243"]
     with pytest.raises(KeyError):
-        machines.named("riscv64")
+        machine_named("riscv64")
 
 
 def test_a_library_of_another_processor_is_passed_over(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from images.audit import checks, insight
 from tests.support import fatbins, site_samples
 from tests.support.fatbins import Code
-from validate.survey import devices, environments, main
+from validate.survey import environments, main
 
 
 def _site(prefix: Path, version: str = "3.11", kind: str = "site-packages", *, python: bool = True) -> str:
@@ -110,11 +110,11 @@ def test_device_code_is_counted_by_architecture(tmp_path: Path) -> None:
         "cut.so": code[:400] + bytes(4096),
     }.items():
         (tmp_path / name).write_bytes(content)
-    rows = {Path(str(row["path"])).name: row for row in devices.read([str(path) for path in tmp_path.iterdir()])}
+    rows = {Path(str(row["path"])).name: row for row in main.device_code([str(path) for path in tmp_path.iterdir()])}
     whole = rows["lib.so"]
     assert set(whole["archs"]) == {"sm_80", "sm_90", "compute_90"}
     assert "text.so" not in rows
 
 
 def test_no_library_is_no_device_code() -> None:
-    assert devices.read([]) == []
+    assert main.device_code([]) == []

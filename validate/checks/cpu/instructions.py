@@ -24,10 +24,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypedDict, cast
 
-from validate.binaries import dynsym, elf, machines
+from validate.binaries import dynsym, elf
 from validate.binaries.elf import ElfError
-from validate.binaries.loader import objects
-from validate.binaries.machines import Machine
+from validate.binaries.loader import AARCH64, Machine, machine_named, objects
 from validate.claims import Claim
 from validate.environment import installed, user_environment
 from validate.judging import Finding, failed, joined, listed, passed
@@ -108,7 +107,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence
     paths = sorted({os.path.realpath(path) for path in objects(locations, owners)}, key=_size, reverse=True)
     with multiprocessing.get_context("fork").Pool(len(os.sched_getaffinity(0))) as pool:
         found = [
-            one for one in pool.imap_unordered(partial(_look, machines.named(given.machine)), paths, chunksize=4) if one
+            one for one in pool.imap_unordered(partial(_look, machine_named(given.machine)), paths, chunksize=4) if one
         ]
     for claim in claims:
         expect = cast(InstructionsExpect, claim.expect)
@@ -150,7 +149,7 @@ def _look(machine: Machine, path: str) -> VectorCode | None:
             if elf.machine(data) != machine.number:
                 return None
             parts = [(one.offset, one.offset + one.size) for one in elf.sections(data) if one.flags & _EXECUTABLE]
-            if machine == machines.AARCH64:
+            if machine == AARCH64:
                 return _on_aarch64(path, data, parts)
             avx512 = sum(1 for begin, end in parts for _ in _AVX512.finditer(data, begin, end))
             asks = any(_CPUID.search(data, begin, end) for begin, end in parts) or _asks_others(path)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TypedDict, cast
 
-from validate.binaries import machines
 from validate.binaries.loader import (
     Files,
     Found,
@@ -22,6 +21,7 @@ from validate.binaries.loader import (
     SearchPath,
     Unreadable,
     import_torch,
+    machine_named,
     objects,
     objects_under,
     read_all,
@@ -97,7 +97,7 @@ class LibrariesEvidence(ToolkitLinks, total=False):
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LibrariesEvidence | ToolkitLinks]]:
     given = user_environment.recorded()
-    machine = machines.named(given.machine)
+    machine = machine_named(given.machine)
     search = SearchPath.of(given.environ, given.directory, machine)
     files = Files(machine)
     start = user_environment.start(given)

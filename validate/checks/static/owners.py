@@ -20,9 +20,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TypedDict, cast
 
-from validate.binaries import machines
 from validate.binaries.elf import ElfError
-from validate.binaries.loader import SearchPath
+from validate.binaries.loader import SearchPath, machine_named
 from validate.claims import Claim
 from validate.environment import debian, installed, user_environment, wheel_contents
 from validate.judging import Finding, conclude
@@ -354,7 +353,7 @@ def _in_front(executable: Sequence[str], path: str) -> Iterator[str]:
 
 def _loadable(unowned: Sequence[str], given: user_environment.UserEnvironment) -> Iterator[str]:
     """Libraries of no owner in folders that the loader searches."""
-    machine = machines.named(given.machine)
+    machine = machine_named(given.machine)
     try:
         search = SearchPath.of(given.environ, given.directory, machine)
     except ElfError:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict, cast
 
-from validate.binaries.machines import X86_64
+from validate.binaries.loader import X86_64
 from validate.claims import Claim
 from validate.environment import installed, user_environment
 from validate.environment.installed import Distribution

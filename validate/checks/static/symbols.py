@@ -17,11 +17,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict, cast
 
-from validate.binaries import dynsym, machines
+from validate.binaries import dynsym
 from validate.binaries.demangle import readable
 from validate.binaries.dynsym import Symbols
 from validate.binaries.elf import ElfError
-from validate.binaries.loader import Files, Found, Process, SearchPath, Unreadable, import_torch, objects, read_all
+from validate.binaries.loader import (
+    Files,
+    Found,
+    Process,
+    SearchPath,
+    Unreadable,
+    import_torch,
+    machine_named,
+    objects,
+    read_all,
+)
 from validate.claims import Claim
 from validate.environment import installed, user_environment
 from validate.judging import Finding, conclude, failed, listed, matches
@@ -76,7 +86,7 @@ class _Task:
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
     given = user_environment.recorded()
-    machine = machines.named(given.machine)
+    machine = machine_named(given.machine)
     search = SearchPath.of(given.environ, given.directory, machine)
     start = user_environment.start(given)
     everything = installed.distributions(entry or given.directory for entry in start.path)

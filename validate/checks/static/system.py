@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict, cast
 
-from validate.binaries import dynsym, machines
+from validate.binaries import dynsym
 from validate.binaries.elf import ElfError
-from validate.binaries.loader import Files, Process, SearchPath
+from validate.binaries.loader import Files, Process, SearchPath, machine_named
 from validate.claims import Claim
 from validate.environment import user_environment
 from validate.environment.user_environment import UserEnvironment
@@ -123,7 +123,7 @@ def _program(name: str, arguments: Sequence[str], given: UserEnvironment) -> Pro
 
 
 def _verbs(expect: VerbsExpect, given: UserEnvironment) -> VerbsEvidence:
-    machine = machines.named(given.machine)
+    machine = machine_named(given.machine)
     process = Process(SearchPath.of(given.environ, given.directory, machine), Files(machine))
     nccl = _nccl(given, process)
     libraries = {name: _library(one, nccl["path"] or "", process) for name, one in expect["libraries"].items()}

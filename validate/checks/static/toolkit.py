@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TypedDict, cast
 
-from validate.binaries import elf, machines
+from validate.binaries import elf
 from validate.binaries.elf import ElfError
-from validate.binaries.loader import SearchPath
+from validate.binaries.loader import SearchPath, machine_named
 from validate.checks.static.libraries import soname_major
 from validate.checks.static.pins import TorchVersion, torch_version
 from validate.claims import Claim
@@ -187,7 +187,7 @@ def _link(path: Path) -> str | None:
 
 def _loader_folders(given: UserEnvironment) -> list[LoaderFolder]:
     """Every folder that the environment or the system adds to the loader's path, and what says so."""
-    search = SearchPath.of(given.environ, given.directory, machines.named(given.machine))
+    search = SearchPath.of(given.environ, given.directory, machine_named(given.machine))
     sources = [(folder, "LD_LIBRARY_PATH") for folder in search.library_path]
     sources += [(folder, file) for folder, file in _configured(_CONFIGURATION)]
     in_cache = {str(Path(path).parent) for paths in search.cache.values() for path in paths}
@@ -215,7 +215,7 @@ def _driver_libraries(given: UserEnvironment) -> list[DriverLibrary]:
     """Files of the host's driver on the loader's path that lie in the image itself, not mounted into the container."""
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     mounted = frozenset(line.split()[4] for line in lines)
-    search = SearchPath.of(given.environ, given.directory, machines.named(given.machine))
+    search = SearchPath.of(given.environ, given.directory, machine_named(given.machine))
     found = {path for name in _DRIVER for path in search.everywhere(name) if Path(path).exists()}
     return [
         {"path": path, "real": os.path.realpath(path)}
