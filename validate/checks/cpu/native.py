@@ -272,11 +272,29 @@ def judge(subject: str, expect: NativeExpect, evidence: NativeEvidence) -> Findi
     """C2: every library that the matrix selects is loaded, complete, and on the expected CUDA."""
     if not evidence:
         return failed(f"{subject} is not installed")
-    problems = list(_file_problems(expect, evidence["files"]))
+    problems: list[str] = []
+    files = evidence["files"]
+    if not files:
+        problems.append(f"no file matches {listed(list(expect['libraries']))}")
+    problems += (f"{name} is missing" for name, exists in files.items() if not exists)
     if "error" in evidence:
         problems.append(f"loading {subject}: {root_cause(evidence['error'])}")
     else:
-        problems += _loading_problems(expect, evidence)
+        libraries = evidence["libraries"]
+        for name, facts in libraries.items():
+            if facts["load_error"]:
+                problems.append(f"{name} can't be loaded: {facts['load_error']}")
+            elif not facts["mapped"]:
+                problems.append(f"{name} was loaded but something else is mapped in its place")
+            elif expect["loading"] == "import" and not facts["mapped_by_import"]:
+                problems.append(f"importing {listed(list(expect['modules']))} does not load {name}")
+            elif facts["missing_symbols"]:
+                count = f"{len(facts['missing_symbols'])} of {len(expect['symbols'])} symbols"
+                problems.append(f"{name} lacks {count}: {listed(facts['missing_symbols'])}")
+        problems += _operator_problems(expect["operators"], evidence["operators"])
+        problems += _runtime_problems(expect["cuda_major"], evidence["cuda_runtimes"])
+        problems += _selection_problems(expect, evidence["selection"])
+        problems += (f"import {name}: {root_cause(error)}" for name, error in evidence["imports"].items() if error)
     if problems:
         return failed(joined(problems))
     with_what = [f"symbols {listed(expect['symbols'])}"] if expect["symbols"] else []
@@ -287,30 +305,6 @@ def judge(subject: str, expect: NativeExpect, evidence: NativeEvidence) -> Findi
 
 def _runtime(found: CudaRuntime) -> str:
     return f"the CUDA {_dotted(found['version'])} runtime of {found['owner'] or found['file']}"
-
-
-def _file_problems(expect: NativeExpect, files: Mapping[str, bool]) -> Iterator[str]:
-    if not files:
-        yield f"no file matches {listed(list(expect['libraries']))}"
-    yield from (f"{name} is missing" for name, exists in files.items() if not exists)
-
-
-def _loading_problems(expect: NativeExpect, evidence: NativeEvidence) -> Iterator[str]:
-    libraries = evidence["libraries"]
-    for name, facts in libraries.items():
-        if facts["load_error"]:
-            yield f"{name} can't be loaded: {facts['load_error']}"
-        elif not facts["mapped"]:
-            yield f"{name} was loaded but something else is mapped in its place"
-        elif expect["loading"] == "import" and not facts["mapped_by_import"]:
-            yield f"importing {listed(list(expect['modules']))} does not load {name}"
-        elif facts["missing_symbols"]:
-            count = f"{len(facts['missing_symbols'])} of {len(expect['symbols'])} symbols"
-            yield f"{name} lacks {count}: {listed(facts['missing_symbols'])}"
-    yield from _operator_problems(expect["operators"], evidence["operators"])
-    yield from _runtime_problems(expect["cuda_major"], evidence["cuda_runtimes"])
-    yield from _selection_problems(expect, evidence["selection"])
-    yield from (f"import {name}: {root_cause(error)}" for name, error in evidence["imports"].items() if error)
 
 
 def _operator_problems(expected: Iterable[str], found: Mapping[str, bool | None]) -> Iterator[str]:

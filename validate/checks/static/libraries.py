@@ -236,7 +236,12 @@ def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -
     faults += [_trouble(one) for one in sorted(troubled, key=lambda one: (not one["needs_cuda"], one["path"]))]
     if expect["of"] == TOOLKIT:
         return conclude(faults, f"all {evidence['files']} libraries and programs find what they need")
-    faults += _unowned(evidence["torch_holds"])
+    torch_holds = evidence["torch_holds"]
+    # Where wheels bring CUDA, torch must get all of it from wheels.
+    if any(held["owners"] for held in torch_holds.values()):
+        for name, held in torch_holds.items():
+            if not held["owners"]:
+                faults.append(f"torch gets {name} from {held['path']}, which no distribution owns")
     faults += _other_majors(expect, evidence["provided"])
     faults += [_second_owner(one) for one in evidence["second_owners"]]
     good = f"all {evidence['files']} libraries and programs find what they need, one CUDA"
@@ -302,14 +307,6 @@ def _is_other_major(expect: LibrariesExpect, name: str) -> bool:
     stem, major = soname_major(name)
     own = expect["cuda_libraries"].get(stem)
     return own is not None and bool(major) and own != major
-
-
-def _unowned(torch_holds: Mapping[str, Held]) -> Iterator[str]:
-    """Where wheels bring CUDA, torch must get all of it from wheels."""
-    if any(held["owners"] for held in torch_holds.values()):
-        for name, held in torch_holds.items():
-            if not held["owners"]:
-                yield f"torch gets {name} from {held['path']}, which no distribution owns"
 
 
 def _other_majors(expect: LibrariesExpect, provided: Sequence[tuple[str, str, Sequence[str]]]) -> Iterator[str]:

@@ -230,7 +230,15 @@ def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Fi
     if not evidence["home_exists"]:
         return failed(f"{home} does not exist")
     faults = [fault for part in expect["parts"] for fault in _part_faults(part, evidence["parts"][part], version)]
-    faults += _home_faults(evidence, home)
+    if evidence["variables"]["CUDA_HOME"] != home:
+        faults.append(f"CUDA_HOME is {evidence['variables']['CUDA_HOME']!r}, the toolkit is {home}")
+    if evidence["variables"]["CUDA_PATH"] not in (None, home):
+        faults.append(f"CUDA_PATH is {evidence['variables']['CUDA_PATH']}, the toolkit is {home}")
+    if evidence["default_link"] not in (None, evidence["real_home"]):
+        faults.append(f"the unversioned cuda link is {evidence['default_link']}, the toolkit is {home}")
+    for name, path in evidence["programs_on_path"].items():
+        if path and not path.startswith(f"{evidence['real_home']}/"):
+            faults.append(f"PATH finds {name} at {path}, outside of {home}")
     faults += [
         f"{one['folder']} is on the loader's path ({one['from']}): {why}"
         for one in evidence["loader_folders"]
@@ -260,18 +268,6 @@ def _part_faults(part: str, found: ToolkitPart, version: str) -> Iterator[str]:
             yield f"{path} is no shared library"
         elif stem == "libcudart" and major != version.partition(".")[0]:
             yield f"{path} is {soname}, CUDA {version} is expected"
-
-
-def _home_faults(evidence: ToolkitEvidence, home: str) -> Iterator[str]:
-    if evidence["variables"]["CUDA_HOME"] != home:
-        yield f"CUDA_HOME is {evidence['variables']['CUDA_HOME']!r}, the toolkit is {home}"
-    if evidence["variables"]["CUDA_PATH"] not in (None, home):
-        yield f"CUDA_PATH is {evidence['variables']['CUDA_PATH']}, the toolkit is {home}"
-    if evidence["default_link"] not in (None, evidence["real_home"]):
-        yield f"the unversioned cuda link is {evidence['default_link']}, the toolkit is {home}"
-    for name, path in evidence["programs_on_path"].items():
-        if path and not path.startswith(f"{evidence['real_home']}/"):
-            yield f"PATH finds {name} at {path}, outside of {home}"
 
 
 def _bad_folder(one: LoaderFolder, real_home: str) -> str:
