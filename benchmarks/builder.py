@@ -78,9 +78,6 @@ def open_builder(engine: Engine, host: HostSettings, on_event: Callable[[BuildEv
     builder = Builder(engine, host, f"truetag-bench-{uuid.uuid4().hex[:12]}", on_event, before)
     try:
         yield builder
-    except KeyboardInterrupt:
-        engine.cancel()
-        raise
     finally:
         builder.clear()
 
