@@ -95,10 +95,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests, those on a real Docker Engine included, and the coverage of the pure packages. [PYTEST ARGUMENT...]
-
-    With --pretend-memory BYTES and --pretend-cores N the engine reports another machine size (tests/pretend).
-    """
+    """All tests, those on a real Docker Engine included, and the coverage of the pure packages. [PYTEST ARGUMENT...]"""
     _install(session, "dev")
     _lint(session)
     # Which tests stay together on one worker, and how many workers there are: tests/conftest.py.

@@ -1,17 +1,12 @@
-"""What all tests share: options of the whole suite, and no property test that fails because the machine is busy."""
+"""What all tests share: which stay on one worker; no property test fails because the machine is busy."""
 
 import os
 import signal
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
-
-sys.path.insert(0, str(Path(__file__).parent / "pretend"))
-import pretended
 
 # A shell that starts tests in the background has them ignore SIGINT, and all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -21,14 +16,7 @@ settings.register_profile("busy machine", deadline=None, suppress_health_check=[
 settings.load_profile("busy machine")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("another machine", "run as if the engine's machine were of another size")
-    group.addoption("--pretend-memory", type=int, metavar="BYTES", help="the memory that the engine says it has")
-    group.addoption("--pretend-cores", type=int, metavar="N", help="the cores that the engine says it has")
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    pretended.start(config.getoption("--pretend-memory"), config.getoption("--pretend-cores"))
     config.option.loadscopereorder = False  # the order below stays, not the one by number of tests
 
 

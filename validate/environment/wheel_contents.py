@@ -52,8 +52,20 @@ if __name__ == '__main__':
     sys.argv[0] = sys.argv[0].removesuffix('.exe')
     sys.exit({function}())
 """,
+    """\
+#!{python}
+# -*- coding: utf-8 -*-
+import re
+import sys
+from {module} import {first}
+if __name__ == '__main__':
+    sys.argv[0] = re.sub(r'(-script\\.pyw|\\.exe)?$', '', sys.argv[0])
+    sys.exit({function}())
+""",
 )
-"""What uv writes for an entry point (crates/uv-install-wheel/src/wheel.rs), and pip (operations/install/wheel.py)."""
+"""What uv writes for an entry point (crates/uv-install-wheel/src/wheel.rs), and pip (operations/install/wheel.py): its
+newer form and the one of its older releases, as 23.2.1.
+"""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,0 @@
-"""What every Python started by the tests imports first under `--pretend-memory` and `--pretend-cores`."""
-
-import pretended
-
-pretended.install()
