@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -18,6 +19,8 @@ from validate.claims import Claim
 from validate.evidence import Error
 
 LOG_TAIL_CHARACTERS = 2000
+T = TypeVar("T")
+U = TypeVar("U")
 E = TypeVar("E", bound=Mapping[str, object])
 """A contract of evidence, whose `error` is all there is where measuring raised (contracts: Measured)."""
 
@@ -58,6 +61,15 @@ def asked(claims: Sequence[Claim], measures: Mapping[str, Callable[[], E]]) -> I
     for subject, measure in measures.items():
         if subject in subjects:
             yield subject, attempt(measure)
+
+
+def on_all_cores(work: Callable[[T], U], items: Sequence[T], *, chunk: int = 1) -> Iterator[U]:
+    """Results of `work` as they are done, by a fork a core; a single item is done here."""
+    if len(items) < 2:
+        yield from map(work, items)
+        return
+    with multiprocessing.get_context("fork").Pool(min(len(os.sched_getaffinity(0)), len(items))) as pool:
+        yield from pool.imap_unordered(work, items, chunk)
 
 
 def described(error: BaseException) -> Error:

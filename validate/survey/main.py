@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import mmap
-import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from validate.binaries.elf import ElfError
 from validate.binaries.fatbin import FatbinError
 from validate.binaries.loader import objects_under
 from validate.environment import user_environment
+from validate.harness.forked import on_all_cores
 from validate.survey import environments, system
 
 _NEVER = ("/proc", "/sys", "/dev", "/judge")
@@ -83,10 +83,7 @@ _LEAST = 4096
 def device_code(paths: Sequence[str]) -> list[dict[str, Any]]:
     """One row a library with device code, as many processes as cores; files that can't be read say why."""
     weighed = sorted(paths, key=_size, reverse=True)
-    if not weighed:
-        return []
-    with multiprocessing.get_context("fork").Pool(min(len(os.sched_getaffinity(0)), len(weighed))) as pool:
-        return sorted((row for row in pool.imap_unordered(_row, weighed) if row), key=lambda row: str(row["path"]))
+    return sorted((row for row in on_all_cores(_row, weighed) if row), key=lambda row: str(row["path"]))
 
 
 def _size(path: str) -> int:

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import fnmatch
 import mmap
-import multiprocessing
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +30,7 @@ from validate.binaries.kernel_states import FAULTS, Code, Excuses, KernelByDesig
 from validate.claims import Claim
 from validate.environment import installed, user_environment
 from validate.environment.installed import Distribution
+from validate.harness.forked import on_all_cores
 from validate.judging import Finding, conclude, failed, listed, matches, not_applicable
 
 DeviceCodeKind = Literal["kernels", "files", "pruned"]
@@ -144,20 +143,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceCodeEvidence]]
     for subject in tasks:
         if not left[subject]:
             yield subject, {"files": {}}
-    for subject, shown, facts in _looked_at(flat):
+    for subject, shown, facts in on_all_cores(_look, flat):
         found[subject][shown] = facts
         left[subject] -= 1
         if not left[subject]:
             yield subject, {"files": dict(sorted(found[subject].items()))}
-
-
-def _looked_at(flat: Sequence[tuple[str, _Task]]) -> Iterator[tuple[str, str, CodeOfFile]]:
-    """On all cores; a process more would not make one file faster."""
-    if len(flat) < 2:
-        yield from map(_look, flat)
-        return
-    with multiprocessing.get_context("fork").Pool(min(len(os.sched_getaffinity(0)), len(flat))) as pool:
-        yield from pool.imap_unordered(_look, flat)
 
 
 def _tasks(claim: Claim, everything: Sequence[Distribution]) -> list[_Task]:

@@ -102,7 +102,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, EnvironmentEvidence]
                 "denied": {
                     name: value[:_LONGEST_VALUE]
                     for name, value in sorted(given.environ.items())
-                    if any(fnmatch.fnmatchcase(name, pattern) for pattern in denied)
+                    if matches(name, denied)
                 },
                 "in_files": list(_in_shell_files(given, denied)),
                 "settings_files": dict(_settings_files(given)),
@@ -129,7 +129,7 @@ def _in_shell_files(given: UserEnvironment, denied: Mapping[str, str]) -> Iterat
         for file in _expand(pattern, given):
             for line in _lines(file):
                 found = _ASSIGNMENT.match(line)
-                if found and any(fnmatch.fnmatchcase(found[1], name) for name in denied):
+                if found and matches(found[1], denied):
                     yield {"file": str(file), "name": found[1], "value": found[2].strip()[:_LONGEST_VALUE]}
 
 

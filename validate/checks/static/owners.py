@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import fnmatch
 import hashlib
-import multiprocessing
 import os
 import re
 import stat
@@ -24,7 +23,8 @@ from validate.binaries.elf import ElfError
 from validate.binaries.loader import SearchPath, machine_named
 from validate.claims import Claim
 from validate.environment import debian, installed, user_environment, wheel_contents
-from validate.judging import Finding, conclude
+from validate.harness.forked import on_all_cores
+from validate.judging import Finding, conclude, matches
 
 RUN_AS = "root"
 
@@ -331,7 +331,7 @@ def _copies(expect: OwnersExpect, places: Mapping[str, os.stat_result]) -> tuple
 
 def _is_link_of(path: str, expect: OwnersExpect, explained: set[str]) -> bool:
     """Whether a link that nobody lists stands where such links are made, and leads to a file that is explained."""
-    if not any(fnmatch.fnmatchcase(path, pattern) for pattern in expect["links"]):
+    if not matches(path, expect["links"]):
         return False
     target = os.path.realpath(path)
     return target in explained or not Path(target).exists() or Path(target).is_dir()
@@ -408,12 +408,9 @@ def _has_capabilities(path: str) -> bool:
 def hashes(paths: Sequence[str], kind: str) -> dict[str, str]:
     """Path -> hexadecimal hash; empty where a file can't be read. By as many processes as there are cores."""
     tasks = [(kind, paths[start : start + _FILES_A_TASK]) for start in range(0, len(paths), _FILES_A_TASK)]
-    if not tasks:
-        return {}
     results: dict[str, str] = {}
-    with multiprocessing.get_context("fork").Pool(min(len(os.sched_getaffinity(0)), len(tasks))) as pool:
-        for part in pool.imap_unordered(_hash_some, tasks):
-            results.update(part)
+    for part in on_all_cores(_hash_some, tasks):
+        results.update(part)
     return results
 
 

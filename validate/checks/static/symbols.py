@@ -8,8 +8,6 @@ the symbols that only the driver has are counted apart.
 
 from __future__ import annotations
 
-import fnmatch
-import multiprocessing
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +32,7 @@ from validate.binaries.loader import (
 )
 from validate.claims import Claim
 from validate.environment import installed, user_environment
+from validate.harness.forked import on_all_cores
 from validate.judging import Finding, conclude, failed, listed, matches
 
 
@@ -121,7 +120,7 @@ def _tasks(
         process = (alone if library.elf.executable else with_torch).copy()
         own, missing = process.scope(library.path)
         lacking = [one.name for one in missing]
-        if all(_matches(name, host) for name in lacking):
+        if all(matches(name, host) for name in lacking):
             before = [] if library.elf.executable else shared
             opened = of_torch if library.path in of_torch else own
             yield _Task(
@@ -136,10 +135,6 @@ def _tasks(
 def _scope_of(process: Process, found: Sequence[Found], name: str) -> list[str]:
     path = next((one.path for one in found if Path(one.path).name == name), None)
     return process.copy().scope(path)[0] if path else []
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _check(tasks: Sequence[_Task], files: int) -> SymbolsEvidence:
@@ -158,15 +153,12 @@ def _check(tasks: Sequence[_Task], files: int) -> SymbolsEvidence:
 
 def _read_all(paths: Sequence[str], unreadable: list[Unreadable]) -> dict[str, Symbols]:
     """Each file once, the big ones first, by as many processes as there are cores."""
-    if not paths:
-        return {}
     weighed = sorted(paths, key=lambda path: Path(path).stat().st_size, reverse=True)
     found: dict[str, Symbols] = {}
-    with multiprocessing.get_context("fork").Pool(min(len(os.sched_getaffinity(0)), len(paths))) as pool:
-        for path, symbols, error in pool.imap_unordered(_read, weighed, chunksize=4):
-            found[path] = symbols
-            if error:
-                unreadable.append({"path": path, "error": error})
+    for path, symbols, error in on_all_cores(_read, weighed, chunk=4):
+        found[path] = symbols
+        if error:
+            unreadable.append({"path": path, "error": error})
     return found
 
 
