@@ -2,16 +2,15 @@
 
 import json
 import logging
-import os
+import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks import loopback
 from images.config.paths import CHECKOUT
 from images.context import base_images
 from images.context import labels as image_labels
@@ -24,8 +23,8 @@ from images.planning import plan
 from images.planning.image import Image
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
+from tests.support import commands
 from tests.support.broken_images import NAME
-from tests.support.checkout import ROOT
 from tests.support.engine_contents import containers
 from tests.support.other_engine import Other, other_engine
 from tests.support.sources import SOURCES
@@ -57,6 +56,19 @@ def base(engine: Engine) -> AcquiredBase:
 
 
 @pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Debian's docker-registry on loopback, without a login: `HOST:PORT`."""
+    with loopback.registry(tmp_path_factory.mktemp("registry") / "here") as host:
+        yield host
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest) -> str:
+    """A name for a repository that no other test of the file uses."""
+    return re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:80].strip("-")
+
+
+@pytest.fixture(scope="session")
 def image() -> Image:
     (planned,) = plan.select([NAME], SOURCES)
     assert planned.image is not None
@@ -81,9 +93,7 @@ def built(engine: Engine, out: Path) -> Mapping[str, Any]:
     kept = out / "parent.json"
     with host_cache.alone(out / "parent.lock"):
         if not kept.is_file():
-            environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
-            command = [sys.executable, "-m", "images", "build", NAME, "--out", str(out)]
-            finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+            finished = commands.run("build", NAME, "--out", str(out), DOCKER_HOST=engine.facts.url)
             assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]
             shutil.copy(out / NAME / "build.json", kept)
     found: dict[str, Any] = json.loads(kept.read_text())

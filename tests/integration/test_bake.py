@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from images.context.hosting import host_settings
 from images.context.labels import Origin
 from images.engine import ContainerSpec, Engine, connect
 from images.planning import plan
-from tests.support.checkout import ROOT
+from tests.support import commands
 from tests.support.debian_tools import BUILDX, unpacked
 from tests.support.other_engine import Other
 from tests.support.sources import SOURCES
@@ -56,8 +55,7 @@ def buildx_bake(buildx: str, folder: Path, *arguments: str, url: str = "") -> su
 
 def our_bake(folder: Path, *arguments: str) -> Any:
     """What the command writes."""
-    command = [sys.executable, "-m", "images", "render", "--bake", *arguments, "--out", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = commands.run("render", "--bake", *arguments, "--out", str(folder))
     assert done.returncode == 0, done.stderr
     return json.loads((folder / bake.FILE).read_text())
 

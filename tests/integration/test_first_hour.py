@@ -6,7 +6,6 @@ import io
 import os
 import re
 import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from images.engine import Engine, ImageInfo
+from tests.support import commands
 from tests.support.broken_images import NAME
 from tests.support.checkout import ROOT
 
@@ -75,24 +75,9 @@ def validated(engine: Engine, out: Path, *options: str, name: str, version: str)
     step = f"--mount=type=bind,source={file},target=/run/{file} pip install --no-index --no-deps /run/{file}"
     dockerfile = f"FROM {NAME}\nUSER root\nRUN {step}\nRUN echo code >/workspace/train.py\nUSER 1001\n"
     engine.build({"Dockerfile": dockerfile.encode(), file: wheel(name, version)}, tag)
-    command = [
-        sys.executable,
-        "-m",
-        "images",
-        "validate",
-        NAME,
-        "--image",
-        tag,
-        "--tier",
-        "static",
-        "--out",
-        str(out),
-        *options,
-    ]
+    asked = ("--image", tag, "--tier", "static", "--out", str(out), *options)
     try:
-        return subprocess.run(
-            command, cwd=ROOT, env={**os.environ, "DOCKER_HOST": engine.facts.url}, capture_output=True, text=True
-        )
+        return commands.run("validate", NAME, *asked, DOCKER_HOST=engine.facts.url)
     finally:
         engine.remove(tag, force=True)
 

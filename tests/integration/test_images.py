@@ -16,6 +16,7 @@ from images.context.hosting import host_settings
 from images.engine import OWNER_LABEL, Engine, ImageInfo
 from images.locking import lock_file
 from images.planning.image import Image
+from tests.support import commands
 from tests.support.broken_images import NAME, SITE, judged
 from tests.support.checkout import ROOT
 from tests.support.engine_contents import containers
@@ -81,9 +82,7 @@ def test_no_layer_holds_a_trace_of_this_machine(engine: Engine, image: Image, ba
 def test_rebuilding_uses_the_engines_cache(engine: Engine, parent: ImageInfo, out: Path) -> None:
     steps = json.loads((out / NAME / "build.json").read_text())["steps"]
     assert steps, "the engine told nothing of its steps"
-    environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
-    command = [sys.executable, "-m", "images", "build", NAME, "--out", str(out), "--tier", "static"]
-    finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    finished = commands.run("build", NAME, "--out", str(out), "--tier", "static", DOCKER_HOST=engine.facts.url)
     assert finished.returncode == 1 and "the cpu tier was left out" in " ".join(finished.stderr.split())
     assert engine.find(f"{NAME}-candidate") is not None, "half proven: no name"
     engine.untag(f"{NAME}-candidate")
@@ -97,9 +96,8 @@ def test_an_index_that_fails_midway_leaves_no_name(engine: Engine, out: Path, tm
     name = "cu124-torch26"
     engine.untag(name)
     dead = {"UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
-    environment = {**os.environ, "DOCKER_HOST": engine.facts.url, "PIP_RETRIES": "0", "UV_HTTP_RETRIES": "0", **dead}
-    command = [sys.executable, "-m", "images", "build", name, "--out", str(tmp_path)]
-    finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    environment = {"DOCKER_HOST": engine.facts.url, "PIP_RETRIES": "0", "UV_HTTP_RETRIES": "0", **dead}
+    finished = commands.run("build", name, "--out", str(tmp_path), **environment)
     assert finished.returncode == 1
     said = " ".join((finished.stdout + finished.stderr).split())
     assert "attempt 3 of 3" in said

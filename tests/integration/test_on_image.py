@@ -1,9 +1,6 @@
 """`validate` and `doctor` in a real image, as its users start them, and a recorded run judged again."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +17,8 @@ from images.planning.image import Image
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from images.validation.containers import suite_files
+from tests.support import commands
 from tests.support.broken_images import NAME, SITE
-from tests.support.checkout import ROOT
 from tests.support.sources import SOURCES
 from validate.claims import ClaimSet
 
@@ -186,14 +183,11 @@ def test_the_snippet_trains_as_it_is_printed(engine: Engine, current: str) -> No
 
 
 def test_a_recorded_run_is_judged_again_without_an_engine(engine: Engine, parent: ImageInfo, tmp_path: Path) -> None:
-    environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
     asked = [NAME, "--tier", "static", "--claim", "S1 "]
-    command = [sys.executable, "-m", "images", "validate", *asked, "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = commands.run("validate", *asked, "--out", str(tmp_path), DOCKER_HOST=engine.facts.url)
     assert (tmp_path / "validate").is_dir(), done.stderr
     (folder,) = (tmp_path / "validate").iterdir()
     assert {file.name for file in folder.iterdir()} >= {"evidence.json", "verdict.json", "report.html", "junit.xml"}
-    again = [sys.executable, "-m", "images", "validate", "--evidence", str(folder / "evidence.json"), "--json"]
-    nowhere = {**os.environ, "DOCKER_HOST": "tcp://127.0.0.1:9"}
-    told = subprocess.run(again, cwd=ROOT, env=nowhere, capture_output=True, text=True, check=False)
+    again = ["--evidence", str(folder / "evidence.json"), "--json"]
+    told = commands.run("validate", *again, DOCKER_HOST="tcp://127.0.0.1:9")
     assert json.loads(told.stdout) == json.loads((folder / "verdict.json").read_text())

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -20,11 +19,11 @@ import bcrypt
 import pytest
 
 from benchmarks import loopback
-from images.building import records, validating
+from images.building import validating
 from images.commands import publish
 from images.config.names import ImageName
 from images.context.base_images import AcquiredBase
-from images.engine import Engine, ImageInfo, connect, private_engine
+from images.engine import Engine, connect, private_engine
 from images.errors import UserError
 from images.fleet import images
 from images.planning import expectations
@@ -42,10 +41,12 @@ from images.registry import retries
 from images.registry.auth import Credentials
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
-from tests.support.cosign_keys import key_pairs
+from tests.support import thin as thin_images
+from tests.support.cosign_keys import cosign_verifies, key_pairs
 from tests.support.debian_tools import unpacked
 from tests.support.other_engine import Other
 from tests.support.small_base import python_base
+from tests.support.thin import EINOPS, Thin
 from validate.claims import Claim, ClaimSet, Tier
 from validate.judging import Status
 
@@ -54,15 +55,6 @@ NAME = "cu126-torch27"
 BOTH = (Compression.GZIP, Compression.ZSTD)
 USER, PASSWORD = "somebody", os.urandom(8).hex()
 SETTINGS = {"TRUETAG_TEST": "1"}
-EINOPS = {
-    "einops/__init__.py": b"",
-    "einops-0.8.2.dist-info/METADATA": b"Metadata-Version: 2.1\nName: einops\nVersion: 0.8.2\n",
-    "einops-0.8.2.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    "einops-0.8.2.dist-info/RECORD": (
-        b"einops/__init__.py,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\n"
-        b"einops-0.8.2.dist-info/METADATA,,\neinops-0.8.2.dist-info/WHEEL,,\neinops-0.8.2.dist-info/RECORD,,\n"
-    ),
-}
 CLAIMS = ClaimSet(
     image=NAME,
     claims=(
@@ -222,14 +214,6 @@ def publisher(login: None) -> Iterator[Engine]:
 # --- thin images, really validated -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Thin:
-    """A small image with the labels of a big one, and the folder of its attestation."""
-
-    info: ImageInfo
-    folder: Path
-
-
 @pytest.fixture(scope="module")
 def with_python(engine: Engine, base: AcquiredBase) -> Iterator[str]:
     with python_base(engine, base) as found:
@@ -266,17 +250,9 @@ def make(
         tag = f"truetag-test-publish:{len(made)}"
         made.append(tag)
         engine.build({"Dockerfile": dockerfile.encode(), **files}, tag)
-        info = engine.inspect(tag)
+        made_from = {"reference": base.reference, "origin": str(base.origin), "digest": base.digest}
         folder = tmp_path_factory.mktemp("attestation")
-        evidence, verdict = validating.measure_and_judge(engine, info.id, CLAIMS, (Tier.STATIC,))
-        records.record_validation(folder, evidence, verdict)
-        record: dict[str, Any] = {
-            "digest": info.id,
-            "base": {"reference": base.reference, "origin": str(base.origin), "digest": base.digest},
-            "engine": {"version": engine.facts.version},
-        }
-        (folder / "build.json").write_text(json.dumps(record))
-        return Thin(info, folder)
+        return thin_images.validated(engine, tag, folder, CLAIMS, (Tier.STATIC,), made_from)
 
     yield one
     for tag in made:
@@ -295,12 +271,10 @@ def second(make: Callable[..., Thin], first: Thin) -> Thin:
 
 
 @pytest.fixture
-def options(proxy: Proxy, first: Thin, request: pytest.FixtureRequest, cache: Path) -> PublishOptions:
-    """To a repository that no other test uses."""
-    place = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())
+def options(proxy: Proxy, first: Thin, place: str, cache: Path) -> PublishOptions:
     return PublishOptions(
         name=ImageName.parse(NAME),
-        repository=Repository(proxy.host, f"staging/{place[:60].strip('-')}"),
+        repository=Repository(proxy.host, f"staging/{place}"),
         attestation=first.folder,
         policy=policy(aliases=("latest", "cu126")),
         locks={"locks/x/torch.txt": b"torch==2.7.1\n"},
@@ -328,6 +302,12 @@ def checked(reference: Reference, by: ReleasePolicy | None = None, **more: Any) 
     """What `verify` says of an image."""
     found = verify(reference, by or policy(), **more)
     return found.reference, found.checks
+
+
+def passes(reference: Reference, by: ReleasePolicy | None = None, **more: Any) -> None:
+    """Assert that `verify` accepts an image."""
+    _, found = checked(reference, by, **more)
+    assert {check.status for check in found} == {Status.PASS}, found
 
 
 def publish_it(engine: Engine, thin: Thin, options: PublishOptions, staged: Repository | None = None) -> PublishResult:
@@ -431,8 +411,7 @@ def test_what_a_fleet_pushed_by_digest_is_published_from_there(
     with Registry(lab) as source:
         assert source.find(NAME) is None
     assert set(names(options.repository)) == {NAME, "latest", "cu126"}
-    _, found = checked(Reference(options.repository, NAME), unsigned=True)
-    assert {check.status for check in found} == {Status.PASS}, found
+    passes(Reference(options.repository, NAME), unsigned=True)
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------
@@ -601,12 +580,11 @@ def test_the_variants_are_one_image_with_attestations_of_their_own(
     assert {layer.media_type for layer in gzip_one.manifest.layers} == {Compression.GZIP.media_type}
     assert {layer.media_type for layer in zstd_one.manifest.layers} == {Compression.ZSTD.media_type}
     for tag in (NAME, f"{NAME}-zstd", "latest-zstd"):
-        _, found = checked(Reference(options.repository, tag), unsigned=True)
-        assert {check.status for check in found} == {Status.PASS}, found
+        passes(Reference(options.repository, tag), unsigned=True)
     proxy.seen.clear()
     assert publish_it(publisher, first, every) == done
     assert proxy.sent("PATCH") == proxy.sent("PUT", "blobs") == 0
-    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
+    production = thin_images.production(options.repository)
     promoted = promote(Reference(options.repository, f"{NAME}-zstd"), production, policy(aliases=("latest",)))
     assert set(promoted.references) == set(Compression) and f"{NAME}-zstd" in promoted.tags
     assert {tag: digest for tag, digest in names(production).items() if tag in (NAME, "latest")} == dict.fromkeys(
@@ -623,15 +601,13 @@ def test_an_attestation_that_came_before_the_other_variant_is_attached_to_it_too
     every = ClaimSet(image=NAME, claims=(*CLAIMS.claims, *cpu.claims))
     weak = with_policy(options, claims_of=lambda _: every)
     publish_it(publisher, first, weak)
-    evidence, verdict = validating.measure_and_judge(publisher, first.info.id, cpu, (Tier.CPU,))
-    records.record_validation(tmp_path / "cpu", evidence, verdict)
+    added = thin_images.judged(publisher, first.info, tmp_path / "cpu", cpu, (Tier.CPU,))
     whole = with_policy(weak, gate=(Tier.STATIC, Tier.CPU))
-    publish_it(publisher, Thin(first.info, tmp_path / "cpu"), whole)
+    publish_it(publisher, added, whole)
     publish_it(publisher, first, replace(whole, compressions=BOTH))
     strict = policy(gate=(Tier.STATIC, Tier.CPU), claims=every)
     for tag in (NAME, f"{NAME}-zstd"):
-        _, found = checked(Reference(options.repository, tag), strict, unsigned=True)
-        assert {check.status for check in found} == {Status.PASS}, found
+        passes(Reference(options.repository, tag), strict, unsigned=True)
 
 
 def test_an_export_gives_the_same_layers_as_the_engines_store(
@@ -660,15 +636,13 @@ def test_another_machine_adds_its_tier_and_the_aliases_follow(
     both = with_policy(options, alias_gate=whole, claims_of=lambda _: every)
     publish_it(publisher, first, both)
     assert set(names(options.repository)) == {NAME}
-    evidence, verdict = validating.measure_and_judge(publisher, first.info.id, other, (Tier.CPU,))
-    records.record_validation(tmp_path / "cpu", evidence, verdict)
+    added = thin_images.judged(publisher, first.info, tmp_path / "cpu", other, (Tier.CPU,))
     proxy.seen.clear()
-    done = publish_it(publisher, Thin(first.info, tmp_path / "cpu"), with_policy(both, gate=whole))
+    done = publish_it(publisher, added, with_policy(both, gate=whole))
     assert set(names(options.repository)) == {NAME, "latest", "cu126"} and proxy.sent("PATCH") == 0
     with Registry(options.repository) as source:
         assert len(attachments.load(source, source.get(NAME)).attestations) == 2
-    _, found = checked(Reference(options.repository, "latest"), policy(gate=whole, claims=every), unsigned=True)
-    assert {check.status for check in found} == {Status.PASS}, found
+    passes(Reference(options.repository, "latest"), policy(gate=whole, claims=every), unsigned=True)
     assert done.tags[1:] == (NAME, "latest", "cu126")
 
 
@@ -679,21 +653,20 @@ def test_promotion_sends_no_layer_and_changes_no_digest(
     publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy
 ) -> None:
     staged = publish_it(publisher, first, options)
-    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
+    production = thin_images.production(options.repository)
     proxy.seen.clear()
     done = promote(Reference(options.repository, NAME), production, policy(aliases=("latest",)))
     assert done.reference.partition("@")[2] == staged.reference.partition("@")[2]
     assert proxy.sent("PATCH") == 0 and proxy.sent("PUT", "blobs") == 0
     assert set(names(production)) == {NAME, "latest"} and staged.tags[0] in done.tags
-    _, found = checked(Reference(production, "latest"), unsigned=True)
-    assert {check.status for check in found} == {Status.PASS}, found
+    passes(Reference(production, "latest"), unsigned=True)
 
 
 def test_promotion_past_a_closed_alias_gate_moves_no_alias(
     publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy
 ) -> None:
     publish_it(publisher, first, options)
-    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
+    production = thin_images.production(options.repository)
     done = promote(
         Reference(options.repository, NAME),
         production,
@@ -706,7 +679,7 @@ def test_what_the_gate_refuses_is_not_promoted(
     publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy
 ) -> None:
     publish_it(publisher, first, options)
-    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
+    production = thin_images.production(options.repository)
     with pytest.raises(UserError, match="the gpu tier was not judged"):
         promote(Reference(options.repository, NAME), production, policy(gate=(Tier.STATIC, Tier.GPU)))
     with Registry(production) as found, pytest.raises(UserError):
@@ -752,17 +725,11 @@ def attached(repository: Repository, reference: str) -> list[str]:
         return [source.get(tag(digest)).digest for tag in (statements_tag, attachments.signatures_tag)]
 
 
-def cosign_verifies(reference: str, keys: Path, key: str = "cosign.pub") -> bool:
-    """Whether cosign itself accepts the signature of the image."""
-    command = ["cosign", "verify", "--insecure-ignore-tlog=true", "--key", str(keys / key), reference]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
 def test_a_signature_covers_the_image_and_what_is_attached(
     publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy, keys: Path
 ) -> None:
     done = publish_it(publisher, first, replace(options, key=str(keys / "cosign.key")))
-    assert signed(done.reference, keys) == 3 and cosign_verifies(done.reference, keys)
+    assert signed(done.reference, keys) == 3 and cosign_verifies(done.reference, keys / "cosign.pub")
     before = attached(options.repository, done.reference)
     publish_it(publisher, first, replace(options, key=str(keys / "cosign.key")))
     assert attached(options.repository, done.reference) == before, "what is signed is not signed twice"
@@ -774,7 +741,7 @@ def test_a_signature_covers_the_image_and_what_is_attached(
 
     assert set(verified("cosign.pub").values()) == {Status.PASS}
     assert verified("other.pub")["signature"] is Status.FAIL
-    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
+    production = thin_images.production(options.repository)
     promote(reference, production, policy(), key=str(keys / "cosign.pub"))
     reference = Reference(production, NAME)
     assert set(verified("cosign.pub").values()) == {Status.PASS}
@@ -804,9 +771,7 @@ def test_the_next_publication_signs_nothing_that_others_attached(
     signed_options = replace(options, key=str(keys / "cosign.key"))
     publish_it(publisher, first, signed_options)
     cpu = ClaimSet(image=NAME, claims=(replace(CLAIMS.claims[1], tier=Tier.CPU),))
-    evidence, verdict = validating.measure_and_judge(publisher, first.info.id, cpu, (Tier.CPU,))
-    records.record_validation(keys / "cpu", evidence, verdict)
-    added = Thin(first.info, keys / "cpu")
+    added = thin_images.judged(publisher, first.info, keys / "cpu", cpu, (Tier.CPU,))
     publish_it(publisher, added, options)
     done = publish_it(publisher, first, replace(signed_options, compressions=BOTH))
     assert [runs(reference, keys) for reference in done.references.values()] == [1, 1]
@@ -818,14 +783,16 @@ def test_promotion_leaves_what_other_keys_signed_there(
     publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy, keys: Path
 ) -> None:
     done = publish_it(publisher, first, replace(options, key=str(keys / "cosign.key")))
-    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
+    production = thin_images.production(options.repository)
     there = f"{production}@{done.reference.partition('@')[2]}"
     for _ in range(2):
         promote(Reference(options.repository, NAME), production, policy(), key=str(keys / "cosign.pub"))
         with Registry(production) as target:
             attachments.sign_image(target, there.partition("@")[2], str(keys / "other.key"), str(keys / "other.pub"))
     promote(Reference(options.repository, NAME), production, policy(), key=str(keys / "cosign.pub"))
-    assert cosign_verifies(there, keys) and cosign_verifies(there, keys, "other.pub") and signed(there, keys) == 3
+    assert (
+        all(cosign_verifies(there, keys / f"{name}.pub") for name in ("cosign", "other")) and signed(there, keys) == 3
+    )
 
 
 def test_a_whole_round_into_an_empty_engine_and_on_to_production(
@@ -857,13 +824,11 @@ def test_a_whole_round_into_an_empty_engine_and_on_to_production(
         finally:
             other.remove(f"{options.repository}:{NAME}-zstd", force=True)
     key = str(keys / "cosign.pub")
-    _, found = checked(Reference(options.repository, NAME), key=key)
-    assert {check.status for check in found} == {Status.PASS}, found
-    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
+    passes(Reference(options.repository, NAME), key=key)
+    production = thin_images.production(options.repository)
     done = promote(Reference(options.repository, NAME), production, policy(aliases=("latest",)), key=key)
     assert done.reference.partition("@")[2] == staged.reference.partition("@")[2]
-    _, found = checked(Reference(production, "latest"), key=key)
-    assert {check.status for check in found} == {Status.PASS}, found
+    passes(Reference(production, "latest"), key=key)
 
 
 def test_nobody_gets_in_without_the_password(registry: str) -> None:

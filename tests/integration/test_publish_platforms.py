@@ -3,20 +3,17 @@
 import io
 import json
 import os
-import subprocess
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import loopback
-from images.building import records, validating
 from images.config.names import ImageName
 from images.config.platforms import Platform
-from images.engine import Engine, ImageInfo, connect
+from images.engine import Engine, connect
 from images.errors import UserError
 from images.host import emulation
 from images.publish import attachments, index, local_image, signing, statements
@@ -31,10 +28,12 @@ from images.publish.verify import verify
 from images.registry import distribution
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
-from tests.support.cosign_keys import key_pairs
+from tests.support import thin
+from tests.support.cosign_keys import cosign_verifies, key_pairs
 from tests.support.debian_tools import unpacked
 from tests.support.other_engine import Other
 from tests.support.published import CLAIMS, attach, days_ago, published, validated
+from tests.support.thin import EINOPS, Thin
 from validate.claims import Claim, ClaimSet, Tier
 from validate.judging import Status
 
@@ -53,15 +52,9 @@ if platform.machine() == "aarch64":
     int(open("/sys/devices/system/cpu/cpu0/regs/identification/midr_el1").read(), 16)
 """
 """Reads while it is imported what torch's oneDNN reads on arm64, from torch 2.13 on."""
-EINOPS = {
+MODULES = {
     "torch.py": TORCH,
-    "einops/__init__.py": b"",
-    "einops-0.8.2.dist-info/METADATA": b"Metadata-Version: 2.1\nName: einops\nVersion: 0.8.2\n",
-    "einops-0.8.2.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    "einops-0.8.2.dist-info/RECORD": (
-        b"einops/__init__.py,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\n"
-        b"einops-0.8.2.dist-info/METADATA,,\neinops-0.8.2.dist-info/WHEEL,,\neinops-0.8.2.dist-info/RECORD,,\n"
-    ),
+    **EINOPS,
 }
 PINNED = {"version": "0.8.2", "locals": [""], "modules": ["einops"], "python": "3.11", "shares": []}
 
@@ -98,20 +91,6 @@ def policy(*gate: Tier, aliases: tuple[str, ...] = ()) -> ReleasePolicy:
     )
 
 
-@dataclass(frozen=True)
-class Thin:
-    """A small image of one platform, and the folder of its attestation."""
-
-    info: ImageInfo
-    folder: Path
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with loopback.registry(tmp_path_factory.mktemp("registry") / "here") as host:
-        yield host
-
-
 @pytest.fixture(scope="module")
 def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Thin]]:
     """Debian's Python of either platform with one package: built, and really validated, the one for arm64 emulated."""
@@ -121,18 +100,10 @@ def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
         platform = ImageName.parse(name).platform
         tag = f"truetag-test-platforms:{platform.architecture}"
         engine.build(_context(name, platform), tag, platform=platform)
-        info = engine.inspect(tag)
+        made_from = {"reference": "debian", "origin": "made", "digest": ""}
         folder = tmp_path_factory.mktemp("attestation")
-        evidence, verdict = validating.measure_and_judge(engine, info.id, claims(name), (Tier.STATIC, Tier.CPU))
-        assert verdict.overall is Status.PASS, [(one.claim.id, one.status, one.reason) for one in verdict.claims]
-        records.record_validation(folder, evidence, verdict)
-        record = {
-            "digest": info.id,
-            "base": {"reference": "debian", "origin": "made", "digest": ""},
-            "engine": {"version": engine.facts.version},
-        }
-        (folder / "build.json").write_text(json.dumps(record))
-        made[name] = Thin(info, folder)
+        made[name] = thin.validated(engine, tag, folder, claims(name), (Tier.STATIC, Tier.CPU), made_from)
+        assert thin.verdict_of(made[name]) is Status.PASS, (folder / "verdict.json").read_text()
     yield made
     for name in ROW:
         engine.remove(f"truetag-test-platforms:{ImageName.parse(name).platform.architecture}", force=True)
@@ -157,15 +128,13 @@ def _context(name: str, platform: Platform) -> dict[str, bytes]:
         "USER 1001",
     )
     told = (f"LABEL dev.truetag.{key}={json.dumps(value)}" for key, value in labels.items())
-    files = {f"site/{path}": content for path, content in EINOPS.items()}
+    files = {f"site/{path}": content for path, content in MODULES.items()}
     return {"Dockerfile": "\n".join((*lines, *told)).encode(), "root.tar": packed.getvalue(), **files}
 
 
 @pytest.fixture
-def repository(registry: str, request: pytest.FixtureRequest) -> Repository:
-    """One that no other test uses."""
-    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name.lower()).strip("-")
-    return Repository(registry, f"staging/{name[:80].strip('-')}")
+def repository(registry: str, place: str) -> Repository:
+    return Repository(registry, f"staging/{place}")
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +196,7 @@ def test_both_platforms_go_under_one_tag_and_each_machine_gets_its_own(
             pulled = puller.pull(tag, platform=platform)
             puller.untag(tag)
             assert (pulled.id, pulled.architecture) == (pair[name].info.id, platform.architecture)
-    production = Repository(options.repository.host, options.repository.name.replace("staging", "production"))
+    production = thin.production(options.repository)
     promoted = promote(Reference(options.repository, reference.partition("@")[2]), production, options.policy)
     digests = named(production, AMD64, "latest", ARM64)
     assert digests == [reference.partition("@")[2]] * 2 + [images[1].manifest.digest]
@@ -282,7 +251,7 @@ def test_an_image_joins_only_what_the_same_key_signed(
         "linux/arm64 signature",
     ]
     assert not verify(reference, policy(), key=str(tmp_path / "other.pub")).passed
-    production = Repository(options.repository.host, options.repository.name.replace("staging", "production"))
+    production = thin.production(options.repository)
     moved = promote(reference, production, options.policy, key=key)
     assert cosign_verifies(moved.indexes[AMD64], key)
     assert verify(Reference(production, AMD64), policy(), key=key).passed
@@ -296,18 +265,12 @@ def keys(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return key_pairs(tmp_path, monkeypatch)
 
 
-def cosign_verifies(reference: str, key: str) -> bool:
-    """Whether cosign itself accepts the signature of an image or an index."""
-    command = ["cosign", "verify", "--insecure-ignore-tlog=true", "--key", key, reference]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
 def test_an_index_that_cosign_3_signed_is_promoted_with_its_signature(staging: Registry, keys: Path) -> None:
     key, public = str(keys / "cosign.key"), str(keys / "cosign.pub")
     made = index.compose([published(staging, name, date=days_ago(1), name=name, key=key) for name in ROW])
     staging.put(made)
     attachments.sign_image(staging, made.digest, key, public)
-    production = _production(staging)
+    production = thin.production(staging.repository)
     promote(Reference(staging.repository, made.digest), production, rules(), key=public)
     assert named(production, AMD64, "latest") == [made.digest] * 2
     assert cosign_verifies(f"{production}@{made.digest}", public)
@@ -358,16 +321,14 @@ def promoted(
     """An image that was built at an hour, promoted. `tiers` that were judged: 1 is static alone, 2 is gpu, too."""
     created, claims = f"2026-11-21T{hour:02}:00:00Z", CLAIMS.claims[:tiers]
     image = published(staging, f"{name}-{hour}", date=days_ago(1), claims=claims, name=name, created=created)
-    return promote(Reference(staging.repository, image.manifest.digest), _production(staging), by or rules())
-
-
-def _production(staging: Registry) -> Repository:
-    return Repository(staging.repository.host, staging.repository.name.replace("staging", "production"))
+    return promote(
+        Reference(staging.repository, image.manifest.digest), thin.production(staging.repository), by or rules()
+    )
 
 
 def listed(staging: Registry, tag: str) -> dict[str, str]:
     """Platform -> digest, of the index that a tag names in the other repository."""
-    with Registry(_production(staging)) as found:
+    with Registry(thin.production(staging.repository)) as found:
         return {one.platform: one.digest for one in found.get(tag).manifests}
 
 
@@ -378,30 +339,30 @@ def digest(result: PublishResult) -> str:
 def test_images_join_one_by_one_and_neither_goes_back(staging: Registry) -> None:
     arm = promoted(staging, ARM64, 5)
     assert not arm.indexes and arm.left_out == (f"{AMD64} lacks linux/amd64: {AMD64} is not published here",)
-    assert named(_production(staging), AMD64) == [None]
+    assert named(thin.production(staging.repository), AMD64) == [None]
     first = promoted(staging, AMD64, 3)
     assert listed(staging, AMD64) == {"linux/amd64": digest(first), "linux/arm64": digest(arm)}
     with pytest.raises(UserError, match=r"was built on 2026-11-21 03:00, this on 2026-11-21 02:00"):
         promoted(staging, AMD64, 2)  # newer than no part, though older than the index's newest
     newer = promoted(staging, ARM64, 6)
     assert listed(staging, "latest") == {"linux/amd64": digest(first), "linux/arm64": digest(newer)}
-    assert named(_production(staging), ARM64) == [digest(newer)]
+    assert named(thin.production(staging.repository), ARM64) == [digest(newer)]
 
 
 def test_an_image_that_failed_since_is_left_out_and_aliases_lose_no_platform(staging: Registry) -> None:
     arm, amd = promoted(staging, ARM64, 1), promoted(staging, AMD64, 1)
-    before = named(_production(staging), "latest")
-    with Registry(_production(staging)) as target:
+    before = named(thin.production(staging.repository), "latest")
+    with Registry(thin.production(staging.repository)) as target:
         failed = validated(target.get(digest(arm)).config.digest, days_ago(0), name=ARM64, version="25")
         attach(target, digest(arm), TEST_RESULT, statements.test_result([failed], CLAIMS))
-    found = verify(Reference(_production(staging), "latest"), rules(), unsigned=True)
+    found = verify(Reference(thin.production(staging.repository), "latest"), rules(), unsigned=True)
     assert [check.subject for check in found.checks if check.status is Status.FAIL][-1] == "linux/arm64 gate static"
     with pytest.raises(UserError, match="is FAIL"):
-        promote(Reference(_production(staging), AMD64), staging.repository, rules())
+        promote(Reference(thin.production(staging.repository), AMD64), staging.repository, rules())
     done = promoted(staging, AMD64, 2)
     assert done.left_out[0].startswith(f"{AMD64} lacks linux/arm64: S1 pip (static) is FAIL")
     assert listed(staging, AMD64) == {"linux/amd64": digest(done)} != {"linux/amd64": digest(amd)}
-    assert named(_production(staging), "latest") == before
+    assert named(thin.production(staging.repository), "latest") == before
     assert done.unmoved_aliases == ("latest stays: it has an image for linux/arm64, and this has none",)
 
 
@@ -411,10 +372,10 @@ def test_an_index_of_fewer_platforms_is_promoted_only_where_that_is_asked_for(st
     alone = Reference(staging.repository, index.compose([newer]).digest)
     staging.put(index.compose([newer]))
     with pytest.raises(UserError, match="it has an image for linux/arm64, and this has none") as refused:
-        promote(alone, _production(staging), rules())
+        promote(alone, thin.production(staging.repository), rules())
     assert "--drop-platforms" in str(refused.value)
     assert listed(staging, AMD64) == {"linux/amd64": digest(amd), "linux/arm64": digest(arm)}
-    done = promote(alone, _production(staging), rules(), drop_platforms=True)
+    done = promote(alone, thin.production(staging.repository), rules(), drop_platforms=True)
     assert done.left_out == (f"{AMD64} had an image for linux/arm64, and has none now",)
     assert listed(staging, AMD64) == {"linux/amd64": newer.manifest.digest}
 
@@ -468,7 +429,7 @@ def test_aliases_name_what_passed_the_whole_gate(staging: Registry) -> None:
 def test_an_index_that_somebody_else_put_together_is_not_promoted(staging: Registry) -> None:
     promoted(staging, AMD64, 1)
     arm = promoted(staging, ARM64, 1)
-    with Registry(_production(staging)) as target:
+    with Registry(thin.production(staging.repository)) as target:
         image = attachments.load(target, target.get(digest(arm)))
         target.put(distribution.index([replace(image.manifest.descriptor, platform="linux/amd64")]), "other")
         found = verify(Reference(target.repository, "other"), rules(), unsigned=True)

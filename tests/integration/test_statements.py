@@ -12,7 +12,6 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from benchmarks import loopback
 from images.publish import attachments, signing
 from images.publish.attachments import statements_tag
 from images.publish.gate import ReleasePolicy
@@ -57,17 +56,9 @@ u73JFkvhCEbr3hzIsciuPH/As2LlMus6UTqUJBTq6FfddssHuZm+nsdu13JuklH0
 """Public keys that are none for ECDSA, which cosign makes."""
 
 
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with loopback.registry(tmp_path_factory.mktemp("registry") / "here") as host:
-        yield host
-
-
 @pytest.fixture
-def target(registry: str, request: pytest.FixtureRequest) -> Iterator[Registry]:
-    """A repository that no other test uses."""
-    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name.lower()).strip("-")
-    with Registry(Repository(registry, f"statements/{name[:80].strip('-')}")) as found:
+def target(registry: str, place: str) -> Iterator[Registry]:
+    with Registry(Repository(registry, f"statements/{place}")) as found:
         yield found
 
 

@@ -1,9 +1,11 @@
-"""The command line, called in this process: what a subprocess would do, without starting Python anew."""
+"""The command line, called in this process, which starts no Python anew, or in one of its own."""
 
 from __future__ import annotations
 
 import io
+import os
 import signal
+import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -11,7 +13,8 @@ from importlib import import_module
 from unittest import mock
 
 from images import cli
-from tools import run
+from tests.support.checkout import ROOT
+from tools import run as run_tool
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,19 @@ def call(*arguments: str) -> Called:
     return Called(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
+def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run `python -m images ARGUMENTS` in the checkout, as a process of its own with these variables, too."""
+    command = [sys.executable, "-m", "images", *arguments]
+    environment = {**os.environ, **environ}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
 def tool(name: str, *arguments: str) -> Called:
     """Run `python -m tools.NAME ARGUMENTS` here."""
     out, err = io.StringIO(), io.StringIO()
     with mock.patch.object(sys, "argv", [name, *arguments]), redirect_stdout(out), redirect_stderr(err):
         try:
-            run(import_module(f"tools.{name}").main)
+            run_tool(import_module(f"tools.{name}").main)
             code: object = 0
         except SystemExit as ended:
             code = ended.code

@@ -13,3 +13,9 @@ def key_pairs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         command = ["cosign", "generate-key-pair", "--output-key-prefix", name]
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
     return folder
+
+
+def cosign_verifies(reference: str, key: str | Path) -> bool:
+    """Whether cosign itself accepts the signature of an image or an index."""
+    command = ["cosign", "verify", "--insecure-ignore-tlog=true", "--key", str(key), reference]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0

@@ -1,0 +1,57 @@
+"""Small images with the labels of big ones, really validated, and the repositories that they are published to."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from images.building import records, validating
+from images.engine import Engine, ImageInfo
+from images.registry.reference import Repository
+from validate.claims import ClaimSet, Tier
+from validate.judging import Status
+
+EINOPS = {
+    "einops/__init__.py": b"",
+    "einops-0.8.2.dist-info/METADATA": b"Metadata-Version: 2.1\nName: einops\nVersion: 0.8.2\n",
+    "einops-0.8.2.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "einops-0.8.2.dist-info/RECORD": (
+        b"einops/__init__.py,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\n"
+        b"einops-0.8.2.dist-info/METADATA,,\neinops-0.8.2.dist-info/WHEEL,,\neinops-0.8.2.dist-info/RECORD,,\n"
+    ),
+}
+"""An installed distribution of one empty module."""
+
+
+@dataclass(frozen=True)
+class Thin:
+    """A small image, and the folder of its attestation."""
+
+    info: ImageInfo
+    folder: Path
+
+
+def validated(
+    engine: Engine, tag: str, folder: Path, claims: ClaimSet, tiers: Sequence[Tier], base: Mapping[str, str]
+) -> Thin:
+    """Judge an image that was built, and leave in the folder what a build leaves."""
+    thin = judged(engine, engine.inspect(tag), folder, claims, tiers)
+    record = {"digest": thin.info.id, "base": base, "engine": {"version": engine.facts.version}}
+    (folder / "build.json").write_text(json.dumps(record))
+    return thin
+
+
+def judged(engine: Engine, info: ImageInfo, folder: Path, claims: ClaimSet, tiers: Sequence[Tier]) -> Thin:
+    """Judge an image, and leave evidence and verdict alone in the folder."""
+    evidence, verdict = validating.measure_and_judge(engine, info.id, claims, tiers)
+    records.record_validation(folder, evidence, verdict)
+    return Thin(info, folder)
+
+
+def verdict_of(thin: Thin) -> Status:
+    return Status(json.loads((thin.folder / "verdict.json").read_text())["overall"])
+
+
+def production(staging: Repository) -> Repository:
+    """What a repository is promoted to."""
+    return replace(staging, name=staging.name.replace("staging", "production"))
