@@ -37,16 +37,21 @@ def test_a_kept_claim_passes() -> None:
     assert (found.claims[0].reason, found.claims[0].seconds) == ("fine", 0.5)
 
 
-def test_a_broken_claim_fails() -> None:
-    assert verdict(claim(), records=(record(ok=False),)).overall is Status.FAIL
-
-
-def test_no_claims_are_never_green() -> None:
-    assert verdict().overall is Status.UNPROVEN
-
-
-def test_only_optional_claims_are_never_green() -> None:
-    assert verdict(claim(required=False), records=(record(),)).overall is Status.UNPROVEN
+@pytest.mark.parametrize(
+    ("claims", "records", "overall"),
+    [
+        ((claim(),), (record(ok=False),), Status.FAIL),
+        ((), (), Status.UNPROVEN),
+        ((claim(required=False),), (record(),), Status.UNPROVEN),
+        ((claim("T9"),), (record(),), Status.UNPROVEN),  # no judge
+        ((claim("T2"),), (record(),), Status.UNPROVEN),  # required, and does not apply
+        ((claim("T9", "y"), claim()), (record(ok=False),), Status.FAIL),
+    ],
+)
+def test_what_is_not_proven_is_never_green(
+    claims: tuple[Claim, ...], records: tuple[Record, ...], overall: Status
+) -> None:
+    assert verdict(*claims, records=records).overall is overall
 
 
 @pytest.mark.parametrize(
@@ -74,10 +79,6 @@ def test_a_crash_leaves_its_log_in_the_evidence() -> None:
     assert found.evidence["probe"] == {"outcome": "crashed", "exit_code": 1, "log": "boom"}
 
 
-def test_a_claim_without_a_judge_is_unproven() -> None:
-    assert verdict(claim("T9"), records=(record(),)).overall is Status.UNPROVEN
-
-
 def test_an_empty_registry_of_judges_is_never_green() -> None:
     evidence = Evidence(image="i", digest="d", records=(record(),))
     assert judge(ClaimSet(image="i", claims=(claim(),)), evidence, judges={}).overall is Status.UNPROVEN
@@ -88,15 +89,6 @@ def test_a_reason_known_before_is_kept_and_does_not_spoil_the_image() -> None:
     found = verdict(claim(), optional, records=(record(),))
     assert found.overall is Status.PASS
     assert (found.claims[1].reason, found.claims[1].seconds) == ("no wheel could be had", 0.0)
-
-
-def test_a_required_claim_that_does_not_apply_is_not_green() -> None:
-    assert verdict(claim("T2"), records=(record(),)).overall is Status.UNPROVEN
-
-
-def test_fail_weighs_more_than_unproven() -> None:
-    found = verdict(claim("T9", "y"), claim(), records=(record(ok=False),))
-    assert found.overall is Status.FAIL
 
 
 def test_claims_of_other_tiers_are_left_out() -> None:

@@ -230,34 +230,24 @@ def test_a_transport_names_what_switched_the_better_one_off() -> None:
     fails(judge_claim(claim("transport", injected={"NCCL_NVLS_ENABLE": "0"}), evidence), "(NCCL_P2P_DISABLE=1)")
 
 
-def test_gpus_that_are_apart_may_share_memory_but_not_use_sockets() -> None:
-    apart = replace(PAIR, links=((0, 1, Link.APART),))
-    for ways, status in (({"SHM/direct": 4}, Status.PASS), ({"NET/Socket": 4}, Status.FAIL)):
-        evidence = of_ranks({"peer_access": False, "connections": ways, "taken": {}})
-        assert judge_claim(claim("transport", apart), evidence).status is status
-
-
-def test_a_host_that_cannot_tell_its_links_leaves_it_to_the_containers_view() -> None:
-    unknown = replace(PAIR, links=())
-    for access, ways, status in (
-        (True, {"SHM/direct": 4}, Status.PASS),  # they may be below different host bridges
-        (False, {"SHM/direct": 4}, Status.PASS),
-        (True, {"NET/Socket": 4}, Status.FAIL),
-    ):
-        evidence = of_ranks({"peer_access": access, "connections": ways, "taken": {}})
-        assert judge_claim(claim("transport", unknown), evidence).status is status
-
-
-def test_below_different_pcie_host_bridges_nccl_goes_through_shared_memory_by_design() -> None:
-    pcie = replace(PAIR, links=((0, 1, Link.PCIE),))
-    for ways, access, status in (
-        ({"SHM/direct/direct": 2}, True, Status.PASS),
-        ({"P2P/direct pointer": 2}, True, Status.PASS),
-        ({"NET/Socket": 2}, True, Status.FAIL),
-        ({"SHM/direct/direct": 2}, False, Status.FAIL),
-    ):
-        evidence = of_ranks({"peer_access": access, "connections": ways, "taken": {}})
-        assert judge_claim(claim("transport", pcie), evidence).status is status
+@pytest.mark.parametrize(
+    ("links", "access", "ways", "status"),
+    [
+        (((0, 1, Link.APART),), False, "SHM/direct", Status.PASS),
+        (((0, 1, Link.APART),), False, "NET/Socket", Status.FAIL),
+        ((), True, "SHM/direct", Status.PASS),  # a host that can't tell: they may be below different host bridges
+        ((), False, "SHM/direct", Status.PASS),
+        ((), True, "NET/Socket", Status.FAIL),
+        # Below different PCIe host bridges NCCL goes through shared memory by design.
+        (((0, 1, Link.PCIE),), True, "SHM/direct/direct", Status.PASS),
+        (((0, 1, Link.PCIE),), True, "P2P/direct pointer", Status.PASS),
+        (((0, 1, Link.PCIE),), True, "NET/Socket", Status.FAIL),
+        (((0, 1, Link.PCIE),), False, "SHM/direct/direct", Status.FAIL),
+    ],
+)
+def test_the_link_decides_which_transports_will_do(links: Any, access: bool, ways: str, status: Status) -> None:
+    evidence = of_ranks({"peer_access": access, "connections": {ways: 2}, "taken": {}})
+    assert judge_claim(claim("transport", replace(PAIR, links=links)), evidence).status is status
 
 
 # ---- what ranks leave behind

@@ -343,33 +343,38 @@ def test_an_alternative_is_excused_only_by_a_sibling_that_serves(
     fails(judged(libraries, LINKED), words)
 
 
-def test_a_lone_library_of_another_cuda_fails(site: Site) -> None:
+@pytest.mark.parametrize(
+    ("installed", "beside", "words"),
+    [
+        (
+            {"torchao/_C.abi3.so": elves.make(needed=["libtorch.so", "libcudart.so.13"])},
+            "",
+            "torchao/_C.abi3.so of pkg needs libcudart.so.13",
+        ),
+        (  # though a toolkit supplies it
+            {"pkg/_C.so": elves.make(needed=["libcudart.so.13"])},
+            "libcudart.so.13",
+            "needs libcudart.so.13 of another CUDA major than torch's",
+        ),
+        (  # though all is found
+            {"nvidia/cu13/lib/libcudart.so.13": elves.make(soname="libcudart.so.13")},
+            "",
+            "libcudart.so.13: another CUDA major",
+        ),
+        ({}, "libcudart.so.12", "toolkit/libcudart.so.12"),  # a rival
+        ({"lib/foo/stubs/_C.so": elves.make(needed=["libgone.so.1"])}, "", "stubs/_C.so of pkg needs libgone.so.1"),
+    ],
+)
+def test_a_library_of_another_cuda_a_rival_and_a_stub_among_packages_fail(
+    site: Site, installed: dict[str, bytes], beside: str, words: str
+) -> None:
+    """`beside` stands in a folder that LD_LIBRARY_PATH names."""
     _torch(site)
-    site.install("torchao", "0.18.0", {"torchao/_C.abi3.so": elves.make(needed=["libtorch.so", "libcudart.so.13"])})
-    finding = judged(libraries, LINKED)
-    assert "torchao/_C.abi3.so of torchao needs libcudart.so.13" in finding.reason
-
-
-def test_a_library_of_another_cuda_fails_though_a_toolkit_supplies_it(site: Site) -> None:
-    _torch(site)
-    site.install("torchao", "0.18.0", {"torchao/_C.abi3.so": elves.make(needed=["libcudart.so.13"])})
-    site.write("../toolkit/libcudart.so.13", elves.make(soname="libcudart.so.13"))
-    site.start_with(LD_LIBRARY_PATH=str(site.root.parent / "toolkit"))
-    assert "needs libcudart.so.13 of another CUDA major than torch's" in judged(libraries, LINKED).reason
-
-
-def test_a_second_cuda_major_fails_though_all_is_found(site: Site) -> None:
-    _torch(site)
-    runtime = {"nvidia/cu13/lib/libcudart.so.13": elves.make(soname="libcudart.so.13")}
-    site.install("nvidia_cuda_runtime", "13.0", runtime)
-    assert "libcudart.so.13: another CUDA major" in judged(libraries, LINKED).reason
-
-
-def test_a_rival_on_the_loaders_path_fails(site: Site) -> None:
-    _torch(site)
-    site.write("../toolkit/libcudart.so.12", elves.make(soname="libcudart.so.12"))
-    site.start_with(LD_LIBRARY_PATH=str(site.root.parent / "toolkit"))
-    fails(judged(libraries, LINKED), "toolkit/libcudart.so.12")
+    site.install("pkg", "1.0", installed)
+    if beside:
+        site.write(f"../toolkit/{beside}", elves.make(soname=beside))
+        site.start_with(LD_LIBRARY_PATH=str(site.root.parent / "toolkit"))
+    fails(judged(libraries, LINKED), words)
 
 
 def test_what_torch_itself_misses_comes_first(site: Site) -> None:
@@ -436,12 +441,6 @@ def test_a_toolkits_link_to_a_packages_link_that_leads_nowhere_fails(site: Site,
     among_packages.symlink_to(site.root / "nothing.so")
     (site.root.parent / "cuda-12.6/lib64/libgone.so").symlink_to(among_packages)
     fails(judged(libraries, linked_toolkit), "cuda-12.6/lib64/libgone.so")
-
-
-def test_a_folder_of_stubs_among_packages_excuses_nothing(site: Site) -> None:
-    _torch(site)
-    site.install("foo", "1.0", {"lib/foo/stubs/_C.so": elves.make(needed=["libgone.so.1"])})
-    fails(judged(libraries, LINKED), "stubs/_C.so of foo needs libgone.so.1")
 
 
 def test_a_stub_for_linkers_need_not_load(site: Site, linked_toolkit: Claim) -> None:
