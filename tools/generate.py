@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from benchmarks import page
 from benchmarks import results as measured
 from images.config import matrix, paths
-from images.config.facts import Facts, Row
+from images.config.facts import Facts
 from images.config.matrix import Sources
 from images.config.schema import Matrix
 from images.context import render
@@ -27,6 +26,7 @@ from images.nightly import results
 from images.planning import plan
 from images.planning.plan import Planned
 from images.site import index, records
+from images.validation import rows
 from tools import additions, hints, profile_docs, run, schemas
 
 GOLDEN = ("cu126-torch25", "cu130-torch211-devel", "cu126-torch27-sm90")
@@ -43,13 +43,13 @@ def files(sources: Sources) -> dict[str, bytes]:
         "docs/benchmarks.md": _with_table("docs/benchmarks.md", "benchmarks", page.tables(measured.read())),
     }
     return {
-        "docs/schema/matrix.schema.json": _schema(Matrix, "matrix.yaml: what we build"),
-        "docs/schema/facts.schema.json": _schema(Facts, "facts.yaml: what the world ships"),
-        "docs/schema/fleet.schema.json": _schema(Fleet, "fleet.yaml: the machines of a fleet"),
+        "docs/schema/matrix.schema.json": rows.schema(Matrix, "matrix.yaml: what we build"),
+        "docs/schema/facts.schema.json": rows.schema(Facts, "facts.yaml: what the world ships"),
+        "docs/schema/fleet.schema.json": rows.schema(Fleet, "fleet.yaml: the machines of a fleet"),
         **schemas.generated(),
         **results.generated(),
-        **index.generated(),
-        **records.generated(),
+        "docs/schema/index.schema.json": index.schema(),
+        "docs/schema/runs.schema.json": rows.schema(records.RunLine, "a line of results/runs.jsonl"),
         "validate/hints.json": hints.generated(),
         **documents,
         page.CHART: page.chart(measured.read()["delivery"]["data"]),
@@ -69,11 +69,6 @@ def _golden(name: str, sources: Sources) -> bytes:
         suite={"claims.json": b"{}"},
     )["Dockerfile"]
     return render.content_of(dockerfile)
-
-
-def _schema(model: type[Row], title: str) -> bytes:
-    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}
-    return (json.dumps({**schema, "title": title}, indent=1, sort_keys=True) + "\n").encode()
 
 
 def _with_table(path: str, name: str, table: str) -> bytes:

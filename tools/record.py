@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -47,7 +48,7 @@ def main(
     target = results or paths.CHECKOUT.results
     # A part that was read keeps its bytes, of whatever version; what was joined is written anew.
     content = (folders[0] / "evidence.json").read_bytes() if len(folders) == 1 else evidence.dumps().encode() + b"\n"
-    records.append(target, line, content)
+    append(target, line, content)
     typer.echo(f"{target / records.LINES}: {line.id}, {verdict.overall}")
 
 
@@ -90,6 +91,26 @@ def joined(parts: Sequence[tuple[str, Evidence]]) -> Evidence:
         host={**machine, **({"date": min(dates)} if dates else {}), "out_of_memory": ran_out},
         claims=tuple(claim for _, part in parts for claim in part.claims),
     )
+
+
+def append(folder: Path, line: records.RunLine, evidence: bytes) -> None:
+    """Add a line to FOLDER/runs.jsonl, and its evidence if it is kept. Raises UserError where the id is taken."""
+    if line.id in {known.id for known in records.read(folder)}:
+        problem = Problem(where=f"--as {line.id}", cause="this run is recorded already", then="choose another word")
+        raise UserError(problem)
+    if line.kept:
+        write_evidence(folder, line.id, evidence)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / records.LINES).open("a", encoding="utf-8") as file:
+        file.write(records.dumps([line]))
+
+
+def write_evidence(folder: Path, run_id: str, content: bytes) -> Path:
+    """Compress an evidence.json. The same content gives the same bytes."""
+    path = records.evidence_file(folder, run_id)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
+    return path
 
 
 def _size(folders: Sequence[Path], digest: str) -> int:

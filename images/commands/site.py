@@ -16,6 +16,7 @@ from images.errors import Problem, UserError
 from images.locking import lock_file
 from images.nightly import results
 from images.planning import plan
+from images.planning.image import Image
 from images.publish import signing
 from images.registry.client import Registry
 from images.registry.reference import Repository
@@ -23,7 +24,6 @@ from images.site import pages, runs
 from images.site.assemble import SiteInputs
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
-from validate.claims import Claim
 
 
 def site(
@@ -56,10 +56,15 @@ def site(
     folders = recorded or [sources.workspace.results]
     nightly = results.read(*(folder / "nightly" for folder in folders))
     found = [*runs.recorded(*folders), *runs.of_nightly(nightly)]
+    images = [one.image for one in plan.plan(sources) if one.image]
+    blocked = blocked_locks(images, sources)
+    locked = {image.lock_name: image for image in images if image.lock_name not in blocked}
+    locks = {name: lock_file.read(image, sources.workspace.locks) for name, image in locked.items()}
+    claims = {str(one.name): image_claims(ClaimContext(image=one, facts=sources.facts)).claims for one in images}
     published: tuple[runs.Published, ...] = ()
     if source:
         with Registry(Repository.parse(source)) as registry:
-            published, attached = runs.published(registry, _names(sources), key, common.say)
+            published, attached = runs.published(registry, [*claims], key, common.say)
         found += attached
     known = SiteInputs(
         sources=sources,
@@ -68,9 +73,9 @@ def site(
         nightly=nightly,
         repository=source,
         published=published,
-        closures=_closures(sources),
-        blocked=blocked(sources),
-        claims=_claims(sources),
+        closures={name: lock.versions(lock.inputs.layers) for name, lock in locks.items()},
+        blocked=blocked,
+        claims=claims,
     )
     files = pages.files(known)
     write(files, out)
@@ -88,30 +93,10 @@ def _day(text: str) -> date:
         raise UserError(problem) from None
 
 
-def _names(sources: Sources) -> list[str]:
-    return [one.name for one in plan.plan(sources) if one.accepted]
-
-
-def _closures(sources: Sources) -> Mapping[str, Mapping[str, str]]:
-    """What the committed locks hold, of images that have one for their pins."""
-    images = [one.image for one in plan.plan(sources) if one.image]
-    locked = [image for image in images if lock_file.is_present(image, sources.workspace.locks)]
-    locks = {image.lock_name: lock_file.read(image, sources.workspace.locks) for image in locked}
-    return {name: lock.versions(lock.inputs.layers) for name, lock in locks.items()}
-
-
-def blocked(sources: Sources) -> Mapping[str, str]:
+def blocked_locks(images: Sequence[Image], sources: Sources) -> Mapping[str, str]:
     """Lock -> why its images can't be built."""
-    images = [one.image for one in plan.plan(sources) if one.image]
     states = lock_file.states(images, sources.workspace.locks)
-    told = {image.lock_name: lock_file.blocked(image, states[str(image.name)]) for image in images}
-    return {name: why for name, why in told.items() if why}
-
-
-def _claims(sources: Sources) -> Mapping[str, Sequence[Claim]]:
-    """What the matrix claims of each accepted image today."""
-    images = [one.image for one in plan.plan(sources) if one.image]
-    return {str(image.name): image_claims(ClaimContext(image=image, facts=sources.facts)).claims for image in images}
+    return {one.lock_name: why for one in images if (why := lock_file.blocked(one, states[str(one.name)]))}
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> None:

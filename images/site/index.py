@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import requests
 from pydantic import Field, ValidationError
@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 from images.errors import Problem, UserError, command
 from images.nightly.results import Change
 from images.planning import chooser
+from images.validation import rows
 from images.validation.rows import Row
 from validate.claims import Tier
 from validate.judging import Status
@@ -229,8 +230,6 @@ def dumps(index: Index) -> bytes:
     return (json.dumps(index.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def generated() -> dict[str, bytes]:
-    """Path below the project's root -> JSON Schema of index.json."""
-    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Index.model_json_schema()}
-    text = json.dumps({**schema, "title": "index.json of the site"}, indent=1, sort_keys=True) + "\n"
-    return {"docs/schema/index.schema.json": text.encode()}
+def schema() -> bytes:
+    """JSON Schema of index.json."""
+    return rows.schema(Index, "index.json of the site")

@@ -49,7 +49,7 @@ def files(known: SiteInputs) -> dict[str, bytes]:
     site = _Site(known, assemble.make(known))
     return {
         "index.json": index.dumps(site.index),
-        "index.schema.json": index.generated()["docs/schema/index.schema.json"],
+        "index.schema.json": index.schema(),
         **{f"assets/{name}": (TEMPLATES / name).read_bytes() for name in _ASSETS},
         **dict(site.pages()),
     }

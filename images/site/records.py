@@ -128,14 +128,6 @@ def read_evidence(folder: Path, run_id: str) -> bytes:
         raise UserError(Problem(where=str(path), cause=f"can't be read: {error}", then="restore it from git")) from None
 
 
-def write_evidence(folder: Path, run_id: str, content: bytes) -> Path:
-    """Compress an evidence.json. The same content gives the same bytes."""
-    path = evidence_file(folder, run_id)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
-    return path
-
-
 def judged_again(line: RunLine, content: bytes) -> Verdict:
     """Judge the evidence of a line. Raises UserError: it is damaged, of another run, or contradicts the line."""
     try:
@@ -158,18 +150,6 @@ def _contradiction(line: RunLine, cause: str) -> Problem:
     return Problem(where=f"{LINES} {line.id}", cause=cause, then="restore the line and its evidence from git")
 
 
-def append(folder: Path, line: RunLine, evidence: bytes) -> None:
-    """Add a line to FOLDER/runs.jsonl, and its evidence if it is kept. Raises UserError where the id is taken."""
-    if line.id in {known.id for known in read(folder)}:
-        problem = Problem(where=f"--as {line.id}", cause="this run is recorded already", then="choose another word")
-        raise UserError(problem)
-    if line.kept:
-        write_evidence(folder, line.id, evidence)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LINES).open("a", encoding="utf-8") as file:
-        file.write(dumps([line]))
-
-
 def dumps(lines: Iterable[RunLine]) -> str:
     """runs.jsonl."""
     return "".join(json.dumps(line.model_dump(mode="json"), separators=(",", ":")) + "\n" for line in lines)
@@ -182,6 +162,10 @@ def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, 
     """
     gpus = evidence.host.get("gpus") or ()
     verdict = verdict.recorded
+    rows = [_row(one) for one in verdict.claims]
+    claims: dict[Tier, dict[Status, list[str]]] = {}
+    for row in rows:
+        claims.setdefault(row.tier, {}).setdefault(row.verdict, []).append(row.key)
     plain = {"date": evidence.host.get("date"), "experiment": False, "kept": False}
     data = {
         "id": f"{verdict.image}/{where}",
@@ -189,9 +173,9 @@ def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, 
         "digest": verdict.digest,
         "gpus": [str(gpu.get("name", "")) for gpu in gpus],
         "driver": str(evidence.host.get("driver") or ""),
-        "tiers": tier_counts([_row(one) for one in verdict.claims]),
-        "claims": by_verdict([_row(one) for one in verdict.claims]),
-        "findings": [_row(one) for one in verdict.claims if one.status in _OPEN],
+        "tiers": tier_counts(rows),
+        "claims": claims,
+        "findings": [row for row in rows if row.verdict in _OPEN],
         "packages": packages(verdict.claims),
         "bytes": size,
         "evidence_sha256": evidence.sha256,
@@ -220,20 +204,8 @@ def _row(one: ClaimVerdict) -> ClaimRow:
 
 def packages(claims: Iterable[ClaimVerdict]) -> dict[str, str]:
     """Distribution -> version, of the S1 claims that passed."""
-    measured = ((one.claim.subject, checks.installed(one.evidence)) for one in claims if _is_package(one))
-    return {name: version for name, version in measured if version}
-
-
-def _is_package(one: ClaimVerdict) -> bool:
-    return one.claim.id == "S1" and one.status is Status.PASS
-
-
-def by_verdict(rows: Sequence[ClaimRow]) -> dict[Tier, dict[Status, list[str]]]:
-    """Tier -> verdict -> `ID SUBJECT`."""
-    found: dict[Tier, dict[Status, list[str]]] = {}
-    for row in rows:
-        found.setdefault(row.tier, {}).setdefault(row.verdict, []).append(row.key)
-    return found
+    measured = [one for one in claims if one.claim.id == "S1" and one.status is Status.PASS]
+    return {one.claim.subject: version for one in measured if (version := checks.installed(one.evidence))}
 
 
 def tier_counts(rows: Sequence[ClaimRow | ClaimVerdictRow]) -> dict[Tier, TierCount]:
@@ -249,10 +221,3 @@ def _count(rows: Sequence[ClaimRow | ClaimVerdictRow]) -> TierCount:
     if Status.FAIL in required:
         return TierCount(verdict=Status.FAIL, counts=counts)
     return TierCount(verdict=Status.PASS if required == {Status.PASS} else Status.UNPROVEN, counts=counts)
-
-
-def generated() -> dict[str, bytes]:
-    """Path below the project's root -> JSON Schema of a line."""
-    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **RunLine.model_json_schema()}
-    text = json.dumps({**schema, "title": "a line of results/runs.jsonl"}, indent=1, sort_keys=True) + "\n"
-    return {"docs/schema/runs.schema.json": text.encode()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
@@ -24,6 +23,7 @@ from images.validation.rows import TierCount
 from images.validation.schemas import ClaimVerdictRow, VerdictFile
 from validate import hints, report
 from validate.claims import Tier
+from validate.evidence import Evidence
 from validate.judge import Verdict, explain
 
 _JUDGED = (Outcome.PASS, Outcome.FAIL, Outcome.XFAIL, Outcome.UNPROVEN)
@@ -81,78 +81,61 @@ def recorded(*folders: Path) -> tuple[Run, ...]:
     """
     runs: list[Run] = []
     problems: list[Problem] = []
-    found = [(folder, line) for folder in folders or (records.FOLDER,) for line in records.read(folder)]
-    for place, line in found:
-        try:
-            if not line.experiment:
-                runs.append(_of_line(line, place))
-        except UserError as error:
-            problems += error.problems
+    for folder in folders or (records.FOLDER,):
+        for line in (one for one in records.read(folder) if not one.experiment):
+            run = _of_line(line, f"{records.LINES} {line.id}")
+            try:
+                if line.kept:
+                    content = records.read_evidence(folder, line.id)
+                    run = _with_evidence(run, records.judged_again(line, content), content)
+            except UserError as error:
+                problems += error.problems
+            runs.append(run)
     if problems:
         raise UserError(problems, code=1)
     return tuple(runs)
 
 
-def _of_line(line: RunLine, folder: Path) -> Run:
-    run = Run(
+def _of_line(line: RunLine, source: str) -> Run:
+    """Claims that are open have their reasons, the others name and verdict."""
+    findings = {(one.tier, one.id, one.subject): one for one in line.findings}
+    claims = []
+    for tier, status, number, subject in line.each():
+        known = findings.get((tier, number, subject))
+        claims.append(
+            ClaimVerdictRow(
+                id=number,
+                tier=tier,
+                subject=subject,
+                required=known.required if known else True,
+                verdict=status,
+                reason=known.reason if known else "",
+                seconds=0.0,
+            )
+        )
+    return Run(
         image=line.image,
         digest=line.digest,
         moment=line.date,
         tiers=line.tiers,
-        source=f"{records.LINES} {line.id}",
+        source=source,
         gpus=tuple(line.gpus),
         driver=line.driver,
-        claims=tuple(_claims(line)),
+        claims=tuple(claims),
         packages=line.packages,
         size=line.bytes,
     )
-    if not line.kept:
-        return run
-    content = records.read_evidence(folder, line.id)
-    verdict = records.judged_again(line, content)
-    return replace(run, **_detailed(verdict), files={"evidence.json": content})
 
 
-def _claims(line: RunLine) -> Iterator[ClaimVerdictRow]:
-    """The claims of a line: with a reason those that are open, the others by name and verdict."""
-    findings = {(one.tier, one.id, one.subject): one for one in line.findings}
-    for tier, status, number, subject in line.each():
-        known = findings.get((tier, number, subject))
-        yield ClaimVerdictRow(
-            id=number,
-            tier=tier,
-            subject=subject,
-            required=known.required if known else True,
-            verdict=status,
-            reason=known.reason if known else "",
-            seconds=0.0,
-        )
-
-
-def _detailed(verdict: Verdict) -> dict[str, Any]:
-    """Claims, evidence and packages of a run whose evidence is at hand."""
+def _with_evidence(run: Run, verdict: Verdict, content: bytes) -> Run:
     explained = explain(verdict.recorded, hints.known())
-    return {
-        "claims": tuple(VerdictFile.model_validate(report.json_data(explained)).claims),
-        "evidence": {(one.claim.id, one.claim.subject): one.evidence for one in verdict.claims},
-        "packages": records.packages(verdict.claims),
-    }
-
-
-def _object(content: bytes) -> dict[str, Any]:
-    data = json.loads(content)
-    if not isinstance(data, dict):
-        raise ValueError("is no JSON object")
-    return data
-
-
-def _moment(text: Any) -> datetime | None:
-    """A day alone is its beginning, UTC."""
-    try:
-        found = datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return replace(
+        run,
+        claims=tuple(VerdictFile.model_validate(report.json_data(explained)).claims),
+        evidence={(one.claim.id, one.claim.subject): one.evidence for one in verdict.claims},
+        packages=records.packages(verdict.claims),
+        files={"evidence.json": content},
+    )
 
 
 def newest_first(found: Iterable[Run]) -> list[Run]:
@@ -212,28 +195,13 @@ def _published(name: str, remote: PublishedImage, tags: Collection[str]) -> Publ
 
 
 def _attached(name: str, remote: PublishedImage, number: int, attestation: Attestation) -> Run:
-    if attestation.verdict.image != name:
-        cause = f"its attestation is of {attestation.verdict.image}, the tag says {name}"
+    verdict = attestation.verdict
+    if verdict.image != name:
+        cause = f"its attestation is of {verdict.image}, the tag says {name}"
         raise UserError(Problem(where=remote.reference, cause=cause, then="publish it anew"), code=1)
     ImageName.parse(name)  # it becomes the path of a page
-    host = _object(attestation.evidence_file).get("host") or {}
-    detailed = _detailed(attestation.verdict)
-    return Run(
-        image=name,
-        digest=attestation.verdict.digest,
-        moment=_moment(host.get("date")),
-        tiers=records.tier_counts(detailed["claims"]),
-        source=f"{remote.reference} (attestation {number})",
-        gpus=tuple(str(gpu.get("name", "")) for gpu in host.get("gpus") or ()),
-        driver=str(host.get("driver") or ""),
-        size=_size(attestation.verdict),
-        files={"evidence.json": attestation.evidence_file},
-        **detailed,
-    )
-
-
-def _size(verdict: Verdict) -> int:
-    """As S8 measured it; 0 where it did not."""
-    found = next((one.evidence for one in verdict.claims if (one.claim.id, one.claim.subject) == ("S8", "size")), {})
-    size = found.get("bytes")
-    return size if isinstance(size, int) else 0
+    size = next((one.evidence for one in verdict.claims if (one.claim.id, one.claim.subject) == ("S8", "size")), {})
+    evidence = Evidence.loads(attestation.evidence_file.decode())
+    line = records.line_of(evidence, verdict, f"attestation-{number}", size=size.get("bytes", 0))
+    run = _of_line(line, f"{remote.reference} (attestation {number})")
+    return _with_evidence(run, verdict, attestation.evidence_file)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from pydantic import BaseModel, ConfigDict
 
 from validate.claims import Tier
@@ -41,3 +43,9 @@ class TierCount(Row):
     verdict: Status
     """FAIL if a required claim failed; PASS only if there are required claims and every one passed; else UNPROVEN."""
     counts: dict[Status, int]
+
+
+def schema(model: type[BaseModel], title: str) -> bytes:
+    """JSON Schema of a file, or of its lines."""
+    found = {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema(), "title": title}
+    return (json.dumps(found, indent=1, sort_keys=True) + "\n").encode()

@@ -14,6 +14,7 @@ from images.site import records, runs
 from images.site.records import RunLine
 from tests.support import recorded
 from tests.support.checkout import ROOT
+from tools import record
 from validate.claims import Claim, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judge import judge
@@ -70,7 +71,7 @@ def test_all_kept_evidence_has_a_line_and_is_small() -> None:
 
 def folder_of(tmp_path: Path, line: RunLine, content: bytes) -> Path:
     (tmp_path / records.LINES).write_text(records.dumps([line]))
-    records.write_evidence(tmp_path, line.id, content)
+    record.write_evidence(tmp_path, line.id, content)
     return tmp_path
 
 

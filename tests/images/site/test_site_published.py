@@ -15,7 +15,8 @@ import pytest
 from pydantic import ValidationError
 
 from benchmarks import loopback
-from images.commands.site import blocked, write
+from images.commands.site import blocked_locks, write
+from images.planning import plan
 from images.publish import attachments, attestation, statements
 from images.publish.statements import TEST_RESULT, Statement
 from images.registry.client import Registry
@@ -118,7 +119,8 @@ def chosen(place: str, *arguments: str) -> Called:
 
 
 def test_an_image_is_chosen_from_a_published_index_as_from_the_plan(tmp_path: Path) -> None:
-    write({"index.json": dumps(make(samples.known(blocked=blocked(SOURCES))))}, tmp_path)
+    blocked = blocked_locks([one.image for one in plan.plan(SOURCES) if one.image], SOURCES)
+    write({"index.json": dumps(make(samples.known(blocked=blocked)))}, tmp_path)
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     plain = call("choose", "--gpu", "H100", "--driver", "580.95.05", "--json", "--torch", "<2.15")
