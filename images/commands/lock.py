@@ -44,7 +44,9 @@ def lock(
     if not check:
         lock_file.write(made.files, folder)
     renewed = {path.partition("/")[0] for path in made.files}
-    locked = [image for image in everything if image.lock_name in renewed]
+    # An image for one architecture need not stand in the matrix: who names it has its pruned files read, too.
+    known = {image.name: image for image in (*everything, *images)}
+    locked = [image for image in known.values() if image.lock_name in renewed]
     read = _check_contents(locked, folder, again) if check else _write_contents(locked, folder)
     if not selectors and not check:
         kept = [lock_file.read(one, folder) for one in everything if lock_file.is_present(one, folder)]
