@@ -56,15 +56,15 @@ def choose(
     if profile not in ("none", *known_profiles):
         then = f"there are none, {', '.join(known_profiles)}" if known_profiles else "there is only none"
         raise UserError(Problem(where=f"--profile {profile}", cause="no image has this profile", then=then))
-    wish = chooser.Wish(
+    options = chooser.Options(
         profile=None if profile == "none" else profile, torch=chooser.torch_range(torch), python=python, devel=devel
     )
-    choice = chooser.rank(offers, machine, wish)
+    choice = chooser.rank(offers, machine, options)
     if as_json:
         typer.echo(json.dumps(choice.as_json(), indent=1))
     else:
         said = _recorded(sources, offers, source) if sources else {row.name: row.known for row in rows}
-        for line in chooser.told(choice, machine, said):
+        for line in chooser.sentences(choice, machine, said):
             typer.echo(line)
     raise typer.Exit(0 if choice.fitting else 1)
 
@@ -76,7 +76,7 @@ def _recorded(sources: Sources, offers: Sequence[ImageSummary], source: str) -> 
         run = records.gpu_run(lines, one.name)
         known[one.name] = Known(
             get=f"docker pull {source}:{one.name}" if source else command("build", one.name),
-            told=records.gpu_sentence(run),
+            sentence=records.gpu_sentence(run),
             ran=run is not None and run.tiers[Tier.GPU].verdict is Status.PASS,
         )
     return known

@@ -73,7 +73,7 @@ def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:
     """Read both files; without `matrix`, the checkout's. Raises UserError with every problem of both at once.
 
     A matrix with problems whose rest is sound is returned with them, so that `plan.check` can add what
-    it finds (an alias to a refused image) before all are told together.
+    it finds (an alias to a refused image) before all are reported together.
     """
     matrix = matrix or MATRIX
     known, facts_problems, _ = validated(Facts, yamlfile.parse(paths.shown(facts), _read(facts)))
@@ -82,7 +82,7 @@ def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:
     if known is None or wanted is None or facts_problems:
         raise UserError([*facts_problems, *problems])
     problems += inconsistent(wanted, matrix_file, left_out)
-    # What no plan can be made of is told by now.
+    # No plan can be made of these, and `problems` names them by now.
     torchless = {torch for torch, pins in wanted.stacks.items() if "torch" not in pins}
     base = wanted.defaults.base if wanted.defaults.base in wanted.bases else next(iter(wanted.bases))
     stacks = {torch: pins for torch, pins in wanted.stacks.items() if torch not in torchless}

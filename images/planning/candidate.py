@@ -41,7 +41,7 @@ class Candidate:
     """Of its platform."""
     base: Base
     wheel_cuda: Minor
-    asked_archs: tuple[Arch, ...]
+    requested_archs: tuple[Arch, ...]
     """What the name or the matrix asks for; empty: whatever all parts cover."""
     profile: Resolved | None
     stack: Mapping[str, str]
@@ -95,9 +95,9 @@ class Candidate:
 
     @cached_property
     def supported_archs(self) -> tuple[Arch, ...]:
-        """The asked architectures, else torch's that the toolkit compiles for and every part has machine code for."""
-        if self.asked_archs:
-            return self.asked_archs
+        """The requested ones, else torch's that the toolkit compiles for and every part has machine code for."""
+        if self.requested_archs:
+            return self.requested_archs
         boards = self.facts.arm64.boards if self.name.platform is Platform.ARM64 else {}
         # Code of their family serves them: torch makes none for sm_103 and sm_121 alone.
         wanted = {*self.variant.archs, *(text for text, board in boards.items() if not board.unfit)}

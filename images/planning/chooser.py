@@ -105,7 +105,7 @@ class Machine:
 
 
 def detected(found: Inventory, processor: Platform | None) -> Machine:
-    """The machine as its driver and its kernel describe it: no table is asked.
+    """The machine as its driver and its kernel describe it, without the table of models.
 
     A GPU does not tell its processor: sm_90 is an H100 beside x86-64, and a GH200.
     """
@@ -148,7 +148,7 @@ def torch_range(text: str) -> SpecifierSet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class Options:
     """What the person wants of an image."""
 
     profile: str | None = None
@@ -271,9 +271,9 @@ class Choice:
         return {"fitting": [answer.as_json() for answer in self.fitting], "others": others}
 
 
-def rank(images: Sequence[ImageSummary], machine: Machine, wish: Wish) -> Choice:
-    """The images that run on a machine as wished, best first, and why the nearest others don't."""
-    answers = [answer(image, machine, wish) for image in images]
+def rank(images: Sequence[ImageSummary], machine: Machine, options: Options) -> Choice:
+    """The images that run on a machine with what is wanted, best first, and why the nearest others don't."""
+    answers = [answer(image, machine, options) for image in images]
     fitting = sorted((one for one in answers if not one.against), key=lambda one: one.rank, reverse=True)
     # Nobody looks for another profile's image, or for one of another torch, before the rest of it fits.
     failing = sorted(
@@ -281,18 +281,18 @@ def rank(images: Sequence[ImageSummary], machine: Machine, wish: Wish) -> Choice
     )
     grouped: dict[tuple[str, ...], list[str]] = {}
     for one in failing:
-        if one.image.profile == wish.profile and one.image.devel == wish.devel:
+        if one.image.profile == options.profile and one.image.devel == options.devel:
             grouped.setdefault(one.against, []).append(one.name)
     others = [(tuple(names), reasons) for reasons, names in grouped.items()]
     return Choice(fitting=tuple(fitting), others=tuple(others[:_NEAREST]))
 
 
-def answer(image: ImageSummary, machine: Machine, wish: Wish) -> Answer:
-    """One image, held against a machine and a wish."""
+def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
+    """One image, held against a machine and what is wanted."""
     fits = {arch: image.fit(arch) for arch in machine.archs}
     worst = max(fits.values(), key=list(Fit).index)
     native = not machine.driver or Version(machine.driver) >= Version(image.native_driver)
-    against = (*_unwanted(image, wish), *_wrong_arch(image, machine, fits), *_wrong_driver(image, machine, worst))
+    against = (*_unwanted(image, options), *_wrong_arch(image, machine, fits), *_wrong_driver(image, machine, worst))
     reasons = [f"torch {image.torch}"]
     for arch, fit in fits.items():
         if fit is Fit.CUBIN:
@@ -305,18 +305,18 @@ def answer(image: ImageSummary, machine: Machine, wish: Wish) -> Answer:
     return Answer(image=image, fit=worst, reasons=tuple(reasons), against=against, native=native)
 
 
-def _unwanted(image: ImageSummary, wish: Wish) -> Iterator[str]:
+def _unwanted(image: ImageSummary, options: Options) -> Iterator[str]:
     if image.blocked:
         yield f"has no lock: it can't be built before `{command('lock')}` has made one"
-    if image.profile != wish.profile:
-        yield f"is for the profile {image.profile}" if image.profile else f"has no profile {wish.profile}"
-    if not wish.torch.contains(image.torch, prereleases=True):
-        yield f"torch {image.torch} is not {wish.torch}"
-    if wish.python and image.python != wish.python:
-        yield f"Python {image.python} is not {wish.python}"
-    if not wish.python and not image.default_python:
+    if image.profile != options.profile:
+        yield f"is for the profile {image.profile}" if image.profile else f"has no profile {options.profile}"
+    if not options.torch.contains(image.torch, prereleases=True):
+        yield f"torch {image.torch} is not {options.torch}"
+    if options.python and image.python != options.python:
+        yield f"Python {image.python} is not {options.python}"
+    if not options.python and not image.default_python:
         yield f"Python {image.python} was not asked for (--python {image.python})"
-    if image.devel != wish.devel:
+    if image.devel != options.devel:
         yield "has a devel toolkit, which was not asked for (--devel)" if image.devel else "has no devel toolkit"
 
 
@@ -358,14 +358,14 @@ class Known:
 
     get: str
     """The command that gets it."""
-    told: str
+    sentence: str
     """What was validated of it, as a sentence."""
     ran: bool = False
     """Its gpu tier passed."""
 
 
-def told(choice: Choice, machine: Machine, known: Mapping[str, Known]) -> Iterator[str]:
-    """The choice in sentences for a person, the best image first. `known`: of each that fits."""
+def sentences(choice: Choice, machine: Machine, known: Mapping[str, Known]) -> Iterator[str]:
+    """The choice for a person, the best image first. `known`: of each that fits."""
     yield str(machine)
     if not choice.fitting:
         none = "No image is of this profile and kind: leave out --profile or --devel."
@@ -373,12 +373,12 @@ def told(choice: Choice, machine: Machine, known: Mapping[str, Known]) -> Iterat
     for best in choice.fitting[:1]:
         yield f"Take {best.name}: {'; '.join(best.reasons)}"
         yield f"    {known[best.name].get}"
-        yield known[best.name].told
+        yield known[best.name].sentence
     if rest := [one.name for one in choice.fitting[1:]]:
         yield f"These fit too: {_some(rest)}"
         ran = next((one.name for one in choice.fitting if known[one.name].ran), "")
         if ran and ran != choice.fitting[0].name:
-            yield f"The first of them whose gpu tier passed: {ran}. {known[ran].told}"
+            yield f"The first of them whose gpu tier passed: {ran}. {known[ran].sentence}"
     for names, reasons in choice.others:
         yield f"Not {_some(names)}: {'; '.join(reasons)}"
 
@@ -414,9 +414,10 @@ def table(images: Sequence[ImageSummary]) -> dict[str, Any]:
 
 
 def _row(images: Sequence[ImageSummary], machine: Machine, texts: dict[str, int]) -> list[list[list[Any]]]:
-    """The wish is the page's to look at: here each image is what was asked for."""
-    wishes = [Wish(profile=image.profile, python=image.python, devel=image.devel) for image in images]
-    found = [(at, answer(image, machine, wish)) for at, (image, wish) in enumerate(zip(images, wishes, strict=True))]
+    """The page compares profile, torch and Python itself: here each image is what was asked for."""
+    own = (Options(profile=image.profile, python=image.python, devel=image.devel) for image in images)
+    answers = [answer(image, machine, options) for image, options in zip(images, own, strict=True)]
+    found = list(enumerate(answers))
     found.sort(key=lambda item: item[1].rank, reverse=True)
     row: list[list[list[Any]]] = [[], []]
     for at, one in found:

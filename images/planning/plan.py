@@ -252,7 +252,7 @@ def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> 
         facts=facts,
         base=_base(next(iter(bases), matrix.defaults.base), matrix, name.platform),
         wheel_cuda=stack.choose_variant(facts.torch[wanted["torch"]], name.cuda) or name.cuda,
-        asked_archs=(name.arch,) if name.arch else tuple(sorted(map(Arch.parse, row.archs))),
+        requested_archs=(name.arch,) if name.arch else tuple(sorted(map(Arch.parse, row.archs))),
         profile=profile,
         stack=stack_pins,
         pins={key: version for key, version in wanted.items() if key not in declined},

@@ -238,7 +238,7 @@ def _builds(runs: Sequence[Run]) -> Iterator[BuildsRow]:
 def _refused(everything: Sequence[Planned], accepted: Sequence[Planned], sources: Sources) -> Iterator[RefusedRow]:
     """What the matrix lists and the plan refuses, then every other CUDA with every other torch."""
     listed = {row.name for row in sources.matrix.images}
-    refused = {one.name: one for one in (*everything, *pairs(sources)) if not one.accepted}
+    refused = {one.name: one for one in (*everything, *combinations(sources)) if not one.accepted}
     for name, one in refused.items():
         yield RefusedRow(
             name=name,
@@ -249,7 +249,7 @@ def _refused(everything: Sequence[Planned], accepted: Sequence[Planned], sources
         )
 
 
-def pairs(sources: Sources) -> tuple[Planned, ...]:
+def combinations(sources: Sources) -> tuple[Planned, ...]:
     """Every CUDA toolkit of the matrix with every torch of the facts, planned."""
     cudas = sorted(map(Minor.parse, sources.matrix.toolkits))
     torches = sorted({Minor.parse(text) for text in sources.facts.torch}, reverse=True)

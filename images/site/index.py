@@ -137,7 +137,7 @@ class ImageRow(chooser.ImageSummary):
     def known(self) -> chooser.Known:
         """What the chooser tells of it besides."""
         gpu = (one.verdict for one in self.runs if one.tier is Tier.GPU and one.current)
-        return chooser.Known(get=self.get, told=self.sentence, ran=Status.PASS in gpu)
+        return chooser.Known(get=self.get, sentence=self.sentence, ran=Status.PASS in gpu)
 
 
 class RefusedRow(Row):

@@ -147,8 +147,8 @@ class _Site:
         )
 
     def _combinations(self) -> bytes:
-        pairs = assemble.pairs(self.known.sources)
-        grid = [(f"{torch}", list(row)) for torch, row in groupby(pairs, key=lambda one: one.image_name.torch)]
+        planned = assemble.combinations(self.known.sources)
+        grid = [(f"{torch}", list(row)) for torch, row in groupby(planned, key=lambda one: one.image_name.torch)]
         by_heading = (
             ("Rows of matrix.yaml that are refused", [one for one in self.index.refused if one.listed]),
             ("Other combinations", [one for one in self.index.refused if not one.listed]),
@@ -156,7 +156,7 @@ class _Site:
         return self._page(
             "combinations.html.j2",
             "combinations.html",
-            cudas=sorted({one.image_name.cuda for one in pairs}),
+            cudas=sorted({one.image_name.cuda for one in planned}),
             grid=grid,
             built={image.name: image for image in self.index.images},
             refused=by_heading,

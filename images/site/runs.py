@@ -162,12 +162,12 @@ def of_nightly(lines: Sequence[JobLine | results.BreakageLine]) -> Iterator[Run]
 
 
 def published(
-    registry: Registry, names: Sequence[str], key: str, say: Callable[[str], None]
+    registry: Registry, names: Sequence[str], key: str, report_progress: Callable[[str], None]
 ) -> tuple[tuple[Published, ...], tuple[Run, ...]]:
     """The tags of these names that a registry has, and the attestations of what they name.
 
-    With a key, only what its signature covers counts, and what is not signed is told. Raises UserError: no access, or
-    an attestation whose verdict is not what its evidence says.
+    With a key, only what its signature covers counts, and what is not signed is reported. Raises UserError: no access,
+    or an attestation whose verdict is not what its evidence says.
     """
     tags = set(registry.tags())
     found, attached = [], []
@@ -176,7 +176,7 @@ def published(
         remote = attachments.load(registry, index.select(registry, registry.get(name), platform))
         counted = attachments.counted(remote, key)
         if ignored := len(remote.statements) - len(counted.statements):
-            say(f"{name}: {ignored} attachments are not signed with the key, and are ignored")
+            report_progress(f"{name}: {ignored} attachments are not signed with the key, and are ignored")
         found.append(_published(name, remote, tags))
         attached += [_attached(name, remote, number, one) for number, one in enumerate(counted.attestations, 1)]
     return tuple(found), tuple(attached)

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from images.errors import UserError
 from images.planning import chooser
-from images.planning.chooser import Wish
+from images.planning.chooser import Options
 from images.site import assemble
 from tests.support import site_samples as samples
 
@@ -43,7 +43,7 @@ def test_every_answer_is_the_command_lines(page: Page, origin: str, seed: int) -
         except UserError:
             assert "is no GPU that is known here" in shown, gpu
             continue
-        choice = chooser.rank(OFFERS, machine, Wish(profile=profile or None))
+        choice = chooser.rank(OFFERS, machine, Options(profile=profile or None))
         assert str(machine) in shown, gpu
         if not choice.fitting:
             assert "No image fits." in shown
@@ -57,7 +57,7 @@ def test_a_person_asks_and_reads_the_answer_of_the_command_line(page: Page, orig
     page.get_by_label("Driver").fill("550.90")
     page.keyboard.press("Enter")
     machine = chooser.described("RTX 4090", "", "550.90")
-    expected = chooser.rank(OFFERS, machine, Wish())
+    expected = chooser.rank(OFFERS, machine, Options())
     answer = page.locator("#answer")
     expect(answer.locator("h2")).to_have_text(f"Take {expected.fitting[0].name}")
     text = answer.inner_text()

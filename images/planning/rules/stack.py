@@ -114,7 +114,7 @@ def torch_supports_python(candidate: Candidate) -> Iterator[Finding]:
 
 def archs_are_of_this_processor(candidate: Candidate) -> Iterator[Finding]:
     on_arm = candidate.name.platform is Platform.ARM64
-    for arch in candidate.asked_archs:
+    for arch in candidate.requested_archs:
         board = candidate.facts.arm64.boards.get(arch.capability)
         if not on_arm and arch.pair in ON_ARM_ALONE:
             yield refuse(f"{arch} is a GPU of boards with ARM processors, and images are for x86-64")
@@ -125,7 +125,7 @@ def archs_are_of_this_processor(candidate: Candidate) -> Iterator[Finding]:
 
 
 def archs_are_covered(candidate: Candidate) -> Iterator[Finding]:
-    for arch in candidate.asked_archs:
+    for arch in candidate.requested_archs:
         for what, code in candidate.binaries.items():
             covered = code.covers(arch)
             if covered == "no":

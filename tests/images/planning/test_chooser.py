@@ -16,7 +16,7 @@ from images.engine import gpus
 from images.errors import UserError
 from images.hardware.inventory import Gpu, Inventory
 from images.planning import chooser, plan
-from images.planning.chooser import Fit, Machine, Wish
+from images.planning.chooser import Fit, Machine, Options
 from images.planning.image import Image
 from tests.support.commands import Called, call
 from tests.support.small import SOURCES
@@ -26,14 +26,14 @@ MATRIX = matrix.load()
 OF_THE_MATRIX = [planned.image for planned in plan.plan(MATRIX) if planned.image]
 
 
-def choose(images: Sequence[Image], machine: Machine, wish: Wish) -> chooser.Choice:
+def choose(images: Sequence[Image], machine: Machine, options: Options) -> chooser.Choice:
     facts = MATRIX.facts if images is OF_THE_MATRIX else SOURCES.facts
-    return chooser.rank([chooser.summary(image, facts) for image in images], machine, wish)
+    return chooser.rank([chooser.summary(image, facts) for image in images], machine, options)
 
 
-def answer(gpu: str = "", driver: str = "", arch: str = "", **wish: object) -> chooser.Choice:
+def answer(gpu: str = "", driver: str = "", arch: str = "", **options: object) -> chooser.Choice:
     machine = chooser.described(gpu, arch, driver)
-    return choose(IMAGES, machine, Wish(**wish))  # type: ignore[arg-type]
+    return choose(IMAGES, machine, Options(**options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_an_older_driver_gets_the_newest_torch_of_a_cuda_it_can_run() -> None:
 @pytest.mark.parametrize("driver", ["", "470.1", "525.60.13", "550.90", "580.65", "999"])
 def test_nothing_is_recommended_that_cannot_run(gpu: str, driver: str) -> None:
     machine = chooser.described(gpu, "", driver)
-    found = choose(IMAGES, machine, Wish())
+    found = choose(IMAGES, machine, Options())
     by_name = {str(image.name): image for image in IMAGES}
     for one in found.fitting:
         image = by_name[one.name]
@@ -112,31 +112,31 @@ def test_only_ptx_is_the_last_resort_and_needs_a_driver_of_its_own_cuda() -> Non
     image = next(image for image in IMAGES if image.ptx)
     newer = Arch(99, 0)
     new, old = (Machine(gpus=("x",), archs=(newer,), driver=driver) for driver in ("999", image.min_driver))
-    (one,) = choose([image], new, Wish()).fitting
+    (one,) = choose([image], new, Options()).fitting
     assert one.fit is Fit.PTX and any(reason.startswith("only PTX for sm_990") for reason in one.reasons)
-    found = choose([image], old, Wish())
+    found = choose([image], old, Options())
     native = SOURCES.facts.cuda[str(image.wheel_cuda)].driver
     assert found.others[0][1] == (f"PTX of CUDA {image.wheel_cuda} needs driver {native} or newer",)
 
 
 @pytest.mark.parametrize("gpu", ["GB10", "GB200", "GH200", "GB300", "Thor", "NVIDIA Thor", "DGX Spark GB10"])
 def test_arm_hosts_get_images_for_arm64_and_no_others(gpu: str) -> None:
-    found = choose(OF_THE_MATRIX, chooser.described(gpu, "", ""), Wish())
+    found = choose(OF_THE_MATRIX, chooser.described(gpu, "", ""), Options())
     assert found.fitting and all(one.name.endswith("-arm64") for one in found.fitting)
     assert ("is for x86-64, and this GPU's host processor is ARM",) in [reasons for _, reasons in found.others]
 
 
 def test_other_hosts_get_none_for_arm64() -> None:
-    found = choose(OF_THE_MATRIX, chooser.described("RTX 5090", "", ""), Wish())
+    found = choose(OF_THE_MATRIX, chooser.described("RTX 5090", "", ""), Options())
     assert found.fitting and not any(one.name.endswith("-arm64") for one in found.fitting)
     assert ("is for ARM processors",) in [reasons for _, reasons in found.others]
 
 
 def test_a_board_that_no_image_names_gets_none_though_code_of_its_family_is_there() -> None:
-    found = choose(OF_THE_MATRIX, chooser.described("Jetson AGX Orin", "", ""), Wish())
+    found = choose(OF_THE_MATRIX, chooser.described("Jetson AGX Orin", "", ""), Options())
     assert not found.fitting
     assert any(reasons[0].startswith("has no code for sm_87 (it has sm_80") for _, reasons in found.others)
-    thor = choose(OF_THE_MATRIX, chooser.described("Thor", "", ""), Wish())
+    thor = choose(OF_THE_MATRIX, chooser.described("Thor", "", ""), Options())
     assert "cu130-torch211-arm64" not in [one.name for one in thor.fitting]  # Triton 3.6 can't assemble for it
 
 
@@ -163,7 +163,7 @@ def test_another_python_or_a_toolkit_is_given_only_when_asked_for() -> None:
 
 def test_a_machine_of_two_kinds_needs_code_for_both() -> None:
     machine = Machine(gpus=("V100", "B200"), archs=(Arch(7, 0), Arch(10, 0)), driver="580.65")
-    found = choose(IMAGES, machine, Wish())
+    found = choose(IMAGES, machine, Options())
     assert found.fitting and all(one.fit is Fit.CUBIN for one in found.fitting)
     assert "cu130" not in found.fitting[0].name, "CUDA 13 has dropped Volta"
 
@@ -189,7 +189,7 @@ def test_a_host_is_read_without_any_table() -> None:
 def test_a_host_with_an_arm_processor_gets_an_image_for_it(name: str, capability: tuple[int, int]) -> None:
     found = Inventory(driver="580.95.05", gpus=(Gpu(name=name, capability=capability, memory=1),), source="NVML")
     machine = chooser.detected(found, Platform.ARM64)
-    fitting = choose(OF_THE_MATRIX, machine, Wish()).fitting
+    fitting = choose(OF_THE_MATRIX, machine, Options()).fitting
     assert fitting and all(one.name.endswith("-arm64") for one in fitting)
 
 
@@ -219,13 +219,13 @@ def test_the_answer_is_told_to_people_and_to_machines() -> None:
     found = answer("RTX 4090", "550.90")
     machine = chooser.described("RTX 4090", "", "550.90")
     best, *_, last = [one.name for one in found.fitting]
-    known = {one.name: chooser.Known(get=f"docker pull r.io/i:{one.name}", told="No run.") for one in found.fitting}
-    text = "\n".join(chooser.told(found, machine, known))
+    known = {one.name: chooser.Known(get=f"docker pull r.io/i:{one.name}", sentence="No run.") for one in found.fitting}
+    text = "\n".join(chooser.sentences(found, machine, known))
     assert f"docker pull r.io/i:{best}\nNo run." in text and "\nNot " in text and "passed" not in text
-    ran = {last: chooser.Known(get="", told="PASS on an L4.", ran=True)}
-    assert f"whose gpu tier passed: {last}. PASS on an L4." in "\n".join(chooser.told(found, machine, known | ran))
-    both = known | ran | {best: chooser.Known(get="", told="PASS.", ran=True)}
-    assert "whose gpu tier passed" not in "\n".join(chooser.told(found, machine, both))
+    ran = {last: chooser.Known(get="", sentence="PASS on an L4.", ran=True)}
+    assert f"whose gpu tier passed: {last}. PASS on an L4." in "\n".join(chooser.sentences(found, machine, known | ran))
+    both = known | ran | {best: chooser.Known(get="", sentence="PASS.", ran=True)}
+    assert "whose gpu tier passed" not in "\n".join(chooser.sentences(found, machine, both))
     data = json.loads(json.dumps(found.as_json()))
     assert data["fitting"][0]["fits"] and data["others"][0]["against"]
 
@@ -249,7 +249,7 @@ def test_an_arch_image_goes_before_its_parent() -> None:
     (small,) = (one.image for one in plan.select(["cu126-torch27-sm90"], SOURCES))
     assert isinstance(small, Image)
     machine = chooser.described("H100", "", "580.65")
-    found = choose([*IMAGES, small], machine, Wish(torch=chooser.torch_range("2.7")))
+    found = choose([*IMAGES, small], machine, Options(torch=chooser.torch_range("2.7")))
     names = [one.name for one in found.fitting]
     assert names.index("cu126-torch27-sm90") < names.index("cu126-torch27")
 
@@ -257,9 +257,9 @@ def test_an_arch_image_goes_before_its_parent() -> None:
 def test_what_has_no_lock_is_not_taken_and_the_command_is_said() -> None:
     machine = chooser.described("RTX 4090", "", "550.90")
     offers = [chooser.summary(image, SOURCES.facts) for image in IMAGES]
-    best = chooser.rank(offers, machine, Wish()).fitting[0].name
+    best = chooser.rank(offers, machine, Options()).fitting[0].name
     without = [one.model_copy(update={"blocked": "no lock" if one.name == best else ""}) for one in offers]
-    found = chooser.rank(without, machine, Wish())
+    found = chooser.rank(without, machine, Options())
     assert best not in [one.name for one in found.fitting] and found.fitting
     said = ("has no lock: it can't be built before `nox -s lock` has made one",)
     assert ((best,), said) in found.others
@@ -276,7 +276,7 @@ def test_the_table_of_the_site_has_the_answers_of_the_command_line() -> None:
             machine = chooser.described(gpu, "", driver)
             assert machine.gpus == (name,)
             for profile, devel in ((None, False), ("axolotl", False), (None, True)):
-                choice = chooser.rank(images, machine, Wish(profile=profile, devel=devel))
+                choice = chooser.rank(images, machine, Options(profile=profile, devel=devel))
                 wanted = [one.profile == profile and one.devel == devel and one.default_python for one in images]
                 fitting, others = ([item for item in part if wanted[item[0]]] for part in row)
                 assert [images[at].name for at, _ in fitting] == [one.name for one in choice.fitting]
