@@ -129,7 +129,7 @@ def _static(environment: Mapping[str, Any], image: Image | None, conda: Sequence
         "other_platforms": list(expectations.OTHER_PLATFORMS),
         "exceptions": [*expectations.LINK_EXCEPTIONS, *OPTIONAL_PLUGINS],
     }
-    symbols = {"host": list(expectations.HOST_LIBRARIES), "exceptions": [*expectations.SYMBOL_EXCEPTIONS]}
+    symbols = {"host": list(expectations.HOST_LIBRARIES), "exceptions": []}
     files = {
         "unowned": dict(expectations.START_FILES),
         "aside": [DEBIANS],

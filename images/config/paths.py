@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from images import errors
 from images.errors import Problem, UserError
 
 RESOURCES = Path(__file__).resolve().parents[2]
@@ -73,9 +72,3 @@ def shown(path: Path) -> str:
         if path.is_relative_to(root):
             return str(path.relative_to(root))
     return str(path)
-
-
-def require_checkout(verb: str) -> None:
-    """For programs that renew files of the repository. Raises UserError in an installed package."""
-    if not errors.IS_CHECKOUT:
-        raise UserError(Problem(where=verb, cause="renews files of the repository", then="run it in a checkout"))

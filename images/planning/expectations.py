@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from validate.checks.cpu.instructions import InstructionsExpect
     from validate.checks.cpu.native import NativeRow
     from validate.checks.static.libraries import LinkException
-    from validate.checks.static.symbols import SymbolException
 
 DENIED_VARIABLES: Mapping[str, str] = {
     "BNB_CUDA_VERSION": "bitsandbytes loads another CUDA's library than torch's",
@@ -286,10 +285,6 @@ OPERATORS_BEFORE: Mapping[str, tuple[str, Sequence[str]]] = {
     "torchao": ("0.10", ("torchao::rowwise_scaled_linear_cutlass_s8s4",)),
 }
 """Operators of releases before one, which lack those of NATIVE: read from torchao 0.9.0 and 0.10.0."""
-
-SYMBOL_EXCEPTIONS: Sequence[SymbolException] = ()
-"""Symbols that a library lacks by design: `path`, patterns of `symbols`, and the reason."""
-
 
 MOST_BYTES = 10 * 1000**3
 MORE_BYTES_DEVEL = 6 * 1000**3

@@ -149,7 +149,6 @@ class Image:
     """None: it holds device code for every architecture that its packages have."""
     entrypoint: str = ""
     """A script of templates/entrypoints that each container starts with."""
-    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def platform(self) -> Platform:
