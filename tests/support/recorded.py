@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import lzma
 from functools import cache
 from typing import Any
 
@@ -31,10 +30,4 @@ def evidence(run_id: str) -> Evidence:
 def data(run_id: str) -> dict[str, Any]:
     """evidence.json of a run as plain JSON."""
     found: dict[str, Any] = json.loads(text(run_id))
-    return found
-
-
-def beside(name: str) -> dict[str, Any]:
-    """Another measurement that is kept: `IMAGE/WHERE.KIND`."""
-    found: dict[str, Any] = json.loads(lzma.decompress(records.evidence_file(records.FOLDER, name).read_bytes()))
     return found
