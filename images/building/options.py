@@ -45,4 +45,4 @@ class BuildOptions:
     """What to judge; empty: what this machine can."""
     gpus: str = gpus.AUTO
     suffix: str = ""
-    """Added to an image's name (-canary), so that a trial build never takes the name itself."""
+    """Added to an image's name (-canary), so that a nightly build never takes the name itself."""

@@ -210,7 +210,7 @@ def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) ->
     records = {one.probe: evidence.of(one.probe) for one in asked}
     ran = {probe for probe, record in records.items() if record and record.outcome is not Outcome.MISSING}
     if unseen := [f"{one.id} {one.subject}" for one in asked if one.probe not in ran]:
-        memory = ": a container of the trial ran out of memory" if evidence.host.get("out_of_memory") else ""
+        memory = ": a container of the validation run ran out of memory" if evidence.host.get("out_of_memory") else ""
         return f"nobody measured {listed(unseen)}{memory}"
     unended = sorted(name for name, record in records.items() if record and record.outcome is not Outcome.COMPLETED)
     return f"{listed(unended)} did not run to the end" if unended else ""

@@ -187,7 +187,7 @@ class Search:
 
 
 def _outcome(found: SetResult, claim: ClaimRow) -> Outcome:
-    """Whether a trial shows the failure that is looked for. A failure for another reason does not tell."""
+    """Whether a validation run shows the failure that is looked for. A failure for another reason does not tell."""
     if claim.id == BUILD:
         return Outcome.FAIL if found.cause else Outcome.PASS
     own = next((one for one in found.claims if one.key == claim.key), None)

@@ -113,7 +113,7 @@ class JobLine(Row):
     seconds: Annotated[float, Field(ge=0)]
     """Resolving, building and judging."""
     gpus: list[str]
-    """Names of the GPUs that the trial saw."""
+    """Names of the GPUs that the validation run saw."""
     changes: list[Change]
     """What moved against the committed lock (canary); the Debian packages that moved against the image that people have
     (control), or against the image before (rebuild)."""

@@ -33,7 +33,7 @@ class ExampleExpect(TypedDict):
 
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-"""Beside the suite: in a checkout, in a trial and in an image."""
+"""Beside the suite: in a checkout, in a validation run and in an image."""
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Other probes run beside it: threads that wait don't hold their cores."""
 _OFFLINE = {

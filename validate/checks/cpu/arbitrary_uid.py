@@ -1,6 +1,6 @@
 """C8: the image works for a user that it does not know, on a read-only root, without a network.
 
-The trial starts this probe as such a user, because Kubernetes and OpenShift choose their own UIDs. Code that looks the
+The run starts this check as such a user, because Kubernetes and OpenShift choose their own UIDs. Code that looks the
 user up fails there (pytorch#140765), when it is called and not when it is imported.
 """
 
@@ -138,7 +138,7 @@ def _train() -> Step:
 
 
 def judge(_subject: str, expect: ArbitraryUidExpect, evidence: ArbitraryUidEvidence) -> Finding:
-    """C8. expect: {uid}. That the trial's own conditions held is part of what is judged."""
+    """C8. expect: {uid}. That the run's own conditions held is part of what is judged."""
     conditions = []
     if evidence["uid"] != expect["uid"] or evidence["known"]:
         conditions.append(f"the probe ran as uid {evidence['uid']}, which the image knows")

@@ -1,6 +1,6 @@
 """C8: caches and additions lie where this user may write, whatever is mounted on the image's cache folder.
 
-The trial starts one container a claim, as the user and with the mount that the claim names. A folder that the user may
+The run starts one container a claim, as the user and with the mount that the claim names. A folder that the user may
 not write to can't be helped from inside: there, what is measured is whether the image says what to do.
 """
 
@@ -24,7 +24,7 @@ class HomeExpect(TypedDict):
     uid: int
     gid: int
     folder: str
-    """On which the trial mounts something."""
+    """On which the validation run mounts something."""
     mount: str
     """A key of validate.claims.MOUNTS."""
     caches: dict[str, str]
@@ -138,7 +138,7 @@ _ADVICE = ("-v truetag-cache:", "--user $(id -u):$(id -g)", "install -d -m 1777"
 
 
 def judge(_subject: str, expect: HomeExpect, evidence: HomeEvidence) -> Finding:
-    """C8 of a mount. expect: {uid, gid, folder, caches, writable}. The trial's own conditions are judged first."""
+    """C8 of a mount. expect: {uid, gid, folder, caches, writable}. The run's own conditions are judged first."""
     mounted = evidence["mounted"]
     if (evidence["uid"], evidence["gid"]) != (expect["uid"], expect["gid"]):
         return unproven(f"the probe ran as {evidence['uid']}:{evidence['gid']}, not {expect['uid']}:{expect['gid']}")

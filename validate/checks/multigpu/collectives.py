@@ -44,7 +44,7 @@ class CollectivesEvidence(Measured):
 
 class NcclSettingsExpect(RanksExpect):
     injected: dict[str, str]
-    """Variables that the trial itself sets."""
+    """Variables that the validation run itself sets."""
 
 
 class NcclSettingsResult(TypedDict):
@@ -245,7 +245,7 @@ def _send_receive(worker: Worker, size: int) -> tuple[Any, Any, Any]:
 
 
 def settings() -> NcclSettingsResult:
-    """Variables of the image (and of the trial) for NCCL, and the lines of the files it reads settings from."""
+    """NCCL variables of the image (and of the validation run), and the lines of the files it reads settings from."""
     given = user_environment.recorded().environ
     places = ["/etc/nccl.conf", str(Path(given.get("HOME", "/root"), ".nccl.conf")), given.get("NCCL_CONF_FILE", "")]
     return {

@@ -77,7 +77,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HygieneEvidence]]:
 
 
 def _home(path: str) -> Home:
-    """The image's own home, before a trial puts an empty one in its place."""
+    """The image's own home, before a validation run puts an empty one in its place."""
     try:
         mode = Path(path).stat().st_mode
     except OSError as error:
