@@ -19,6 +19,7 @@ from pathlib import Path
 from benchmarks import network
 from images.engine import Engine, private_engine
 from images.errors import Problem, UserError
+from images.host import apt
 
 _RETRY = "`python -m benchmarks --only delivery`"
 _PATIENCE = 180.0
@@ -31,9 +32,8 @@ def empty_engine(home: Path) -> Iterator[Engine]:
 
     Inside, this thread is in the engine's network. Raises UserError where it does not start.
     """
-    if not shutil.which("unpigz"):
-        cause = "is not here: with it an engine unpacks gzip faster, and Docker's packages recommend it"
-        raise UserError(Problem(where="unpigz", cause=cause, then=f"`apt-get install pigz`, then {_RETRY}"), code=1)
+    if not shutil.which("unpigz"):  # with it an engine unpacks gzip faster, and Docker's packages recommend it
+        apt.install("pigz")
     home.mkdir(parents=True)
     try:
         with (

@@ -73,6 +73,7 @@ def test_an_image_is_pushed_pulled_through_a_link_and_started(
     assert by == [("gzip", "the engine"), ("gzip", "truetag"), ("zstd", "truetag")]
     after = time.monotonic()
     runs = {run["compression"]: run for run in data["runs"]}
+    assert "gzip" in runs, data["blocked"]
     assert runs["gzip"]["image_id"] == data["images"][delivery.ALL_ARCHS] and runs["gzip"]["loss"] == 6.5
     assert runs["gzip"]["bytes"] == data["pushes"][1]["bytes"]
     assert len([run for run in data["runs"] if run["compression"] == "gzip"]) == 2

@@ -18,6 +18,7 @@ from images.validation.claims.context import ClaimContext
 from images.validation.claims.multigpu import multigpu_claims
 from tests.support.built_images import build_without_trial
 from tests.support.sources import SOURCES
+from validate.checks.multigpu import _ranks
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict, judge
@@ -133,7 +134,8 @@ def failing(engine: Engine, image: Image) -> Verdict:
     found = measured(
         engine, asked, {f"validate/checks/multigpu/{file.name}": file.read_bytes() for file in FAULTS.glob("*.py")}
     )
-    return judge(asked, found)
+    # Only the container has these checks: their claims are judged as those of other ranks.
+    return judge(asked, found, judges={"M2": _ranks.judge})
 
 
 def measured(engine: Engine, claims: ClaimSet, more: Mapping[str, bytes]) -> Evidence:
