@@ -161,6 +161,7 @@ def _finished(run_of: FleetRun, job: Job, ended: Ended, options: RunOptions) -> 
                 folder.note(job)
             verdict = folder.verdict(record, job, job.claim_set)
             record_validation(folder.job_path(key), folder.evidence(record), explain(verdict, hints.known()))
+            folder.release(key, run_of.id)  # now, and not at the end: a submitter that is killed leaves no lease of it
             return Outcome(job=job, record=record, verdict=verdict)
     except UserError as error:
         cause = str(error.problems[0])
