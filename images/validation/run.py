@@ -120,8 +120,8 @@ def measure(engine: Runtime, reference: str, claims: ClaimSet, options: Options)
         keep(_inspected(engine, image, claims))
     at_once = min(_MOST_AT_ONCE, max(1, engine.facts.memory // _MEMORY_EACH))
     with ThreadPoolExecutor(max_workers=at_once) as pool:
-        running = [pool.submit(measure_in, plan) for plan in plans if not plan.gpus.attached]
-        try:
+        try:  # around the start, too: a container may run before the last one is submitted
+            running = [pool.submit(measure_in, plan) for plan in plans if not plan.gpus.attached]
             wait(running)
         except BaseException:  # an interrupt
             stopped.set()
