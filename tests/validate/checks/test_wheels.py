@@ -65,7 +65,7 @@ def test_what_differs_is_named(torch: dict[str, Any], deepspeed: dict[str, Any],
 
 
 def test_what_is_not_known_is_unproven_and_hides_no_fault() -> None:
-    unknown = {"einops": "`nox -s contents` reads it"}
+    unknown = {"einops": "`nox -s lock` reads it"}
     assert judged({}, unknown=unknown).status is Status.UNPROVEN
     assert judged({"digest": "bad"}, unknown=unknown).status is Status.FAIL
 
