@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.judging import judge_claim
-from validate.checks.cpu import compiler
+from validate.checks.cpu import compiler, imports
 from validate.checks.cpu.native import _matches
 from validate.checks.cpu.triton import EM_CUDA, cubin_facts
 from validate.claims import Claim, Tier
@@ -55,6 +55,42 @@ def test_apart_survives_a_crash(number: signal.Signals) -> None:
 def test_apart_is_not_fooled_by_a_clean_exit() -> None:
     assert in_fork(lambda: os._exit(0))["error"]["message"] == "ended with status 0 before it was done"
     assert in_fork(lambda: sys.exit(0))["error"]["kind"] == "crash"
+
+
+@pytest.mark.parametrize(
+    ("program", "said", "at_exit", "error"),
+    [
+        ("print('no kernels')", ["no kernels"], None, None),
+        # torch 2.5's compile worker: a child that outlives the import and prints where its parent is gone
+        (
+            "import subprocess; subprocess.Popen(['sh', '-c', 'sleep 1; echo BrokenPipeError'])",
+            [],
+            ["BrokenPipeError"],
+            None,
+        ),
+        ("import atexit; atexit.register(print, 'late')", [], ["late"], None),
+        ("import atexit, os; atexit.register(os._exit, 3)", [], None, ("status 3", "nothing was said")),
+        ("import atexit, os; atexit.register(os.abort)", [], None, ("status -6", "nothing was said")),
+        ("print('half'); import os; os._exit(0)", ["half"], None, ("status 0", "half")),
+        ("raise ImportError('no libcudart')", None, None, ("status 1", "ImportError: no libcudart")),
+    ],
+)
+def test_an_import_is_judged_by_what_it_prints_and_by_how_its_process_ends(
+    program: str,
+    said: list[str] | None,
+    at_exit: list[str] | None,
+    error: tuple[str, str] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "planted_package.py").write_text(program)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    found = imports._in_new_process(["planted_package"])
+    raised = found.get("error")
+    assert (raised and (raised["kind"], raised["message"])) == error
+    assert said is None or found["said"] == said
+    assert found.get("said_at_exit") == at_exit
 
 
 def test_attempt_makes_evidence_of_exceptions() -> None:

@@ -36,8 +36,14 @@ class ImportsExpect(TypedDict):
     harmless: dict[str, str]
 
 
-class Imported(Measured):
+class _Imported(Measured):
     said: list[str]
+
+
+class Imported(_Imported, total=False):
+    said_at_exit: list[str]
+    """Kept, not judged: torch 2.5 starts a compile worker at import, and it prints a traceback (BrokenPipe)
+    where the process that imported torch exits before the worker is ready, as on a busy machine."""
 
 
 class ImportsEvidence(TypedDict):
@@ -49,7 +55,9 @@ _SECONDS = 800
 _MOST_LINES = 30
 _LINE_CHARACTERS = 300
 _MARK = "validate: imported all"
-_PROGRAM = f"import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\nprint({_MARK!r})"
+_PROGRAM = (
+    f"import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\nprint({_MARK!r}, flush=True)"
+)
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportsEvidence]]:
@@ -81,11 +89,13 @@ def _in_new_process(modules: Sequence[str]) -> Imported:
         )
     except subprocess.TimeoutExpired:
         return {"error": {"kind": "timeout", "message": f"not imported within {_SECONDS} s"}, "said": []}
-    lines = _lines(done.stdout.decode("utf-8", "replace").replace(_MARK, ""))
-    if _MARK.encode() in done.stdout and done.returncode == 0:
-        return {"said": lines}
-    message = lines[-1] if lines else "nothing was said"
-    return {"error": {"kind": f"status {done.returncode}", "message": message}, "said": lines}
+    importing, mark, exiting = done.stdout.decode("utf-8", "replace").partition(_MARK)
+    said, at_exit = _lines(importing), _lines(exiting)
+    found: Imported = {"said": said, "said_at_exit": at_exit} if at_exit else {"said": said}
+    if not mark or done.returncode != 0:
+        message = [*said, *at_exit][-1] if said or at_exit else "nothing was said"
+        found["error"] = {"kind": f"status {done.returncode}", "message": message}
+    return found
 
 
 def _after_torch(modules: Sequence[str]) -> Imported:
