@@ -108,9 +108,7 @@ def _problems(page: str, rows: Sequence[PageRow], claims: Claims) -> Iterator[Pr
         for variable in row.refuses:
             if not any(fnmatch.fnmatchcase(variable, denied) for denied in DENIED_VARIABLES):
                 cause = f"says that {variable} is refused, and no image is refused for it"
-                yield Problem(
-                    where=where, cause=cause, then="add it to images/planning/expectations.py, or leave it out"
-                )
+                yield Problem(where=where, cause=cause, then="add it to images/data/expectations.yaml, or leave it out")
         for pattern in row.by:
             if not any(_matching([pattern], own) for own in claims.values()):
                 yield Problem(where=where, cause=f"no image of the profile has a claim {pattern!r}", then=then)

@@ -5,14 +5,14 @@ Every scalar stays text: 2.10 must not become 2.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from yaml.composer import ComposerError
 
+from images.config.paths import DATA
 from images.errors import Problem, UserError
 
 Path = tuple[str | int, ...]
@@ -20,8 +20,6 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _LOADERS = (getattr(yaml, "CBaseLoader", yaml.BaseLoader), yaml.BaseLoader)
 """libyaml's is some 15 times faster; PyYAML's errors are what people are told."""
-_OPEN = object()
-"""What an anchor stands for while it is read."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,13 @@ def parse(name: str, text: str) -> YamlFile:
     where, then = name, "fix the line; editors show it too"
     for loader in _LOADERS:
         try:
-            return _Reader(name, yaml.parse(text, Loader=loader)).document()
+            node = yaml.compose(text, Loader=loader)
+            if node is None:
+                then = f"`git checkout {name}` brings it back"
+                raise UserError(Problem(where=f"{name}:1", cause="is empty", then=then))
+            lines: dict[Path, int] = {}
+            duplicates: list[Problem] = []
+            return YamlFile(name, _data(node, (), name, lines, duplicates), lines, duplicates)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             where = f"{name}:{mark.line + 1}" if mark else name
@@ -58,74 +62,29 @@ def parse(name: str, text: str) -> YamlFile:
     raise UserError(Problem(where=where, cause=cause, then=then))
 
 
-class _Reader:
-    """Builds the data of a document from its events: a builder of libyaml's would crash where a file nests too deep."""
+def _data(node: yaml.Node, path: Path, name: str, lines: dict[Path, int], duplicates: list[Problem]) -> Any:
+    """The plain data of a node. Fills in `lines` and `duplicates`; of a key that stands twice, the first counts."""
+    lines.setdefault(path, node.start_mark.line + 1)
+    if isinstance(node, yaml.SequenceNode):
+        return [_data(one, (*path, index), name, lines, duplicates) for index, one in enumerate(node.value)]
+    if not isinstance(node, yaml.MappingNode):
+        return node.value
+    result: dict[str, Any] = {}
+    for key_node, value in node.value:
+        key, line = str(_data(key_node, (*path, "[key]"), name, {}, [])), key_node.start_mark.line + 1
+        if key in result:
+            cause = f"{key!r} stands twice (first in line {lines[(*path, key)]})"
+            duplicates.append(Problem(where=f"{name}:{line}", cause=cause, then="keep one of the two"))
+            continue
+        lines[(*path, key)] = line
+        result[key] = _data(value, (*path, key), name, lines, duplicates)
+    return result
 
-    def __init__(self, name: str, events: Iterator[Any]) -> None:
-        self.file, self.events = YamlFile(name), events
-        self.anchors: dict[str, tuple[Any, Path]] = {}
 
-    def document(self) -> YamlFile:
-        next(self.events)
-        if isinstance(next(self.events), yaml.StreamEndEvent):
-            then = f"`git checkout {self.file.name}` brings it back"
-            raise UserError(Problem(where=f"{self.file.name}:1", cause="is empty", then=then))
-        data = self.value(next(self.events), ())
-        next(self.events)
-        more = next(self.events)
-        if not isinstance(more, yaml.StreamEndEvent):
-            raise ComposerError(None, None, "found another document", more.start_mark)
-        return YamlFile(self.file.name, data, self.file.lines, self.file.duplicates)
-
-    def value(self, event: Any, path: Path) -> Any:
-        if isinstance(event, yaml.AliasEvent):
-            return self.aliased(event, path)
-        anchor = event.anchor
-        if anchor in self.anchors:
-            raise ComposerError(None, None, f"found duplicate anchor {anchor!r}", event.start_mark)
-        if anchor:
-            self.anchors[anchor] = _OPEN, path
-        self.file.lines.setdefault(path, event.start_mark.line + 1)
-        value: Any
-        if isinstance(event, yaml.ScalarEvent):
-            value = event.value
-        elif isinstance(event, yaml.MappingStartEvent):
-            value = self.mapping(path)
-        else:
-            value = [self.value(item, (*path, index)) for index, item in enumerate(self.inside())]
-        if anchor:
-            self.anchors[anchor] = value, path
-        return value
-
-    def aliased(self, event: Any, path: Path) -> Any:
-        if event.anchor not in self.anchors:
-            raise ComposerError(None, None, f"found undefined alias {event.anchor!r}", event.start_mark)
-        value, at = self.anchors[event.anchor]
-        if value is _OPEN:
-            raise RecursionError
-        inner = [(node[len(at) :], line) for node, line in self.file.lines.items() if node[: len(at)] == at]
-        for rest, line in inner:
-            self.file.lines.setdefault((*path, *rest), line)
-        return value
-
-    def mapping(self, path: Path) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        for event in self.inside():
-            key, line = str(self.value(event, (*path, "[key]"))), event.start_mark.line + 1
-            if key in result:
-                cause = f"{key!r} stands twice (first in line {self.file.lines[(*path, key)]})"
-                where = f"{self.file.name}:{line}"
-                self.file.duplicates.append(Problem(where=where, cause=cause, then="keep one of the two"))
-                self.value(next(self.events), (*path, "[twice]"))
-                continue
-            self.file.lines[(*path, key)] = line
-            result[key] = self.value(next(self.events), (*path, key))
-        return result
-
-    def inside(self) -> Iterator[Any]:
-        """Events up to the end of the collection that has just begun."""
-        while not isinstance(event := next(self.events), yaml.CollectionEndEvent):
-            yield event
+def table(name: str) -> Any:
+    """A file of images/data as plain data, with numbers as numbers."""
+    text = (DATA / name).read_text(encoding="utf-8")
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def validated(model: type[Model], file: YamlFile) -> tuple[Model | None, list[Problem], frozenset[Path]]:

@@ -6,7 +6,7 @@ import json
 
 from images.config.paths import SUITE, TEMPLATES
 from images.host.hashing import sha256
-from images.planning import device_code
+from images.planning import expectations
 from images.planning.image import Pruning
 from validate.binaries import fatbin
 
@@ -32,7 +32,7 @@ def files(wanted: Pruning) -> dict[str, bytes]:
         "arch": int(f"{wanted.arch.major}{wanted.arch.minor}"),
         "nvidia": wanted.nvidia,
         "alternatives": [{"files": files, "keep": keep} for files, keep in wanted.alternatives.items()],
-        "by_design": device_code.KERNELS_BY_DESIGN,
+        "by_design": expectations.KERNELS_BY_DESIGN,
     }
     return {
         "pruner/options.json": json.dumps(options, indent=1).encode(),

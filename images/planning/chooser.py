@@ -10,12 +10,11 @@ from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any
 
-import yaml
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 from pydantic import ConfigDict, Field
 
-from images.config import paths
+from images.config import yamlfile
 from images.config.facts import Capability, Facts, MinorText, Row, Sentence, VersionText
 from images.config.names import Arch, Minor
 from images.config.platforms import Platform
@@ -59,8 +58,8 @@ class Models(Row):
 @cache
 def models() -> dict[str, ModelRow]:
     """Model -> its row of gpu_models.yaml."""
-    text = (paths.DATA / "gpu_models.yaml").read_text(encoding="utf-8")
-    return {name: row for row in Models.model_validate(yaml.safe_load(text)).models for name in row.names}
+    rows = Models.model_validate(yamlfile.table("gpu_models.yaml")).models
+    return {name: row for row in rows for name in row.names}
 
 
 def find_model(text: str) -> tuple[str, ModelRow]:

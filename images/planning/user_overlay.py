@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from images.config import paths, yamlfile
+from images.config import yamlfile
 from images.config.facts import Row
 from images.planning import expectations
 from images.planning.image import Image
@@ -87,8 +87,7 @@ class Package(Row):
 
 def packages() -> Mapping[str, Package]:
     """Name -> row of additions.yaml, with the defaults filled in."""
-    path = paths.DATA / "additions.yaml"
-    data = yamlfile.parse(path.name, path.read_text(encoding="utf-8")).data
+    data = yamlfile.table("additions.yaml")
     return {
         name: Package(**{"requirement": name, "module": name.replace("-", "_"), **(row or {})})
         for name, row in data.items()

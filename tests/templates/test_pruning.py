@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from images.config.matrix import load
 from images.context import pruner
-from images.planning import device_code, plan
+from images.planning import expectations, plan
 from tests.support import fatbins
 from tests.support.checkout import ROOT
 from tests.support.fatbins import FAMILY, LZ4, SPECIFIC, Code
@@ -641,5 +641,5 @@ def test_an_order_names_the_library_that_bitsandbytes_takes() -> None:
                 "keep": ["bitsandbytes/libbitsandbytes_cuda126.so", "bitsandbytes/libbitsandbytes_cpu.so"],
             }
         ],
-        "by_design": plain(device_code.KERNELS_BY_DESIGN),
+        "by_design": plain(expectations.KERNELS_BY_DESIGN),
     }

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from images.config.names import Arch
 from images.config.platforms import Platform
-from images.planning import device_code, expectations
+from images.planning import expectations
 from images.planning.image import Image, Pin
 from images.validation.claims.context import ClaimContext, claim
 from validate.claims import Claim
@@ -64,7 +64,7 @@ def _of_torchao(context: ClaimContext, torchao: Pin | None, archs: Mapping[Arch,
     """A release without a CUDA major has no library: pure Python, as on aarch64."""
     row = context.facts.torchao.get(torchao.version) if torchao else None
     if row and row.cuda_major:
-        for name, served in device_code.TORCHAO_DEVICE_CODE.items():
+        for name, served in expectations.TORCHAO_DEVICE_CODE.items():
             if within := {arch: how for arch, how in archs.items() if _number(arch) in served}:
                 also = [f"torchao/{name}.*so"]
                 found = kernel_code_claim(context.image, f"torchao {name}", [], within, also=also)
@@ -81,17 +81,17 @@ def kernel_code_claim(
         "also": list(also),
         "archs": _ways(archs),
         "known_gaps": _known_gaps(image, subject),
-        "by_design": list(device_code.KERNELS_BY_DESIGN.get(subject, ())),
+        "by_design": list(expectations.KERNELS_BY_DESIGN.get(subject, ())),
     }
     return claim("S5", subject, "static.devicecode", f"every kernel of {subject} has code for {_named(archs)}", expect)
 
 
 def _of_cuda_libraries(image: Image, torch: Pin | None, archs: Mapping[Arch, str]) -> Claim:
     """NVIDIA's libraries have kernels for one arch alone, so whole files are looked at."""
-    gone = device_code.NO_CUDA_LIBRARY_FROM
+    gone = expectations.NO_CUDA_LIBRARY_FROM
     stems = [
         stem
-        for stem in device_code.CUDA_DEVICE_LIBRARIES
+        for stem in expectations.CUDA_DEVICE_LIBRARIES
         if not (torch and stem in gone and Version(torch.version) >= Version(gone[stem]))
     ]
     subject = "cuda-libraries"
@@ -115,7 +115,7 @@ def _pruned(context: ClaimContext) -> Claim:
         "files": ["**/*.so", "**/*.so.*"],
         "archs": _ways({wanted.arch: "cubin"}),
         "nvidia": wanted.nvidia,
-        "by_design_of": {name: list(rows) for name, rows in device_code.KERNELS_BY_DESIGN.items()},
+        "by_design_of": {name: list(rows) for name, rows in expectations.KERNELS_BY_DESIGN.items()},
     }
     return claim(
         "S5",
@@ -145,7 +145,7 @@ def _covered(image: Image, covers: Callable[[Arch], str]) -> dict[Arch, str]:
 
 
 def _known_gaps(image: Image, subject: str) -> list[object]:
-    return [row for row in device_code.KNOWN_GAPS.get(subject, ()) if row["cuda"] == image.wheel_cuda.major]
+    return [row for row in expectations.KNOWN_GAPS.get(subject, ()) if row["cuda"] == image.wheel_cuda.major]
 
 
 def _ways(archs: Mapping[Arch, str]) -> dict[str, str]:

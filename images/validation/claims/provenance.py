@@ -10,7 +10,7 @@ from images.context.labels import BaseContext
 from images.host.hashing import sha256
 from images.locking.contents import FileContents
 from images.locking.lock_file import Lock
-from images.planning import expectations, owners, user_overlay
+from images.planning import expectations, user_overlay
 from images.planning.image import Image, Pin
 from images.validation.claims.context import ClaimContext, claim
 from validate.claims import Claim
@@ -68,19 +68,19 @@ def _owners(context: ClaimContext, lock: Lock) -> dict[str, object]:
     image, base = context.image, BaseContext(reference="", origin="")
     digests = [digest for package in lock.layers.get("toolkit", ()) for digest in package.hashes]
     files = wheel_contents.joined(lock.contents[digest].files for digest in digests if digest in lock.contents)
-    generated = dict(owners.GENERATED)
+    generated = dict(expectations.GENERATED)
     if image.nvcc_suite:
         generated[f"{image.toolkit_home}/*"] = f"Debian {image.nvcc_suite}'s packages, whose files no lock has"
     return {
         "toolkit": {"home": image.toolkit_home, "files": files},
         "steps": {path: sha256(content) for path, content in _written_by_steps(image, base, lock).items()},
-        "copies": dict(owners.COPIES),
-        "links": dict(owners.LINKS),
+        "copies": dict(expectations.COPIES),
+        "links": dict(expectations.LINKS),
         "generated": generated,
         "path": list(render.search_path(image, base, render.overlay_key(image, lock.files))),
-        "plugins": dict(owners.PLUGINS),
+        "plugins": dict(expectations.PLUGINS),
         "free": False,
-        "privileged": dict(owners.PRIVILEGED),
+        "privileged": dict(expectations.PRIVILEGED),
     }
 
 

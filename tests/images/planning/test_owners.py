@@ -4,7 +4,7 @@ import fnmatch
 
 import pytest
 
-from images.planning import owners
+from images.planning import expectations
 
 OFFICIAL_BASE = (
     "/etc/apt/apt.conf.d/docker-autoremove-suggests",
@@ -26,7 +26,7 @@ OFFICIAL_BASE = (
 
 @pytest.mark.parametrize("path", OFFICIAL_BASE)
 def test_what_debians_official_base_image_has_is_known(path: str) -> None:
-    assert [pattern for pattern in owners.GENERATED if fnmatch.fnmatchcase(path, pattern)]
+    assert [pattern for pattern in expectations.GENERATED if fnmatch.fnmatchcase(path, pattern)]
 
 
 @pytest.mark.parametrize(
@@ -41,4 +41,4 @@ def test_what_debians_official_base_image_has_is_known(path: str) -> None:
     ],
 )
 def test_what_somebody_put_there_is_not(path: str) -> None:
-    assert not [pattern for pattern in owners.GENERATED if fnmatch.fnmatchcase(path, pattern)]
+    assert not [pattern for pattern in expectations.GENERATED if fnmatch.fnmatchcase(path, pattern)]

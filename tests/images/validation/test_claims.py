@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from images.config import schema
-from images.planning import device_code, expectations, plan, user_overlay
+from images.planning import expectations, plan, user_overlay
 from images.planning.image import Image
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
@@ -188,7 +188,7 @@ ELEMENTWISE = "_ZN2at6native29vectorized_elementwise_kernelILi8ENS0_10AbsFunctor
 def test_kernels_are_excused_where_their_package_never_calls_them(
     package: str, kernel: str, real: Sequence[int], excused: Sequence[int], state: str
 ) -> None:
-    excuses = Excuses(device_code.KERNELS_BY_DESIGN[package])
+    excuses = Excuses(expectations.KERNELS_BY_DESIGN[package])
     assert {excuses.sort(kernel, state, arch) for arch in real} == {state}
     assert {excuses.sort(kernel, state, arch) for arch in excused} <= {"by_design"}
 
@@ -222,7 +222,7 @@ def test_an_image_for_one_arch_promises_that_nothing_else_is_left() -> None:
     pruned = one(found, "S5", "pruned")
     assert pruned.required and not pruned.unproven
     assert (pruned.expect["archs"], pruned.expect["nvidia"]) == ({"90": "cubin"}, False)
-    assert set(pruned.expect["by_design_of"]) == set(device_code.KERNELS_BY_DESIGN)
+    assert set(pruned.expect["by_design_of"]) == set(expectations.KERNELS_BY_DESIGN)
     assert one(found, "S8", "labels").expect["labels"]["dev.truetag.pruned"] == "sm_90"
     assert "but NVIDIA's own" in pruned.statement
     assert not [claim for claim in claims("cu126-torch27").claims if claim.subject == "pruned"]
