@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from images.planning import device_code
+from images.planning import expectations
 from tests.support import elves, fatbins
 from tests.support.fatbins import SPECIFIC, Code
 from tests.support.judging import fails
@@ -226,7 +226,7 @@ def test_what_need_not_be_there_and_cannot_be_read_is_a_fault(site: Site) -> Non
 
 
 def test_every_kernel_excused_has_its_reason() -> None:
-    rows = [row for rows in device_code.KERNELS_BY_DESIGN.values() for row in rows]
+    rows = [row for rows in expectations.KERNELS_BY_DESIGN.values() for row in rows]
     assert rows
     assert all(row["reason"] and low <= high for row in rows for low, high in row["needed"])
 
