@@ -17,14 +17,6 @@ def test_every_step_of_a_golden_dockerfile_bears_the_run_id_or_stands_on_one_tha
     assert marked.count(b"id=truetag-uv,") == text.count(b"id=truetag-uv,")
 
 
-def test_a_cold_build_alone_has_a_cache_of_wheels_of_its_own() -> None:
-    cache = Cache()
-    for cold in (True, False):
-        cache.builder().build(STEP, cold=cold)
-    wheels = [b"id=truetag-uv," not in files["Dockerfile"] for files, _ in cache.asked]
-    assert wheels == [True, False] and b"id=truetag-uv-RUN-ID," in cache.asked[0][0]["Dockerfile"]
-
-
 def test_traces_are_what_bears_the_run_id_and_all_above_it() -> None:
     def record(name: str, *parents: str, made_by: str = "mount / from exec") -> CacheRecord:
         return CacheRecord(id=name, parents=parents, made_by=made_by, size=1)
@@ -66,15 +58,6 @@ def test_what_others_build_meanwhile_stays_where_our_steps_are_marked() -> None:
     with unmarked.builder().nothing_at_all_kept():
         unmarked.builder().build(STEP, marked=False)
     assert set(unmarked.records) == {"old"}, "nobody knows whose a record is: the docs say so"
-
-
-def test_a_long_chain_of_steps_is_forgotten_to_its_lowest() -> None:
-    cache = Cache()
-    chain = [f"step {number}" for number in range(12)]
-    with cache.builder().nothing_at_all_kept():
-        cache.records |= dict.fromkeys(chain, "mount / from exec sh")
-        cache.parents |= dict(zip(chain[1:], chain, strict=False))
-    assert set(cache.records) == {"old"}
 
 
 @pytest.mark.parametrize("cold", [True, False])

@@ -82,27 +82,6 @@ def test_where_there_is_no_registry_one_is_unpacked_and_none_installed(tmp_path:
     assert not (tmp_path / "registry").exists()
 
 
-def test_a_registry_that_can_not_be_fetched_is_told_with_what_apt_said(tmp_path: Path, only_apt: Path) -> None:
-    apt = tmp_path / "programs" / "apt-get"
-    apt.write_text("#!/bin/sh\necho 'E: no such mirror' >&2\nexit 100\n")
-    with pytest.raises(UserError, match="E: no such mirror") as told, loopback.registry(tmp_path / "registry"):
-        pass
-    assert "apt-get download docker-registry`" in told.value.problems[0].then
-    assert not (tmp_path / "registry").exists()
-
-
-def test_a_registry_that_does_not_start_says_why_and_what_to_do(tmp_path: Path, only_apt: Path) -> None:
-    program = tmp_path / "made" / "usr" / "bin" / "docker-registry"
-    program.write_text("#!/bin/sh\necho no room left >&2\nexit 3\n")
-    deb = tmp_path / "docker-registry_1_all.deb"
-    subprocess.run(["dpkg-deb", "--build", str(tmp_path / "made"), str(deb)], check=True, capture_output=True)
-    with pytest.raises(UserError) as told, loopback.registry(tmp_path / "registry"):
-        pass
-    (problem,) = told.value.problems
-    assert problem.cause == "ended with 3 before it answered: no room left"
-    assert problem.then == "fix what it names, and try again"
-
-
 def test_without_apt_a_person_is_told_to_bring_a_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with (

@@ -41,31 +41,9 @@ def delivered(*runs: dict[str, Any], pushes: Any = (), blocked: Any = ()) -> dic
 CONVENTIONAL = run("conventional", "gzip", 50)
 
 
-def test_a_cold_build_stands_beside_its_lower_bound_with_its_steps() -> None:
-    text = tables("cold", cold(24.0))
-    assert "| ours | **24.0** | 24.0 | one run | 1% |" in text and "| `[torch 1/1] RUN sh x` | 7.0 |" in text
-    assert "2026-01-02, commit c, on 2 cores (p), 16 GiB, Docker Engine 20.10, overlay2, Python 3.11." in text
-
-
 def test_a_busy_machine_is_said() -> None:
     assert "busy" not in tables("cold", cold(24.0))
     assert "The machine was busy" in tables("cold", cold(24.0, busy=0.4))
-
-
-def test_a_rebuild_tells_when_it_was_validated() -> None:
-    ours = {"side": "ours", "seconds": 4.0, "validated": 31.0, "load": LOAD, "layers_changed": 2, "bytes_changed": 2e6}
-    conventional = {"side": "conventional", "seconds": 60.0, "load": LOAD, "layers_changed": 3}
-    text = tables("rebuild", {"image": "i", "moved": "p", "runs": [ours, conventional]})
-    assert "| ours, in the engine | **4.0** | 4.0 | one run | 2 | 2.0 MB | 1% |" in text
-    assert "| ours, command to validated | **31.0** |" in text
-    assert "| conventional, in the engine | **60.0** | 60.0 | one run | 3 |" in text
-
-
-def test_the_planner_and_tiers_have_a_row_each() -> None:
-    planned = {"images": 50, "locks": 40, "runs": [{"cpu": cpu, "peak": 6.8e7, "load": LOAD} for cpu in (0.5, 0.6)]}
-    assert "| 50 | 40 | **0.55** | 0.50, 0.60 | 18% | 68 | 1%, 1% |" in tables("plan", planned)
-    tiers = [{"tier": tier, "claims": 9, "seconds": 8.0, "load": LOAD} for tier in ("static", "static and cpu")]
-    assert "| static and cpu | 9 | **8.0** | 8.0 | one run | 1% |" in tables("trial", {"image": "i", "tiers": tiers})
 
 
 def test_ratios_are_of_one_engine_and_link() -> None:
@@ -77,16 +55,6 @@ def test_ratios_are_of_one_engine_and_link() -> None:
     assert "| x | zstd | 3,000 | **9.0** | 9.0 | one run |  | 4.0 |" in text
 
 
-def test_what_was_not_measured_is_said_with_its_reason() -> None:
-    gap = {"what": "all archs (zstd) on engine 20.10", "reason": "archive/tar: a | b"}
-    text = tables("delivery", delivered(CONVENTIONAL, blocked=[gap]))
-    assert "Not measured:\n\n- all archs (zstd) on engine 20.10: archive/tar: a \\| b\n" in text
-    push = {"side": "all archs", "compression": "gzip", "by": "the engine", "seconds": 100, "bytes": 3e9, "load": LOAD}
-    text = tables("delivery", delivered(pushes=[push]))
-    assert "| all archs | gzip | the engine | 3,000 | **100.0** | 100.0 | one run | 1% |" in text
-    assert "Not measured" not in text and "delivery.svg" not in text
-
-
 def test_the_figure_has_a_bar_for_each_variant_with_the_seconds_of_each_stage() -> None:
     runs = [CONVENTIONAL, run("conventional", "gzip", 30), run("all archs", "zstd", 10)]
     drawn = ElementTree.fromstring(page.chart(delivered(*runs)))
@@ -94,16 +62,6 @@ def test_the_figure_has_a_bar_for_each_variant_with_the_seconds_of_each_stage() 
     assert texts[-4:] == ["conventional, gzip", "46.0", "all archs, zstd", "16.0"]
     widths = [float(one.attrib["width"]) for one in drawn.iterfind(".//{*}rect")][4:]
     assert sum(widths[:3]) == pytest.approx(560) and widths[0] / widths[3] == pytest.approx(4, rel=0.01)
-
-
-def test_the_figure_is_of_the_engine_with_most_links() -> None:
-    other = run("conventional", "gzip", 50, link="1 Gb/s")
-    drawn = page.chart(delivered(run("conventional", "gzip", 50, engine="20.10"), CONVENTIONAL, other))
-    assert b"Docker Engine 26.1.5" in drawn
-
-
-def test_nothing_is_said_of_what_was_not_measured() -> None:
-    assert page.tables({}).strip() == ""
 
 
 def test_the_page_and_its_figure_in_the_docs_are_current() -> None:

@@ -1,33 +1,24 @@
 """What the parts of the benchmark make of the project, and what they refuse."""
 
-import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchmarks import delivery, network, plan, rebuild, results, running
-from benchmarks.results import alternating
+from benchmarks import delivery, network, rebuild, results
 from benchmarks.session import ProjectCopy, baseline_context, conventional_context
 from images.engine import Finished
 from images.engine.runtime import Exit
 from images.errors import UserError
 from images.locking import lock_file
 from images.planning import plan as planning
-from tests.support.bench import Cache, session_on
+from tests.support.bench import Cache
 from tests.support.sources import SOURCES
 
 
 def subject() -> Any:
     return planning.select(["cu130-torch211"], SOURCES)[0].image
-
-
-def test_the_planner_is_measured_with_the_projects_own_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "busy_now", lambda: 0.0)
-    session, said = session_on(SimpleNamespace(facts=SimpleNamespace(url="unix:///engine")))
-    data = plan.measure(session)
-    assert data["images"] == len(planning.plan(SOURCES)) and data["runs"][0]["cpu"] > 0 and said
 
 
 def test_the_conventional_side_has_our_versions_in_one_file() -> None:
@@ -41,27 +32,6 @@ def test_the_conventional_side_has_our_versions_in_one_file() -> None:
     assert "nvidia-cublas" in names and not [name for name in names if "cudnn" in name or name == "torch"]
 
 
-@pytest.mark.parametrize(("changes", "gone"), [(True, ["old"]), (False, [])])
-def test_an_image_that_lost_its_name_to_the_next_build_is_taken_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: bool, gone: list[str]
-) -> None:
-    image = subject()
-    tags, removed = {"old": (str(image.name),)}, list[str]()
-
-    def find(wanted: str) -> SimpleNamespace | None:
-        found = [key for key, names in tags.items() if wanted == key or wanted in names]
-        return SimpleNamespace(id=found[0], tags=tags[found[0]]) if found else None
-
-    def run(*_: object) -> None:
-        if changes:
-            tags.update(old=(), new=(str(image.name),))
-
-    copied = ProjectCopy(tmp_path, SimpleNamespace(find=find, remove=removed.append), tmp_path)  # type: ignore[arg-type]
-    monkeypatch.setattr(ProjectCopy, "run", lambda _self, *arguments: run(*arguments))
-    copied.build(image)
-    assert removed == gone
-
-
 def test_a_pin_moves_in_the_copy_alone_and_its_lock_is_present(tmp_path: Path) -> None:
     project = ProjectCopy(tmp_path, Cache(), tmp_path / "out")  # type: ignore[arg-type]
     project.copy()
@@ -73,15 +43,6 @@ def test_a_pin_moves_in_the_copy_alone_and_its_lock_is_present(tmp_path: Path) -
     project.lock(changed, locked, {moved.name: moved})
     assert lock_file.read(changed, tmp_path / "locks").versions(changed.layers)[moved.name] == moved.version
     assert list(project.sources().matrix.layers) == list(SOURCES.matrix.layers)
-
-
-def test_the_copy_keeps_its_bytecode_as_users_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[dict[str, str]] = []
-    monkeypatch.setattr(running, "run", lambda _command, *, env, **_: told.append(env))
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    engine = SimpleNamespace(facts=SimpleNamespace(url="unix:///engine"))
-    ProjectCopy(tmp_path, engine, tmp_path).run("plan")  # type: ignore[arg-type]
-    assert "PYTHONDONTWRITEBYTECODE" not in told[0] and told[0]["DOCKER_HOST"] == "unix:///engine"
 
 
 @pytest.mark.parametrize(
@@ -116,27 +77,8 @@ def test_a_container_without_a_step_is_no_measurement() -> None:
         delivery.first_step(engine, "image")
 
 
-def test_each_side_goes_first_in_turn() -> None:
-    assert alternating(["a", "b", "c"], 3) == ["a", "b", "c", "c", "b", "a", "a", "b", "c"]
-
-
-def test_results_are_merged_part_by_part(tmp_path: Path) -> None:
-    file = tmp_path / "deep" / "results.json"
-    results.keep(file, "plan", {"data": {"a": 1}})
-    results.keep(file, "cold", {"data": {}})
-    results.keep(file, "plan", {"data": {"a": 2}})
-    assert results.read(file) == {"plan": {"data": {"a": 2}}, "cold": {"data": {}}}
-    assert [path.name for path in file.parent.iterdir()] == ["results.json"]
-
-
 @pytest.mark.parametrize("content", ["", "[]", '{"format": 3, "parts": {}}'])
 def test_a_file_of_something_else_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "x.json").write_text(content)
     with pytest.raises(UserError, match="holds"):
         results.read(tmp_path / "x.json")
-
-
-def test_neither_benchmarks_nor_tools_are_installed() -> None:
-    project = tomllib.loads((results.RESOURCES / "pyproject.toml").read_text())
-    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert not {"benchmarks", "tools"} & {*wheel.get("packages", ()), *wheel.get("force-include", ())}

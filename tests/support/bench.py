@@ -5,10 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.builder import Builder
-from benchmarks.session import Session
 from images.context.hosting import HostSettings
 from images.engine import CacheRecord, HistoryEntry, ignore
-from tests.support.sources import SOURCES
 
 LOAD = {"before": 0.1, "after": 0.2, "busy": 0.01}
 STEP = {
@@ -50,11 +48,3 @@ class Cache:
 
     def builder(self) -> Builder:
         return Builder(self, HostSettings(), "RUN-ID", ignore)  # type: ignore[arg-type]
-
-
-def session_on(engine: Any, *, repeat: int = 1) -> tuple[Session, list[str]]:
-    """A session, and what it says."""
-    said: list[str] = []
-    progress: Any = SimpleNamespace(say=lambda _name, text: said.append(text), job=lambda _name: ignore)
-    made = Session(engine=engine, host=HostSettings(), sources=SOURCES, progress=progress, repeat=repeat)
-    return made, said

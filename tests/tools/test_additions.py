@@ -50,14 +50,6 @@ def test_the_verdict_says_what_became_of_torch(changed: dict[str, object], verdi
     assert row(**changed)["verdict"] == verdict
 
 
-def test_a_refusal_shows_what_to_take_instead() -> None:
-    refused = row(installed={"code": 1, "said": "wandb 1 depends on torch==9\nERROR: ResolutionImpossible"})
-    (line,) = additions._lines([refused], {"wandb": "cu128-torch28 has the torch that it wants"})
-    assert "refused: cu128-torch28 has the torch that it wants" in line
-    (line,) = additions._lines([refused], {"wandb": ""})
-    assert "refused: wandb 1 depends on torch==9" in line
-
-
 def test_every_package_that_was_measured_is_in_the_list_and_none_moved_torch() -> None:
     measured = additions.read()["rows"]
     assert {one["package"] for one in measured} <= packages().keys()

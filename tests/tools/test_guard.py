@@ -8,6 +8,7 @@ import pytest
 from images.errors import UserError
 from tools import guard
 
+YAML, TORCH, MONTH = "images/data/facts.yaml", "locks/cu126-torch27/torch.txt", "results/nightly/2026-11.jsonl"
 FACTS = b"""\
 collected: '2026-11-20'
 torch:
@@ -22,11 +23,11 @@ prebuilt:
 LOCK = b"# made\ntorch==2.7.1 \\\n    --hash=sha256:0\ntriton==3.3.1 \\\n    --hash=sha256:1\n"
 LINES = b'{"kind":"leg","n":1}\n{"kind":"leg","n":2}\n'
 FILES = {
-    "images/data/facts.yaml": FACTS,
+    YAML: FACTS,
     "locks/bases.yaml": b"debian:bookworm-slim: sha256:0\n",
-    "locks/cu126-torch27/torch.txt": LOCK,
+    TORCH: LOCK,
     "locks/cu126-torch27/light.txt": b"# nothing\n",
-    "results/nightly/2026-11.jsonl": LINES,
+    MONTH: LINES,
 }
 
 
@@ -37,12 +38,10 @@ def lost(after: dict[str, bytes]) -> list[tuple[str, str]]:
 def test_nothing_is_lost_where_rows_are_added_or_values_change() -> None:
     grown = {
         **FILES,
-        "images/data/facts.yaml": FACTS.replace(b"2026-11-20", b"2026-11-21").replace(
-            b'["7.5", "9.0"]', b'["7.5", "9.0", "12.0"]'
-        ),
+        YAML: FACTS.replace(b"2026-11-20", b"2026-11-21").replace(b'["7.5", "9.0"]', b'["7.5", "9.0", "12.0"]'),
         "locks/bases.yaml": b"debian:bookworm-slim: sha256:1\n",
-        "locks/cu126-torch27/torch.txt": LOCK.replace(b"3.3.1", b"3.3.2").replace(b"sha256:1", b"sha256:2"),
-        "results/nightly/2026-11.jsonl": LINES + b'{"kind":"leg","n":3}\n',
+        TORCH: LOCK.replace(b"3.3.1", b"3.3.2").replace(b"sha256:1", b"sha256:2"),
+        MONTH: LINES + b'{"kind":"leg","n":3}\n',
         "locks/cu128-torch28/torch.txt": LOCK,
     }
     assert lost(grown) == []
@@ -51,34 +50,14 @@ def test_nothing_is_lost_where_rows_are_added_or_values_change() -> None:
 @pytest.mark.parametrize(
     ("path", "content", "expected"),
     [
-        (
-            "images/data/facts.yaml",
-            FACTS.replace(b'  "2.8.0":', b'  "2.7.2":'),
-            ("images/data/facts.yaml torch", "2.8.0"),
-        ),
-        (
-            "images/data/facts.yaml",
-            FACTS.replace(b'["7.5", "9.0"]', b'["9.0"]'),
-            ("images/data/facts.yaml torch", "2.7.1/variants/12.6/archs/7.5"),
-        ),
-        ("images/data/facts.yaml", b"collected: '2026-11-20'\n", ("images/data/facts.yaml torch", "all of it")),
-        (
-            "images/data/facts.yaml",
-            FACTS.removesuffix(b'  - {version: "2.8.3", archs: ["9.0"]}\n'),
-            ("images/data/facts.yaml prebuilt", "row 2"),
-        ),
-        (
-            "images/data/facts.yaml",
-            FACTS.replace(b'archs: ["9.0"]}\n', b"archs: []}\n"),
-            ("images/data/facts.yaml prebuilt", "archs/9.0"),
-        ),
+        (YAML, FACTS.replace(b'  "2.8.0":', b'  "2.7.2":'), (f"{YAML} torch", "2.8.0")),
+        (YAML, FACTS.replace(b'["7.5", "9.0"]', b'["9.0"]'), (f"{YAML} torch", "2.7.1/variants/12.6/archs/7.5")),
+        (YAML, b"collected: '2026-11-20'\n", (f"{YAML} torch", "all of it")),
+        (YAML, FACTS.removesuffix(b'  - {version: "2.8.3", archs: ["9.0"]}\n'), (f"{YAML} prebuilt", "row 2")),
+        (YAML, FACTS.replace(b'archs: ["9.0"]}\n', b"archs: []}\n"), (f"{YAML} prebuilt", "archs/9.0")),
         ("locks/bases.yaml", b"", ("locks/bases.yaml debian:bookworm-slim", "all of it")),
-        ("locks/cu126-torch27/torch.txt", b"# nothing\n", ("locks/cu126-torch27/torch.txt", "all of it")),
-        (
-            "results/nightly/2026-11.jsonl",
-            LINES.replace(b'"n":1', b'"n":9'),
-            ("results/nightly/2026-11.jsonl", 'line 1: {"kind":"leg","n":1}'),
-        ),
+        (TORCH, b"# nothing\n", (TORCH, "all of it")),
+        (MONTH, LINES.replace(b'"n":1', b'"n":9'), (MONTH, 'line 1: {"kind":"leg","n":1}')),
     ],
 )
 def test_a_lost_row_is_named(path: str, content: bytes, expected: tuple[str, str]) -> None:
@@ -86,7 +65,7 @@ def test_a_lost_row_is_named(path: str, content: bytes, expected: tuple[str, str
 
 
 def test_a_lost_file_is_named() -> None:
-    for path in ("images/data/facts.yaml", "locks/cu126-torch27/torch.txt", "results/nightly/2026-11.jsonl"):
+    for path in (YAML, TORCH, MONTH):
         assert any(table.startswith(path) for table, _ in lost({key: FILES[key] for key in FILES if key != path}))
     without = {path: content for path, content in FILES.items() if path != "locks/cu126-torch27/light.txt"}
     assert lost(without) == [], "it named nothing"
@@ -94,7 +73,7 @@ def test_a_lost_file_is_named() -> None:
 
 def test_what_is_no_yaml_is_refused() -> None:
     with pytest.raises(UserError, match="is no YAML"):
-        lost({**FILES, "images/data/facts.yaml": b"<html>: : moved"})
+        lost({**FILES, YAML: b"<html>: : moved"})
 
 
 @pytest.fixture
@@ -118,6 +97,6 @@ def test_a_checkout_is_compared_with_a_commit(checkout: Path, capsys: pytest.Cap
     with pytest.raises(UserError, match=r"facts.yaml torch: has lost 2.7.1/variants/12.6/archs/7.5") as told:
         guard.main(root=checkout)
     assert told.value.code == 1
-    guard.main(root=checkout, allow=["images/data/facts.yaml torch"])
+    guard.main(root=checkout, allow=[f"{YAML} torch"])
     with pytest.raises(UserError, match="--before nothing"):
         guard.at_revision(checkout, "nothing")

@@ -42,14 +42,6 @@ def test_a_run_becomes_the_line_that_the_repository_has_of_it(folder: Path, tmp_
     assert records.read_evidence(tmp_path / "results", H100).decode() == recorded.text(H100)
 
 
-def test_a_size_of_another_image_and_evidence_are_left_out(folder: Path, tmp_path: Path) -> None:
-    (folder / "build.json").write_text('{"digest": "sha256:0", "bytes": 123}')
-    assert record(folder, "--as", "h100", "--experiment").returncode == 0
-    (line,) = records.read(tmp_path / "results")
-    assert (line.bytes, line.kept, line.experiment) == (0, False, True)
-    assert not records.evidence_file(tmp_path / "results", H100).exists()
-
-
 def test_a_run_is_recorded_once(folder: Path, tmp_path: Path) -> None:
     assert record(folder, "--as", "h100").returncode == 0
     before = (tmp_path / "results" / records.LINES).read_bytes()

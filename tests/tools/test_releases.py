@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from images.errors import Problem, UserError
+from images.errors import UserError
 from images.locking.uv import Answer
 from tests.support.checkout import ROOT
 from tests.support.sources import SOURCES
@@ -45,25 +45,3 @@ def test_a_row_goes_behind_the_last_of_its_package_and_nothing_else_moves() -> N
     assert new == old
     kept = iter(after.splitlines())
     assert all(line in kept for line in TEXT.splitlines()), "no line is changed, lost or moved"
-
-
-def test_a_package_without_rows_is_refused() -> None:
-    row = releases.printed(metadata("nobody", "1"), "wheel", "tests")
-    with pytest.raises(UserError, match="has no rows of nobody"):
-        releases.inserted(TEXT, [row])
-
-
-def test_a_release_whose_metadata_cannot_be_read_keeps_no_other_back(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def row(requirement: str, *_: object) -> str:
-        if requirement == "mamba-ssm==2.3":
-            raise UserError(Problem(where=requirement, cause="its build asks for torch", then="mend it"))
-        name, _, version = requirement.partition("==")
-        return releases.printed(metadata(name, version), "wheel", "tests")
-
-    monkeypatch.setattr(releases, "row", row)
-    rows = releases.readable(["mamba-ssm==2.3", "ray==2.60"], "3.11", "the index")
-    assert len(rows) == 1 and "2.60" in rows[0]
-    said = " ".join(capsys.readouterr().err.split())
-    assert "mamba-ssm==2.3 gets no row, its metadata can't be read: its build asks for torch" in said

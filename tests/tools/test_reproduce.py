@@ -1,19 +1,17 @@
 """Two builds side by side: which layers differ, in which file, and how."""
 
-import dataclasses
 import io
 import tarfile
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks import builder
-from images.engine import CacheRecord, HistoryEntry
+from images.engine import HistoryEntry
 from tests.support.checkout import ROOT
 from tools import reproduce
-from tools.reproduce import Layer, Reproduction, difference, explained, pair, steps
+from tools.reproduce import Layer, difference, explained, pair, steps
 
 FILE = {"kind": "0", "mode": "644", "owner": "0:0", "time": 1704067200, "size": 3, "attributes": {}, "sha256": "one"}
 
@@ -50,16 +48,6 @@ def test_only_layers_that_differ_are_explained() -> None:
     assert [layer.step for layer in layers] == ["base", "torch", ""]
     found = explained(layers, [{"x": FILE}, {"x": FILE}], [{"x": FILE}, {"x": changed(mode="0")}, {"y": FILE}])
     assert [layer.difference for layer in found] == ["", "x: mode 644 and 0", "y is in the second alone"]
-
-
-@pytest.mark.parametrize(
-    ("second", "equal"), [(["sha256:a"], True), (["sha256:b"], False), ([], False), (["sha256:a", "sha256:b"], False)]
-)
-def test_equal_is_every_layer_or_nothing(second: list[str], equal: bool) -> None:
-    layers = pair(["sha256:a"], second, ["base"])
-    found = Reproduction(image="i", engine="e", seconds=(0, 0), layers=layers)
-    assert found.equal is equal
-    assert not dataclasses.replace(found, layers=()).equal, "no layer at all proves nothing"
 
 
 def test_steps_are_named_bottom_first_without_what_makes_no_layer() -> None:
@@ -102,54 +90,3 @@ def test_the_second_build_stands_on_a_layer_of_its_own() -> None:
     )
     marked = b"# x\nFROM base AS system\nUSER root\nRUN echo abc >/uncached\nRUN a\nFROM system\nRUN b\n"
     assert given["Dockerfile"] == marked
-
-
-class Twice:
-    """An engine that builds: each build is an image and two records, which go only before those that they stand on."""
-
-    facts = SimpleNamespace(version="e")
-
-    def __init__(self, *, fails: bool = False) -> None:
-        self.fails = fails
-        self.images: dict[str, tuple[str, ...]] = {}
-        self.records: list[CacheRecord] = []
-
-    def build(self, files: Any, tag: str, **_: object) -> SimpleNamespace:
-        own = ("sha256:own",) if b"/uncached" in files["Dockerfile"] else ()
-        below, above = f"below {tag}", f"above {tag}"
-        self.records += [CacheRecord(id=below, parents=(), made_by="", size=1)]
-        self.records += [CacheRecord(id=above, parents=(below,), made_by="", size=1)]
-        if own and self.fails:
-            raise KeyboardInterrupt
-        self.images[tag] = ("sha256:base", *own, "sha256:torch")
-        return SimpleNamespace(seconds=1.0)
-
-    def build_cache(self) -> tuple[CacheRecord, ...]:
-        return tuple(self.records)
-
-    def forget(self, record: CacheRecord) -> None:
-        if not any(record.id in other.parents for other in self.records) and record.id[6:] not in self.images:
-            self.records.remove(record)
-
-    def untag(self, name: str) -> None:
-        self.images.pop(name, None)
-
-    def inspect(self, name: str) -> SimpleNamespace:
-        return SimpleNamespace(layers=self.images[name])
-
-    def history(self, _name: str) -> tuple[HistoryEntry, ...]:
-        return ()
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_first_builds_records_stay_and_the_seconds_go(fails: bool) -> None:
-    engine: Any = Twice(fails=fails)
-    progress: Any = SimpleNamespace(job=lambda _name: None)
-    context: Any = {"Dockerfile": b"FROM base\nRUN a\n"}
-    if fails:
-        with pytest.raises(KeyboardInterrupt):
-            reproduce.reproduce(engine, "test", context, progress, None)
-    else:
-        assert reproduce.reproduce(engine, "test", context, progress, None).equal
-    assert engine.images == {}
-    assert len(engine.records) == 2 and all(record.id.endswith("-1") for record in engine.records)
