@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
@@ -132,26 +132,19 @@ class PrebuiltRelease(DeviceCode):
     source: Source
 
     def model_post_init(self, _context: Any) -> None:
+        """Refuses a file whose name says otherwise than its row: a hash beside another row's name is a slip."""
         for wheel in self.wheels:
-            if wrong := _misnamed(self, wheel):
+            name, version, _, tags = parse_wheel_filename(wheel.file)
+            python = f"cp{wheel.python.replace('.', '')}"
+            local = f"cu{wheel.cuda}torch{wheel.torch}cxx11abi{str(wheel.cxx11_abi).lower()}"
+            said = {
+                f"package {name}": name == self.package,
+                f"version {version.public}": version.public == str(Version(self.version)),
+                f"build {version.local}": version.local in (None, local),
+                f"tags {', '.join(map(str, tags))}": Tag(python, python, "linux_x86_64") in tags,
+            }
+            if wrong := ", ".join(text for text, fits in said.items() if not fits):
                 raise ValueError(f"{wheel.file} is not the wheel of its row: {wrong}")
-
-
-def _misnamed(release: PrebuiltRelease, wheel: PrebuiltWheel) -> str:
-    """What a file's name says otherwise than its row; empty: nothing. A hash beside another row's name is a slip."""
-    try:
-        name, version, _, tags = parse_wheel_filename(wheel.file)
-    except InvalidWheelFilename as error:
-        return str(error)
-    interpreter = f"cp{wheel.python.replace('.', '')}"
-    local = f"cu{wheel.cuda}torch{wheel.torch}cxx11abi{str(wheel.cxx11_abi).lower()}"
-    said = [
-        (f"package {name}", name == release.package),
-        (f"version {version.public}", version.public == str(Version(release.version))),
-        (f"build {version.local}", version.local in (None, local)),
-        (f"tags {', '.join(map(str, tags))}", str(Tag(interpreter, interpreter, "linux_x86_64")) in map(str, tags)),
-    ]
-    return ", ".join(text for text, fits in said if not fits)
 
 
 class BitsandbytesFacts(Row):

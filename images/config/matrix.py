@@ -60,27 +60,23 @@ class Sources:
         content = json.dumps([self.revision, str(platform), self.facts.arm64.model_dump()], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
-    def facts_on(self, platform: Platform) -> Facts:
-        """What the world ships for a platform; every plan of an image asks for it."""
-        return self._arm64_facts if platform is Platform.ARM64 else self.facts
-
     @cached_property
-    def _arm64_facts(self) -> Facts:
-        return self.facts.on(Platform.ARM64)
+    def facts_on(self) -> dict[Platform, Facts]:
+        """What the world ships for each platform."""
+        return {platform: self.facts.on(platform) for platform in Platform}
 
 
 def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:
-    """Read both files; without `matrix`, the checkout's. Raises UserError with every problem of both at once.
+    """Read both files; without `matrix`, the checkout's. Raises UserError with every problem at once.
 
     A matrix with problems whose rest is sound is returned with them, so that `plan.check` can add what
     it finds (an alias to a refused image) before all are reported together.
     """
     matrix = matrix or MATRIX
-    known, facts_problems, _ = validated(Facts, yamlfile.parse(paths.shown(facts), _read(facts)))
-    matrix_file = yamlfile.parse(paths.shown(matrix), _read(matrix))
+    known, matrix_file = load_facts(facts), yamlfile.parse(paths.shown(matrix), _read(matrix))
     wanted, problems, left_out = validated(Matrix, matrix_file)
-    if known is None or wanted is None or facts_problems:
-        raise UserError([*facts_problems, *problems])
+    if wanted is None:
+        raise UserError(problems)
     problems += inconsistent(wanted, matrix_file, left_out)
     # No plan can be made of these, and `problems` names them by now.
     torchless = {torch for torch, pins in wanted.stacks.items() if "torch" not in pins}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated
 
@@ -20,12 +21,17 @@ GATE = (Tier.STATIC, Tier.CPU, Tier.GPU)
 """The gate of a matrix that names none, and of no matrix at all."""
 
 
-def _image_name(value: object) -> str:
-    text = str(value)
-    try:
-        return str(ImageName.parse(text))
-    except UserError as error:
-        raise ValueError(f"{text!r} {error.problems[0].cause}: {error.problems[0].then}") from None
+def _parsed(parse: Callable[[str], object]) -> BeforeValidator:
+    """Text that `parse` reads, as it prints it."""
+
+    def check(value: object) -> str:
+        try:
+            return str(parse(str(value)))
+        except UserError as error:
+            problem = error.problems[0]
+            raise ValueError(f"{problem.where} {problem.cause}: {problem.then}") from None
+
+    return BeforeValidator(check)
 
 
 def _exact(value: object) -> str:
@@ -47,13 +53,6 @@ def _pin(value: object) -> str:
     return str(value)
 
 
-def _selector(value: object) -> str:
-    try:
-        return str(selectors.parse(str(value)))
-    except UserError as error:
-        raise ValueError(f"{error.problems[0].where} {error.problems[0].cause}: {error.problems[0].then}") from None
-
-
 def _left_out(value: object) -> str:
     if value == "torch":
         raise ValueError("an image without torch is none")
@@ -71,11 +70,11 @@ def _word(pattern: str, what: str, but: tuple[str, ...] = ()) -> BeforeValidator
     return BeforeValidator(check)
 
 
-ImageNameText = Annotated[str, BeforeValidator(_image_name)]
+ImageNameText = Annotated[str, _parsed(ImageName.parse)]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 ExactRequirement = Annotated[str, BeforeValidator(_exact)]
 PinText = Annotated[str, BeforeValidator(_pin)]
-SelectorText = Annotated[str, BeforeValidator(_selector)]
+SelectorText = Annotated[str, _parsed(selectors.parse)]
 LeftOut = Annotated[str, BeforeValidator(_left_out)]
 Reference = Annotated[str, _word(r"[a-z0-9][\w./:@-]*", "image reference (debian:bookworm-slim)")]
 Variable = Annotated[str, _word(r"[A-Za-z_]\w*", "name of an environment variable")]

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any
 
@@ -22,7 +21,7 @@ from images.errors import Problem, UserError, command
 from images.hardware.inventory import Inventory
 from images.planning.image import Image
 from validate import compute_capability
-from validate.compute_capability import ON_ARM_ALONE, runs_on
+from validate.compute_capability import ON_ARM_ALONE, Fit, runs_on
 
 _NEAREST = 4
 _CARDS = ((8, 6), (8, 9))
@@ -47,18 +46,10 @@ class ModelRow(Row):
     source: Sentence
 
 
-class Models(Row):
-    """gpu_models.yaml."""
-
-    current: Sentence
-    older: Sentence
-    models: list[ModelRow] = Field(min_length=1)
-
-
 @cache
 def models() -> dict[str, ModelRow]:
     """Model -> its row of gpu_models.yaml."""
-    rows = Models.model_validate(yamlfile.table("gpu_models.yaml")).models
+    rows = map(ModelRow.model_validate, yamlfile.table("gpu_models.yaml")["models"])
     return {name: row for row in rows for name in row.names}
 
 
@@ -156,14 +147,6 @@ class Options:
     devel: bool = False
 
 
-class Fit(StrEnum):
-    """How a GPU runs an image's code."""
-
-    CUBIN = "cubin"
-    PTX = "ptx"
-    NO = "no"
-
-
 class ImageSummary(Row):
     """What the choice must know of an image, whoever says so: the plan, or a site's index.json."""
 
@@ -194,8 +177,9 @@ class ImageSummary(Row):
     """Why nobody can build it yet: it has no lock, with the next command. Empty: it can be built, or is published."""
 
     def fit(self, gpu: Arch) -> Fit:
+        """How a GPU runs its code: `cubin`, `ptx` or `no`."""
         archs, ptx = ([Arch.parse(text).pair for text in code] for code in (self.archs, self.ptx))
-        return Fit(compute_capability.fit(archs, ptx, gpu.pair))
+        return compute_capability.fit(archs, ptx, gpu.pair)
 
 
 def summary(image: Image, facts: Facts, blocked: str = "") -> ImageSummary:
@@ -244,14 +228,14 @@ class Answer:
         """
         image = self.image
         cuda = (Minor.parse(image.wheel_cuda), Minor.parse(image.toolkit_cuda))
-        return (self.fit is Fit.CUBIN, Version(image.torch), self.native, cuda, image.arch is not None)
+        return (self.fit == "cubin", Version(image.torch), self.native, cuda, image.arch is not None)
 
     def as_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "torch": self.image.torch,
             "fits": not self.against,
-            "code": str(self.fit),
+            "code": self.fit,
             "reasons": list(self.reasons),
             "against": list(self.against),
         }
@@ -289,16 +273,16 @@ def rank(images: Sequence[ImageSummary], machine: Machine, options: Options) -> 
 def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
     """One image, held against a machine and what is wanted."""
     fits = {arch: image.fit(arch) for arch in machine.archs}
-    worst = max(fits.values(), key=list(Fit).index)
+    worst = max(fits.values(), key=("cubin", "ptx", "no").index)
     native = not machine.driver or Version(machine.driver) >= Version(image.native_driver)
     against = (*_unwanted(image, options), *_wrong_arch(image, machine, fits), *_wrong_driver(image, machine, worst))
     reasons = [f"torch {image.torch}"]
     for arch, fit in fits.items():
-        if fit is Fit.CUBIN:
+        if fit == "cubin":
             own = max(own for own in map(Arch.parse, image.archs) if runs_on(own.pair, arch.pair))
             through = "" if own == arch else f" through {own}, of the same major"
             reasons.append(f"machine code for {arch}{through}")
-    ptx = [arch for arch, fit in fits.items() if fit is Fit.PTX]
+    ptx = [arch for arch, fit in fits.items() if fit == "ptx"]
     reasons += [f"only PTX for {arch}: compiled at the first run, and by torch alone" for arch in ptx]
     reasons.append(_driver_reason(image, machine, native))
     return Answer(image=image, fit=worst, reasons=tuple(reasons), against=against, native=native)
@@ -329,7 +313,7 @@ def _wrong_arch(image: ImageSummary, machine: Machine, fits: Mapping[Arch, Fit])
         for arch, fit in fits.items():
             # Boards' GPUs run code of their family only where somebody has seen it: those that an image names.
             unseen = machine.arm and arch.pair not in _CARDS and arch.capability not in image.archs
-            if fit is Fit.NO or unseen:
+            if fit == "no" or unseen:
                 yield f"has no code for {arch} (it has {' '.join(str(Arch.parse(text)) for text in image.archs)})"
 
 
@@ -337,7 +321,7 @@ def _wrong_driver(image: ImageSummary, machine: Machine, fit: Fit) -> Iterator[s
     """Minor version compatibility holds for machine code; PTX needs a driver of its own CUDA (CUDA Compatibility)."""
     if machine.driver and Version(machine.driver) < Version(image.min_driver):
         yield f"CUDA {image.wheel_cuda.partition('.')[0]} needs driver {image.min_driver} or newer"
-    elif machine.driver and fit is Fit.PTX and Version(machine.driver) < Version(image.native_driver):
+    elif machine.driver and fit == "ptx" and Version(machine.driver) < Version(image.native_driver):
         yield f"PTX of CUDA {image.wheel_cuda} needs driver {image.native_driver} or newer"
 
 

@@ -182,7 +182,7 @@ def plan_one(name: ImageName, sources: Sources) -> Planned:
 
 
 def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
-    matrix, facts = sources.matrix, sources.facts_on(name.platform)
+    matrix, facts = sources.matrix, sources.facts_on[name.platform]
     release = _release(name.torch, matrix, facts)
     if hopeless := _impossible(name, release, matrix, facts):
         return Planned(image_name=name, reasons=hopeless, torch=release)
@@ -222,8 +222,10 @@ def _impossible(name: ImageName, release: str | None, matrix: Matrix, facts: Fac
         reasons.append(stack.no_variant(release, facts.torch[release], name.cuda))
     if str(name.torch) not in matrix.stacks:
         reasons.append(f"matrix.yaml pins no stack for torch {name.torch} (`stacks` has {', '.join(matrix.stacks)})")
-    if unknown := profiles.refusal(matrix, name.profile, name.torch):
-        reasons.append(unknown)
+    if name.profile and name.profile not in matrix.profiles:
+        reasons.append(f"matrix.yaml has no profile {name.profile!r} (it has {', '.join(matrix.profiles) or 'none'})")
+    elif name.profile and str(name.torch) not in (fits := matrix.profiles[name.profile].stacks):
+        reasons.append(f"the profile {name.profile} is pinned for torch {', '.join(fits)} alone")
     if name.python and str(name.python) == matrix.bases[matrix.defaults.base].python:
         plain = replace(name, python=None)
         reasons.append(f"Python {name.python} is the default and is not spelled out: the name is {plain}")

@@ -31,7 +31,7 @@ class Resolved:
 
 
 def resolve(matrix: Matrix, name: str, minor: Minor) -> Resolved:
-    """A profile that `refusal` does not refuse, with what it inherits: its own rows count over those it extends."""
+    """A profile that is pinned for this torch, with what it inherits: its own rows count over those it extends."""
     torch, line = str(minor), matrix.line(name)
     optional = {key: text for one in line for key, text in one.optional.items()}
     for_torch = {key: text if isinstance(text, str) else text.get(torch, "") for key, text in optional.items()}
@@ -45,16 +45,6 @@ def resolve(matrix: Matrix, name: str, minor: Minor) -> Resolved:
         environment={key: value for one in line for key, value in one.environment.items()},
         entrypoint=next((one.entrypoint for one in reversed(line) if one.entrypoint), ""),
     )
-
-
-def refusal(matrix: Matrix, name: str | None, torch: Minor) -> str:
-    """Why an image's profile can't be had with its torch; empty if it can, or if it has none."""
-    if name is None:
-        return ""
-    if name not in matrix.profiles:
-        return f"matrix.yaml has no profile {name!r} (it has {', '.join(matrix.profiles) or 'none'})"
-    fits = matrix.profiles[name].stacks
-    return "" if str(torch) in fits else f"the profile {name} is pinned for torch {', '.join(fits)} alone"
 
 
 def layers(matrix: Matrix, profile: Resolved | None) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from images.engine import gpus
 from images.errors import UserError
 from images.hardware.inventory import Gpu, Inventory
 from images.planning import chooser, plan
-from images.planning.chooser import Fit, Machine, Options
+from images.planning.chooser import Machine, Options
 from images.planning.image import Image
 from tests.support.commands import Called, call
 from tests.support.small import SOURCES
@@ -98,7 +98,7 @@ def test_nothing_is_recommended_that_cannot_run(gpu: str, driver: str) -> None:
         code = DeviceCode(archs=[arch.capability for arch in image.archs], ptx=[arch.capability for arch in image.ptx])
         assert all(code.covers(arch) != "no" for arch in machine.archs)
     fits = [one.fit for one in found.fitting]
-    assert fits == sorted(fits, key=list(Fit).index), "machine code before PTX"
+    assert fits == sorted(fits, key=("cubin", "ptx", "no").index), "machine code before PTX"
     assert found.fitting or found.others
 
 
@@ -113,7 +113,7 @@ def test_only_ptx_is_the_last_resort_and_needs_a_driver_of_its_own_cuda() -> Non
     newer = Arch(99, 0)
     new, old = (Machine(gpus=("x",), archs=(newer,), driver=driver) for driver in ("999", image.min_driver))
     (one,) = choose([image], new, Options()).fitting
-    assert one.fit is Fit.PTX and any(reason.startswith("only PTX for sm_990") for reason in one.reasons)
+    assert one.fit == "ptx" and any(reason.startswith("only PTX for sm_990") for reason in one.reasons)
     found = choose([image], old, Options())
     native = SOURCES.facts.cuda[str(image.wheel_cuda)].driver
     assert found.others[0][1] == (f"PTX of CUDA {image.wheel_cuda} needs driver {native} or newer",)
@@ -164,7 +164,7 @@ def test_another_python_or_a_toolkit_is_given_only_when_asked_for() -> None:
 def test_a_machine_of_two_kinds_needs_code_for_both() -> None:
     machine = Machine(gpus=("V100", "B200"), archs=(Arch(7, 0), Arch(10, 0)), driver="580.65")
     found = choose(IMAGES, machine, Options())
-    assert found.fitting and all(one.fit is Fit.CUBIN for one in found.fitting)
+    assert found.fitting and all(one.fit == "cubin" for one in found.fitting)
     assert "cu130" not in found.fitting[0].name, "CUDA 13 has dropped Volta"
 
 
