@@ -10,12 +10,9 @@ from rich.markup import escape
 
 from images.config import matrix, paths
 from images.config.matrix import Sources
-from images.config.paths import Workspace
 from images.errors import Problem, UserError, command
-from images.host import cache as host_cache
 from images.planning import plan
 from images.planning.image import Image
-from images.planning.plan import Planned
 
 talk = Console(stderr=True, highlight=False)
 
@@ -30,18 +27,14 @@ def sources(matrix_file: Path | None = None) -> Sources:
 
     Raises UserError with all that is wrong in them.
     """
-    loaded = matrix.load(_workspace(matrix_file).matrix)
+    loaded = matrix.load(paths.find(matrix_file, Path.cwd()).matrix)
     plan.check(loaded)
     return loaded
 
 
 def sources_if_any(matrix_file: Path | None = None) -> Sources | None:
     """The same for verbs that need none: an installed package comes without a matrix."""
-    return sources(matrix_file) if _workspace(matrix_file).matrix.exists() else None
-
-
-def _workspace(matrix_file: Path | None) -> Workspace:
-    return paths.find(matrix_file, Path.cwd())
+    return sources(matrix_file) if paths.find(matrix_file, Path.cwd()).matrix.exists() else None
 
 
 def accepted(selectors: list[str], sources: Sources, *, exactly_one: bool = False) -> list[Image]:
@@ -54,16 +47,12 @@ def accepted(selectors: list[str], sources: Sources, *, exactly_one: bool = Fals
         )
     if refused := [image for image in planned if not image.accepted]:
         if len(refused) == len(planned) or any(image.name in selectors for image in refused):
-            raise UserError([_refusal(image) for image in refused])
+            then = f"`{command('plan')}` shows all images"
+            causes = {image.name: f"is refused: {'; '.join(image.reasons)}" for image in refused}
+            raise UserError([Problem(where=name, cause=cause, then=then) for name, cause in causes.items()])
         for image in refused:
             talk.print(f"[yellow]{image.name}[/] is refused and left out: {escape('; '.join(image.reasons))}")
     return [image.image for image in planned if image.image]
-
-
-def _refusal(image: Planned) -> Problem:
-    return Problem(
-        where=image.name, cause=f"is refused: {'; '.join(image.reasons)}", then=f"`{command('plan')}` shows all images"
-    )
 
 
 def counted(count: int, noun: str) -> str:
@@ -73,8 +62,3 @@ def counted(count: int, noun: str) -> str:
 
 def say(text: str) -> None:
     talk.print(text, style="yellow")
-
-
-def cache() -> Path:
-    """Where downloads are kept: outside the project, so that clones share them."""
-    return host_cache.folder()

@@ -29,6 +29,7 @@ from images.fleet.images import Found, Places, RequestedImage
 from images.fleet.model import ON_GPUS, Job, JobRecord
 from images.fleet.planning import FleetImage, PlannedCell, State
 from images.fleet.run import Outcome, RunOptions
+from images.host import cache
 from images.registry.reference import Repository
 from validate.claims import Tier
 from validate.judging import Status
@@ -195,8 +196,8 @@ def _sent(
             if one.digest in due and one.digest not in references and found and found.local:
                 references[one.digest] = one.digest
                 if places.staging and places.engine:
-                    cache, told = common.cache() / "push", progress.job(one.name)
-                    references[one.digest] = images.send(places.engine, found.local, places.staging, cache, told)
+                    pushed, told = cache.folder() / "push", progress.job(one.name)
+                    references[one.digest] = images.send(places.engine, found.local, places.staging, pushed, told)
     return [replace(one, reference=references.get(one.digest, one.reference)) for one, _ in located]
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
-from images.commands import common
-from images.commands.common import counted
+from images.commands import common, tables
 from images.commands.options import Json, MatrixFile, Selectors
 from images.config.selectors import Glob, parse
 from images.locking import lock_file
@@ -53,35 +50,12 @@ def plan(
     elif names:
         typer.echo(json.dumps([one.name for one in planned if states.get(one.name) == LockStatus.PRESENT]))
     else:
-        common.results().print(table(planned, states))
-
-
-def table(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> Table:
-    """One row an image, refused ones included, with the reason a person can act on."""
-    table = Table(title=counted(len(planned), "image"), title_justify="left", row_styles=["", ""])
-    for heading in ("image", "", "torch", "py", "toolkit", "wheel", "GPU archs", "driver", "lock"):
-        table.add_column(heading, no_wrap=heading != "GPU archs")
-    table.add_column("reasons and warnings", ratio=1)
-    for image in planned:
-        blocked = _blocked(image, locks)
-        table.add_row(
-            f"[bold]{image.name}[/]",
-            "[red]refused[/]" if not image.accepted else "[yellow]no lock[/]" if blocked else "[green]ok[/]",
-            image.torch or "-",
-            str(image.python or "-"),
-            str(image.image_name.cuda),
-            str(image.wheel_cuda or "-"),
-            " ".join(arch.capability for arch in image.archs) or "-",
-            f">={image.min_driver}" if image.min_driver else "-",
-            locks.get(image.name) or "-",
-            _notes(image, blocked),
-        )
-    return table
+        common.results().print(tables.plan(planned, states))
 
 
 def as_row(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str, Any]:
     """One image of `plan --json`."""
-    blocked = _blocked(planned, locks)
+    blocked = tables.blocked(planned, locks)
     return {
         "name": planned.name,
         "status": "accepted" if planned.accepted else "refused",
@@ -99,13 +73,3 @@ def as_row(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str, Any]:
         "buildable": planned.accepted and not blocked,
         "blocked": blocked,
     }
-
-
-def _blocked(planned: Planned, locks: Mapping[str, LockStatus]) -> str:
-    """Why an accepted image can't be built here; of a refused one, the reasons say it."""
-    return lock_file.blocked(planned.image, locks.get(planned.name, LockStatus.MISSING)) if planned.image else ""
-
-
-def _notes(image: Planned, blocked: str) -> str:
-    reasons = [f"[red]{escape(text)}[/]" for text in (*image.reasons, blocked) if text]
-    return "\n".join([*reasons, *(f"[yellow]{escape(text)}[/]" for text in image.warnings)])

@@ -17,7 +17,7 @@ from images.context.labels import LABELS
 from images.engine import Engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of
-from images.host import checkout
+from images.host import cache, checkout
 from images.locking import lock_file
 from images.planning.image import Image
 from images.publish import local_image, signing
@@ -88,7 +88,7 @@ def publish(
             attestation=attestation or sources.workspace.out / str(one.name),
             policy=releases.policy(gate, sources, lambda labels: _claims_of(row, labels, sources)),
             locks=lock_file.written(lock_file.read(one, sources.workspace.locks)),
-            cache=common.cache() / "push",
+            cache=cache.folder() / "push",
             compressions=tuple(Compression) if compression == "all" else (Compression(compression.value),),
             source=_commit(sources.workspace.root),
             key=key,

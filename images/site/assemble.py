@@ -11,7 +11,7 @@ from itertools import pairwise
 from images.config.matrix import Sources
 from images.config.names import ImageName, Minor
 from images.errors import UserError, command
-from images.nightly.results import BreakageLine, Change, Job, JobLine
+from images.nightly.results import BreakageLine, Change, JobLine
 from images.planning import chooser, plan
 from images.planning.image import Image
 from images.planning.plan import Planned
@@ -231,7 +231,11 @@ def _builds(runs: Sequence[Run]) -> Iterator[BuildsRow]:
             after=after.digest,
             before_date=before.date,
             after_date=after.date,
-            changes=changes(before.packages, after.packages),
+            changes=[
+                Change(name=name, before=before.packages.get(name, ""), after=after.packages.get(name, ""), pinned=True)
+                for name in sorted({*before.packages, *after.packages})
+                if before.packages.get(name) != after.packages.get(name)
+            ],
         )
 
 
@@ -254,18 +258,3 @@ def combinations(sources: Sources) -> tuple[Planned, ...]:
     cudas = sorted(map(Minor.parse, sources.matrix.toolkits))
     torches = sorted({Minor.parse(text) for text in sources.facts.torch}, reverse=True)
     return tuple(plan.plan_one(ImageName(cuda=cuda, torch=torch), sources) for torch in torches for cuda in cudas)
-
-
-def nightly_of(known: SiteInputs, image: str) -> tuple[JobLine | None, JobLine | None, tuple[BreakageLine, ...]]:
-    """The newest control and canary of an image, and what breaks its canaries, newest first."""
-    own = [line for line in known.nightly if line.image == image and not line.ranges]
-    lines = [line for line in own if isinstance(line, JobLine)]
-    newest = {job: max((one for one in lines if one.job is job), key=lambda one: one.date, default=None) for job in Job}
-    breakages = [line for line in own if isinstance(line, BreakageLine)]
-    return newest[Job.CONTROL], newest[Job.CANARY], tuple(reversed(breakages))
-
-
-def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
-    """What moved between two sets of packages, by name."""
-    moved = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
-    return [Change(name=name, before=before.get(name, ""), after=after.get(name, ""), pinned=True) for name in moved]

@@ -15,19 +15,17 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from images.config import paths
-from images.config.names import Arch, Minor
+from images.config.names import Minor
 from images.context.templates import environment
 from images.host.hashing import sha256_of_file
-from images.nightly.results import BreakageLine, JobLine
+from images.nightly.results import BreakageLine, Job, JobLine
 from images.planning import chooser
-from images.planning.image import Image
 from images.site import assemble, index
 from images.site.assemble import SiteInputs
 from images.site.index import ImageRow, Index, Validation
 from images.site.runs import Run, newest_first
 from images.validation.schemas import ClaimVerdictRow
 from validate.claims import Claim, Tier
-from validate.compute_capability import runs_on
 from validate.judging import Status
 
 TEMPLATES = paths.TEMPLATES / "site"
@@ -39,7 +37,6 @@ _SHOWN_BREAKAGES = 3
 _SHOWN_CLAIMS = 8
 _ROOM_FOR_EVIDENCE = 180_000
 """Bytes of evidence in one page; the JSON beside it has all."""
-_BAR = 64
 _FILLS = {"brightgreen": "#1a7f37", "yellow": "#8a6100", "red": "#b42318", "lightgrey": "#5f6872"}
 """shields.io's names of colours, each with one that white text can be read on."""
 
@@ -173,27 +170,25 @@ class _Site:
         )
 
     def _image(self, row: ImageRow, badge: str) -> bytes:
-        image = self.planned[row.name]
+        image, what = self.planned[row.name], f"torch {row.torch} with CUDA {row.toolkit_cuda}"
         runs = newest_first(run for run in self.known.runs if (run.image, run.digest) == (row.name, row.digest))
         measured = next((run.packages for run in runs if run.packages), {})
-        control, canary, breakages = assemble.nightly_of(self.known, row.name)
+        nightly = [line for line in reversed(self.known.nightly) if line.image == row.name and not line.ranges]
+        jobs = sorted((one for one in nightly if isinstance(one, JobLine)), key=lambda one: one.date)
+        newest = {one.job: one for one in jobs}
         return self._page(
             "image.html.j2",
             row.page,
             image=row,
-            sentence=_sentence(row),
+            sentence=f"{what}, for {row.profile}. {row.sentence}" if row.profile else f"{what}. {row.sentence}",
             base=image.base.reference,
             gaps=[*_gaps(row, self.index), *_never_run(row, runs, self.known.claims.get(row.name, ()))],
             open_claims=_open_claims(runs),
             pins=image.pins,
             measured=measured,
             closure=sorted(self.known.closures.get(image.lock_name, {}).items()),
-            runs_on=_runs_on(image),
-            chart=Markup(self._fragment("chart.svg.j2", **_chart(row))),  # a template of ours
-            drift=_drift(measured, image),
-            control=control,
-            canary=canary,
-            breakages=breakages[:_SHOWN_BREAKAGES],
+            jobs=[newest[job] for job in (Job.CONTROL, Job.CANARY) if job in newest],
+            breakages=[one for one in nightly if isinstance(one, BreakageLine)][:_SHOWN_BREAKAGES],
             badge_text=badge,
         )
 
@@ -247,11 +242,6 @@ def _totals(index: Index) -> list[tuple[str, int, str]]:
     ]
 
 
-def _sentence(row: ImageRow) -> str:
-    what = f"torch {row.torch} with CUDA {row.toolkit_cuda}"
-    return f"{what}, for {row.profile}. {row.sentence}" if row.profile else f"{what}. {row.sentence}"
-
-
 def _gaps(row: ImageRow, index: Index) -> Iterator[str]:
     """Tiers and digests that were not validated."""
     judged = {one.tier for one in row.runs if one.current}
@@ -278,39 +268,6 @@ def _open_claims(runs: Sequence[Run]) -> list[ClaimVerdictRow]:
         for one in run.claims:
             found.setdefault((one.id, one.subject, one.tier), one)
     return [one for one in found.values() if one.verdict not in (Status.PASS, Status.NOT_APPLICABLE)]
-
-
-def _drift(measured: Mapping[str, str], image: Image) -> list[Any]:
-    """Pins that differ from what the newest run measured, where they are in both."""
-    then = {name: version.partition("+")[0] for name, version in measured.items()}
-    pins = {pin.name: pin.version for pin in image.pins if pin.name in then}
-    return assemble.changes({name: then[name] for name in pins}, pins)
-
-
-def _runs_on(image: Image) -> list[tuple[str, list[str]]]:
-    """GPU models whose machine code it has, newest architecture first."""
-    found: dict[Arch, list[str]] = {}
-    for name, model in chooser.models().items():
-        arch = Arch.parse(model.capability)
-        if not model.arm and any(runs_on(own.pair, arch.pair) for own in image.archs):
-            found.setdefault(arch, []).append(name)
-    return [(str(arch), names) for arch, names in sorted(found.items(), reverse=True)]
-
-
-def _chart(row: ImageRow) -> dict[str, Any]:
-    """Bars from zero, so that heights compare as sizes do."""
-    most = max((one.bytes for one in row.sizes), default=1)
-    bars = [
-        {
-            "x": 14 + at * _BAR,
-            "y": 120 - (height := round(95 * one.bytes / most)),
-            "height": height,
-            "value": f"{one.bytes / 1e9:.2f}",
-            "label": f"{one.date:%m-%d}" if one.date else "undated",
-        }
-        for at, one in enumerate(row.sizes)
-    ]
-    return {"bars": bars, "width": len(bars) * _BAR}
 
 
 def badge_of(image: ImageRow, index: Index) -> tuple[str, str]:
