@@ -16,6 +16,7 @@ from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildResult
 from images.errors import Problem, UserError, command
 from images.planning.image import Image
+from images.validation import page
 from images.validation.child import Changes
 from images.wheels.prebuilt import Gathered
 from validate import report
@@ -144,7 +145,7 @@ def record_validation(folder: Path, evidence: Evidence, verdict: Verdict, change
     (folder / "report.md").write_text(report.markdown(verdict) + told)
     if changes:
         write_json(folder / "changes.json", asdict(changes))
-    (folder / "report.html").write_text(report.html(verdict, evidence.host), encoding="utf-8")
+    (folder / "report.html").write_text(page.html(verdict, evidence.host), encoding="utf-8")
 
 
 def record_evidence(folder: Path, evidence: Evidence) -> None:

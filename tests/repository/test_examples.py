@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from images.config.paths import EXAMPLES as FOLDER
-from images.validation.claims.examples import EXAMPLES
+from images.validation.claims.profile import EXAMPLES, FAMILIES, commands
 from images.validation.containers import suite_files
 from validate.claims import Claim, ClaimSet, Tier
 from validate.examples.evidence import ADAPTERS
@@ -68,18 +68,18 @@ def test_a_real_configuration_differs_in_model_and_sizes_alone(path: Path) -> No
 
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=named)
 def test_every_example_is_listed_and_claimed(path: Path) -> None:
-    claimed = {f"{example.family.folder}/{example.config}": example for example in EXAMPLES.values()}
+    claimed = {f"{example['family']}/{example['config']}.yaml": example for example in EXAMPLES.values()}
     example = claimed[named(path)]
     (row,) = (line for line in (FOLDER / "README.md").read_text().splitlines() if f"({named(path)})" in line)
-    assert all(f"`{command}`" in row for command in example.commands)
-    assert ", ".join(tier.value for tier in example.tiers) in row
-    assert ("nothing is claimed: " in row) == (not example.tiers)
+    assert all(f"`{command}`" in row for command in commands(example))
+    assert ", ".join(example["tiers"]) in row
+    assert ("nothing is claimed: " in row) == (not example["tiers"])
 
 
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 def test_every_claim_has_its_files(example: Any) -> None:
-    assert (FOLDER / example.family.folder / example.config).is_file()
-    assert example.family.adapter in ADAPTERS
+    assert (FOLDER / example["family"] / f"{example['config']}.yaml").is_file()
+    assert FAMILIES[example["family"]]["adapter"] in ADAPTERS
 
 
 def test_a_container_gets_the_examples_that_its_claims_name_and_no_other() -> None:

@@ -1,20 +1,18 @@
-"""The claims of the multigpu tier, from the resolved image and the host's inventory. Pure."""
+"""The claims of the multigpu tier: rows of images/data/multigpu_claims.yaml, and what the host's GPUs allow."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from packaging.version import Version
 
+from images.config import yamlfile
 from images.hardware.inventory import Inventory, Link
 from images.validation.claims.context import ClaimContext, claim
 from validate.claims import Claim
 
 MOST_RANKS = 8
-LEAST_SHARED_MEMORY = 1 << 30
-"""Bytes of /dev/shm: Docker's 64 MiB do not hold one prefetched batch a worker."""
 _NVLINK_BYTES = 25e9
 """A link's bytes a second in one direction: NVLink 2, 3 and 4 (NVIDIA's data sheets of V100, A100 and H100); NVLink 5
 has twice that. The minimum is a fraction of it, as what a program gets is less."""
@@ -22,160 +20,7 @@ _NVLINK_SHARE = 0.3
 _PCIE_MINIMUM = 5e9
 """A third of what 16 lanes of PCIe 4 carry (31.5 GB/s of which 16 reach a program), half of what 8 do."""
 _SHM_MINIMUM = 1e9
-_SAME, _TRAINED = 1e-6, 1e-5
-"""Relative errors of gradients and of trained weights (AdamW divides by small numbers). Measured: 6e-8 both."""
-_FP8_CAPABILITY = (8, 9)
-_FLASH_CAPABILITY = (8, 0)
-_EVENLY = {"sharded": True, "parts make the whole": True}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One claim of the tier; its device, `ranks` and what it expects of the host are filled in."""
-
-    id: str
-    probe: str
-    statement: str
-    expect: Mapping[str, Any] = field(default_factory=dict)
-    needs: tuple[str, ...] = ()
-    """Pins without which there is nothing to claim."""
-    torch: str = "0"
-    """The first torch release that can."""
-    capability: tuple[int, int] = (0, 0)
-    """The least that every GPU must have."""
-    required: bool = True
-
-
-ROWS: Mapping[str, Row] = {
-    "collectives": Row(
-        "M1",
-        "multigpu.collectives",
-        "collectives of whole numbers are exact, on different data a rank",
-        {
-            "operations": ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send and receive"],
-            "sizes": [1, 1027, 1 << 20],
-        },
-    ),
-    "settings": Row("M1", "multigpu.collectives", "no file and no variable of the image changes NCCL"),
-    "nccl": Row(
-        "M1", "multigpu.collectives", "one NCCL runs, unchanged from the wheel that owns it, made for torch's CUDA"
-    ),
-    "transport": Row("M1", "multigpu.collectives", "ranks of one host talk over the best way its GPUs have"),
-    "ddp": Row(
-        "M2",
-        "multigpu.ddp",
-        "gradients of DDP are those of one process",
-        {"tolerance": {"gradients": _SAME, "weights": _SAME}, "facts": {"same on every rank": True}},
-    ),
-    "ray train": Row(
-        "M2",
-        "multigpu.ray_train",
-        "the same under ray[train], a worker a GPU",
-        {"tolerance": {"gradients": _SAME, "weights": _SAME}, "facts": {"same on every rank": True}},
-        needs=("ray",),
-    ),
-    "fsdp2 float32": Row(
-        "M3",
-        "multigpu.fsdp",
-        "FSDP2 trains as one process does",
-        {"tolerance": {"gradients": _SAME, "weights": _TRAINED}, "facts": _EVENLY},
-    ),
-    "fsdp2 bfloat16": Row(
-        "M3",
-        "multigpu.fsdp",
-        "FSDP2 in mixed precision has the gradients of one process in bfloat16, added up in float32",
-        {"tolerance": {"gradients": _TRAINED}, "facts": {**_EVENLY, "gradients": ["torch.float32"]}},
-    ),
-    "fsdp2 4-bit": Row(
-        "M3",
-        "multigpu.fsdp",
-        "FSDP2 shards frozen NF4 weights as they are stored, and adapters over them learn as on one GPU",
-        {
-            "tolerance": {"outputs": _TRAINED, "gradients": _TRAINED},
-            "facts": {**_EVENLY, "stored as": ["torch.bfloat16"], "frozen": 2},
-        },
-        needs=("bitsandbytes",),
-        # 2.7.1 refuses a group of two dtypes: what is stored in bfloat16, and the float32 adapters over it.
-        torch="2.8",
-    ),
-    "fsdp2 checkpoint": Row(
-        "M3",
-        "multigpu.fsdp",
-        "a sharded checkpoint restores weights and moments bit by bit, and training goes on the same",
-        {
-            "facts": {
-                **dict.fromkeys(("differed before", "same weights", "same moments", "same third step"), True),
-                "moments": 24,
-            }
-        },
-    ),
-    **{
-        f"zero {stage}": Row(
-            "M4",
-            "multigpu.zero",
-            f"DeepSpeed's ZeRO {stage} trains as one process does",
-            {
-                "stage": stage,
-                "tolerance": {"losses": _SAME, "weights": _TRAINED},
-                "facts": {"stage": stage, "weights partitioned": stage == 3, "same on every rank": True},
-            },
-            needs=("deepspeed",),
-        )
-        for stage in (1, 2, 3)
-    },
-    "fp8 fsdp2": Row(
-        "M5",
-        "multigpu.fp8",
-        "FP8 training under FSDP2, gathered in FP8, has the gradients of one process in FP8",
-        {
-            "tolerance": {"gradients": 1e-3},
-            # SQNR 18 dB; exactly float32 would not be FP8.
-            "figures": {"distance from float32": [0.005, 0.126]},
-            "facts": {**_EVENLY, "layers": ["Float8Linear"]},
-        },
-        needs=("torchao",),
-        torch="2.7",
-        capability=_FP8_CAPABILITY,
-    ),
-    "bandwidth": Row(
-        "M6",
-        "multigpu.bandwidth",
-        "ranks talk as fast as their link lets expect (a warning, never a failure)",
-        required=False,
-    ),
-    "/dev/shm": Row(
-        "M7",
-        "multigpu.shared_memory",
-        "data loader workers hand over batches through /dev/shm",
-        {"least": LEAST_SHARED_MEMORY},
-    ),
-    "tensor parallel": Row(
-        "M8",
-        "multigpu.parallel",
-        "a step of tensor parallelism is one process's",
-        {
-            "tolerance": {"outputs": _SAME, "gradients": _SAME},
-            "facts": {"split evenly": True, "same on every rank": True},
-        },
-    ),
-    "context parallel": Row(
-        "M8",
-        "multigpu.parallel",
-        "a step of context parallelism (ring attention in bfloat16) is one process's, by rule T",
-        {"tolerance": {"gradients": "T"}},
-        torch="2.7",
-        capability=_FLASH_CAPABILITY,
-    ),
-    "hsdp": Row(
-        "M8",
-        "multigpu.parallel",
-        "on a mesh that replicates and shards, FSDP2 trains as one process does",
-        {
-            "tolerance": {"gradients": _SAME, "weights": _TRAINED},
-            "facts": {"placements": ["(Replicate(), Shard(dim=0))"]},
-        },
-    ),
-}
+ROWS: Mapping[str, Mapping[str, Any]] = yamlfile.table("multigpu_claims.yaml")
 """Subject -> what is claimed, in the order that reports show."""
 
 
@@ -199,18 +44,18 @@ def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[
         "bandwidth": {"link": link, "minimum": minimum},
     }
     for subject, row in ROWS.items():
-        if not all(image.pin(name) for name in row.needs):
+        if not all(image.pin(name) for name in row.get("needs", ())):
             continue
         gate = _gate(row, torch, inventory)
-        expect = {**row.expect, "device": device, "ranks": ranks, **of_host.get(subject, {})}
+        expect = {**row.get("expect", {}), "device": device, "ranks": ranks, **of_host.get(subject, {})}
         yield claim(
-            row.id,
+            row["id"],
             subject,
-            row.probe,
-            row.statement,
+            row["probe"],
+            row["statement"],
             {**expect, "not_applicable": gate} if gate else expect,
             # What these GPUs or this torch can't do is not held against the image.
-            required=row.required and not gate,
+            required=row.get("required", True) and not gate,
             unproven=context.no_ranks if device == "cuda" else context.no_gpu,
         )
 
@@ -221,12 +66,13 @@ def link_of(inventory: Inventory | None) -> str:
     return str(max(links, key=list(Link).index)) if links else ""
 
 
-def _gate(row: Row, torch: Version, inventory: Inventory | None) -> str:
-    if torch < Version(row.torch):
-        return f"takes torch {row.torch}, this is {torch}"
+def _gate(row: Mapping[str, Any], torch: Version, inventory: Inventory | None) -> str:
+    if torch < Version(row.get("torch", "0")):
+        return f"takes torch {row['torch']}, this is {torch}"
+    least = tuple(row.get("capability", (0, 0)))
     for gpu in inventory.gpus if inventory else ():
-        if gpu.capability < row.capability:
-            wanted, has = (".".join(map(str, one)) for one in (row.capability, gpu.capability))
+        if gpu.capability < least:
+            wanted, has = (".".join(map(str, one)) for one in (least, gpu.capability))
             return f"takes compute capability {wanted}, {gpu.name} has {has}"
     return ""
 

@@ -1,177 +1,26 @@
-"""The claims of profiles: what their pages ask beyond packages, versions and variables (S1, S7). Pure."""
+"""The claims of profiles: P1 to P3, from the rows of images/data/profile_claims.yaml. Pure.
+
+Each of examples/ is run in the image as users run it, and held against plain torch. A row says how to run it and what
+its result may deviate. Everything else is the same for all: every step was taken, the loss falls, what is trained moves
+and the rest stays, what was saved lacks nothing, and it loads again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
+from images.config import yamlfile
 from images.validation.claims.context import ClaimContext, claim
-from images.validation.claims.examples import Behaviour, example_rows
-from images.validation.claims.provenance import ENTRYPOINT
 from validate.claims import Claim
 
-_SAME_NUMBERS = 1e-4
-"""Float32 logits of order 1 to 10 through another path; a result 1 % off is 0.05 away (measured with torch 2.8)."""
-_TOLD_APART = 1e-2
-_LEARNED = 0.2
-"""Eight steps on one batch bring a tiny model's loss below 1 % of its start (measured): it learns, or it does not."""
-_TRANSFORMERS = ("transformers",)
-_AXOLOTL = ("axolotl", "axolotl-multigpu")
-_SEVERAL = ("axolotl-multigpu",)
-_COLOSSALAI = ("colossalai",)
-_ADAM = {
-    "equal": {"compiled_ahead": True},
-    "at_most": {"deviation": 2e-6},
-    "at_least": {"moved": 0.02, "control_adam": 1e-3, "control_fewer": 1e-3},
-}
-"""Four steps of 0.01 on weights of order 1 to 4, in float32: rounding is 5e-7 and less. The controls are AdamW without
-one of its parts."""
-BEHAVIOURS: Mapping[str, Behaviour] = {
-    "device-map": Behaviour(
-        _TRANSFORMERS,
-        "cpu.profile_transformers",
-        'device_map="auto" places a whole model, and what memory can\'t hold on disk, with the same numbers',
-        {
-            "equal": {"unplaced": 0, "devices": ["cpu"], "split_devices": ["cpu", "disk"]},
-            "at_most": {"deviation": _SAME_NUMBERS, "split_deviation": _SAME_NUMBERS},
-            "at_least": {"split_control": _TOLD_APART},
-        },
-    ),
-    "mixed-precision": Behaviour(
-        _TRANSFORMERS,
-        "cpu.profile_transformers",
-        "bf16 mixed precision multiplies in bfloat16, keeps weights and gradients in float32, and learns",
-        {
-            "equal": {
-                "products": ["torch.bfloat16"],
-                "parameters": ["torch.float32"],
-                "gradients": ["torch.float32"],
-            },
-            "at_most": {"loss_ratio": _LEARNED},
-        },
-    ),
-    "compile": Behaviour(
-        _TRANSFORMERS,
-        "cpu.profile_transformers",
-        "torch.compile captures a transformers model, with the same numbers",
-        {"at_least": {"graphs": 1, "control": _TOLD_APART}, "at_most": {"deviation": _SAME_NUMBERS}},
-    ),
-    "trainer": Behaviour(
-        _TRANSFORMERS,
-        "cpu.profile_transformers",
-        "Trainer trains a model, moves every weight, and saves it",
-        {"equal": {"steps": 8}, "at_most": {"loss_ratio": _LEARNED}, "at_least": {"moved_share": 0.99}},
-    ),
-    "axolotl commands": Behaviour(
-        _AXOLOTL,
-        "cpu.profile_axolotl",
-        "axolotl's command line loads, with its trainers and tools",
-        {
-            "holds": {
-                "commands": ["train", "preprocess", "inference", "evaluate", "merge-lora", "merge-sharded-fsdp-weights"]
-            }
-        },
-    ),
-    "axolotl configuration": Behaviour(
-        _AXOLOTL,
-        "cpu.profile_axolotl",
-        "axolotl accepts a QLoRA configuration, and refuses QLoRA on 8-bit weights",
-        {"equal": {"adapter": "qlora", "load_in_4bit": True, "control_refused": True}},
-    ),
-    "AXOLOTL_NCCL_TIMEOUT": Behaviour(
-        _SEVERAL,
-        "cpu.profile_axolotl",
-        "two ranks wait for each other as long as AXOLOTL_NCCL_TIMEOUT says, without it 1800 s",
-        {"equal": {"world": 2, "seconds": 77.0, "default": 1800.0}},
-    ),
-    "NCCL_P2P_DISABLE": Behaviour(
-        _SEVERAL,
-        "cpu.profile_entrypoint",
-        "the entrypoint sets NCCL_P2P_DISABLE=1 where GPUs can't reach each other, and nowhere else",
-        {
-            "program": ENTRYPOINT,
-            "equal": {
-                "linked": "unset",
-                "apart": "1",
-                "unsupported": "1",
-                "single": "unset",
-                "none": "unset",
-                "given": "0",
-            },
-        },
-    ),
-    "deepspeed configuration": Behaviour(
-        _SEVERAL,
-        "cpu.profile_deepspeed",
-        "DeepSpeed reads ZeRO 0 to 3, and the Trainer that hands them to it is there",
-        {
-            "equal": {
-                "stages": [0, 1, 2, 3],
-                **dict.fromkeys(("zero3_init", "control_refused", "nvcc_there_or_ignored"), True),
-            }
-        },
-        needs=("deepspeed",),
-    ),
-    "ray train": Behaviour(
-        _SEVERAL,
-        "cpu.profile_deepspeed",
-        "ray[train] trains a torch model on two workers",
-        {"equal": {"workers": 2}, "at_most": {"spread": 1e-6}, "at_least": {"moved": 1e-3}},
-        needs=("ray",),
-    ),
-    "colossalai launch": Behaviour(
-        _COLOSSALAI,
-        "cpu.profile_colossalai",
-        "ColossalAI launches, with CUDA_DEVICE_MAX_CONNECTIONS at 1",
-        {"equal": {"connections_before": "1", "connections_after": "1", "world": 1}},
-    ),
-    "colossalai booster": Behaviour(
-        _COLOSSALAI,
-        "cpu.profile_colossalai",
-        "ColossalAI's Booster boosts a model, and a step of it is plain torch's step",
-        {"at_most": {"deviation": 1e-6}, "at_least": {"moved": 1e-3}},
-    ),
-    "colossalai hybrid-adam": Behaviour(
-        _COLOSSALAI,
-        "cpu.profile_colossalai",
-        "HybridAdam, compiled with ColossalAI, takes the steps of torch's AdamW on the CPU",
-        _ADAM,
-        extensions="colossalai",
-    ),
-    "colossalai fused-adam": Behaviour(
-        _COLOSSALAI,
-        "gpu.profile_optimizers",
-        "HybridAdam, compiled with ColossalAI, takes the steps of torch's AdamW on a GPU",
-        _ADAM,
-        extensions="colossalai",
-    ),
-    "deepspeed cpu-adam": Behaviour(
-        _SEVERAL,
-        "cpu.profile_deepspeed",
-        "DeepSpeed's CPUAdam, compiled with it, takes the steps of torch's AdamW",
-        _ADAM,
-        extensions="deepspeed",
-    ),
-    "deepspeed fused-adam": Behaviour(
-        _SEVERAL,
-        "gpu.profile_optimizers",
-        "DeepSpeed's FusedAdam, compiled with it, takes the steps of torch's AdamW on a GPU",
-        _ADAM,
-        extensions="deepspeed",
-    ),
-    "unsloth import": Behaviour(
-        ("unsloth",),
-        "gpu.profile_unsloth",
-        "unsloth imports, and takes the precision that the GPU has",
-        {"equal": {"device_type": "cuda", "bf16_as_capable": True}},
-    ),
-    "unsloth 4-bit": Behaviour(
-        ("unsloth",),
-        "gpu.profile_unsloth",
-        "unsloth loads a model in 4-bit: every projection is stored as NF4",
-        {"equal": {"dtypes": ["torch.uint8"], "quant_types": ["nf4"]}, "at_least": {"projections": 14}},
-    ),
-}
-"""Subject -> what is claimed, in the order that reports show."""
+Row = Mapping[str, Any]
+_TABLES: Mapping[str, Mapping[str, Row]] = yamlfile.table("profile_claims.yaml")
+BEHAVIOURS, EXAMPLES, FAMILIES, _BOUNDS = (_TABLES[name] for name in ("behaviours", "examples", "families", "bounds"))
+_WEIGHTS, _ADAPTERS = 21, 28
+"""Tensors that examples train: weights, or halves of adapters."""
+_APART = 5.0
+"""An example's controls are to be this many times further off than the bound that they try."""
 
 
 def profile_claims(context: ClaimContext) -> Iterator[Claim]:
@@ -179,24 +28,63 @@ def profile_claims(context: ClaimContext) -> Iterator[Claim]:
     image = context.image
     by_tier = {"cpu": ("P1", ""), "gpu": ("P2", context.no_gpu), "multigpu": ("P3", context.no_ranks)}
     for subject, row in (*BEHAVIOURS.items(), *example_rows()):
-        if image.profile not in row.profiles:
+        if image.profile not in row["profiles"] or not all(image.pin(name) for name in row.get("needs", ())):
             continue
-        pin = image.pin(row.extensions) if row.extensions else None
-        has_extensions = bool(pin and pin.extensions)
-        # Extensions can be had at all if they are compiled ahead of time, or on first use.
-        is_possible = not row.extensions or bool(row.without_nvcc) or has_extensions
-        if not is_possible or not all(image.pin(name) for name in row.needs):
-            continue
-        lacking = context.without_extensions(pin) if pin else ""
-        if row.without_nvcc:
-            lacking = "" if image.devel or (has_extensions and not lacking) else row.without_nvcc
-        number, no_gpu = by_tier[row.probe.partition(".")[0]]
+        lacking = ""
+        if package := row.get("extensions"):
+            pin, without_nvcc = image.pin(package), row.get("without_nvcc", "")
+            has_extensions = bool(pin and pin.extensions)
+            if not (has_extensions or without_nvcc):  # neither compiled ahead of time, nor on first use
+                continue
+            lacking = context.without_extensions(pin) if pin else ""
+            if without_nvcc:
+                lacking = "" if image.devel or (has_extensions and not lacking) else without_nvcc
+        number, no_gpu = by_tier[row["probe"].partition(".")[0]]
+        unproven = lacking or no_gpu
         yield claim(
-            number,
-            subject,
-            row.probe,
-            row.statement,
-            row.expect,
-            required=not lacking,
-            unproven=lacking or no_gpu,
+            number, subject, row["probe"], row["statement"], row["expect"], required=not lacking, unproven=unproven
         )
+
+
+def example_rows() -> Iterator[tuple[str, Row]]:
+    """Subject and row of every example, as of BEHAVIOURS, once for each of its tiers."""
+    for subject, row in EXAMPLES.items():
+        profiles = FAMILIES[row["family"]]["profiles"]
+        for tier, bounds in row["tiers"].items():
+            found = {"profiles": profiles, "probe": f"{tier}.examples", "expect": _expect(row, _BOUNDS[bounds])}
+            yield subject, {**row, **found}
+
+
+def commands(row: Row) -> list[str]:
+    """Of an example, after the one that makes the tiny model."""
+    return [one.format(f"{row['config']}.yaml") for one in row.get("commands") or FAMILIES[row["family"]]["commands"]]
+
+
+def _expect(row: Row, bounds: Mapping[str, float]) -> dict[str, Any]:
+    adapters = row.get("adapters", False)
+    equal: dict[str, Any] = {"steps": 20, "moved": _ADAPTERS if adapters else _WEIGHTS, "unmoved": [], "lacking": []}
+    at_most = {f"{name}_deviation".replace("losses", "loss"): bounds[name] for name in ("losses", "update", "reload")}
+    at_least = {
+        "control_idle": _APART * bounds["losses"],
+        "control_frozen": 2 * bounds["update"],
+        "control_left_out": _APART * bounds["reload"],
+        "fall": row.get("fall", 1.0),
+    }
+    if held_out := bounds.get("held_out"):
+        at_most["held_out_deviation"], at_least["control_untrained"] = held_out, _APART * held_out
+    if adapters and row.get("merges", True):
+        merge = bounds.get("merge", 1e-5)
+        equal.update(merged_lacking=[], strayed=[])
+        at_most["merge_deviation"], at_least["control_unmerged"] = merge, _APART * merge
+    return {
+        "example": {
+            "folder": row["family"],
+            "commands": ["python3 ../tiny.py", *commands(row)],
+            "config": f"{row['config']}.yaml",
+            "adapter": FAMILIES[row["family"]]["adapter"],
+            "seconds": row.get("seconds", 600.0),
+        },
+        "equal": equal | row.get("equal", {}),
+        "at_most": at_most,
+        "at_least": at_least | row.get("at_least", {}),
+    }

@@ -249,8 +249,7 @@ def test_the_entrypoint_switches_p2p_off_where_gpus_are_apart_and_nowhere_else(t
         expect={"program": str(program)},
     )
     ((_, evidence),) = profile_entrypoint.measure([asked])
-    (promised,) = (row.expect["equal"] for subject, row in BEHAVIOURS.items() if subject == "NCCL_P2P_DISABLE")
-    assert evidence == promised
+    assert evidence == BEHAVIOURS["NCCL_P2P_DISABLE"]["expect"]["equal"]
 
 
 def test_a_page_row_that_names_no_claim_is_told() -> None:

@@ -73,7 +73,7 @@ DDP = of_ranks(
     }
 )
 SIZES = ["1", "1027", "1048576"]
-OPERATIONS = ROWS["collectives"].expect["operations"]
+OPERATIONS = ROWS["collectives"]["expect"]["operations"]
 COLLECTIVES = of_ranks(
     {
         "exact": {name: dict.fromkeys(SIZES, True) for name in OPERATIONS},

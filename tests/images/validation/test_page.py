@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from validate import report
+from images.validation import page
 from validate.claims import Claim, Tier
 from validate.hints import Hint
 from validate.judge import ClaimVerdict, Verdict
@@ -55,7 +55,7 @@ def one(
 
 
 def rendered(*claims: ClaimVerdict) -> str:
-    return report.html(Verdict(image="cu126-torch27", digest="sha256:1f", claims=claims), HOST)
+    return page.html(Verdict(image="cu126-torch27", digest="sha256:1f", claims=claims), HOST)
 
 
 def test_it_says_what_was_judged_and_where() -> None:
@@ -119,5 +119,5 @@ def test_both_colour_schemes_and_phones_are_thought_of() -> None:
 
 
 def test_a_run_without_gpus_says_none() -> None:
-    text = report.html(Verdict(image="i", digest="", claims=(one(),)), {"gpus": []})
+    text = page.html(Verdict(image="i", digest="", claims=(one(),)), {"gpus": []})
     assert "<dt>GPU</dt><dd>none</dd>" in text and "not known from inside" in text

@@ -1,0 +1,55 @@
+"""report.html: a verdict in one file that needs nothing else (no script, no font, no request). Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from images.context.templates import environment
+from validate import report
+from validate.claims import Tier
+from validate.judge import ClaimVerdict, Verdict
+from validate.judging import Status
+
+_EVIDENCE_CHARACTERS = 4000
+"""A claim's evidence in the page; evidence.json has all of it."""
+_TIERS = {
+    Tier.STATIC: "its files, read",
+    Tier.CPU: "its code, run without a GPU",
+    Tier.GPU: "its kernels, run on a GPU",
+    Tier.MULTIGPU: "several GPUs together",
+}
+
+
+def html(verdict: Verdict, host: Mapping[str, Any]) -> str:
+    """The whole page. `host` is the evidence's: engine, cores, driver, GPUs."""
+    tiers = [(tier, what, [one for one in verdict.claims if one.claim.tier is tier]) for tier, what in _TIERS.items()]
+    return (
+        environment(html=True)
+        .get_template("report.html.j2")
+        .render(
+            verdict=verdict,
+            host=host,
+            summary=report.summary(verdict),
+            failed=verdict.of(Status.FAIL),
+            gpus="; ".join(map(_gpu, host.get("gpus") or ())),
+            tiers=[row for row in tiers if row[2]],
+            evidence=_evidence,
+        )
+    )
+
+
+def _gpu(gpu: Mapping[str, Any]) -> str:
+    capability = ".".join(map(str, gpu.get("capability") or ()))
+    memory = f", {gpu['memory'] / 1000**3:.0f} GB" if gpu.get("memory") else ""
+    return f"{gpu.get('name', 'GPU')}{f' ({capability}{memory})' if capability else memory}"
+
+
+def _evidence(one: ClaimVerdict) -> str:
+    """Escaped; quotes stay, which keeps the page small."""
+    shown = json.dumps(one.evidence, indent=1, ensure_ascii=False, default=str)
+    if (more := len(shown) - _EVIDENCE_CHARACTERS) > 0:
+        shown = f"{shown[:_EVIDENCE_CHARACTERS]}\n... {more} more characters in evidence.json"
+    return escape(shown, quote=False)
