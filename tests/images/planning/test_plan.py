@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from images.commands import plan as plan_verb
+from images.commands import tables
 from images.config.matrix import Sources
 from images.config.names import ImageName
 from images.locking.lock_file import Status
@@ -174,7 +175,7 @@ def test_an_image_without_a_lock_is_not_said_to_be_ok(name: str, status: Status,
     row = plan_verb.as_row(planned, {name: status})
     assert (row["status"], row["lock"], row["buildable"], row["blocked"]) == ("accepted", status, False, said)
     shown = Console(width=300, file=io.StringIO())
-    shown.print(plan_verb.table([planned], {name: status}))
+    shown.print(tables.plan([planned], {name: status}))
     text = shown.file.getvalue()  # type: ignore[attr-defined]
     assert said in text and "no lock" in text and " ok " not in text
 
