@@ -260,6 +260,8 @@ class Matrix(Row):
     """Pins of every stack that does not say otherwise."""
     stacks: dict[MinorText, dict[str, PinText]] = Field(min_length=1)
     """Per torch minor: distribution -> version."""
+    waived: dict[str, dict[str, Sentence]] = {}
+    """Pinned distribution -> what it requires, by itself or through others, and images with it go without: why."""
     profiles: dict[str, Profile] = {}
     images: list[ImageRow] = Field(min_length=1)
     exclude: list[Exclusion] = []

@@ -49,11 +49,17 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
         prebuilt=tuple(wheel for pin in candidate.pins.items() if (wheel := candidate.official_wheel(*pin))),
         warnings=warnings,
         from_source=tuple(sorted(matrix.pure_python)) if own_layer else (),
-        waived=tuple(sorted(profile.waived)) if profile else (),
+        waived=_waived(candidate),
         unproven=profile.unproven if profile else {},
         pruning=_pruning(candidate),
         entrypoint=profile.entrypoint if profile else "",
     )
+
+
+def _waived(candidate: Candidate) -> tuple[str, ...]:
+    """What is required and left out: by the profile, and with what is pinned."""
+    with_pins = {name for pin in candidate.pins for name in candidate.matrix.waived.get(pin, ())}
+    return tuple(sorted({*with_pins, *(candidate.profile.waived if candidate.profile else ())}))
 
 
 def _pins(candidate: Candidate, torch_local: str) -> tuple[Pin, ...]:

@@ -68,7 +68,7 @@ RUN --mount=type=tmpfs,target=/run \
     && sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/torch.txt \
     && /opt/venv/bin/python -I -S -B /run/scripts/normalise_timestamps.py 1704067200
 
-# ---- kernels: flash-attn 2.8.3.post2, bitsandbytes 0.50.2, torchao 0.18.0
+# ---- kernels: flash-attn 2.8.3.post2, flash-attn-4 4.0.0b36, nvidia-cutlass-dsl-libs-cu13 4.8.1, bitsandbytes 0.50.2, torchao 0.18.0
 FROM torch AS kernels
 RUN --mount=type=tmpfs,target=/run \
     --mount=type=cache,id=truetag-uv,target=/run/uv \
@@ -159,7 +159,7 @@ ENV PYTORCH_ALLOC_CONF="expandable_segments:True,roundup_power2_divisions:16" \
     UV_CONSTRAINT="/opt/truetag/constraints.txt" \
     UV_BUILD_CONSTRAINT="/opt/truetag/constraints.txt" \
     UV_PYTHON="/opt/truetag/additions/cu130-torch211-devel/python" \
-    PATH="/home/trainer/.cache/venvs/cu130-torch211-devel-0db485ee8583/bin:/opt/venv/bin:/usr/local/cuda-13.0/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+    PATH="/home/trainer/.cache/venvs/cu130-torch211-devel-55d161d519d4/bin:/opt/venv/bin:/usr/local/cuda-13.0/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
     HOME="/home/trainer" \
     USER="trainer" \
     LANG="C.UTF-8"
@@ -167,9 +167,9 @@ LABEL dev.truetag.archs="sm_75 sm_80 sm_86 sm_90 sm_100 sm_120" \
       dev.truetag.base="debian:bookworm-slim" \
       dev.truetag.base-origin="tag" \
       dev.truetag.image="cu130-torch211-devel" \
-      dev.truetag.matrix-revision="408ea7521eac" \
+      dev.truetag.matrix-revision="39c6acefb82c" \
       dev.truetag.min-driver="580" \
-      dev.truetag.pins="{\"accelerate\":\"1.15.0\",\"bitsandbytes\":\"0.50.2\",\"datasets\":\"5.2.0\",\"einops\":\"0.8.2\",\"flash-attn\":\"2.8.3.post2\",\"liger-kernel\":\"0.8.5\",\"nvidia-ml-py\":\"13.615.71\",\"peft\":\"0.21.2\",\"pip\":\"26.3\",\"safetensors\":\"0.8.0\",\"torch\":\"2.11.0\",\"torchao\":\"0.18.0\",\"transformers\":\"5.17.0\",\"triton\":\"3.6.0\"}" \
+      dev.truetag.pins="{\"accelerate\":\"1.15.0\",\"bitsandbytes\":\"0.50.2\",\"datasets\":\"5.2.0\",\"einops\":\"0.8.2\",\"flash-attn\":\"2.8.3.post2\",\"flash-attn-4\":\"4.0.0b36\",\"liger-kernel\":\"0.8.5\",\"nvidia-cutlass-dsl-libs-cu13\":\"4.8.1\",\"nvidia-ml-py\":\"13.615.71\",\"peft\":\"0.21.2\",\"pip\":\"26.3\",\"safetensors\":\"0.8.0\",\"torch\":\"2.11.0\",\"torchao\":\"0.18.0\",\"transformers\":\"5.17.0\",\"triton\":\"3.6.0\"}" \
       dev.truetag.python="3.11" \
       dev.truetag.toolkit-cuda="13.0" \
       dev.truetag.torch="2.11.0" \
@@ -177,7 +177,7 @@ LABEL dev.truetag.archs="sm_75 sm_80 sm_86 sm_90 sm_100 sm_120" \
       org.opencontainers.image.base.name="debian:bookworm-slim" \
       org.opencontainers.image.description="CUDA training image: torch 2.11.0, CUDA 13.0 wheel, toolkit 13.0" \
       org.opencontainers.image.title="cu130-torch211-devel" \
-      org.opencontainers.image.version="408ea7521eac"
+      org.opencontainers.image.version="39c6acefb82c"
 USER 1001
 WORKDIR /workspace
 CMD ["bash"]

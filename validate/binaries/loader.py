@@ -229,7 +229,12 @@ class Found:
     owners: tuple[str, ...]
 
 
-class Unreadable(TypedDict):
+class _Alternative(TypedDict, total=False):
+    alternative: str
+    """The library of the same name that the same distribution brings for this machine: nothing loads this one here."""
+
+
+class Unreadable(_Alternative):
     """A file that the loader could not read, and why."""
 
     path: str
@@ -259,6 +264,7 @@ def read_all(
     """Readable ELF files, and those named as libraries (or begun as ELF) that the loader could not read."""
     found: list[Found] = []
     unreadable: list[Unreadable] = []
+    other_machines: list[Unreadable] = []
     for path in dict.fromkeys(paths):
         if not _claims_to_be_elf(path):
             continue
@@ -269,9 +275,14 @@ def read_all(
             continue
         if seen.machine != files.machine.number:
             wrong = f"it is built for {machine_spoken(seen.machine)}, not {files.machine.spoken}"
-            unreadable.append({"path": path, "error": wrong})
+            other_machines.append({"path": path, "error": wrong})
         elif files.loadable(path):
             found.append(Found(path, seen, owners.get(path, ())))
+    brought = {(owner, Path(one.path).name): one.path for one in found for owner in one.owners}
+    for one in other_machines:
+        same = (brought.get((owner, Path(one["path"]).name)) for owner in owners.get(one["path"], ()))
+        alternative = next((path for path in same if path), None)
+        unreadable.append({**one, "alternative": alternative} if alternative else one)
     return found, unreadable
 
 

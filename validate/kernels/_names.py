@@ -129,6 +129,11 @@ FLASH_ATTN_FORWARD = (
 FLASH_ATTN_BACKWARD = (
     Name(pattern=r"(?<!pytorch_)flash::flash_bwd", of="flash-attn", source=f"flash-attn 2: csrc/flash_attn; {H100}"),
 )
+_CUTE = "flash-attn-4 4.0.0b36: the DSL names a kernel after module and class (flash_attn/cute/flash_fwd_sm90.py)"
+FLASH_ATTN_4_FORWARD = (Name(pattern=r"flash_attncuteflash_fwd", of="flash-attn-4", source=_CUTE),)
+FLASH_ATTN_4_BACKWARD = (
+    Name(pattern=r"flash_attncute(flash_bwd|sm100_hd256_2cta_fmha_backward)", of="flash-attn-4", source=_CUTE),
+)
 XFORMERS_CUTLASS_FORWARD = (
     Name(
         pattern=r"fmha_cutlassF",

@@ -22,6 +22,8 @@ _TRITON_31_MAXIMUM = Arch(9, 0)
 _DOT_MINIMUM = Arch(8, 0)
 """Triton 3.3.1 compiles no fp16 matrix product below sm_80."""
 _BOGUS_ARCH = 999
+_FLASH_ATTN_4_FORWARD, _FLASH_ATTN_4_BACKWARD = Arch(8, 0), Arch(9, 0)
+"""flash-attn-4 4.0.0b36, flash_attn/cute/interface.py: the assertions of _flash_attn_fwd and _flash_attn_bwd."""
 QUANTISED_LLAMA_NEEDS = ("torch", "transformers", "bitsandbytes", "peft", "accelerate", "safetensors")
 _QUANTISED_LLAMA = {
     "fp32": "a tiny Llama in float32 computes what plain float64 arithmetic does",
@@ -142,7 +144,7 @@ def _loads(pin: Pin, expect: Mapping[str, Any], *, lacking: str = "") -> Claim:
 
 
 def _compilers(image: Image) -> Iterator[Claim]:
-    """C3 and C4."""
+    """C3, C4 and C13."""
     yield claim("C3", "c-extension", "cpu.compiler", "a C extension compiles against Python.h and imports")
     triton = image.pin("triton")
     if triton is None:
@@ -155,6 +157,12 @@ def _compilers(image: Image) -> Iterator[Claim]:
         kernels = ["softmax", "matmul"] if arch >= _DOT_MINIMUM else ["softmax"]
         expect = {"arch": arch.major * 10 + arch.minor, "bogus": _BOGUS_ARCH, "kernels": kernels}
         yield claim("C4", str(arch), "cpu.triton", f"Triton compiles for {arch}", expect)
+    for arch in image.archs if image.pin("flash-attn-4") else ():
+        if arch >= _FLASH_ATTN_4_FORWARD:
+            kernels = ["flash_fwd", "flash_bwd"] if arch >= _FLASH_ATTN_4_BACKWARD else ["flash_fwd"]
+            expect = {"arch": arch.major * 10 + arch.minor, "bogus": _BOGUS_ARCH, "kernels": kernels}
+            statement = f"flash-attn-4's {' and '.join(kernels)} compile for {arch}"
+            yield claim("C13", f"flash-attn-4 {arch}", "cpu.flash_attn_4", statement, expect)
 
 
 def _at_work(image: Image) -> Iterator[Claim]:

@@ -87,11 +87,12 @@ def _pinned(image: Image, pin: Pin) -> Claim:
     """S1. An official wheel's file name says what it was built for; its metadata may say so, too."""
     official = [wheel.local for wheel in image.prebuilt if wheel.name == pin.name and wheel.local]
     modules, is_torch = expectations.modules_of(pin.name), pin.name == "torch"
+    what = f"`import {modules[0]}`" if modules else "what is installed"
     return claim(
         "S1",
         pin.name,
         "static.pins",
-        f"`import {modules[0]}` is {pin.name} {pin.version}" + (f" for CUDA {image.wheel_cuda}" if is_torch else ""),
+        f"{what} is {pin.name} {pin.version}" + (f" for CUDA {image.wheel_cuda}" if is_torch else ""),
         {
             "version": pin.version,
             # PyTorch's index names the variant in the version, the default index does not: the same wheel.

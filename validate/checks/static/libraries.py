@@ -227,7 +227,9 @@ def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -
     """S3. expect: {of, cuda_libraries, host, other_platforms, exceptions}; validation/claims says what each is."""
     if not evidence["files"]:
         return failed(f"there is no shared library in the {expect['of']}")
-    faults = [f"{one['path']} can't be loaded: {one['error']}" for one in evidence["unreadable"]]
+    faults = [
+        f"{one['path']} can't be loaded: {one['error']}" for one in evidence["unreadable"] if "alternative" not in one
+    ]
     # What `import torch` misses, all that needs torch misses too: the root comes first.
     torch_misses = [one for one in evidence.get("torch_misses", ()) if not matches(one["name"], expect["host"])]
     faults += [f"`import torch` misses {one['name']}, needed by {one['path']}" for one in torch_misses]

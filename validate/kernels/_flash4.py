@@ -1,0 +1,37 @@
+"""What the files of flash-attn-4 share. It is compiled at run time for the GPU that is there: cold caches, a second or
+two a shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from validate.kernels import Capability, Supports, from_capability
+from validate.kernels._names import FLASH_ATTN_4_BACKWARD, FLASH_ATTN_4_FORWARD
+
+RAN = {"forward": FLASH_ATTN_4_FORWARD, "backward": FLASH_ATTN_4_BACKWARD}
+OTHERS = {
+    r"pytorch_flash::": "torch's own FlashAttention",
+    r"(?<!pytorch_)flash::flash_(fwd|bwd)": "flash-attn 2's",
+    r"cudnn.*(sdpa|flash|[fb]prop|mha)": "cuDNN's",
+}
+LIBRARIES = (r"libcute_dsl_runtime\.so",)
+
+
+def on_majors(*majors: int, why: str) -> Supports:
+    """A gate: the kernel is claimed on these major compute capabilities alone."""
+
+    def supports(capability: Capability, versions: Mapping[str, str]) -> str | None:
+        if capability[0] in majors:
+            return None
+        return f"{why}: compute capability {capability[0]}.{capability[1]} is none of {', '.join(map(str, majors))}"
+
+    return supports
+
+
+FORWARD_AND_BACKWARD = from_capability(
+    9, 0, "flash-attn-4 has a backward from Hopper on (flash_attn/cute/interface.py, _flash_attn_bwd)"
+)
+FEATURES = on_majors(
+    9, 10, 11, why="soft cap and deterministic gradients (flash_attn/cute/interface.py, _flash_attn_bwd, SM 12.0)"
+)
+"""Soft cap is a `score_mod` there."""

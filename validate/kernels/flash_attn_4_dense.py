@@ -1,0 +1,42 @@
+"""G3: flash-attn-4 over padded batches."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from validate.kernels import RULE_T, Kernel
+from validate.kernels._attention import case
+from validate.kernels._flash4 import FORWARD_AND_BACKWARD, LIBRARIES, OTHERS, RAN
+
+
+def _run(query: Any, key: Any, value: Any, causal: bool) -> Any:
+    """It wants (batch, length, heads, dim), and returns the log-sum-exp beside the output."""
+    flash = importlib.import_module("flash_attn.cute").flash_attn_func
+    query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+    return flash(query, key, value, causal=causal)[0].transpose(1, 2)
+
+
+def _of(dtype: str, heads: tuple[int, int], lengths: tuple[int, int], dim: int, causal: bool) -> Any:
+    return case(dtype, heads=heads, lengths=lengths, dim=dim, causal=causal, run=_run, bottom_right=True)
+
+
+KERNEL = Kernel(
+    claim="G3",
+    probe="gpu.flash_attn_4",
+    package="flash-attn-4",
+    statement="flash-attn-4 for head dimensions 64, 96, 128, causal with unequal lengths, grouped heads, backward",
+    cases={
+        "dim 64 causal": _of("float16", (3, 3), (257, 257), 64, True),
+        "dim 96 causal": _of("bfloat16", (3, 3), (257, 257), 96, True),
+        "dim 128 causal unequal": _of("bfloat16", (3, 3), (113, 203), 128, True),
+        "dim 128 cross": _of("float16", (3, 3), (129, 331), 128, False),
+        "dim 128 grouped": _of("bfloat16", (8, 2), (777, 777), 128, True),
+        "dim 64 bfloat16": _of("bfloat16", (3, 3), (131, 131), 64, False),
+    },
+    tolerance={"float16": RULE_T, "bfloat16": RULE_T},
+    expected_kernels=RAN,
+    other_kernels=OTHERS,
+    libraries=LIBRARIES,
+    supports=FORWARD_AND_BACKWARD,
+)

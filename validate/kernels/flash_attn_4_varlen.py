@@ -1,0 +1,32 @@
+"""G3: flash-attn-4 over sequences of different lengths packed one after another, as sample packing does."""
+
+from __future__ import annotations
+
+import importlib
+from functools import partial
+from typing import Any
+
+from validate.kernels import RULE_T, Kernel
+from validate.kernels._flash import packed_case
+from validate.kernels._flash4 import FORWARD_AND_BACKWARD, LIBRARIES, OTHERS, RAN
+
+
+def _varlen(query: Any, key: Any, value: Any, starts: Any, longest: int, *, causal: bool) -> Any:
+    """It returns the log-sum-exp beside the output, and takes its lengths by name."""
+    flash = importlib.import_module("flash_attn.cute").flash_attn_varlen_func
+    lengths = {"cu_seqlens_q": starts, "cu_seqlens_k": starts, "max_seqlen_q": longest, "max_seqlen_k": longest}
+    return flash(query, key, value, **lengths, causal=causal)[0]
+
+
+KERNEL = Kernel(
+    claim="G3",
+    probe="gpu.flash_attn_4",
+    package="flash-attn-4",
+    statement="flash-attn-4 over packed sequences sees no token of another one, forward and backward",
+    cases={dtype: partial(packed_case, dtype, _varlen) for dtype in ("float16", "bfloat16")},
+    tolerance={"float16": RULE_T, "bfloat16": RULE_T},
+    expected_kernels=RAN,
+    other_kernels=OTHERS,
+    libraries=LIBRARIES,
+    supports=FORWARD_AND_BACKWARD,
+)

@@ -1,0 +1,39 @@
+"""G3: scaled_dot_product_attention through flash-attn-4, which torch offers since 2.11 (torch/nn/attention/_fa4.py)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from validate.kernels import RULE_T, Kernel
+from validate.kernels._attention import case
+from validate.kernels._flash4 import LIBRARIES, OTHERS, RAN, on_majors
+from validate.kernels._sdpa import forced
+
+
+def _run(query: Any, key: Any, value: Any, causal: bool) -> Any:
+    """torch's FlashAttention backend, with flash-attn-4 in its place for as long as the forward takes.
+
+    The backward of what was computed so runs after it: it is flash-attn-4's as well.
+    """
+    attention = importlib.import_module("torch.nn.attention")
+    if attention.current_flash_attention_impl() != "FA4":
+        attention.activate_flash_attention_impl("FA4")
+    return forced("FLASH_ATTENTION")(query, key, value, causal)
+
+
+KERNEL = Kernel(
+    claim="G3",
+    probe="gpu.sdpa_flash_attn_4",
+    package="flash-attn-4",
+    statement="torch's attention through flash-attn-4, forward and backward, as plain torch computes it",
+    cases={
+        "float16 causal": case("float16", heads=(3, 3), lengths=(257, 257), dim=64, causal=True, run=_run),
+        "bfloat16 cross": case("bfloat16", heads=(3, 3), lengths=(129, 331), dim=128, causal=False, run=_run),
+    },
+    tolerance={"float16": RULE_T, "bfloat16": RULE_T},
+    expected_kernels=RAN,
+    other_kernels=OTHERS,
+    libraries=LIBRARIES,
+    supports=on_majors(9, 10, why="torch takes flash-attn-4 on these (torch/nn/attention/_fa4.py)"),
+)

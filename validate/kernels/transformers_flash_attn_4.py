@@ -1,0 +1,59 @@
+"""G3: transformers with `attn_implementation="flash_attention_4"`: without the package it downloads a kernel."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from validate.kernels import RULE_T, Case, Kernel
+from validate.kernels._flash4 import FORWARD_AND_BACKWARD, LIBRARIES, OTHERS, RAN
+from validate.kernels.runner import SeededRandom
+
+_LAYERS, _HIDDEN = 2, 256
+
+
+def _model(embedded: Any, attention: str) -> Any:
+    """A Llama of two layers with grouped heads, of the same weights each time, over embedded tokens."""
+    torch: Any = importlib.import_module("torch")
+    transformers: Any = importlib.import_module("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=_HIDDEN,
+        intermediate_size=512,
+        num_hidden_layers=_LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=32,
+        attn_implementation=attention,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        model = transformers.LlamaModel(config).to(device=embedded.device, dtype=embedded.dtype)
+    for parameter in model.parameters():
+        parameter.data.mul_(4 if parameter.dim() > 1 else 1)  # its own start is so small that attention hardly matters
+    return model(inputs_embeds=embedded, use_cache=False).last_hidden_state
+
+
+def _case(rng: SeededRandom) -> Case:
+    return Case(
+        dtype="bfloat16",
+        inputs={"embedded": rng.normal(2, 131, _HIDDEN)},
+        run=lambda embedded: _model(embedded, "flash_attention_4"),
+        plain=lambda embedded: _model(embedded, "eager"),
+        grad_inputs=("embedded",),
+        controls={"tokens shifted": lambda result: result.roll(1, dims=1)},
+    )
+
+
+KERNEL = Kernel(
+    claim="G3",
+    probe="gpu.transformers_flash_attn_4",
+    package="flash-attn-4",
+    statement="a Llama with attn_implementation=flash_attention_4 computes what its eager attention does",
+    cases={"bfloat16": _case},
+    tolerance={"bfloat16": RULE_T},
+    expected_kernels=RAN,
+    other_kernels=OTHERS,
+    libraries=LIBRARIES,
+    supports=FORWARD_AND_BACKWARD,
+    needs=("transformers",),
+)
