@@ -149,8 +149,9 @@ def _stacks(matrix: Matrix, left_out: frozenset[yamlfile.Path]) -> Iterator[Faul
     pinned += [("stacks", torch, name) for torch, pins in matrix.stacks.items() for name in pins]
     for path in pinned:
         name = str(path[-1])
-        yield from _named_well(path)
-        if name not in layered and canonicalize_name(name) == name:
+        if canonicalize_name(name) != name:
+            yield path, f"write {name!r} as {canonicalize_name(name)!r}", ""
+        elif name not in layered:
             yield path, f"no layer installs {name!r}", "name it under `layers`"
     for index, name in enumerate(matrix.optional):
         if name not in layered:
@@ -160,12 +161,6 @@ def _stacks(matrix: Matrix, left_out: frozenset[yamlfile.Path]) -> Iterator[Faul
             yield ("stacks", torch), "has no torch", "pin torch in it"
         elif "torch" in pins and str(Minor.parse(pins["torch"])) != torch:
             yield ("stacks", torch, "torch"), f"torch {pins['torch']} is no {torch}", ""
-
-
-def _named_well(path: yamlfile.Path) -> Iterator[Fault]:
-    name = str(path[-1])
-    if canonicalize_name(name) != name:
-        yield path, f"write {name!r} as {canonicalize_name(name)!r}", ""
 
 
 def _images(matrix: Matrix, file: YamlFile, left_out: frozenset[yamlfile.Path]) -> Iterator[Fault]:
@@ -208,7 +203,8 @@ def _profiles(matrix: Matrix) -> Iterator[Fault]:
         pins = [("stacks", torch, pin) for torch, row in profile.stacks.items() for pin in row]
         pins += [("waived", torch, pin) for torch, row in profile.waived.items() for pin in row]
         for path in [*pins, *(("optional", pin) for pin in profile.optional)]:
-            yield from _named_well((*at, *path))
+            if canonicalize_name(path[-1]) != path[-1]:
+                yield (*at, *path), f"write {path[-1]!r} as {canonicalize_name(path[-1])!r}", ""
         parent = matrix.profiles.get(profile.extends)
         if profile.extends and (parent is None or parent.extends):
             cause = f"extends {profile.extends!r}, which is no profile, or extends one itself"

@@ -17,7 +17,8 @@ from images.context import pruner
 from images.context.labels import BaseContext, labels
 from images.context.templates import EPOCH, environment, step_macros
 from images.host.hashing import sha256
-from images.planning import profiles, user_overlay
+from images.planning import user_overlay
+from images.planning.candidate import PROFILE_LAYER
 from images.planning.image import Image
 from images.planning.user_overlay import packages
 
@@ -205,8 +206,8 @@ def _stages(
             index=index,
             wheels=tuple(file for file in wheels if file.split("-")[0] in distributions),
             # Below what a profile adds, so that the toolkit's layer is shared too.
-            toolkit_above=name == [layer for layer in image.layers if layer != profiles.LAYER][-2],
-            from_source=name == profiles.LAYER and bool(image.from_source),
+            toolkit_above=name == [layer for layer in image.layers if layer != PROFILE_LAYER][-2],
+            from_source=name == PROFILE_LAYER and bool(image.from_source),
             wheels_kept=name != image.layers[0],
         )
         below = name

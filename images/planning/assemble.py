@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from images.config.matrix import Sources
 from images.config.names import Arch, Minor
-from images.planning import profiles
-from images.planning.candidate import Candidate
+from images.planning.candidate import PROFILE_LAYER, Candidate
 from images.planning.image import Image, Pin, Pruning
 from images.planning.rules.packages import applying, extensions_of
 from validate.environment import allocator
@@ -22,8 +21,10 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
     matrix, profile, toolkit = candidate.matrix, candidate.profile, candidate.toolkit
     variant = f"cu{candidate.wheel_cuda.digits}"
     default_index = candidate.wheel_cuda == Minor.parse(candidate.torch_facts.default_cuda)
-    pins = _pins(candidate, torch_local="" if default_index else variant)
-    own_layer = any(pin.layer == profiles.LAYER for pin in pins)
+    # A profile's own layer comes below the last, which moves most.
+    layers = tuple(matrix.layers) if profile is None else (*[*matrix.layers][:-1], PROFILE_LAYER, [*matrix.layers][-1])
+    pins = _pins(candidate, layers, torch_local="" if default_index else variant)
+    own_layer = any(pin.layer == PROFILE_LAYER for pin in pins)
     parts = [*toolkit.parts, *(toolkit.devel if candidate.name.devel else ())] if toolkit else []
     nvcc_of_debian = candidate.name.devel and toolkit and not toolkit.devel and toolkit.compiler
     return Image(
@@ -42,7 +43,7 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
             Pin(name=name, version=version, layer="toolkit") for name, version in (part.split("==") for part in parts)
         ),
         nvcc_suite=nvcc_of_debian.debian if nvcc_of_debian else "",
-        layers=profiles.layers(matrix, profile),
+        layers=layers,
         library_layers=tuple(map(tuple, matrix.library_layers)),
         environment=_environment(candidate),
         revision=sources.revision_on(candidate.name.platform),
@@ -62,13 +63,13 @@ def _waived(candidate: Candidate) -> tuple[str, ...]:
     return tuple(sorted({*with_pins, *(candidate.profile.waived if candidate.profile else ())}))
 
 
-def _pins(candidate: Candidate, torch_local: str) -> tuple[Pin, ...]:
+def _pins(candidate: Candidate, layers: Sequence[str], torch_local: str) -> tuple[Pin, ...]:
     """In layer order. A profile's own layer has what no layer of the matrix installs."""
     installed, extensions = candidate.matrix.layers, extensions_of(candidate)
     layered = {name for names in installed.values() for name in names}
     own = [name for name in candidate.pins if name not in layered]
     pins = []
-    for layer in profiles.layers(candidate.matrix, candidate.profile):
+    for layer in layers:
         for name in installed.get(layer, own):
             if name in candidate.pins:
                 pin = Pin(

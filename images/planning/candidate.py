@@ -12,7 +12,44 @@ from images.config.names import Arch, ImageName, Minor
 from images.config.platforms import Platform
 from images.config.schema import Matrix, ToolkitRow
 from images.planning.image import Base, Prebuilt
-from images.planning.profiles import Resolved
+
+PROFILE_LAYER = "profile"
+"""Where packages go that no layer of the matrix installs: above all that images share, below what moves most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedProfile:
+    """A profile for one torch, with all that it inherits."""
+
+    name: str
+    pins: Mapping[str, str]
+    optional: Mapping[str, str]
+    """Optional package -> version: taken where it fits."""
+    waived: Mapping[str, str]
+    """Distribution that is required and left out -> why."""
+    unproven: Mapping[str, str]
+    """`C10` or `C10 subject` -> why it stays UNPROVEN."""
+    extensions: tuple[str, ...]
+    """Rows of `sources` that make its packages with their compiled extensions."""
+    environment: Mapping[str, str]
+    entrypoint: str
+
+
+def resolve_profile(matrix: Matrix, name: str, minor: Minor) -> ResolvedProfile:
+    """A profile that is pinned for this torch, with what it inherits: its own rows count over those it extends."""
+    torch, line = str(minor), matrix.line(name)
+    optional = {key: text for one in line for key, text in one.optional.items()}
+    for_torch = {key: text if isinstance(text, str) else text.get(torch, "") for key, text in optional.items()}
+    return ResolvedProfile(
+        name=name,
+        pins={pin: version for one in line for pin, version in one.stacks.get(torch, {}).items()},
+        optional={key: version for key, version in for_torch.items() if version},
+        waived={key: why for one in line for key, why in one.waived.get(torch, {}).items()},
+        unproven={key: why for one in line for key, why in one.unproven.get(torch, {}).items()},
+        extensions=tuple(dict.fromkeys(row for one in line for row in one.extensions)),
+        environment={key: value for one in line for key, value in one.environment.items()},
+        entrypoint=next((one.entrypoint for one in reversed(line) if one.entrypoint), ""),
+    )
 
 
 @dataclass(frozen=True)
@@ -40,10 +77,16 @@ class Candidate:
     facts: Facts
     """Of its platform."""
     base: Base
+    torch: str
+    torch_facts: TorchFacts
     wheel_cuda: Minor
+    variant: TorchVariant
+    """Torch's build for it."""
+    toolkit: ToolkitRow | None
+    toolkit_facts: CudaFacts | None
     requested_archs: tuple[Arch, ...]
     """What the name or the matrix asks for; empty: whatever all parts cover."""
-    profile: Resolved | None
+    profile: ResolvedProfile | None
     stack: Mapping[str, str]
     """The pins of the stack alone."""
     pins: Mapping[str, str]
@@ -51,26 +94,6 @@ class Candidate:
     """Pins that the image may lack."""
     declined: Mapping[str, tuple[str, ...]]
     """Optional packages that this image can't have -> why not."""
-
-    @property
-    def torch(self) -> str:
-        return self.pins["torch"]
-
-    @property
-    def torch_facts(self) -> TorchFacts:
-        return self.facts.torch[self.torch]
-
-    @property
-    def variant(self) -> TorchVariant:
-        return self.torch_facts.variants[str(self.wheel_cuda)]
-
-    @property
-    def toolkit(self) -> ToolkitRow | None:
-        return self.matrix.toolkits.get(str(self.name.cuda))
-
-    @property
-    def toolkit_facts(self) -> CudaFacts | None:
-        return self.facts.cuda.get(str(self.name.cuda))
 
     @cached_property
     def known(self) -> Mapping[str, PackageFacts]:

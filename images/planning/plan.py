@@ -15,9 +15,9 @@ from images.config.names import Arch, ImageName, Minor
 from images.config.platforms import Platform
 from images.config.schema import ImageRow, Matrix
 from images.errors import Problem, UserError, command
-from images.planning import profiles, rules
+from images.planning import rules
 from images.planning.assemble import image_of
-from images.planning.candidate import Candidate
+from images.planning.candidate import Candidate, resolve_profile
 from images.planning.image import Base, Image
 from images.planning.rules import stack
 from images.planning.rules.packages import unfit
@@ -183,11 +183,13 @@ def plan_one(name: ImageName, sources: Sources) -> Planned:
 
 def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
     matrix, facts = sources.matrix, sources.facts_on[name.platform]
-    release = _release(name.torch, matrix, facts)
+    # The stack's torch, else the newest known release of that minor.
+    known = [text for text in facts.torch if Minor.parse(text) == name.torch]
+    release = matrix.stacks.get(str(name.torch), {}).get("torch") or max(known, key=Version, default=None)
     if hopeless := _impossible(name, release, matrix, facts):
         return Planned(image_name=name, reasons=hopeless, torch=release)
     candidate = _candidate(name, row, matrix, facts)
-    findings = rules.apply(candidate)
+    findings = [finding for rule in rules.RULES for finding in rule(candidate)]
     min_driver = facts.minimum_drivers[str(candidate.wheel_cuda.major)].driver
     planned = Planned(
         image_name=name,
@@ -232,15 +234,8 @@ def _impossible(name: ImageName, release: str | None, matrix: Matrix, facts: Fac
     return tuple(reasons)
 
 
-def _release(torch: Minor, matrix: Matrix, facts: Facts) -> str | None:
-    """The stack's torch, else the newest known release of that minor."""
-    if pinned := matrix.stacks.get(str(torch), {}).get("torch"):
-        return pinned
-    return max((text for text in facts.torch if Minor.parse(text) == torch), key=Version, default=None)
-
-
 def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> Candidate:
-    profile = profiles.resolve(matrix, name.profile, name.torch) if name.profile else None
+    profile = resolve_profile(matrix, name.profile, name.torch) if name.profile else None
     stack_pins = {**matrix.common, **matrix.stacks[str(name.torch)]}
     wanted = {**stack_pins, **(profile.pins if profile else {})}
     wanted = {key: version for key, version in wanted.items() if key not in row.without}
@@ -248,12 +243,19 @@ def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> 
     lacking = facts.arm64.lacking if name.platform is Platform.ARM64 else {}
     declined = [key for key in matrix.optional if key in wanted and key in lacking]
     bases = [key for key, base in matrix.bases.items() if name.python and base.python == str(name.python)]
+    torch_facts, cuda = facts.torch[wanted["torch"]], str(name.cuda)
+    wheel_cuda = stack.choose_variant(torch_facts, name.cuda) or name.cuda
     candidate = Candidate(
         name=name,
         matrix=matrix,
         facts=facts,
         base=_base(next(iter(bases), matrix.defaults.base), matrix, name.platform),
-        wheel_cuda=stack.choose_variant(facts.torch[wanted["torch"]], name.cuda) or name.cuda,
+        torch=wanted["torch"],
+        torch_facts=torch_facts,
+        wheel_cuda=wheel_cuda,
+        variant=torch_facts.variants[str(wheel_cuda)],
+        toolkit=matrix.toolkits.get(cuda),
+        toolkit_facts=facts.cuda.get(cuda),
         requested_archs=(name.arch,) if name.arch else tuple(sorted(map(Arch.parse, row.archs))),
         profile=profile,
         stack=stack_pins,

@@ -40,8 +40,3 @@ RULES: tuple[Rule, ...] = (
     packages.extensions_are_said,
 )
 """In the order of their findings."""
-
-
-def apply(candidate: Candidate) -> tuple[Finding, ...]:
-    """Every finding of every rule, in the rules' order."""
-    return tuple(finding for rule in RULES for finding in rule(candidate))
