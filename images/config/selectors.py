@@ -127,9 +127,9 @@ def unmatched(selector: Selector, near: Sequence[str]) -> UserError:
     return UserError(Problem(where=str(selector), cause="matches no image of the matrix", then=then))
 
 
-def image_name(selector: Selector) -> ImageName | None:
+def image_name(text: str) -> ImageName | None:
     """The image that it could name, to be planned ad hoc; None: it is no name of an image."""
     try:
-        return ImageName.parse(selector.pattern) if isinstance(selector, Glob) else None
+        return ImageName.parse(text)
     except UserError:
         return None

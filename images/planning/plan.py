@@ -103,7 +103,7 @@ def select(wanted: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
 def _named(glob: selectors.Glob, everything: Sequence[Planned], sources: Sources) -> list[Planned]:
     """The images that a name or a glob means. Raises UserError where there are none."""
     matches = [image for image in everything if glob(image)]
-    if not matches and (name := selectors.image_name(glob)):
+    if not matches and (name := selectors.image_name(glob.pattern)):
         planned = plan_one(name, sources)
         if not planned.accepted:
             close = ", ".join(nearest(name, [image for image in everything if image.accepted]))

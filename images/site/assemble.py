@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from datetime import date
 from itertools import pairwise
 
+from images.config import selectors
 from images.config.matrix import Sources
 from images.config.names import ImageName, Minor
 from images.errors import UserError, command
 from images.nightly.results import BreakageLine, Change, JobLine
 from images.planning import chooser, plan
-from images.planning.image import Image
 from images.planning.plan import Planned
 from images.site.index import (
     STALE_AFTER_DAYS,
@@ -73,15 +73,8 @@ def planned(known: SiteInputs) -> tuple[Planned, ...]:
     listed = plan.plan(known.sources)
     names = {one.name for one in listed}
     others = sorted({run.image for run in known.runs} - names)
-    found = [plan.plan_one(name, known.sources) for text in others if (name := _name(text))]
+    found = [plan.plan_one(name, known.sources) for text in others if (name := selectors.image_name(text))]
     return tuple(sorted((*listed, *found), key=lambda one: one.image_name.torch, reverse=True))
-
-
-def _name(text: str) -> ImageName | None:
-    try:
-        return ImageName.parse(text)
-    except UserError:
-        return None
 
 
 def _image(planned: Planned, known: SiteInputs) -> ImageRow:
@@ -94,6 +87,8 @@ def _image(planned: Planned, known: SiteInputs) -> ImageRow:
     tier_runs = [row for run in runs for row in _tier_runs(run, digest, known.claims.get(planned.name, ()))]
     gate = known.sources.matrix.gate
     blocked = "" if tag else known.blocked.get(image.lock_name, "")
+    build = command("build", planned.name)
+    build = f"{command('lock', image.lock_name)} && {build}" if blocked else build
     summary = chooser.summary(image, known.sources.facts, blocked)
     aliases = [alias for alias, meant in known.sources.matrix.aliases.items() if meant == planned.name]
     return ImageRow(
@@ -105,7 +100,7 @@ def _image(planned: Planned, known: SiteInputs) -> ImageRow:
         bytes=next((run.size for run in runs if run.digest == digest and run.size), 0),
         published=tag.reference if tag else "",
         transfer=tag.bytes if tag else 0,
-        get=f"docker pull {known.repository}:{image.name}" if tag else _build(image, blocked),
+        get=f"docker pull {known.repository}:{image.name}" if tag else build,
         validation=_validation(tier_runs, gate),
         validated_on=_validated_on(tier_runs, gate),
         runs=_kept(tier_runs),
@@ -114,11 +109,6 @@ def _image(planned: Planned, known: SiteInputs) -> ImageRow:
         page=f"images/{planned.name}.html",
         badge=f"badges/{planned.name}.svg",
     )
-
-
-def _build(image: Image, blocked: str) -> str:
-    build = command("build", str(image.name))
-    return f"{command('lock', image.lock_name)} && {build}" if blocked else build
 
 
 def _tier_runs(run: Run, digest: str, claims: Sequence[Claim]) -> Iterator[TierRun]:

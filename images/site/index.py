@@ -189,40 +189,26 @@ def deciding(runs: Sequence[TierRun]) -> list[TierRun]:
 
 def read(place: str) -> Index:
     """Read FOLDER, FILE or URL; of a folder or an address that ends with `/`, its index.json. Raises UserError."""
+    where, then = place, f"name an index.json that `{command('site')}` wrote, or its address"
     try:
-        content = _fetched(place) if "://" in place else _read(Path(place))
-        return Index.model_validate_json(content)
+        if "://" in place:
+            where = f"{place}{_NAME}" if place.endswith("/") else place
+            answer = requests.get(where, timeout=_SECONDS)
+            answer.raise_for_status()
+            return Index.model_validate_json(answer.content)
+        where = str(Path(place, _NAME)) if Path(place).is_dir() else place
+        return Index.model_validate_json(Path(where).read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
         at = f"{'.'.join(map(str, first['loc']))}: " if first["loc"] else ""
-        cause, then = (
-            f"is no index.json of this version: {at}{first['msg']}",
-            f"name one that `{command('site')}` wrote",
-        )
-        raise UserError(Problem(where=place, cause=cause, then=then)) from None
-
-
-def _read(path: Path) -> bytes:
-    file = path / _NAME if path.is_dir() else path
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        cause = f"can't be read: {error.strerror}"
-        raise UserError(Problem(where=str(file), cause=cause, then="name an index.json, or its address")) from None
-
-
-def _fetched(url: str) -> bytes:
-    address = f"{url}{_NAME}" if url.endswith("/") else url
-    try:
-        answer = requests.get(address, timeout=_SECONDS)
+        cause = f"is no index.json of this version: {at}{first['msg']}"
+    except requests.HTTPError as error:
+        cause = f"answers {error.response.status_code}"
     except (requests.RequestException, UnicodeError) as error:
         cause = f"can't be fetched: {type(error).__name__}"
-    else:
-        if answer.ok:
-            return answer.content
-        cause = f"answers {answer.status_code}"
-    then = "open it in a browser: an index.json must be there"
-    raise UserError(Problem(where=address, cause=cause, then=then))
+    except OSError as error:
+        cause = f"can't be read: {error.strerror}"
+    raise UserError(Problem(where=where, cause=cause, then=then))
 
 
 def dumps(index: Index) -> bytes:

@@ -82,12 +82,13 @@ class _Site:
         yield "choose.html", self._chooser()
         yield "combinations.html", self._combinations()
         yield "nightly.html", self._nightly()
+        badge_svg = self.jinja.get_template("badge.svg.j2")
         for image in self.index.images:
             message, colour = badge_of(image, self.index)
             badge = {"label": image.name, "message": message}
             yield image.page, self._image(image, f"{image.name}: {message}")
             widths = {"left": _width(image.name), "right": _width(message)}
-            yield image.badge, self._fragment("badge.svg.j2", fill=_FILLS[colour], **badge, **widths).encode()
+            yield image.badge, badge_svg.render(fill=_FILLS[colour], **badge, **widths).encode()
             yield f"badges/{image.name}.json", _line({"schemaVersion": 1, **badge, "color": colour})
         for run in self.known.runs:
             if run.claims:
@@ -104,9 +105,6 @@ class _Site:
             asset=lambda name: f"{root}assets/{name}?{self.hashes[name]}",
             **context,
         ).encode()
-
-    def _fragment(self, template: str, **context: Any) -> str:
-        return self.jinja.get_template(template).render(**context)
 
     def _matrix(self) -> bytes:
         images = self.index.images

@@ -162,7 +162,17 @@ def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, 
     """
     gpus = evidence.host.get("gpus") or ()
     verdict = verdict.recorded
-    rows = [_row(one) for one in verdict.claims]
+    rows = [
+        ClaimRow(
+            id=one.claim.id,
+            subject=one.claim.subject,
+            tier=one.claim.tier,
+            verdict=one.status,
+            required=one.claim.required,
+            reason=one.reason[:_REASON],
+        )
+        for one in verdict.claims
+    ]
     claims: dict[Tier, dict[Status, list[str]]] = {}
     for row in rows:
         claims.setdefault(row.tier, {}).setdefault(row.verdict, []).append(row.key)
@@ -190,18 +200,6 @@ def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, 
         raise UserError(Problem(where=where, cause=cause, then="use small letters, digits, `.` and `-`")) from None
 
 
-def _row(one: ClaimVerdict) -> ClaimRow:
-    claim = one.claim
-    return ClaimRow(
-        id=claim.id,
-        subject=claim.subject,
-        tier=claim.tier,
-        verdict=one.status,
-        required=claim.required,
-        reason=one.reason[:_REASON],
-    )
-
-
 def packages(claims: Iterable[ClaimVerdict]) -> dict[str, str]:
     """Distribution -> version, of the S1 claims that passed."""
     measured = [one for one in claims if one.claim.id == "S1" and one.status is Status.PASS]
@@ -210,14 +208,12 @@ def packages(claims: Iterable[ClaimVerdict]) -> dict[str, str]:
 
 def tier_counts(rows: Sequence[ClaimRow | ClaimVerdictRow]) -> dict[Tier, TierCount]:
     """Each tier: FAIL if a required claim failed, PASS only if there are required ones and all passed."""
-    judged = {row.tier for row in rows}
-    return {tier: _count([row for row in rows if row.tier is tier]) for tier in Tier if tier in judged}
-
-
-def _count(rows: Sequence[ClaimRow | ClaimVerdictRow]) -> TierCount:
-    found = [row.verdict for row in rows]
-    counts = {status: found.count(status) for status in Status if status in found}
-    required = {row.verdict for row in rows if row.required}
-    if Status.FAIL in required:
-        return TierCount(verdict=Status.FAIL, counts=counts)
-    return TierCount(verdict=Status.PASS if required == {Status.PASS} else Status.UNPROVEN, counts=counts)
+    found = {}
+    for tier in Tier:
+        verdicts = [row.verdict for row in rows if row.tier is tier]
+        required = {row.verdict for row in rows if row.tier is tier and row.required}
+        passed = Status.PASS if required == {Status.PASS} else Status.UNPROVEN
+        counts = {status: verdicts.count(status) for status in Status if status in verdicts}
+        if verdicts:
+            found[tier] = TierCount(verdict=Status.FAIL if Status.FAIL in required else passed, counts=counts)
+    return found

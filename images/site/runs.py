@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -177,21 +177,19 @@ def published(
         counted = attachments.counted(remote, key)
         if ignored := len(remote.statements) - len(counted.statements):
             report_progress(f"{name}: {ignored} attachments are not signed with the key, and are ignored")
-        found.append(_published(name, remote, tags))
+        version = ImageVersion.of(remote.manifest.digest, remote.labels, remote.created)
+        fixed = immutable_tag(name, version.created, remote.image_id) if version else ""
+        found.append(
+            Published(
+                image=name,
+                reference=remote.reference,
+                digest=remote.image_id,
+                bytes=remote.compressed_size,
+                tags=(name, fixed) if fixed in tags else (name,),
+            )
+        )
         attached += [_attached(name, remote, number, one) for number, one in enumerate(counted.attestations, 1)]
     return tuple(found), tuple(attached)
-
-
-def _published(name: str, remote: PublishedImage, tags: Collection[str]) -> Published:
-    version = ImageVersion.of(remote.manifest.digest, remote.labels, remote.created)
-    fixed = immutable_tag(name, version.created, remote.image_id) if version else ""
-    return Published(
-        image=name,
-        reference=remote.reference,
-        digest=remote.image_id,
-        bytes=remote.compressed_size,
-        tags=(name, *([fixed] if fixed in tags else [])),
-    )
 
 
 def _attached(name: str, remote: PublishedImage, number: int, attestation: Attestation) -> Run:
