@@ -36,6 +36,7 @@ from images.engine import (
 )
 from images.engine.archive import ChunkReader, Files, pack
 from images.engine.buildkit import plain_line
+from images.engine.containers import TooMuchOutput
 from images.engine.failures import Cancelled
 from images.errors import Problem, UserError
 from images.registry.client import Registry
@@ -233,10 +234,13 @@ class ApptainerContainer:
         for one in (("stdout", self._process.stdout), ("stderr", self._process.stderr)):
             threading.Thread(target=self._read, args=one, daemon=True).start()
 
-    def lines(self, timeout: float | None = None) -> Iterator[Line]:
-        """What it prints, line by line, until it ends. Kills it and raises TimedOut after `timeout` seconds."""
+    def lines(self, timeout: float | None = None, *, most: int | None = None) -> Iterator[Line]:
+        """What it prints, line by line, until it ends.
+
+        Kills it and raises TimedOut after `timeout` seconds, TooMuchOutput after `most` characters.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
-        streams = 2 if self._process else 0
+        streams, printed = 2 if self._process else 0, 0
         while streams:
             try:
                 line = self._printed.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -245,8 +249,12 @@ class ApptainerContainer:
                 raise TimedOut(self._name, timeout or 0) from None
             if line is None:
                 streams -= 1
-            else:
-                yield line
+                continue
+            printed += len(line.text)
+            if most is not None and printed > most:
+                self.kill()
+                raise TooMuchOutput(self._name, most)
+            yield line
 
     def wait(self, timeout: float | None = None) -> Exit:
         """Wait for its end. Kills it and raises TimedOut after `timeout` seconds. A kill has the status of a shell."""

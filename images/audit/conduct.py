@@ -1,38 +1,57 @@
-"""One audit from beginning to end: survey, static checks of each environment, a run of its Python."""
+"""One audit from beginning to end: survey, static checks of each environment, a run of its Python.
+
+Its containers have no network, and bounded memory and output. In most, our own Python reads the image's files as root,
+and nothing of the image runs. In one of its own the image's Python runs, as the image's user, without rights: what it
+prints is the word of strangers, and the report says so. All text of the image goes through `cleaned`.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from images.audit import checks, expected, insight
-from images.audit.containers import Limits, Reader, measured_by_its_python, user_json
+from images.audit.cleaning import cleaned
 from images.audit.judging import AUDIT_JUDGES
 from images.audit.model import Audit, Check, Environment, LibraryCode, Outcome, Severity, Source
 from images.config.facts import Facts
-from images.engine import Engine, ImageInfo
+from images.engine import ContainerSpec, Engine, ImageInfo
+from images.engine.containers import TooMuchOutput
 from images.engine.gpus import NO_GPU, Attachment
+from images.engine.runtime import TimedOut
+from images.errors import Problem, UserError
+from images.validation import own_python
+from images.validation.containers import INSIDE, run_suite, suite_files
 from images.validation.run import credentials_of
 from validate import hints
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence, Record
+from validate.evidence import Outcome as ProbeOutcome
 from validate.judge import Verdict, explain, judge
 
 _MOST_ENVIRONMENTS = 8
 _OLDEST = (3, 10)
 """The suite's oldest Python."""
+_GIB = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions:
-    """How an image is audited."""
+    """How an image is audited. Limits in seconds."""
 
     run: bool = True
     """Also run the image's own Python."""
     gpus: Attachment = NO_GPU
-    limits: Limits = field(default_factory=Limits)
+    container_limit: float = 1800
+    """For a container in which our Python reads."""
+    run_limit: float = 1800
+    """For one in which the image's runs."""
+    probe_limit: float = 900
+    most: int = 64 << 20
+    """Bytes that a container may print."""
     progress: Callable[[str], None] = lambda _text: None
     """Told what is being done."""
 
@@ -51,17 +70,20 @@ class Audited:
 def audit(engine: Engine, reference: str, facts: Facts, options: AuditOptions) -> Audited:
     """Audit an image that the engine has. Raises NoSuchImage, UserError where it can't be read at all."""
     info = engine.inspect(reference)
-    reader = Reader(engine, info, options.limits)
     options.progress(f"reading {reference} ({info.id[:19]}, {info.size / 1e9:.2f} GB)")
-    survey = reader.survey()
+    survey = _survey(engine, info, options)
     environments = survey["environments"][:_MOST_ENVIRONMENTS]
     code = insight.library_code(survey)
-    whole = _hygiene(reader, info, survey, options)
+    # Leftovers and secrets in all files but those of packages, in whatever environment.
+    folders = [folder for one in survey["environments"] for folder in one["path"]]
+    empty = {"flags": {}, "environ": {}, "modules": {}, "standard": [], "version": "", "prefix": "", "found": {}}
+    hygiene = expected.hygiene()
+    whole = _judged(info, hygiene, _read(engine, info, hygiene, _user(info, start={"path": folders, **empty}), options))
     found = [*checks.of_image(info, survey, list(credentials_of(engine, info))), *checks.from_verdict("", whole)]
     evidence = [_evidence("", whole)]
     for one in environments:
         found += checks.of_environment(one, survey["toolkits"])
-        verdict, of_claims = _of_environment(engine, info, reader, one, code, facts, options)
+        verdict, of_claims = _of_environment(engine, info, one, code, facts, options)
         found += of_claims
         evidence.append(_evidence(str(one["prefix"]), verdict))
     for prefix in [str(one["prefix"]) for one in survey["environments"][_MOST_ENVIRONMENTS:]]:
@@ -95,51 +117,38 @@ def audit(engine: Engine, reference: str, facts: Facts, options: AuditOptions) -
     )
 
 
-def _hygiene(reader: Reader, info: ImageInfo, survey: Mapping[str, Any], options: AuditOptions) -> Verdict:
-    """Leftovers and secrets in all files but those of packages, in whatever environment."""
-    claims = expected.hygiene()
-    folders = [folder for one in survey["environments"] for folder in one["path"]]
-    empty = {"flags": {}, "environ": {}, "modules": {}, "standard": [], "version": "", "prefix": "", "found": {}}
-    user = user_json(info, python="", start={"path": folders, **empty})
-    return _judged(info, claims, reader.probes(claims, user, options.on_record))
-
-
 def _of_environment(
     engine: Engine,
     info: ImageInfo,
-    reader: Reader,
     environment: Mapping[str, Any],
     code: Sequence[LibraryCode],
     facts: Facts,
     options: AuditOptions,
 ) -> tuple[Verdict, list[Check]]:
     """The claims of one environment, measured and judged."""
-    wanted = expected.expected(environment, code, _torch_code(environment, code), facts)
+    claims, left_out = expected.expected(environment, code, facts)
     prefix, version = str(environment["prefix"]), str(environment["version"])
     python = str(environment["python"])
     options.progress(f"{prefix}: Python {version}, {len(environment['distributions'])} distributions")
-    user = user_json(info, python=python, start=environment["start"])
-    records = reader.probes(wanted.claims.of([Tier.STATIC]), user, options.on_record)
-    inside = ClaimSet(
-        image=wanted.claims.image,
-        claims=tuple(one for one in wanted.claims.claims if one.tier is not Tier.STATIC and not one.unproven),
-    )
+    user = _user(info, python=python, start=environment["start"])
+    records = _read(engine, info, claims.of([Tier.STATIC]), user, options)
+    running = [one for one in claims.claims if one.tier is not Tier.STATIC and not one.unproven]
     not_run = ""
-    if inside.claims and not options.run:
+    if running and not options.run:
         not_run = "the image's Python was not run (--no-run)"
-    elif inside.claims and tuple(int(part) for part in version.split(".") if part.isdigit()) < _OLDEST:
+    elif running and tuple(int(part) for part in version.split(".") if part.isdigit()) < _OLDEST:
         not_run = f"the suite needs Python 3.10, this is {version}"
-    elif inside.claims:
+    elif running:
         options.progress(f"{prefix}: running {python}, without a network")
-        records += measured_by_its_python(engine, info, python, inside, options.limits, options.gpus, options.on_record)
-    verdict = _judged(info, wanted.claims, records)
+        records += _run(engine, info, python, replace(claims, claims=tuple(running)), options)
+    verdict = _judged(info, claims, records)
     found = [
         replace(check, outcome=Outcome.NOT_MEASURED, text=not_run, hints=())
         if not_run and check.source is Source.RUN
         else check
         for check in checks.from_verdict(prefix, verdict)
     ]
-    return verdict, [*found, *(_left_out(prefix, text) for text in wanted.left_out)]
+    return verdict, [*found, *(_left_out(prefix, text) for text in left_out)]
 
 
 def _left_out(environment: str, text: str) -> Check:
@@ -152,13 +161,6 @@ def _judged(info: ImageInfo, claims: ClaimSet, records: Sequence[Record]) -> Ver
     return explain(judge(claims, evidence, judges=AUDIT_JUDGES), hints.known())
 
 
-def _torch_code(environment: Mapping[str, Any], code: Sequence[LibraryCode]) -> Mapping[str, int]:
-    """Bytes by architecture in the largest library of an environment's torch."""
-    folder = str(environment["torch"].get("file", "")).rpartition("/")[0]
-    own = [one.archs for one in code if folder and one.path.startswith(f"{folder}/lib/libtorch_cuda")]
-    return max(own, key=lambda archs: sum(archs.values()), default={})
-
-
 def _evidence(environment: str, verdict: Verdict) -> Mapping[str, Any]:
     return {
         "environment": environment,
@@ -168,3 +170,100 @@ def _evidence(environment: str, verdict: Verdict) -> Mapping[str, Any]:
             if one.evidence
         ],
     }
+
+
+# ---- containers
+
+
+def _survey(engine: Engine, image: ImageInfo, options: AuditOptions) -> Mapping[str, Any]:
+    """What the image has (validate/survey/main.py). Raises UserError where that can't be read."""
+    arguments, nothing = ["survey", f"{INSIDE}/user.json"], ClaimSet(image="", claims=())
+    limit, most = options.container_limit, options.most
+    lines = own_python.read_files(engine, image, arguments, nothing, _user(image), timeout=limit, most=most)
+    for line in lines:
+        try:
+            found = json.loads(line) if line.startswith("{") else None
+        except (ValueError, RecursionError):
+            continue
+        if found:
+            break
+    else:
+        tail = " | ".join(str(cleaned(line)) for line in lines[-3:]) or "nothing was printed"
+        then = "`docker image inspect` says whether it is a Linux image for x86-64; report it if it is"
+        where = image.tags[0] if image.tags else image.id
+        raise UserError(Problem(where=where, cause=f"could not be read: {tail}", then=then), code=1)
+    with engine.container(ContainerSpec(image.id, ["true"])) as hidden:  # our own have another file there
+        try:
+            preload = hidden.get_file(own_python.PRELOAD, most=1 << 16).decode("utf-8", "replace").split()
+        except FileNotFoundError:
+            preload = []
+    told: dict[str, Any] = cleaned({**found, "preload": preload})
+    return told
+
+
+def _read(engine: Engine, image: ImageInfo, claims: ClaimSet, user: bytes, options: AuditOptions) -> list[Record]:
+    """The records of static probes, measured for one Python environment."""
+    arguments = ["--claims", f"{INSIDE}/claims.json", "--user", f"{INSIDE}/user.json"]
+    arguments += ["--timeout", str(options.probe_limit)]
+    found: list[Record] = []
+
+    def on_record(record: Record) -> None:
+        found.append(_cleaned(record))
+        options.on_record(found[-1])
+
+    limit, most = options.container_limit, options.most
+    own_python.read_files(engine, image, arguments, claims, user, timeout=limit, most=most, on_record=on_record)
+    return found
+
+
+def _run(engine: Engine, image: ImageInfo, python: str, claims: ClaimSet, options: AuditOptions) -> list[Record]:
+    """What the image's own Python measured of these claims: records of probes that were asked for, each once. A probe
+    that left none is recorded as such.
+    """
+    gpus = options.gpus
+    tiers = ("cpu", "gpu") if gpus.attached else ("cpu",)
+    command = [python, "-I", "-S", f"{INSIDE}/validate", "--claims", f"{INSIDE}/claims.json"]
+    command += [word for tier in tiers for word in ("--tier", tier)]
+    writable = ("/tmp", image.env.get("HOME") or "/root")
+    spec = ContainerSpec(
+        image.id,
+        [*command, "--timeout", str(options.probe_limit)],
+        tmpfs=dict.fromkeys(writable, f"rw,exec,nosuid,nodev,mode=1777,size={4 * _GIB}"),
+        volumes=[INSIDE],
+        env=gpus.environment(image.env),
+        binds=gpus.binds,
+        devices=gpus.devices,
+        device_requests=gpus.device_requests,
+        memory=min(12 * _GIB, engine.facts.memory * 3 // 4),
+        processes=1024,
+        capabilities=[],
+    )
+    asked = list(dict.fromkeys(claim.probe for claim in claims.claims))
+    found: dict[str, Record] = {}
+
+    def on_record(record: Record) -> None:
+        if record.probe in asked and record.probe not in found:
+            found[record.probe] = _cleaned(record)
+            options.on_record(found[record.probe])
+
+    end, files = "", {INSIDE: suite_files(claims)}
+    try:
+        run_suite(engine, spec, files, timeout=options.run_limit, most=options.most, on_record=on_record)
+    except (TimedOut, TooMuchOutput) as error:
+        end = f": the container {error.problems[0].cause}"
+    lost = f"the image's Python left no record of it{end}"
+    silent = ProbeOutcome.SILENT
+    return [found.get(one) or Record(probe=one, outcome=silent, seconds=0.0, log=lost) for one in asked]
+
+
+def _cleaned(record: Record) -> Record:
+    found = (replace(one, subject=cleaned(one.subject), evidence=cleaned(one.evidence)) for one in record.measurements)
+    return replace(record, probe=cleaned(record.probe), measurements=tuple(found), log=str(cleaned(record.log)))
+
+
+def _user(image: ImageInfo, *, python: str = "", start: Mapping[str, Any] | None = None) -> bytes:
+    """How a user's process would start in the image, as validate/environment/user_environment.py reads it."""
+    environ = {"HOME": "/root", **image.env}
+    return json.dumps(
+        {"environ": environ, "directory": image.workdir or "/", "python": python, "start": start}
+    ).encode()

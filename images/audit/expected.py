@@ -7,7 +7,7 @@ what is there is whole, and fits together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
@@ -68,22 +68,14 @@ OPTIONAL_PLUGINS: Sequence[LinkException] = (
 """Libraries of packages that our images do not have, and which may lack something by design."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Expected:
-    """The claims of one environment, and what they do not cover."""
-
-    claims: ClaimSet
-    left_out: tuple[str, ...] = ()
-    """Packages at versions of which nothing is known, with the reason."""
-
-
 def expected(
-    environment: Mapping[str, Any], code: Sequence[LibraryCode], torch_code: Mapping[str, int], facts: Facts
-) -> Expected:
-    """Claims of one surveyed environment. `code`: of all libraries of the image; `torch_code`: architecture -> bytes in
-    torch's largest library.
+    environment: Mapping[str, Any], code: Sequence[LibraryCode], facts: Facts
+) -> tuple[ClaimSet, Sequence[str]]:
+    """Claims of one surveyed environment, and the packages at versions of which nothing is known, with the reason.
+
+    `code`: of all libraries of the image.
     """
-    image, left_out = _as_image(environment, torch_code, facts)
+    image, left_out = _as_image(environment, code, facts)
     conda = sorted(one["name"] for one in environment["distributions"] if one["installer"] == "conda")
     claims = [*_static(environment, image, conda)]
     if image:
@@ -97,7 +89,7 @@ def expected(
             if one.id not in _OF_A_MATRIX
         ]
         claims += gpu_claims(context)
-    return Expected(claims=ClaimSet(image=str(environment["prefix"]), claims=tuple(claims)), left_out=left_out)
+    return ClaimSet(image=str(environment["prefix"]), claims=tuple(claims)), left_out
 
 
 def hygiene() -> ClaimSet:
@@ -112,8 +104,11 @@ def hygiene() -> ClaimSet:
     return ClaimSet(image="image", claims=claims)
 
 
-def archs(torch_code: Mapping[str, int]) -> tuple[Arch, ...]:
-    """Architectures that torch was made for, by the bytes of machine code that it has for each."""
+def archs(environment: Mapping[str, Any], code: Sequence[LibraryCode]) -> tuple[Arch, ...]:
+    """Architectures that torch was made for, by the bytes of machine code that its largest library has for each."""
+    folder = str(environment["torch"].get("file", "")).rpartition("/")[0]
+    own = [one.archs for one in code if folder and one.path.startswith(f"{folder}/lib/libtorch_cuda")]
+    torch_code = max(own, key=lambda found: sum(found.values()), default={})
     cubins = {name.removeprefix("sm_"): size for name, size in torch_code.items() if name.startswith("sm_")}
     most = max(cubins.values(), default=0)
     found = (name for name, size in cubins.items() if name.isdigit() and size * _SHARE >= most)
@@ -162,8 +157,8 @@ def _where_served(found: Claim, code: Sequence[LibraryCode]) -> Claim:
 
 
 def _as_image(
-    environment: Mapping[str, Any], torch_code: Mapping[str, int], facts: Facts
-) -> tuple[Image | None, tuple[str, ...]]:
+    environment: Mapping[str, Any], code: Sequence[LibraryCode], facts: Facts
+) -> tuple[Image | None, Sequence[str]]:
     """The environment as if the matrix had made it, which claims are written from; None: it has no torch for CUDA."""
     torch = environment["torch"]
     try:
@@ -182,7 +177,7 @@ def _as_image(
         toolkit_cuda=cuda,
         wheel_cuda=cuda,
         index=None,
-        archs=archs(torch_code),
+        archs=archs(environment, code),
         ptx=(),
         min_driver="",
         cxx11_abi=True,
@@ -198,7 +193,7 @@ def _as_image(
     return image, left_out
 
 
-def _pins(environment: Mapping[str, Any], facts: Facts) -> tuple[tuple[Pin, ...], tuple[str, ...]]:
+def _pins(environment: Mapping[str, Any], facts: Facts) -> tuple[tuple[Pin, ...], list[str]]:
     """Known packages; those whose checks need facts that are not there are left out, with the reason."""
     tables: Mapping[str, Mapping[str, object]] = {
         "bitsandbytes": facts.bitsandbytes,
@@ -220,4 +215,4 @@ def _pins(environment: Mapping[str, Any], facts: Facts) -> tuple[tuple[Pin, ...]
             left_out.append(f"{name} {version}: facts.yaml has no row of it")
         else:
             pins[name] = Pin(name=name, version=version, layer=_LAYER)
-    return tuple(pins.values()), tuple(left_out)
+    return tuple(pins.values()), left_out

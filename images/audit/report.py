@@ -179,7 +179,7 @@ class AuditFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["truetag-audit"] = "truetag-audit"
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     notice: str = NO_VALIDATION
     audit: Audit
 

@@ -161,8 +161,7 @@ def measure_and_judge(
     on_evidence: Callable[[Evidence], None] = lambda _evidence: None,
 ) -> tuple[Evidence, Verdict]:
     """Measure an image in containers, judge the evidence, and explain what is known."""
-    how = run.Options(tiers=tiers, gpus=attachment, on_record=on_record, on_evidence=on_evidence)
-    evidence = run.measure(engine, reference, claims, how)
+    evidence = run.measure(engine, reference, claims, tiers, attachment, on_record=on_record, on_evidence=on_evidence)
     return evidence, explain(judge(limits.of_evidence(claims, evidence), evidence, tiers), hints.known())
 
 

@@ -10,7 +10,6 @@ import typer
 
 from images.audit import conduct, report
 from images.audit.cleaning import text
-from images.audit.containers import Limits
 from images.audit.model import Severity
 from images.commands import common, engines
 from images.commands.options import EngineUrl, require_writable
@@ -61,7 +60,9 @@ def audit(
             run=run,
             # "0": whether its driver is new enough is the image's affair, and what an audit tells.
             gpus=gpu_access.attach(docker_engine, gpus, min_driver="0"),
-            limits=Limits(container=timeout, run=timeout, probe=timeout / 2),
+            container_limit=timeout,
+            run_limit=timeout,
+            probe_limit=timeout / 2,
             progress=lambda told: common.talk.print(text(told), style="dim", markup=False),
         )
         found = conduct.audit(docker_engine, reference, matrix_files.load_facts(), options)

@@ -196,8 +196,11 @@ class RunningContainer(Protocol):
     def start(self) -> None:
         """Start it. Raises UserError."""
 
-    def lines(self, timeout: float | None = None) -> Iterator[Line]:
-        """What it prints, line by line, until it ends. Kills it and raises TimedOut after `timeout` seconds."""
+    def lines(self, timeout: float | None = None, *, most: int | None = None) -> Iterator[Line]:
+        """What it prints, line by line, until it ends.
+
+        Kills it and raises TimedOut after `timeout` seconds, TooMuchOutput after `most` bytes.
+        """
         ...
 
     def wait(self, timeout: float | None = None) -> Exit:

@@ -1,16 +1,19 @@
-"""What is measured in which container, and the files of the suite that go into it."""
+"""What is measured in which container; the suite's files, and how it is run in one."""
 
 from __future__ import annotations
 
+import json
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from images.config.paths import EXAMPLES, SUITE
 from images.engine.archive import Files
 from images.engine.gpus import NO_GPU, Attachment
+from images.engine.runtime import ContainerSpec, Exit, Runtime
 from validate import checks
 from validate.claims import ARBITRARY_UID, ClaimSet, Tier
+from validate.evidence import Record
 
 INSIDE = "/judge"
 """Where the suite lies in a container: a volume of its own, as the root is read-only."""
@@ -44,10 +47,11 @@ class ContainerPlan:
 def planned(home: str, claims: ClaimSet, gpus: Attachment) -> list[ContainerPlan]:
     """The containers with something to measure, the one that takes longest first. `home`: of the image's user. Pure.
 
-    Files are read with the image's home as it is, some by root, as users may not see all; what runs the image's code
-    gets an empty, writable home. Only the containers of the gpu tiers get GPUs: what attaches them (the driver's
-    libraries, LD_LIBRARY_PATH) is never taken for the image's.
+    Claims that are known to be unproven are in none. Files are read with the image's home as it is, some by root, as
+    users may not see all; what runs the image's code gets an empty, writable home. Only the containers of the gpu tiers
+    get GPUs: what attaches them (the driver's libraries, LD_LIBRARY_PATH) is never taken for the image's.
     """
+    claims = ClaimSet(image=claims.image, claims=tuple(one for one in claims.inside().claims if not one.unproven))
     run_in = list(dict.fromkeys(["/tmp", posixpath.normpath(home or "/root")]))
     run_as = {claim.probe: checks.settings(claim.probe).run_as for claim in claims.claims}
     root, stranger, claimed = (
@@ -90,3 +94,39 @@ def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
         if path.is_file() and not path.name.startswith(".")
     }
     return {**suite, **examples, "claims.json": claims.dumps().encode()}
+
+
+def run_suite(
+    engine: Runtime,
+    spec: ContainerSpec,
+    files: Mapping[str, Files],
+    *,
+    timeout: float,
+    most: int | None = None,
+    on_record: Callable[[Record], None] = lambda _record: None,
+) -> tuple[list[str], Exit]:
+    """Run the suite in a container, and read what it prints: the one place where records leave an image.
+
+    `files`: folder -> what is put there before the start. `timeout` in seconds, `most` in bytes printed. Each record is
+    handed on as it comes; returns all other lines, and how the container ended.
+    Raises TimedOut, TooMuchOutput, EngineError.
+    """
+    others = []
+    with engine.container(spec) as container:
+        for folder, content in files.items():
+            container.put(content, folder)
+        container.start()
+        for line in container.lines(timeout, most=most):
+            if line.stream == "stdout" and (record := parse_record(line.text)):
+                on_record(record)
+            else:
+                others.append(line.text)
+        return others, container.wait(timeout=300)
+
+
+def parse_record(line: str) -> Record | None:
+    """One record as the suite prints it; None for any other line."""
+    try:
+        return Record.from_json(json.loads(line)) if line.startswith("{") else None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None

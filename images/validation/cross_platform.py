@@ -22,13 +22,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from images.config.platforms import of_machine
-from images.engine import ContainerSpec, ImageInfo
 from images.engine.archive import Files
-from images.engine.runtime import Runtime
+from images.engine.runtime import ContainerSpec, ImageInfo, Runtime
 from images.errors import Problem, UserError
 from images.host import emulation
 from images.validation import own_python
-from images.validation.containers import INSIDE, ContainerPlan, suite_files
+from images.validation.containers import INSIDE, ContainerPlan, run_suite, suite_files
 from validate.claims import Claim, ClaimSet, Tier
 
 READ_FILES = ("cpu.instructions",)
@@ -92,16 +91,12 @@ def native_python(engine: Runtime, image: ImageInfo, claims: ClaimSet) -> Native
         raise UserError(Problem(where=image.id, cause=cause, then=then), code=1)
     command = ["python3", "-I", "-S", f"{INSIDE}/validate", "user", f"{INSIDE}/claims.json"]
     spec = ContainerSpec(image.id, command, volumes=[INSIDE], tmpfs={"/tmp": "rw,exec,nosuid,nodev,mode=1777"})
-    with engine.container(spec) as container:
-        container.put(suite_files(claims), INSIDE)
-        container.start()
-        lines = list(container.lines(timeout=_START_SECONDS))
-        container.wait(timeout=60)
-    user = next((line.text for line in lines if line.stream == "stdout" and line.text.startswith("{")), "")
+    lines, _ = run_suite(engine, spec, {INSIDE: suite_files(claims)}, timeout=_START_SECONDS)
+    user = next((line for line in lines if line.startswith("{")), "")
     try:
         release = str(json.loads(user)["start"]["release"])
     except (ValueError, LookupError, TypeError):
-        printed = "\n".join(line.text for line in lines).strip()[-300:]
+        printed = "\n".join(lines).strip()[-300:]
         cause = f"its Python did not say how it starts: {printed or 'nothing printed'}"
         then = "does it run at all? `docker run --rm IMAGE python3 --version`"
         raise UserError(Problem(where=image.id, cause=cause, then=then), code=1) from None

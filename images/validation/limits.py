@@ -8,7 +8,7 @@ from typing import Any
 
 from images.engine.runtime import EngineFacts
 from validate import checks
-from validate.claims import HOST_PROBE, Claim, ClaimSet
+from validate.claims import HOST_PROBE, ClaimSet
 from validate.evidence import Evidence
 
 Reasons = Mapping[str, str]
@@ -21,36 +21,29 @@ _APPTAINER_OWNERS = "the caller's: files that the image's own user may not read,
 
 
 def of_engine(claims: ClaimSet, facts: EngineFacts) -> Reasons:
-    """Claims that an engine can't be asked for."""
-    if not (facts.apptainer or facts.podman):
-        return {}
-    return {_key(claim): reason for claim in claims.claims if (reason := _reason(claim, facts))}
+    """Claims that an engine can't be asked for.
 
-
-def _reason(claim: Claim, facts: EngineFacts) -> str:
-    """Podman's tmpfs takes no owner (podman-run(1), `--mount`: no uid and gid). A container of Apptainer has the user
-    who starts it alone (Apptainer's user guide, "Security in Apptainer").
+    Podman's tmpfs takes no owner (podman-run(1), `--mount`: no uid and gid). A container of Apptainer has the user who
+    starts it alone (Apptainer's user guide, "Security in Apptainer").
     """
-    if facts.podman:
-        return _PODMAN_OWN if claim.expect.get("mount") == "own" else ""
-    if run_as := checks.settings(claim.probe).run_as:
-        return _APPTAINER_MOUNTS if run_as == "claim" else _APPTAINER_USER
-    return _APPTAINER_SIZE if claim.probe == HOST_PROBE and claim.subject == "size" else ""
+    found = {}
+    for claim in claims.claims if facts.apptainer or facts.podman else ():
+        reason, run_as = "", checks.settings(claim.probe).run_as
+        if facts.podman:
+            reason = _PODMAN_OWN if claim.expect.get("mount") == "own" else ""
+        elif run_as:
+            reason = _APPTAINER_MOUNTS if run_as == "claim" else _APPTAINER_USER
+        elif (claim.probe, claim.subject) == (HOST_PROBE, "size"):
+            reason = _APPTAINER_SIZE
+        if reason:
+            found[f"{claim.id} {claim.subject}"] = reason
+    return found
 
 
 def limited(claims: ClaimSet, reasons: Reasons) -> ClaimSet:
     """The same claims; those with a reason are unproven by it."""
-    if not reasons:
-        return claims
-    found = (replace(one, unproven=one.unproven or reasons.get(_key(one), "")) for one in claims.claims)
+    found = (replace(one, unproven=one.unproven or reasons.get(f"{one.id} {one.subject}", "")) for one in claims.claims)
     return ClaimSet(image=claims.image, claims=tuple(found))
-
-
-def without(claims: ClaimSet, reasons: Reasons) -> ClaimSet:
-    """The claims that can be measured there."""
-    if not reasons:
-        return claims
-    return ClaimSet(image=claims.image, claims=tuple(one for one in claims.claims if _key(one) not in reasons))
 
 
 def as_host(reasons: Reasons, facts: EngineFacts) -> dict[str, Any]:
@@ -62,7 +55,3 @@ def as_host(reasons: Reasons, facts: EngineFacts) -> dict[str, Any]:
 def of_evidence(claims: ClaimSet, evidence: Evidence) -> ClaimSet:
     """Claims as evidence from such a place can answer them. Evidence can only lose by it: unproven is never green."""
     return limited(claims, evidence.host.get("unsupported") or {})
-
-
-def _key(claim: Claim) -> str:
-    return f"{claim.id} {claim.subject}"

@@ -1,5 +1,5 @@
-"""A Python of this machine, mostly this process's own, as files for a container of an image that nobody trusts:
-program, loader, libraries, standard library. It reads the image's files and needs, and runs, nothing of the image.
+"""Reads an image's files from outside: by a Python of this machine, mostly this process's own, taken into a container
+with program, loader, libraries and standard library. It needs, and runs, nothing of the image.
 
 Its ELF interpreter is set to the loader that comes along, so it starts beside any C library, or none.
 """
@@ -11,17 +11,23 @@ import platform
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+from images.engine.runtime import ContainerSpec, ImageInfo, Runtime
 from images.errors import Problem, UserError
+from images.validation.containers import INSIDE, run_suite, suite_files
 from validate.binaries import elf
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import X86_64, Files, Process, SearchPath
+from validate.claims import ClaimSet
+from validate.evidence import Record
 
 PROGRAM = "python/bin/python3"
 LIBRARIES = "python/so"
+PRELOAD = "/etc/ld.so.preload"
 _LOADER = "python/ld.so"
 _PT_INTERP = 3
 _DECODERS = ("libzstd.so.1", "liblz4.so.1")
@@ -29,6 +35,37 @@ _DECODERS = ("libzstd.so.1", "liblz4.so.1")
 _LEFT_OUT = frozenset(
     "__pycache__ dist-packages ensurepip idlelib lib2to3 pydoc_data site-packages test tkinter".split()
 )
+
+
+def read_files(
+    engine: Runtime,
+    image: ImageInfo,
+    arguments: Sequence[str],
+    claims: ClaimSet,
+    user: bytes,
+    *,
+    timeout: float,
+    most: int,
+    on_record: Callable[[Record], None] = lambda _record: None,
+) -> list[str]:
+    """Run the suite by this process's Python, as root, over the files of an image, of which nothing runs.
+
+    `user`: how a user's process would start there (validate/environment/user_environment.py), as INSIDE/user.json.
+    Returns the lines that are no records. Raises UserError, TimedOut, TooMuchOutput.
+    """
+    spec = ContainerSpec(
+        image.id,
+        [*command(INSIDE), f"{INSIDE}/validate", *arguments],
+        volumes=[INSIDE],
+        binds={"/dev/null": PRELOAD},  # the loader reads it whatever the environment says
+        env=environment(INSIDE),
+        user="0",
+        memory=min(8 << 30, engine.facts.memory * 3 // 4),
+        processes=512,
+        capabilities=["DAC_READ_SEARCH"],
+    )
+    content = {**files(INSIDE), **suite_files(claims), "user.json": user}
+    return run_suite(engine, spec, {INSIDE: content}, timeout=timeout, most=most, on_record=on_record)[0]
 
 
 def environment(root: str) -> dict[str, str]:
@@ -73,6 +110,7 @@ def command(root: str) -> tuple[str, ...]:
     return f"{root}/{PROGRAM}", "-I", "-S", "-X", "utf8"
 
 
+@cache
 def files(root: str, own: OwnPython | None = None) -> Mapping[str, bytes | Path]:
     """Path below `root`, where it will lie in the container, to a file of this machine: of this process's Python, or of
     another; the program with its new interpreter as bytes. Raises UserError for one that is not of Linux on x86-64.

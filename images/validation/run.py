@@ -5,13 +5,12 @@ Suite and claims come from this checkout, over whatever copy the image holds.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,14 +19,21 @@ from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
 from images.validation import limits
-from images.validation.containers import INSIDE, ContainerPlan, planned, suite_files
+from images.validation.containers import INSIDE, ContainerPlan, planned, run_suite, suite_files
 from validate.claims import HOST_PROBE, ClaimSet, Tier
 from validate.environment import credentials
 from validate.evidence import Evidence, Measurement, Outcome, Record
 
 _GIB = 1024**3
+MEMORY, GPU_MEMORY, SCRATCH = 12 * _GIB, 24 * _GIB, 4 * _GIB
+"""Of a container; of one where probes use GPUs, as each holds torch and a CUDA context; of each of its tmpfs. Bytes."""
+SHARED_MEMORY = 8 * _GIB
+"""/dev/shm of the container where ranks of several GPUs run: as `--shm-size` gives users."""
 _PAGE = 1 << 16
 """No machine that we know of has larger pages."""
+_SECONDS = 3600
+"""For the suite in one container. Each probe has a limit of its own, which gives a verdict; past this one there is
+none."""
 _MOST_AT_ONCE = 2
 """Containers side by side: one that reads files waits for the disk, one that runs code does not."""
 _MEMORY_EACH = 8 * _GIB
@@ -39,50 +45,34 @@ RANKS_ULIMITS = {"memlock": -1, "stack": 64 << 20}
 """What NVIDIA asks for several GPUs in a container, beside room in /dev/shm (NCCL's user guide, troubleshooting)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bounds:
-    """What a validation run may use. Memory in bytes, timeout in seconds for the suite in one container."""
-
-    memory: int = 12 * _GIB
-    gpu_memory: int = 24 * _GIB
-    """In place of `memory` where probes use GPUs: each holds torch and a CUDA context."""
-    shared_memory: int = 8 * _GIB
-    """/dev/shm of the container where ranks of several GPUs run: as `--shm-size` gives users."""
-    scratch: int = 4 * _GIB
-    timeout: float = 3600
-    """Each probe has a limit of its own, which gives a verdict; past this one there is none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What a validation run measures, with which means, and who is told."""
-
-    tiers: Sequence[Tier]
-    bounds: Bounds = field(default_factory=Bounds)
-    gpus: Attachment = NO_GPU
-    on_record: Callable[[Record], None] = lambda _record: None
-    on_evidence: Callable[[Evidence], None] = lambda _evidence: None
-    """Called after each record with what was measured so far: a run that is killed leaves that much."""
-
-
-def measure(engine: Runtime, reference: str, claims: ClaimSet, options: Options) -> Evidence:
+def measure(
+    engine: Runtime,
+    reference: str,
+    claims: ClaimSet,
+    tiers: Sequence[Tier],
+    gpus: Attachment = NO_GPU,
+    *,
+    on_record: Callable[[Record], None] = lambda _record: None,
+    on_evidence: Callable[[Evidence], None] = lambda _evidence: None,
+) -> Evidence:
     """Measure an image: no network, read-only root, its own user, bounded memory, containers always removed.
 
+    `on_evidence` is told after each record what was measured so far: a run that is killed leaves that much.
     Raises UserError when the suite could not even start there (no Python, say).
     """
     image = engine.inspect(reference)
-    unsupported = limits.of_engine(claims.of(options.tiers), engine.facts)
-    claims = limits.limited(claims.of(options.tiers), unsupported)
-    plans = planned(image.env.get("HOME", ""), limits.without(claims.inside(), unsupported), options.gpus)
+    unsupported = limits.of_engine(claims.of(tiers), engine.facts)
+    claims = limits.limited(claims.of(tiers), unsupported)
+    plans = planned(image.env.get("HOME", ""), claims, gpus)
     host: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "engine": engine.facts.version,
         "cpus": engine.facts.cpus,
-        **(options.gpus.inventory.as_json() if options.gpus.inventory else {"driver": "", "gpus": []}),
-        "attached": options.gpus.as_json(),
+        **(gpus.inventory.as_json() if gpus.inventory else {"driver": "", "gpus": []}),
+        "attached": gpus.as_json(),
         **limits.as_host(unsupported, engine.facts),
     }
-    if is_emulated(engine, image):
+    if image.architecture and image.architecture != engine.facts.architecture:
         from images.validation import cross_platform
 
         native = cross_platform.native_python(engine, image, claims)
@@ -101,14 +91,14 @@ def measure(engine: Runtime, reference: str, claims: ClaimSet, options: Options)
         with lock:
             records.append(record)
             to_come[record.probe] -= 1
-            options.on_record(record)
+            on_record(record)
             # What a probe still has containers for is not there yet, which is not the same as missing.
-            options.on_evidence(evidence(without=to_come))
+            on_evidence(evidence(without=to_come))
 
     def measure_in(plan: ContainerPlan) -> None:
         try:
             if not stopped.is_set():
-                end, refused = _run_container(engine, image, plan, options.bounds, keep)
+                end, refused = _run(engine, image, plan, keep)
                 with lock:
                     host["out_of_memory"] = host.get("out_of_memory", False) or end.oom
                     host.update({"ulimits": refused} if refused else {})
@@ -135,11 +125,6 @@ def measure(engine: Runtime, reference: str, claims: ClaimSet, options: Options)
     return evidence(without={})
 
 
-def is_emulated(engine: Runtime, image: ImageInfo) -> bool:
-    """Whether the engine's machine runs an image's programs emulated."""
-    return bool(image.architecture) and image.architecture != engine.facts.architecture
-
-
 def merged(records: Iterator[Record] | Sequence[Record]) -> tuple[Record, ...]:
     """One record a probe: those that ran in several containers are as well as the worst of them."""
     by_probe: dict[str, Record] = {}
@@ -157,70 +142,24 @@ def merged(records: Iterator[Record] | Sequence[Record]) -> tuple[Record, ...]:
     return tuple(by_probe.values())
 
 
-def _run_container(
-    engine: Runtime, image: ImageInfo, plan: ContainerPlan, bounds: Bounds, keep: Callable[[Record], None]
-) -> tuple[Exit, str]:
+def _run(engine: Runtime, image: ImageInfo, plan: ContainerPlan, keep: Callable[[Record], None]) -> tuple[Exit, str]:
     """Run the suite in one container. Returns how it ended, and why ranks have not the limits that they should have (an
     engine that runs in a container itself may not raise its own); empty: they have.
     """
-    spec = _spec(engine, image, plan, bounds)
+    spec, found, refused = _spec(engine, image, plan), list[str](), ""
+    files = {**plan.files, INSIDE: {**suite_files(plan.claims), **plan.files.get(INSIDE, {})}}
+
+    def on_record(record: Record) -> None:
+        found.append(record.probe)
+        keep(record)
+
     try:
-        return _run(engine, image, plan, spec, bounds.timeout, keep), ""
+        complaints, end = run_suite(engine, spec, files, timeout=_SECONDS, on_record=on_record)
     except EngineError as error:
         if error.kind is not EngineErrorKind.ULIMIT or not spec.ulimits:
             raise
-        refused = error.problems[0].cause
-    return _run(engine, image, plan, replace(spec, ulimits={}), bounds.timeout, keep), refused
-
-
-def _spec(engine: Runtime, image: ImageInfo, plan: ContainerPlan, bounds: Bounds) -> ContainerSpec:
-    gpus, facts = plan.gpus, engine.facts
-    command = [*plan.python, f"{INSIDE}/validate", "--claims", f"{INSIDE}/claims.json", *plan.arguments]
-    command += ["--jobs", str(_jobs_on_gpus(plan, facts.cpus))] if gpus.attached else []
-    mounted = {kind: [folder for folder, one in plan.mounts.items() if one == kind] for kind in plan.mounts.values()}
-    scratch = f"rw,exec,nosuid,nodev,mode=1777,size={bounds.scratch}"
-    uid, _, gid = (plan.user or "").partition(":")
-    # A folder that belongs to the container's user alone: what a bind mount of a user's own folder is inside.
-    own = f"rw,exec,nosuid,nodev,mode=755,uid={uid},gid={gid},size={bounds.scratch}"
-    return ContainerSpec(
-        image.id,
-        command,
-        tmpfs={**dict.fromkeys(plan.writable, scratch), **dict.fromkeys(mounted.get("own", ()), own)},
-        volumes=list(dict.fromkeys([INSIDE, *plan.files, *mounted.get("foreign", ())])),
-        copied_volumes=mounted.get("volume", ()),
-        memory=min(bounds.gpu_memory if gpus.attached else bounds.memory, facts.memory * 3 // 4),
-        env={**gpus.environment(image.env), **plan.environment},
-        user=plan.user,
-        binds=gpus.binds,
-        devices=gpus.devices,
-        device_requests=gpus.device_requests,
-        shm_size=shared_memory(bounds, facts.memory) if plan.ranks else None,
-        ulimits=RANKS_ULIMITS if plan.ranks else {},
-    )
-
-
-def _run(
-    engine: Runtime,
-    image: ImageInfo,
-    plan: ContainerPlan,
-    spec: ContainerSpec,
-    timeout: float,
-    keep: Callable[[Record], None],
-) -> Exit:
-    found, complaints = 0, list[str]()
-    with engine.container(spec) as container:
-        container.put({**suite_files(plan.claims), **plan.files.get(INSIDE, {})}, INSIDE)
-        for folder, files in plan.files.items():
-            if folder != INSIDE:
-                container.put(files, folder)
-        container.start()
-        for line in container.lines(timeout=timeout):
-            if line.stream == "stdout" and (record := parse_record(line.text)):
-                found += 1
-                keep(record)
-            else:
-                complaints.append(line.text)
-        end = container.wait(timeout=300)
+        refused, spec = error.problems[0].cause, replace(spec, ulimits={})
+        complaints, end = run_suite(engine, spec, files, timeout=_SECONDS, on_record=on_record)
     name = image.tags[0] if image.tags else image.id
     if end.code == KILLED and not end.oom:
         # What such a container did not measure says nothing about the image.
@@ -233,12 +172,38 @@ def _run(
         cause = f"the suite did not start in it: {tail or f'status {end.code}, nothing printed'}"
         then = f"`docker run --rm -it {name} python3 --version`: an image needs a python3 on its PATH"
         raise UserError(Problem(where=name, cause=cause, then=then), code=1)
-    return end
+    return end, refused
 
 
-def shared_memory(bounds: Bounds, machine: int) -> int:
+def _spec(engine: Runtime, image: ImageInfo, plan: ContainerPlan) -> ContainerSpec:
+    gpus, facts = plan.gpus, engine.facts
+    command = [*plan.python, f"{INSIDE}/validate", "--claims", f"{INSIDE}/claims.json", *plan.arguments]
+    command += ["--jobs", str(_jobs_on_gpus(plan, facts.cpus))] if gpus.attached else []
+    mounted = {kind: [folder for folder, one in plan.mounts.items() if one == kind] for kind in plan.mounts.values()}
+    scratch = f"rw,exec,nosuid,nodev,mode=1777,size={SCRATCH}"
+    uid, _, gid = (plan.user or "").partition(":")
+    # A folder that belongs to the container's user alone: what a bind mount of a user's own folder is inside.
+    own = f"rw,exec,nosuid,nodev,mode=755,uid={uid},gid={gid},size={SCRATCH}"
+    return ContainerSpec(
+        image.id,
+        command,
+        tmpfs={**dict.fromkeys(plan.writable, scratch), **dict.fromkeys(mounted.get("own", ()), own)},
+        volumes=list(dict.fromkeys([INSIDE, *plan.files, *mounted.get("foreign", ())])),
+        copied_volumes=mounted.get("volume", ()),
+        memory=min(GPU_MEMORY if gpus.attached else MEMORY, facts.memory * 3 // 4),
+        env={**gpus.environment(image.env), **plan.environment},
+        user=plan.user,
+        binds=gpus.binds,
+        devices=gpus.devices,
+        device_requests=gpus.device_requests,
+        shm_size=shared_memory(facts.memory) if plan.ranks else None,
+        ulimits=RANKS_ULIMITS if plan.ranks else {},
+    )
+
+
+def shared_memory(machine: int) -> int:
     """Bytes of /dev/shm for ranks, on a machine of so many: a quarter at most, in whole pages, as kernels have it."""
-    return min(bounds.shared_memory, machine // 4) // _PAGE * _PAGE
+    return min(SHARED_MEMORY, machine // 4) // _PAGE * _PAGE
 
 
 def _jobs_on_gpus(plan: ContainerPlan, cpus: int) -> int:
@@ -246,14 +211,6 @@ def _jobs_on_gpus(plan: ContainerPlan, cpus: int) -> int:
     gpus = plan.gpus.inventory.gpus if plan.gpus.inventory else ()
     by_memory = min((gpu.memory for gpu in gpus), default=0) // _GPU_MEMORY_EACH
     return max(1, min(cpus, _MOST_ON_GPUS, by_memory) // (len(gpus) if plan.ranks and gpus else 1))
-
-
-def parse_record(line: str) -> Record | None:
-    """One record as the suite prints it; None for any other line."""
-    try:
-        return Record.from_json(json.loads(line))
-    except (ValueError, TypeError, KeyError):
-        return None
 
 
 def _inspected(engine: Runtime, image: ImageInfo, claims: ClaimSet) -> Record:

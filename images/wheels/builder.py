@@ -298,7 +298,7 @@ def judge_wheel(
 ) -> Verdict:
     """Symbols and device code of the new wheel beside torch. Raises UserError unless every claim holds."""
     claims = ClaimSet(image=tag, claims=tuple(_claims(image, recipe, content, facts)))
-    evidence = run.measure(engine, tag, claims, run.Options(tiers=[Tier.STATIC]))
+    evidence = run.measure(engine, tag, claims, [Tier.STATIC])
     verdict = judge(claims, evidence, [Tier.STATIC])
     where, then = f"{recipe.distribution} {recipe.version}", f"it is not kept; what did the compiler do? {log}"
     problems = [

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from images.audit import conduct, report
 from images.audit.conduct import Audited, AuditOptions
-from images.audit.containers import Limits
 from images.audit.model import Outcome, Severity
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
@@ -54,7 +53,7 @@ def _audit(engine: Engine, reference: str, options: AuditOptions) -> Audited:
 def hostile(engine: Engine, base: AcquiredBase) -> Iterator[Audited]:
     tag = "truetag-test-hostile"
     engine.build(hostile_image.context(base.reference), tag)
-    yield _audit(engine, tag, AuditOptions(limits=Limits(run=10, output=4 << 20)))
+    yield _audit(engine, tag, AuditOptions(run_limit=10, most=4 << 20))
     engine.remove(tag, force=True)
 
 

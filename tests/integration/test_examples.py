@@ -6,7 +6,7 @@ import pytest
 
 from images.config.paths import EXAMPLES
 from images.engine import ContainerSpec, Engine
-from images.validation import containers, run
+from images.validation import containers
 from images.validation.claims.profile import example_rows
 from tests.support.broken_images import NAME
 from validate.claims import Claim, ClaimSet, Tier
@@ -51,7 +51,7 @@ def judged(engine: Engine, subject: str, changed: Mapping[str, bytes]) -> tuple[
     with engine.container(ContainerSpec(NAME, command, tmpfs=tmpfs, volumes=["/judge"])) as container:
         container.put({**containers.suite_files(claims), **changed}, "/judge")
         done = container.run(timeout=2400)
-    records = [run.parse_record(line) for line in done.stdout.splitlines()]
+    records = [containers.parse_record(line) for line in done.stdout.splitlines()]
     assert any(records), f"nothing was measured: {done.exit}, {done.stderr[-2000:]}"
     evidence = Evidence(image=NAME, digest="", records=tuple(one for one in records if one), claims=claims.claims)
     (found,) = judge(claims, evidence).claims

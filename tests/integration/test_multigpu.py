@@ -56,7 +56,7 @@ def _ungated(claim: Claim) -> Mapping[str, object]:
 
 
 def tried(engine: Engine, reference: str, claims: ClaimSet) -> Verdict:
-    evidence = run.measure(engine, reference, claims, run.Options(tiers=[Tier.MULTIGPU], gpus=STAND_IN))
+    evidence = run.measure(engine, reference, claims, [Tier.MULTIGPU], STAND_IN)
     return judge(claims, evidence, [Tier.MULTIGPU])
 
 
@@ -80,7 +80,7 @@ def test_both_ranks_measured_over_gloo(verdict: Verdict) -> None:
 
 def test_the_trial_gives_ranks_room_in_shared_memory(engine: Engine, verdict: Verdict) -> None:
     (found,) = [one.evidence for one in verdict.claims if one.claim.id == "M7"]
-    assert found["size"] == run.shared_memory(run.Bounds(), engine.facts.memory)
+    assert found["size"] == run.shared_memory(engine.facts.memory)
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def measured(engine: Engine, claims: ClaimSet, more: Mapping[str, bytes]) -> Evi
     with engine.container(ContainerSpec(NAME, command, tmpfs=tmpfs, volumes=["/judge"])) as container:
         container.put({**containers.suite_files(claims), **more}, "/judge")
         done = container.run(timeout=1200)
-    records = [run.parse_record(line) for line in done.stdout.splitlines()]
+    records = [containers.parse_record(line) for line in done.stdout.splitlines()]
     return Evidence(image=NAME, digest="", records=tuple(one for one in records if one), claims=claims.claims)
 
 

@@ -6,25 +6,25 @@ from images.audit import expected
 from images.config.names import Arch
 from tests.support.audit_samples import code, distribution, environment
 from tests.support.sources import SOURCES
+from validate.claims import Claim
 
 FACTS = SOURCES.facts
 TORCH = {"sm_80": 1000, "sm_90": 900, "sm_89": 10, "sm_90a": 500, "compute_90": 700}
 CODE = [code("torch/lib/libtorch_cuda.so", "torch", **TORCH)]
 
 
-def _claims(*distributions: dict[str, object], torch: tuple[str, str] = ("2.7.1+cu126", "12.6")) -> expected.Expected:
-    return expected.expected(environment(*distributions, torch=torch), CODE, TORCH, FACTS)
+def _claims(*distributions: dict[str, object], torch: tuple[str, str] = ("2.7.1+cu126", "12.6")) -> tuple[Claim, ...]:
+    return expected.expected(environment(*distributions, torch=torch), CODE, FACTS)[0].claims
 
 
 def test_torchs_architectures_are_those_it_has_much_code_for() -> None:
-    assert expected.archs(TORCH) == (Arch(8, 0), Arch(9, 0))
-    assert expected.archs({}) == ()
+    assert expected.archs(environment(), CODE) == (Arch(8, 0), Arch(9, 0))
+    assert expected.archs(environment(), []) == ()
 
 
 def test_an_environment_with_torch_is_held_to_all_tiers() -> None:
     keys = {
-        f"{one.id} {one.subject}"
-        for one in _claims(distribution("torch", "2.7.1"), distribution("triton", "3.3.1")).claims.claims
+        f"{one.id} {one.subject}" for one in _claims(distribution("torch", "2.7.1"), distribution("triton", "3.3.1"))
     }
     assert {"S2 files", "S3 libraries", "S4 symbols", "S5 torch", "C1 torch", "C4 sm_90", "G0 device"} <= keys
     assert not {one.partition(" ")[0] for one in keys} & {"S1", "C8", "C11"}
@@ -32,30 +32,25 @@ def test_an_environment_with_torch_is_held_to_all_tiers() -> None:
 
 def test_an_environment_without_torch_is_read_alone() -> None:
     for torch in (("", ""), ("2.7.1+cpu", "None"), ("2.7.1", "9.0"), ("odd", "12.6")):
-        claims = _claims(distribution("numpy", "2.0"), torch=torch).claims.claims
+        claims = _claims(distribution("numpy", "2.0"), torch=torch)
         assert {one.id for one in claims} == {"S2", "S3", "S4", "S7"}
 
 
 def test_packages_of_which_nothing_is_known_are_left_out_with_the_reason() -> None:
-    found = _claims(
-        distribution("torch", "2.7.1"), distribution("bitsandbytes", "99.0"), distribution("xformers", "odd!")
-    )
-    assert found.left_out == (
+    odd = (distribution("torch", "2.7.1"), distribution("bitsandbytes", "99.0"), distribution("xformers", "odd!"))
+    claims, left_out = expected.expected(environment(*odd), CODE, FACTS)
+    assert left_out == [
         "bitsandbytes 99.0: facts.yaml has no row of it",
         "xformers odd!: no version that can be compared",
-    )
-    assert not [one for one in found.claims.claims if one.subject in ("bitsandbytes", "xformers")]
+    ]
+    assert not [one for one in claims.claims if one.subject in ("bitsandbytes", "xformers")]
 
 
 def test_a_library_is_held_to_the_gpus_that_it_has_any_code_for() -> None:
     bitsandbytes = code("bitsandbytes/libbitsandbytes_cuda126.so", "bitsandbytes", sm_80=1000)
-    found = expected.expected(
-        environment(distribution("torch", "2.7.1"), distribution("bitsandbytes", "0.49.1")),
-        [*CODE, bitsandbytes],
-        TORCH,
-        FACTS,
-    )
-    (claim,) = (one for one in found.claims.claims if (one.id, one.subject) == ("S5", "bitsandbytes"))
+    both = environment(distribution("torch", "2.7.1"), distribution("bitsandbytes", "0.49.1"))
+    found, _ = expected.expected(both, [*CODE, bitsandbytes], FACTS)
+    (claim,) = (one for one in found.claims if (one.id, one.subject) == ("S5", "bitsandbytes"))
     assert claim.expect["archs"] == {"80": "cubin"}
 
 
@@ -64,6 +59,6 @@ def test_an_old_transformers_is_not_asked_for_4_bit_without_a_gpu() -> None:
     versions = {"torch": "2.7.1", "bitsandbytes": "0.49.1"}
     rest = [distribution(name, versions.get(name, "1.0")) for name in names]
     for transformers, unproven in (("4.51.3", True), ("4.57.6", False)):
-        claims = _claims(*rest, distribution("transformers", transformers)).claims.claims
+        claims = _claims(*rest, distribution("transformers", transformers))
         (claim,) = (one for one in claims if (one.id, one.subject) == ("C10", "nf4-weights"))
         assert bool(claim.unproven) is unproven

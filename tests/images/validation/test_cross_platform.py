@@ -37,7 +37,7 @@ def test_every_claim_is_measured_natively_or_emulated_and_never_both() -> None:
     plans = list(split(planned("/root", claims, NO_GPU), native, cpus=2))
     measured = [claim for plan in plans for claim in plan.claims.claims]
     assert sorted(f"{one.id} {one.subject}" for one in measured) == sorted(
-        f"{one.id} {one.subject}" for one in claims.claims
+        f"{one.id} {one.subject}" for one in claims.claims if not one.unproven
     )
     for plan in plans:
         own = plan.python[0] != "python3"

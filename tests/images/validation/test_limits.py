@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from images.engine.gpus import NO_GPU
 from images.engine.runtime import engine_facts
-from images.validation import limits
+from images.validation import containers, limits
 from tests.support.claims import bare_claims
 from validate import checks
-from validate.claims import ClaimSet, Tier
+from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import judge
 from validate.judging import Status
@@ -16,6 +17,10 @@ from validate.judging import Status
 PODMAN = {"Version": "4.3.1", "ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]}
 DOCKER = {**PODMAN, "Components": []}
 APPTAINER = replace(engine_facts("apptainer", DOCKER, {}, builds=False), apptainer=True)
+
+
+def _key(claim: Claim) -> str:
+    return f"{claim.id} {claim.subject}"
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +36,11 @@ def test_podman_lacks_the_folder_of_a_users_own_and_nothing_else(claims: ClaimSe
 
 def test_what_is_not_supported_is_unproven_and_the_rest_is_measured(claims: ClaimSet) -> None:
     reasons = limits.of_engine(claims, APPTAINER)
-    limited, rest = limits.limited(claims, reasons), limits.without(claims, reasons)
+    limited = limits.limited(claims, reasons)
     unproven = [one for one in limited.claims if f"{one.id} {one.subject}" in reasons]
     assert len(unproven) == len(reasons) > 0 and all(one.unproven for one in unproven)
-    assert len(rest.claims) + len(unproven) == len(claims.claims)
+    planned = {one for plan in containers.planned("", limited, NO_GPU) for one in map(_key, plan.claims.claims)}
+    assert planned == {_key(one) for one in limited.inside().claims if not one.unproven}
     verdict = judge(
         ClaimSet(image=claims.image, claims=tuple(unproven)), Evidence(image=claims.image, digest="", records=())
     )

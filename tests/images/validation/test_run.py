@@ -64,7 +64,7 @@ class Engine:
         yield SimpleNamespace(
             put=lambda files, _to: claims.extend(ClaimSet.loads(files["claims.json"].decode()).claims),
             start=lambda: self.on_start([claim.probe for claim in claims]),
-            lines=lambda timeout: self.lines(claims),
+            lines=lambda timeout, most: self.lines(claims),
             wait=lambda timeout: self.end,
         )
 
@@ -79,7 +79,7 @@ class Engine:
 
 
 def measure(engine: Any, claims: ClaimSet, **options: Any) -> Evidence:
-    return run.measure(engine, "a:1", claims, run.Options(**{"tiers": tuple(Tier), **options}))
+    return run.measure(engine, "a:1", claims, **{"tiers": tuple(Tier), **options})
 
 
 def gpus(*found: Gpu) -> Attachment:

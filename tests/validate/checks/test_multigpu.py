@@ -437,9 +437,9 @@ def test_cores_owe_no_bandwidth() -> None:
 @pytest.mark.parametrize("machine", [25_276_063_744, 25_276_063_745, 7_000_000_001, 1 << 40])
 def test_ranks_get_whole_pages_of_shared_memory_on_any_machine(machine: int) -> None:
     """The kernel gives whole pages: what the trial asks for is what is found."""
-    found = run.shared_memory(run.Bounds(), machine)
-    assert found % (1 << 16) == 0 and found <= machine / 4 and found <= run.Bounds().shared_memory
-    assert found > min(machine / 4, run.Bounds().shared_memory) - (1 << 16)
+    found = run.shared_memory(machine)
+    assert found % (1 << 16) == 0 and found <= machine / 4 and found <= run.SHARED_MEMORY
+    assert found > min(machine / 4, run.SHARED_MEMORY) - (1 << 16)
 
 
 def test_more_nvlinks_lift_the_floor_of_the_bandwidth() -> None:
