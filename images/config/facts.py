@@ -74,8 +74,8 @@ class DeviceCode(Row):
 
     def covers(self, arch: Arch) -> compute_capability.Fit:
         """How a GPU of `arch` runs it: `cubin`, `ptx` or `no`."""
-        cubins, ptx = (tuple(Arch.parse(text).pair for text in targets) for targets in (self.archs, self.ptx))
-        return compute_capability.fit(cubins, ptx, arch.pair)
+        cubins, ptx = (tuple(map(Arch.parse, targets)) for targets in (self.archs, self.ptx))
+        return compute_capability.fit(cubins, ptx, arch)
 
 
 class TorchVariant(DeviceCode):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from images.config.platforms import Platform
 from images.errors import Problem, UserError, command
@@ -22,8 +23,7 @@ _ARCHITECTURES = frozenset(platform.architecture for platform in Platform)
 """No part of a profile's name, which the platform's stands behind."""
 
 
-@dataclass(frozen=True, order=True)
-class Minor:
+class Minor(NamedTuple):
     """A major.minor version, ordered as numbers: 12.10 > 12.9."""
 
     major: int
@@ -51,9 +51,8 @@ class Minor:
         return f"{self.major}{self.minor}"
 
 
-@dataclass(frozen=True, order=True)
-class Arch:
-    """A GPU architecture by compute capability: Arch(9, 0) is sm_90."""
+class Arch(NamedTuple):
+    """A GPU architecture by compute capability, as validate.compute_capability has pairs: Arch(9, 0) is sm_90."""
 
     major: int
     minor: int
@@ -73,11 +72,6 @@ class Arch:
     def capability(self) -> str:
         """The dotted form of TORCH_CUDA_ARCH_LIST: `9.0`."""
         return f"{self.major}.{self.minor}"
-
-    @property
-    def pair(self) -> tuple[int, int]:
-        """As validate.compute_capability has it: (9, 0)."""
-        return self.major, self.minor
 
 
 @dataclass(frozen=True, kw_only=True)

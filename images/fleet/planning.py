@@ -125,7 +125,6 @@ def _on_plain(image: FleetImage, tier: Tier, fleet: Fleet) -> PlannedCell:
 def _on_gpus(image: FleetImage, tier: Tier, fleet: Fleet) -> Iterator[PlannedCell]:
     """A cell for each architecture of the fleet, and one for each that the image has code for and the fleet lacks."""
     machines = fleet.by_arch
-    cubins, ptx = [one.pair for one in image.archs], [one.pair for one in image.ptx]
     for capability in sorted({*machines, *(one.capability for one in image.archs)}, key=Arch.parse):
         cell = MatrixCell(image=image.name, digest=image.digest, tier=tier, arch=capability)
         arch = Arch.parse(capability)
@@ -136,7 +135,7 @@ def _on_gpus(image: FleetImage, tier: Tier, fleet: Fleet) -> Iterator[PlannedCel
             continue
         name, machine = machines[capability]
         wanted = machine.ranks if tier is Tier.MULTIGPU else 1
-        if compute_capability.fit(cubins, ptx, arch.pair) != "cubin":
+        if compute_capability.fit(image.archs, image.ptx, arch) != "cubin":
             reason = f"the image has no machine code for {arch}"
             yield PlannedCell(cell=cell, state=State.IMPOSSIBLE, reason=reason)
         elif machine.gpus < wanted:

@@ -115,7 +115,7 @@ def described(gpu: str, arch: str, driver: str) -> Machine:
         found = Arch.parse(arch)
     except ValueError as error:
         raise UserError(Problem(where=f"--arch {arch}", cause=str(error), then="write sm_89, sm89 or 8.9")) from None
-    return Machine(gpus=(gpu or str(found),), archs=(found,), driver=number, arm=found.pair in ON_ARM_ALONE)
+    return Machine(gpus=(gpu or str(found),), archs=(found,), driver=number, arm=found in ON_ARM_ALONE)
 
 
 def parse_driver(text: str) -> str:
@@ -178,8 +178,8 @@ class ImageSummary(Row):
 
     def fit(self, gpu: Arch) -> Fit:
         """How a GPU runs its code: `cubin`, `ptx` or `no`."""
-        archs, ptx = ([Arch.parse(text).pair for text in code] for code in (self.archs, self.ptx))
-        return compute_capability.fit(archs, ptx, gpu.pair)
+        archs, ptx = (list(map(Arch.parse, code)) for code in (self.archs, self.ptx))
+        return compute_capability.fit(archs, ptx, gpu)
 
 
 def summary(image: Image, facts: Facts, blocked: str = "") -> ImageSummary:
@@ -279,7 +279,7 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
     reasons = [f"torch {image.torch}"]
     for arch, fit in fits.items():
         if fit == "cubin":
-            own = max(own for own in map(Arch.parse, image.archs) if runs_on(own.pair, arch.pair))
+            own = max(own for own in map(Arch.parse, image.archs) if runs_on(own, arch))
             through = "" if own == arch else f" through {own}, of the same major"
             reasons.append(f"machine code for {arch}{through}")
     ptx = [arch for arch, fit in fits.items() if fit == "ptx"]
@@ -312,7 +312,7 @@ def _wrong_arch(image: ImageSummary, machine: Machine, fits: Mapping[Arch, Fit])
     else:
         for arch, fit in fits.items():
             # Boards' GPUs run code of their family only where somebody has seen it: those that an image names.
-            unseen = machine.arm and arch.pair not in _CARDS and arch.capability not in image.archs
+            unseen = machine.arm and arch not in _CARDS and arch.capability not in image.archs
             if fit == "no" or unseen:
                 yield f"has no code for {arch} (it has {' '.join(str(Arch.parse(text)) for text in image.archs)})"
 
@@ -380,7 +380,7 @@ def table(images: Sequence[ImageSummary]) -> dict[str, Any]:
     """
     rows = {name: (Arch.parse(row.capability), row.arm) for name, row in models().items()}
     archs = {Arch.parse(text) for image in images for text in image.archs}
-    kinds = {(arch, arch.pair in ON_ARM_ALONE) for arch in archs} | set(rows.values())
+    kinds = {(arch, arch in ON_ARM_ALONE) for arch in archs} | set(rows.values())
     drivers = sorted({text for image in images for text in (image.min_driver, image.native_driver)}, key=Version)
     texts: dict[str, int] = {}
     answers = {}

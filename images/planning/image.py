@@ -97,7 +97,7 @@ class Prebuilt:
 
     def covers(self, arch: Arch) -> compute_capability.Fit:
         """How a GPU of `arch` runs it: `cubin`, `ptx` or `no`."""
-        return compute_capability.fit((one.pair for one in self.archs), (one.pair for one in self.ptx), arch.pair)
+        return compute_capability.fit(self.archs, self.ptx, arch)
 
 
 def has_extensions(wheel: str) -> bool:

@@ -116,7 +116,7 @@ def archs_are_of_this_processor(candidate: Candidate) -> Iterator[Finding]:
     on_arm = candidate.name.platform is Platform.ARM64
     for arch in candidate.requested_archs:
         board = candidate.facts.arm64.boards.get(arch.capability)
-        if not on_arm and arch.pair in ON_ARM_ALONE:
+        if not on_arm and arch in ON_ARM_ALONE:
             yield refuse(f"{arch} is a GPU of boards with ARM processors, and images are for x86-64")
         if arch in candidate.unassembled:
             yield refuse(f"triton {candidate.pins['triton']} can't assemble for {arch}: torch.compile would fail there")
