@@ -9,7 +9,6 @@ from pathlib import Path
 
 COMMANDS = {
     "validate": "validate.inside",
-    "fork-server": "validate.fork_server",
     "doctor": "validate.doctor.main",
     "survey": "validate.survey.main",
     "user": "validate.survey.user",

@@ -10,26 +10,28 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 from validate import checks
 from validate.claims import ClaimSet, Tier
 from validate.environment import user_environment
 from validate.environment.user_environment import UserEnvironment
-from validate.evidence import Measurement, Outcome, Record
-from validate.fork_server import ForkServer, ForkServerError
-from validate.measure import measure
+from validate.evidence import Measurement, Outcome, Record, plain
 
 TIMEOUT_SECONDS: Mapping[Tier, float] = {Tier.STATIC: 900, Tier.CPU: 900, Tier.GPU: 900, Tier.MULTIGPU: 1500}
 """A whole tier takes under a minute on two cores: a probe past these limits hangs. Ranks have limits of their own,
@@ -52,16 +54,20 @@ _CACHES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the suite, or (`--probe`) one probe in this process. The exit status says nothing about the image."""
+    """Run the suite, or (`--probe`) probes in this process. The exit status says nothing about the image."""
     options = _parser().parse_args(arguments)
     claims = ClaimSet.loads(Path(options.claims).read_text(encoding="utf-8"))
+    if options.forks:
+        _fork_each(options.probe, claims, Path(options.out), options.jobs, options.timeout)
+        return 0
     if options.probe:
-        measure(options.probe, claims, Path(options.out))
+        _measure(options.probe[0], claims, Path(options.out))
         return 0
     tiers = [Tier(tier) for tier in options.tier or Tier]
     user = user_environment.read(Path(options.user)) if options.user else None
-    how: dict[str, Any] = {"jobs": options.jobs, "timeout": options.timeout, "emulated": options.emulated}
-    for record in run(claims.of(tiers), user=user, **how):
+    for record in run(
+        claims.of(tiers), jobs=options.jobs, timeout=options.timeout, user=user, emulated=options.emulated
+    ):
         print(json.dumps(asdict(record)), flush=True)  # noqa: T201  the suite's output
     return 0
 
@@ -81,32 +87,29 @@ def run(
     user: then they keep this process's own environment. Where programs run emulated, probes that begin with torch share
     its import.
     """
-    probes = dict.fromkeys(claim.probe for claim in claims.inside().claims if not claim.unproven)
+    probes = list(dict.fromkeys(claim.probe for claim in claims.inside().claims if not claim.unproven))
     given = user or user_environment.of_this_process()
-    with tempfile.TemporaryDirectory(prefix="validate-") as folder, contextlib.ExitStack() as held:
+    with tempfile.TemporaryDirectory(prefix="validate-") as folder:
         scratch = Path(folder)
-        claim_file = scratch / "claims.json"
-        claim_file.write_text(claims.dumps(), encoding="utf-8")
+        (scratch / "claims.json").write_text(claims.dumps(), encoding="utf-8")
         marker = user_environment.record(given, scratch / "user-environment.json")
-        environ = {
-            **(os.environ if user else given.environ),
-            **marker,
-            **(user_environment.EMULATED if emulated else {}),
-        }
-        server = None
-        if emulated and sum(checks.settings(probe).torch_first for probe in probes) > 1:
-            server = held.enter_context(ForkServer([sys.executable, str(_PACKAGE)], environ, scratch / "fork-server"))
-        pool = held.enter_context(ThreadPoolExecutor(max_workers=jobs))
-        running = [
-            pool.submit(_run_probe, probe, claim_file, scratch / probe, environ, timeout, server)
-            for probe in sorted(probes, key=lambda probe: _turn(probe, server))
-            if not checks.settings(probe).alone
-        ]
-        for future in as_completed(running):
-            yield future.result()
-        for probe in probes:
-            if checks.settings(probe).alone:
-                yield _run_probe(probe, claim_file, scratch / probe, environ, timeout)
+        marker |= user_environment.EMULATED if emulated else {}
+        environ = {**(os.environ if user else given.environ), **marker}
+        run_one = partial(_run_probe, scratch=scratch, environ=environ, timeout=timeout)
+        alone = [probe for probe in probes if checks.settings(probe).alone]
+        forked = [probe for probe in probes if emulated and checks.settings(probe).torch_first]
+        with ThreadPoolExecutor(max_workers=jobs) as pool:
+            running = [
+                pool.submit(run_one, probe)
+                for probe in sorted(probes, key=lambda probe: not checks.settings(probe).starts_first)
+                if probe not in alone and probe not in forked
+            ]
+            if forked:
+                running.append(pool.submit(_run_forked, forked, scratch, environ, timeout, max(1, jobs - 1)))
+            for future in as_completed(running):
+                yield from future.result()
+        for probe in alone:
+            yield from run_one(probe)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -117,62 +120,117 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--timeout", type=float, help="seconds a probe (default: by tier)")
     parser.add_argument("--emulated", action="store_true", help="programs run emulated: import torch once")
     parser.add_argument("--user", metavar="FILE", help="look at this user's environment, not at this process's")
-    parser.add_argument("--probe", help=argparse.SUPPRESS)
+    parser.add_argument("--probe", action="append", help=argparse.SUPPRESS)
+    parser.add_argument("--forks", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--out", help=argparse.SUPPRESS)
     return parser
 
 
-def _turn(probe: str, server: ForkServer | None) -> int:
-    """When a probe begins. Those that need the server leave it time to import torch."""
-    how = checks.settings(probe)
-    if server is None:
-        return int(not how.starts_first)
-    return 1 + (not how.starts_first) if how.torch_first else 0
+def _measure(probe: str, claims: ClaimSet, folder: Path) -> None:
+    """Measure for the probe's claims here: a line a measurement in the folder's `results`, then the closing line.
+
+    Whatever the probe raises ends the process: the missing closing line tells the rest.
+    """
+    asked = [claim for claim in claims.only([probe]).claims if not claim.unproven]
+    with (folder / "results").open("w", encoding="utf-8", buffering=1) as lines:
+        started = time.monotonic()
+        for subject, evidence in checks.module(probe).measure(asked):
+            seconds = round(time.monotonic() - started, 3)
+            lines.write(json.dumps({"subject": subject, "seconds": seconds, "evidence": plain(evidence)}) + "\n")
+            started = time.monotonic()
+        lines.write(json.dumps({"closing": True}) + "\n")
 
 
-def _run_probe(
-    probe: str,
-    claim_file: Path,
-    scratch: Path,
-    environ: Mapping[str, str],
-    timeout: float | None,
-    server: ForkServer | None = None,
-) -> Record:
+def _run_probe(probe: str, scratch: Path, environ: Mapping[str, str], timeout: float | None) -> list[Record]:
+    """Run a probe in a process of its own."""
     started = time.monotonic()
     if checks.file_of(probe) is None:
-        return Record(probe=probe, outcome=Outcome.MISSING, seconds=0.0)
-    scratch.mkdir()
-    results, log = scratch / "results", scratch / "log"
-    tier = Tier(probe.partition(".")[0])
-    flags = _ISOLATED if tier is Tier.STATIC else ()
-    command = [sys.executable, *flags, str(_PACKAGE), "--claims", str(claim_file), "--probe", probe]
-    limit = timeout or checks.settings(probe).seconds or TIMEOUT_SECONDS[tier]
-    caches = _cold_caches(scratch)
-    request = {"probe": probe, "claims": str(claim_file), "out": str(results), "log": str(log), "environ": caches}
-    code = _forked_or_called(server, request, [*command, "--out", str(results)], {**environ, **caches}, limit)
-    measurements, closed = _read(results)
-    return Record(
-        probe=probe,
-        outcome=_outcome(code, closed),
-        seconds=round(time.monotonic() - started, 3),
-        measurements=measurements,
-        exit_code=code,
-        log=_tail(log),
-    )
+        return [Record(probe=probe, outcome=Outcome.MISSING, seconds=0.0)]
+    folder = scratch / probe
+    folder.mkdir()
+    flags = _ISOLATED if probe.startswith(f"{Tier.STATIC}.") else ()
+    command = [sys.executable, *flags, str(_PACKAGE), "--claims", str(scratch / "claims.json")]
+    command += ["--probe", probe, "--out", str(folder)]
+    code = _call(command, {**environ, **_cold_caches(folder)}, folder / "log", _limit(probe, timeout))
+    return [_record(probe, folder, code, time.monotonic() - started)]
 
 
-def _forked_or_called(
-    server: ForkServer | None,
-    request: Mapping[str, Any],
-    command: Sequence[str],
-    environ: Mapping[str, str],
-    limit: float,
-) -> int | None:
-    """In a fork of the server; in a process of its own where there is none, or where it can't import torch."""
-    if server is not None and checks.settings(request["probe"]).torch_first:
-        with contextlib.suppress(ForkServerError):
-            return server.call(request, limit)
-    return _call(command, environ, Path(request["log"]), limit)
+def _run_forked(
+    probes: Sequence[str], scratch: Path, environ: Mapping[str, str], timeout: float | None, jobs: int
+) -> list[Record]:
+    """Run probes that begin with torch in forks of one process that has imported it.
+
+    Emulated, that import takes half a minute of processor time, and a fork keeps what the emulator has translated.
+    Where it fails, each probe runs in a process of its own, and says so itself.
+    """
+    command = [
+        sys.executable,
+        str(_PACKAGE),
+        "--claims",
+        str(scratch / "claims.json"),
+        "--forks",
+        "--out",
+        str(scratch),
+    ]
+    command += ["--jobs", str(jobs), *(["--timeout", str(timeout)] if timeout else [])]
+    command += [word for probe in probes for word in ("--probe", probe)]
+    for probe in probes:
+        (scratch / probe).mkdir()
+    limit = sum(_limit(probe, timeout) for probe in [probes[0], *probes])
+    _call(command, environ, scratch / "forks.log", limit)
+    records = []
+    for probe in probes:
+        end = scratch / probe / "end"
+        if end.exists():
+            records.append(_record(probe, end.parent, **json.loads(end.read_text(encoding="utf-8"))))
+        else:
+            shutil.rmtree(end.parent)
+            records += _run_probe(probe, scratch, environ, timeout)
+    return records
+
+
+def _fork_each(probes: Sequence[str], claims: ClaimSet, scratch: Path, jobs: int, timeout: float | None) -> None:
+    """Import torch, measure each probe in a fork, and write down how it ended."""
+    importlib.import_module("torch")
+    waiting, running = list(probes), dict[int, tuple[str, float]]()
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            probe = waiting.pop(0)
+            if (pid := os.fork()) == 0:
+                _be_the_probe(probe, claims, scratch / probe)
+            running[pid] = probe, time.monotonic()
+        time.sleep(0.05)
+        for pid, (probe, started) in list(running.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            seconds = time.monotonic() - started
+            if not ended and seconds < _limit(probe, timeout):
+                continue
+            _kill(pid)
+            if not ended:
+                os.waitpid(pid, 0)
+            end = {"code": os.waitstatus_to_exitcode(status) if ended else None, "seconds": seconds}
+            (scratch / probe / "end").write_text(json.dumps(end), encoding="utf-8")
+            del running[pid]
+
+
+def _be_the_probe(probe: str, claims: ClaimSet, folder: Path) -> NoReturn:
+    """In a fork: measure as a process of its own would, with a session, a log and caches of its own."""
+    code = 1
+    try:
+        os.setsid()
+        log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT, 0o600)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.environ.update(_cold_caches(folder))
+        _measure(probe, claims, folder)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
 
 
 def _call(command: Sequence[str], environ: Mapping[str, str], log: Path, limit: float) -> int | None:
@@ -191,41 +249,48 @@ def _call(command: Sequence[str], environ: Mapping[str, str], log: Path, limit: 
         except subprocess.TimeoutExpired:
             return None
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+            _kill(child.pid)
             child.wait()
 
 
-def _outcome(code: int | None, closed: bool) -> Outcome:
-    """The closing line decides; how a process died only says why there is none."""
-    if closed:
-        return Outcome.COMPLETED
-    if code is None:
-        return Outcome.TIMED_OUT
-    return Outcome.SILENT if code == 0 else Outcome.CRASHED
+def _kill(pid: int) -> None:
+    """A process and all of its session."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _limit(probe: str, timeout: float | None) -> float:
+    return timeout or checks.settings(probe).seconds or TIMEOUT_SECONDS[Tier(probe.partition(".")[0])]
 
 
 def _cold_caches(scratch: Path) -> dict[str, str]:
     return {variable: str(scratch / "cache" / folder) for variable, folder in _CACHES.items()}
 
 
-def _read(results: Path) -> tuple[tuple[Measurement, ...], bool]:
-    """Measurements of a result file, and whether its closing line is there. A torn last line is left out."""
-    if not results.exists():
-        return (), False
-    measurements: list[Measurement] = []
-    for line in results.read_text(encoding="utf-8").splitlines():
+def _record(probe: str, folder: Path, code: int | None, seconds: float) -> Record:
+    """What a probe left in its folder. `code`: None: it ran past its limit.
+
+    The closing line decides; how a process died only says why there is none. A torn last line is left out.
+    """
+    outcome = Outcome.TIMED_OUT if code is None else Outcome.SILENT if code == 0 else Outcome.CRASHED
+    measurements, results, log = list[Measurement](), folder / "results", folder / "log"
+    for line in results.read_text(encoding="utf-8").splitlines() if results.exists() else ():
         try:
             entry = json.loads(line)
         except ValueError:
             break
         if entry.get("closing"):
-            return tuple(measurements), True
+            outcome = Outcome.COMPLETED
+            break
         measurements.append(Measurement(**entry))
-    return tuple(measurements), False
-
-
-def _tail(log: Path) -> str:
     with log.open("rb") as lines:
         lines.seek(max(0, log.stat().st_size - LOG_TAIL_CHARACTERS))
-        return lines.read().decode("utf-8", "replace")
+        tail = lines.read().decode("utf-8", "replace")
+    return Record(
+        probe=probe,
+        outcome=outcome,
+        seconds=round(seconds, 3),
+        measurements=tuple(measurements),
+        exit_code=code,
+        log=tail,
+    )

@@ -53,6 +53,9 @@ EXTENSIONS: Mapping[str, Mapping[str, Sequence[str]]] = _ROWS["extensions"]
 DEBIAN_PYTHON: Sequence[str] = _ROWS["debian_python"]
 PROGRAMS: Mapping[str, str] = _ROWS["programs"]
 RDMA: Mapping[str, str] = _ROWS["rdma"]
+OPENED: Mapping[str, Mapping[str, Any]] = _ROWS["opened"]
+RDMA_PROVIDERS: Sequence[str] = _ROWS["rdma_providers"]
+HOMES: Mapping[str, Mapping[str, Any]] = _ROWS["homes"]
 DEBIAN_TOOLS = (*PROGRAMS.values(), *RDMA.values())
 
 # owners.yaml

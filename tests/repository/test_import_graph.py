@@ -34,8 +34,6 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("validate.inside",),
     ("validate.doctor", "validate.survey"),
     ("validate.report", "validate.suite"),
-    ("validate.fork_server",),
-    ("validate.measure",),
     ("validate.judge",),
     ("validate.checks",),
     ("validate.examples", "validate.kernels"),

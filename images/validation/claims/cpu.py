@@ -31,35 +31,6 @@ _QUANTISED_LLAMA = {
     "nf4-logits": "the 4-bit model computes what its dequantised weights say",
     "lora-step": "one LoRA step on the 4-bit model moves B and leaves the base alone",
 }
-_HOMES = (
-    ("named volume", USER, USER, "volume", True, "its own user writes caches and packages to a fresh volume"),
-    (
-        "named volume, any uid:gid",
-        ARBITRARY_UID,
-        ARBITRARY_UID,
-        "volume",
-        True,
-        "so does a user whom it does not know, of a group that it does not know",
-    ),
-    ("named volume, group 0", ARBITRARY_UID, 0, "volume", True, "so does a user of group 0, as OpenShift has it"),
-    (
-        "own folder",
-        ARBITRARY_UID,
-        ARBITRARY_UID,
-        "own",
-        True,
-        "so does a user to whom an empty folder belongs that is mounted there",
-    ),
-    (
-        "foreign folder",
-        USER,
-        USER,
-        "foreign",
-        False,
-        "who may not write to what is mounted there is told what to do",
-    ),
-)
-"""Subject of C8, uid, gid, what is mounted on the caches' folder, whether that can be written to; the statement."""
 
 
 def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
@@ -198,9 +169,11 @@ def home_claims(context: ClaimContext) -> Iterator[Claim]:
     """C8 for each kind of mount on the caches' folder, and C11 for packages that are added there."""
     image, folder = context.image, user_overlay.CACHE
     caches = {name: value for name, value in user_overlay.variables(image).items() if value.startswith(folder)}
-    for subject, uid, gid, mount, writable, statement in _HOMES:
-        mounted = {"uid": uid, "gid": gid, "folder": folder, "mount": mount, "caches": caches, "writable": writable}
-        yield claim("C8", subject, "cpu.home", statement, mounted)
+    ids = {"own": USER, "any": ARBITRARY_UID, "root": 0}
+    for subject, row in expectations.HOMES.items():
+        uid, gid = (ids[who] for who in row["who"])
+        mounted = {"mount": row["mount"], "folder": folder, "caches": caches, "writable": row["writable"]}
+        yield claim("C8", subject, "cpu.home", row["statement"], {"uid": uid, "gid": gid, **mounted})
     yield claim(
         "C11",
         "pip",

