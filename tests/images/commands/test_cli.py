@@ -63,11 +63,6 @@ def test_wrong_input_is_told_with_the_next_step_and_exit_2(arguments: list[str],
     assert "Traceback" not in said
 
 
-def test_a_command_that_does_not_exist_ends_the_process_with_2() -> None:
-    finished = process("bild")
-    assert finished.returncode == 2 and not finished.stdout and "Traceback" not in finished.stderr
-
-
 def test_an_engine_that_does_not_answer_is_named() -> None:
     finished = call("build", "cu126-torch27", "--engine", "tcp://127.0.0.1:9")
     assert finished.returncode == 1
@@ -117,12 +112,6 @@ def test_the_version_names_the_commit_of_a_checkout(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(errors, "IS_CHECKOUT", False)
     monkeypatch.setattr(metadata, "version", lambda _name: "7.1")
     assert call("--version").stdout == "truetag 7.1\n"
-
-
-def test_one_image_is_told_as_one() -> None:
-    asked = (["cu126-torch25"], ["cu126-torch25", "cu126-torch27"])
-    titles = [call("plan", *names).stdout.split("\n", 1)[0].strip() for names in asked]
-    assert titles == ["1 image", "2 images"]
 
 
 def test_settings_that_are_ignored_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

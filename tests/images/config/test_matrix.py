@@ -59,11 +59,6 @@ def test_what_is_no_matrix_is_told_with_its_line(tmp_path: Path, text: str, sent
     assert problems(tmp_path, text)[0].startswith(sentence)
 
 
-def test_a_key_that_stands_twice_is_told(tmp_path: Path) -> None:
-    text = GOOD.replace("optional: [flash-attn]", "optional: [flash-attn]\noptional: []")
-    assert any("'optional' stands twice (first in line" in problem for problem in problems(tmp_path, text))
-
-
 def test_versions_are_never_floats(tmp_path: Path) -> None:
     file = tmp_path / "matrix.yaml"
     file.write_text(GOOD.replace('pip: "26.3"', "pip: 26.10"))
@@ -125,10 +120,6 @@ def test_each_mistake_is_told_and_none_is_a_traceback(tmp_path: Path, before: st
     found = problems(tmp_path, GOOD.replace(before, after, 1))
     assert any(sentence in problem for problem in found), found
     assert all(problem.startswith("matrix.yaml") for problem in found)
-
-
-def test_brackets_without_end_are_told(tmp_path: Path) -> None:
-    assert "nests too deep" in problems(tmp_path, "[" * 20_000)[0]
 
 
 def test_the_toolkit_needs_a_layer_above_and_one_below(tmp_path: Path) -> None:

@@ -5,24 +5,9 @@ import dataclasses
 import pytest
 
 from images.config.facts import Arm64Facts
-from images.config.names import ImageName
 from images.config.platforms import Platform, of_machine
 from images.config.schema import ImageRow
-from images.errors import UserError
 from tests.support.sources import SOURCES
-
-
-def test_the_suffix_is_the_platform_behind_everything_else() -> None:
-    name = ImageName.parse("cu130-torch213-py312-axolotl-multigpu-arm64")
-    assert (name.platform, name.profile) == (Platform.ARM64, "axolotl-multigpu")
-    assert str(name) == "cu130-torch213-py312-axolotl-multigpu-arm64"
-    assert ImageName.parse("cu130-torch211").platform is Platform.AMD64
-
-
-@pytest.mark.parametrize("text", ["cu130-torch211-amd64-arm64-arm64", "cu130-torch211-arm64-arm64", "arm64"])
-def test_the_suffix_stands_once_and_last(text: str) -> None:
-    with pytest.raises(UserError, match="is not an image name"):
-        ImageName.parse(text)
 
 
 def test_a_row_has_an_image_for_each_of_its_platforms_once() -> None:

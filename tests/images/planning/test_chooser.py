@@ -148,13 +148,6 @@ def test_the_torch_range_is_kept() -> None:
     )
 
 
-def test_profiles_are_kept_apart() -> None:
-    assert all("axolotl" not in one.name for one in answer("H100", "580.65").fitting)
-    for profile in {image.profile for image in IMAGES if image.profile}:
-        found = answer("H100", "580.65", profile=profile)
-        assert found.fitting and all(one.name.endswith(f"-{profile}") for one in found.fitting)
-
-
 def test_another_python_or_a_toolkit_is_given_only_when_asked_for() -> None:
     assert not [one for one in answer("H100", "999").fitting if "-py" in one.name or one.name.endswith("-devel")]
     assert all(one.name.endswith("-devel") for one in answer("H100", "999", devel=True).fitting)
@@ -166,13 +159,6 @@ def test_a_machine_of_two_kinds_needs_code_for_both() -> None:
     found = choose(IMAGES, machine, Options())
     assert found.fitting and all(one.fit == "cubin" for one in found.fitting)
     assert "cu130" not in found.fitting[0].name, "CUDA 13 has dropped Volta"
-
-
-def test_a_host_is_read_without_any_table() -> None:
-    gpu = Gpu(name="NVIDIA Something New", capability=(9, 0), memory=1)
-    machine = chooser.detected(Inventory(driver="575.57.08", gpus=(gpu, gpu), source="NVML"), Platform.AMD64)
-    assert not machine.arm
-    assert (machine.archs, machine.driver, machine.gpus) == ((Arch(9, 0),), "575.57.08", ("NVIDIA Something New",))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from images.config.facts import Facts
 from images.config.matrix import Sources
-from images.config.names import ImageName, Minor
+from images.config.names import Minor
 from images.planning import plan, rules
 from images.planning.plan import Planned
 from tests.support.small import SOURCES
@@ -143,10 +143,6 @@ def test_the_variant_stands_in_torchs_version_alone() -> None:
     image = one("cu128-torch27").image
     assert image is not None
     assert [pin.requirement for pin in image.pins if "+" in pin.requirement] == ["torch==2.7.1+cu128"]
-
-
-def test_the_nearest_image_serves_the_asked_arch() -> None:
-    assert plan.nearest(ImageName.parse("cu126-torch27-sm120"), plan.plan(SOURCES))[0] == "cu128-torch27"
 
 
 def test_every_rule_runs() -> None:

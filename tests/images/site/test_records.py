@@ -127,12 +127,6 @@ def test_an_experiment_is_not_shown(tmp_path: Path) -> None:
     assert runs.recorded(tmp_path) == ()
 
 
-def test_folders_are_read_together(tmp_path: Path) -> None:
-    line = LINES["cu126-torch27/cpu"]
-    (tmp_path / records.LINES).write_text(records.dumps([line]))
-    assert len(runs.recorded(records.FOLDER, tmp_path)) == len(runs.recorded()) + 1
-
-
 def test_a_line_that_its_evidence_contradicts_is_refused(tmp_path: Path) -> None:
     claims = json.loads(LINES[H100].model_dump_json())["claims"]
     claims["static"]["FAIL"] = [claims["static"]["PASS"].pop()]
