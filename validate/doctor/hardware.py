@@ -23,6 +23,7 @@ _EXAMPLES = _HERE.parent.parent / "examples"
 """Beside the suite, in an image as in a checkout."""
 _IMPORTS = {
     "flash-attn": "flash_attn",
+    "flash-attn-4": "flash_attn.cute",
     "xformers": "xformers.ops",
     "bitsandbytes": "bitsandbytes",
     "transformers": "transformers",

@@ -236,7 +236,12 @@ _COMMANDS = """\
 --fsdp_version 2 --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP --fsdp_cpu_ram_efficient_loading true \
 --fsdp_state_dict_type FULL_STATE_DICT --fsdp_activation_checkpointing $yaml_recomputed train.py
 """
-_OF_AXOLOTL = {"flash_attention_2": "flash_attention", "xformers": "xformers_attention", "sdpa": "sdp_attention"}
+_OF_AXOLOTL = {
+    "flash_attention_2": "flash_attention",
+    "flash_attention_4": "flash_attention",
+    "xformers": "xformers_attention",
+    "sdpa": "sdp_attention",
+}
 _PLACES = {Strategy.SINGLE: '{"": 0}', Strategy.DDP: '{"": int(os.environ["LOCAL_RANK"])}'}
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from validate.kernels import RULE_T, Kernel
 from validate.kernels._attention import case
 from validate.kernels._flash4 import LIBRARIES, OTHERS, RAN, on_majors
+from validate.kernels._names import at_least
 from validate.kernels._sdpa import forced
 
 
@@ -20,6 +22,15 @@ def _run(query: Any, key: Any, value: Any, causal: bool) -> Any:
     if attention.current_flash_attention_impl() != "FA4":
         attention.activate_flash_attention_impl("FA4")
     return forced("FLASH_ATTENTION")(query, key, value, causal)
+
+
+def _unpacks_two(versions: Mapping[str, str]) -> str | None:
+    if at_least(versions, "torch", "2.14"):
+        return None
+    return (
+        "torch before 2.14 unpacks two results of flash-attn-4, which has given more since 4.0.0b20 "
+        "(torch/nn/attention/_fa4.py, _fa4_run_forward; ValueError on an H100 with torch 2.11)"
+    )
 
 
 KERNEL = Kernel(
@@ -35,5 +46,6 @@ KERNEL = Kernel(
     expected_kernels=RAN,
     other_kernels=OTHERS,
     libraries=LIBRARIES,
+    excludes=_unpacks_two,
     supports=on_majors(9, 10, why="torch takes flash-attn-4 on these (torch/nn/attention/_fa4.py)"),
 )

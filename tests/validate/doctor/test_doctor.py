@@ -96,6 +96,14 @@ def test_flash_attn_is_for_the_gpus_that_the_image_claims_code_for(
     assert attention.value == value and why in attention.why
 
 
+def test_flash_attn_4_is_for_gpus_that_it_trains_on() -> None:
+    here = stack(packages={"flash-attn-4": "4.0.0b36"})
+    assert settings(gpu((9, 0)), with_=here)["attention"] == "flash_attention_4"
+    assert settings(gpu((12, 0)), with_=here)["attention"] == "flash_attention_4"
+    assert settings(gpu((8, 9)), with_=here)["attention"] == "sdpa"  # no backward
+    assert settings(gpu((9, 0)), gpu((8, 0)), with_=here)["attention"] == "sdpa"
+
+
 def test_the_code_is_read_from_the_images_own_claims(tmp_path: Path) -> None:
     (planned,) = plan.select(["cu128-torch28"], SOURCES)
     assert planned.image is not None

@@ -14,6 +14,9 @@ from validate.doctor.snippets import snippet
 
 ROWS = hints.load()
 NO_SETTING: Mapping[str, str] = {
+    "flash-attn-4-cutlass": "how it was installed: what can't be imported is not recommended",
+    "flash-attn-4-torch": "doctor recommends no activation of torch's",
+    "flash-attn-2-asked": "a program that names the other package",
     "flash-attn-abi": "which wheel was installed: what can't be imported is not recommended",
     "illegal-instruction": "where an extension was compiled",
     "shared-memory": "a size that doctor warns of",
@@ -77,7 +80,7 @@ def test_each_condition_can_be_met(row: HintRow) -> None:
     advice = advise(machines.machine(machines.gpu()), machines.stack(), Goal())
     names = {setting.name for setting in advice.settings} | set(_SPECIAL)
     values = {
-        "attention": {"flash_attention_2", "xformers", "sdpa"},
+        "attention": {"flash_attention_2", "flash_attention_4", "xformers", "sdpa"},
         "fp8": {"available", "inference only", "no"},
         "dtype": {"bfloat16", "float16", "float32"},
         "strategy": {str(one) for one in Strategy},
