@@ -34,23 +34,15 @@ expect.set_options(timeout=_PATIENCE)
 
 
 def _chromium() -> str:
-    return _installed() or _install()
-
-
-def _installed() -> str | None:
-    return next(filter(None, map(shutil.which, _PROGRAMS)), None)
-
-
-def _install() -> str:
     refused = []
     for package in _PROGRAMS:  # Debian calls each as its program
+        if found := next(filter(None, map(shutil.which, _PROGRAMS)), None):
+            return found
         try:
             apt.install(package)
         except (UserError, OSError) as error:
             refused.append(str(error))
-        if found := _installed():
-            return found
-    pytest.skip(f"no Chromium, and none to be had: {refused}")
+    return next(filter(None, map(shutil.which, _PROGRAMS)), None) or pytest.skip(f"no Chromium to be had: {refused}")
 
 
 @pytest.fixture(scope="session")

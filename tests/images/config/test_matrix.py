@@ -85,14 +85,6 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         matrix.load(matrix=tmp_path / "nothing.yaml")
 
 
-def test_every_fact_has_a_source() -> None:
-    facts = matrix.load().facts
-    rows = [*facts.torch.values(), *facts.xformers.values(), *facts.prebuilt, *facts.bitsandbytes.values()]
-    rows += [*facts.torchao.values(), *facts.cuda.values(), *facts.minimum_drivers.values()]
-    assert rows
-    assert all(row.source for row in rows)
-
-
 @pytest.mark.parametrize(
     ("before", "after", "sentence"),
     [

@@ -39,20 +39,6 @@ def test_the_matrix_is_sound() -> None:
     assert set(LOCKABLE) <= set(names)
 
 
-@pytest.mark.parametrize("sources", [REAL, SOURCES], ids=["real", "small"])
-def test_an_image_is_planned_among_all_as_it_is_alone(sources: Sources) -> None:
-    """What images share is worked out once for a plan."""
-    for planned in plan.plan(sources):
-        assert planned == plan.plan_one(planned.image_name, sources)
-
-
-@pytest.mark.parametrize("name", LOCKABLE)
-def test_images_of_the_default_index_are_accepted_and_need_no_other(name: str) -> None:
-    image = one(name, REAL).image
-    assert image is not None
-    assert image.index is None
-
-
 def test_toolkit_126_stands_beside_the_cu124_wheel_of_torch_25() -> None:
     planned = one("cu126-torch25")
     assert (str(planned.image_name.cuda), str(planned.wheel_cuda)) == ("12.6", "12.4")
@@ -138,11 +124,6 @@ def test_allocator_variable_follows_torch() -> None:
     assert old is not None and new is not None
     assert "PYTORCH_CUDA_ALLOC_CONF" in old.environment and "PYTORCH_ALLOC_CONF" not in old.environment
     assert "PYTORCH_ALLOC_CONF" in new.environment and "PYTORCH_CUDA_ALLOC_CONF" not in new.environment
-
-
-def test_minimum_drivers() -> None:
-    assert one("cu126-torch25").min_driver == "525.60.13"
-    assert one("cu130-torch211").min_driver == "580"
 
 
 def test_json_has_exactly_the_promised_keys() -> None:

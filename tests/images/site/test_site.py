@@ -17,7 +17,6 @@ import pytest
 
 from images.nightly import results
 from images.nightly.results import BreakageLine, Job, JobLine, Outcome
-from images.planning import chooser
 from images.site import assemble, index, pages, records, runs
 from images.site.assemble import SiteInputs
 from images.site.index import Index, Validation
@@ -27,7 +26,6 @@ from tests.support.site_samples import (
     ARCH,
     FAILING,
     H100,
-    HOSTILE,
     NEVER,
     NEW,
     OLD,
@@ -229,16 +227,6 @@ def test_the_front_page_shows_current_breakages_once() -> None:
     assert "expected: G4 device" in HTML["nightly.html"] and "unexpected pass: <b>G4 device" in HTML["nightly.html"]
 
 
-def test_of_one_day_the_latest_hour_decides_which_build_is_meant() -> None:
-    morning = samples.job(NEVER, Job.CONTROL, Outcome.PASS, date=datetime(2026, 11, 21, 4, tzinfo=UTC), digest=OLD)
-    evening = samples.job(NEVER, Job.CONTROL, Outcome.PASS, date=datetime(2026, 11, 21, 22, tzinfo=UTC), digest=NEW)
-    for order in ([morning, evening], [evening, morning]):
-        image = next(
-            one for one in assemble.make(samples.known(runs=[*runs.of_nightly(order)])).images if one.name == NEVER
-        )
-        assert image.digest == NEW and [size.digest for size in image.sizes] == [OLD, NEW]
-
-
 def test_an_arch_image_shows_its_parent_s_lock() -> None:
     assert "The lock: 2 distributions" in HTML[f"images/{ARCH}.html"] and ARCH.removesuffix("-sm90") == PARTLY
     assert "No lock is committed" in HTML[f"images/{UNLOCKED}.html"]
@@ -291,11 +279,6 @@ def test_nothing_recorded_becomes_markup(path: str) -> None:
 def test_hostile_words_are_there_as_text() -> None:
     assert sum("&lt;/script&gt;" in text for text in HTML.values()) >= 5
     assert "{{ 7 * 7 }}" in HTML["nightly.html"]
-
-
-def test_no_json_can_end_its_script() -> None:
-    text = str(pages._json({"told": HOSTILE}))
-    assert "<" not in text and json.loads(text)["told"] == HOSTILE
 
 
 @pytest.mark.parametrize("path", sorted(HTML))
@@ -383,26 +366,6 @@ def test_what_was_validated_once_and_is_refused_today_is_no_row_of_the_matrix() 
     assert not one.listed and one.reasons
     assert "cu130-torch211-nothing" not in pages.files(known)["index.html"].decode()
     assert any(row.listed for row in INDEX.refused)
-
-
-def test_the_index_holds_what_choosing_needs() -> None:
-    facts = samples.sources().facts
-    for image in assemble.planned(samples.known()):
-        if image.image:
-            row = BY_NAME[image.name]
-            assert (row.min_driver, row.native_driver) == (image.min_driver, facts.cuda[row.wheel_cuda].driver)
-            assert row.archs == [arch.capability for arch in image.archs]
-            assert row.arch == (image.image_name.arch.capability if image.image_name.arch else None)
-    data = pages.chooser_data(INDEX)
-    assert {name for name, _ in data["models"].values()} <= set(chooser.models()) and len(data["images"]) == len(
-        INDEX.images
-    )
-
-
-def test_what_is_recorded_here_is_dated_and_of_images_that_can_be() -> None:
-    found = runs.recorded()
-    assert len(found) >= 2 and all(one.date for one in found)
-    assert all(f"images/{one.image}.html" in of_the_repository() for one in found)
 
 
 def claimed(number: str, subject: str, tier: Tier, *, required: bool = True) -> Claim:
