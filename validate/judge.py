@@ -90,52 +90,41 @@ def judge(
         raise EvidenceMismatchError(f"the claims are {claims.image}'s, the evidence is {evidence.image}'s")
     if digest is not None and evidence.digest != digest:
         raise EvidenceMismatchError(f"{claims.image} is {digest}, the evidence is of {evidence.digest}")
-    verdicts = tuple(
-        _marked(_judge_claim(claim, evidence.of(claim.probe), judges or {}), evidence.emulated(claim.probe))
-        for claim in claims.of(tiers).claims
-    )
+    verdicts = tuple(_judged(claim, evidence, judges or {}) for claim in claims.of(tiers).claims)
     return Verdict(image=claims.image, digest=evidence.digest, claims=verdicts, evidence_sha256=evidence.sha256)
-
-
-def _marked(one: ClaimVerdict, emulator: str) -> ClaimVerdict:
-    """A verdict that says in its reason, wherever that is shown, that an emulator ran its probe."""
-    return replace(one, emulated=emulator, reason=f"emulated: {one.reason}") if emulator else one
 
 
 def explain(verdict: Verdict, rows: Sequence[Hint]) -> Verdict:
     """The same verdict, with the hints that fit each claim that failed or is UNPROVEN."""
-    return replace(verdict, claims=tuple(_explain(one, rows) for one in verdict.claims))
+    explained = (
+        replace(one, hints=hints.find([one.reason, *hints.texts(one.evidence)], rows))
+        if one.status in (Status.FAIL, Status.UNPROVEN)
+        else one
+        for one in verdict.claims
+    )
+    return replace(verdict, claims=tuple(explained))
 
 
-def _explain(one: ClaimVerdict, rows: Sequence[Hint]) -> ClaimVerdict:
-    if one.status not in (Status.FAIL, Status.UNPROVEN):
-        return one
-    return replace(one, hints=hints.find([one.reason, *hints.texts(one.evidence)], rows))
-
-
-def _judge_claim(claim: Claim, record: Record | None, judges: Judges) -> ClaimVerdict:
+def _judged(claim: Claim, evidence: Evidence, judges: Judges) -> ClaimVerdict:
+    record, emulator = evidence.of(claim.probe), evidence.emulated(claim.probe)
     measurement = record.of(claim.subject) if record else None
-    finding = _find(claim, record, measurement, checks.row(judges, claim) or checks.judge_of(claim))
-    evidence = dict(measurement.evidence) if measurement else {}
+    status, reason = _finding(claim, record, measurement, checks.row(judges, claim) or checks.judge_of(claim))
+    measured = dict(measurement.evidence) if measurement else {}
     if record and record.outcome is not Outcome.COMPLETED:
-        evidence["probe"] = {"outcome": str(record.outcome), "exit_code": record.exit_code, "log": record.log}
+        measured["probe"] = {"outcome": str(record.outcome), "exit_code": record.exit_code, "log": record.log}
+    # Where nothing was measured, what the probe took in vain.
+    in_vain = record.seconds if record and not claim.unproven else 0.0
     return ClaimVerdict(
         claim=claim,
-        status=finding.status,
-        reason=finding.reason,
-        seconds=_seconds(claim, record, measurement),
-        evidence=evidence,
+        status=status,
+        reason=f"emulated: {reason}" if emulator else reason,
+        seconds=measurement.seconds if measurement else in_vain,
+        evidence=measured,
+        emulated=emulator,
     )
 
 
-def _seconds(claim: Claim, record: Record | None, measurement: Measurement | None) -> float:
-    """What the measurement took; where there is none, what its probe took in vain."""
-    if measurement:
-        return measurement.seconds
-    return record.seconds if record and not claim.unproven else 0.0
-
-
-def _find(claim: Claim, record: Record | None, measurement: Measurement | None, judging: Judge | None) -> Finding:
+def _finding(claim: Claim, record: Record | None, measurement: Measurement | None, judging: Judge | None) -> Finding:
     if claim.unproven:
         return unproven(claim.unproven)
     if judging is None:
@@ -146,26 +135,18 @@ def _find(claim: Claim, record: Record | None, measurement: Measurement | None, 
     if record.outcome is Outcome.MISSING:
         return unproven(f"this suite has no probe {claim.probe}")
     if measurement is None:
-        return failed(_unmeasured(claim, record))
-    finding = _apply(judging, claim, measurement.evidence)
+        if record.outcome is Outcome.COMPLETED:
+            return failed(f"{claim.probe} found nothing to measure for {claim.subject}")
+        tail = " | ".join(line.strip() for line in record.log.strip().splitlines()[-3:])
+        return failed(f"{_end(record)}: {tail}" if tail else _end(record))
+    try:
+        finding = judging(claim.subject, claim.expect, measurement.evidence)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        # A judge that can't read the evidence has not seen the claim kept.
+        return failed(f"{claim.probe}'s evidence can't be read: {type(error).__name__}: {error}")
     if finding.status is Status.PASS and record.outcome is not Outcome.COMPLETED:
         return unproven(f"measured well ({finding.reason}), but {_end(record)}")
     return finding
-
-
-def _apply(judging: Judge, claim: Claim, evidence: Mapping[str, Any]) -> Finding:
-    """A judge that can't read the evidence has not seen the claim kept."""
-    try:
-        return judging(claim.subject, claim.expect, evidence)
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        return failed(f"{claim.probe}'s evidence can't be read: {type(error).__name__}: {error}")
-
-
-def _unmeasured(claim: Claim, record: Record) -> str:
-    if record.outcome is Outcome.COMPLETED:
-        return f"{claim.probe} found nothing to measure for {claim.subject}"
-    tail = record.log.strip().splitlines()[-3:]
-    return f"{_end(record)}: {' | '.join(line.strip() for line in tail)}" if tail else _end(record)
 
 
 def _end(record: Record) -> str:

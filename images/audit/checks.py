@@ -12,40 +12,17 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from images.audit.model import Check, Outcome, Severity, Source
+from images.config import yamlfile
 from images.engine import ImageInfo
 from images.planning import expectations
 from validate import hints
 from validate.claims import Tier
 from validate.environment.installed import canonical
 from validate.judge import Verdict
-from validate.judging import Status, listed
+from validate.judging import Status, listed, matches
 
 _SHOWN = 6
-_WARNINGS = frozenset(
-    ("S2 strays", "S3 rivals", "S7 start", "S8 leftovers", "C3 c-extension", "C7 threads", "C9 avx512")
-)
-"""Claims whose fault is no more than a warning, by `ID SUBJECT`."""
-_ALLOWED = (
-    *("PIP_*", "UV_*", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"),
-    *("XFORMERS_IGNORE_FLASH_VERSION_CHECK", "FLASH_ATTENTION_FORCE_BUILD"),
-)
-"""Variables that others set for good reasons and that change no result: how pip installs, where caches lie."""
-_GRAVE = (
-    *("LD_PRELOAD", "LD_AUDIT", "PYTHONOPTIMIZE", "PYTHONHOME", "TORCHDYNAMO_DISABLE", "PYTORCH_JIT"),
-    *("TRITON_INTERPRET", "TRITON_KERNEL_OVERRIDE", "TRITON_OVERRIDE_*", "BNB_CUDA_VERSION"),
-    *("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUDA_VISIBLE_DEVICES", "CUDA_FORCE_PTX_JIT"),
-)
-"""Variables with which results come from another path, or GPUs are hidden."""
-_FIXES = {
-    "S2 files": "`pip install --force-reinstall --no-deps NAME==VERSION` of the packages named",
-    "S2 strays": "find the build step that wrote the file; remove it, or make it part of a package",
-    "S3 libraries": "install the missing library, or the package's build for this CUDA and torch",
-    "S3 rivals": "take that folder out of LD_LIBRARY_PATH and /etc/ld.so.conf.d: torch's wheels bring their own",
-    "S4 symbols": "install the package's build for this very torch: compiled extensions fit one torch release",
-    "S7 start": "remove the file, or find out which step of the build writes it",
-    "S8 leftovers": "remove them in the step that makes them (`rm -rf /var/lib/apt/lists/*`, `--no-cache-dir`)",
-    "S8 secrets": "revoke the credential, and give it to the build as a secret mount (`RUN --mount=type=secret`)",
-}
+_RULES = yamlfile.table("audit.yaml")
 
 
 def from_verdict(environment: str, verdict: Verdict) -> Iterator[Check]:
@@ -60,11 +37,11 @@ def from_verdict(environment: str, verdict: Verdict) -> Iterator[Check]:
             subject=one.claim.subject,
             environment=environment,
             outcome=outcome,
-            severity=Severity.WARNING if key in _WARNINGS else Severity.ERROR,
+            severity=Severity.WARNING if key in _RULES["warnings"] else Severity.ERROR,
             text=one.reason,
             source=Source.FILES if one.claim.tier is Tier.STATIC else Source.RUN,
             hints=one.hints if outcome is Outcome.FAULT else (),
-            fix=_FIXES.get(key, ""),
+            fix=_RULES["fixes"].get(key, ""),
             seconds=one.seconds,
         )
 
@@ -99,7 +76,7 @@ def of_image(image: ImageInfo, survey: Mapping[str, Any], history: Sequence[Mapp
         "S8 history",
         [f"{one['where']} holds {one['kind']}" for one in history],
         "no credential in variables, labels and build steps",
-        _FIXES["S8 secrets"],
+        _RULES["fixes"]["S8 secrets"],
         source=engine,
     )
     is_root = image.user.partition(":")[0] in ("", "0", "root")
@@ -193,19 +170,15 @@ def _wrong_interpreters(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _denied_variables(environ: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Variables that no image should set: those of _GRAVE, and the others."""
-
-    def fits(name: str, patterns: Iterable[str]) -> bool:
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
+    """Variables that no image should set: the grave ones, and the others."""
     reasons = {
         name: why
         for name in sorted(environ)
         for pattern, why in expectations.DENIED_VARIABLES.items()
-        if fnmatch.fnmatchcase(name, pattern) and environ[name] and not fits(name, _ALLOWED)
+        if fnmatch.fnmatchcase(name, pattern) and environ[name] and not matches(name, _RULES["allowed_variables"])
     }
     told = {name: f"{name}={environ[name][:80]} is set: {why}" for name, why in reasons.items()}
-    grave = [text for name, text in told.items() if fits(name, _GRAVE)]
+    grave = [text for name, text in told.items() if matches(name, _RULES["grave_variables"])]
     return grave, [text for text in told.values() if text not in grave]
 
 

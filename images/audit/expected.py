@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
 from images.audit.model import LibraryCode
+from images.config import yamlfile
 from images.config.facts import Facts
 from images.config.names import Arch, ImageName, Minor
 from images.planning import expectations
@@ -25,47 +26,27 @@ from validate.claims import Claim, ClaimSet
 from validate.compute_capability import target_runs_on
 from validate.judging import matches
 
-if TYPE_CHECKING:
-    from validate.checks.static.libraries import LinkException
-
 _SHARE = 5
 """torch has an architecture if it holds a fifth of what it holds for the best served one: torch 2.7 has some kernels
 for sm_89 alone, and is not made for it."""
 _OF_A_MATRIX = frozenset(("C8", "C11"))
 """Claims about the home and the constraints that our images have."""
 _WHOLE_LIBRARIES = frozenset(("cuda-libraries", "pruned"))
+_RULES = yamlfile.table("audit.yaml")
 _IMPORTED = frozenset(
     {
+        *_RULES["imported"],
         *expectations.NATIVE,
         *expectations.IMPORTED,
         *expectations.IMPORT_TORCH_FIRST,
-        *("torch", "torchaudio", "deepspeed", "trl", "datasets", "axolotl"),
-        *("colossalai", "sentencepiece", "tokenizers"),
     }
 )
-"""Packages to import and to run. Those that refuse to be imported without a GPU (unsloth, vllm) are not among them."""
 DEBIANS = "/usr/lib/python3/dist-packages"
 """Debian's packages fill it, and dpkg keeps the hashes. Most bring no RECORD, some one with hashes in another form
 (python3-blinker 1.5-1: hexadecimal)."""
 _LAYER = "installed"
 _NO_4_BIT = "transformers before 4.52 refuses bitsandbytes' 4-bit weights without a GPU"
 _FIRST_WITH_4_BIT = Version("4.52")
-_FFMPEG = ("libav*.so.*", "libsw*.so.*", "libpostproc.so.*")
-OPTIONAL_PLUGINS: Sequence[LinkException] = (
-    {
-        "path": "torchaudio/lib/*torchaudio_sox*.so",
-        "names": ["libsox.so*"],
-        "reason": "torchaudio opens its SoX backend only where SoX is installed",
-    },
-    {"path": "torio/lib/*ffmpeg*.so", "names": [*_FFMPEG], "reason": "one plugin for each FFmpeg"},
-    {"path": "torchaudio/lib/*ffmpeg*.so", "names": [*_FFMPEG], "reason": "one plugin for each FFmpeg"},
-    {
-        "path": "torchcodec/libtorchcodec_*.so",
-        "names": ["libav*.so.*", "libsw*.so.*", "libnpp*.so.*", "libnvcuvid.so.*"],
-        "reason": "one plugin for each FFmpeg: opened by name, the first that loads",
-    },
-)
-"""Libraries of packages that our images do not have, and which may lack something by design."""
 
 
 def expected(
@@ -122,7 +103,7 @@ def _static(environment: Mapping[str, Any], image: Image | None, conda: Sequence
         "cuda_libraries": expectations.cuda_libraries(image.wheel_cuda.major) if image else {},
         "host": list(expectations.HOST_LIBRARIES),
         "other_platforms": list(expectations.OTHER_PLATFORMS),
-        "exceptions": [*expectations.LINK_EXCEPTIONS, *OPTIONAL_PLUGINS],
+        "exceptions": [*expectations.LINK_EXCEPTIONS, *_RULES["optional_plugins"]],
     }
     symbols = {"host": list(expectations.HOST_LIBRARIES), "exceptions": []}
     files = {
