@@ -19,7 +19,7 @@ def _files(subject: str, expect: Any, evidence: Any) -> Finding:
     conda = set(expect["conda"])
     own: Any = {
         **evidence,
-        "wrong": [one for one in evidence["wrong"] if not set(_names(one["owners"])) <= conda],
+        "wrong": [one for one in evidence["wrong"] if not {name.partition(" ")[0] for name in one["owners"]} <= conda],
         "in_conflict": [one for one in evidence["in_conflict"] if not _is_aside(one)],
         "unowned": [],
         "unowned_count": 0,
@@ -39,11 +39,6 @@ def _strays(subject: str, expect: Any, evidence: Any) -> Finding:
     return found if found.status != "PASS" else passed("every file that Python can import has an owner")
 
 
-def _names(owners: Mapping[str, str]) -> list[str]:
-    """Of `name version`."""
-    return [owner.partition(" ")[0] for owner in owners]
-
-
 def _is_aside(one: Mapping[str, Any]) -> bool:
     """No code, or in a folder that packages install by mistake."""
     path = PurePosixPath(one["path"])
@@ -51,9 +46,12 @@ def _is_aside(one: Mapping[str, Any]) -> bool:
     return (path.suffix not in (".py", ".so") and ".so." not in path.name) or (bool(inside) and inside[0] in _ASIDE)
 
 
-def _libraries(subject: str, expect: Any, evidence: Any) -> Finding:
+def _linked(subject: str, expect: Any, evidence: Any) -> Finding:
+    """S3 without rivals, and S4."""
     if not evidence["files"]:
         return passed("there is no shared library in this environment")
+    if subject == "symbols":
+        return symbols.judge(subject, expect, evidence)
     own: Any = {**evidence, "second_owners": []}
     return libraries.judge(subject, expect, own)
 
@@ -66,12 +64,6 @@ def _rivals(_subject: str, _expect: Any, evidence: Any) -> Finding:
     return conclude(found, "no package's CUDA library has a rival on the loader's path")
 
 
-def _symbols(subject: str, expect: Any, evidence: Any) -> Finding:
-    if not evidence["files"]:
-        return passed("there is no shared library in this environment")
-    return symbols.judge(subject, expect, evidence)
-
-
 def _start(subject: str, expect: Any, evidence: Any) -> Finding:
     """S7's start-up code alone: variables are told once, for the whole image."""
     own: Any = {**evidence, "denied": {}, "in_files": [], "settings_files": {}, "required": {}}
@@ -82,9 +74,9 @@ def _start(subject: str, expect: Any, evidence: Any) -> Finding:
 AUDIT_JUDGES: Judges = {
     "S2 files": _files,
     "S2 strays": _strays,
-    "S3 libraries": _libraries,
+    "S3 libraries": _linked,
     "S3 rivals": _rivals,
-    "S4": _symbols,
+    "S4": _linked,
     "S7": _start,
 }
 """They stand before the suite's own (validate/judge.py)."""

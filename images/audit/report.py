@@ -7,7 +7,6 @@ request, and looks unlike a verdict's on purpose.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from rich.text import Text
 
 from images.audit.model import NO_VALIDATION, Audit, Check, Outcome, Severity
 from images.context.templates import environment
+from images.host.hashing import sha256
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
@@ -120,25 +120,25 @@ def sarif(audit: Audit, location: str) -> str:
     run = {
         "tool": {"driver": {"name": "truetag audit", "rules": list(rules.values())}},
         "properties": {"notice": NO_VALIDATION, "image": audit.image, "digest": audit.digest},
-        "results": [_result(one, location) for one in faults],
+        "results": [
+            {
+                "ruleId": _rule(one),
+                "level": str(one.severity),
+                "message": {"text": _told(one)},
+                "locations": [
+                    {
+                        "physicalLocation": {"artifactLocation": {"uri": location}, "region": {"startLine": 1}},
+                        "logicalLocations": [{"fullyQualifiedName": one.environment or "image"}],
+                    }
+                ],
+                "partialFingerprints": {
+                    "truetagAudit/v1": sha256(f"{one.id} {one.subject} {one.environment} {one.text}".encode())
+                },
+            }
+            for one in faults
+        ],
     }
     return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
-
-
-def _result(one: Check, location: str) -> dict[str, object]:
-    fingerprint = hashlib.sha256(f"{one.id} {one.subject} {one.environment} {one.text}".encode()).hexdigest()
-    return {
-        "ruleId": _rule(one),
-        "level": str(one.severity),
-        "message": {"text": _told(one)},
-        "locations": [
-            {
-                "physicalLocation": {"artifactLocation": {"uri": location}, "region": {"startLine": 1}},
-                "logicalLocations": [{"fullyQualifiedName": one.environment or "image"}],
-            }
-        ],
-        "partialFingerprints": {"truetagAudit/v1": fingerprint},
-    }
 
 
 def workflow_commands(audit: Audit, location: str) -> Iterator[str]:

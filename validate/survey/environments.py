@@ -33,8 +33,6 @@ class Environment:
     """`venv`, `conda` or `system`."""
     python: str
     version: str
-    folders: tuple[str, ...]
-    """Of packages."""
     path: tuple[str, ...]
     """sys.path: standard library, packages, and what .pth files and PYTHONPATH add."""
     first: bool
@@ -156,7 +154,6 @@ def _environment(prefix: str, python: str, version: str, own: Sequence[str], env
         kind=kind,
         python=python,
         version=version,
-        folders=tuple(folders),
         path=path,
         first=first,
         start=start,
@@ -186,29 +183,5 @@ def _customisations(path: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def distributions(one: Environment) -> list[dict[str, Any]]:
     """What is installed, as metadata says: name, version, place, who installed it, requirements."""
-    return [
-        {"name": found.name, "version": found.version, "location": found.location, **_metadata(found)}
-        for found in installed.distributions(one.path)
-    ]
-
-
-def _metadata(found: installed.Distribution) -> dict[str, Any]:
-    info = next(iter(_infos(found)), None)
-    text = installer = ""
-    if info is not None:
-        text = text_of(info / "METADATA" if info.is_dir() else info) or text_of(info / "PKG-INFO")
-        installer = text_of(info / "INSTALLER").strip()[:40] if info.is_dir() else ""
-    pairs = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
-    fields = [(name.strip().lower(), value.strip()) for name, _, value in pairs]
-    return {
-        "installer": installer,
-        "requires": [value for name, value in fields if name == "requires-dist"],
-    }
-
-
-def _infos(found: installed.Distribution) -> Iterator[Path]:
-    for suffix in ("dist-info", "egg-info"):
-        for info in Path(found.location).glob(f"*.{suffix}"):
-            name, _, rest = info.stem.partition("-")
-            if installed.canonical(name) == found.name and rest.partition("-")[0] in ("", found.version):
-                yield info
+    names = ("name", "version", "location", "installer", "requires")
+    return [{name: getattr(found, name) for name in names} for found in installed.distributions(one.path)]
