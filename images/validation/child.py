@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
 
 from validate.claims import Claim, ClaimSet
 from validate.evidence import Evidence
-
-if TYPE_CHECKING:
-    from validate.checks.static.pins import LockEvidence, LockExpect
 
 _LAST_STEPS = ('CMD ["bash"]', "WORKDIR /workspace")
 """How our Dockerfiles end, the last first (templates/stages/image.j2)."""
@@ -84,8 +80,8 @@ def changes(evidence: Evidence, steps: Sequence[str]) -> Changes | None:
     measured = record.of("lock") if record else None
     if claim is None or measured is None or "error" in measured.evidence:
         return None
-    wanted = cast("LockExpect", claim.expect)["versions"]
-    found = {name: versions[0] for name, versions in cast("LockEvidence", measured.evidence)["installed"].items()}
+    wanted: Mapping[str, str] = claim.expect["versions"]
+    found = {name: versions[0] for name, versions in measured.evidence["installed"].items()}
     return Changes(
         steps=tuple(steps),
         added={name: version for name, version in found.items() if name not in wanted},

@@ -38,7 +38,7 @@ OF_ITS_PYTHON = ("static.owners", "cpu.bytecode")
 """Probes that compare the image's files with what the Python that runs them has, or would compile: one of the same
 release. Where that of this machine is another, the image's own runs them, emulated."""
 CPU_FOLDER = "/sys/devices/system/cpu"
-_QEMU_CPU = {"arm64": "max,sve-max-vq=1"}
+QEMU = {"QEMU_CPU": "max,sve-max-vq=1"}
 """qemu's most capable processor, with vectors of one quadword (qemu, docs/system/arm/cpu-features.rst)."""
 _REGISTERS = {"midr_el1": 0xF0510, "revidr_el1": 0}
 """Of `max` (qemu, target/arm/cpu64.c); read with `mrs` under it, they are the same."""
@@ -73,9 +73,7 @@ class NativePython:
             "platform": f"linux/{self.architecture}",
             "by": self.emulator,
             "probes": sorted(probe for probe in probes if not self.runs(probe) or probe in START_PROGRAMS),
-            "processor": {**qemu_variables(self.architecture), "stands_in": CPU_FOLDER}
-            if self.architecture in _QEMU_CPU
-            else {},
+            "processor": {**QEMU, "stands_in": CPU_FOLDER},
         }
 
 
@@ -125,25 +123,17 @@ def split(plans: Sequence[ContainerPlan], native: NativePython, cpus: int) -> It
                 files={INSIDE: native.files},
             )
         if rest.claims:
-            processors = processor_files(native.architecture, cpus)
             yield replace(
                 plan,
                 claims=rest,
                 arguments=("--emulated", "--timeout", str(_EMULATED_SECONDS)),
-                environment={**plan.environment, **qemu_variables(native.architecture)},
-                files={CPU_FOLDER: processors} if processors else {},
+                environment={**plan.environment, **QEMU},
+                files={CPU_FOLDER: processor_files(cpus)},
             )
 
 
-def qemu_variables(architecture: str) -> dict[str, str]:
-    """qemu-user's own, of an architecture in Docker's words."""
-    return {"QEMU_CPU": _QEMU_CPU[architecture]} if architecture in _QEMU_CPU else {}
-
-
-def processor_files(architecture: str, cpus: int) -> Files:
+def processor_files(cpus: int) -> Files:
     """What stands in CPU_FOLDER for so many processors."""
-    if architecture not in _QEMU_CPU:
-        return {}
     every = f"0-{cpus - 1}\n" if cpus > 1 else "0\n"
     registers = {
         f"cpu{cpu}/regs/identification/{name}": f"0x{value:016x}\n".encode()

@@ -7,9 +7,10 @@ from json import JSONDecodeError
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from images.errors import Problem, UserError, command
+from images.validation.rows import Row
 from validate.claims import Tier
 from validate.evidence import Evidence, EvidenceChangedError, Outcome
 from validate.judging import Status
@@ -19,13 +20,7 @@ Seconds = Annotated[float, Field(ge=0)]
 Digest = Annotated[str, Field(description="`sha256:...` of the image; empty where the image judged itself")]
 
 
-class _File(BaseModel):
-    """Keys that are not listed are errors; the docstrings of fields are their descriptions."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class HintRow(_File):
+class HintRow(Row):
     """A known error that the claim's reason or evidence speaks of."""
 
     id: str
@@ -35,7 +30,7 @@ class HintRow(_File):
     """A page, `OWNER/REPOSITORY#NUMBER`, or `seed:PAGE`."""
 
 
-class ClaimVerdictRow(_File):
+class ClaimVerdictRow(Row):
     """One claim, judged."""
 
     id: str
@@ -54,7 +49,7 @@ class ClaimVerdictRow(_File):
     """Only where something is not well and a known error explains it."""
 
 
-class VerdictFile(_File):
+class VerdictFile(Row):
     """verdict.json: an image, judged. It repeats no evidence, but names it."""
 
     schema_version: Literal[2]
@@ -67,7 +62,7 @@ class VerdictFile(_File):
     claims: list[ClaimVerdictRow]
 
 
-class ClaimRow(_File):
+class ClaimRow(Row):
     """One check that the image must pass, written from the matrix."""
 
     id: str
@@ -85,7 +80,7 @@ class ClaimRow(_File):
     """A reason known before any measuring why it can't be validated."""
 
 
-class MeasurementRow(_File):
+class MeasurementRow(Row):
     """What one probe found about one subject."""
 
     subject: str
@@ -93,7 +88,7 @@ class MeasurementRow(_File):
     evidence: dict[str, Any]
 
 
-class RecordRow(_File):
+class RecordRow(Row):
     """One probe's run, in a process of its own."""
 
     probe: str
@@ -106,7 +101,7 @@ class RecordRow(_File):
     """The tail of what the process printed."""
 
 
-class EvidenceFile(_File):
+class EvidenceFile(Row):
     """evidence.json: everything measured in one image, and the claims it was measured for."""
 
     schema_version: Literal[2]

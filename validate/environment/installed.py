@@ -32,9 +32,7 @@ class Distribution:
     tags: tuple[str, ...]
     """`cp311-cp311-manylinux_2_28_x86_64`, from the WHEEL file."""
     requires: tuple[str, ...]
-    """As its metadata has them."""
-    installer: str
-    """`pip`, `conda`; empty: it does not say."""
+    """Canonical names of what it requires, extras included."""
     entries: tuple[Entry, ...] | None
     """None: it has no RECORD, or one that can't be read."""
 
@@ -78,8 +76,11 @@ def _read(info: Path) -> Distribution:
         version=fields.get("version", guessed_version.partition("-")[0]),
         location=str(info.parent),
         tags=tuple(value for name, value in _headers(info / "WHEEL") if name == "tag"),
-        requires=tuple(value for name, value in headers if name == "requires-dist"),
-        installer=_installer(info / "INSTALLER"),
+        requires=tuple(
+            canonical(re.split(r"[^A-Za-z0-9._-]", value, maxsplit=1)[0])
+            for name, value in headers
+            if name == "requires-dist"
+        ),
         entries=_entries(info / "RECORD"),
     )
 
@@ -95,13 +96,6 @@ def _headers(file: Path) -> Iterator[tuple[str, str]]:
             name, colon, value = line.partition(":")
             if colon and not line[0].isspace():
                 yield name.strip().lower(), value.strip()
-
-
-def _installer(file: Path) -> str:
-    if not file.is_file():
-        return ""
-    with file.open(encoding="utf-8", errors="replace") as text:
-        return text.read(40).strip()
 
 
 def _entries(record: Path) -> tuple[Entry, ...] | None:

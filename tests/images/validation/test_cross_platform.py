@@ -4,15 +4,14 @@ import pytest
 
 from images.engine.gpus import NO_GPU
 from images.validation.containers import INSIDE, planned
-from images.validation.cross_platform import CPU_FOLDER, NativePython, processor_files, qemu_variables, split
+from images.validation.cross_platform import CPU_FOLDER, QEMU, NativePython, processor_files, split
 from tests.support.claims import bare_claims
 from validate.claims import Claim, Tier
 
 
-def python(*, of_its_release: bool, architecture: str = "arm64") -> NativePython:
-    return NativePython(
-        files={"user.json": b"{}"}, architecture=architecture, emulator="qemu-user 7.2", of_its_release=of_its_release
-    )
+def python(*, of_its_release: bool) -> NativePython:
+    files, emulator = {"user.json": b"{}"}, "qemu-user 7.2"
+    return NativePython(files=files, architecture="arm64", emulator=emulator, of_its_release=of_its_release)
 
 
 @pytest.mark.parametrize("probe", ["cpu.bytecode", "static.owners"])
@@ -49,21 +48,13 @@ def test_every_claim_is_measured_natively_or_emulated_and_never_both() -> None:
 
 @pytest.mark.parametrize(("cpus", "listed"), [(1, b"0\n"), (2, b"0-1\n"), (16, b"0-15\n")])
 def test_each_processor_has_its_identification(cpus: int, listed: bytes) -> None:
-    found = processor_files("arm64", cpus)
+    found = processor_files(cpus)
     assert found["possible"] == found["online"] == found["present"] == listed
     registers = {name: content for name, content in found.items() if name.endswith("/midr_el1")}
     assert set(registers) == {f"cpu{cpu}/regs/identification/midr_el1" for cpu in range(cpus)}
     assert set(registers.values()) == {b"0x00000000000f0510\n"}, "the kernel's form: 0x and 16 digits"
 
 
-def test_its_vectors_are_as_long_as_those_of_grace_and_programs_for_x86_need_nothing() -> None:
-    assert qemu_variables("arm64") == {"QEMU_CPU": "max,sve-max-vq=1"}, "128 bits"
-    assert (qemu_variables("amd64"), processor_files("amd64", 4)) == ({}, {})
-
-
-@pytest.mark.parametrize(
-    ("architecture", "told"),
-    [("arm64", {"QEMU_CPU": "max,sve-max-vq=1", "stands_in": CPU_FOLDER}), ("amd64", {})],
-)
-def test_evidence_says_which_it_was(architecture: str, told: dict[str, str]) -> None:
-    assert python(of_its_release=True, architecture=architecture).emulated([])["processor"] == told
+def test_evidence_says_which_processor_it_was() -> None:
+    assert QEMU == {"QEMU_CPU": "max,sve-max-vq=1"}, "vectors as long as those of Grace: 128 bits"
+    assert python(of_its_release=True).emulated([])["processor"] == {**QEMU, "stands_in": CPU_FOLDER}

@@ -83,7 +83,7 @@ def test_metadata_tells_who_installed_what(tmp_path: Path, suffix: str) -> None:
     (info / "INSTALLER").write_text("conda\n")
     (one,), _ = environments.find([own], {})
     (found,) = environments.distributions(one)
-    assert (found["name"], found["installer"], found["requires"]) == ("some-thing", "conda", ("six>=1",))
+    assert (found["name"], found["installer"], found["requires"]) == ("some-thing", "conda", ["six>=1"])
 
 
 def test_a_torch_for_the_cpu_has_no_cuda(tmp_path: Path) -> None:
