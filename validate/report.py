@@ -91,7 +91,15 @@ def junit(verdict: Verdict) -> str:
     }
     suite = ElementTree.Element("testsuite", {"name": verdict.image, **counts})
     for one in verdict.claims:
-        _test_case(suite, verdict.image, one)
+        names = {"classname": f"{verdict.image}.{one.claim.tier}.{one.claim.id}", "name": one.claim.subject}
+        case = ElementTree.SubElement(suite, "testcase", {**names, "time": f"{one.seconds:.3f}"})
+        if one.status is not Status.PASS:
+            message = f"{one.status}: {one.reason}".translate(_NOT_IN_XML)
+            kind = "failure" if _is_failure(one) else "skipped"
+            element = ElementTree.SubElement(case, kind, {"message": message})
+            probe = one.evidence.get("probe")
+            log = str(probe.get("log", "")) if isinstance(probe, Mapping) else ""
+            element.text = "\n".join([one.claim.statement, *map(advice, one.hints), log]).translate(_NOT_IN_XML)
     if verdict.overall is not Status.PASS and not failures:
         empty = ElementTree.SubElement(suite, "testcase", {"classname": verdict.image, "name": "overall"})
         ElementTree.SubElement(empty, "failure", {"message": summary(verdict)})
@@ -122,23 +130,6 @@ def _line(row: Sequence[str], widths: Sequence[int], room: int, indent: int) -> 
 
 def _is_failure(one: ClaimVerdict) -> bool:
     return one.status is Status.FAIL or (one.claim.required and one.status is not Status.PASS)
-
-
-def _test_case(suite: ElementTree.Element, image: str, one: ClaimVerdict) -> None:
-    names = {"classname": f"{image}.{one.claim.tier}.{one.claim.id}", "name": one.claim.subject}
-    case = ElementTree.SubElement(suite, "testcase", {**names, "time": f"{one.seconds:.3f}"})
-    if one.status is Status.PASS:
-        return
-    kind = "failure" if _is_failure(one) else "skipped"
-    message = f"{one.status}: {one.reason}".translate(_NOT_IN_XML)
-    element = ElementTree.SubElement(case, kind, {"message": message})
-    lines = [one.claim.statement, *map(advice, one.hints), _log(one.evidence)]
-    element.text = "\n".join(lines).translate(_NOT_IN_XML)
-
-
-def _log(evidence: Mapping[str, Any]) -> str:
-    probe = evidence.get("probe")
-    return str(probe.get("log", "")) if isinstance(probe, Mapping) else ""
 
 
 def _markdown_row(cells: Sequence[str]) -> str:

@@ -195,33 +195,25 @@ def _against_the_runtime(env: Mapping[str, str]) -> Iterator[str]:
 def unmet(environment: Mapping[str, Any]) -> Iterator[str]:
     """Requirements that nothing installed meets, as `pip check` reports them."""
     found = {canonical(str(one["name"])): str(one["version"]) for one in reversed(environment["distributions"])}
-    markers = {
-        "python_version": str(environment["version"]),
-        "platform_system": "Linux",
-        "sys_platform": "linux",
-        "platform_machine": "x86_64",
-        "os_name": "posix",
-        "implementation_name": "cpython",
-        "platform_python_implementation": "CPython",
-        "extra": "",
-    }
-    # The files tell X.Y alone: a marker counts where the first and the last release of X.Y both meet it.
+    # This process is CPython on Linux for x86-64, as what was read. The files tell X.Y alone: a marker counts where the
+    # first and the last release of X.Y both meet it.
+    version = str(environment["version"])
     releases = [
-        {**markers, "python_full_version": full, "implementation_version": full}
-        for full in (f"{environment['version']}.0", f"{environment['version']}.999")
+        {"python_version": version, "python_full_version": full, "implementation_version": full, "extra": ""}
+        for full in (f"{version}.0", f"{version}.999")
     ]
     for one in environment["distributions"]:
         for line in one["requires"]:
             try:
                 wanted = Requirement(str(line))
-                if wanted.marker and not all(wanted.marker.evaluate(dict(release)) for release in releases):
+                if wanted.marker and not all(wanted.marker.evaluate(release) for release in releases):
                     continue
-                version = found.get(canonical(wanted.name))
-                if version is None:
+                there = found.get(canonical(wanted.name))
+                if there is None:
                     yield f"{one['name']} {one['version']} requires {wanted.name}, which is not installed"
-                elif not wanted.specifier.contains(Version(version), prereleases=True):
+                elif not wanted.specifier.contains(Version(there), prereleases=True):
                     needs = f"{wanted.name}{wanted.specifier}"
-                    yield f"{one['name']} {one['version']} requires {needs}, {version} is installed"
+                    yield f"{one['name']} {one['version']} requires {needs}, {there} is installed"
             except (InvalidRequirement, InvalidVersion, UndefinedEnvironmentName):
                 continue
 

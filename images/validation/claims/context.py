@@ -47,6 +47,10 @@ class ClaimContext:
         why = self.missing.get(pin.lacking, "")
         return f"the image goes without {why}" if why else ""
 
+    def unless_custom(self, why: str) -> dict[str, Any]:
+        """Of a claim that a custom base may break: there it is unproven for this reason, and not required."""
+        return {"required": not self.custom_base, "unproven": why if self.custom_base else ""}
+
     @property
     def no_ranks(self) -> str:
         """Why there are no several GPUs: then claims of the multigpu tier are unproven."""

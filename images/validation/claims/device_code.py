@@ -10,7 +10,7 @@ from packaging.version import Version
 from images.config.names import Arch
 from images.config.platforms import Platform
 from images.planning import expectations
-from images.planning.image import Image, Pin
+from images.planning.image import Image, Pin, Pruning
 from images.validation.claims.context import ClaimContext, claim
 from validate.claims import Claim
 
@@ -46,7 +46,7 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
             yield kernel_code_claim(image, pin.name, [first], _covered(image, package.covers), also=others)
     yield _of_cuda_libraries(image, pins.get("torch"), archs)
     if image.pruning:
-        yield _pruned(context)
+        yield _pruned(context, image.pruning)
 
 
 def _of_torch(context: ClaimContext, torch: Pin | None, archs: Mapping[Arch, str]) -> Claim:
@@ -54,10 +54,10 @@ def _of_torch(context: ClaimContext, torch: Pin | None, archs: Mapping[Arch, str
     arm64 = context.image.platform is Platform.ARM64
     row = context.facts.arm64.torch.get(torch.version) if torch and arm64 else None
     hollow = list(row.hollow) if row else []
-    libraries = [f"torch/lib/libtorch_{part}.so" for part in ("cuda", "cuda_linalg")]
-    return kernel_code_claim(
-        context.image, "torch", [one for one in libraries if one not in hollow], archs, also=hollow
-    )
+    libraries = [
+        one for one in ("torch/lib/libtorch_cuda.so", "torch/lib/libtorch_cuda_linalg.so") if one not in hollow
+    ]
+    return kernel_code_claim(context.image, "torch", libraries, archs, also=hollow)
 
 
 def _of_torchao(context: ClaimContext, torchao: Pin | None, archs: Mapping[Arch, str]) -> Iterator[Claim]:
@@ -75,40 +75,32 @@ def kernel_code_claim(
     image: Image, subject: str, files: Sequence[str], archs: Mapping[Arch, str], *, also: Sequence[str] = ()
 ) -> Claim:
     """Every kernel of a library has code for these archs. `files` must hold some, `also` may."""
-    expect = {
-        "kind": "kernels",
-        "files": list(files),
-        "also": list(also),
-        "archs": _ways(archs),
-        "known_gaps": _known_gaps(image, subject),
-        "by_design": list(expectations.KERNELS_BY_DESIGN.get(subject, ())),
-    }
-    return claim("S5", subject, "static.devicecode", f"every kernel of {subject} has code for {_named(archs)}", expect)
+    by_design = list(expectations.KERNELS_BY_DESIGN.get(subject, ()))
+    return _code_claim(image, "kernels", subject, files, archs, also=list(also), by_design=by_design)
 
 
 def _of_cuda_libraries(image: Image, torch: Pin | None, archs: Mapping[Arch, str]) -> Claim:
     """NVIDIA's libraries have kernels for one arch alone, so whole files are looked at."""
     gone = expectations.NO_CUDA_LIBRARY_FROM
-    stems = [
-        stem
+    files = [
+        f"**/{stem}.so.*"
         for stem in expectations.CUDA_DEVICE_LIBRARIES
         if not (torch and stem in gone and Version(torch.version) >= Version(gone[stem]))
     ]
-    subject = "cuda-libraries"
-    expect = {
-        "kind": "files",
-        "files": [f"**/{stem}.so.*" for stem in stems],
-        "also": [],
-        "archs": _ways(archs),
-        "known_gaps": _known_gaps(image, subject),
-    }
-    return claim("S5", subject, "static.devicecode", f"every library of {subject} has code for {_named(archs)}", expect)
+    return _code_claim(image, "files", "cuda-libraries", files, archs, also=[])
 
 
-def _pruned(context: ClaimContext) -> Claim:
-    wanted = context.image.pruning
-    if wanted is None:
-        raise ValueError(f"{context.image.name} is for several archs")
+def _code_claim(
+    image: Image, kind: str, subject: str, files: Sequence[str], archs: Mapping[Arch, str], **more: object
+) -> Claim:
+    known_gaps = [row for row in expectations.KNOWN_GAPS.get(subject, ()) if row["cuda"] == image.wheel_cuda.major]
+    named = ", ".join(f"{arch}{' (PTX)' if way == 'ptx' else ''}" for arch, way in archs.items())
+    what = {"kernels": "kernel", "files": "library"}[kind]
+    expect = {"kind": kind, "files": list(files), "archs": _ways(archs), "known_gaps": known_gaps, **more}
+    return claim("S5", subject, "static.devicecode", f"every {what} of {subject} has code for {named}", expect)
+
+
+def _pruned(context: ClaimContext, wanted: Pruning) -> Claim:
     whose = "no package" if wanted.nvidia else "no package but NVIDIA's own"
     expect = {
         "kind": "pruned",
@@ -117,17 +109,9 @@ def _pruned(context: ClaimContext) -> Claim:
         "nvidia": wanted.nvidia,
         "by_design_of": {name: list(rows) for name, rows in expectations.KERNELS_BY_DESIGN.items()},
     }
-    return claim(
-        "S5",
-        "pruned",
-        "static.devicecode",
-        f"{whose} holds device code that {wanted.arch} has no use for",
-        expect,
-        required=not context.custom_base,
-        unproven="a custom base keeps what it brought: only what the build installs is pruned"
-        if context.custom_base
-        else "",
-    )
+    statement = f"{whose} holds device code that {wanted.arch} has no use for"
+    custom = context.unless_custom("a custom base keeps what it brought: only what the build installs is pruned")
+    return claim("S5", "pruned", "static.devicecode", statement, expect, **custom)
 
 
 def _of_no_index(image: Image, pin: Pin) -> dict[Arch, str]:
@@ -144,17 +128,9 @@ def _covered(image: Image, covers: Callable[[Arch], str]) -> dict[Arch, str]:
     return {arch: how for arch in image.archs if (how := covers(arch)) != "no"}
 
 
-def _known_gaps(image: Image, subject: str) -> list[object]:
-    return [row for row in expectations.KNOWN_GAPS.get(subject, ()) if row["cuda"] == image.wheel_cuda.major]
-
-
 def _ways(archs: Mapping[Arch, str]) -> dict[str, str]:
     """Arch -> machine code, or PTX that the driver compiles."""
     return {str(_number(arch)): "jit" if way == "ptx" else "cubin" for arch, way in archs.items()}
-
-
-def _named(archs: Mapping[Arch, str]) -> str:
-    return ", ".join(f"{arch}{' (PTX)' if way == 'ptx' else ''}" for arch, way in archs.items())
 
 
 def _number(arch: Arch) -> int:

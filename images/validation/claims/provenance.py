@@ -28,15 +28,10 @@ def provenance_claims(context: ClaimContext) -> Iterator[Claim]:
     unknown = [pin.name for pin in context.image.pins if _is_unknown(context, pin)]
     wheels = _wheels(context, {*context.outside, *unknown})
     count = len(wheels["wheels"]) + len(wheels["sources"])
-    yield claim(
-        "S10",
-        "wheels",
-        "static.wheels",
-        f"the files of {count} distributions are those of the locked wheels",
-        wheels,
-        required=not (_is_unmeasured(context) or context.custom_base),
-        unproven=_CUSTOM_BASE if context.custom_base else "",
-    )
+    statement = f"the files of {count} distributions are those of the locked wheels"
+    custom = context.unless_custom(_CUSTOM_BASE)
+    required = custom.pop("required") and not _is_unmeasured(context)
+    yield claim("S10", "wheels", "static.wheels", statement, wheels, required=required, **custom)
     for name in unknown:
         statement = f"the files of {name}, which no lock has, are those of its wheel"
         nothing: dict[str, object] = {"versions": {}, "wheels": {}, "sources": {}, "unknown": {}}
@@ -53,15 +48,9 @@ def provenance_claims(context: ClaimContext) -> Iterator[Claim]:
         ("lookup", "what the shell, the loader and loaders of plugins find first is the image's own", ""),
         ("privileges", "no program has more rights than Debian gives it, and nobody else is trusted", ""),
     ):
-        yield claim(
-            "S10",
-            subject,
-            "static.owners",
-            statement,
-            expect,
-            required=not context.custom_base,
-            unproven=_CUSTOM_BASE if context.custom_base else reason,
-        )
+        custom = context.unless_custom(_CUSTOM_BASE)
+        unproven = custom["unproven"] or reason
+        yield claim("S10", subject, "static.owners", statement, expect, required=custom["required"], unproven=unproven)
 
 
 def _owners(context: ClaimContext, lock: Lock) -> dict[str, object]:

@@ -84,15 +84,13 @@ def _locked(context: ClaimContext) -> Claim:
     versions = {pin.name: pin.version for pin in image.pins if pin.name not in context.missing}
     for layer in () if context.custom_base else image.layers:
         versions.update(context.locked.get(layer, {}))
-    reason = "it stands on a custom base: what that holds beside the pins is not in the lock"
     return claim(
         "S1",
         "lock",
         "static.pins",
         f"the {len(versions)} distributions of the lock are installed, and no others",
         {"versions": versions, "closed": image.base.suite is not None},
-        required=not context.custom_base,
-        unproven=reason if context.custom_base else "",
+        **context.unless_custom("it stands on a custom base: what that holds beside the pins is not in the lock"),
     )
 
 
