@@ -6,6 +6,7 @@ Every scalar stays text: 2.10 must not become 2.1.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -89,7 +90,7 @@ def table(name: str) -> Any:
 
 def validated(model: type[Model], file: YamlFile) -> tuple[Model | None, list[Problem], frozenset[Path]]:
     """The model, what was wrong, and the paths left out of it to get that far (None: nothing sound remained)."""
-    problems, left_out, data = list(file.duplicates), set[Path](), file.data
+    problems, left_out, data = list(file.duplicates), set[Path](), deepcopy(file.data)
     while True:
         try:
             return model.model_validate(data), problems, frozenset(left_out)
@@ -104,7 +105,11 @@ def validated(model: type[Model], file: YamlFile) -> tuple[Model | None, list[Pr
         if () in paths:
             return None, problems, frozenset(left_out)
         left_out |= paths
-        data = _without(data, paths)
+        for *parents, last in sorted(paths, reverse=True):  # what is inside goes first, and later items of a list
+            container = data
+            for part in parents:
+                container = container[part]
+            del container[last]
 
 
 def fix(file: YamlFile) -> str:
@@ -137,15 +142,3 @@ def _node(data: Any, path: Path) -> Path:
         if isinstance(part, int):
             break
     return found
-
-
-def _without(data: Any, paths: set[Path]) -> Any:
-    if not isinstance(data, dict | list):
-        return data
-    pairs = list(data.items() if isinstance(data, dict) else enumerate(data))
-    kept = {
-        key: _without(value, {path[1:] for path in paths if path[0] == key})
-        for key, value in pairs
-        if (key,) not in paths
-    }
-    return kept if isinstance(data, dict) else list(kept.values())
