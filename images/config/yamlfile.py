@@ -53,7 +53,8 @@ def parse(name: str, text: str) -> YamlFile:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             where = f"{name}:{mark.line + 1}" if mark else name
-            cause = f"is not YAML: {error.problem or error.context}"
+            of_two = isinstance(error, yaml.composer.ComposerError) and error.context  # `problem` alone says too little
+            cause = f"is not YAML: {error.context}, {error.problem}" if of_two else f"is not YAML: {error.problem}"
         except yaml.reader.ReaderError as error:
             where = f"{name}:{text.count(chr(10), 0, error.position) + 1}"
             cause, then = f"is not YAML: it holds the control character {chr(error.character)!r}", "take it out"
