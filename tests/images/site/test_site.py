@@ -19,7 +19,7 @@ from images.nightly import results
 from images.nightly.results import BreakageLine, Job, JobLine, Outcome
 from images.site import assemble, index, pages, records, runs
 from images.site.assemble import SiteInputs
-from images.site.index import Index, Validation
+from images.site.index import ImageRow, Index, Validation
 from tests.support import site_samples as samples
 from tests.support.checkout import ROOT
 from tests.support.site_samples import (
@@ -88,6 +88,11 @@ def parsed(path: str) -> Page:
     return Page(HTML[path])
 
 
+def row_of(name: str, known: SiteInputs) -> ImageRow:
+    """An image of the index that is made of these inputs."""
+    return next(one for one in assemble.make(known).images if one.name == name)
+
+
 def cells(name: str) -> str:
     """The row of an image in the matrix."""
     (row,) = re.findall(rf'<tr[^>]*data-words="{name} .*?</tr>', HTML["index.html"], re.DOTALL)
@@ -137,7 +142,7 @@ def test_what_was_not_validated_is_never_green() -> None:
 
 def test_a_gpu_tier_without_a_gpu_was_not_validated() -> None:
     blind = samples.run(NEVER, *samples.STATIC_CPU, samples.gpu(Status.UNPROVEN))
-    (image,) = (one for one in assemble.make(samples.known(runs=[blind])).images if one.name == NEVER)
+    image = row_of(NEVER, samples.known(runs=[blind]))
     assert {one.tier for one in image.runs} == {Tier.STATIC, Tier.CPU}
     assert "not validated on a GPU" in pages.files(samples.known(runs=[blind]))[image.page].decode()
 
@@ -149,23 +154,19 @@ def test_a_verdict_is_of_the_digest_that_the_tag_means() -> None:
     assert "No run is of the digest that the tag means today." in HTML[image.page]
     assert image.get == f"docker pull registry.example/images:{REBUILT}" and image.published.endswith(samples.OTHER)
     assert json.loads(FILES[f"badges/{REBUILT}.json"])["color"] == "lightgrey"
-    unpublished = assemble.make(samples.known(published=()))
-    assert next(one for one in unpublished.images if one.name == REBUILT).validation is Validation.VALIDATED
+    assert row_of(REBUILT, samples.known(published=())).validation is Validation.VALIDATED
 
 
 def test_a_verdict_without_a_digest_validates_no_image() -> None:
     """An image that judges itself does not know its own digest."""
-    image = next(
-        one for one in assemble.make(samples.known(runs=[samples.run(NEVER, digest="")])).images if one.name == NEVER
-    )
+    image = row_of(NEVER, samples.known(runs=[samples.run(NEVER, digest="")]))
     assert image.validation is Validation.NEVER and image.runs and not any(one.current for one in image.runs)
 
 
 def test_a_failure_on_one_gpu_is_not_outvoted_by_another() -> None:
     both = [samples.run(NEVER, *samples.STATIC_CPU, samples.gpu(), gpus=(H100,))]
     both.append(samples.run(NEVER, samples.gpu(Status.FAIL), gpus=("NVIDIA H200",)))
-    image = next(one for one in assemble.make(samples.known(runs=both)).images if one.name == NEVER)
-    assert image.validation is Validation.FAILED
+    assert row_of(NEVER, samples.known(runs=both)).validation is Validation.FAILED
 
 
 def test_required_claims_make_a_tier_and_nothing_else() -> None:
@@ -179,12 +180,7 @@ def test_required_claims_make_a_tier_and_nothing_else() -> None:
 def test_a_badge_is_green_only_for_what_is_validated_and_fresh() -> None:
     colours = {name: json.loads(FILES[f"badges/{name}.json"])["color"] for name in BY_NAME}
     assert {name for name, colour in colours.items() if colour == "brightgreen"} == {VALIDATED}
-    assert (colours[STALE], colours[UNDATED], colours[FAILING], colours[PARTLY]) == (
-        "lightgrey",
-        "lightgrey",
-        "red",
-        "yellow",
-    )
+    assert [colours[name] for name in (STALE, UNDATED, FAILING, PARTLY)] == ["lightgrey", "lightgrey", "red", "yellow"]
     assert json.loads(FILES[f"badges/{VALIDATED}.json"])["message"] == f"validated {TODAY}"
     last = assemble.make(samples.known(today=date(2026, 11, 20)))
     assert pages.badge_of(next(one for one in last.images if one.name == STALE), last)[1] == "brightgreen", (
@@ -252,8 +248,7 @@ def test_an_image_without_a_lock_is_said_everywhere_and_counted_as_none() -> Non
 
 
 def test_a_published_image_needs_no_lock() -> None:
-    known = samples.known(blocked={REBUILT: "no lock"})
-    (row,) = (image for image in assemble.make(known).images if image.name == REBUILT)
+    row = row_of(REBUILT, samples.known(blocked={REBUILT: "no lock"}))
     assert row.get.startswith("docker pull ") and not row.blocked
 
 
@@ -324,7 +319,7 @@ def test_a_year_of_nightly_runs_keeps_pages_small_and_the_runs_that_decide() -> 
     known = samples.known(nightly=lines, runs=[first, *runs.of_nightly(lines)])
     files = pages.files(known)
     assert max(len(content) for path, content in files.items() if path.endswith(".html")) < 250_000
-    image = next(one for one in assemble.make(known).images if one.name == PARTLY)
+    image = row_of(PARTLY, known)
     assert len(image.runs) < 20 and len(image.sizes) == 60
     assert image.newest(Tier.GPU, "H100") and image.newest(Tier.CPU), (
         "undated, and older than any night: but of its digest"
@@ -334,20 +329,10 @@ def test_a_year_of_nightly_runs_keeps_pages_small_and_the_runs_that_decide() -> 
 def test_what_decides_the_validation_is_kept_however_old() -> None:
     tag = replace(samples.TAG, image=NEVER, digest=NEW)
     old = samples.run(NEVER, *samples.STATIC_CPU, samples.gpu(), gpus=(H100,), day=date(2026, 11, 1))
-    others = [
-        samples.run(
-            NEVER,
-            *samples.STATIC_CPU,
-            samples.gpu(),
-            gpus=(H100,),
-            digest=f"sha256:{day:064x}",
-            day=date(2026, 11, day),
-        )
-        for day in range(2, 20)
-    ]
-    image = next(
-        one for one in assemble.make(samples.known(runs=[old, *others], published=(tag,))).images if one.name == NEVER
-    )
+    claims = (*samples.STATIC_CPU, samples.gpu())
+    days = {f"sha256:{day:064x}": date(2026, 11, day) for day in range(2, 20)}
+    others = [samples.run(NEVER, *claims, gpus=(H100,), digest=digest, day=day) for digest, day in days.items()]
+    image = row_of(NEVER, samples.known(runs=[old, *others], published=(tag,)))
     assert image.validation is Validation.VALIDATED and image.validated_on == date(2026, 11, 1)
     assert [one.date for one in image.runs if one.current] == [date(2026, 11, 1)] * 3
     assert image.sentence.startswith("Validated: ") and image.newest(Tier.GPU, "H100").current  # type: ignore[union-attr]
@@ -382,9 +367,9 @@ NEWER = [
 
 def test_a_claim_that_was_never_run_is_open() -> None:
     known = samples.known(claims={VALIDATED: OLD_CLAIMS})
-    assert {one.name: one.validation for one in assemble.make(known).images}[VALIDATED] is Validation.VALIDATED
+    assert row_of(VALIDATED, known).validation is Validation.VALIDATED
     known = samples.known(claims={VALIDATED: [*OLD_CLAIMS, *NEWER]})
-    row = next(one for one in assemble.make(known).images if one.name == VALIDATED)
+    row = row_of(VALIDATED, known)
     cpu, static = row.newest(Tier.CPU), row.newest(Tier.STATIC)
     assert cpu and static
     assert (cpu.verdict, cpu.never_run, cpu.standing) == (Status.PASS, 1, Status.UNPROVEN)
@@ -403,6 +388,5 @@ def test_of_a_nightly_run_claims_are_counted_where_they_have_no_names() -> None:
     bare = replace(samples.run(VALIDATED), claims=())
     for claims, open_ones in ((OLD_CLAIMS, 0), ([*OLD_CLAIMS, *NEWER], 1)):
         known = samples.known(runs=(bare,), claims={VALIDATED: claims})
-        row = next(one for one in assemble.make(known).images if one.name == VALIDATED)
-        cpu = row.newest(Tier.CPU)
+        cpu = row_of(VALIDATED, known).newest(Tier.CPU)
         assert cpu and cpu.never_run == open_ones
