@@ -36,19 +36,6 @@ def test_traces_are_what_bears_the_run_id_and_all_above_it() -> None:
     assert builder.traces(records, "ANOTHER") == []
 
 
-def test_an_image_that_nothing_stands_on_any_more_is_forgotten_a_layer_at_a_time() -> None:
-    def record(name: str, *parents: str, made_by: str = "from local ") -> CacheRecord:
-        return CacheRecord(id=name, parents=parents, made_by=made_by, size=0)
-
-    below, above = record("below", "base"), record("above", "below")
-    others = (record("base"), record("context", made_by="http url http://build-context"), record("used"))
-    step = record("step", "used", made_by="mount / from exec sh")
-    before = frozenset({"base"})
-    assert builder.unused_bases((*others, step, below, above), before) == [above]
-    assert builder.unused_bases((*others, step, below), before) == [below]
-    assert builder.unused_bases((*others, step), before) == []
-
-
 def test_what_others_build_meanwhile_stays_where_our_steps_are_marked() -> None:
     cache = Cache()
     with cache.builder().nothing_new_kept():

@@ -10,7 +10,6 @@ import bcrypt
 import pytest
 
 from benchmarks import loopback
-from images.errors import UserError
 
 
 def answer(host: str) -> int:
@@ -80,13 +79,3 @@ def test_where_there_is_no_registry_one_is_unpacked_and_none_installed(tmp_path:
     (told,) = said
     assert "docker-registry" in told and "nothing is installed" in told
     assert not (tmp_path / "registry").exists()
-
-
-def test_without_apt_a_person_is_told_to_bring_a_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with (
-        pytest.raises(UserError, match="docker-registry: is not here") as told,
-        loopback.registry(tmp_path / "registry"),
-    ):
-        pass
-    assert "PATH" in told.value.problems[0].then

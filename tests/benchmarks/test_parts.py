@@ -1,15 +1,12 @@
 """What the parts of the benchmark make of the project, and what they refuse."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks import delivery, network, rebuild, results
 from benchmarks.session import ProjectCopy, baseline_context, conventional_context
-from images.engine import Finished
-from images.engine.runtime import Exit
 from images.errors import UserError
 from images.locking import lock_file
 from images.planning import plan as planning
@@ -60,21 +57,6 @@ def test_a_pull_that_its_link_can_not_have_passed_is_no_measurement() -> None:
     delivery.require_slower_than(network.LOOPBACK, 10**12, 0.1)
     with pytest.raises(UserError, match=r"passed 133 MB in 0.8 s, which takes 0.9 s"):
         delivery.require_slower_than("1 Gb/s", 125_000_000 + network.BURST, 0.8)
-
-
-def test_a_container_without_a_step_is_no_measurement() -> None:
-    done = Finished(exit=Exit(code=1, oom=False, error=""), stdout="", stderr="ImportError: libcudart")
-
-    class Opened:
-        def __enter__(self) -> Any:
-            return SimpleNamespace(run=lambda _timeout: done)
-
-        def __exit__(self, *_: object) -> None:
-            """Nothing was made."""
-
-    engine: Any = SimpleNamespace(container=lambda _spec: Opened())
-    with pytest.raises(UserError, match="no training step: ImportError: libcudart"):
-        delivery.first_step(engine, "image")
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"format": 3, "parts": {}}'])

@@ -82,11 +82,3 @@ def test_the_second_build_takes_no_wheel_that_the_first_made() -> None:
     golden = ROOT / "tests" / "golden" / "cu126-torch25.Dockerfile"
     named = builder.with_own_wheels({"Dockerfile": golden}, "abc")["Dockerfile"]
     assert isinstance(named, bytes) and named.count(b"id=truetag-uv-abc,") == golden.read_bytes().count(b"type=cache")
-
-
-def test_the_second_build_stands_on_a_layer_of_its_own() -> None:
-    given = builder.on_own_layer(
-        {"Dockerfile": b"# x\nFROM base AS system\nUSER root\nRUN a\nFROM system\nRUN b\n"}, "abc"
-    )
-    marked = b"# x\nFROM base AS system\nUSER root\nRUN echo abc >/uncached\nRUN a\nFROM system\nRUN b\n"
-    assert given["Dockerfile"] == marked

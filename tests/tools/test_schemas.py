@@ -73,12 +73,3 @@ def test_what_raised_may_lack_the_rest_and_nothing_else_may() -> None:
     assert definitions.of(list[Fact]) == {"type": "array", "items": {"$ref": "#/$defs/Fact"}}
     assert definitions.found["Fact"]["anyOf"] == [{"required": []}, {"required": ["error"]}]
     assert definitions.found["Fact"]["properties"]["kind"] == {"enum": ["a", "b"]}
-
-
-def test_two_types_of_one_name_and_types_without_a_schema_are_errors() -> None:
-    definitions = Definitions()
-    definitions.of(Fact)
-    with pytest.raises(TypeError, match="two types have the name Fact"):
-        definitions.of(TypedDict("Fact", {"other": int}))
-    with pytest.raises(TypeError, match="has no schema"):
-        definitions.of(complex)
