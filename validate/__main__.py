@@ -11,7 +11,6 @@ COMMANDS = {
     "validate": "validate.inside",
     "doctor": "validate.doctor.main",
     "survey": "validate.survey.main",
-    "user": "validate.survey.user",
 }
 
 

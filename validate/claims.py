@@ -18,13 +18,6 @@ HOST_PROBE = "host.image"
 ARBITRARY_UID = 61234
 """A user whom no image knows, as Kubernetes and OpenShift choose them."""
 
-MOUNTS: Mapping[str, str] = {
-    "volume": "a fresh named volume: the engine gives it the owner and the mode of the image's folder",
-    "own": "an empty folder of the user's own",
-    "foreign": "an empty folder of root's, as engines make it for a bind mount of a folder that is missing",
-}
-"""What a claim may ask to be mounted."""
-
 
 class Tier(str, Enum):
     """What a probe needs: files only, a CPU, one GPU, several GPUs."""

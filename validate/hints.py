@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,6 @@ class Hint:
     fix: str
     source: str
 
-    def matches(self, line: str) -> bool:
-        return bool(_compiled(self.pattern).search(line))
-
 
 @functools.cache
 def known() -> tuple[Hint, ...]:
@@ -36,11 +33,10 @@ def known() -> tuple[Hint, ...]:
     return tuple(Hint(**row) for row in json.loads(_ROWS.read_text(encoding="utf-8")))
 
 
-def find(texts: Iterable[str], rows: Sequence[Hint] | None = None) -> tuple[Hint, ...]:
-    """The first matching row of each line, each row once, the earliest lines first. Pure if `rows` are given."""
-    rows = known() if rows is None else rows
+def find(texts: Iterable[str]) -> tuple[Hint, ...]:
+    """The first matching row of each line, each row once, the earliest lines first."""
     lines = dict.fromkeys(line for text in texts for line in text.splitlines())
-    found = (next((row for row in rows if row.matches(line)), None) for line in lines)
+    found = (next((row for row in known() if _compiled(row.pattern).search(line)), None) for line in lines)
     return tuple(dict.fromkeys(row for row in found if row))[:_AT_MOST]
 
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from validate import checks, hints, report, suite
+from validate import checks, report, suite
 from validate.claims import ClaimSet, Tier
 from validate.environment import nvml
 from validate.evidence import Evidence
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         evidence = Evidence(image=claims.image, digest="", records=tuple(records))
     except OSError as error:
         return _complain(f"{error}; the suite writes to /tmp: `docker run --tmpfs /tmp:exec ...`")
-    verdict = explain(judge(claims, evidence, tiers), hints.known())
+    verdict = explain(judge(claims, evidence, tiers))
     shown = json.dumps(report.json_data(verdict), indent=1) if options.json else report.text(verdict)
     sys.stdout.write(shown + "\n")
     return 1 if verdict.of(Status.FAIL) else 0

@@ -79,25 +79,22 @@ def judge(
     evidence: Evidence,
     tiers: Sequence[Tier] = tuple(Tier),
     *,
-    digest: str | None = None,
     judges: Judges | None = None,
 ) -> Verdict:
     """Judge the claims of these tiers, by `judges` where they have a row for a claim, else by the check files.
 
-    Raises EvidenceMismatchError if the evidence is of another image, or of another digest than the one asked for.
+    Raises EvidenceMismatchError if the evidence is of another image.
     """
     if evidence.image != claims.image:
         raise EvidenceMismatchError(f"the claims are {claims.image}'s, the evidence is {evidence.image}'s")
-    if digest is not None and evidence.digest != digest:
-        raise EvidenceMismatchError(f"{claims.image} is {digest}, the evidence is of {evidence.digest}")
     verdicts = tuple(_judged(claim, evidence, judges or {}) for claim in claims.of(tiers).claims)
     return Verdict(image=claims.image, digest=evidence.digest, claims=verdicts, evidence_sha256=evidence.sha256)
 
 
-def explain(verdict: Verdict, rows: Sequence[Hint]) -> Verdict:
+def explain(verdict: Verdict) -> Verdict:
     """The same verdict, with the hints that fit each claim that failed or is UNPROVEN."""
     explained = (
-        replace(one, hints=hints.find([one.reason, *hints.texts(one.evidence)], rows))
+        replace(one, hints=hints.find([one.reason, *hints.texts(one.evidence)]))
         if one.status in (Status.FAIL, Status.UNPROVEN)
         else one
         for one in verdict.claims

@@ -26,7 +26,6 @@ from images.errors import Problem, UserError
 from images.validation import own_python
 from images.validation.containers import INSIDE, run_suite, suite_files
 from images.validation.run import credentials_of
-from validate import hints
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence, Record
 from validate.evidence import Outcome as ProbeOutcome
@@ -158,7 +157,7 @@ def _left_out(environment: str, text: str) -> Check:
 
 def _judged(info: ImageInfo, claims: ClaimSet, records: Sequence[Record]) -> Verdict:
     evidence = Evidence(image=claims.image, digest=info.id, records=tuple(records), claims=claims.claims)
-    return explain(judge(claims, evidence, judges=AUDIT_JUDGES), hints.known())
+    return explain(judge(claims, evidence, judges=AUDIT_JUDGES))
 
 
 def _evidence(environment: str, verdict: Verdict) -> Mapping[str, Any]:

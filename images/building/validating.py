@@ -24,7 +24,6 @@ from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from images.wheels import cache as wheel_cache
 from images.wheels import prebuilt
-from validate import hints
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence, Outcome, Record
 from validate.judge import Verdict, explain, judge
@@ -162,7 +161,7 @@ def measure_and_judge(
 ) -> tuple[Evidence, Verdict]:
     """Measure an image in containers, judge the evidence, and explain what is known."""
     evidence = run.measure(engine, reference, claims, tiers, attachment, on_record=on_record, on_evidence=on_evidence)
-    return evidence, explain(judge(limits.of_evidence(claims, evidence), evidence, tiers), hints.known())
+    return evidence, explain(judge(limits.of_evidence(claims, evidence), evidence, tiers))
 
 
 def find_gpus(engine: Runtime, image: Image, wanted: str, tiers: Sequence[Tier]) -> tuple[Attachment, Sequence[Tier]]:

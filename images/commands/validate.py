@@ -18,7 +18,7 @@ from images.context import labels as image_labels
 from images.errors import Problem, UserError, command
 from images.planning.image import Image
 from images.validation import schemas
-from validate import hints, report
+from validate import report
 from validate.claims import Tier
 from validate.judge import Verdict, explain, judge
 from validate.judging import Status
@@ -138,7 +138,7 @@ def _judged_again(evidence: Path, tiers: list[Tier]) -> Verdict:
     if absent := [str(tier) for tier in tiers if tier not in there]:
         cause = f"holds no claims of the {' and '.join(absent)} tier"
         raise UserError(Problem(where=str(evidence), cause=cause, then=f"--tier may name {', '.join(there)}"))
-    return explain(judge(recorded.claim_set, recorded, tiers or tuple(Tier)), hints.known())
+    return explain(judge(recorded.claim_set, recorded, tiers or tuple(Tier)))
 
 
 def _show(verdict: Verdict, reference: str, *, as_json: bool) -> None:

@@ -19,7 +19,6 @@ from images.fleet.executors.executor import Ended, Executor, Placed
 from images.fleet.folder import JobFolder
 from images.fleet.model import Failure, FleetRun, Job, JobRecord, Lease
 from images.fleet.worker import Task
-from validate import hints
 from validate.judge import Verdict, explain
 
 _LINE = 200
@@ -160,7 +159,7 @@ def _finished(run_of: FleetRun, job: Job, ended: Ended, options: RunOptions) -> 
                 job = images.resolved(job, record, options.sources)
                 folder.note(job)
             verdict = folder.verdict(record, job, job.claim_set)
-            record_validation(folder.job_path(key), folder.evidence(record), explain(verdict, hints.known()))
+            record_validation(folder.job_path(key), folder.evidence(record), explain(verdict))
             folder.release(key, run_of.id)  # now, and not at the end: a submitter that is killed leaves no lease of it
             return Outcome(job=job, record=record, verdict=verdict)
     except UserError as error:

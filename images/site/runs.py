@@ -21,7 +21,7 @@ from images.site import records
 from images.site.records import RunLine
 from images.validation.rows import TierCount
 from images.validation.schemas import ClaimVerdictRow, VerdictFile
-from validate import hints, report
+from validate import report
 from validate.claims import Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict, explain
@@ -128,7 +128,7 @@ def _of_line(line: RunLine, source: str) -> Run:
 
 
 def _with_evidence(run: Run, verdict: Verdict, content: bytes) -> Run:
-    explained = explain(verdict.recorded, hints.known())
+    explained = explain(verdict.recorded)
     return replace(
         run,
         claims=tuple(VerdictFile.model_validate(report.json_data(explained)).claims),

@@ -31,7 +31,9 @@ class ContainerPlan:
     user: str | None = None
     """None: the image's own."""
     mounts: Mapping[str, str] = field(default_factory=dict)
-    """Folder -> a key of validate.claims.MOUNTS."""
+    """Folder -> `volume`: a fresh named volume, to which the engine gives the owner and the mode of the image's folder;
+    `own`: an empty folder of the user's own; `foreign`: one of root's, as engines make it for a bind mount of a folder
+    that is missing."""
     environment: Mapping[str, str] = field(default_factory=dict)
     gpus: Attachment = NO_GPU
     ranks: bool = False

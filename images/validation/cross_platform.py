@@ -87,7 +87,7 @@ def native_python(engine: Runtime, image: ImageInfo, claims: ClaimSet) -> Native
         cause = f"the engine's machine is of {engine.facts.architecture}, this one of {platform.machine()}"
         then = "validate on a machine of the image's own platform"
         raise UserError(Problem(where=image.id, cause=cause, then=then), code=1)
-    command = ["python3", "-I", "-S", f"{INSIDE}/validate", "user", f"{INSIDE}/claims.json"]
+    command = ["python3", "-I", "-S", f"{INSIDE}/validate", "survey", "--user", f"{INSIDE}/claims.json"]
     spec = ContainerSpec(image.id, command, volumes=[INSIDE], tmpfs={"/tmp": "rw,exec,nosuid,nodev,mode=1777"})
     lines, _ = run_suite(engine, spec, {INSIDE: suite_files(claims)}, timeout=_START_SECONDS)
     user = next((line for line in lines if line.startswith("{")), "")

@@ -2,7 +2,9 @@
 
     python3 -I -S FOLDER/validate survey USER.json
 
-USER.json is what `docker inspect` says of the image's environment (environment/user_environment.py).
+USER.json is what `docker inspect` says of the image's environment (environment/user_environment.py). With `--user
+CLAIMS.json` it prints how a user's process starts, as that module reads it back: a validation run on a machine of
+another processor asks this of the image's own Python, emulated, and then reads its files with a Python of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.elf import ElfError
 from validate.binaries.fatbin import FatbinError
 from validate.binaries.loader import SearchPath, objects_under
+from validate.claims import ClaimSet
 from validate.environment import user_environment
 from validate.harness.forked import on_all_cores
 from validate.survey import environments
@@ -35,9 +39,18 @@ _DRIVER_PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nv
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the survey. The exit status says nothing about the image."""
-    print(json.dumps(survey(Path(arguments[0]))), flush=True)  # noqa: T201  the survey's output
+    """Print the document. The exit status says nothing about the image."""
+    document = user(Path(arguments[1])) if arguments[0] == "--user" else survey(Path(arguments[0]))
+    print(json.dumps(document), flush=True)  # noqa: T201  what it is for
     return 0
+
+
+def user(claim_file: Path) -> dict[str, Any]:
+    """How Python starts here. Raises user_environment.StartError where it does not."""
+    pins = ClaimSet.loads(claim_file.read_text(encoding="utf-8")).only(["static.pins"])
+    modules = sorted({module for claim in pins.claims for module in claim.expect.get("modules", ())})
+    given = user_environment.of_this_process()
+    return asdict(replace(given, start=asdict(user_environment.start(given, modules))))
 
 
 def survey(user: Path) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from images.validation import schemas
 from tests.support import recorded
 from tests.support.checkout import ROOT
 from tests.support.commands import Called, call
-from validate import hints
 from validate.claims import Claim, Tier
 from validate.evidence import Evidence, EvidenceChangedError, Measurement, Outcome, Record
 from validate.judge import explain, judge
@@ -60,7 +59,7 @@ def schema(name: str) -> dict[str, Any]:
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     """The folder of a trial, as the product writes it."""
-    records.record_validation(tmp_path, EVIDENCE, explain(judge(EVIDENCE.claim_set, EVIDENCE), hints.known()))
+    records.record_validation(tmp_path, EVIDENCE, explain(judge(EVIDENCE.claim_set, EVIDENCE)))
     return tmp_path
 
 

@@ -96,11 +96,9 @@ def test_claims_of_other_tiers_are_left_out() -> None:
     assert judge(ClaimSet(image="i", claims=(claim(),)), evidence, [Tier.GPU], judges=JUDGES).claims == ()
 
 
-@pytest.mark.parametrize(("image", "digest"), [("other", "sha256:1"), ("i", "sha256:2")])
-def test_evidence_of_another_image_is_refused(image: str, digest: str) -> None:
-    evidence = Evidence(image=image, digest=digest, records=())
+def test_evidence_of_another_image_is_refused() -> None:
     with pytest.raises(EvidenceMismatchError):
-        judge(ClaimSet(image="i", claims=(claim(),)), evidence, digest="sha256:1", judges=JUDGES)
+        judge(ClaimSet(image="i", claims=(claim(),)), Evidence(image="other", digest="", records=()), judges=JUDGES)
 
 
 def test_evidence_survives_being_recorded() -> None:

@@ -26,7 +26,7 @@ class HomeExpect(TypedDict):
     folder: str
     """On which the validation run mounts something."""
     mount: str
-    """A key of validate.claims.MOUNTS."""
+    """`volume`, `own` or `foreign` (images/validation/containers.py)."""
     caches: dict[str, str]
     """Variable -> the folder that it names."""
     writable: bool
