@@ -59,7 +59,10 @@ def lock(
         silent: dict[str, list[str]] = {}
         for index, problems in made.unreachable.items():
             silent.setdefault(urlsplit(index).hostname or index, []).extend(problem.where for problem in problems)
-        raise UserError([_unreachable(host, names) for host, names in silent.items()], code=1)
+        then = f"`{command('lock')}` where it answers; their present locks stay as they are"
+        said = "the package index does not answer: {} images were not locked ({})"
+        causes = {host: said.format(len(names), ", ".join(names)) for host, names in silent.items()}
+        raise UserError([Problem(where=host, cause=cause, then=then) for host, cause in causes.items()], code=1)
 
 
 def _write_contents(images: Sequence[Image], folder: Path) -> str:
@@ -93,12 +96,6 @@ def _check_contents(images: Sequence[Image], folder: Path, then: str) -> str:
             code=1,
         )
     return "what their files bring is known"
-
-
-def _unreachable(host: str, names: Sequence[str]) -> Problem:
-    cause = f"the package index does not answer: {len(names)} images were not locked ({', '.join(names)})"
-    then = f"`{command('lock')}` where it answers; their present locks stay as they are"
-    return Problem(where=host, cause=cause, then=then)
 
 
 def _tell(text: str) -> None:
