@@ -18,11 +18,11 @@ _ALLOCATOR = "PYTORCH_ALLOC_CONF"
 
 def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: tuple[str, ...]) -> Image:
     """The image of a candidate that no rule refuses."""
-    matrix, profile, toolkit = candidate.matrix, candidate.profile, candidate.toolkit
+    matrix, profile, toolkit = candidate.matrix, candidate.name.profile, candidate.toolkit
     variant = f"cu{candidate.wheel_cuda.digits}"
     default_index = candidate.wheel_cuda == Minor.parse(candidate.torch_facts.default_cuda)
-    # A profile's own layer comes below the last, which moves most.
-    layers = tuple(matrix.layers) if profile is None else (*[*matrix.layers][:-1], PROFILE_LAYER, [*matrix.layers][-1])
+    *lower, top = matrix.layers  # a profile's own layer comes below the last, which moves most
+    layers = (*lower, *([PROFILE_LAYER] if profile else []), top)
     pins = _pins(candidate, layers, torch_local="" if default_index else variant)
     own_layer = any(pin.layer == PROFILE_LAYER for pin in pins)
     parts = [*toolkit.parts, *(toolkit.devel if candidate.name.devel else ())] if toolkit else []
@@ -51,16 +51,16 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
         warnings=warnings,
         from_source=tuple(sorted(matrix.pure_python)) if own_layer else (),
         waived=_waived(candidate),
-        unproven=profile.unproven if profile else {},
+        unproven=candidate.profile.unproven,
         pruning=_pruning(candidate),
-        entrypoint=profile.entrypoint if profile else "",
+        entrypoint=candidate.profile.entrypoint,
     )
 
 
 def _waived(candidate: Candidate) -> tuple[str, ...]:
     """What is required and left out: by the profile, and with what is pinned."""
     with_pins = {name for pin in candidate.pins for name in candidate.matrix.waived.get(pin, ())}
-    return tuple(sorted({*with_pins, *(candidate.profile.waived if candidate.profile else ())}))
+    return tuple(sorted({*with_pins, *candidate.profile.waived}))
 
 
 def _pins(candidate: Candidate, layers: Sequence[str], torch_local: str) -> tuple[Pin, ...]:
@@ -117,5 +117,5 @@ def _environment(candidate: Candidate) -> Mapping[str, str]:
         "CUDA_HOME": f"/usr/local/cuda-{candidate.name.cuda}",
         "NVIDIA_REQUIRE_CUDA": f"cuda>={candidate.wheel_cuda.major}.0",
         "TORCH_CUDA_ARCH_LIST": ";".join(arch.capability for arch in candidate.supported_archs),
-        **(candidate.profile.environment if candidate.profile else {}),
+        **candidate.profile.environment,
     }

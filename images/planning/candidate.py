@@ -19,9 +19,8 @@ PROFILE_LAYER = "profile"
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedProfile:
-    """A profile for one torch, with all that it inherits."""
+    """A profile for one torch, with all that it inherits; of an image without one, nothing."""
 
-    name: str
     pins: Mapping[str, str]
     optional: Mapping[str, str]
     """Optional package -> version: taken where it fits."""
@@ -35,13 +34,12 @@ class ResolvedProfile:
     entrypoint: str
 
 
-def resolve_profile(matrix: Matrix, name: str, minor: Minor) -> ResolvedProfile:
+def resolve_profile(matrix: Matrix, name: str | None, minor: Minor) -> ResolvedProfile:
     """A profile that is pinned for this torch, with what it inherits: its own rows count over those it extends."""
-    torch, line = str(minor), matrix.line(name)
+    torch, line = str(minor), matrix.line(name) if name else ()
     optional = {key: text for one in line for key, text in one.optional.items()}
     for_torch = {key: text if isinstance(text, str) else text.get(torch, "") for key, text in optional.items()}
     return ResolvedProfile(
-        name=name,
         pins={pin: version for one in line for pin, version in one.stacks.get(torch, {}).items()},
         optional={key: version for key, version in for_torch.items() if version},
         waived={key: why for one in line for key, why in one.waived.get(torch, {}).items()},
@@ -86,7 +84,7 @@ class Candidate:
     toolkit_facts: CudaFacts | None
     requested_archs: tuple[Arch, ...]
     """What the name or the matrix asks for; empty: whatever all parts cover."""
-    profile: ResolvedProfile | None
+    profile: ResolvedProfile
     stack: Mapping[str, str]
     """The pins of the stack alone."""
     pins: Mapping[str, str]

@@ -235,9 +235,9 @@ def _impossible(name: ImageName, release: str | None, matrix: Matrix, facts: Fac
 
 
 def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> Candidate:
-    profile = resolve_profile(matrix, name.profile, name.torch) if name.profile else None
+    profile = resolve_profile(matrix, name.profile, name.torch)
     stack_pins = {**matrix.common, **matrix.stacks[str(name.torch)]}
-    wanted = {**stack_pins, **(profile.pins if profile else {})}
+    wanted = {**stack_pins, **profile.pins}
     wanted = {key: version for key, version in wanted.items() if key not in row.without}
     # Optional pins that no index has for this platform.
     lacking = facts.arm64.lacking if name.platform is Platform.ARM64 else {}
@@ -263,7 +263,7 @@ def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> 
         optional=frozenset(matrix.optional),
         declined={f"{key} {wanted[key]}": (f"no wheel for aarch64 ({lacking[key]})",) for key in declined},
     )
-    for key, version in profile.optional.items() if profile else ():
+    for key, version in profile.optional.items():
         if reasons := unfit(candidate, key, version):
             candidate = replace(candidate, declined={**candidate.declined, f"{key} {version}": reasons})
         else:  # it may lack what must be compiled

@@ -113,14 +113,14 @@ def xformers_covers_archs(candidate: Candidate) -> Iterator[Finding]:
 
 
 def profile_overrides_are_said(candidate: Candidate) -> Iterator[Finding]:
-    for name, version in candidate.profile.pins.items() if candidate.profile else ():
+    for name, version in candidate.profile.pins.items():
         own = candidate.stack.get(name, version)
         if own != version:
             yield warn(f"the profile {candidate.name.profile} pins {name} {version} over the stack's {own}")
 
 
 def profile_packages_are_known(candidate: Candidate) -> Iterator[Finding]:
-    for name, version in candidate.profile.pins.items() if candidate.profile else ():
+    for name, version in candidate.profile.pins.items():
         if name not in candidate.stack and version not in candidate.facts.packages.get(name, {}):
             row = f"`python -m tools.releases {name}=={version}` prints its row for images/data/facts.yaml"
             yield refuse(f"nothing is known of {name} {version}: {row}")
@@ -143,7 +143,7 @@ def nothing_dead_is_pinned(candidate: Candidate) -> Iterator[Finding]:
 
 
 def waivers_are_said(candidate: Candidate) -> Iterator[Finding]:
-    for name, reason in candidate.profile.waived.items() if candidate.profile else ():
+    for name, reason in candidate.profile.waived.items():
         asking = [
             f"{pin} {candidate.pins[pin]} requires {_shown(requirement)}"
             for pin, row in candidate.known.items()
@@ -200,9 +200,8 @@ def _contradictions(candidate: Candidate, name: str, version: str, row: PackageF
     """What a package requires and this image contradicts."""
     what, pins, profile = f"{name} {version}", candidate.pins, candidate.profile
     for on, requirement in applying(row, candidate.base.python):
-        waived = profile is not None and on in profile.waived
-        if on in pins and not waived and not requirement.specifier.contains(pins[on], prereleases=True):
-            own = profile is not None and (on in profile.pins or on in profile.optional)
+        if on in pins and on not in profile.waived and not requirement.specifier.contains(pins[on], prereleases=True):
+            own = on in profile.pins or on in profile.optional
             owner = f"the profile {candidate.name.profile}" if own else f"the stack of torch {candidate.name.torch}"
             yield f"{what} requires {_shown(requirement)}, {owner} pins {on} {pins[on]}"
     if row.torch and not within(candidate.torch, row.torch):
@@ -272,7 +271,7 @@ def extensions_of(candidate: Candidate) -> dict[str, str]:
 
 def _named_extensions(candidate: Candidate) -> dict[str, str]:
     """Pinned distribution -> row of `sources`, as the profile names them."""
-    sources, rows = candidate.matrix.sources, candidate.profile.extensions if candidate.profile else ()
+    sources, rows = candidate.matrix.sources, candidate.profile.extensions
     named = {sources[row].distribution or row: row for row in rows if row in sources}
     return {name: row for name, row in named.items() if name in candidate.pins}
 

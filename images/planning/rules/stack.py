@@ -59,7 +59,7 @@ def packages_exist_on_arm64(candidate: Candidate) -> Iterator[Finding]:
 
 def tried_on_amd64_alone(candidate: Candidate) -> Iterator[Finding]:
     """nvcc would run emulated, or on a machine that nobody has tried (docs/arm64.md)."""
-    if candidate.name.platform is Platform.ARM64 and candidate.profile:
+    if candidate.name.platform is Platform.ARM64 and candidate.name.profile:
         yield refuse(f"the profile {candidate.name.profile} was resolved and tried on linux/amd64 alone")
     if candidate.name.platform is Platform.ARM64 and candidate.name.devel:
         yield refuse("-devel was tried on linux/amd64 alone")
