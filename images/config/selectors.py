@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import fnmatch
-import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Protocol
 
+from images.config.facts import within
 from images.config.names import Arch, ImageName, Minor
 from images.config.platforms import Platform
 from images.errors import Problem, UserError, command
 
-_COMPARE: dict[str, Callable[[Minor, Minor], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    "!=": operator.ne,
-    "=": operator.eq,
-    ">": operator.gt,
-    "<": operator.lt,
-}
 _VERSIONED = ("torch", "cuda", "wheel", "python")
 _CONDITION = re.compile(r"(?P<key>[a-z]+)(?P<op>>=|<=|!=|==|=|>|<)(?P<value>.*)")
 _PLATFORMS = tuple(name for platform in Platform for name in (platform.architecture, str(platform)))
@@ -60,7 +52,7 @@ class Condition:
     def __call__(self, image: Selectable) -> bool:
         if self.key in _VERSIONED:
             own = image.versions[self.key]
-            return own is not None and _COMPARE[self.op](own, Minor.parse(self.value))
+            return own is not None and within(str(own), f"{'==' if self.op == '=' else self.op}{self.value}")
         return self._holds(image) if self.op == "=" else not self._holds(image)
 
     def _holds(self, image: Selectable) -> bool:
