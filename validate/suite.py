@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import importlib
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -19,13 +20,11 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from validate import checks
 from validate.claims import ClaimSet, Tier
@@ -192,45 +191,35 @@ def _run_forked(
 def _fork_each(probes: Sequence[str], claims: ClaimSet, scratch: Path, jobs: int, timeout: float | None) -> None:
     """Import torch, measure each probe in a fork, and write down how it ended."""
     importlib.import_module("torch")
-    waiting, running = list(probes), dict[int, tuple[str, float]]()
+    context = multiprocessing.get_context("fork")
+    waiting, running = list(probes), dict[str, tuple[multiprocessing.context.ForkProcess, float]]()
     while waiting or running:
         while waiting and len(running) < jobs:
             probe = waiting.pop(0)
-            if (pid := os.fork()) == 0:
-                _be_the_probe(probe, claims, scratch / probe)
-            running[pid] = probe, time.monotonic()
+            child = context.Process(target=_measure_in_fork, args=(probe, claims, scratch / probe))
+            child.start()
+            running[probe] = child, time.monotonic()
         time.sleep(0.05)
-        for pid, (probe, started) in list(running.items()):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            seconds = time.monotonic() - started
-            if not ended and seconds < _limit(probe, timeout):
+        for probe, (child, started) in list(running.items()):
+            code, seconds = child.exitcode, time.monotonic() - started
+            if code is None and seconds < _limit(probe, timeout):
                 continue
-            _kill(pid)
-            if not ended:
-                os.waitpid(pid, 0)
-            end = {"code": os.waitstatus_to_exitcode(status) if ended else None, "seconds": seconds}
+            if child.pid:
+                _kill(child.pid)
+            child.join()
+            end = {"code": code, "seconds": seconds}
             (scratch / probe / "end").write_text(json.dumps(end), encoding="utf-8")
-            del running[pid]
+            del running[probe]
 
 
-def _be_the_probe(probe: str, claims: ClaimSet, folder: Path) -> NoReturn:
-    """In a fork: measure as a process of its own would, with a session, a log and caches of its own."""
-    code = 1
-    try:
-        os.setsid()
-        log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT, 0o600)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.environ.update(_cold_caches(folder))
-        _measure(probe, claims, folder)
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
+def _measure_in_fork(probe: str, claims: ClaimSet, folder: Path) -> None:
+    """As in a process of its own: with a session, a log and caches of its own."""
+    os.setsid()
+    log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ.update(_cold_caches(folder))
+    _measure(probe, claims, folder)
 
 
 def _call(command: Sequence[str], environ: Mapping[str, str], log: Path, limit: float) -> int | None:

@@ -22,36 +22,23 @@ _MACHINE_CODE, _PTX, _NO = "machine code", "PTX", "no"
 
 def library_code(survey: Mapping[str, Any]) -> tuple[LibraryCode, ...]:
     """Each library with device code, and the distribution whose folder it lies in."""
-    owners = _owners(survey)
     found = []
     for row in survey["device_code"]:
         path = str(row["path"])
-        owner = next((name for folder, name in owners if path.startswith(folder)), "")
-        found.append(
-            LibraryCode(
-                path=path,
-                owner=owner,
-                nvidia=fatbin.is_nvidias(owner, path),
-                archs=row.get("archs", {}),
-                error=str(row.get("error", "")),
-            )
-        )
+        owner, archs = _owner(path, survey["toolkits"]), row.get("archs", {})
+        nvidia, error = fatbin.is_nvidias(owner, path), str(row.get("error", ""))
+        found.append(LibraryCode(path=path, owner=owner, nvidia=nvidia, archs=archs, error=error))
     return tuple(found)
 
 
-def _owners(survey: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Folders of packages with the name to show: the first folder below site-packages, or of an nvidia- package two."""
-    found: dict[str, str] = {}
-    for row in survey["device_code"]:
-        path = str(row["path"])
-        head, mark, rest = path.partition("-packages/")
-        if mark:
-            parts = rest.split("/")
-            depth = 2 if parts[0] == "nvidia" and len(parts) > 2 else 1
-            name = "-".join(parts[:depth]).partition(".")[0]
-            found[f"{head}{mark}{'/'.join(parts[:depth])}"] = name
-    toolkits = [(f"{one['home']}/", f"toolkit {one['version']}".strip()) for one in survey["toolkits"]]
-    return [*sorted(found.items(), key=lambda pair: -len(pair[0])), *toolkits]
+def _owner(path: str, toolkits: Sequence[Mapping[str, str]]) -> str:
+    """The name to show: of the first folder below site-packages, or of an nvidia- package of two; or of a toolkit."""
+    _, mark, rest = path.partition("-packages/")
+    if not mark:
+        homes = (one for one in toolkits if path.startswith(f"{one['home']}/"))
+        return next((f"toolkit {one['version']}".strip() for one in homes), "")
+    parts = rest.split("/")
+    return "-".join(parts[: 2 if parts[0] == "nvidia" and len(parts) > 2 else 1]).partition(".")[0]
 
 
 def runs(code: Sequence[LibraryCode], cuda: str) -> tuple[Runs, ...]:
