@@ -30,9 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and judge here. 0: nothing failed; 1: a claim failed; 2: wrong arguments, no claims, nowhere to write."""
     options = _parser().parse_args(arguments)
     try:
-        claims = ClaimSet.loads(options.claims.read_text(encoding="utf-8")).inside()
+        claims = ClaimSet.loads(CLAIMS.read_text(encoding="utf-8")).inside()
     except (OSError, ValueError, LookupError, TypeError) as error:
-        return _complain(f"{options.claims} holds no claims: {error}")
+        return _complain(f"{CLAIMS} holds no claims: {error}")
     # What a validation run starts as another user can't be measured by the image's own.
     claims = claims.less([claim.probe for claim in claims.claims if checks.settings(claim.probe).run_as])
     tiers = [Tier(tier) for tier in options.tier] if options.tier else default_tiers()
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         # A container can't know its image's digest, so there is none.
         records = []
-        for record in suite.run(claims.of(tiers), jobs=options.jobs):
+        for record in suite.run(claims.of(tiers), jobs=len(os.sched_getaffinity(0))):
             sys.stderr.write(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})\n")
             records.append(record)
         evidence = Evidence(image=claims.image, digest="", records=tuple(records))
@@ -86,6 +86,4 @@ def _parser() -> argparse.ArgumentParser:
         help="repeat it for several (default: static and cpu, and gpu where there is one)",
     )
     parser.add_argument("--json", action="store_true", help="verdict.json, on stdout and nothing else")
-    parser.add_argument("--claims", type=Path, default=CLAIMS, help="other claims than those of the image")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="probes at once (cores)")
     return parser

@@ -28,7 +28,7 @@ _RULES = yamlfile.table("audit.yaml")
 def from_verdict(environment: str, verdict: Verdict) -> Iterator[Check]:
     """Judged claims of one environment, in the words of an audit."""
     for one in verdict.claims:
-        key = f"{one.claim.id} {one.claim.subject}"
+        row = _RULES["checks"].get(f"{one.claim.id} {one.claim.subject}", {})
         if one.status is Status.NOT_APPLICABLE:
             continue
         outcome = {Status.PASS: Outcome.NONE, Status.FAIL: Outcome.FAULT}.get(one.status, Outcome.NOT_MEASURED)
@@ -37,115 +37,53 @@ def from_verdict(environment: str, verdict: Verdict) -> Iterator[Check]:
             subject=one.claim.subject,
             environment=environment,
             outcome=outcome,
-            severity=Severity.WARNING if key in _RULES["warnings"] else Severity.ERROR,
+            severity=Severity(row.get("severity", "error")),
             text=one.reason,
             source=Source.FILES if one.claim.tier is Tier.STATIC else Source.RUN,
             hints=one.hints if outcome is Outcome.FAULT else (),
-            fix=_RULES["fixes"].get(key, ""),
+            fix=row.get("fix", ""),
             seconds=one.seconds,
         )
 
 
 def of_image(image: ImageInfo, survey: Mapping[str, Any], history: Sequence[Mapping[str, str]]) -> Iterator[Check]:
     """Checks of the whole image. `history`: credentials in variables, labels and build steps, by kind and place."""
-    engine, note = Source.ENGINE, Severity.NOTE
-    pythons = survey["interpreters"]
-    yield _check(
-        "A1 interpreters",
-        _wrong_interpreters(pythons),
-        f"{listed(sorted({str(one['real']) for one in pythons})) or 'no python'} on PATH",
-        "find the build step that put it there; start Python by its own path",
-    )
-    yield _check(
-        "A2 driver",
-        [f"the image brings the host driver's {path} itself" for path in survey["driver_files"]],
-        "no library or program of the host's driver is in the image",
-        "remove it, and its package: the container runtime mounts the host's own",
-    )
-    yield _check(
-        "S7 preload",
-        [f"/etc/ld.so.preload loads {path} into every process" for path in survey["preload"]],
-        "nothing is loaded into every process",
-        "empty /etc/ld.so.preload",
-    )
+    pythons = listed(sorted({str(one["real"]) for one in survey["interpreters"]})) or "no python"
+    yield _check("A1 interpreters", _wrong_interpreters(survey["interpreters"]), pythons=pythons)
+    yield _check("A2 driver", [f"the image brings the host driver's {path} itself" for path in survey["driver_files"]])
+    preload = [f"/etc/ld.so.preload loads {path} into every process" for path in survey["preload"]]
+    yield _check("S7 preload", preload)
     grave, others = _denied_variables(image.env)
-    fix = "take the variable out of the image; set it where it is needed"
-    yield _check("S7 variables", grave, "no variable sends results over another path", fix, source=engine)
-    yield _check("S7 settings", others, "no variable fits one machine", fix, source=engine, severity=Severity.WARNING)
-    yield _check(
-        "S8 history",
-        [f"{one['where']} holds {one['kind']}" for one in history],
-        "no credential in variables, labels and build steps",
-        _RULES["fixes"]["S8 secrets"],
-        source=engine,
-    )
+    yield _check("S7 variables", grave)
+    yield _check("S7 settings", others)
+    yield _check("S8 history", [f"{one['where']} holds {one['kind']}" for one in history])
     is_root = image.user.partition(":")[0] in ("", "0", "root")
-    yield _check(
-        "S8 user",
-        ["it runs as root"] if is_root else [],
-        f"it runs as {image.user}",
-        "add a user, and `USER` with its number",
-        source=engine,
-        severity=note,
-    )
-    yield _check(
-        "S8 runtime",
-        _against_the_runtime(image.env),
-        "nothing keeps the container runtime from attaching GPUs",
-        "set NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-        source=engine,
-    )
+    yield _check("S8 user", ["it runs as root"] if is_root else [], user=image.user)
+    yield _check("S8 runtime", _against_the_runtime(image.env))
 
 
 def of_environment(environment: Mapping[str, Any], toolkits: Sequence[Mapping[str, str]]) -> Iterator[Check]:
     """Checks of one environment from its metadata: requirements, duplicates, and the toolkit beside torch."""
-    prefix = str(environment["prefix"])
-    yield _check(
-        "A3 requirements",
-        unmet(environment),
-        f"the requirements of {len(environment['distributions'])} distributions are met",
-        "`pip check` lists the same; install versions that fit together",
-        environment=prefix,
-        severity=Severity.WARNING,
-    )
-    yield _check(
-        "A4 duplicates",
-        _duplicates(environment),
-        "each distribution is there once",
-        "uninstall both, then install one: Python takes the first folder, pip may change the other",
-        environment=prefix,
-    )
+    prefix, count = str(environment["prefix"]), str(len(environment["distributions"]))
+    yield _check("A3 requirements", unmet(environment), environment=prefix, count=count)
+    yield _check("A4 duplicates", _duplicates(environment), environment=prefix)
     cuda = str(environment["torch"].get("cuda", ""))
     if not cuda:
         return
     major, known = cuda.partition(".")[0], [one for one in toolkits if one["version"]]
-    yield _check(
-        "S6 toolkit",
-        [
-            f"{one['home']} is CUDA {one['version']}, torch is built for CUDA {cuda}: "
-            "extensions can't be compiled with it"
-            for one in known
-            if one["version"].partition(".")[0] != major
-        ],
-        f"the toolkit has torch's CUDA major: {listed([one['version'] for one in known])}" if known else "no toolkit",
-        f"install a toolkit of CUDA {major}, or a torch for the toolkit's CUDA",
-        environment=prefix,
-        severity=Severity.WARNING,
-    )
+    others = [
+        f"{one['home']} is CUDA {one['version']}, torch is built for CUDA {cuda}: extensions can't be compiled with it"
+        for one in known
+        if one["version"].partition(".")[0] != major
+    ]
+    versions = listed([one["version"] for one in known])
+    told = f"the toolkit has torch's CUDA major: {versions}" if known else "no toolkit"
+    yield _check("S6 toolkit", others, environment=prefix, major=major, toolkits=told)
 
 
-def _check(
-    key: str,
-    faults: Iterable[str],
-    good: str,
-    fix: str,
-    *,
-    environment: str = "",
-    severity: Severity = Severity.ERROR,
-    source: Source = Source.FILES,
-) -> Check:
-    """A check, by `ID SUBJECT`, that found these faults; `good`: what it says where there are none."""
-    found = list(faults)
+def _check(key: str, faults: Iterable[str], *, environment: str = "", **facts: str) -> Check:
+    """A check of audit.yaml that found these faults. `facts`: what its texts say of the image."""
+    row, found = _RULES["checks"][key], list(faults)
     more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     number, _, subject = key.partition(" ")
     return Check(
@@ -153,11 +91,11 @@ def _check(
         subject=subject,
         environment=environment,
         outcome=Outcome.FAULT if found else Outcome.NONE,
-        severity=severity,
-        text="; ".join(found[:_SHOWN]) + more if found else good,
-        source=source,
+        severity=Severity(row.get("severity", "error")),
+        text="; ".join(found[:_SHOWN]) + more if found else row["good"].format(**facts),
+        source=Source(row.get("source", "files")),
         hints=hints.find(found) if found else (),
-        fix=fix,
+        fix=row["fix"].format(**facts),
     )
 
 
