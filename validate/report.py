@@ -1,12 +1,11 @@
-"""Views of a verdict: a table for terminals, verdict.json, JUnit XML, Markdown. Pure; nothing is decided here."""
+"""Views of a verdict: a table for terminals, verdict.json, Markdown. Pure; nothing is decided here."""
 
 from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
-from xml.etree import ElementTree
 
 from validate.hints import Hint
 from validate.judge import ClaimVerdict, Verdict
@@ -15,8 +14,6 @@ from validate.judging import Status
 Row = tuple[str, str, str, str, str]
 HEADINGS: Row = ("verdict", "claim", "subject", "seconds", "reason")
 _LEAST_REASON_WIDTH = 40
-_NOT_IN_XML = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF, *range(0xD800, 0xE000)], "�")
-"""Characters that XML 1.0 can't hold, not even escaped; the output of a crashed probe may have them."""
 
 
 def rows(verdict: Verdict) -> list[Row]:
@@ -79,35 +76,6 @@ def advice(hint: Hint) -> str:
     return f"hint: {hint.cause} {hint.fix}"
 
 
-def junit(verdict: Verdict) -> str:
-    """JUnit XML. A required claim that is not PASS is a failure here: CI systems show a skip as green."""
-    failures = [one for one in verdict.claims if _is_failure(one)]
-    skipped = [one for one in verdict.claims if one.status is not Status.PASS and not _is_failure(one)]
-    counts = {
-        "tests": str(len(verdict.claims)),
-        "failures": str(len(failures)),
-        "skipped": str(len(skipped)),
-        "time": f"{sum(one.seconds for one in verdict.claims):.3f}",
-    }
-    suite = ElementTree.Element("testsuite", {"name": verdict.image, **counts})
-    for one in verdict.claims:
-        names = {"classname": f"{verdict.image}.{one.claim.tier}.{one.claim.id}", "name": one.claim.subject}
-        case = ElementTree.SubElement(suite, "testcase", {**names, "time": f"{one.seconds:.3f}"})
-        if one.status is not Status.PASS:
-            message = f"{one.status}: {one.reason}".translate(_NOT_IN_XML)
-            kind = "failure" if _is_failure(one) else "skipped"
-            element = ElementTree.SubElement(case, kind, {"message": message})
-            probe = one.evidence.get("probe")
-            log = str(probe.get("log", "")) if isinstance(probe, Mapping) else ""
-            element.text = "\n".join([one.claim.statement, *map(advice, one.hints), log]).translate(_NOT_IN_XML)
-    if verdict.overall is not Status.PASS and not failures:
-        empty = ElementTree.SubElement(suite, "testcase", {"classname": verdict.image, "name": "overall"})
-        ElementTree.SubElement(empty, "failure", {"message": summary(verdict)})
-        suite.attrib.update({"tests": str(len(verdict.claims) + 1), "failures": "1"})
-    ElementTree.indent(suite)
-    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
-
 def markdown(verdict: Verdict) -> str:
     """A page with the overall verdict first and one table row a claim."""
     lines = [f"# {verdict.image}: {verdict.overall}", "", f"Image `{verdict.digest}`. {summary(verdict)}.", ""]
@@ -126,10 +94,6 @@ def _line(row: Sequence[str], widths: Sequence[int], room: int, indent: int) -> 
     cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
     reason = [part for line in row[-1].splitlines() for part in textwrap.wrap(line, room)] or [""]
     return f"{cells}  " + f"\n{' ' * indent}".join(reason)
-
-
-def _is_failure(one: ClaimVerdict) -> bool:
-    return one.status is Status.FAIL or (one.claim.required and one.status is not Status.PASS)
 
 
 def _markdown_row(cells: Sequence[str]) -> str:

@@ -140,7 +140,7 @@ def record_validation(folder: Path, evidence: Evidence, verdict: Verdict, change
     """Write evidence.json, verdict.json, junit.xml, report.md and report.html; of a child changes.json, too."""
     record_evidence(folder, evidence)
     write_json(folder / "verdict.json", report.json_data(verdict))
-    (folder / "junit.xml").write_text(report.junit(verdict))
+    (folder / "junit.xml").write_text(page.junit(verdict), encoding="utf-8")
     told = "\n".join(["", "Beside its parent:", "", *(f"- {line}" for line in changes.lines()), ""]) if changes else ""
     (folder / "report.md").write_text(report.markdown(verdict) + told)
     if changes:

@@ -1,4 +1,4 @@
-"""report.html: a verdict in one file that needs nothing else (no script, no font, no request). Pure."""
+"""A verdict as report.html, which needs nothing else (no script, no font, no request), and as junit.xml. Pure."""
 
 from __future__ import annotations
 
@@ -21,6 +21,32 @@ _TIERS = {
     Tier.GPU: "its kernels, run on a GPU",
     Tier.MULTIGPU: "several GPUs together",
 }
+
+
+_NOT_IN_XML = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF, *range(0xD800, 0xE000)], "\ufffd")
+"""Characters that XML 1.0 can't hold, not even escaped; the output of a crashed probe may have them."""
+
+
+def junit(verdict: Verdict) -> str:
+    """JUnit XML. A required claim that is not PASS is a failure here: CI systems show a skip as green."""
+    bad = [one for one in verdict.claims if one.status is not Status.PASS]
+    failed = [one for one in bad if one.claim.required or one.status is Status.FAIL]
+    page = environment(html=True).get_template("junit.xml.j2")
+    text = page.render(
+        verdict=verdict,
+        failed=failed,
+        skipped=[one for one in bad if one not in failed],
+        nothing=verdict.overall is not Status.PASS and not failed,
+        summary=report.summary(verdict),
+        told=_told,
+    )
+    return text.translate(_NOT_IN_XML)
+
+
+def _told(one: ClaimVerdict) -> str:
+    probe = one.evidence.get("probe")
+    log = str(probe.get("log", "")) if isinstance(probe, Mapping) else ""
+    return "\n".join([one.claim.statement, *map(report.advice, one.hints), log])
 
 
 def html(verdict: Verdict, host: Mapping[str, Any]) -> str:

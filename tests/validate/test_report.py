@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from xml.etree import ElementTree
-
-import pytest
 
 from validate import report
 from validate.claims import Claim, Tier
@@ -42,31 +39,6 @@ def test_the_data_has_the_promised_keys_and_no_others() -> None:
             }
         ],
     }
-
-
-def failures(found: Verdict) -> int:
-    return int(ElementTree.fromstring(report.junit(found)).attrib["failures"])
-
-
-@pytest.mark.parametrize("status", [Status.FAIL, Status.UNPROVEN, Status.NOT_APPLICABLE])
-def test_a_required_claim_that_is_not_green_fails_in_junit(status: Status) -> None:
-    assert failures(verdict(one(status))) == 1
-
-
-def test_an_optional_claim_is_skipped_in_junit() -> None:
-    suite = ElementTree.fromstring(report.junit(verdict(one(Status.PASS), one(Status.UNPROVEN, required=False))))
-    assert (suite.attrib["failures"], suite.attrib["skipped"]) == ("0", "1")
-
-
-def test_no_claims_fail_in_junit() -> None:
-    assert failures(verdict()) == 1
-
-
-def test_junit_holds_what_a_crash_printed() -> None:
-    crashed = one(Status.FAIL, reason="bell \a <&> \x00", probe={"log": "esc \x1b[31m red"})
-    case = ElementTree.fromstring(report.junit(verdict(crashed))).find("testcase/failure")
-    assert case is not None
-    assert "red" in (case.text or "")
 
 
 def test_the_table_keeps_to_its_width_and_says_all_of_the_reason() -> None:

@@ -3,7 +3,9 @@
 import dataclasses
 import re
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,14 +50,23 @@ class Page(HTMLParser):
 
 
 def one(
-    status: Status = Status.PASS, *, reason: str = "because", tier: Tier = Tier.STATIC, **evidence: object
+    status: Status = Status.PASS,
+    *,
+    reason: str = "because",
+    tier: Tier = Tier.STATIC,
+    required: bool = True,
+    **evidence: object,
 ) -> ClaimVerdict:
-    claim = Claim(id="S1", subject="torch", tier=tier, probe="static.pins", statement="it is", required=True)
+    claim = Claim(id="S1", subject="torch", tier=tier, probe="static.pins", statement="it is", required=required)
     return ClaimVerdict(claim=claim, status=status, reason=reason, seconds=0.25, evidence=evidence)
 
 
+def judged(*claims: ClaimVerdict) -> Verdict:
+    return Verdict(image="cu126-torch27", digest="sha256:1f", claims=claims)
+
+
 def rendered(*claims: ClaimVerdict) -> str:
-    return page.html(Verdict(image="cu126-torch27", digest="sha256:1f", claims=claims), HOST)
+    return page.html(judged(*claims), HOST)
 
 
 def test_it_says_what_was_judged_and_where() -> None:
@@ -121,3 +132,31 @@ def test_both_colour_schemes_and_phones_are_thought_of() -> None:
 def test_a_run_without_gpus_says_none() -> None:
     text = page.html(Verdict(image="i", digest="", claims=(one(),)), {"gpus": []})
     assert "<dt>GPU</dt><dd>none</dd>" in text and "not known from inside" in text
+
+
+# ---- junit.xml
+
+
+def failures(found: Verdict) -> int:
+    return int(ElementTree.fromstring(page.junit(found)).attrib["failures"])
+
+
+@pytest.mark.parametrize("status", [Status.FAIL, Status.UNPROVEN, Status.NOT_APPLICABLE])
+def test_a_required_claim_that_is_not_green_fails_in_junit(status: Status) -> None:
+    assert failures(judged(one(status))) == 1
+
+
+def test_an_optional_claim_is_skipped_in_junit() -> None:
+    suite = ElementTree.fromstring(page.junit(judged(one(Status.PASS), one(Status.UNPROVEN, required=False))))
+    assert (suite.attrib["failures"], suite.attrib["skipped"]) == ("0", "1")
+
+
+def test_no_claims_fail_in_junit() -> None:
+    assert failures(judged()) == 1
+
+
+def test_junit_holds_what_a_crash_printed() -> None:
+    crashed = one(Status.FAIL, reason="bell \a <&> \x00", probe={"log": "esc \x1b[31m red"})
+    case = ElementTree.fromstring(page.junit(judged(crashed))).find("testcase/failure")
+    assert case is not None
+    assert "red" in (case.text or "")
