@@ -77,12 +77,14 @@ def hygiene() -> ClaimSet:
     """Claims of the whole image: leftovers and secrets."""
     ours = ("/workspace/*", "/root/.local/*")
     expect = {"leftovers": {pattern: what for pattern, what in expectations.LEFTOVERS.items() if pattern not in ours}}
-    leftovers = "no cache, package list or temporary file of the build is left"
-    claims = (
-        claim("S8", "leftovers", "static.hygiene", leftovers, expect),
-        claim("S8", "secrets", "static.hygiene", "no file holds a credential", expect),
-    )
-    return ClaimSet(image="image", claims=claims)
+    return ClaimSet(image="image", claims=tuple(_claims("image_claims", {"static.hygiene": expect})))
+
+
+def _claims(table: str, expects: Mapping[str, Mapping[str, Any]]) -> Iterator[Claim]:
+    """Those of a table of audit.yaml. `expects`: by probe."""
+    for key, (probe, statement) in _RULES[table].items():
+        number, _, subject = key.partition(" ")
+        yield claim(number, subject, probe, statement, expects[probe])
 
 
 def archs(environment: Mapping[str, Any], code: Sequence[LibraryCode]) -> tuple[Arch, ...]:
@@ -113,13 +115,8 @@ def _static(environment: Mapping[str, Any], image: Image | None, conda: Sequence
         "kind": environment["kind"],
     }
     start = {"required": {}, "denied": dict(expectations.DENIED_VARIABLES), "start_files": expectations.START_FILES}
-    rivals = "no other copy of a package's CUDA library is on the loader's path"
-    yield claim("S2", "files", "static.files", "every installed file is as its wheel recorded it", files)
-    yield claim("S2", "strays", "static.files", "no file that Python can import belongs to nobody", files)
-    yield claim("S3", "libraries", "static.libraries", "every library finds what it needs, of one CUDA", links)
-    yield claim("S3", "rivals", "static.libraries", rivals, links)
-    yield claim("S4", "symbols", "static.symbols", "every symbol that a library needs is exported", symbols)
-    yield claim("S7", "start", "static.environment", "nothing of unknown owner runs when Python starts", start)
+    expects = {"static.files": files, "static.libraries": links, "static.symbols": symbols, "static.environment": start}
+    return _claims("environment_claims", expects)
 
 
 def _where_served(found: Claim, code: Sequence[LibraryCode]) -> Claim:

@@ -56,6 +56,7 @@ RDMA: Mapping[str, str] = _ROWS["rdma"]
 OPENED: Mapping[str, Mapping[str, Any]] = _ROWS["opened"]
 RDMA_PROVIDERS: Sequence[str] = _ROWS["rdma_providers"]
 HOMES: Mapping[str, Mapping[str, Any]] = _ROWS["homes"]
+QUANTISED_LLAMA: Mapping[str, Any] = _ROWS["quantised_llama"]
 DEBIAN_TOOLS = (*PROGRAMS.values(), *RDMA.values())
 
 # owners.yaml

@@ -24,13 +24,6 @@ _DOT_MINIMUM = Arch(8, 0)
 _BOGUS_ARCH = 999
 _FLASH_ATTN_4_FORWARD, _FLASH_ATTN_4_BACKWARD = Arch(8, 0), Arch(9, 0)
 """flash-attn-4 4.0.0b36, flash_attn/cute/interface.py: the assertions of _flash_attn_fwd and _flash_attn_bwd."""
-QUANTISED_LLAMA_NEEDS = ("torch", "transformers", "bitsandbytes", "peft", "accelerate", "safetensors")
-_QUANTISED_LLAMA = {
-    "fp32": "a tiny Llama in float32 computes what plain float64 arithmetic does",
-    "nf4-weights": "loading in 4-bit stores every projection as NF4: uint8, a quarter of bfloat16, the right error",
-    "nf4-logits": "the 4-bit model computes what its dequantised weights say",
-    "lora-step": "one LoRA step on the 4-bit model moves B and leaves the base alone",
-}
 
 
 def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
@@ -42,10 +35,7 @@ def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
     yield from _compilers(image)
     yield from _at_work(image)
     yield from home_claims(context)
-    if all(image.pin(name) for name in QUANTISED_LLAMA_NEEDS):
-        for subject, statement in _QUANTISED_LLAMA.items():
-            weights = nf4.EXPECTED if subject == "nf4-weights" else None
-            yield claim("C10", subject, "cpu.quantized_llama", statement, weights)
+    yield from quantised_llama(context, "C10", "cpu.quantized_llama")
 
 
 def _bytecode(context: ClaimContext) -> Claim:
@@ -187,3 +177,11 @@ def home_claims(context: ClaimContext) -> Iterator[Claim]:
             "held": user_overlay.held(image, context.locked.get(image.layers[0], {}), context.missing),
         },
     )
+
+
+def quantised_llama(context: ClaimContext, number: str, probe: str, unproven: str = "") -> Iterator[Claim]:
+    """C10 and G10: a tiny Llama in 4-bit, where everything for it is pinned."""
+    if all(context.image.pin(name) for name in expectations.QUANTISED_LLAMA["needs"]):
+        for subject, statement in expectations.QUANTISED_LLAMA[probe.partition(".")[0]].items():
+            weights = nf4.EXPECTED if subject == "nf4-weights" else None
+            yield claim(number, subject, probe, statement, weights, unproven=unproven)

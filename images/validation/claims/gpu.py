@@ -6,16 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from images.validation.claims.context import ClaimContext, claim
-from images.validation.claims.cpu import QUANTISED_LLAMA_NEEDS
+from images.validation.claims.cpu import quantised_llama
 from validate.claims import Claim
-from validate.harness import nf4
 from validate.kernels import Capability, Kernel, dtype_of, expected_path, table
-
-_LLAMA = {
-    "nf4-weights": "on the GPU, loading in 4-bit stores every projection as NF4, and its memory shows it",
-    "nf4-logits": "on the GPU, the 4-bit model computes what its dequantised weights say",
-    "qlora": "QLoRA with gradient checkpointing learns, leaves the base alone, and gives the same bits twice",
-}
 
 
 def gpu_claims(context: ClaimContext) -> Iterator[Claim]:
@@ -43,9 +36,7 @@ def gpu_claims(context: ClaimContext) -> Iterator[Claim]:
             required=missing is None and "not_applicable" not in expect,
             unproven=no_gpu if missing is None else f"{row.package} is not in this image: {missing}",
         )
-    for subject, statement in _LLAMA.items() if all(image.pin(name) for name in QUANTISED_LLAMA_NEEDS) else ():
-        weights = nf4.EXPECTED if subject == "nf4-weights" else None
-        yield claim("G10", subject, "gpu.llama", statement, weights, unproven=no_gpu)
+    yield from quantised_llama(context, "G10", "gpu.llama", no_gpu)
 
 
 def _expect(row: Kernel, capabilities: Sequence[Capability], versions: Mapping[str, str]) -> dict[str, Any]:
