@@ -59,19 +59,15 @@ def _imports(image: Image) -> Iterator[Claim]:
     left_out = {pin.name for pin in image.pins if pin.optional or f"C1 {pin.name}" in image.unproven}
     modules["all"] = [module for name in reversed(modules) if name not in left_out for module in modules[name]]
     for subject, names in modules.items():
-        yield claim(
-            "C1",
-            subject,
-            "cpu.imports",
-            f"importing {subject} works in either order with torch, and nothing complains",
-            {
-                "modules": names,
-                "first": subject not in expectations.IMPORT_TORCH_FIRST,
-                "after": subject not in ("torch", "all"),
-                "complaints": list(expectations.COMPLAINTS),
-                "harmless": dict(expectations.HARMLESS),
-            },
-        )
+        expect = {
+            "modules": names,
+            "first": subject not in expectations.IMPORT_TORCH_FIRST,
+            "after": subject not in ("torch", "all"),
+            "complaints": list(expectations.COMPLAINTS),
+            "harmless": dict(expectations.HARMLESS),
+        }
+        statement = f"importing {subject} works in either order with torch, and nothing complains"
+        yield claim("C1", subject, "cpu.imports", statement, expect)
 
 
 def _native(context: ClaimContext) -> Iterator[Claim]:
@@ -134,18 +130,11 @@ def _at_work(image: Image) -> Iterator[Claim]:
     compiles = "torch.compile generates a kernel for the CPU, and that kernel runs"
     yield claim("C5", "torch.compile", "cpu.compile", compiles)
     yield claim("C6", "numpy", "cpu.bridges", "torch and numpy share memory both ways")
-    threads = {
-        "modules": [name for name in modules if name not in optional],
-        "bundled": dict(expectations.BUNDLED_OPENMP),
-    }
+    together = [name for name in modules if name not in optional]
+    threads = {"modules": together, "bundled": dict(expectations.BUNDLED_OPENMP)}
     yield claim("C7", "threads", "cpu.threads", "torch computes with all cores, under one OpenMP runtime", threads)
-    yield claim(
-        "C8",
-        "arbitrary UID",
-        "cpu.arbitrary_uid",
-        "it works for a user whom it does not know, on a read-only root, without a network",
-        {"uid": ARBITRARY_UID},
-    )
+    unknown = "it works for a user whom it does not know, on a read-only root, without a network"
+    yield claim("C8", "arbitrary UID", "cpu.arbitrary_uid", unknown, {"uid": ARBITRARY_UID})
     if image.platform is Platform.AMD64:
         subject, name, noise = "avx512", "AVX-512", expectations.AVX512_NOISE
     else:
@@ -164,19 +153,10 @@ def home_claims(context: ClaimContext) -> Iterator[Claim]:
         uid, gid = (ids[who] for who in row["who"])
         mounted = {"mount": row["mount"], "folder": folder, "caches": caches, "writable": row["writable"]}
         yield claim("C8", subject, "cpu.home", row["statement"], {"uid": uid, "gid": gid, **mounted})
-    yield claim(
-        "C11",
-        "pip",
-        "cpu.additions",
-        "a user without root adds a package with pip, and none that wants another torch moves it",
-        {
-            "uid": ARBITRARY_UID,
-            "gid": ARBITRARY_UID,
-            "folder": folder,
-            "mount": "volume",
-            "held": user_overlay.held(image, context.locked.get(image.layers[0], {}), context.missing),
-        },
-    )
+    held = user_overlay.held(image, context.locked.get(image.layers[0], {}), context.missing)
+    added = {"uid": ARBITRARY_UID, "gid": ARBITRARY_UID, "folder": folder, "mount": "volume", "held": held}
+    statement = "a user without root adds a package with pip, and none that wants another torch moves it"
+    yield claim("C11", "pip", "cpu.additions", statement, added)
 
 
 def quantised_llama(context: ClaimContext, number: str, probe: str, unproven: str = "") -> Iterator[Claim]:

@@ -19,37 +19,21 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
     image = context.image
     yield from (_pinned(image, pin) for pin in image.pins)
     yield _locked(context)
-    yield claim(
-        "S2",
-        "files",
-        "static.files",
-        "every installed file is the one its wheel brought, and has one owner",
-        {"unowned": expectations.START_FILES},
-    )
+    statement = "every installed file is the one its wheel brought, and has one owner"
+    yield claim("S2", "files", "static.files", statement, {"unowned": expectations.START_FILES})
     yield from _linked(image)
     yield from device_code_claims(context)
-    yield claim(
-        "S6",
-        "toolkit",
-        "static.toolkit",
-        f"the CUDA {image.toolkit_cuda} toolkit is in {image.toolkit_home}, off the loader's path",
-        {
-            "home": image.toolkit_home,
-            "version": str(image.toolkit_cuda),
-            "parts": [*expectations.TOOLKIT_PARTS, *(expectations.DEVEL_TOOLKIT_PARTS if image.devel else ())],
-        },
-    )
-    yield claim(
-        "S7",
-        "environment",
-        "static.environment",
-        "the variables are as expected, and nothing changes what users run",
-        {
-            "required": {**image.environment, **user_overlay.variables(image)},
-            "denied": expectations.DENIED_VARIABLES,
-            "start_files": expectations.START_FILES,
-        },
-    )
+    parts = [*expectations.TOOLKIT_PARTS, *(expectations.DEVEL_TOOLKIT_PARTS if image.devel else ())]
+    toolkit = {"home": image.toolkit_home, "version": str(image.toolkit_cuda), "parts": parts}
+    statement = f"the CUDA {image.toolkit_cuda} toolkit is in {image.toolkit_home}, off the loader's path"
+    yield claim("S6", "toolkit", "static.toolkit", statement, toolkit)
+    environment = {
+        "required": {**image.environment, **user_overlay.variables(image)},
+        "denied": expectations.DENIED_VARIABLES,
+        "start_files": expectations.START_FILES,
+    }
+    statement = "the variables are as expected, and nothing changes what users run"
+    yield claim("S7", "environment", "static.environment", statement, environment)
     yield from _hygiene(context)
     yield from system_claims(context)
     yield from provenance_claims(context)
@@ -115,16 +99,9 @@ def _linked(image: Image) -> Iterator[Claim]:
             "exceptions": exceptions,
         }
         yield claim("S3", subject, "static.libraries", statement, expect)
-    yield claim(
-        "S4",
-        "symbols",
-        "static.symbols",
-        "every symbol, and every version of one, that a library needs is exported by what it is linked with",
-        {
-            "host": list(expectations.HOST_LIBRARIES),
-            "exceptions": [],
-        },
-    )
+    statement = "every symbol, and every version of one, that a library needs is exported by what it is linked with"
+    expect = {"host": list(expectations.HOST_LIBRARIES), "exceptions": []}
+    yield claim("S4", "symbols", "static.symbols", statement, expect)
 
 
 def _hygiene(context: ClaimContext) -> Iterator[Claim]:
@@ -144,12 +121,7 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
         ("size", HOST_PROBE, f"the image is at most {most // 1000**3} GB", {"bytes": most}),
         ("settings", HOST_PROBE, f"it runs as a user, with{without} entrypoint, and asks for the driver", settings),
         ("history", HOST_PROBE, "no credential in variables, labels and build steps", {}),
-        (
-            "leftovers",
-            "static.hygiene",
-            "no cache, package list or temporary file of the build is left",
-            leftovers,
-        ),
+        ("leftovers", "static.hygiene", "no cache, package list or temporary file of the build is left", leftovers),
         ("secrets", "static.hygiene", "no file holds a credential", leftovers),
         ("home", "static.hygiene", "the home is for every user to write to", leftovers),
     ):
@@ -175,19 +147,8 @@ def system_claims(context: ClaimContext) -> Iterator[Claim]:
     tools = {name: ["-V"] if name == "ssh" else ["--version"] for name in expectations.PROGRAMS}
     libraries = {name: expectations.OPENED[name] for name in expectations.RDMA}
     required = not context.custom_base
-    yield claim(
-        "S9",
-        "tools",
-        "static.system",
-        f"{', '.join(tools)} are there and run",
-        {"programs": tools},
-        required=required,
-    )
-    yield claim(
-        "S9",
-        "verbs",
-        "static.system",
-        "NCCL's own loader finds rdma-core, with every function and version that it asks for",
-        {"libraries": libraries, "providers": list(expectations.RDMA_PROVIDERS)},
-        required=required,
-    )
+    statement = f"{', '.join(tools)} are there and run"
+    yield claim("S9", "tools", "static.system", statement, {"programs": tools}, required=required)
+    statement = "NCCL's own loader finds rdma-core, with every function and version that it asks for"
+    expect = {"libraries": libraries, "providers": list(expectations.RDMA_PROVIDERS)}
+    yield claim("S9", "verbs", "static.system", statement, expect, required=required)
