@@ -12,9 +12,9 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from images.engine.runtime import ContainerSpec, ImageInfo, Runtime
 from images.errors import Problem, UserError
@@ -74,15 +74,12 @@ def environment(root: str) -> dict[str, str]:
     return {**dict.fromkeys(unset, ""), "LD_LIBRARY_PATH": f"{root}/{LIBRARIES}", "LC_ALL": "C", "TMPDIR": root}
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnPython:
-    """A Python of this machine."""
+class OwnPython(NamedTuple):
+    """A Python of this machine: its program, its standard library, and its release (`3.11.2`)."""
 
     program: Path
     standard: Path
-    """Its standard library."""
     release: str
-    """`3.11.2`."""
 
 
 def of_this_process() -> OwnPython:

@@ -26,16 +26,10 @@ def gpu_claims(context: ClaimContext) -> Iterator[Claim]:
             continue
         expect = _expect(row, capabilities, versions)
         missing = context.missing.get(row.package)
-        yield claim(
-            row.claim,
-            subject,
-            row.probe,
-            row.statement,
-            expect,
-            # What this GPU or this version can't do is not held against the image.
-            required=missing is None and "not_applicable" not in expect,
-            unproven=no_gpu if missing is None else f"{row.package} is not in this image: {missing}",
-        )
+        unproven = no_gpu if missing is None else f"{row.package} is not in this image: {missing}"
+        # What this GPU or this version can't do is not held against the image.
+        required = missing is None and "not_applicable" not in expect
+        yield claim(row.claim, subject, row.probe, row.statement, expect, required=required, unproven=unproven)
     yield from quantised_llama(context, "G10", "gpu.llama", no_gpu)
 
 

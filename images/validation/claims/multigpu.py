@@ -48,16 +48,11 @@ def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[
             continue
         gate = _gate(row, torch, inventory)
         expect = {**row.get("expect", {}), "device": device, "ranks": ranks, **of_host.get(subject, {})}
-        yield claim(
-            row["id"],
-            subject,
-            row["probe"],
-            row["statement"],
-            {**expect, "not_applicable": gate} if gate else expect,
-            # What these GPUs or this torch can't do is not held against the image.
-            required=row.get("required", True) and not gate,
-            unproven=context.no_ranks if device == "cuda" else context.no_gpu,
-        )
+        expect |= {"not_applicable": gate} if gate else {}
+        # What these GPUs or this torch can't do is not held against the image.
+        required = row.get("required", True) and not gate
+        unproven = context.no_ranks if device == "cuda" else context.no_gpu
+        yield claim(row["id"], subject, row["probe"], row["statement"], expect, required=required, unproven=unproven)
 
 
 def link_of(inventory: Inventory | None) -> str:

@@ -44,22 +44,18 @@ def _pinned(image: Image, pin: Pin) -> Claim:
     official = [wheel.local for wheel in image.prebuilt if wheel.name == pin.name and wheel.local]
     modules, is_torch = expectations.modules_of(pin.name), pin.name == "torch"
     what = f"`import {modules[0]}`" if modules else "what is installed"
-    return claim(
-        "S1",
-        pin.name,
-        "static.pins",
-        f"{what} is {pin.name} {pin.version}" + (f" for CUDA {image.wheel_cuda}" if is_torch else ""),
-        {
-            "version": pin.version,
-            # PyTorch's index names the variant in the version, the default index does not: the same wheel.
-            "locals": [pin.local] if pin.local else ["", f"cu{image.wheel_cuda.digits}", *official],
-            "modules": list(modules),
-            "python": str(image.python),
-            "shares": list(expectations.NAMESPACES.get(pin.name, ())),
-            **({} if image.platform is Platform.AMD64 else {"machine": image.platform.machine}),
-            **({"cuda": str(image.wheel_cuda)} if is_torch else {}),
-        },
-    )
+    statement = f"{what} is {pin.name} {pin.version}" + (f" for CUDA {image.wheel_cuda}" if is_torch else "")
+    expect = {
+        "version": pin.version,
+        # PyTorch's index names the variant in the version, the default index does not: the same wheel.
+        "locals": [pin.local] if pin.local else ["", f"cu{image.wheel_cuda.digits}", *official],
+        "modules": list(modules),
+        "python": str(image.python),
+        "shares": list(expectations.NAMESPACES.get(pin.name, ())),
+        **({} if image.platform is Platform.AMD64 else {"machine": image.platform.machine}),
+        **({"cuda": str(image.wheel_cuda)} if is_torch else {}),
+    }
+    return claim("S1", pin.name, "static.pins", statement, expect)
 
 
 def _locked(context: ClaimContext) -> Claim:
@@ -68,27 +64,18 @@ def _locked(context: ClaimContext) -> Claim:
     versions = {pin.name: pin.version for pin in image.pins if pin.name not in context.missing}
     for layer in () if context.custom_base else image.layers:
         versions.update(context.locked.get(layer, {}))
-    return claim(
-        "S1",
-        "lock",
-        "static.pins",
-        f"the {len(versions)} distributions of the lock are installed, and no others",
-        {"versions": versions, "closed": image.base.suite is not None},
-        **context.unless_custom("it stands on a custom base: what that holds beside the pins is not in the lock"),
-    )
+    statement = f"the {len(versions)} distributions of the lock are installed, and no others"
+    expect = {"versions": versions, "closed": image.base.suite is not None}
+    custom = context.unless_custom("it stands on a custom base: what that holds beside the pins is not in the lock")
+    return claim("S1", "lock", "static.pins", statement, expect, **custom)
 
 
 def _linked(image: Image) -> Iterator[Claim]:
     """S3 and S4."""
-    of_environment = list(expectations.LINK_EXCEPTIONS)
     cuda = f"of CUDA {image.wheel_cuda.major} alone"
-    for subject, statement, exceptions in (
-        ("environment", f"every library finds what it needs, {cuda}, from one owner", of_environment),
-        (
-            "toolkit",
-            "the toolkit's own libraries and programs find what they need",
-            [*of_environment, *expectations.TOOLKIT_EXCEPTIONS],
-        ),
+    for subject, statement, more in (
+        ("environment", f"every library finds what it needs, {cuda}, from one owner", ()),
+        ("toolkit", "the toolkit's own libraries and programs find what they need", expectations.TOOLKIT_EXCEPTIONS),
     ):
         expect = {
             "of": subject,
@@ -96,7 +83,7 @@ def _linked(image: Image) -> Iterator[Claim]:
             "cuda_libraries": expectations.cuda_libraries(image.wheel_cuda.major),
             "host": list(expectations.HOST_LIBRARIES),
             "other_platforms": list(expectations.OTHER_PLATFORMS),
-            "exceptions": exceptions,
+            "exceptions": [*expectations.LINK_EXCEPTIONS, *more],
         }
         yield claim("S3", subject, "static.libraries", statement, expect)
     statement = "every symbol, and every version of one, that a library needs is exported by what it is linked with"
@@ -111,10 +98,8 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
     most += expectations.MORE_BYTES_DEVEL if image.devel else 0
     most += expectations.MORE_BYTES_PROFILE if image.profile else 0
     without = "" if image.entrypoint else "out an"
-    settings = {
-        "capabilities": list(expectations.DRIVER_CAPABILITIES),
-        "entrypoint": [ENTRYPOINT] if image.entrypoint else [],
-    }
+    entrypoint = [ENTRYPOINT] if image.entrypoint else []
+    settings = {"capabilities": list(expectations.DRIVER_CAPABILITIES), "entrypoint": entrypoint}
     leftovers = {"leftovers": dict(expectations.LEFTOVERS)}
     for subject, probe, statement, expect in (
         ("labels", HOST_PROBE, "the labels are true", _labels(context)),
