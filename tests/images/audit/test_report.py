@@ -44,15 +44,11 @@ def test_json_keeps_to_its_schema_and_is_no_verdict() -> None:
     schema = json.loads((ROOT / "docs" / "schema" / "audit.schema.json").read_text())
     written = json.loads(report.dumps(FAULTY))
     jsonschema_rs.validator_for(schema).validate(written)
+    assert not jsonschema_rs.validator_for(schema).is_valid({**written, "overall": "PASS"})
     assert written["kind"] == "truetag-audit" and written["notice"] == NO_VALIDATION
     assert not {"overall", "claims", "verdict"} & written["audit"].keys()
     verdict = json.loads((ROOT / "docs" / "schema" / "verdict.schema.json").read_text())
     assert not jsonschema_rs.validator_for(verdict).is_valid(written)
-
-
-def test_a_key_that_nobody_knows_breaks_the_schema() -> None:
-    schema = json.loads((ROOT / "docs" / "schema" / "audit.schema.json").read_text())
-    assert not jsonschema_rs.validator_for(schema).is_valid({**json.loads(report.dumps(FAULTY)), "overall": "PASS"})
 
 
 @pytest.mark.parametrize("text", ["<script>alert(1)</script>", "<img src=x onerror=y>", "</table>"])

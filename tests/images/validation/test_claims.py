@@ -70,13 +70,42 @@ def test_the_code_of_an_official_wheel_is_claimed_as_its_row_says() -> None:
     assert not [claim for claim in none.claims if (claim.id, claim.subject) == ("S5", "flash-attn")]
 
 
-def test_an_official_wheel_may_name_its_build_in_its_version() -> None:
-    assert one(claims("cu126-torch27"), "S1", "flash-attn").expect["locals"] == [
-        "",
-        "cu126",
-        "cu12torch2.7cxx11abitrue",
-    ]
-    assert one(claims("cu126-torch27"), "S1", "xformers").expect["locals"] == ["", "cu126"]
+CUBINS = dict.fromkeys(("70", "75", "80", "86", "90", "100", "120"), "cubin")
+XFORMERS = {**dict.fromkeys(("75", "80", "86", "90"), "cubin"), "100": "jit", "120": "jit"}
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "what", "expected"),
+    [
+        ("cu126-torch27", "S1 flash-attn", "locals", ["", "cu126", "cu12torch2.7cxx11abitrue"]),
+        ("cu126-torch27", "S1 xformers", "locals", ["", "cu126"]),
+        ("cu126-torch27", "S1 nvidia-ml-py", "modules", ["pynvml"]),
+        ("cu126-torch25", "S1 torch", "cuda", "12.4"),
+        ("cu126-torch25", "S6 toolkit", "version", "12.6"),
+        ("cu126-torch25", "S6 toolkit", "home", "/usr/local/cuda-12.6"),
+        ("cu126-torch25", "C2 bitsandbytes", "libraries", ["bitsandbytes/libbitsandbytes_cuda124.so"]),
+        ("cu126-torch27", "C2 bitsandbytes", "libraries", ["bitsandbytes/libbitsandbytes_cuda126.so"]),
+        ("cu126-torch27", "C4 sm_90", "kernels", ["softmax", "matmul"]),
+        ("cu128-torch28", "S5 torch", "archs", CUBINS),
+        ("cu128-torch28", "S5 xformers", "archs", XFORMERS),
+        ("cu128-torch28", "S5 bitsandbytes", "files", ["bitsandbytes/libbitsandbytes_cuda128.so"]),
+        ("cu124-torch25-colossalai", "S5 colossalai", "archs", dict.fromkeys(("75", "80", "86", "90"), "cubin")),
+    ],
+)
+def test_what_is_expected_follows_matrix_and_facts(name: str, key: str, what: str, expected: object) -> None:
+    assert one(claims(name), *key.split(" ", 1)).expect[what] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("cu126-torch27", "S1 lock"), ("cu126-torch27-sm90", "S5 pruned"), ("cu126-torch27", "S10 wheels")],
+)
+def test_what_a_base_of_ones_own_brought_is_not_promised(name: str, key: str) -> None:
+    found = claims(name, custom_base=True)
+    claim = one(found, *key.split(" ", 1))
+    assert "custom base" in claim.unproven and not claim.required
+    labels = one(found, "S8", "labels").expect["labels"]
+    assert "dev.truetag.pruned" not in labels and labels["dev.truetag.base-origin"] == "custom"
 
 
 def test_claims_survive_the_way_into_the_container() -> None:
@@ -88,14 +117,6 @@ def test_each_pin_is_promised_at_its_version() -> None:
     of_image, found = image("cu126-torch27"), claims("cu126-torch27")
     for pin in of_image.pins:
         assert one(found, "S1", pin.name).expect["version"] == pin.version
-    assert one(found, "S1", "nvidia-ml-py").expect["modules"] == ["pynvml"]
-
-
-def test_torch_is_promised_for_its_wheels_cuda_and_the_toolkit_for_the_images() -> None:
-    found = claims("cu126-torch25")
-    assert one(found, "S1", "torch").expect["cuda"] == "12.4"
-    assert one(found, "S6", "toolkit").expect["version"] == "12.6"
-    assert one(found, "S6", "toolkit").expect["home"] == "/usr/local/cuda-12.6"
 
 
 def test_every_variable_of_the_image_is_promised() -> None:
@@ -120,30 +141,10 @@ def test_the_lock_is_promised_without_the_toolkits_and_without_what_is_missing()
     assert expect["closed"]
 
 
-def test_on_a_custom_base_the_closure_is_said_to_be_nobodys_promise() -> None:
-    closure = one(claims("cu126-torch27", custom_base=True), "S1", "lock")
-    assert "custom base" in closure.unproven
-    assert not closure.required
-
-
-@pytest.mark.parametrize(("name", "library"), [("cu126-torch25", "cuda124"), ("cu126-torch27", "cuda126")])
-def test_bitsandbytes_must_load_the_library_that_it_would_choose(name: str, library: str) -> None:
-    assert one(claims(name), "C2", "bitsandbytes").expect["libraries"] == [f"bitsandbytes/libbitsandbytes_{library}.so"]
-
-
 def test_triton_compiles_for_every_arch_that_it_can() -> None:
     of_image, found = image("cu126-torch27"), claims("cu126-torch27")
     archs = {claim.subject for claim in found.claims if claim.id == "C4"}
     assert archs == {str(arch) for arch in of_image.archs if arch.major >= 7}
-    assert one(found, "C4", "sm_90").expect["kernels"] == ["softmax", "matmul"]
-
-
-def test_device_code_is_promised_where_the_facts_say_so() -> None:
-    found = claims("cu128-torch28")
-    assert set(one(found, "S5", "torch").expect["archs"]) == {"70", "75", "80", "86", "90", "100", "120"}
-    archs = one(found, "S5", "xformers").expect["archs"]
-    assert (archs["90"], archs["100"], "70" in archs) == ("cubin", "jit", False)
-    assert one(found, "S5", "bitsandbytes").expect["files"] == ["bitsandbytes/libbitsandbytes_cuda128.so"]
 
 
 @pytest.mark.parametrize(
@@ -228,14 +229,6 @@ def test_an_image_for_one_arch_promises_that_nothing_else_is_left() -> None:
     assert not [claim for claim in claims("cu126-torch27").claims if claim.subject == "pruned"]
 
 
-def test_what_a_base_of_ones_own_brought_is_not_promised_to_be_pruned() -> None:
-    found = claims("cu126-torch27-sm90", custom_base=True)
-    pruned = one(found, "S5", "pruned")
-    assert not pruned.required and "custom base" in pruned.unproven
-    labels = one(found, "S8", "labels").expect["labels"]
-    assert "dev.truetag.pruned" not in labels and labels["dev.truetag.base-origin"] == "custom"
-
-
 def test_nvidias_libraries_are_claimed_to_be_pruned_only_where_the_matrix_says_so() -> None:
     nvidia = replace(SOURCES, matrix=SOURCES.matrix.model_copy(update={"prune": schema.Prune(nvidia=True)}))
     (planned,) = plan.select(["cu126-torch27-sm90"], nvidia)
@@ -261,11 +254,6 @@ def test_compiled_extensions_are_promised_and_without_them_unproven(name: str) -
     without = [claim for claim in lacking.claims if f"{claim.id} {claim.subject}" in wanted]
     assert all(not claim.required and "goes without X, which are not compiled" in claim.unproven for claim in without)
     assert one(lacking, "S1", package).required and one(lacking, "C1", package).required
-
-
-def test_device_code_of_extensions_begins_where_their_source_does() -> None:
-    found = one(claims("cu124-torch25-colossalai"), "S5", "colossalai").expect
-    assert list(found["archs"]) == ["75", "80", "86", "90"] and found["archs"]["90"] == "cubin"
 
 
 def test_hybrid_adam_is_had_with_the_extensions_or_with_nvcc() -> None:

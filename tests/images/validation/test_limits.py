@@ -34,37 +34,29 @@ def test_podman_lacks_the_folder_of_a_users_own_and_nothing_else(claims: ClaimSe
     assert limits.of_engine(claims, engine_facts("unix:///d", DOCKER, {})) == {}
 
 
-def test_what_is_not_supported_is_unproven_and_the_rest_is_measured(claims: ClaimSet) -> None:
+def test_what_is_not_supported_is_unproven_the_rest_is_measured_and_evidence_can_only_lose_by_it(
+    claims: ClaimSet,
+) -> None:
     reasons = limits.of_engine(claims, APPTAINER)
     limited = limits.limited(claims, reasons)
-    unproven = [one for one in limited.claims if f"{one.id} {one.subject}" in reasons]
-    assert len(unproven) == len(reasons) > 0 and all(one.unproven for one in unproven)
+    assert {_key(one): one.unproven for one in limited.claims if _key(one) in reasons} == reasons
     planned = {one for plan in containers.planned("", limited, NO_GPU) for one in map(_key, plan.claims.claims)}
     assert planned == {_key(one) for one in limited.inside().claims if not one.unproven}
-    verdict = judge(
-        ClaimSet(image=claims.image, claims=tuple(unproven)), Evidence(image=claims.image, digest="", records=())
-    )
-    assert {one.status for one in verdict.claims} == {Status.UNPROVEN}
-
-
-def test_evidence_says_what_was_not_supported_and_can_only_lose_by_it(claims: ClaimSet) -> None:
-    reasons = limits.of_engine(claims, APPTAINER)
     host = limits.as_host(reasons, APPTAINER)
-    evidence = Evidence(image=claims.image, digest="", records=(), host=host)
-    again = Evidence.loads(evidence.dumps())
-    assert limits.of_evidence(claims, again) == limits.limited(claims, reasons)
-    assert limits.of_evidence(claims, replace(evidence, host={})) == claims
-    worse = {f"{one.id} {one.subject}": "no reason" for one in claims.claims}
-    forged = limits.of_evidence(claims, replace(evidence, host={"unsupported": worse}))
-    assert judge(forged, evidence).overall is Status.UNPROVEN
+    again = Evidence.loads(Evidence(image=claims.image, digest="", records=(), host=host).dumps())
+    assert limits.of_evidence(claims, again) == limited
+    assert limits.of_evidence(claims, replace(again, host={})) == claims
+    worse = {_key(one): "no reason" for one in claims.claims}
+    forged = limits.of_evidence(claims, replace(again, host={"unsupported": worse}))
+    assert {one.status for one in judge(forged, again).claims} == {Status.UNPROVEN}
 
 
 def test_apptainer_has_one_user_and_no_volumes(claims: ClaimSet) -> None:
     reasons = limits.of_engine(claims, APPTAINER)
-    probes = {one.probe for one in claims.claims if f"{one.id} {one.subject}" in reasons}
+    probes = {one.probe for one in claims.claims if _key(one) in reasons}
     assert probes == {"host.image", *(one.probe for one in claims.claims if checks.settings(one.probe).run_as)}
     assert {"static.hygiene", "cpu.arbitrary_uid", "cpu.home"} < probes
     assert "may not read" in limits.as_host(reasons, APPTAINER)["owners"], "who reads the evidence is told"
     assert "owners" not in limits.as_host(reasons, replace(APPTAINER, apptainer=False))
     assert [key for key in reasons if "size" in key] == ["S8 size"]
-    assert [one for one in claims.claims if one.probe == "host.image" and f"{one.id} {one.subject}" not in reasons]
+    assert [one for one in claims.claims if one.probe == "host.image" and _key(one) not in reasons]

@@ -124,11 +124,6 @@ def test_forty_claims_with_much_evidence_stay_below_300_kb() -> None:
     assert "more characters in evidence.json" in text
 
 
-def test_both_colour_schemes_and_phones_are_thought_of() -> None:
-    text = rendered()
-    assert "prefers-color-scheme: dark" in text and "max-width: 46rem" in text and "width=device-width" in text
-
-
 def test_a_run_without_gpus_says_none() -> None:
     text = page.html(Verdict(image="i", digest="", claims=(one(),)), {"gpus": []})
     assert "<dt>GPU</dt><dd>none</dd>" in text and "not known from inside" in text

@@ -120,6 +120,11 @@ def test_an_image_in_which_the_suite_does_not_start_is_an_error_with_its_words(m
         measure(Engine(), CPU)
 
 
+@pytest.mark.parametrize("line", ["", "[]", "{}", "null", '{"probe": "a"}', '{"a": ' * 9999, '{"measurements": [3]}'])
+def test_what_is_no_record_is_read_as_none(line: str) -> None:
+    assert containers.parse_record(line) is None
+
+
 def test_each_kind_of_mount_has_a_container_of_its_own_as_the_claims_user() -> None:
     engine, claims = Engine(), CLAIMS.only(["cpu.home", "cpu.additions"])
     measure(engine, claims)

@@ -9,13 +9,11 @@ import jsonschema_rs
 import pytest
 
 from images.building import records
-from images.errors import UserError
-from images.validation import schemas
 from tests.support import recorded
 from tests.support.checkout import ROOT
 from tests.support.commands import Called, call
 from validate.claims import Claim, Tier
-from validate.evidence import Evidence, EvidenceChangedError, Measurement, Outcome, Record
+from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judge import explain, judge
 from validate.judging import Status
 
@@ -111,12 +109,6 @@ def test_evidence_reads_back_as_it_was() -> None:
     assert Evidence.loads(EVIDENCE.dumps()) == EVIDENCE
 
 
-def test_evidence_that_was_edited_is_refused() -> None:
-    changed = EVIDENCE.dumps().replace('"exit_code": 1', '"exit_code": 0')
-    with pytest.raises(EvidenceChangedError, match="changed after it was measured"):
-        Evidence.loads(changed)
-
-
 def test_evidence_without_a_checksum_can_be_read() -> None:
     """Recorded pieces in tests have none; only the file of a trial is held to it (EvidenceFile)."""
     assert Evidence.loads(json.dumps({"schema_version": 2, **dataclasses.asdict(EVIDENCE)})) == EVIDENCE
@@ -149,10 +141,13 @@ def test_a_tier_that_was_not_measured_is_no_verdict(written: Path) -> None:
     [
         (lambda text: text.replace("sha256:1", "sha256:2"), "changed after it was measured"),
         (lambda text: text.replace('"unproven": ""', '"unproven": "let it be"', 1), "changed after it was measured"),
+        (lambda text: text.replace('"exit_code": 1', '"exit_code": 0'), "changed after it was measured"),
         (lambda text: text[:-30], "is not JSON"),
         (lambda text: "{}", "is no evidence"),
         (lambda text: "[]", "is no evidence"),
         (lambda text: json.dumps({**json.loads(text), "claims": []}), "claims"),
+        (lambda text: '{"records": 3, "claims": 4}', "schema_version: "),
+        (lambda text: '{"schema_version": 1, "records": []}', "schema_version: "),
     ],
 )
 def test_a_file_that_was_tampered_with_is_a_clear_error(change: Any, words: str, written: Path) -> None:
@@ -164,8 +159,6 @@ def test_a_file_that_was_tampered_with_is_a_clear_error(change: Any, words: str,
 
 
 def test_no_such_file_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"."):
-        schemas.read_evidence(tmp_path / "evidence.json")
     done = judged_again(tmp_path)
     assert done.returncode == 2 and "can't be read" in done.stderr
 
@@ -173,11 +166,3 @@ def test_no_such_file_is_a_clear_error(tmp_path: Path) -> None:
 def test_every_status_and_outcome_is_in_the_schemas() -> None:
     assert schema("verdict")["$defs"]["Status"]["enum"] == [str(status) for status in Status]
     assert schema("evidence")["$defs"]["Outcome"]["enum"] == [str(outcome) for outcome in Outcome]
-
-
-@pytest.mark.parametrize("content", ['{"records": 3, "claims": 4}', '{"schema_version": 1, "records": []}'])
-def test_what_is_no_evidence_of_this_version_is_told(tmp_path: Path, content: str) -> None:
-    (tmp_path / "evidence.json").write_text(content)
-    with pytest.raises(UserError, match="schema_version: ") as caught:
-        schemas.read_evidence(tmp_path / "evidence.json")
-    assert "not JSON" not in str(caught.value)

@@ -21,23 +21,17 @@ def _site(prefix: Path, version: str = "3.11", kind: str = "site-packages", *, p
     return str(folder)
 
 
-def test_a_venv_imports_its_bases_standard_library_and_not_its_packages(tmp_path: Path) -> None:
+@pytest.mark.parametrize("both", ["true", "false"])
+def test_a_venv_imports_its_bases_standard_library_and_packages_only_if_it_says_so(tmp_path: Path, both: str) -> None:
     base, own = _site(tmp_path / "base"), _site(tmp_path / "venv")
-    (tmp_path / "venv/pyvenv.cfg").write_text(f"home = {tmp_path}/base/bin\ninclude-system-site-packages = false\n")
+    (tmp_path / "venv/pyvenv.cfg").write_text(f"home = {tmp_path}/base/bin\ninclude-system-site-packages = {both}\n")
     found, orphans = environments.find([base, own], {})
     kinds = {one.prefix: one for one in found}
     venv = kinds[f"{tmp_path}/venv"]
     assert (venv.kind, kinds[f"{tmp_path}/base"].kind) == ("venv", "system")
-    assert venv.path[0] == f"{tmp_path}/base/lib/python3.11" and own in venv.path and base not in venv.path
-    assert orphans == []
-
-
-def test_a_venv_with_system_packages_imports_both(tmp_path: Path) -> None:
-    base, own = _site(tmp_path / "base"), _site(tmp_path / "venv")
-    (tmp_path / "venv/pyvenv.cfg").write_text(f"home={tmp_path}/base/bin\ninclude-system-site-packages = true\n")
-    found, _ = environments.find([base, own], {})
-    venv = next(one for one in found if one.kind == "venv")
-    assert venv.path.index(own) < venv.path.index(base)
+    packages = [path for path in venv.path if path in (own, base)]
+    assert venv.path[0] == f"{tmp_path}/base/lib/python3.11" and orphans == []
+    assert packages == ([own, base] if both == "true" else [own])
 
 
 def test_conda_is_told_by_its_folder_and_its_cache_of_packages_is_no_environment(tmp_path: Path) -> None:
@@ -114,7 +108,4 @@ def test_device_code_is_counted_by_architecture(tmp_path: Path) -> None:
     whole = rows["lib.so"]
     assert set(whole["archs"]) == {"sm_80", "sm_90", "compute_90"}
     assert "text.so" not in rows
-
-
-def test_no_library_is_no_device_code() -> None:
     assert main.device_code([]) == []
