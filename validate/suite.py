@@ -84,7 +84,7 @@ def run(
     Those that want to be alone come last, one after another. `timeout` is in seconds a probe; None: its own, else its
     tier's. Claims known to be unproven are not measured. `user` is whom probes look at if it is not this process's
     user: then they keep this process's own environment. Where programs run emulated, probes that begin with torch share
-    its import.
+    its import: forks of one process, as many again at once, and their records come together.
     """
     probes = list(dict.fromkeys(claim.probe for claim in claims.inside().claims if not claim.unproven))
     given = user or user_environment.of_this_process()
@@ -104,7 +104,7 @@ def run(
                 if probe not in alone and probe not in forked
             ]
             if forked:
-                running.append(pool.submit(_run_forked, forked, scratch, environ, timeout, max(1, jobs - 1)))
+                running.append(pool.submit(_run_forked, forked, scratch, environ, timeout, jobs))
             for future in as_completed(running):
                 yield from future.result()
         for probe in alone:
