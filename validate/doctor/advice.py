@@ -323,16 +323,17 @@ def _for_gpu(gpus: tuple[Gpu, ...], level: Level, strategy: Strategy, stack: Sta
 
 
 def _attention(capabilities: tuple[tuple[int, int], ...], stack: Stack, goal: Goal) -> Setting:
-    """flash-attn 4 from Hopper on, where it has a backward; flash-attn 2 where its wheel has code for the GPU, which
-    differs from wheel to wheel: the image's claims say it.
+    """flash-attn 4 on Hopper, where it has run; on Blackwell its backward hung with nvidia-cutlass-dsl 4.6.0.
+
+    flash-attn 2 where its wheel has code for the GPU, which differs from wheel to wheel: the image's claims say it.
 
     unsloth-setup says 7.5 with flash-attn 1 below 8.0: flash-attn 2's own README and sources say 8.0, and nothing ships
     flash-attn 1 any more; xformers and SDPA take its place."""
     capability, here = min(capabilities), "flash-attn" in stack.packages
     targets = stack.code.get("flash-attn", ())
-    if capability >= (9, 0) and "flash-attn-4" in stack.packages:
+    if capability[0] == max(capabilities)[0] == 9 and "flash-attn-4" in stack.packages:
         why = f"flash-attn-4 {stack.packages['flash-attn-4']} is here, and compiled for this GPU at the first step"
-        source = "the image's claims C13 and G3; flash_attn/cute/interface.py: its backward begins at 9.0"
+        source = "the image's claims C13 and G3; flash-attention#2797"
         return Setting(name="attention", value="flash_attention_4", why=why, source=source)
     if here and all(any(target_runs_on(target, gpu) for target in targets) for gpu in capabilities):
         why = f"flash-attn {stack.packages['flash-attn']} is here, with code for {_capabilities(targets)}"

@@ -185,7 +185,7 @@ lora_target_linear: true
 bf16: $yaml_bf16
 fp16: $yaml_fp16
 tf32: $yaml_tf32
-$axolotl_attention: true
+$axolotl_attention
 [by_fsdp]gradient_checkpointing: false
 [checkpointed]gradient_checkpointing: true
 [checkpointed]gradient_checkpointing_kwargs:
@@ -237,10 +237,10 @@ _COMMANDS = """\
 --fsdp_state_dict_type FULL_STATE_DICT --fsdp_activation_checkpointing $yaml_recomputed train.py
 """
 _OF_AXOLOTL = {
-    "flash_attention_2": "flash_attention",
-    "flash_attention_4": "flash_attention",
-    "xformers": "xformers_attention",
-    "sdpa": "sdp_attention",
+    "flash_attention_2": "flash_attention: true",
+    "flash_attention_4": "attn_implementation: flash_attention_4",  # flash_attention: true asks for flash-attn 2
+    "xformers": "xformers_attention: true",
+    "sdpa": "sdp_attention: true",
 }
 _PLACES = {Strategy.SINGLE: '{"": 0}', Strategy.DDP: '{"": int(os.environ["LOCAL_RANK"])}'}
 

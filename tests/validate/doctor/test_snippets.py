@@ -68,7 +68,13 @@ def test_every_snippet_parses_and_says_what_was_advised(goal: Goal) -> None:
             data = configuration(files["train.yaml"])
             assert data["micro_batch_size"] == advice["batch_size"] and data["load_in_4bit"] is advice["load_in_4bit"]
             assert data["bf16"] is (advice["dtype"] == "bfloat16") and data["optimizer"] == advice["optimizer"]
-            assert sum(key in data for key in ("flash_attention", "xformers_attention", "sdp_attention")) == 1
+            assert (
+                sum(
+                    key in data
+                    for key in ("flash_attention", "attn_implementation", "xformers_attention", "sdp_attention")
+                )
+                == 1
+            )
             assert ("fsdp_config" in data, "deepspeed" in data) == (
                 advice.strategy is Strategy.FSDP,
                 advice.strategy is Strategy.DEEPSPEED,
