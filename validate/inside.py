@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from validate import checks, report, suite
+from validate import checks, report, suite, terminal
 from validate.claims import ClaimSet, Tier
 from validate.environment import nvml
 from validate.evidence import Evidence
@@ -39,18 +39,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     without = _without_driver(tiers)
     if without:
         return _complain(without)
+    count = len({claim.probe for claim in claims.of(tiers).claims if not claim.unproven})
+    sys.stderr.write(
+        f"measuring {claims.image}: {count} probes of {', '.join(tiers)}, the slowest take a minute or two\n"
+    )
     try:
         # A container can't know its image's digest, so there is none.
         records = []
         for record in suite.run(claims.of(tiers), jobs=len(os.sched_getaffinity(0))):
-            sys.stderr.write(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})\n")
             records.append(record)
+            told = f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})"
+            sys.stderr.write(f"{len(records)}/{count}  {told}\n")
         evidence = Evidence(image=claims.image, digest="", records=tuple(records))
     except OSError as error:
         return _complain(f"{error}; the suite writes to /tmp: `docker run --tmpfs /tmp:exec ...`")
     verdict = explain(judge(claims, evidence, tiers))
-    shown = json.dumps(report.json_data(verdict), indent=1) if options.json else report.text(verdict)
-    sys.stdout.write(shown + "\n")
+    not_run = "" if options.tier else _why_not_run(tiers)
+    if options.json:
+        if not_run:
+            sys.stderr.write(f"not run: {not_run}\n")
+        told = json.dumps(report.json_data(verdict), indent=1)
+    else:
+        width = terminal.width_of(sys.stdout)
+        told = report.text(verdict, width=width, everything=options.all, not_run=not_run)
+    sys.stdout.write(told + "\n")
     return 1 if verdict.of(Status.FAIL) else 0
 
 
@@ -61,6 +73,13 @@ def default_tiers() -> list[Tier]:
     except nvml.DriverError:
         count = 0
     return [Tier.STATIC, Tier.CPU, *([Tier.GPU] if count else []), *([Tier.MULTIGPU] if count > 1 else [])]
+
+
+def _why_not_run(tiers: Sequence[Tier]) -> str:
+    """Why the tiers of GPUs were left out; empty where they were not."""
+    if Tier.GPU not in tiers:
+        return "this container was given no GPU: `docker run --gpus all ...` gives it the machine's"
+    return "" if Tier.MULTIGPU in tiers else "this container was given one GPU"
 
 
 def _without_driver(tiers: Sequence[Tier]) -> str:
@@ -85,5 +104,6 @@ def _parser() -> argparse.ArgumentParser:
         choices=[tier.value for tier in Tier],
         help="repeat it for several (default: static and cpu, and gpu where there is one)",
     )
+    parser.add_argument("--all", action="store_true", help="also show the claims that hold, not just how many")
     parser.add_argument("--json", action="store_true", help="verdict.json, on stdout and nothing else")
     return parser

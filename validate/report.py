@@ -1,19 +1,19 @@
-"""Views of a verdict: a table for terminals, verdict.json, Markdown. Pure; nothing is decided here."""
+"""Views of a verdict: lines for terminals and pipes, verdict.json, Markdown. Pure; nothing is decided here."""
 
 from __future__ import annotations
 
-import shutil
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from validate.claims import Tier
 from validate.hints import Hint
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
+from validate.terminal import wrapped
 
 Row = tuple[str, str, str, str, str]
 HEADINGS: Row = ("verdict", "claim", "subject", "seconds", "reason")
-_LEAST_REASON_WIDTH = 40
+_OPEN = (Status.FAIL, Status.UNPROVEN)
 
 
 def rows(verdict: Verdict) -> list[Row]:
@@ -31,16 +31,49 @@ def summary(verdict: Verdict) -> str:
     return f"{verdict.image}: {verdict.overall} ({', '.join(counts) or 'no claim was judged'})"
 
 
-def text(verdict: Verdict, *, width: int | None = None) -> str:
-    """A table in plain text, with reasons wrapped to `width` characters (default: the terminal's)."""
-    body = rows(verdict)
-    columns = list(zip(HEADINGS, *body, strict=True))[:-1]
-    widths = [max(map(len, column)) for column in columns]
-    indent = sum(widths) + 2 * len(widths)
-    room = max(_LEAST_REASON_WIDTH, (width or shutil.get_terminal_size((160, 24)).columns) - indent)
-    lines = [_line(HEADINGS, widths, room, indent), "  ".join("-" * width for width in [*widths, len(HEADINGS[-1])])]
-    lines += [_line(row, widths, room, indent) for row in body]
-    return "\n".join([*lines, "", summary(verdict)])
+def lines(verdict: Verdict, *, reference: str = "", everything: bool = False, not_run: str = "") -> list[str]:
+    """What a person reads, a paragraph each: what is open first and last, and what holds as a count a tier.
+
+    Claims of the same verdict and reason are one paragraph. `reference`: the image, where it was held to another's
+    claims; `everything`: what holds, too; `not_run`: why some tiers were not run, and what to do.
+    """
+    held = f"{reference}, by the claims of {verdict.image}" if reference not in ("", verdict.image) else verdict.image
+    said = [f"{held}  {verdict.digest[:19]}  {verdict.overall}".replace("    ", "  ")]
+    for status in (*_OPEN, Status.NOT_APPLICABLE, Status.PASS):
+        counts = {tier: sum(one.claim.tier is tier for one in verdict.of(status)) for tier in Tier}
+        if status in _OPEN or everything:
+            said += _paragraphs(verdict.of(status))
+        elif told := ", ".join(f"{count} {tier}" for tier, count in counts.items() if count):
+            said.append(f"{status}  {told} (--all shows them)")
+    said += ["", summary(verdict)]
+    if absent := [tier for tier in Tier if not any(one.claim.tier is tier for one in verdict.claims)]:
+        said.append(f"not run: {', '.join(absent)}" + (f" ({not_run})" if not_run else ""))
+    for status, word in ((Status.UNPROVEN, "unproven"), (Status.FAIL, "failed")):
+        if verdict.of(status):
+            said.append(f"{word}: {', '.join(map(_key, verdict.of(status)))}")
+    return said
+
+
+def _paragraphs(claims: Sequence[ClaimVerdict]) -> list[str]:
+    """`FAIL  S5 bitsandbytes, S5 torch (static): REASON`, and each hint of it."""
+    alike: dict[tuple[str, str], list[ClaimVerdict]] = {}
+    for one in claims:
+        alike.setdefault((one.status, _reason(one)), []).append(one)
+    said = []
+    for (status, reason), group in alike.items():
+        first, *hints = reason.splitlines() or [""]
+        tiers = ", ".join(dict.fromkeys(one.claim.tier for one in group))
+        said += [f"{status}  {', '.join(map(_key, group))} ({tiers}): {first}", *(f"    {line}" for line in hints)]
+    return said
+
+
+def _key(one: ClaimVerdict) -> str:
+    return f"{one.claim.id} {one.claim.subject}"
+
+
+def text(verdict: Verdict, *, width: int | None = None, everything: bool = False, not_run: str = "") -> str:
+    """The lines, wrapped to `width` characters."""
+    return "\n".join(wrapped(line, width) for line in lines(verdict, everything=everything, not_run=not_run))
 
 
 def json_data(verdict: Verdict) -> dict[str, Any]:
@@ -88,12 +121,6 @@ def _reason(one: ClaimVerdict) -> str:
     """The reason, and each hint in a line of its own."""
     reason = one.reason if one.claim.required else f"{one.reason} (not required)"
     return "\n".join([reason, *map(advice, one.hints)])
-
-
-def _line(row: Sequence[str], widths: Sequence[int], room: int, indent: int) -> str:
-    cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
-    reason = [part for line in row[-1].splitlines() for part in textwrap.wrap(line, room)] or [""]
-    return f"{cells}  " + f"\n{' ' * indent}".join(reason)
 
 
 def _markdown_row(cells: Sequence[str]) -> str:

@@ -14,17 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
-from rich import box
-from rich.console import RenderableType
-from rich.markup import escape
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from images.audit.model import NO_VALIDATION, Audit, Check, Outcome, Severity
 from images.context.templates import environment
 from images.host.hashing import sha256
+from validate.terminal import aligned
 
-_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+INDENT = "|    "
+"""Of lines that continue another: GitHub trims spaces before it looks for a workflow command."""
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
 _MARKS = {"machine code": "yes", "PTX": "PTX", "no": "-"}
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -32,11 +29,13 @@ _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 @dataclass(frozen=True)
 class Table:
-    """One table of a report. A row's first cell may be a severity, which has a colour."""
+    """One table of a report. A row's first cell may be a severity."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    grid: bool = False
+    """Its cells are short, and read by columns."""
 
 
 def tables(audit: Audit) -> Iterator[Table]:
@@ -52,7 +51,8 @@ def tables(audit: Audit) -> Iterator[Table]:
     for one in audit.faults():
         advice = [f"hint: {hint.cause} {hint.fix}" for hint in one.hints] or ([f"fix: {one.fix}"] if one.fix else [])
         told = "\n".join([one.text, *advice])
-        faults.append((str(one.severity), f"{one.id} {one.subject}", one.environment or "image", told, str(one.source)))
+        where = f"{one.environment or 'image'} ({one.source})"
+        faults.append((str(one.severity), f"{one.id} {one.subject}", where, told))
     not_measured = Counter(one.text for one in audit.of(Outcome.NOT_MEASURED))
     archs = list(audit.runs[0].on) if audit.runs else []
     drivers = " ".join(
@@ -62,12 +62,13 @@ def tables(audit: Audit) -> Iterator[Table]:
     )
     found = [
         Table("What it is", ("", ""), facts),
-        Table("Faults", ("", "check", "where", "what, and what to do", "source"), faults),
-        Table("Not measured", ("why", "checks"), [(why, str(count)) for why, count in not_measured.items()]),
+        Table("Faults", ("", "check", "where (source)", "what, and what to do"), faults),
+        Table("Not measured", ("checks", "why"), [(str(count), why) for why, count in not_measured.items()]),
         Table(
-            f"GPUs, library by library (yes: machine code; PTX: compiled by the driver). {drivers}",
-            ("package", *(f"sm_{arch}" for arch in archs)),
+            f"GPUs (sm_), library by library (yes: machine code; PTX: compiled by the driver). {drivers}",
+            ("package", *archs),
             [(one.package, *(_MARKS[one.on[arch]] for arch in archs)) for one in audit.runs],
+            grid=True,
         ),
     ]
     yield from (table for table in found if table.rows)
@@ -81,17 +82,17 @@ def summary(audit: Audit) -> str:
     return f"{told}; {good} checks found no fault; {open_} not measured"
 
 
-def terminal(audit: Audit) -> Iterator[RenderableType]:
-    """What to print, one after another."""
-    yield Text(f"* AUDIT of {audit.image}: {summary(audit)}", style="bold")
-    yield Text(f"* {NO_VALIDATION}")
+def terminal(audit: Audit) -> Iterator[str]:
+    """Lines to print, each begun by a character of ours; what follows a line goes behind INDENT."""
+    yield f"* AUDIT of {audit.image}: {summary(audit)}"
+    yield f"* {NO_VALIDATION}"
     for table in tables(audit):
-        shown = RichTable(title=escape(table.title), title_justify="left", box=box.ASCII2)
-        for column in table.columns:
-            shown.add_column(column, overflow="fold")
-        for first, *others in table.rows:
-            shown.add_row(Text(first, style=_STYLES.get(first, "")), *map(escape, others))
-        yield shown
+        yield from ("*", f"* {table.title}")
+        if table.grid:
+            yield from (f"| {line}" for line in aligned([table.columns, *table.rows]))
+        for head, *cells in () if table.grid else table.rows:
+            first, *advice = "  ".join([f"{head:<7}", *cells]).splitlines()
+            yield from (f"| {first}", *(f"{INDENT}{line}" for line in advice))
 
 
 def html(audit: Audit) -> str:

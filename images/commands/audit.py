@@ -66,9 +66,7 @@ def audit(
             progress=lambda told: common.talk.print(text(told), style="dim", markup=False),
         )
         found = conduct.audit(docker_engine, reference, matrix_files.load_facts(), options)
-    console = common.results()
-    for part in report.terminal(found.audit):
-        console.print(part)
+    common.show(report.terminal(found.audit), report.INDENT)
     if annotations:
         for line in report.workflow_commands(found.audit, location):
             typer.echo(line)

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from images.building.build import build_all
 from images.building.options import BuildOptions
-from images.commands import common, engines, tables
+from images.commands import common, engines
 from images.commands.options import (
     BaseImage,
     EngineUrl,
@@ -19,6 +19,7 @@ from images.commands.options import (
     MatrixFile,
     Offline,
     OutFolder,
+    Passed,
     SomeSelectors,
     Tiers,
     WheelFolder,
@@ -34,6 +35,7 @@ from images.errors import Problem, UserError
 from images.locking import lock_file
 from images.wheels import cache as wheel_cache
 from images.wheels.prebuilt import FindWheel
+from validate import report
 
 
 def build(
@@ -50,6 +52,7 @@ def build(
     wheelhouse: WheelFolder = None,
     wheel_mirror: WheelMirror = "",
     offline: Offline = False,
+    everything: Passed = False,
     engine: EngineUrl = None,
     out: OutFolder = None,
     matrix: MatrixFile = None,
@@ -89,14 +92,14 @@ def build(
         if isinstance(result, UserError):
             problems += result.problems
             continue
-        report = f"{folder / result.name}/report.md"
-        common.results().print(tables.verdict(result.verdict))
+        page = f"{folder / result.name}/report.md"
+        common.show(report.lines(result.verdict, everything=everything))
         if result.withheld:
             cause = f"{result.withheld}: it stays {result.name}-candidate"
-            then = f"read {report}; `docker run --rm -it {result.name}-candidate` looks inside"
+            then = f"read {page}; `docker run --rm -it {result.name}-candidate` looks inside"
             problems.append(Problem(where=result.name, cause=cause, then=then))
         else:
-            common.results().print(f"[green]{result.name}[/] is validated as far as this machine can: {report}")
+            common.show([f"{result.name} is validated as far as this machine can: {page}"])
     if problems:
         raise UserError(problems, code=1)
 

@@ -64,8 +64,7 @@ def choose(
         typer.echo(json.dumps(choice.as_json(), indent=1))
     else:
         said = _recorded(sources, offers, source) if sources else {row.name: row.known for row in rows}
-        for line in chooser.sentences(choice, machine, said):
-            typer.echo(line)
+        common.show(chooser.sentences(choice, machine, said))
     raise typer.Exit(0 if choice.fitting else 1)
 
 

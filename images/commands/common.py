@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
 from images.config import matrix, paths
 from images.config.matrix import Sources
 from images.errors import Problem, UserError, command
 from images.planning import plan
 from images.planning.image import Image
+from validate import terminal
 
 talk = Console(stderr=True, highlight=False)
+_COLOURS = {
+    **dict.fromkeys(("PASS", "ok", "fresh"), "green"),
+    **dict.fromkeys(("FAIL", "refused", "error"), "bold red"),
+    **dict.fromkeys(("UNPROVEN", "no lock", "stale", "warning", "due"), "yellow"),
+    **dict.fromkeys(("NOT_APPLICABLE", "impossible"), "dim"),
+    **dict.fromkeys(("note", "leased"), "cyan"),
+}
+_STATE = re.compile(rf"^(?! )(?:.*?\s)?({'|'.join(_COLOURS)})(?=[:,\s]|$)")
 
 
-def results() -> Console:
-    """Where tables of results go: as wide as the terminal, 150 columns into a file or a pipe."""
-    return Console(width=None if sys.stdout.isatty() else 150, highlight=False)
+def show(lines: Iterable[str], indent: str = "    ") -> None:
+    """Print results, a paragraph a line: wrapped at the terminal's width (COLUMNS counts), whole in a pipe.
+
+    A verdict or a state has its colour, where it stands alone; NO_COLOR is heard.
+    """
+    console, width = Console(highlight=False), terminal.width_of(sys.stdout)
+    for line in lines:
+        text = Text(terminal.wrapped(line, width, indent))
+        if word := _STATE.search(text.plain):
+            text.stylize(_COLOURS[word[1]], *word.span(1))
+        console.print(text, soft_wrap=True)
 
 
 def sources(matrix_file: Path | None = None) -> Sources:
@@ -61,4 +81,4 @@ def counted(count: int, noun: str) -> str:
 
 
 def say(text: str) -> None:
-    talk.print(text, style="yellow")
+    talk.print(text, style="yellow", soft_wrap=True)

@@ -140,11 +140,11 @@ def fleet(
 def _end(outcomes: Sequence[Outcome], unanswered: Sequence[PlannedCell], *, others: bool) -> None:
     """Tell what came of the jobs, and exit: 1 for what has no PASS. Raises UserError for jobs without a verdict."""
     if outcomes:
-        common.results().print(fleet_tables.outcomes(outcomes))
+        common.show(fleet_tables.outcomes(outcomes))
     else:
         talk.print(f"nothing is due: `{command('fleet', 'plan')}` says why")
     if unanswered:
-        common.results().print(fleet_tables.plan(unanswered))
+        common.show(fleet_tables.plan(unanswered))
     then = f"`{command('fleet', 'run', '--resume')}`, with the same --on, does what has no verdict"
     if lost := [one for one in outcomes if one.verdict is None]:
         raise UserError([Problem(where=one.job.key, cause=one.cause, then=then) for one in lost], code=1)
@@ -226,7 +226,7 @@ def _show_plan(planned: Sequence[PlannedCell], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(fleet_tables.plan_as_json(planned), indent=1))
         return
-    common.results().print(fleet_tables.plan(planned))
+    common.show(fleet_tables.plan(planned))
 
 
 def _show_status(folder: JobFolder, *, as_json: bool) -> None:
@@ -234,7 +234,7 @@ def _show_status(folder: JobFolder, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
     elif rows:
-        common.results().print(fleet_tables.status(rows))
+        common.show(fleet_tables.status(rows))
     else:
         begins = command("fleet", "run", "SELECTOR...")
         typer.echo(f"nothing was leased or judged in {folder.path}: `{begins}` begins a run")

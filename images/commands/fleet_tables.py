@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.markup import escape
-from rich.table import Table
-
 from images.commands.common import counted
 from images.errors import UserError, command
 from images.fleet.folder import JobFolder
@@ -16,25 +13,18 @@ from images.fleet.planning import PlannedCell, State, of_verdict
 from images.fleet.run import Outcome
 from validate.judge import Verdict
 from validate.judging import Status
-
-_STATES = {State.FRESH: "green", State.DUE: "yellow", State.LEASED: "cyan", State.IMPOSSIBLE: "dim"}
-_VERDICTS = {Status.PASS: "green", Status.FAIL: "bold red", Status.UNPROVEN: "yellow"}
+from validate.terminal import aligned
 
 
-def plan(planned: Sequence[PlannedCell]) -> Table:
+def plan(planned: Sequence[PlannedCell]) -> list[str]:
     """One row a cell."""
     counts = {state: sum(one.state is state for one in planned) for state in State}
     told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    title = f"{counted(len(planned), 'matrix cell')}: {told}"
-    table = Table(title=title, title_justify="left")
-    for heading in ("image", "digest", "tier", "GPU", "", "machines"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("reason", ratio=1)
+    rows = [("image", "digest", "tier", "GPU", "state", "machines", "reason")]
     for one in planned:
-        cell, colour = one.cell, _STATES[one.state]
-        state, gpu = f"[{colour}]{one.state}[/]", f"{one.gpus or ''} {cell.arch}".strip()
-        table.add_row(cell.image, _short(cell.digest), cell.tier, gpu, state, one.worker, escape(one.reason))
-    return table
+        cell, gpu = one.cell, f"{one.gpus or ''} {one.cell.arch}".strip()
+        rows.append((cell.image, _short(cell.digest), cell.tier, gpu, one.state, one.worker, one.reason))
+    return [*aligned(rows), "", f"{counted(len(planned), 'matrix cell')}: {told}"]
 
 
 def plan_as_json(planned: Sequence[PlannedCell]) -> list[dict[str, Any]]:
@@ -54,27 +44,24 @@ def plan_as_json(planned: Sequence[PlannedCell]) -> list[dict[str, Any]]:
     ]
 
 
-def outcomes(found: Sequence[Outcome]) -> Table:
+def outcomes(found: Sequence[Outcome]) -> list[str]:
     """Who judged what, a row a job."""
-    table = Table(title=counted(len(found), "job"), title_justify="left")
-    for heading in ("image", "digest", "tiers", "GPU", "verdict", "machine", "job", "s"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("open", ratio=1)
+    rows = [("image", "digest", "tiers", "GPU", "verdict", "machine", "job", "s", "open")]
     for one in sorted(found, key=lambda outcome: outcome.job.key):
         job, record, verdict = one.job, one.record, one.verdict
-        shown = f"[{_VERDICTS[verdict.overall]}]{verdict.overall}[/]" if verdict else "[red]none[/]"
-        table.add_row(
+        row = (
             job.image,
             _short(job.digest),
             " ".join(map(str, job.tiers)),
             job.arch,
-            shown,
+            str(verdict.overall) if verdict else "none",
             record.worker.node if record else "",
             f"{record.worker.executor} {record.worker.id}"[:24] if record else "",
             f"{record.seconds:.0f}" if record else "",
-            escape(_open(verdict) if verdict else one.cause),
+            _open(verdict) if verdict else one.cause,
         )
-    return table
+        rows.append(row)
+    return [*aligned(rows), "", counted(len(found), "job")]
 
 
 def _open(verdict: Verdict) -> str:
@@ -129,15 +116,11 @@ def _judged(folder: JobFolder, record: JobRecord) -> dict[str, str]:
     return {"state": "judged", "verdict": shown, "told": told}
 
 
-def status(rows: Sequence[Mapping[str, Any]]) -> Table:
+def status(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The same for people."""
-    table = Table(title=counted(len(rows), "job"), title_justify="left")
-    for heading in ("job", "state", "verdict", "machine", "when"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("", ratio=1)
-    for row in rows:
-        table.add_row(*(escape(str(row[key])) for key in ("job", "state", "verdict", "machine", "when", "told")))
-    return table
+    columns = ("job", "state", "verdict", "machine", "when", "told")
+    cells = [[str(row[key]) for key in columns] for row in rows]
+    return [*aligned([(*columns[:-1], ""), *cells]), "", counted(len(rows), "job")]
 
 
 def _time(moment: Any) -> str:

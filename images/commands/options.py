@@ -28,6 +28,7 @@ OutFolder = Annotated[
     Path | None, typer.Option("--out", metavar="FOLDER", help="Where results go; default: out/ beside the matrix.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout and nothing else.")]
+Passed = Annotated[bool, typer.Option("--all", help="Also show the claims that hold, not just how many.")]
 Check = Annotated[bool, typer.Option("--check", help="Write nothing; fail if something would change.")]
 EngineUrl = Annotated[
     str | None,

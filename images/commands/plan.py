@@ -50,7 +50,7 @@ def plan(
     elif names:
         typer.echo(json.dumps([one.name for one in planned if states.get(one.name) == LockStatus.PRESENT]))
     else:
-        common.results().print(tables.plan(planned, states))
+        common.show(tables.plan(planned, states))
 
 
 def as_row(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import typer
 
 from images.building import records, validating
 from images.building.validating import ValidationRun
-from images.commands import common, engines, tables
-from images.commands.options import EngineUrl, Gpus, Json, MatrixFile, OutFolder, Tiers, require_writable
+from images.commands import common, engines
+from images.commands.options import EngineUrl, Gpus, Json, MatrixFile, OutFolder, Passed, Tiers, require_writable
 from images.context import labels as image_labels
 from images.errors import Problem, UserError, command
 from images.planning.image import Image
@@ -46,6 +46,7 @@ def validate(
         ),
     ] = None,
     gpus: Gpus = "auto",
+    everything: Passed = False,
     as_json: Json = False,
     engine: EngineUrl = None,
     out: OutFolder = None,
@@ -62,7 +63,7 @@ def validate(
         raise UserError(Problem(where="validate", cause=cause, then=then))
     if evidence:
         verdict = _judged_again(evidence, tier or [])
-        _show(verdict, "", as_json=as_json)
+        _show(verdict, "", everything, as_json=as_json)
         raise typer.Exit(1 if verdict.of(Status.FAIL) else 0)
     if tag and claim:
         then = "leave --claim out: a name is for images all of whose claims were judged"
@@ -85,10 +86,10 @@ def validate(
     else:
         reference, withheld = image or str(wanted.name), ""
         run, folder = _validate(wanted, reference, top, engine, measure)
-    _show(run.verdict, reference, as_json=as_json)
     typer.echo(f"{folder}/evidence.json", err=True)
     if run.changes:
         typer.echo(f"{reference} stands on {wanted.name}: " + "\n  ".join(run.changes.lines()), err=as_json)
+    _show(run.verdict, reference, everything, as_json=as_json)
     if withheld:
         then = f"read {folder}/report.md"
         raise UserError(Problem(where=reference, cause=f"{withheld}: it gets no name", then=then), code=1)
@@ -141,12 +142,12 @@ def _judged_again(evidence: Path, tiers: list[Tier]) -> Verdict:
     return explain(judge(recorded.claim_set, recorded, tiers or tuple(Tier)))
 
 
-def _show(verdict: Verdict, reference: str, *, as_json: bool) -> None:
+def _show(verdict: Verdict, reference: str, everything: bool, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(report.json_data(verdict), indent=1))
     else:
-        common.results().print(tables.verdict(verdict, reference))
+        common.show(report.lines(verdict, reference=reference, everything=everything))
 
 
 def _say(text: str) -> None:
-    common.talk.print(text, style="dim", highlight=False)
+    common.talk.print(text, style="dim", soft_wrap=True)

@@ -22,5 +22,5 @@ def verify(
     """Check a published image: its signatures, what is attached, and its labels against what was measured."""
     policy = releases.policy_of_published(gate, common.sources_if_any(matrix))
     found = verification.verify(Reference.parse(reference), policy, key=key, unsigned=unsigned)
-    common.results().print(tables.checks(found.reference, found.checks))
+    common.show(tables.checks(found.reference, found.checks))
     raise typer.Exit(0 if found.passed else 1)

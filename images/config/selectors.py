@@ -114,8 +114,8 @@ def _wrong(condition: Condition) -> str:
 
 def unmatched(selector: Selector, near: Sequence[str]) -> UserError:
     """The error for a selector that selects nothing."""
-    close = get_close_matches(str(selector), near, n=3, cutoff=0.5) or list(near[:3])
-    then = f"nearest: {', '.join(close)}; `{command('plan')}` lists all"
+    close = get_close_matches(str(selector), near, n=3, cutoff=0.5)
+    then = f"{'nearest: ' if close else ''}{', '.join(close)}{'; ' if close else ''}`{command('plan')}` lists all"
     return UserError(Problem(where=str(selector), cause="matches no image of the matrix", then=then))
 
 

@@ -68,8 +68,8 @@ def find_model(text: str) -> tuple[str, ModelRow]:
         return max(fitting, key=lambda item: len(_words(item[0])))
     short = {" ".join(sorted(_words(name))): name for name in models()}
     close = [short[key] for key in get_close_matches(" ".join(sorted(asked)), short, n=3, cutoff=0.6)]
-    near = f"nearest: {', '.join(close)}; " if close else ""
-    then = f"{near}or name its architecture: --arch sm89 (`nvidia-smi --query-gpu=compute_cap --format=csv` prints 8.9)"
+    near = f"nearest: {', '.join(close)}; or " if close else ""
+    then = f"{near}name its architecture: --arch sm89 (`nvidia-smi --query-gpu=compute_cap --format=csv` prints 8.9)"
     raise UserError(Problem(where=f"--gpu {text!r}", cause="is no GPU of images/data/gpu_models.yaml", then=then))
 
 

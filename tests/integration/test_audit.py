@@ -1,12 +1,10 @@
 """Audits for real: an image that attacks its auditor, and one of ours with faults that no promise is needed to see."""
 
-import io
 import json
 import re
 from collections.abc import Iterator
 
 import pytest
-from rich.console import Console
 
 from images.audit import conduct, report
 from images.audit.conduct import Audited, AuditOptions
@@ -17,6 +15,7 @@ from images.engine import Engine, ImageInfo
 from tests.support import hostile_image
 from tests.support.broken_images import NAME, SITE
 from tests.support.sources import SOURCES
+from validate.terminal import wrapped
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
 FAULTS = f"""\
@@ -77,11 +76,8 @@ def test_what_it_prints_of_our_own_probes_does_not_count(hostile: Audited) -> No
 
 
 def test_nothing_that_it_says_steers_a_terminal_a_browser_or_a_workflow(hostile: Audited) -> None:
-    printed = io.StringIO()
-    console = Console(width=150, file=printed)
-    for part in report.terminal(hostile.audit):
-        console.print(part)
-    shown = printed.getvalue()
+    shown = "\n".join(wrapped(line, 40, report.INDENT) for line in report.terminal(hostile.audit))
+    assert re.fullmatch(r"([*|].*\n?)+", shown), "each line begins with a character of ours"
     html, json_text = report.html(hostile.audit), report.dumps(hostile.audit)
     commands = list(report.workflow_commands(hostile.audit, "Dockerfile"))
     for text in (shown, html, json_text, report.sarif(hostile.audit, "Dockerfile"), "\n".join(commands)):

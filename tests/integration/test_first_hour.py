@@ -97,3 +97,25 @@ def test_a_child_that_moves_a_pin_fails_as_the_parent_would(engine: Engine, pare
     assert done.returncode == 1
     assert "einops 99.0 is installed, 0.8.2 is expected" in " ".join(done.stdout.split())
     assert "moved 1: einops 0.8.2 to 99.0" in done.stdout
+
+
+def test_readme_prints_the_fault_and_who_is_named(engine: Engine, parent: ImageInfo, tmp_path: Path) -> None:
+    """README.md calls the image broken: here it has another name, and another parent."""
+    example = (ROOT / "README.md").read_text(encoding="utf-8").partition("$ printf '")[2].partition("```")[0]
+    example = example.replace("cu126-torch25", NAME).replace("cuda124", "cuda126")
+    dockerfile, _, rest = example.partition("' |")
+    tag = "truetag-test-readme"
+    engine.build({"Dockerfile": dockerfile.replace("\\n", "\n").encode()}, tag)
+    try:
+        asked = ("--image", tag, "--claim", "bitsandbytes", "--gpus", "none", "--out", str(tmp_path))
+        done = commands.run("validate", NAME, *asked, DOCKER_HOST=engine.facts.url)
+    finally:
+        engine.remove(tag, force=True)
+
+    def words(text: str) -> str:
+        return " ".join(word for word in text.split() if not word.startswith("sha256:"))
+
+    said = words(done.stdout.replace(tag, "broken"))
+    printed = words(rest.partition("--claim bitsandbytes\n")[2]).split(" ... ")
+    assert [part for part in printed if part not in said] == [], said
+    assert done.returncode == 1

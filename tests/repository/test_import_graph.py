@@ -41,7 +41,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("validate.hints",),
     ("validate.evidence",),
     ("validate.binaries", "validate.environment"),
-    ("validate.claims", "validate.compute_capability"),
+    ("validate.claims", "validate.compute_capability", "validate.terminal"),
 )
 """The most dependent first. A package may import packages of later levels, never of its own or an earlier one."""
 

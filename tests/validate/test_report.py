@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from validate import report
 from validate.claims import Claim, Tier
 from validate.judge import ClaimVerdict, Verdict
@@ -41,12 +43,38 @@ def test_the_data_has_the_promised_keys_and_no_others() -> None:
     }
 
 
-def test_the_table_keeps_to_its_width_and_says_all_of_the_reason() -> None:
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+def test_lines_keep_to_their_width_and_say_all_of_the_reason(width: int) -> None:
     words = " ".join(f"word{number}" for number in range(40))
-    lines = report.text(verdict(one(Status.FAIL, reason=words)), width=100).splitlines()
-    assert max(map(len, lines)) <= 100
-    assert all(f"word{number}" in " ".join(lines) for number in range(40))
-    assert lines[-1] == "cu126-torch27: FAIL (1 FAIL)"
+    lines = report.text(verdict(one(Status.FAIL, reason=words)), width=width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert words in " ".join(" ".join(lines).split())
+
+
+def test_what_is_open_is_said_first_and_last_and_what_holds_is_counted() -> None:
+    judged = verdict(one(Status.PASS), one(Status.UNPROVEN, reason="no GPU"), one(Status.FAIL, reason="broken"))
+    assert report.lines(judged) == [
+        "cu126-torch27  sha256:1  FAIL",
+        "FAIL  S1 torch (static): broken",
+        "UNPROVEN  S1 torch (static): no GPU",
+        "PASS  1 static (--all shows them)",
+        "",
+        "cu126-torch27: FAIL (1 PASS, 1 FAIL, 1 UNPROVEN)",
+        "not run: cpu, gpu, multigpu",
+        "unproven: S1 torch",
+        "failed: S1 torch",
+    ]
+    assert "PASS  S1 torch (static): because" in report.lines(judged, everything=True)
+
+
+def test_a_reason_that_several_claims_share_is_said_once() -> None:
+    judged = verdict(*[one(Status.UNPROVEN, reason="its wheel could not be had")] * 4)
+    (said,) = (line for line in report.lines(judged) if "could not be had" in line)
+    assert said == "UNPROVEN  S1 torch, S1 torch, S1 torch, S1 torch (static): its wheel could not be had"
+
+
+def test_a_pipe_gets_each_claim_in_one_line() -> None:
+    assert "FAIL  S1 torch (static): a b" in report.text(verdict(one(Status.FAIL, reason="a b " * 90))).splitlines()[1]
 
 
 def test_an_empty_verdict_can_be_shown() -> None:

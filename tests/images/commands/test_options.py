@@ -25,11 +25,11 @@ def options(verb: str) -> dict[str, Any]:
         ("render", "--bake --to --base --wheelhouse --out --matrix"),
         (
             "build",
-            "--base --wheelhouse --wheel-mirror --offline --jobs --strict --no-cache --compile --tier --gpus --engine "
-            "--out --matrix",
+            "--base --wheelhouse --wheel-mirror --offline --jobs --strict --no-cache --compile --tier --gpus --all "
+            "--engine --out --matrix",
         ),
         ("wheels", "--base --wheelhouse --offline --jobs --recompile --sdists --engine --out --matrix"),
-        ("validate", "--image --tag --evidence --tier --claim --gpus --json --engine --out --matrix"),
+        ("validate", "--image --tag --evidence --tier --claim --gpus --all --json --engine --out --matrix"),
         ("engine", ""),
     ],
 )

@@ -1,19 +1,96 @@
-"""Tables of verdicts: what a person sees first."""
+"""What a person sees first: the plan and verdicts, at any width and in a pipe."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
 
 import pytest
 
 from images.commands import tables
+from images.config.matrix import load
+from images.locking.lock_file import Status as LockStatus
+from images.planning import plan
+from tests.support.checkout import ROOT
+from tests.support.commands import run
+from validate import report
 from validate.judge import Verdict
+from validate.terminal import wrapped
+
+PLAN = plan.plan(load())
+
+
+def shown(width: int) -> list[str]:
+    """The whole plan at a width."""
+    return [part for line in tables.plan(PLAN, {}) for part in wrapped(line, width).splitlines() or [""]]
 
 
 @pytest.mark.parametrize(
     ("reference", "title"),
     [
-        ("", "cu126-torch25  sha256:0123456789ab"),
-        ("cu126-torch25", "cu126-torch25  sha256:0123456789ab"),
-        ("me/mine:1", "me/mine:1, by the claims of cu126-torch25  sha256:0123456789ab"),
+        ("", "cu126-torch25  sha256:0123456789ab  UNPROVEN"),
+        ("cu126-torch25", "cu126-torch25  sha256:0123456789ab  UNPROVEN"),
+        ("me/mine:1", "me/mine:1, by the claims of cu126-torch25  sha256:0123456789ab  UNPROVEN"),
     ],
 )
-def test_the_title_names_the_image_that_was_judged(reference: str, title: str) -> None:
+def test_the_first_line_names_the_image_that_was_judged(reference: str, title: str) -> None:
     judged = Verdict(image="cu126-torch25", digest="sha256:0123456789abcdef", claims=())
-    assert str(tables.verdict(judged, reference).title).partition("  [")[0] == title
+    assert report.lines(judged, reference=reference)[0] == title
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_an_image_of_the_plan_is_one_line_that_fits(width: int) -> None:
+    rows = [line for line in shown(width) if line.split(" ")[0] in {one.name for one in PLAN}]
+    assert len(rows) == len(PLAN)
+    assert max(map(len, rows)) <= 80
+    commands = {word for line in tables.plan(PLAN, {}) for word in line.split() if len(word) > width}
+    assert [line for line in shown(width) if len(line) > width and not commands] == []
+
+
+@pytest.mark.parametrize("width", [1, 20, 80])
+def test_every_word_of_a_reason_is_shown_whole_at_any_width(width: int) -> None:
+    whole = " ".join(" ".join(tables.plan(PLAN, {})).split())
+    assert " ".join(" ".join(shown(width)).split()) == whole
+
+
+def test_an_image_without_a_lock_is_said_once_of_all() -> None:
+    missing = [line for line in tables.plan(PLAN, {}) if "makes it where" in line]
+    assert len(missing) == 1 and "`nox -s lock -- NAME`" in missing[0] and "cu121-torch25" in missing[0]
+    stale = list(tables.plan(PLAN[:1], {PLAN[0].name: LockStatus.STALE}))
+    assert stale[1].split()[:2] == ["cu126-torch25", "stale"]
+
+
+def test_readme_prints_the_plan_as_it_is() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    printed = text.partition("$ nox -s plan -- cu118-torch215\n")[2].partition("```")[0]
+    assert printed == run("plan", "cu118-torch215", COLUMNS="120").stdout
+
+
+def on_terminal(columns: int, **environ: str) -> str:
+    """`plan cu118-torch215` on a terminal of this width."""
+    ours, theirs = pty.openpty()
+    subprocess.run(["stty", "cols", str(columns)], stdin=theirs, check=True)
+    environment = {name: text for name, text in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    environment |= {"TERM": "xterm", **environ}
+    command = [sys.executable, "-m", "images", "plan", "cu118-torch215"]
+    subprocess.run(command, cwd=ROOT, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, check=True)
+    os.close(theirs)
+    seen = os.read(ours, 100_000).decode()
+    os.close(ours)
+    return seen
+
+
+def test_a_terminal_gets_its_own_width_and_colours_unless_no_color_is_set() -> None:
+    seen = on_terminal(60)
+    assert "\x1b[1;31mrefused" in seen
+    assert max(len(re.sub(r"\x1b\[[\d;]*m", "", line)) for line in seen.splitlines()) <= 60
+    assert not re.search(r"\x1b\[[\d;]*3\d", on_terminal(60, NO_COLOR="1"))
+    assert "31mrefused" in on_terminal(60, NO_COLOR=""), "https://no-color.org: present and not an empty string"
+
+
+def test_a_pipe_gets_whole_lines_without_colours() -> None:
+    piped = run("plan", "cu118-torch215", COLUMNS="").stdout
+    assert "\x1b" not in piped
+    (why,) = (line for line in piped.splitlines() if "none for CUDA 11" in line)
+    assert why.startswith("cu118-torch215: refused: ") and "nearest images of the matrix" in why
