@@ -1,8 +1,8 @@
 """The Docker Engine: one class with all that we ask of it, and which engine that is.
 
-The SDK's session reaches an engine by a local socket and by TCP with TLS. Its own methods for builds, pushes and
-registries hide what we need (BuildKit's stream, the headers with credentials, the words of a registry), so this module,
-and no other, uses what the SDK keeps private.
+The SDK's session reaches an engine by a local socket, by TCP with TLS, and by SSH. Its own methods for builds, pushes
+and registries hide what we need (BuildKit's stream, the headers with credentials, the words of a registry), so this
+module, and no other, uses what the SDK keeps private.
 """
 
 from __future__ import annotations
@@ -89,7 +89,12 @@ class Engine:
         Raises UserError when it has none, the SDK's and OS errors when it doesn't answer.
         """
         self.sdk: Any = docker.APIClient(  # Any: the published types of the SDK lack most of its parameters
-            base_url=base_url, tls=tls, version="auto", timeout=cast(int, _TIMEOUT), max_pool_size=64
+            base_url=base_url,
+            tls=tls,
+            version="auto",
+            timeout=cast(int, _TIMEOUT),
+            max_pool_size=64,
+            use_ssh_client=base_url.startswith("ssh://"),  # OpenSSH's, with its configuration, keys and agent
         )
         self.run_id = uuid.uuid4().hex[:12]
         self.facts = engine_facts(base_url, self.sdk.version(), self.sdk.info(), builds=builds)
