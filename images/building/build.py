@@ -11,6 +11,7 @@ from images.building.options import BuildOptions
 from images.context import base_images
 from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildResult
+from images.engine.failures import Cancelled
 from images.engine.progress import Progress
 from images.engine.runtime import CLASSIC_STORE
 from images.errors import Problem, UserError, problem_of
@@ -81,17 +82,21 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
         )
         # The claims, written from the matrix; the evidence, measured in the image; the verdict, from both.
         claims = image_claims(context.claimed.on_host(attachment))
-        evidence, verdict = validating.measure_and_judge(
-            engine, result.image_id, claims, tiers, attachment, on_record=measured
-        )
+        try:
+            evidence, verdict = validating.measure_and_judge(
+                engine, result.image_id, claims, tiers, attachment, on_record=measured
+            )
+        except Cancelled:
+            engine.untag(candidate)  # nobody judged it, and nobody will
+            raise
         # The report.
         info = engine.inspect(result.image_id)
         records.record_build(folder, str(image.name), engine, info, result, base, context.gathered)
         records.record_validation(folder, evidence, verdict)
         # The name.
         withheld = validating.why_withheld(verdict, evidence, tiers)
-        if not withheld:
-            validating.give_name(engine, info.id, name)
+        if not withheld and (former := validating.give_name(engine, info.id, name)):
+            warn(former)
     return Built(name=name, info=info, result=result, verdict=verdict, withheld=withheld)
 
 

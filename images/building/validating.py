@@ -214,12 +214,21 @@ def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) ->
     return f"{listed(unended)} did not run to the end" if unended else ""
 
 
-def give_name(engine: Engine, image_id: str, name: str) -> None:
-    """Name the image that was judged, by ID: a parallel build may have replaced the candidate by now."""
+def give_name(engine: Engine, image_id: str, name: str) -> str:
+    """Name the image that was judged, by ID: a parallel build may have replaced the candidate by now.
+
+    Returns a sentence about the image that had the name, where it has none any more and keeps its disk space; else "".
+    """
+    former = engine.find(name)
     engine.tag(image_id, name)
     candidate = engine.find(f"{name}-candidate")
     if candidate and candidate.id == image_id:
         engine.untag(f"{name}-candidate")
+    left = engine.find(former.id) if former and former.id != image_id else None
+    if not left or left.tags:
+        return ""
+    size = f"{left.size / 1e9:.2f} GB, layers of other images included"
+    return f"the former {name} has no name any more ({size}): `docker rmi {left.id[7:19]}` removes it"
 
 
 def layers_beside(name: str, known: Sequence[str], found: Sequence[str]) -> str:

@@ -30,6 +30,7 @@ from images.fleet.model import ON_GPUS, Job, JobRecord
 from images.fleet.planning import FleetImage, PlannedCell, State
 from images.fleet.run import Outcome, RunOptions
 from images.host import cache
+from images.locking import lock_file
 from images.registry.reference import Repository
 from validate.claims import Tier
 from validate.judging import Status
@@ -181,7 +182,15 @@ def _requested(selectors: list[str], references: Sequence[str], sources: Sources
         (image,) = common.accepted([name], sources, exactly_one=True)
         wanted.append(RequestedImage(image=image, reference=reference))
     if selectors or not references:
-        wanted += [RequestedImage(image=image) for image in common.accepted(selectors, sources)]
+        found = common.accepted(selectors, sources)
+        states = lock_file.states(found, sources.workspace.locks)
+        named = {*selectors, *(sources.matrix.aliases.get(text) for text in selectors)}
+        locked = {name for name, state in states.items() if state is lock_file.Status.PRESENT}
+        lacking = [name for name in states if name not in locked | named]
+        if lacking and len(lacking) < len(found):
+            common.say(f"left out, as they have no lock of their pins: {', '.join(lacking)}")
+            found = [image for image in found if str(image.name) not in lacking]
+        wanted += [RequestedImage(image=image) for image in found]
     return wanted
 
 

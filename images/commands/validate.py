@@ -125,8 +125,8 @@ def _validate_and_tag(
         withheld = validating.why_withheld(run.verdict, run.evidence, run.tiers)
         if run.changes:  # it was held to what an image on top of the built one may change
             withheld = "it has steps above the image that was built"
-        if not withheld:
-            validating.give_name(docker_engine, info.id, str(wanted.name))
+        if not withheld and (former := validating.give_name(docker_engine, info.id, str(wanted.name))):
+            common.say(former)
     records.write_json(folder / "build.json", record)
     records.record_validation(folder, run.evidence, run.verdict)
     return run, folder, withheld

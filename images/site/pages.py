@@ -209,7 +209,7 @@ class _Site:
 def chooser_data(index: Index) -> dict[str, Any]:
     """What chooser.js looks answers up in, and what it shows and asks of images."""
     keys = ("name", "profile", "torch", "python", "default_python", "devel", "page", "get", "validation", "sentence")
-    images = [{key: getattr(image, key) for key in keys} for image in index.images]
+    images = [{**{key: getattr(image, key) for key in keys}, "ran": image.known.ran} for image in index.images]
     return {**chooser.table(index.images), "images": images}
 
 
@@ -229,14 +229,14 @@ def _totals(index: Index) -> list[tuple[str, int, str]]:
     oldest = index.date - timedelta(days=index.stale_after_days)
     fresh = sum(image.validated_on is not None and image.validated_on >= oldest for image in index.images)
     return [
-        ("images", sum(not image.blocked for image in index.images), "images"),
+        ("images", len(index.images), "images:"),
         ("validated", fresh, f"validated ({', '.join(index.gate)})"),
         ("stale", counts[Validation.VALIDATED] - fresh, "validated, but stale"),
         ("partly", counts[Validation.PARTLY], "partly validated"),
         ("failed", counts[Validation.FAILED], "failed"),
         ("never", counts[Validation.NEVER], "not validated"),
-        ("unlocked", sum(bool(image.blocked) for image in index.images), "without a lock: can't be built here"),
-        ("refused", sum(one.listed for one in index.refused), "rows of matrix.yaml refused"),
+        ("unlocked", sum(bool(image.blocked) for image in index.images), "of all without a lock: can't be built here"),
+        ("refused", sum(one.listed for one in index.refused), "further rows of matrix.yaml refused"),
     ]
 
 

@@ -24,7 +24,7 @@ from images.validation.schemas import ClaimVerdictRow, VerdictFile
 from validate import report
 from validate.claims import Tier
 from validate.evidence import Evidence
-from validate.judge import Verdict, explain
+from validate.judge import ClaimVerdict, Verdict, explain
 
 _JUDGED = (Outcome.PASS, Outcome.FAIL, Outcome.XFAIL, Outcome.UNPROVEN)
 
@@ -132,10 +132,15 @@ def _with_evidence(run: Run, verdict: Verdict, content: bytes) -> Run:
     return replace(
         run,
         claims=tuple(VerdictFile.model_validate(report.json_data(explained)).claims),
+        size=run.size or next((one.evidence.get("bytes", 0) for one in verdict.claims if _is_size(one)), 0),
         evidence={(one.claim.id, one.claim.subject): one.evidence for one in verdict.claims},
         packages=records.packages(verdict.claims),
         files={"evidence.json": content},
     )
+
+
+def _is_size(one: ClaimVerdict) -> bool:
+    return (one.claim.id, one.claim.subject) == ("S8", "size")
 
 
 def newest_first(found: Iterable[Run]) -> list[Run]:
@@ -198,7 +203,7 @@ def _attached(name: str, remote: PublishedImage, number: int, attestation: Attes
         cause = f"its attestation is of {verdict.image}, the tag says {name}"
         raise UserError(Problem(where=remote.reference, cause=cause, then="publish it anew"), code=1)
     ImageName.parse(name)  # it becomes the path of a page
-    size = next((one.evidence for one in verdict.claims if (one.claim.id, one.claim.subject) == ("S8", "size")), {})
+    size = next((one.evidence for one in verdict.claims if _is_size(one)), {})
     evidence = Evidence.loads(attestation.evidence_file.decode())
     line = records.line_of(evidence, verdict, f"attestation-{number}", size=size.get("bytes", 0))
     run = _of_line(line, f"{remote.reference} (attestation {number})")

@@ -82,9 +82,11 @@
         make("p", "panel", image.sentence),
       );
       const images = rest.map((one) => one.image);
-      const judged = images.filter((one) => one.validation !== "never");
-      if (judged.length) parts.push(make("p", "", "Others with validation runs: ", ...list(judged)));
       if (images.length) parts.push(make("p", "", "These fit too: ", ...list(images)));
+      const ran = [image, ...images].find((one) => one.ran);
+      if (ran && ran !== image) {
+        parts.push(make("p", "", "The first of them whose gpu tier passed: ", link(ran), `. ${ran.sentence}`));
+      }
     } else {
       parts.push(make("h2", "", "No image fits."));
     }

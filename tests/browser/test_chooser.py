@@ -64,9 +64,16 @@ def test_a_person_asks_and_reads_the_answer_of_the_command_line(page: Page, orig
     assert str(machine) in text and all(reason in text for reason in expected.fitting[0].reasons)
     assert all(reason in text for reason in expected.others[0][1])
     assert f"nox -s build -- {expected.fitting[0].name}" in text and "Not validated" in text
-    expect(answer.get_by_text("Others with validation runs")).to_contain_text("cu126-torch27")
     answer.locator("h2 a").click()
     expect(page.locator("h1")).to_have_text(expected.fitting[0].name)
+
+
+def test_the_first_whose_gpu_tier_passed_is_named_as_the_command_line_does(page: Page, origin: str) -> None:
+    machine = chooser.described("RTX 4090", "", "580.95")
+    told = chooser.sentences(chooser.rank(OFFERS, machine, Options()), machine, {row.name: row.known for row in OFFERS})
+    (ran,) = (line for line in told if line.startswith("The first of them whose gpu tier passed: "))
+    page.goto(f"{origin}/samples/choose.html?gpu=RTX+4090&driver=580.95")
+    expect(page.locator("#answer")).to_contain_text(ran)
 
 
 def test_a_question_is_kept_in_the_address(page: Page, origin: str) -> None:

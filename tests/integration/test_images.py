@@ -123,9 +123,15 @@ def test_an_interrupt_leaves_nothing_running_and_no_name(engine: Engine, parent:
     assert not [one for one in owners if f":{first.pid}:" in one or f":{second.pid}:" in one]
 
 
-def building(engine: Engine, out: Path) -> subprocess.Popen[str]:
+def test_an_interrupted_validation_leaves_no_candidate(engine: Engine, parent: ImageInfo, tmp_path: Path) -> None:
+    with building(engine, tmp_path, no_cache=False) as child:
+        interrupt(child, told(child, "measured "))
+    assert engine.inspect(NAME).id == parent.id and engine.find(f"{NAME}-candidate") is None
+
+
+def building(engine: Engine, out: Path, *, no_cache: bool = True) -> subprocess.Popen[str]:
     environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
-    command = [sys.executable, "-u", "-m", "images", "build", NAME, "--no-cache", "--out", str(out)]
+    command = [sys.executable, "-u", "-m", "images", "build", NAME, *(["--no-cache"] * no_cache), "--out", str(out)]
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

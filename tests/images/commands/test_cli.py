@@ -40,6 +40,7 @@ def test_the_plan_shows_refused_rows_with_their_reason() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence", "following"),
     [
+        (["plan", "zzz"], "matches no image of the matrix", "next: `nox -s plan` lists all"),
         (["plan", "cu126-torch2"], "matches no image", "nearest: cu126-torch2"),
         (["plan", "torch>>2"], "'>2' is not a version", "write a name"),
         (["plan", "--jsn"], "No such option: --jsn", "`nox -s plan -- --help`"),
@@ -120,3 +121,12 @@ def test_settings_that_are_ignored_are_told(tmp_path: Path, monkeypatch: pytest.
     finished = call("build", "cu126-torch27", "--engine", "tcp://127.0.0.1:9")
     said = " ".join(finished.stderr.split())
     assert "PIP_CERT names" in said and "no readable file of certificates" in said
+
+
+def test_a_full_disk_is_told_with_the_folders_and_what_is_free_there() -> None:
+    """A write that fails does not say where: /dev/full fails each one so."""
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "images", "plan", "cu126-torch25"]
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "No space left on device (free: " in done.stderr and f" GB in {ROOT}" in done.stderr

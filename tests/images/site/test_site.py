@@ -240,11 +240,22 @@ def test_an_image_without_a_lock_is_said_everywhere_and_counted_as_none() -> Non
     assert f"{UNLOCKED} has no lock" in HTML["combinations.html"]
     assert f"{NEVER} is an image" in HTML["combinations.html"]
     totals = dict(re.findall(r'<b data-total="(\w+)">(\d+)</b>', HTML["index.html"]))
-    assert (int(totals["images"]), totals["unlocked"]) == (len(INDEX.images) - 1, "1")
+    assert (int(totals["images"]), totals["unlocked"]) == (len(INDEX.images), "1")
     data = pages.chooser_data(INDEX)
     offered = {data["images"][at]["name"] for rows in data["answers"].values() for row in rows for at, _ in row[0]}
     assert NEVER in offered and UNLOCKED not in offered
     assert row.blocked and not BY_NAME[NEVER].blocked
+
+
+@pytest.mark.parametrize("made", [INDEX, assemble.make(replace(samples.known(), runs=()))])
+def test_totals_add_up(made: Index) -> None:
+    totals = {key: count for key, count, _ in pages._totals(made)}
+    assert totals["images"] == sum(totals[key] for key in ("validated", "stale", "partly", "failed", "never"))
+
+
+def test_a_validated_image_shows_a_size_where_any_run_has_measured_one() -> None:
+    unsized = [one for one in INDEX.images if one.sizes and "<dd>not recorded" in HTML[one.page]]
+    assert unsized == []
 
 
 def test_a_published_image_needs_no_lock() -> None:
