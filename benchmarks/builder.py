@@ -14,10 +14,22 @@ from pathlib import Path
 
 from images.context.hosting import HostSettings
 from images.context.render import Context, content_of
-from images.engine import CacheRecord, Engine
+from images.engine import Engine
 from images.engine.buildkit import BuildEvent, BuildResult
 
 Files = Mapping[str, bytes | Path]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheRecord:
+    """Something that the engine keeps of builds: the snapshot of a step, or a cache mount."""
+
+    id: str
+    parents: tuple[str, ...]
+    made_by: str
+    """In BuildKit's words: `mount / from exec /bin/sh -c ...`."""
+
+
 Which = Callable[[Sequence[CacheRecord]], Sequence[CacheRecord]]
 """Chooses among the records of a build cache."""
 _STEP = re.compile(rb"^(?P<indent> +(?:&& )?)(?P<command>sh /run/scripts/|\. /run/host/env)", re.MULTILINE)
@@ -74,12 +86,24 @@ class Builder:
 @contextmanager
 def open_builder(engine: Engine, host: HostSettings, on_event: Callable[[BuildEvent], None]) -> Iterator[Builder]:
     """A builder that leaves nothing in the engine: neither the image of its run ID, nor the cache of its steps."""
-    before = frozenset(record.id for record in engine.build_cache())
+    before = frozenset(record.id for record in build_cache(engine))
     builder = Builder(engine, host, f"truetag-bench-{uuid.uuid4().hex[:12]}", on_event, before)
     try:
         yield builder
     finally:
         builder.clear()
+
+
+def build_cache(engine: Engine) -> tuple[CacheRecord, ...]:
+    """What the engine keeps of builds. Newer engines say `Parents`; a step's snapshot has one."""
+    return tuple(
+        CacheRecord(
+            id=one["ID"],
+            parents=tuple(one.get("Parents") or filter(None, [one.get("Parent")])),
+            made_by=one.get("Description") or "",
+        )
+        for one in engine.sdk.df()["BuildCache"] or ()
+    )
 
 
 def traces(records: Sequence[CacheRecord], run_id: str) -> list[CacheRecord]:
@@ -124,7 +148,7 @@ def on_own_layer(context: Files, run_id: str) -> Context:
 @contextmanager
 def nothing_new_kept(engine: Engine, image: str, which: Which = tuple) -> Iterator[None]:
     """Afterwards the image is gone, and all that `which` finds in the build cache and was not there before."""
-    before = {record.id for record in engine.build_cache()}
+    before = {record.id for record in build_cache(engine)}
     try:
         yield
     finally:
@@ -135,11 +159,11 @@ def nothing_new_kept(engine: Engine, image: str, which: Which = tuple) -> Iterat
 def forget(engine: Engine, which: Which) -> None:
     """Delete what `which` chooses from the build cache, except parents of other records."""
     for _ in range(_ROUNDS):
-        left = which(engine.build_cache())
+        left = which(build_cache(engine))
         if not left:
             return
         for record in topmost_first(left):
-            engine.forget(record)
+            engine.sdk.prune_builds(filters={"id": [record.id]}, all=True)  # what something else needs stays
 
 
 def topmost_first(records: Sequence[CacheRecord]) -> list[CacheRecord]:

@@ -104,12 +104,18 @@ def push_side(session: Session, side: str, context: Context, host: str, data: di
             there = tag(host, side if side == CONVENTIONAL else f"{side} by engine", Compression.GZIP)
             session.engine.tag(builder.run_id, str(there))
             try:
-                timed("the engine", lambda: session.engine.push(str(there)), there)
+                timed("the engine", lambda: _docker_push(session.engine, there), there)
             finally:
                 session.engine.untag(str(there))
         for compression in [one for other, one in VARIANTS if other == side != CONVENTIONAL]:
             there = tag(host, side, compression)
             timed("truetag", lambda: _push(builder, there, compression), there)  # noqa: B023  # called at once
+
+
+def _docker_push(engine: Engine, there: Reference) -> None:
+    for message in engine.sdk.push(str(there), stream=True, decode=True):
+        if "error" in message:
+            raise UserError(Problem(where=str(there), cause=message["error"], then="does the registry run?"), code=1)
 
 
 def _push(builder: Builder, there: Reference, compression: Compression) -> None:

@@ -194,7 +194,6 @@ def _facts() -> EngineFacts:
         api="0",
         data_root=str(scratch_home()),
         local=True,
-        cgroup="",
         cpus=len(os.sched_getaffinity(0)),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         storage="folder",

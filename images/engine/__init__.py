@@ -1,6 +1,6 @@
 """The only package that talks to Docker: build, run, copy, inspect, tag, import, pull."""
 
-from images.engine.client import CacheRecord, Engine, NoEngine, connect, ignore, private_home, private_socket
+from images.engine.client import Engine, NoEngine, connect, ignore, private_home, private_socket
 from images.engine.containers import OWNER_LABEL, RUN_LABEL, Container, Finished
 from images.engine.failures import EngineError, EngineErrorKind, NoSuchImage
 from images.engine.runtime import (
@@ -20,7 +20,6 @@ __all__ = [
     "OWNER_LABEL",
     "PLATFORM",
     "RUN_LABEL",
-    "CacheRecord",
     "Container",
     "ContainerSpec",
     "Engine",

@@ -13,10 +13,10 @@ Files = Mapping[str, bytes | Path]
 _CHUNK = 1 << 20
 
 
-def pack(files: Files, *, uid: int = 0, gid: int = 0) -> Iterator[bytes]:
+def pack(files: Files) -> Iterator[bytes]:
     """The tar of `files` in chunks, never held in memory as a whole.
 
-    Sorted, dated 1970, owned by `uid:gid`; 0755 for folders, for bytes that are a script (`#!`) or a program (ELF), and
+    Sorted, dated 1970, owned by root; 0755 for folders, for bytes that are a script (`#!`) or a program (ELF), and
     for what is executable on disk, else 0644.
     GNU format: BuildKit takes a PAX archive for a Dockerfile. Parent folders are written too, because the engine makes
     missing ones readable for root alone. Raises OSError when a file can't be read or changes its size meanwhile.
@@ -32,14 +32,13 @@ def pack(files: Files, *, uid: int = 0, gid: int = 0) -> Iterator[bytes]:
         for parent in list(PurePosixPath(name).parents)[:-1]:
             content.setdefault(str(parent))
     for name in sorted(content):
-        yield from _member(name, content[name], uid, gid)
+        yield from _member(name, content[name])
     yield bytes(tarfile.BLOCKSIZE * 2)
 
 
-def _member(name: str, content: bytes | Path | None, uid: int, gid: int) -> Iterator[bytes]:
+def _member(name: str, content: bytes | Path | None) -> Iterator[bytes]:
     """Header, bytes and padding of one file, link or (None) folder."""
     info = tarfile.TarInfo(name)
-    info.uid, info.gid = uid, gid
     if content is None:
         info.type, info.mode = tarfile.DIRTYPE, 0o755
         yield info.tobuf(format=tarfile.GNU_FORMAT)

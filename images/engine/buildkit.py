@@ -68,14 +68,6 @@ class LogLine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerPulled:
-    """A layer came from a registry: the engine had not got it. `layer`: how its digest begins, as the engine says."""
-
-    step: str
-    layer: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Retrying:
     """The network failed: after `delay` seconds the build is retried, and finished steps come from the cache."""
 
@@ -85,7 +77,7 @@ class Retrying:
     cause: str
 
 
-BuildEvent = StepStarted | StepFinished | StepProgress | LogLine | LayerPulled | Retrying
+BuildEvent = StepStarted | StepFinished | StepProgress | LogLine | Retrying
 
 
 @dataclass(frozen=True, kw_only=True)

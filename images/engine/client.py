@@ -7,6 +7,7 @@ module, and no other, uses what the SDK keeps private.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -17,9 +18,8 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, Self, cast
 
 import docker
 import docker.errors
@@ -34,7 +34,6 @@ from images.engine.archive import ChunkReader, Files, pack
 from images.engine.buildkit import (
     BuildEvent,
     BuildResult,
-    LayerPulled,
     LogLine,
     Retrying,
     StepFinished,
@@ -43,7 +42,7 @@ from images.engine.buildkit import (
     Trace,
 )
 from images.engine.containers import OWNER_LABEL, RUN_LABEL, Container, asking
-from images.engine.failures import BuildFailed, Cancelled, EngineError, EngineErrorKind, NoSuchImage, engine_error_kind
+from images.engine.failures import BuildFailed, Cancelled, EngineError, NoSuchImage, engine_error_kind
 from images.engine.runtime import PLATFORM, ContainerSpec, HistoryEntry, ImageInfo, engine_facts
 from images.errors import Problem, UserError, command
 from images.host import cache
@@ -53,27 +52,13 @@ if TYPE_CHECKING:
     from images.engine.layers import ImagePart
 
 OnEvent = Callable[[BuildEvent], None]
-T = TypeVar("T")
 
 _UNREACHABLE = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
 """What is raised when an engine does not answer."""
 _TIMEOUT = 120.0  # seconds of silence on a request that has nothing long to do
 _TAR = {"Content-Type": "application/x-tar"}
-_PUSH_ATTEMPTS = 4
 _BACKOFF = 5.0  # seconds before the second attempt; doubled before each further one
 _PULL_HINT = "check the name and that its registry can be reached; `docker login` where it asks for a password"
-_PUSH_HINT = "does the registry run, and may you write there? `docker login HOST`, then give the command again"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CacheRecord:
-    """Something that the engine keeps of builds. `size` in bytes."""
-
-    id: str
-    parents: tuple[str, ...]
-    made_by: str
-    """In BuildKit's words: `mount / from exec /bin/sh -c ...`."""
-    size: int
 
 
 def ignore(_: BuildEvent) -> None:
@@ -209,23 +194,26 @@ class Engine:
         known = self.sdk._auth_configs.get_all_credentials()  # what `docker login` stored for all registries
         headers = {**_TAR, "X-Registry-Config": auth.encode_header(known).decode()} if known else _TAR
 
-        def attempt() -> tuple[str, Trace]:
-            trace, build_id = Trace(redact), uuid.uuid4().hex
-            wanted = {**parameters, "buildid": build_id}
-            with (
-                self._at_work(self._builds, build_id, self._cancel_build, always=False),
-                asking("build"),
-                self._messages(self.sdk._url("/build"), wanted, headers, files) as messages,
-            ):
-                return trace.image_id(messages, on_event), trace
-
-        def transient(error: Exception) -> str:
-            """A step may be silent for as long as it likes: only what it says of the network counts."""
-            failure = error.failure if isinstance(error, BuildFailed) else None
-            return failure.line or failure.cause if failure and failure.retryable else ""
-
         start = time.monotonic()
-        image_id, trace = self._retried(attempt, transient, attempts, on_event, sleep)
+        for number in itertools.count(1):
+            trace, build_id = Trace(redact), uuid.uuid4().hex
+            try:
+                with (
+                    self._at_work(self._builds, build_id, self._cancel_build, always=False),
+                    asking("build"),
+                    self._messages(
+                        self.sdk._url("/build"), {**parameters, "buildid": build_id}, headers, files
+                    ) as said,
+                ):
+                    image_id = trace.image_id(said, on_event)
+                    break
+            except BuildFailed as error:  # a step may be silent for as long as it likes: what it says counts
+                if not error.failure.retryable or number == attempts:
+                    raise
+                delay = _BACKOFF * 2 ** (number - 1)
+                cause = error.failure.line or error.failure.cause
+                on_event(Retrying(attempt=number + 1, of=attempts, delay=delay, cause=cause))
+                (sleep or self._cancelled.wait)(delay)
         if tag:
             self.tag(image_id, tag)
         return BuildResult(image_id=image_id, steps=trace.steps(), seconds=time.monotonic() - start)
@@ -244,29 +232,6 @@ class Engine:
     def sweep(self) -> tuple[str, ...]:
         """Remove containers and volumes that killed runs of this machine left behind. Returns their names."""
         return containers.sweep(self.sdk)
-
-    def _retried(
-        self,
-        attempt: Callable[[], T],
-        transient: Callable[[Exception], str],
-        attempts: int,
-        on_event: OnEvent,
-        sleep: Callable[[float], object] | None = None,
-    ) -> T:
-        """The result of the first attempt that succeeds, after pauses that double.
-
-        `transient`: the cause of an error that may pass, empty for any other. Raises what the last attempt raised.
-        """
-        for number in range(2, attempts + 1):
-            try:
-                return attempt()
-            except Exception as error:
-                if not (cause := transient(error)):
-                    raise
-                delay = _BACKOFF * 2 ** (number - 2)
-                on_event(Retrying(attempt=number, of=attempts, delay=delay, cause=cause))
-                (sleep or self._cancelled.wait)(delay)
-        return attempt()
 
     @contextmanager
     def _messages(
@@ -395,28 +360,21 @@ class Engine:
     def pull(self, ref: str, *, platform: str = PLATFORM, on_event: OnEvent = ignore) -> ImageInfo:
         """Fetch an image (`name:tag`, `name@digest`) from its registry. Raises UserError with the registry's words."""
         repository, tag = parse_repository_tag(ref)
+        start, name = time.monotonic(), f"pulling {ref}"
+        on_event(StepStarted(step=ref, name=name))
         with asking(ref, then=_PULL_HINT):
-            messages = self.sdk.pull(repository, tag or "latest", stream=True, decode=True, platform=platform)
-            _transfer(ref, "pulling", "can't be pulled", _PULL_HINT, messages, on_event)
+            for message in self.sdk.pull(repository, tag or "latest", stream=True, decode=True, platform=platform):
+                if "error" in message:
+                    cause = f"can't be pulled: {message['error']}"
+                    raise EngineError(Problem(where=ref, cause=cause, then=_PULL_HINT), engine_error_kind(cause))
+                detail, status = message.get("progressDetail") or {}, message.get("status", "")
+                if "current" in detail:
+                    what, total = f"{status} {message.get('id', '')}".strip(), detail.get("total", 0)
+                    on_event(StepProgress(step=ref, name=name, what=what, current=detail["current"], total=total))
+                elif status.startswith(("Status:", "Digest:")):
+                    on_event(LogLine(step=ref, name=name, text=status))
+        on_event(StepFinished(step=ref, name=name, seconds=time.monotonic() - start, cached=False))
         return self.inspect(ref)
-
-    def push(self, ref: str, *, on_event: OnEvent = ignore) -> None:
-        """Send an image (`host/name:tag`) to its registry; layers that are there are not sent again.
-
-        A transient error is retried with doubled pauses. Raises NoSuchImage, EngineError with the registry's words.
-        """
-        repository, tag = parse_repository_tag(ref)
-        url = self.sdk._url("/images/{0}/push", repository)
-        headers = self._credentials(ref) or {"X-Registry-Auth": auth.encode_header({}).decode()}
-
-        def attempt() -> None:
-            with (
-                asking(ref, image=ref, then=_PUSH_HINT),
-                self._messages(url, {"tag": tag or "latest"}, headers) as messages,
-            ):
-                _transfer(ref, "pushing", "can't be pushed", _PUSH_HINT, messages, on_event)
-
-        self._retried(attempt, _transient_push, _PUSH_ATTEMPTS, on_event)
 
     def _credentials(self, ref: str) -> dict[str, str]:
         """What `docker login` stored for the registry of a reference."""
@@ -424,64 +382,9 @@ class Engine:
         header = auth.get_config_header(self.sdk, registry)
         return {"X-Registry-Auth": header.decode()} if header else {}
 
-    # --- housekeeping -----------------------------------------------------------------------------------------------
-
-    def build_cache(self) -> tuple[CacheRecord, ...]:
-        """What the engine keeps of builds: snapshots of steps, and cache mounts."""
-        with asking("build cache"):
-            found = self.sdk.df()["BuildCache"] or ()
-        return tuple(
-            CacheRecord(
-                id=one["ID"],
-                # Newer engines say `Parents`; a step's snapshot has one.
-                parents=tuple(one.get("Parents") or filter(None, [one.get("Parent")])),
-                made_by=one.get("Description") or "",
-                size=one["Size"],
-            )
-            for one in found
-        )
-
-    def forget(self, record: CacheRecord) -> None:
-        """Remove a record of the build cache. One that something else still needs stays."""
-        with asking("build cache"):
-            self.sdk.prune_builds(filters={"id": [record.id]}, all=True)
-
     def free_bytes(self) -> int | None:
         """Free space where the engine keeps its data; None for an engine on another machine."""
         return shutil.disk_usage(self.facts.data_root).free if self.facts.local else None
-
-
-def _transfer(
-    ref: str, doing: str, failed: str, then: str, messages: Iterator[dict[str, Any]], on_event: OnEvent
-) -> None:
-    """The messages of a pull or a push, as events of one step. Raises EngineError with the registry's words."""
-    start, name = time.monotonic(), f"{doing} {ref}"
-    on_event(StepStarted(step=ref, name=name))
-    for message in messages:
-        if "error" in message:
-            cause = f"{failed}: {message['error']}"
-            raise EngineError(Problem(where=ref, cause=cause, then=then), engine_error_kind(cause))
-        if event := transfer_event(ref, name, message):
-            on_event(event)
-    on_event(StepFinished(step=ref, name=name, seconds=time.monotonic() - start, cached=False))
-
-
-def transfer_event(ref: str, name: str, message: Mapping[str, Any]) -> BuildEvent | None:
-    """The event that a message of a pull or a push amounts to. `ref` is the step's key, `name` its name."""
-    detail, status = message.get("progressDetail") or {}, message.get("status", "")
-    if "current" in detail:
-        what = f"{status} {message.get('id', '')}".strip()
-        return StepProgress(step=ref, name=name, what=what, current=detail["current"], total=detail.get("total", 0))
-    if status == "Pull complete":  # the last word on a layer; the engine may leave out those before it
-        return LayerPulled(step=ref, layer=message["id"])
-    return LogLine(step=ref, name=name, text=status) if status.startswith(("Status:", "Digest:")) else None
-
-
-def _transient_push(error: Exception) -> str:
-    """Why the same push may succeed a moment later: no registry refused it, and there is an image to send."""
-    if not isinstance(error, EngineError) or error.kind.is_refusal or error.kind is EngineErrorKind.NO_SUCH_IMAGE:
-        return ""
-    return error.problems[0].cause
 
 
 # --- which engine ---------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from images.errors import Problem, UserError
 
 RUN_LABEL = "dev.truetag.run"
 OWNER_LABEL = "dev.truetag.owner"
-HOST_NAME = "trial"
+HOST_NAME = "validation"
 """Name of a container without network, which resolves to the loopback address.
 
 The engine resolves a container's name on a network only. `torchrun --standalone`, and from torch 2.13 on `torchrun` of
@@ -40,14 +40,12 @@ _USED_BY = re.compile(r"container ([0-9a-f]{12,}) is using its referenced image"
 
 
 @contextmanager
-def asking(where: str, *, image: str | None = None, missing: str | None = None, then: str = "") -> Iterator[None]:
+def asking(where: str, *, image: str | None = None, then: str = "") -> Iterator[None]:
     """Turns what the SDK and its transport raise into EngineError; a missing `image` into NoSuchImage."""
     try:
         yield
     except docker.errors.APIError as error:
         not_found = isinstance(error, docker.errors.NotFound)
-        if not_found and missing is not None:
-            raise
         said = str(error.explanation if not_found else error.explanation or error)
         raise _refused(where, said, engine_error_kind(said, not_found=not_found), image, then) from None
     except (requests.exceptions.RequestException, docker.errors.DockerException, tarfile.ReadError, OSError) as error:
@@ -111,28 +109,25 @@ class Container:
         self.name = name
         self._output: Iterator[tuple[bytes | None, bytes | None]] | None = None
 
-    def put(self, files: Files, to: str, *, uid: int = 0, gid: int = 0) -> None:
+    def put(self, files: Files, to: str) -> None:
         """Copy files into the folder `to`, before or after the start. Raises UserError.
 
         With a read-only root, `to` must lie in one of the spec's volumes: the engine refuses all other places.
         """
         with asking(self.name):
-            self._sdk.put_archive(self.id, to, pack(files, uid=uid, gid=gid))
+            self._sdk.put_archive(self.id, to, pack(files))
 
     def get_file(self, path: str, *, most: int = -1) -> bytes:
         """The content of a file, or its first `most` bytes, also after the end (but a tmpfs is gone then).
 
         Raises FileNotFoundError where there is no file, or something else: a link, a folder.
         """
-        try:
-            with asking(self.name, missing=path):
-                chunks, _ = self._sdk.get_archive(self.id, path)
-                with tarfile.open(fileobj=cast("IO[bytes]", ChunkReader(iter(chunks))), mode="r|") as archive:
-                    for member in archive:
-                        if member.isreg() and (data := archive.extractfile(member)):
-                            return data.read(most)
-        except docker.errors.NotFound:
-            pass
+        with asking(self.name), suppress(docker.errors.NotFound):
+            chunks, _ = self._sdk.get_archive(self.id, path)
+            with tarfile.open(fileobj=cast("IO[bytes]", ChunkReader(iter(chunks))), mode="r|") as archive:
+                for member in archive:
+                    if member.isreg() and (data := archive.extractfile(member)):
+                        return data.read(most)
         raise FileNotFoundError(path)
 
     def start(self) -> None:

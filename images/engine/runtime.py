@@ -128,7 +128,6 @@ class EngineFacts:
     data_root: str
     local: bool
     """It runs on this machine, on this file system."""
-    cgroup: str
     cpus: int
     memory: int
     storage: str
@@ -163,7 +162,6 @@ def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any], 
         data_root=data_root,
         # A socket can be a tunnel, or lead into Docker Desktop's virtual machine.
         local=url.startswith("unix://") and info.get("Name") == socket.gethostname() and Path(data_root).is_dir(),
-        cgroup=info.get("CgroupVersion", "1"),
         cpus=info.get("NCPU", 1),
         memory=info.get("MemTotal", 0),
         storage=f"{driver} on {status['Backing Filesystem']}" if status.get("Backing Filesystem") else driver,
@@ -188,24 +186,12 @@ def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any], 
 
 
 class RunningContainer(Protocol):
-    """One container: files in, start, lines out, how it ended."""
+    """One container: files in, start, lines out, how it ended. What each method raises: see `Container`."""
 
-    def put(self, files: Files, to: str) -> None:
-        """Copy files into the folder `to`, one of the spec's volumes, before the start. Raises UserError."""
-
-    def start(self) -> None:
-        """Start it. Raises UserError."""
-
-    def lines(self, timeout: float | None = None, *, most: int | None = None) -> Iterator[Line]:
-        """What it prints, line by line, until it ends.
-
-        Kills it and raises TimedOut after `timeout` seconds, TooMuchOutput after `most` bytes.
-        """
-        ...
-
-    def wait(self, timeout: float | None = None) -> Exit:
-        """Wait for its end. Kills it and raises TimedOut after `timeout` seconds."""
-        ...
+    def put(self, files: Files, to: str) -> None: ...
+    def start(self) -> None: ...
+    def lines(self, timeout: float | None = None, *, most: int | None = None) -> Iterator[Line]: ...
+    def wait(self, timeout: float | None = None) -> Exit: ...
 
 
 class Runtime(Protocol):

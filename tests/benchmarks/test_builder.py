@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import builder
-from images.engine import CacheRecord
+from benchmarks.builder import CacheRecord
 from tests.support.bench import STEP, Cache
 from tests.support.checkout import ROOT
 
@@ -19,7 +19,7 @@ def test_every_step_of_a_golden_dockerfile_bears_the_run_id_or_stands_on_one_tha
 
 def test_traces_are_what_bears_the_run_id_and_all_above_it() -> None:
     def record(name: str, *parents: str, made_by: str = "mount / from exec") -> CacheRecord:
-        return CacheRecord(id=name, parents=parents, made_by=made_by, size=1)
+        return CacheRecord(id=name, parents=parents, made_by=made_by)
 
     records = (
         record("copy", "install"),

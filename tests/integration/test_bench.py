@@ -46,11 +46,11 @@ def test_a_builder_leaves_neither_image_nor_build_cache(engine: Engine, base: Ac
     with open_builder(engine, HostSettings(), ignore) as builder:
         builder.build(context(base, "echo kept >/run/uv/file; echo made >/made"), cold=True)
         assert engine.find(builder.run_id)
-        made = builders.traces(engine.build_cache(), builder.run_id)
+        made = builders.traces(builders.build_cache(engine), builder.run_id)
         assert {"cached mount" in record.made_by for record in made} == {True, False}
         assert len(made) >= 3  # the first step, the one above it, the cache of wheels
     assert engine.find(builder.run_id) is None
-    assert builders.traces(engine.build_cache(), builder.run_id) == []
+    assert builders.traces(builders.build_cache(engine), builder.run_id) == []
 
 
 def test_a_cold_build_finds_an_empty_cache_of_wheels(builder: Builder, base: AcquiredBase) -> None:
@@ -63,17 +63,17 @@ def test_a_cold_build_finds_an_empty_cache_of_wheels(builder: Builder, base: Acq
 def test_forgetting_steps_keeps_the_image(engine: Engine, builder: Builder, base: AcquiredBase) -> None:
     builder.build(context(base, "echo made >/made"))
     builder.forget_steps()
-    assert builders.traces(engine.build_cache(), builder.run_id) == []
+    assert builders.traces(builders.build_cache(engine), builder.run_id) == []
     assert engine.inspect(builder.run_id)
 
 
 def test_what_is_built_unmarked_is_forgotten_too(engine: Engine, builder: Builder, base: AcquiredBase) -> None:
-    before = {record.id for record in engine.build_cache()}
+    before = {record.id for record in builders.build_cache(engine)}
     with builder.nothing_at_all_kept():
         builder.build(context(base, f"echo {builder.run_id} >/made"), marked=False)
         assert engine.find(builder.run_id)
     assert engine.find(builder.run_id) is None
-    new = [record for record in engine.build_cache() if record.id not in before]
+    new = [record for record in builders.build_cache(engine) if record.id not in before]
     assert not [record for record in new if "step.sh" in record.made_by or "/more" in record.made_by]
 
 
@@ -142,4 +142,4 @@ def test_an_interrupted_build_leaves_nothing(engine: Engine, base: AcquiredBase)
         words.append(builder.run_id)
         builder.build(context(base, "echo started; sleep 60"), cold=True)
     assert engine.find(words[0]) is None
-    assert builders.traces(engine.build_cache(), words[0]) == []
+    assert builders.traces(builders.build_cache(engine), words[0]) == []

@@ -288,7 +288,7 @@ def test_there_is_no_network(engine: Engine, base: AcquiredBase) -> None:
 def test_a_container_without_network_knows_its_own_name(engine: Engine, base: AcquiredBase) -> None:
     with engine.container(ContainerSpec(base.reference, ["sh", "-c", "getent hosts $(hostname)"])) as box:
         done = box.run(300)
-    assert (done.exit.code, done.stdout.split()) == (0, ["127.0.0.1", "trial"])
+    assert (done.exit.code, done.stdout.split()) == (0, ["127.0.0.1", "validation"])
 
 
 @pytest.mark.parametrize("way_out", [RuntimeError, KeyboardInterrupt, SystemExit])

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.builder import Builder
 from images.context.hosting import HostSettings
-from images.engine import CacheRecord, HistoryEntry, ignore
+from images.engine import HistoryEntry, ignore
 
 LOAD = {"before": 0.1, "after": 0.2, "busy": 0.01}
 STEP = {
@@ -30,15 +30,18 @@ class Cache:
         self.records |= {"ours": f"mount / from exec {step}", "theirs": "mount / from exec theirs"}
         return SimpleNamespace(image_id="sha256:1")
 
-    def build_cache(self) -> tuple[CacheRecord, ...]:
-        return tuple(
-            CacheRecord(id=key, parents=(self.parents[key],) if key in self.parents else (), made_by=made_by, size=1)
-            for key, made_by in self.records.items()
-        )
+    @property
+    def sdk(self) -> Any:
+        return self
 
-    def forget(self, record: CacheRecord) -> None:
-        if record.id not in {self.parents.get(key) for key in self.records}:
-            del self.records[record.id]
+    def df(self) -> dict[str, Any]:
+        records = self.records.items()
+        return {"BuildCache": [{"ID": key, "Parent": self.parents.get(key), "Description": by} for key, by in records]}
+
+    def prune_builds(self, *, filters: Mapping[str, list[str]], **_: object) -> None:
+        (key,) = filters["id"]
+        if key not in {self.parents.get(one) for one in self.records}:
+            del self.records[key]
 
     def history(self, _reference: str) -> tuple[HistoryEntry, ...]:
         return ()

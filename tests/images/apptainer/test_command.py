@@ -46,7 +46,7 @@ def test_a_container_gets_its_folders_and_nothing_else_of_the_host() -> None:
 def test_it_has_no_network_and_resolves_its_own_name() -> None:
     found = words()
     assert after("--network", found) == ["none"] and "--net" in found
-    assert after("--hostname", found) == ["trial"] and " trial\n" in command.HOSTS
+    assert after("--hostname", found) == ["validation"] and " validation\n" in command.HOSTS
 
 
 def test_its_variables_are_those_of_docker() -> None:
@@ -55,7 +55,7 @@ def test_its_variables_are_those_of_docker() -> None:
     start = found.index("/usr/bin/env")
     assert found[start : start + 2] == ["/usr/bin/env", "-i"]
     variables = dict(word.partition("=")[::2] for word in found[start + 2 : -3])
-    own = {"PATH": "/opt/venv/bin:/usr/bin", "HOME": "/home/me", "TMPDIR": "/tmp", "HOSTNAME": "trial"}
+    own = {"PATH": "/opt/venv/bin:/usr/bin", "HOME": "/home/me", "TMPDIR": "/tmp", "HOSTNAME": "validation"}
     assert variables == own
     assert found[-3:] == ["python3", "-I", "$HOME"] and "--no-eval" in found, "arguments as they are"
     assert after("--pwd", found) == ["/workspace"]

@@ -3,17 +3,16 @@
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from images.engine import Engine, EngineError, EngineErrorKind, client, layers
-from images.engine.buildkit import BuildEvent, Retrying
+from images.engine import Engine, client, layers
 from images.engine.runtime import engine_facts
-from images.errors import Problem, UserError
+from images.errors import UserError
 from tests.support.checkout import ROOT
 
 DOCKER = {"Version": "20.10.24", "ApiVersion": "1.41", "Components": [{"Name": "Engine"}]}
@@ -93,48 +92,6 @@ def test_machines_that_share_a_home_do_not_wait_for_each_others_engines(
 
     with work_on("n1"), work_on("n2"), pytest.raises(AtWorkError), work_on("n1"):
         pytest.fail("two build one name on one engine")
-
-
-def failing(*kinds: EngineErrorKind) -> Callable[[], str]:
-    """Fails with each of these kinds in turn, then succeeds."""
-    left = list(kinds)
-
-    def attempt() -> str:
-        if left:
-            raise EngineError(Problem(where="here", cause="it failed"), left.pop(0))
-        return "done"
-
-    return attempt
-
-
-def retried(attempt: Callable[[], str], attempts: int, pauses: list[float], events: list[BuildEvent]) -> str:
-    return unconnected()._retried(attempt, client._transient_push, attempts, events.append, pauses.append)
-
-
-def test_a_transient_error_is_retried_after_pauses_that_double() -> None:
-    pauses: list[float] = []
-    events: list[BuildEvent] = []
-    assert retried(failing(EngineErrorKind.OTHER, EngineErrorKind.CONNECTION), 3, pauses, events) == "done"
-    assert pauses == [5, 10]
-    assert events == [Retrying(attempt=number, of=3, delay=5 * (number - 1), cause="it failed") for number in (2, 3)]
-
-
-@pytest.mark.parametrize(
-    ("kinds", "expected"),
-    [
-        ([EngineErrorKind.NO_SUCH_IMAGE], []),
-        ([EngineErrorKind.REGISTRY_REFUSAL], []),
-        ([EngineErrorKind.BAD_REFERENCE], []),
-        ([EngineErrorKind.OTHER, EngineErrorKind.OTHER], [5]),
-    ],
-)
-def test_a_refusal_is_not_retried_and_the_last_error_is_raised(
-    kinds: list[EngineErrorKind], expected: list[float]
-) -> None:
-    pauses: list[float] = []
-    with pytest.raises(EngineError):
-        retried(failing(*kinds), 2, pauses, [])
-    assert pauses == expected
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

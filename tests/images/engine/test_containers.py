@@ -45,11 +45,6 @@ def test_an_image_that_a_container_uses_is_told_with_the_next_command() -> None:
     assert "`docker rm --force 207f3893172e`" in told.value.problems[0].then
 
 
-def test_a_missing_file_stays_the_sdks_error_where_that_is_asked_for() -> None:
-    with pytest.raises(docker.errors.NotFound), asking("here", missing="/file"):
-        raise answered(404, "Could not find the file")
-
-
 # --- containers of processes that ended: those of this machine are swept, and nobody else's --------------------------
 
 
