@@ -57,7 +57,7 @@ def test_a_container_of_an_image_that_is_named_by_its_digest(apptainer: Apptaine
     with apptainer.container(spec) as container:
         container.put({"claims.json": b"{}"}, "/judge")
         container.start()
-        assert [line.text for line in container.lines(timeout=60)] == ["trial x"]
+        assert [line.text for line in container.lines(timeout=60)] == ["validation x"]
         assert container.wait(timeout=60).code == 0
     assert apptainer.facts.version == "apptainer 1.4.5" and apptainer.facts.apptainer
 
