@@ -22,7 +22,7 @@ from rich.table import Table
 
 from benchmarks.builder import nothing_new_kept, on_own_layer, with_own_wheels
 from images.building import contexts
-from images.building.options import BuildOptions
+from images.building.contexts import BuildOptions
 from images.config import matrix, paths
 from images.context import base_images
 from images.context.hosting import host_settings

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from images.building import contexts, records, validating
-from images.building.options import BuildOptions
+from images.building.contexts import BuildOptions
 from images.context import base_images
 from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildResult
@@ -18,7 +18,6 @@ from images.errors import Problem, UserError, problem_of
 from images.locking.lock_file import Lock
 from images.planning.image import Image
 from images.validation.claims.image import image_claims
-from images.wheels.prebuilt import Gathered
 from validate import report
 from validate.evidence import Record
 from validate.judge import Verdict
@@ -67,7 +66,14 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
         base = base_images.acquire_for(engine, image, options.base, pinned=pinned, host=host, on_progress=warn)
         # The context: lock, wheels that no index has, suite, Dockerfile.
         context = contexts.prepare(image, lock, base_images.base_context(base), options)
-        _tell_missing(name, context.gathered, strict=options.strict, warn=warn)
+        lacking = context.gathered.missing.items()
+        if options.strict and lacking:
+            details = context.gathered.details
+            raise UserError(
+                [Problem(where=name, cause=f"lacks {why}", then=details[one]) for one, why in lacking], code=1
+            )
+        for one, why in lacking:
+            warn(f"lacks {why}: {context.gathered.details[one]}")
         records.write_context(context.files, folder / "context")
         # The build. From here on the candidate's tag is this build's, or nobody's.
         engine.untag(candidate)
@@ -107,21 +113,33 @@ def build_all(
     progress: Progress,
     jobs: int = 1,
 ) -> list[Built | UserError]:
-    """Build several images, `jobs` at once. One that fails does not stop the others; an interrupt stops all."""
+    """Build several images, `jobs` at once. One that fails does not stop the others; an interrupt stops all.
+
+    Raises UserError where the engine's disk has no room for so many cold builds.
+    """
 
     def one(image: Image, lock: Lock) -> Built | UserError:
         name = f"{image.name}{options.suffix}"
         try:
             built = build_image(engine, image, lock, options, progress)
         except (UserError, OSError) as error:
-            told = error if isinstance(error, UserError) else UserError(problem_of(error, name), code=1)
-            progress.finish(name, told.problems[0].cause, ok=False)
-            return told
-        progress.finish(name, _summary(built), ok=not built.withheld)
+            failed = error if isinstance(error, UserError) else UserError(problem_of(error, name), code=1)
+            progress.finish(name, failed.problems[0].cause, ok=False)
+            return failed
+        counts = report.summary(built.verdict).partition("(")[2].removesuffix(")")
+        size, seconds = f"{built.info.size / 1e9:.2f} GB", f"{built.result.seconds:.0f} s"
+        state = f"stays {name}-candidate: {built.withheld}" if built.withheld else "named"
+        told = f"{built.verdict.overall} ({counts}), {size}, built in {seconds}, {state}"
+        progress.finish(name, told, ok=not built.withheld)
         return built
 
     cold = [image for image, _ in images if engine.find(str(image.name)) is None]
-    _require_room(engine, min(jobs, len(cold)))
+    at_once, free = min(jobs, len(cold)), engine.free_bytes()
+    if free is not None and free < ROOM_NEEDED * at_once:
+        builds = f"{at_once} cold builds at once" if at_once > 1 else "a cold build"
+        cause = f"{free / 1e9:.1f} GB free, {builds} may need {ROOM_NEEDED * at_once / 1e9:.0f} GB"
+        then = "`docker system df` shows what to remove, `docker builder prune` empties the build cache"
+        raise UserError(Problem(where=engine.facts.data_root, cause=cause, then=then), code=1)
     running: list[Future[Built | UserError]] = []
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         try:  # around the start, too: a build may wait for another before `submit` has returned
@@ -133,34 +151,3 @@ def build_all(
             engine.cancel()
             raise
     return [future.result() for future in running]
-
-
-def _require_room(engine: Engine, at_once: int) -> None:
-    """Raises UserError where the engine's disk has no room for so many cold builds."""
-    free, needed = engine.free_bytes(), ROOM_NEEDED * at_once
-    if free is not None and free < needed:
-        builds = f"{at_once} cold builds at once" if at_once > 1 else "a cold build"
-        cause = f"{free / 1e9:.1f} GB free, {builds} may need {needed / 1e9:.0f} GB"
-        then = "`docker system df` shows what to remove, `docker builder prune` empties the build cache"
-        raise UserError(Problem(where=engine.facts.data_root, cause=cause, then=then), code=1)
-
-
-def _tell_missing(name: str, gathered: Gathered, *, strict: bool, warn: Callable[[str], None]) -> None:
-    """Warn of optional packages that can't be had. Raises UserError where that is an error (strict)."""
-    if strict and gathered.missing:
-        raise UserError(
-            [
-                Problem(where=name, cause=f"lacks {why}", then=gathered.details[one])
-                for one, why in gathered.missing.items()
-            ],
-            code=1,
-        )
-    for one, why in gathered.missing.items():
-        warn(f"lacks {why}: {gathered.details[one]}")
-
-
-def _summary(built: Built) -> str:
-    counts = report.summary(built.verdict).partition("(")[2].removesuffix(")")
-    size = f"{built.info.size / 1e9:.2f} GB"
-    state = f"stays {built.name}-candidate: {built.withheld}" if built.withheld else "named"
-    return f"{built.verdict.overall} ({counts}), {size}, built in {built.result.seconds:.0f} s, {state}"

@@ -1,30 +1,66 @@
-"""An image's build context: lock, wheels, suite and Dockerfile put together. No engine is asked."""
+"""How images are built, and their build context: lock, wheels, suite and Dockerfile. No engine is asked."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from images.building.options import BuildOptions
+from images.config.matrix import Sources
 from images.context import base_images, render
+from images.context.hosting import HostSettings
 from images.context.labels import BaseContext
 from images.context.render import Context
+from images.engine import gpus
 from images.errors import Problem, UserError
-from images.host.hashing import sha256, sha256_of_file
+from images.host import cache
 from images.locking.lock_file import Lock
 from images.planning.image import Base, Image
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from images.validation.containers import suite_files
 from images.wheels import prebuilt
-from images.wheels.prebuilt import WheelSource
+from images.wheels.prebuilt import Fetch, FindWheel, WheelSource
+from validate.claims import Tier
 
 _FROM = re.compile(
     r"([\w.-]+(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?", re.ASCII
 )
 """An image as FROM takes it: https://pkg.go.dev/github.com/distribution/reference, without its rare forms."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """What is built from, how, and what is measured afterwards."""
+
+    sources: Sources
+    """Matrix, facts, and the workspace with locks and pinned bases."""
+    host: HostSettings
+    out: Path
+    """`NAME/` below it gets context, build record, evidence and reports."""
+    cache: Path = field(default_factory=cache.folder)
+    """Where downloads are kept: outside the project, so that clones share them."""
+    base: str = base_images.AUTO
+    """A custom base image, in place of the matrix's."""
+    wheelhouse: Path | None = None
+    """Folder of wheels that no index has."""
+    wheel_mirror: str = ""
+    """Where official wheels are fetched from; empty: their releases."""
+    compiled: FindWheel = lambda _image, _pin: None
+    """Finds or makes the wheels of packages that are published as source only."""
+    fetch: Fetch | None = None
+    """URL and target; None: over HTTP."""
+    offline: bool = False
+    """No step reaches a network: all that is installed lies in the wheelhouse."""
+    strict: bool = False
+    """An optional package that can't be had is an error."""
+    no_cache: bool = False
+    tiers: Sequence[Tier] = ()
+    """What to judge; empty: what this machine can."""
+    gpus: str = gpus.AUTO
+    suffix: str = ""
+    """Added to an image's name (-canary), so that a nightly build never takes the name itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +128,3 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
 
 def _fetch_nothing(_url: str, _target: Path) -> None:
     raise OSError("--offline reaches no network")
-
-
-def digests(files: Context) -> dict[str, str]:
-    """Path -> sha256 of its content."""
-    return {
-        path: sha256(content) if isinstance(content, bytes) else sha256_of_file(content)
-        for path, content in files.items()
-    }

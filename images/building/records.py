@@ -44,15 +44,10 @@ def write_context(context: Context, folder: Path) -> None:
             target.touch(mode=0o600 if path.startswith("host/") else 0o666)
             target.write_bytes(content)
         else:
-            _place(content.resolve(), target)
-
-
-def _place(file: Path, target: Path) -> None:
-    """Place a large file in a context; copy only across file systems. A symlink would lead out of the context."""
-    try:
-        target.hardlink_to(file)
-    except OSError:
-        shutil.copyfile(file, target)
+            try:  # a symlink would lead out of the context
+                target.hardlink_to(content.resolve())
+            except OSError:  # another file system
+                shutil.copyfile(content, target)
 
 
 def record_build(
@@ -126,14 +121,6 @@ def built_elsewhere(folder: Path, info: ImageInfo, missing: Mapping[str, str]) -
         **made_from,
         "missing": dict(missing),
     }
-
-
-def recorded_layers(folder: Path) -> tuple[str, ...]:
-    """Diff IDs of the image that a build recorded in this folder; none where there is no readable record."""
-    try:
-        return tuple(map(str, json.loads((folder / "build.json").read_text())["layers"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return ()
 
 
 def record_validation(folder: Path, evidence: Evidence, verdict: Verdict, changes: Changes | None = None) -> None:

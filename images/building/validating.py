@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
 from images.config.matrix import Sources
 from images.context import labels as image_labels
@@ -229,22 +228,3 @@ def give_name(engine: Engine, image_id: str, name: str) -> str:
         return ""
     size = f"{left.size / 1e9:.2f} GB, layers of other images included"
     return f"the former {name} has no name any more ({size}): `docker rmi {left.id[7:19]}` removes it"
-
-
-def layers_beside(name: str, known: Sequence[str], found: Sequence[str]) -> str:
-    """One sentence: what an image is beside the build NAME. By diff IDs, bottom first: names and history can lie."""
-    shared = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(known, found, strict=False))))
-    above = found[shared:]
-    count = "one unknown layer" if len(above) == 1 else f"{len(above)} unknown layers"
-    rest = f"{count} ({', '.join(layer.removeprefix('sha256:')[:12] for layer in above)})"
-    if not known:
-        return f"the layers of {name} are not known here"
-    if list(found) == list(known):
-        return f"its {len(found)} layers are those of {name}"
-    if shared == len(known):
-        return f"this image is {name} plus {rest}"
-    if shared == len(found):
-        return f"it has the first {shared} of {len(known)} layers of {name}"
-    if shared:
-        return f"it shares the first {shared} of {len(known)} layers with {name}, and has {rest} above them"
-    return f"it shares no layer with {name}"

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from images.building.build import build_all
-from images.building.options import BuildOptions
+from images.building.contexts import BuildOptions
 from images.commands import common, engines
 from images.commands.options import (
     BaseImage,

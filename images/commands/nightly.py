@@ -12,7 +12,7 @@ import typer
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from images.building.options import BuildOptions
+from images.building.contexts import BuildOptions
 from images.commands import common, engines
 from images.commands.options import (
     BaseImage,

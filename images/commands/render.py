@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from images.building import bake, contexts, records
-from images.building.options import BuildOptions
+from images.building.contexts import BuildOptions
 from images.commands import common
 from images.commands.options import BaseImage, MatrixFile, OutFolder, SomeSelectors, WheelFolder, require_writable
 from images.context import base_images

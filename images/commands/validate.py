@@ -85,7 +85,7 @@ def validate(
         run, folder, withheld = _validate_and_tag(wanted, reference, top / str(wanted.name), engine, measure)
     else:
         reference, withheld = image or str(wanted.name), ""
-        run, folder = _validate(wanted, reference, top, engine, measure)
+        run, folder = _validate(reference, top, engine, measure)
     typer.echo(f"{folder}/evidence.json", err=True)
     if run.changes:
         typer.echo(f"{reference} stands on {wanted.name}: " + "\n  ".join(run.changes.lines()), err=as_json)
@@ -97,18 +97,12 @@ def validate(
 
 
 def _validate(
-    wanted: Image, reference: str, top: Path, engine: str | None, measure: Callable[..., ValidationRun]
+    reference: str, top: Path, engine: str | None, measure: Callable[..., ValidationRun]
 ) -> tuple[ValidationRun, Path]:
-    """Judge an image as it is. Says how its layers stand to the recorded build of its name, or the engine's."""
-    name = str(wanted.name)
+    """Judge an image as it is."""
     folder = top / "validate" / reference.replace("/", "_").replace(":", "_")
     with engines.open_runtime(engine) as runtime:
         records.forget_validation(folder)
-        known, where = records.recorded_layers(top / name), f"{name} as {top / name}/build.json records it"
-        if not known and reference != name and (held := runtime.find(name)):
-            known, where = tuple(held.layers), name
-        if known:
-            _say(f"{reference}: {validating.layers_beside(where, known, runtime.inspect(reference).layers)}")
         run = measure(runtime, reference=reference, on_evidence=partial(records.record_evidence, folder))
     records.record_validation(folder, run.evidence, run.verdict, run.changes)
     return run, folder

@@ -101,7 +101,8 @@ def context_digest(image: Image, sources: Sources) -> str:
     claimed = ClaimContext.of(image, locked, sources.facts, missing={}, custom_base=False)
     base = contexts.base_context(image.base, base_images.AUTO, base_images.pinned(sources.workspace.root))
     files = render.render(image, locked.files, base, suite=suite_files(image_claims(claimed)))
-    return sha256(json.dumps(contexts.digests(files), sort_keys=True).encode())
+    digests = {path: sha256(render.content_of(content)) for path, content in files.items()}
+    return sha256(json.dumps(digests, sort_keys=True).encode())
 
 
 def _by_reference(name: str, wanted: RequestedImage, places: Places) -> Found:

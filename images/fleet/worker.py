@@ -19,7 +19,7 @@ from typing import Any, cast
 from images.apptainer import open_runtime
 from images.building import validating
 from images.building.build import build_all
-from images.building.options import BuildOptions
+from images.building.contexts import BuildOptions
 from images.config import matrix, paths
 from images.config.matrix import Sources
 from images.config.names import ImageName

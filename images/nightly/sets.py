@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from images.building import records, validating
 from images.building.build import build_all
-from images.building.options import BuildOptions
+from images.building.contexts import BuildOptions
 from images.config.matrix import Sources
 from images.context import labels as image_labels
 from images.context import templates

@@ -4,7 +4,7 @@ import logging
 from datetime import UTC, datetime
 from pathlib import Path
 
-from images.building.options import BuildOptions
+from images.building.contexts import BuildOptions
 from images.config.paths import CHECKOUT
 from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from images.building import contexts
-from images.building.options import BuildOptions
+from images.building.contexts import BuildOptions
 from images.config.paths import CHECKOUT
 from images.context import base_images
 from images.context.base_images import AcquiredBase

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from images.building import build, validating
-from images.building.options import BuildOptions
+from images.building.contexts import BuildOptions
 from images.config.paths import CHECKOUT
 from images.context import base_images
 from images.context.hosting import HostSettings

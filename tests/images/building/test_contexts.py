@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from images.building import contexts
-from images.building.options import BuildOptions
+from images.building.contexts import BuildOptions
 from images.config.paths import CHECKOUT
 from images.context.hosting import HostSettings
 from images.context.labels import BaseContext

@@ -1,6 +1,5 @@
 """What a build leaves on disk, and what is recorded of an image that another builder made."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,14 +44,6 @@ def test_a_context_on_disk_is_whole_and_keeps_passwords_to_itself(tmp_path: Path
     assert (folder / "host" / "env").stat().st_mode & 0o077 == 0
     records.write_context({"Dockerfile": b"FROM y\n"}, folder)
     assert {path.name for path in folder.rglob("*") if path.is_file()} == {"Dockerfile"}
-
-
-def test_layers_are_read_from_the_builds_record(tmp_path: Path) -> None:
-    assert records.recorded_layers(tmp_path) == ()
-    (tmp_path / "build.json").write_text("{")
-    assert records.recorded_layers(tmp_path) == ()
-    (tmp_path / "build.json").write_text(json.dumps({"layers": ["sha256:a", "sha256:b"]}))
-    assert records.recorded_layers(tmp_path) == ("sha256:a", "sha256:b")
 
 
 def rendered(folder: Path) -> prebuilt.Gathered:

@@ -1,10 +1,8 @@
-"""What an image is held to, what it is beside a known one, and what it must have shown before it gets its name."""
+"""What an image is held to, and what it must have shown before it gets its name."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from images.building import validating
 from images.errors import UserError
@@ -99,31 +97,3 @@ def test_a_text_that_is_in_no_claim_of_these_tiers_is_refused_with_what_is_there
         subjects(["P3", "G2"], (Tier.CPU,))
     assert [problem.where for problem in refused.value.problems] == ["--claim 'P3'", "--claim 'G2'"]
     assert all("C1 torch" in problem.then and "cpu" in problem.cause for problem in refused.value.problems)
-
-
-# --- beside a known image ---------------------------------------------------------------------------------------------
-
-IDS = st.lists(st.text("0123456789abcdef", min_size=8, max_size=8), min_size=1, max_size=6, unique=True)
-
-
-@pytest.mark.parametrize(
-    ("known", "found", "told"),
-    [
-        ("ab", "ab", "its 2 layers are those of NAME"),
-        ("ab", "abc", "this image is NAME plus one unknown layer (c)"),
-        ("ab", "abcd", "this image is NAME plus 2 unknown layers (c, d)"),
-        ("abc", "ab", "it has the first 2 of 3 layers of NAME"),
-        ("abc", "abd", "it shares the first 2 of 3 layers with NAME, and has one unknown layer (d) above them"),
-        ("ab", "cd", "it shares no layer with NAME"),
-        ("", "cd", "the layers of NAME are not known here"),
-    ],
-)
-def test_each_relation_is_told(known: str, found: str, told: str) -> None:
-    assert (
-        validating.layers_beside("NAME", [f"sha256:{one}" for one in known], [f"sha256:{one}" for one in found]) == told
-    )
-
-
-@given(IDS, IDS)
-def test_only_the_same_layers_are_those_of_the_known_image(known: list[str], found: list[str]) -> None:
-    assert ("are those of" in validating.layers_beside("NAME", known, found)) == (known == found)
