@@ -23,7 +23,7 @@ def engine(action: Annotated[str, typer.Argument(metavar="status|start|stop|wipe
         case "stop":
             typer.echo("stopped" if private_engine.stop() else "was not running")
         case "wipe":
-            was = "stopped" if private_engine.wipe() else "was not running"
+            was = "stopped" if private_engine.stop(wipe=True) else "was not running"
             typer.echo(f"{was}; its images, layers and build cache are deleted")
         case "status":
             with connect(None) as opened:

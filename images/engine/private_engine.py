@@ -14,10 +14,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from images.engine.client import Engine, NoEngine, connect, private_home, private_socket
 from images.errors import Problem, UserError
@@ -46,7 +44,7 @@ def open_engine(url: str | None, *, on_progress: Callable[[str], None], builds: 
         debian = release.is_file() and is_debian(release.read_text()) and shutil.which("apt-get")
         if os.geteuid() != 0 or not debian:
             raise
-    with _locked():
+    with cache.alone(private_home() / "lock"):  # two builds started together must not start two engines
         if not shutil.which("dockerd"):
             from images.host import apt
 
@@ -58,28 +56,6 @@ def open_engine(url: str | None, *, on_progress: Callable[[str], None], builds: 
             mend_store(on_progress)
             on_progress(f"starting a private Docker Engine in {private_home()}")
             return _start()
-
-
-def stop() -> bool:
-    """End the private engine and take its bridge away. False when it wasn't running. Raises UserError."""
-    with _locked():
-        return _end()
-
-
-def wipe() -> bool:
-    """End the private engine and throw away all it keeps: images, layers, build cache. Whether it was running.
-
-    Raises UserError.
-    """
-    with _locked():
-        ended = _end()
-        discard(private_home())
-        return ended
-
-
-def _locked() -> AbstractContextManager[None]:
-    """One process at a time: two builds started together must not start two engines."""
-    return cache.alone(private_home() / "lock")
 
 
 def is_debian(os_release: str) -> bool:
@@ -140,19 +116,25 @@ def last_errors(log: str, count: int = 3) -> str:
     return "; ".join(messages[-count:])
 
 
-def _end() -> bool:
-    pid = _running()
-    if pid is None:
-        return False
-    os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + _STOP_SECONDS
-    while _running() is not None:
-        if time.monotonic() > deadline:
-            cause = f"process {pid} does not end"
-            raise UserError(Problem(where="private engine", cause=cause, then=f"read {_log()}"), code=1)
-        time.sleep(0.2)
-    _remove_bridge()
-    return True
+def stop(*, wipe: bool = False) -> bool:
+    """End the private engine and take its bridge away. False when it wasn't running.
+
+    `wipe`: also throw away all it keeps: images, layers, build cache. Raises UserError.
+    """
+    with cache.alone(private_home() / "lock"):
+        pid = _running()
+        if pid is not None:
+            os.kill(pid, signal.SIGTERM)
+            deadline = time.monotonic() + _STOP_SECONDS
+            while _running() is not None:
+                if time.monotonic() > deadline:
+                    cause = f"process {pid} does not end"
+                    raise UserError(Problem(where="private engine", cause=cause, then=f"read {_log()}"), code=1)
+                time.sleep(0.2)
+            _remove_bridge()
+        if wipe:
+            discard(private_home())
+    return pid is not None
 
 
 def _running() -> int | None:
@@ -210,16 +192,13 @@ def make_bridge() -> None:
     """dockerd would make `docker0`, which another engine may hold; a bridge of another name must exist beforehand."""
     name, mac = bridge(private_home()), mac_address(private_home())
     if _ip("link", "show", "dev", name):
-        # One that an earlier version left has no address of its own.
-        commands = [["link", "set", name, "address", mac]]
-    else:
-        subnet = ipaddress.ip_network(free_subnet([words[0] for words in _route_table() if words[0][0].isdigit()]))
-        commands = [
-            ["link", "add", name, "address", mac, "type", "bridge"],
-            ["address", "add", f"{next(iter(subnet.hosts()))}/{subnet.prefixlen}", "dev", name],
-            ["link", "set", name, "up"],
-        ]
-    for arguments in commands:
+        return
+    subnet = ipaddress.ip_network(free_subnet([words[0] for words in _route_table() if words[0][0].isdigit()]))
+    for arguments in (
+        ["link", "add", name, "address", mac, "type", "bridge"],
+        ["address", "add", f"{next(iter(subnet.hosts()))}/{subnet.prefixlen}", "dev", name],
+        ["link", "set", name, "up"],
+    ):
         done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             cause = f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}"
@@ -248,16 +227,6 @@ def _ip(*arguments: str) -> str:
 
 
 # --- what it keeps on the disk --------------------------------------------------------------------------------------
-
-
-class Mount(NamedTuple):
-    """A line of /proc/self/mountinfo (proc(5))."""
-
-    device: str
-    root: Path
-    """What of the device is mounted."""
-    point: Path
-    kind: str
 
 
 def mend_store(on_progress: Callable[[str], None]) -> None:
@@ -290,13 +259,13 @@ def discard(home: Path) -> None:
     UserError: somebody else mounted something in there, or it can't be deleted.
     """
     store = home / "data"
-    every = mounts(Path("/proc/self/mountinfo").read_text())
-    for mount in mounts_of_others(every, store.resolve()):
-        cause = f"is a file system of its own ({mount.kind}), not this engine's"
-        raise UserError(Problem(where=str(mount.point), cause=cause, then=f"`umount {mount.point}`"), code=1)
-    for mount in reversed(every):
-        if mount.point.is_relative_to(store.resolve()):
-            subprocess.run(["umount", "--lazy", mount.point], capture_output=True, check=False)
+    mounted = mounts(Path("/proc/self/mountinfo").read_text(), store.resolve())
+    for point, kind in mounted:
+        if kind:
+            cause = f"is a file system of its own ({kind}), not this engine's"
+            raise UserError(Problem(where=str(point), cause=cause, then=f"`umount {point}`"), code=1)
+    for point, _ in reversed(mounted):
+        subprocess.run(["umount", "--lazy", point], capture_output=True, check=False)
     if store.exists():
         store.rename(Path(tempfile.mkdtemp(prefix=_DISCARDED, dir=home)) / store.name)
     if left := delete_discarded(home):
@@ -312,27 +281,26 @@ def delete_discarded(home: Path) -> list[str]:
     return failed
 
 
-def mounts(mountinfo: str) -> list[Mount]:
-    """The mounts that a text of /proc/self/mountinfo names, in its order: each below those before it."""
+def mounts(mountinfo: str, store: Path) -> list[tuple[Path, str]]:
+    """The mounts at or below the store in a text of /proc/self/mountinfo (proc(5)), each below those before it.
+
+    Beside each the kind of its file system where no engine made it: a disk of a person's.
+    """
 
     def path(text: str) -> Path:
         return Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text))  # blanks
 
-    lines = [line.split() for line in mountinfo.splitlines() if line.strip()]
-    # Optional fields stand before the hyphen.
-    return [Mount(one[2], path(one[3]), path(one[4]), one[one.index("-", 6) + 1]) for one in lines]
-
-
-def mounts_of_others(every: Iterable[Mount], store: Path) -> Iterator[Mount]:
-    """Mounts at or below the store that no engine made: a disk of a person's."""
-    every = list(every)
-    for mount in every:
-        if not mount.point.is_relative_to(store) or mount.kind in _OF_CONTAINERS:
-            continue
-        around = [other for other in every if other is not mount and mount.point.is_relative_to(other.point)]
-        # dockerd mounts its store onto itself, so as to set how mounts spread from there.
-        itself = any(
-            mount.device == o.device and mount.root == o.root / mount.point.relative_to(o.point) for o in around
-        )
-        if not itself:
-            yield mount
+    found: list[tuple[Path, str]] = []
+    around: list[tuple[str, Path, Path]] = []
+    for words in (line.split() for line in mountinfo.splitlines() if line.strip()):
+        # What of the device is mounted where; optional fields stand before the hyphen.
+        device, root, point, kind = words[2], path(words[3]), path(words[4]), words[words.index("-", 6) + 1]
+        if point.is_relative_to(store):
+            # dockerd mounts its store onto itself, so as to set how mounts spread from there.
+            itself = any(
+                device == its and point.is_relative_to(at) and root == of / point.relative_to(at)
+                for its, of, at in around
+            )
+            found.append((point, "" if itself or kind in _OF_CONTAINERS else kind))
+        around.append((device, root, point))
+    return found

@@ -29,8 +29,6 @@ from images.engine import (
     NoSuchImage,
     TimedOut,
     connect,
-    private_engine,
-    private_home,
 )
 from images.engine.buildkit import BuildEvent, LogLine, Retrying, StepFinished
 from images.engine.failures import BuildFailed, Cancelled, FailureKind
@@ -385,22 +383,6 @@ def test_the_gateway_keeps_its_address_while_containers_come_and_go(engine: Engi
         with engine.container(ContainerSpec(base.reference, command, network="bridge")) as box:
             seen.add(box.run(120).stdout)
     assert len(seen) == 1 and re.fullmatch("(..:){5}..\n", seen.pop())
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="making a bridge needs root, as the private engine does")
-def test_a_bridge_that_an_earlier_version_left_gets_an_address_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    name = private_engine.bridge(private_home())
-    subprocess.run(["ip", "link", "add", name, "type", "bridge"], check=True)
-    there = Path("/sys/class/net", name)
-    try:
-        private_engine.make_bridge()
-        assert (there / "address").read_text().strip() == private_engine.mac_address(private_home())
-        assert (there / "addr_assign_type").read_text().strip() == "3", "set, and not taken from a port"
-    finally:
-        subprocess.run(["ip", "link", "delete", name], check=True)
 
 
 # --- images ---------------------------------------------------------------------------------------------------------
