@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.running import stop
 from images.errors import Problem, UserError
-from images.host.apt import unpack
+from images.host import apt
 
 _PROGRAM = "docker-registry"
 _PATIENCE = 60.0
@@ -50,7 +50,13 @@ def program(folder: Path, say: Callable[[str], object]) -> str:
         then = f"put a program {_PROGRAM} on the PATH (CNCF Distribution 2 calls it `registry`), and try again"
         raise UserError(Problem(where=_PROGRAM, cause="is not here, and no apt-get to fetch it", then=then), code=1)
     say(f"fetching {_PROGRAM} with apt-get: it is unpacked in {folder} for now, and nothing is installed")
-    return str(unpack(_PROGRAM, folder) / "usr" / "bin" / _PROGRAM)
+    apt.update()
+    unpacking = f"apt-get -q download {_PROGRAM} && dpkg-deb --extract {_PROGRAM}_*.deb unpacked"
+    done = subprocess.run(["sh", "-c", unpacking], cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        then = f"make `apt-get download {_PROGRAM}` work, then try again"
+        raise UserError(Problem(where=_PROGRAM, cause=done.stderr.strip()[-600:], then=then), code=1)
+    return str(folder / "unpacked" / "usr" / "bin" / _PROGRAM)
 
 
 @contextmanager

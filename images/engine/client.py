@@ -42,7 +42,7 @@ from images.engine.buildkit import (
     Trace,
 )
 from images.engine.containers import OWNER_LABEL, RUN_LABEL, Container, asking
-from images.engine.failures import BuildFailed, Cancelled, EngineError, NoSuchImage, engine_error_kind
+from images.engine.failures import BuildFailed, Cancelled, EngineError, FailureKind, NoSuchImage, engine_error_kind
 from images.engine.runtime import PLATFORM, ContainerSpec, HistoryEntry, ImageInfo, engine_facts
 from images.errors import Problem, UserError, command
 from images.host import cache
@@ -208,7 +208,7 @@ class Engine:
                     image_id = trace.image_id(said, on_event)
                     break
             except BuildFailed as error:  # a step may be silent for as long as it likes: what it says counts
-                if not error.failure.retryable or number == attempts:
+                if error.failure.kind is not FailureKind.NETWORK or number == attempts:
                     raise
                 delay = _BACKOFF * 2 ** (number - 1)
                 cause = error.failure.line or error.failure.cause

@@ -43,10 +43,6 @@ class Failure:
     line: str = ""
     """The line that told so."""
 
-    @property
-    def retryable(self) -> bool:
-        return self.kind is FailureKind.NETWORK
-
 
 def classify(error: str, log: Sequence[str]) -> Failure:
     """What `error` (BuildKit's) and `log` (the failed step's last lines) say about the cause.

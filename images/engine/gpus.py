@@ -137,24 +137,20 @@ def attach(engine: Runtime, wanted: str, *, min_driver: str) -> Attachment:
 
 
 def _by_apptainer(wanted: str) -> Attachment:
-    """`apptainer exec --nv` takes the libraries that this machine's `ldconfig` knows, and every GPU.
-
-    Raises UserError for another mode, and for `nvidia` without a GPU.
-    """
-    found = inventory()
+    """`apptainer exec --nv` takes the libraries that this machine's `ldconfig` knows, and every GPU."""
     if wanted not in (AUTO, GpuMode.NVIDIA):
         raise _not_to_be_had(wanted, "Apptainer attaches GPUs by `--nv` alone")
-    if found is None:
-        if wanted == GpuMode.NVIDIA:
-            raise _not_to_be_had(wanted, "no GPU was found on this machine")
-        return replace(NO_GPU, reason="no GPU was found on this machine")
-    return Attachment(
-        mode=GpuMode.NVIDIA,
-        reason="`apptainer exec --nv`",
-        inventory=found,
-        device_requests=(_ALL_GPUS,),
-        library_path=APPTAINER_DRIVER,
-    )
+    if found := inventory():
+        return Attachment(
+            mode=GpuMode.NVIDIA,
+            reason="`apptainer exec --nv`",
+            inventory=found,
+            device_requests=(_ALL_GPUS,),
+            library_path=APPTAINER_DRIVER,
+        )
+    if wanted == GpuMode.NVIDIA:
+        raise _not_to_be_had(wanted, "no GPU was found on this machine")
+    return replace(NO_GPU, reason="no GPU was found on this machine")
 
 
 def _not_to_be_had(wanted: str, cause: str) -> UserError:
@@ -167,33 +163,31 @@ def choose(wanted: str, host: HostState) -> Attachment:
     Raises UserError where a mode is asked for by name and can't be had.
     """
     mode = parse(wanted)
-    tried = {one: _unavailable(one, host) for one in (GpuMode.NVIDIA, GpuMode.CDI, GpuMode.HOST_DRIVER)}
+    of_driver = ""
+    if not host.local:
+        of_driver = "the engine runs on another machine, whose driver folder can't be host"
+    elif not host.nodes:
+        of_driver = "there is no device node /dev/nvidia*"
+    elif not host.folder:
+        of_driver = f"no folder holds the whole driver (looked into {', '.join(DRIVER_FOLDERS)})"
+    lacking = {
+        GpuMode.NVIDIA: "" if host.runtime else "the engine has no NVIDIA container runtime",
+        GpuMode.CDI: "" if host.cdi else "the engine knows no CDI device of NVIDIA's",
+        GpuMode.HOST_DRIVER: of_driver,
+    }
     if mode != AUTO:
-        if cause := tried[GpuMode(mode)]:
+        if cause := lacking[GpuMode(mode)]:
             raise _not_to_be_had(wanted, cause)
         return _attachment(GpuMode(mode), "asked for", host)
     if host.inventory is None and not host.runtime and not host.cdi:
         return replace(NO_GPU, reason="no GPU was found on the engine's host")
     refused: list[str] = []
-    for one, cause in tried.items():
+    for one, cause in lacking.items():
         if not cause:
             return _attachment(one, "; ".join(["chosen by auto", *(f"not {text}" for text in refused)]), host)
         refused.append(f"{one}: {cause}")
     reason = f"the host's GPUs can't be attached ({'; '.join(refused)})"
     return replace(NO_GPU, reason=reason, inventory=host.inventory)
-
-
-def _unavailable(mode: GpuMode, host: HostState) -> str:
-    """Why a mode can't be had; empty: it can."""
-    if mode is GpuMode.NVIDIA:
-        return "" if host.runtime else "the engine has no NVIDIA container runtime"
-    if mode is GpuMode.CDI:
-        return "" if host.cdi else "the engine knows no CDI device of NVIDIA's"
-    if not host.local:
-        return "the engine runs on another machine, whose driver folder can't be host"
-    if not host.nodes:
-        return "there is no device node /dev/nvidia*"
-    return "" if host.folder else f"no folder holds the whole driver (looked into {', '.join(DRIVER_FOLDERS)})"
 
 
 def _attachment(mode: GpuMode, reason: str, host: HostState) -> Attachment:

@@ -14,8 +14,9 @@ import json
 import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from images.engine.containers import asking
 from images.engine.failures import EngineError, EngineErrorKind
@@ -87,7 +88,9 @@ def _exported_parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) ->
             has_config = b'"rootfs"' in content
             yield ImagePart(digest=info.id, size=len(content), chunks=iter([content]))
         elif digest in wanted or member.name.endswith("/layer.tar"):
-            yield ImagePart(digest=digest, size=member.size, chunks=_readable(_chunks(data), info.id))
+            yield ImagePart(
+                digest=digest, size=member.size, chunks=_readable(iter(partial(data.read, _CHUNK), b""), info.id)
+            )
     if not has_config:
         raise no_configuration(info.id)
 
@@ -97,11 +100,6 @@ def no_configuration(image_id: str) -> EngineError:
     then = f"{CLASSIC_STORE}; then build again"
     problem = Problem(where=image_id, cause="the engine's image ID is not the digest of a configuration", then=then)
     return EngineError(problem, EngineErrorKind.OTHER)
-
-
-def _chunks(data: IO[bytes]) -> Iterator[bytes]:
-    while chunk := data.read(_CHUNK):
-        yield chunk
 
 
 def _readable(chunks: Iterator[bytes], where: str) -> Iterator[bytes]:

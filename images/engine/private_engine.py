@@ -7,6 +7,7 @@ is started later. It goes on running when the command ends; `stop` ends it, `wip
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from images.engine.client import Engine, NoEngine, connect, private_home, private_socket
 from images.errors import Problem, UserError
@@ -40,9 +42,7 @@ def open_engine(url: str | None, *, on_progress: Callable[[str], None], builds: 
     try:
         return connect(url, builds=builds)
     except NoEngine:
-        release = Path("/etc/os-release")
-        debian = release.is_file() and is_debian(release.read_text()) and shutil.which("apt-get")
-        if os.geteuid() != 0 or not debian:
+        if os.geteuid() != 0 or not shutil.which("apt-get"):
             raise
     with cache.alone(private_home() / "lock"):  # two builds started together must not start two engines
         if not shutil.which("dockerd"):
@@ -56,13 +56,6 @@ def open_engine(url: str | None, *, on_progress: Callable[[str], None], builds: 
             mend_store(on_progress)
             on_progress(f"starting a private Docker Engine in {private_home()}")
             return _start()
-
-
-def is_debian(os_release: str) -> bool:
-    """Whether the text of /etc/os-release describes Debian or something made from it."""
-    fields = dict(line.partition("=")[::2] for line in os_release.splitlines())
-    family = f"{fields.get('ID', '')} {fields.get('ID_LIKE', '')}".replace('"', "").split()
-    return "debian" in family
 
 
 # --- the process ----------------------------------------------------------------------------------------------------
@@ -193,7 +186,7 @@ def make_bridge() -> None:
     name, mac = bridge(private_home()), mac_address(private_home())
     if _ip("link", "show", "dev", name):
         return
-    subnet = ipaddress.ip_network(free_subnet([words[0] for words in _route_table() if words[0][0].isdigit()]))
+    subnet = ipaddress.ip_network(free_subnet([one["dst"] for one in _ip("route") if one["dst"][0].isdigit()]))
     for arguments in (
         ["link", "add", name, "address", mac, "type", "bridge"],
         ["address", "add", f"{next(iter(subnet.hosts()))}/{subnet.prefixlen}", "dev", name],
@@ -210,20 +203,16 @@ def _remove_bridge() -> None:
     subprocess.run(["ip", "link", "delete", bridge(private_home())], capture_output=True, check=False)
 
 
-def _route_table() -> list[list[str]]:
-    return [line.split() for line in _ip("route").splitlines() if line.strip()]
-
-
 def _mtu() -> int:
     """Bytes a packet may have on the way out: where tunnels make it small, larger ones from containers just vanish."""
-    default = next((words for words in _route_table() if words[0] == "default" and "dev" in words), None)
-    link = _ip("link", "show", "dev", default[default.index("dev") + 1]).split() if default else []
-    return int(link[link.index("mtu") + 1]) if "mtu" in link else 1500
+    ways = [one["dev"] for one in _ip("route", "show", "default") if "dev" in one]
+    return int(_ip("link", "show", "dev", ways[0])[0]["mtu"]) if ways else 1500
 
 
-def _ip(*arguments: str) -> str:
-    """What `ip` prints; nothing when it fails."""
-    return subprocess.run(["ip", "-4", "-o", *arguments], capture_output=True, text=True, check=False).stdout
+def _ip(*arguments: str) -> list[dict[str, Any]]:
+    """What `ip` knows of IPv4; nothing when it fails."""
+    said = subprocess.run(["ip", "-4", "-json", *arguments], capture_output=True, text=True, check=False).stdout
+    return json.loads(said) if said.strip() else []
 
 
 # --- what it keeps on the disk --------------------------------------------------------------------------------------
@@ -291,16 +280,14 @@ def mounts(mountinfo: str, store: Path) -> list[tuple[Path, str]]:
         return Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text))  # blanks
 
     found: list[tuple[Path, str]] = []
-    around: list[tuple[str, Path, Path]] = []
+    disk, own = "", Path("/")
     for words in (line.split() for line in mountinfo.splitlines() if line.strip()):
         # What of the device is mounted where; optional fields stand before the hyphen.
         device, root, point, kind = words[2], path(words[3]), path(words[4]), words[words.index("-", 6) + 1]
         if point.is_relative_to(store):
-            # dockerd mounts its store onto itself, so as to set how mounts spread from there.
-            itself = any(
-                device == its and point.is_relative_to(at) and root == of / point.relative_to(at)
-                for its, of, at in around
-            )
-            found.append((point, "" if itself or kind in _OF_CONTAINERS else kind))
-        around.append((device, root, point))
+            # dockerd mounts its store onto itself, and BuildKit a layer's folder for as long as a step runs.
+            of_engine = kind in _OF_CONTAINERS or (device == disk and root.is_relative_to(own))
+            found.append((point, "" if of_engine else kind))
+        elif store.is_relative_to(point):
+            disk, own = device, root / store.relative_to(point)
     return found

@@ -55,12 +55,7 @@ class Inventory:
 def of_nvml(found: Mapping[str, Any]) -> Inventory | None:
     """What `nvml.managed` read; None where it counts no GPU."""
     gpus = tuple(
-        Gpu(
-            name=one["name"],
-            capability=tuple(one["capability"]),
-            memory=one["memory"],
-            nvlinks=one.get("nvlinks", 0),
-        )
+        Gpu(name=one["name"], capability=tuple(one["capability"]), memory=one["memory"], nvlinks=one.get("nvlinks", 0))
         for one in found["gpus"]
     )
     links = tuple((one, other, Link(link)) for one, other, link in found.get("links", ()))

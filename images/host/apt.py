@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 from images.errors import Problem, UserError
 from images.host import cache
@@ -28,29 +27,14 @@ def update() -> None:
         _run("apt-get", "-q", "update", then="make `apt-get update` work, then try again")
 
 
-def unpack(package: str, folder: Path) -> Path:
-    """A package's files, in a folder and nowhere else: nothing is installed. Raises UserError with apt's last words."""
-    then = f"make `apt-get update && apt-get download {package}` work, then try again"
-    try:
-        _run("apt-get", "-q", "download", package, then=then, beside=folder)
-    except UserError:  # the lists of packages are old, or were never fetched
-        with _alone():
-            _run("apt-get", "-q", "update", then=then)
-        _run("apt-get", "-q", "download", package, then=then, beside=folder)
-    (file,) = folder.glob(f"{package}_*.deb")
-    _run("dpkg-deb", "--extract", str(file), "unpacked", then=then, beside=folder)
-    return folder / "unpacked"
-
-
 def _alone() -> AbstractContextManager[None]:
     """One process of ours at a time: `apt-get update` does not wait for its locks, it fails."""
     return cache.alone(cache.folder() / "apt.lock")
 
 
-def _run(*command: str, then: str, beside: Path | None = None) -> None:
+def _run(*command: str, then: str) -> None:
     done = subprocess.run(
         command,
-        cwd=beside,
         env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -68,7 +68,6 @@ EXIT_1 = 'process "/bin/sh -c uv pip install" did not complete successfully: exi
 def test_kinds(kind: FailureKind, line: str) -> None:
     failure = classify(EXIT_1, ["Collecting torch", line])
     assert failure.kind is kind
-    assert failure.retryable == (kind is FailureKind.NETWORK)
     assert failure.cause
     assert failure.then
 

@@ -12,23 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.engine import private_engine, private_socket
-from images.engine.private_engine import bridge, free_subnet, is_debian, last_errors, mac_address
+from images.engine.private_engine import bridge, free_subnet, last_errors, mac_address
 from images.errors import UserError
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("ID=debian\n", True),
-        ("ID=ubuntu\nID_LIKE=debian\n", True),
-        ('ID=linuxmint\nID_LIKE="ubuntu debian"\n', True),
-        ("ID=fedora\n", False),
-        ('ID=rocky\nID_LIKE="rhel centos fedora"\n', False),
-        ("", False),
-    ],
-)
-def test_debian_and_what_is_made_from_it(text: str, answer: bool) -> None:
-    assert is_debian(text) is answer
 
 
 def test_the_bridge_takes_a_subnet_that_is_free() -> None:
@@ -146,6 +131,7 @@ MOUNTINFO = """\
 30 27 254:9 /lib/a\\040b /home/a\\040b rw shared:1 master:2 - ext4 /dev/vdb rw
 46 30 254:9 /lib/a\\040b/data /home/a\\040b/data rw shared:3 - ext4 /dev/vdb rw
 47 46 0:40 / /home/a\\040b/data/overlay2/l/merged rw - overlay overlay rw
+48 46 254:9 /lib/a\\040b/data/overlay2/m/diff /home/a\\040b/data/tmp/buildkit-mount3 rw - ext4 /dev/vdb rw
 48 27 254:7 / /home/a\\040bc rw - ext4 /dev/vdc rw
 """
 STORE = Path("/home/a b/data")
@@ -153,7 +139,7 @@ STORE = Path("/home/a b/data")
 
 def test_the_engines_own_mounts_are_nobodys_else() -> None:
     own = private_engine.mounts(MOUNTINFO, STORE)
-    assert own == [(STORE, ""), (STORE / "overlay2/l/merged", "")]
+    assert own == [(STORE, ""), (STORE / "overlay2/l/merged", ""), (STORE / "tmp/buildkit-mount3", "")]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +150,7 @@ def test_the_engines_own_mounts_are_nobodys_else() -> None:
     ],
 )
 def test_a_persons_own_mount_is_told_apart(line: str) -> None:
-    assert [kind for _, kind in private_engine.mounts(MOUNTINFO + line, STORE)] == ["", "", "ext4"]
+    assert [kind for _, kind in private_engine.mounts(MOUNTINFO + line, STORE)] == ["", "", "", "ext4"]
 
 
 def test_a_persons_own_mount_is_never_taken_away(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
