@@ -38,13 +38,14 @@ class StepStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class StepFinished:
-    """A step ended. `error` is empty unless it failed."""
+    """A step ended. `error` and the end of its `log` are empty unless it failed."""
 
     step: str
     name: str
     seconds: float
     cached: bool
     error: str = ""
+    log: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,20 +82,11 @@ BuildEvent = StepStarted | StepFinished | StepProgress | LogLine | Retrying
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
-    """One finished step of a build."""
-
-    name: str
-    seconds: float
-    cached: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class BuildResult:
     """A finished build. `seconds` is the wall time, attempts included."""
 
     image_id: str
-    steps: tuple[Step, ...]
+    steps: tuple[StepFinished, ...]
     seconds: float
 
 
@@ -109,6 +101,11 @@ class _Vertex:
     partial: dict[int, bytes] = field(default_factory=dict)
     """The begun line of each stream: what a step writes to its two outputs reaches us interleaved."""
     log: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_TAIL))
+
+    def finished(self, digest: str, error: str = "") -> StepFinished:
+        seconds = sum(end - start for start, end in self.intervals.items())
+        log = tuple(self.log) if error else ()
+        return StepFinished(step=digest, name=self.name, seconds=seconds, cached=self.cached, error=error, log=log)
 
 
 class Trace:
@@ -160,11 +157,11 @@ class Trace:
         for message in status.vertexes:
             yield from self._finished(message)
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[StepFinished, ...]:
         """Finished steps in the order they first ran."""
-        done = [vertex for vertex in self._vertices.values() if vertex.intervals]
-        done.sort(key=lambda vertex: min(vertex.intervals))
-        return tuple(Step(name=vertex.name, seconds=_seconds(vertex), cached=vertex.cached) for vertex in done)
+        done = [(digest, vertex) for digest, vertex in self._vertices.items() if vertex.intervals]
+        done.sort(key=lambda one: min(one[1].intervals))
+        return tuple(vertex.finished(digest) for digest, vertex in done)
 
     def failed(self) -> tuple[str, str, tuple[str, ...]] | None:
         """Name, error and last log lines of the step that failed; not of those that were cancelled because of it."""
@@ -182,9 +179,7 @@ class Trace:
         vertex.running_since = None
         for stream in [stream for stream, begun in vertex.partial.items() if begun]:
             yield from self._logged(message.digest, stream, b"\n")
-        yield StepFinished(
-            step=message.digest, name=vertex.name, seconds=_seconds(vertex), cached=vertex.cached, error=message.error
-        )
+        yield vertex.finished(message.digest, message.error)
 
     def _logged(self, digest: str, stream: int, data: bytes) -> Iterator[LogLine]:
         vertex = self._vertices.setdefault(digest, _Vertex())
@@ -193,10 +188,6 @@ class Trace:
             text = self._redact(plain_line(line))
             vertex.log.append(text)
             yield LogLine(step=digest, name=vertex.name, text=text)
-
-
-def _seconds(vertex: _Vertex) -> float:
-    return sum(end - start for start, end in vertex.intervals.items())
 
 
 def plain_line(line: bytes) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 from rich.console import Console, RenderableType
@@ -23,54 +22,12 @@ LOG_TAIL = 20
 
 
 @dataclass(kw_only=True)
-class _StepView:
-    """One step as it stands now."""
-
+class _RunningStep:
     name: str
     since: float
+    """In seconds of `time.monotonic`."""
     last: str = ""
     """Its latest log line, or how far a download is."""
-    log: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_TAIL))
-
-
-class JobView:
-    """The state of one build, made from its events. Holds no clock: times come in with the events."""
-
-    def __init__(self) -> None:
-        self.running: dict[str, _StepView] = {}
-
-    def take(self, event: BuildEvent, now: float) -> list[tuple[str, str]]:
-        """Note an event; `now` in seconds of any steady clock. Returns lines to print for good, each with its style."""
-        match event:
-            case StepStarted():
-                self.running.setdefault(event.step, _StepView(name=event.name, since=now))
-            case LogLine():
-                if view := self.running.get(event.step):
-                    view.log.append(event.text)
-                    view.last = event.text
-            case StepProgress():
-                if view := self.running.get(event.step):
-                    of = f" of {event.total / 1e6:.0f}" if event.total else ""
-                    view.last = f"{event.what} {event.current / 1e6:.0f}{of} MB"
-            case StepFinished():
-                return self._finish(event)
-            case Retrying():
-                self.running.clear()
-                text = f"the network failed ({event.cause}); attempt {event.attempt} of {event.of} in {event.delay:g} s"
-                return [(text, "yellow")]
-        return []
-
-    def _finish(self, event: StepFinished) -> list[tuple[str, str]]:
-        view = self.running.pop(event.step, None)
-        if is_cancelled(event.error):
-            return []
-        if event.error:
-            tail = [(f"  | {line}", "dim") for line in (view.log if view else ())]
-            return [(f"{'FAILED':>9}  {step_name(event.name)}", "bold red"), *tail, (f"  {event.error}", "red")]
-        if event.name.startswith(("[internal]", "copy /context")):
-            return []
-        took = "cached" if event.cached else f"{event.seconds:.1f} s"
-        return [(f"{took:>9}  {step_name(event.name)}", "dim" if event.cached else "")]
 
 
 class Progress:
@@ -80,7 +37,7 @@ class Progress:
         """`plain`: None lets the terminal decide (rich also knows the usual CI variables)."""
         self.console = console or Console(stderr=True, highlight=False)
         self.plain = (not self.console.is_terminal) if plain is None else plain
-        self._jobs: dict[str, JobView] = {}
+        self._jobs: dict[str, dict[str, _RunningStep]] = {}
         self._lock = threading.RLock()
         self._live = Live(
             console=self.console,
@@ -102,16 +59,40 @@ class Progress:
 
     def job(self, name: str) -> Callable[[BuildEvent], None]:
         """Take up a build; the answer is its `on_event`."""
-        view = JobView()
         with self._lock:
-            self._jobs[name] = view
+            running = self._jobs[name] = {}
 
         def on_event(event: BuildEvent) -> None:
             with self._lock:
-                for text, style in view.take(event, time.monotonic()):
-                    self.say(name, text, style=style)
+                match event:
+                    case StepStarted():
+                        running.setdefault(event.step, _RunningStep(name=event.name, since=time.monotonic()))
+                    case LogLine() if event.step in running:
+                        running[event.step].last = event.text
+                    case StepProgress() if event.step in running:
+                        of = f" of {event.total / 1e6:.0f}" if event.total else ""
+                        running[event.step].last = f"{event.what} {event.current / 1e6:.0f}{of} MB"
+                    case StepFinished():
+                        running.pop(event.step, None)
+                        self._say_finished(name, event)
+                    case Retrying():
+                        running.clear()
+                        again = f"attempt {event.attempt} of {event.of} in {event.delay:g} s"
+                        self.say(name, f"the network failed ({event.cause}); {again}", "yellow")
 
         return on_event
+
+    def _say_finished(self, job: str, step: StepFinished) -> None:
+        if is_cancelled(step.error):
+            return
+        if step.error:
+            self.say(job, f"{'FAILED':>9}  {step_name(step.name)}", "bold red")
+            for line in step.log[-LOG_TAIL:]:
+                self.say(job, f"  | {line}", "dim")
+            self.say(job, f"  {step.error}", "red")
+        elif not step.name.startswith(("[internal]", "copy /context")):
+            took = "cached" if step.cached else f"{step.seconds:.1f} s"
+            self.say(job, f"{took:>9}  {step_name(step.name)}", "dim" if step.cached else "")
 
     def say(self, name: str, text: str, style: str = "") -> None:
         """Print a line about a build, above what moves."""
@@ -127,8 +108,8 @@ class Progress:
     def _render(self) -> RenderableType:
         table = Table.grid(padding=(0, 1), expand=False)
         with self._lock:
-            for job, view in self._jobs.items():
-                for step in view.running.values():
+            for job, running in self._jobs.items():
+                for step in running.values():
                     seconds = time.monotonic() - step.since
                     table.add_row(f"[cyan]{escape(job)}[/]", f"{seconds:6.0f} s", escape(step_name(step.name, 60)))
                     if step.last:

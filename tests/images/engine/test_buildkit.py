@@ -10,7 +10,7 @@ import pytest
 
 from images.engine import buildkit
 from images.engine.archive import ChunkReader, pack
-from images.engine.buildkit import LogLine, Step, StepFinished, StepProgress, StepStarted, Trace, plain_line
+from images.engine.buildkit import LogLine, StepFinished, StepProgress, StepStarted, Trace, plain_line
 from images.engine.buildkit_pb2 import StatusResponse
 
 
@@ -57,7 +57,7 @@ def test_a_step_from_its_start_over_its_log_to_its_end() -> None:
         LogLine(step="d", name=name, text="three"),
         StepFinished(step="d", name=name, seconds=2.5, cached=False),
     ]
-    assert trace.steps() == (Step(name=name, seconds=2.5, cached=False),)
+    assert trace.steps() == (StepFinished(step="d", name=name, seconds=2.5, cached=False),)
     assert trace.failed() is None
 
 
@@ -75,6 +75,7 @@ def test_what_a_step_writes_to_its_two_outputs_stays_apart() -> None:
     lines = ["Reading state information...", "E: Unable to locate package", "half"]
     assert [event.text for event in events if isinstance(event, LogLine)] == lines
     assert trace.failed() == ("[torch 2/5] RUN pip", "exit code: 100", tuple(lines))
+    assert isinstance(events[-1], StepFinished) and events[-1].log == tuple(lines)
 
 
 def test_a_step_that_runs_twice_counts_both_times_and_reports_each_end_once() -> None:
@@ -84,7 +85,7 @@ def test_a_step_that_runs_twice_counts_both_times_and_reports_each_end_once() ->
         report(vertex={"cached": True}, started=5, completed=6),
     )
     assert [type(event) for event in events] == [StepStarted, StepFinished, StepStarted, StepFinished]
-    assert trace.steps() == (Step(name="[torch 2/5] RUN pip", seconds=2, cached=True),)
+    assert trace.steps() == (StepFinished(step="d", name="[torch 2/5] RUN pip", seconds=2, cached=True),)
 
 
 def test_a_failed_step_tells_its_error_and_its_log() -> None:
