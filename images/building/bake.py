@@ -29,12 +29,11 @@ def bake(images: Sequence[Image], repository: str = "") -> dict[str, Any]:
 
 
 def _target(image: Image, repository: str) -> dict[str, Any]:
-    tag = f"{image.name}-candidate"
     return {
         "context": f"{image.name}/context",
         "dockerfile": "Dockerfile",
         "platforms": [str(image.platform)],
-        "tags": [f"{repository}:{tag}" if repository else tag],
+        "tags": [f"{repository}:{image.name}-candidate" if repository else f"{image.local_name}-candidate"],
         "output": ["type=registry" if repository else "type=docker"],
         # With BuildKit's own attestation the push would be an index of two manifests, which `publish` refuses.
         "attest": ["type=provenance,disabled=true"],

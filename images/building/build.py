@@ -32,6 +32,8 @@ class Built:
     """The result of building one image."""
 
     name: str
+    tag: str
+    """What the engine calls it, or would."""
     info: ImageInfo
     result: BuildResult
     verdict: Verdict
@@ -46,7 +48,8 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
     base, a contradiction with the base, a failed step, a driver below the image's minimum.
     """
     name = f"{image.name}{options.suffix}"
-    candidate, folder, host = f"{name}-candidate", options.out / name, options.host
+    tag, folder, host = f"{image.prefix}{name}", options.out / name, options.host
+    candidate = f"{tag}-candidate"
 
     def warn(text: str) -> None:
         progress.say(name, text, "yellow")
@@ -54,7 +57,7 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
     def measured(record: Record) -> None:
         progress.say(name, f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})", "dim")
 
-    with engine.alone(f"build {name}", lambda: warn("waits: another process builds this name on this engine")):
+    with engine.alone(f"build {tag}", lambda: warn("waits: another process builds this name on this engine")):
         # The machine first: where GPUs can't be attached as asked, nothing is built.
         validating.require_platform(engine, image, warn)
         if engine.facts.containerd_images:
@@ -101,9 +104,9 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
         records.record_validation(folder, evidence, verdict)
         # The name.
         withheld = validating.why_withheld(verdict, evidence, tiers)
-        if not withheld and (former := validating.give_name(engine, info.id, name)):
+        if not withheld and (former := validating.give_name(engine, info.id, tag)):
             warn(former)
-    return Built(name=name, info=info, result=result, verdict=verdict, withheld=withheld)
+    return Built(name=name, tag=tag, info=info, result=result, verdict=verdict, withheld=withheld)
 
 
 def build_all(
@@ -128,12 +131,12 @@ def build_all(
             return failed
         counts = report.summary(built.verdict).partition("(")[2].removesuffix(")")
         size, seconds = f"{built.info.size / 1e9:.2f} GB", f"{built.result.seconds:.0f} s"
-        state = f"stays {name}-candidate: {built.withheld}" if built.withheld else "named"
+        state = f"stays {built.tag}-candidate: {built.withheld}" if built.withheld else "named"
         told = f"{built.verdict.overall} ({counts}), {size}, built in {seconds}, {state}"
         progress.finish(name, told, ok=not built.withheld)
         return built
 
-    cold = [image for image, _ in images if engine.find(str(image.name)) is None]
+    cold = [image for image, _ in images if engine.find(image.local_name) is None]
     at_once, free = min(jobs, len(cold)), engine.free_bytes()
     if free is not None and free < ROOM_NEEDED * at_once:
         builds = f"{at_once} cold builds at once" if at_once > 1 else "a cold build"

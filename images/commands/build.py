@@ -95,11 +95,11 @@ def build(
         page = f"{folder / result.name}/report.md"
         common.show(report.lines(result.verdict, everything=everything))
         if result.withheld:
-            cause = f"{result.withheld}: it stays {result.name}-candidate"
-            then = f"read {page}; `docker run --rm -it {result.name}-candidate` looks inside"
+            cause = f"{result.withheld}: it stays {result.tag}-candidate"
+            then = f"read {page}; `docker run --rm -it {result.tag}-candidate` looks inside"
             problems.append(Problem(where=result.name, cause=cause, then=then))
         else:
-            common.show([f"{result.name} is validated as far as this machine can: {page}"])
+            common.show([f"{result.tag} is validated as far as this machine can: {page}"])
     if problems:
         raise UserError(problems, code=1)
 

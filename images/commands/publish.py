@@ -100,7 +100,7 @@ def publish(
     with engines.open_engine(engine, install=False) as docker_engine:
         for row in wanted:
             try:
-                releases.tell(_publish_row(docker_engine, row, image))
+                releases.tell(_publish_row(docker_engine, row, image, sources.matrix.prefix))
             except UserError as error:  # one that fails stops no other
                 failed.append(error)
             except OSError as error:
@@ -110,7 +110,7 @@ def publish(
         raise UserError([problem for error in failed for problem in error.problems], code=code)
 
 
-def _publish_row(engine: Engine, row: Sequence[PublishOptions], reference: str) -> PublishResult:
+def _publish_row(engine: Engine, row: Sequence[PublishOptions], reference: str, prefix: str) -> PublishResult:
     name = str(row[0].name)
     with Progress() as progress:
 
@@ -121,7 +121,7 @@ def _publish_row(engine: Engine, row: Sequence[PublishOptions], reference: str) 
         return local_image.publish(
             [
                 local_image.in_engine(
-                    engine, reference or str(one.name), one, staged=staged, say=say, on_event=progress.job(name)
+                    engine, reference or f"{prefix}{one.name}", one, staged=staged, say=say, on_event=progress.job(name)
                 )
                 for one in row
             ]

@@ -81,10 +81,10 @@ def validate(
         say=_say,
     )
     if tag:
-        reference = image or f"{wanted.name}-candidate"
+        reference = image or f"{wanted.local_name}-candidate"
         run, folder, withheld = _validate_and_tag(wanted, reference, top / str(wanted.name), engine, measure)
     else:
-        reference, withheld = image or str(wanted.name), ""
+        reference, withheld = image or wanted.local_name, ""
         run, folder = _validate(reference, top, engine, measure)
     typer.echo(f"{folder}/evidence.json", err=True)
     if run.changes:
@@ -119,7 +119,7 @@ def _validate_and_tag(
         withheld = validating.why_withheld(run.verdict, run.evidence, run.tiers)
         if run.changes:  # it was held to what an image on top of the built one may change
             withheld = "it has steps above the image that was built"
-        if not withheld and (former := validating.give_name(docker_engine, info.id, str(wanted.name))):
+        if not withheld and (former := validating.give_name(docker_engine, info.id, wanted.local_name)):
             common.say(former)
     records.write_json(folder / "build.json", record)
     records.record_validation(folder, run.evidence, run.verdict)

@@ -45,7 +45,8 @@ class Sources:
 
         Of linux/amd64: what other platforms add stands in none of its images, and moves none of their digests.
         """
-        left_out: dict[str, Any] = {"nightly": True, "xfail": True, "images": {"__all__": {"platforms"}}}
+        left_out: dict[str, Any] = dict.fromkeys(("nightly", "xfail", "prefix"), True)
+        left_out["images"] = {"__all__": {"platforms"}}
         if not self.matrix.library_layers:  # as before there was such a key: no digest moves
             left_out["library_layers"] = True
         content = json.dumps(

@@ -253,6 +253,9 @@ class Matrix(Row):
     pure_python: list[str] = []
     """Pure Python that an index has as source alone: built while it is installed, from sources that the lock hashes."""
     environment: dict[Variable, str] = {}
+    prefix: Annotated[str, StringConstraints(pattern=r"^([a-z0-9]+([._/-][a-z0-9]+)*[-/:])?$")] = ""
+    """What the names of images begin with in an engine (`mine-`, or a repository: `me/images:`), so that those of two
+    matrices don't take each other's."""
     toolkits: dict[MinorText, ToolkitRow]
     sources: dict[str, SourceRow] = {}
     """Packages that are compiled here into wheels."""

@@ -123,7 +123,7 @@ def _by_name(image: Image, context: str, places: Places) -> Found | None:
     What was published may be older than a candidate that was built here.
     """
     name = str(image.name)
-    for tag in (name, f"{name}-candidate"):
+    for tag in (image.local_name, f"{image.local_name}-candidate"):
         if places.engine and (found := in_engine(places.engine, tag)):
             return found
     if places.staging is None:

@@ -175,7 +175,7 @@ def _built(job: Job, image: Image, sources: Sources, engine: Engine) -> tuple[Im
                 staging, tell = Repository.parse(job.staging), progress.job(name)
                 reference = images.send(engine, built.info, staging, options.cache / "push", tell, job.context)
             finally:
-                for tag in (name, f"{name}-candidate"):
+                for tag in (f"{image.prefix}{name}", f"{image.prefix}{name}-candidate"):
                     engine.untag(tag)
         evidence = schemas.read_evidence(options.out / name / "evidence.json")
         build = json.loads((options.out / name / "build.json").read_text(encoding="utf-8"))

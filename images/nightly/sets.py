@@ -172,7 +172,7 @@ def built(engine: Engine, options: BuildOptions, progress: Progress, control: st
             if label == control:
                 debian = {one["name"]: one["version"] for one in sbom.read(engine, result.info.id)["debian"]}
         finally:
-            for tag in (name, f"{name}-candidate"):
+            for tag in (f"{locked.image.prefix}{name}", f"{locked.image.prefix}{name}-candidate"):
                 engine.untag(tag)
         evidence = schemas.read_evidence(options.out / name / "evidence.json")
         return _result(result.info, evidence, result.verdict, start, debian)
@@ -189,7 +189,7 @@ def laid_over(engine: Engine, controls: Mapping[str, Locked], options: BuildOpti
 
     def validate(locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
         start, name, host = time.monotonic(), str(locked.image.name), options.host
-        control, parent, tag = controls[name], engine.inspect(name), f"{name}-{label}"
+        control, parent, tag = controls[name], engine.inspect(locked.image.local_name), f"{name}-{label}"
         try:
             reference = parent.id
             if changes(control, locked):

@@ -54,6 +54,7 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
         unproven=candidate.profile.unproven,
         pruning=_pruning(candidate),
         entrypoint=candidate.profile.entrypoint,
+        prefix=matrix.prefix,
     )
 
 
@@ -109,11 +110,17 @@ def _pruning(candidate: Candidate) -> Pruning | None:
     return Pruning(arch=candidate.name.arch, nvidia=candidate.matrix.prune.nvidia, alternatives=alternatives)
 
 
+_DRIVER = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+"""NVIDIA's container runtime gives no GPU to an image without them; a matrix may say otherwise."""
+
+
 def _environment(candidate: Candidate) -> Mapping[str, str]:
     torch = candidate.name.torch
     own_name = {_ALLOCATOR: allocator.variable((torch.major, torch.minor))}
+    given = {own_name.get(key, key): value for key, value in candidate.matrix.environment.items()}
     return {
-        **{own_name.get(key, key): value for key, value in candidate.matrix.environment.items()},
+        **given,
+        **{key: value for key, value in _DRIVER.items() if key not in given},
         "CUDA_HOME": f"/usr/local/cuda-{candidate.name.cuda}",
         "NVIDIA_REQUIRE_CUDA": f"cuda>={candidate.wheel_cuda.major}.0",
         "TORCH_CUDA_ARCH_LIST": ";".join(arch.capability for arch in candidate.supported_archs),

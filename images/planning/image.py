@@ -149,6 +149,13 @@ class Image:
     """None: it holds device code for every architecture that its packages have."""
     entrypoint: str = ""
     """A script of templates/entrypoints that each container starts with."""
+    prefix: str = ""
+    """What its name begins with in an engine."""
+
+    @property
+    def local_name(self) -> str:
+        """What an engine calls it."""
+        return f"{self.prefix}{self.name}"
 
     @property
     def platform(self) -> Platform:

@@ -2,16 +2,19 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
 from images.commands import plan as plan_verb
 from images.commands import tables
+from images.config import matrix
 from images.config.matrix import Sources
 from images.config.names import ImageName
 from images.locking.lock_file import Status
 from images.planning import plan
 from images.planning.plan import Planned
+from tests.support.checkout import ROOT
 from tests.support.small import SOURCES
 from tests.support.sources import SOURCES as REAL
 
@@ -164,3 +167,25 @@ def test_a_refused_image_has_no_word_on_locks() -> None:
 
 def test_nearest_prefers_the_same_torch() -> None:
     assert plan.nearest(ImageName.parse("cu129-torch27"), plan.plan(SOURCES))[0] == "cu128-torch27"
+
+
+def test_the_small_matrix_of_the_documents_is_one_image_that_reaches_gpus(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "matrix.md").read_text(encoding="utf-8")
+    (tmp_path / "matrix.yaml").write_text(text.partition("```yaml\n")[2].partition("```")[0])
+    (planned,) = plan.check(matrix.load(tmp_path / "matrix.yaml"))
+    assert planned.image and not planned.warnings
+    assert planned.image.local_name == "mine-cu126-torch27"
+    driver = {key: value for key, value in planned.image.environment.items() if key.startswith("NVIDIA_")}
+    assert driver == {
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        "NVIDIA_REQUIRE_CUDA": "cuda>=12.0",
+    }
+
+
+def test_a_prefix_changes_no_image_but_its_name() -> None:
+    """Digests, locks and records stay: it is no part of what an image is made from."""
+    own = dataclasses.replace(SOURCES, matrix=SOURCES.matrix.model_copy(update={"prefix": "me/images:"}))
+    ours, theirs = one("cu126-torch25").image, plan.plan_one(ImageName.parse("cu126-torch25"), own).image
+    assert ours and theirs and theirs.local_name == "me/images:cu126-torch25"
+    assert dataclasses.replace(theirs, prefix="") == ours
