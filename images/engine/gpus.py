@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -18,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from images.engine.runtime import Runtime
 from images.errors import Problem, UserError, command
-from images.hardware.inventory import SMI_FIELDS, Inventory, names, of_nvml, parse_smi
+from images.hardware.inventory import Inventory, names, of_nvml
 from validate.environment import nvml
 
 DRIVER_FOLDERS = ("/usr/local/nvidia", "/home/kubernetes/bin/nvidia", "/opt/nvidia-driver")
@@ -31,7 +30,6 @@ _ALL_GPUS = {"Driver": "", "Count": -1, "DeviceIDs": None, "Capabilities": [["gp
 """The request of `docker run --gpus all`."""
 _HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 _LIBRARY_FOLDERS = ("lib64", "lib")
-_SMI_SECONDS = 120
 APPTAINER_DRIVER = "/.singularity.d/libs"
 """Where `apptainer exec --nv` puts the driver's libraries."""
 INJECTED = ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
@@ -243,21 +241,13 @@ def look(engine: Runtime, folder: str = "") -> HostState:
 
 
 def inventory(folder: str = "") -> Inventory | None:
-    """The GPUs of this machine: NVML by ctypes, else nvidia-smi; the driver's own folder is looked into as well."""
+    """The GPUs of this machine, by NVML; the driver's own folder is looked into as well."""
     for place in (None, *(Path(folder, name) for name in _LIBRARY_FOLDERS if folder)):
         try:
             return of_nvml(nvml.managed(place))
         except nvml.DriverError:
             continue
-    program = shutil.which("nvidia-smi") or (shutil.which("nvidia-smi", path=f"{folder}/bin") if folder else None)
-    if program is None:
-        return None
-    arguments = [program, f"--query-gpu={SMI_FIELDS}", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=_SMI_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return parse_smi(done.stdout) if done.returncode == 0 else None
+    return None
 
 
 def device_nodes() -> tuple[str, ...]:

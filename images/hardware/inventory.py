@@ -1,19 +1,11 @@
-"""The GPUs of a host as plain data: models, memory, links. Pure: what NVML and nvidia-smi print goes in."""
+"""The GPUs of a host as plain data: models, memory, links. Pure: what NVML says goes in."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
-
-SMI_FIELDS = "name,compute_cap,memory.total,driver_version"
-"""What `nvidia-smi --query-gpu` is asked for; `parse_smi` reads the answer."""
-_MIB = 1024**2
-_UNTOLD = ("[N/A]", "[Not Supported]")
-"""Where nvidia-smi knows no memory of the GPU's own."""
 
 
 class Link(StrEnum):
@@ -32,7 +24,6 @@ class Gpu:
     name: str
     capability: tuple[int, int]
     memory: int
-    """0 where nvidia-smi tells none: the GPU shares the machine's (GB10)."""
     nvlinks: int = 0
     """NVLink connections that are up."""
 
@@ -60,20 +51,6 @@ def of_nvml(found: Mapping[str, Any]) -> Inventory | None:
     )
     links = tuple((one, other, Link(link)) for one, other, link in found.get("links", ()))
     return Inventory(driver=found["driver"], gpus=gpus, source="NVML", links=links) if gpus else None
-
-
-def parse_smi(text: str) -> Inventory | None:
-    """The lines of `nvidia-smi --query-gpu=name,compute_cap,memory.total,driver_version --format=csv,...`."""
-    rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if len(row) == 4]
-    gpus, driver = [], ""
-    for name, capability, memory, version in rows:
-        major, _, minor = capability.partition(".")
-        if not (major.isdigit() and minor.isdigit() and (memory.isdigit() or memory in _UNTOLD)):
-            continue
-        own = int(memory) * _MIB if memory.isdigit() else 0
-        gpus.append(Gpu(name=name, capability=(int(major), int(minor)), memory=own))
-        driver = version
-    return Inventory(driver=driver, gpus=tuple(gpus), source="nvidia-smi") if gpus else None
 
 
 def names(found: Sequence[Gpu]) -> str:

@@ -17,34 +17,6 @@ H100 = Inventory(driver="580.159.04", gpus=(Gpu(name="NVIDIA H100", capability=(
 FOLDER_HOST = HostState(local=True, inventory=H100, folder="/usr/local/nvidia", nodes=NODES)
 
 
-def test_nvidia_smis_lines_are_an_inventory() -> None:
-    found = inventory.parse_smi(
-        "NVIDIA H100 80GB HBM3, 9.0, 81559, 580.159.04\nNVIDIA RTX 6000 Ada Generation, 8.9, 49140, 580.159.04\n"
-    )
-    assert found is not None
-    assert found.driver == "580.159.04"
-    assert [gpu.capability for gpu in found.gpus] == [(9, 0), (8, 9)]
-    assert found.gpus[0].memory == 81559 * 1024**2
-
-
-def test_a_gpu_without_memory_of_its_own_is_one() -> None:
-    found = inventory.parse_smi("NVIDIA GB10, 12.1, [N/A], 580.126.09\n")
-    assert found is not None and found.gpus == (Gpu(name="NVIDIA GB10", capability=(12, 1), memory=0),)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "No devices were found\n",
-        "NVIDIA-SMI has failed because it couldn't communicate, a, b\n",
-        "A, [N/A], x, 1\n",
-    ],
-)
-def test_what_is_no_listing_is_no_inventory(text: str) -> None:
-    assert inventory.parse_smi(text) is None
-
-
 def test_nvml_without_a_gpu_is_no_inventory() -> None:
     assert inventory.of_nvml({"driver": "580.1", "gpus": []}) is None
 
