@@ -42,7 +42,15 @@ from images.engine.buildkit import (
     Trace,
 )
 from images.engine.containers import OWNER_LABEL, RUN_LABEL, Container, asking
-from images.engine.failures import BuildFailed, Cancelled, EngineError, FailureKind, NoSuchImage, engine_error_kind
+from images.engine.failures import (
+    BuildFailed,
+    Cancelled,
+    EngineError,
+    EngineErrorKind,
+    FailureKind,
+    NoSuchImage,
+    engine_error_kind,
+)
 from images.engine.runtime import PLATFORM, ContainerSpec, HistoryEntry, ImageInfo, engine_facts
 from images.errors import Problem, UserError, command
 from images.host import cache
@@ -350,7 +358,7 @@ class Engine:
         except docker.errors.APIError as error:
             reason = str(error.explanation or error)
             kind = engine_error_kind(reason)
-            if not kind.is_refusal:
+            if kind not in (EngineErrorKind.REGISTRY_REFUSAL, EngineErrorKind.BAD_REFERENCE):
                 return None
             cause, then = f"the registry refuses it: {reason}", "check the name, or `docker login`"
             raise EngineError(Problem(where=ref, cause=cause, then=then), kind) from None

@@ -47,26 +47,23 @@ def asking(where: str, *, image: str | None = None, then: str = "") -> Iterator[
     except docker.errors.APIError as error:
         not_found = isinstance(error, docker.errors.NotFound)
         said = str(error.explanation if not_found else error.explanation or error)
-        raise _refused(where, said, engine_error_kind(said, not_found=not_found), image, then) from None
+        kind = engine_error_kind(said, not_found=not_found)
+        if image is not None and kind is EngineErrorKind.NO_SUCH_IMAGE:
+            raise NoSuchImage(image) from None
+        if image is not None and kind is EngineErrorKind.BAD_REFERENCE:
+            then = "write NAME, NAME:TAG, NAME@sha256:... or an image ID; `docker images` lists what is there"
+            raise EngineError(Problem(where=where, cause="is no name of an image", then=then), kind, code=2) from None
+        if not then and (used := _USED_BY.search(said)):
+            then = f"`docker rm --force {used[1]}` removes that container, if nobody needs it; then try again"
+        raise EngineError(Problem(where=where, cause=f"the engine says: {said}", then=then), kind) from None
     except (requests.exceptions.RequestException, docker.errors.DockerException, tarfile.ReadError, OSError) as error:
         root = root_of(error)
         if isinstance(root, OSError) and root.filename:  # a file of ours, read while the request was sent
             problem = Problem(where=where, cause=f"{root.strerror}: {root.filename}")
-            raise EngineError(problem, EngineErrorKind.LOCAL_FILE) from None
+            raise EngineError(problem) from None
         cause = f"the connection to the engine broke: {root_cause(error)}"
         then = "is the engine still running (`docker info`), and its disk not full?"
-        raise EngineError(Problem(where=where, cause=cause, then=then), EngineErrorKind.CONNECTION) from None
-
-
-def _refused(where: str, said: str, kind: EngineErrorKind, image: str | None, then: str) -> EngineError:
-    if image is not None and kind is EngineErrorKind.NO_SUCH_IMAGE:
-        return NoSuchImage(image)
-    if image is not None and kind is EngineErrorKind.BAD_REFERENCE:
-        then = "write NAME, NAME:TAG, NAME@sha256:... or an image ID; `docker images` lists what is there"
-        return EngineError(Problem(where=where, cause="is no name of an image", then=then), kind, code=2)
-    if not then and (used := _USED_BY.search(said)):
-        then = f"`docker rm --force {used[1]}` removes that container, if nobody needs it; then run the command again"
-    return EngineError(Problem(where=where, cause=f"the engine says: {said}", then=then), kind)
+        raise EngineError(Problem(where=where, cause=cause, then=then)) from None
 
 
 def root_of(error: BaseException) -> BaseException:

@@ -79,43 +79,30 @@ class EngineErrorKind(StrEnum):
     """The engine may not set the limits that were asked for: it runs in a container itself."""
     NO_COMMAND = "no command"
     """The image lacks the program that was to run."""
-    CONNECTION = "connection"
-    LOCAL_FILE = "local file"
     OTHER = "other"
-
-    @property
-    def is_refusal(self) -> bool:
-        """A registry was reached: asking again gives the same answer."""
-        return self in (EngineErrorKind.REGISTRY_REFUSAL, EngineErrorKind.BAD_REFERENCE)
 
 
 # The first that fits wins. A registry's refusal has words of its own: a socket's and a file's "permission denied" and
 # "not found" are none of it.
-_ENGINE_SIGNS = (
-    (EngineErrorKind.ULIMIT, r"rlimit"),
-    (EngineErrorKind.NO_COMMAND, r"executable file not found"),
-    (EngineErrorKind.BAD_REFERENCE, r"invalid reference"),
-    (EngineErrorKind.REGISTRY_REFUSAL, r"(?:manifest|name) unknown"),
-    (EngineErrorKind.REGISTRY_REFUSAL, r"\b(?:manifest|repository|tag|page|http 404)\s.*\bnot found"),
-    # containerd: a whole reference
-    (
-        EngineErrorKind.REGISTRY_REFUSAL,
-        r"(?<![\w./-])\w[\w.-]*(?::\d+)?/[\w./-]+(?::[\w.-]+|@sha256:\w+): not found",
-    ),
-    (EngineErrorKind.REGISTRY_REFUSAL, r"(?<!permission )\bdenied(?::|\W*$)"),
-    (EngineErrorKind.REGISTRY_REFUSAL, r"no basic auth credentials|403 forbidden"),
-    (EngineErrorKind.REGISTRY_REFUSAL, r"access (?:to the resource is )?denied"),
-    (EngineErrorKind.REGISTRY_REFUSAL, r"\bunauthorized\b|authentication required"),
-)
+_ENGINE_SIGNS = {
+    EngineErrorKind.ULIMIT: r"rlimit",
+    EngineErrorKind.NO_COMMAND: r"executable file not found",
+    EngineErrorKind.BAD_REFERENCE: r"invalid reference",
+    EngineErrorKind.REGISTRY_REFUSAL: r"(?:manifest|name) unknown"
+    r"|\b(?:manifest|repository|tag|page|http 404)\s.*\bnot found"
+    r"|(?<![\w./-])\w[\w.-]*(?::\d+)?/[\w./-]+(?::[\w.-]+|@sha256:\w+): not found"  # containerd: a whole reference
+    r"|(?<!permission )\bdenied(?::|\W*$)|access (?:to the resource is )?denied"
+    r"|no basic auth credentials|403 forbidden|\bunauthorized\b|authentication required",
+}
 
 
 def engine_error_kind(text: str, *, not_found: bool = False) -> EngineErrorKind:
     """The kind of an error from the engine's words. `not_found`: it answered with status 404."""
-    kinds = [kind for kind, sign in _ENGINE_SIGNS if re.search(sign, text, re.IGNORECASE)]
-    of_container = EngineErrorKind.ULIMIT in kinds or EngineErrorKind.NO_COMMAND in kinds
-    if not_found and "image" in text.lower() and not of_container:
+    signs = (kind for kind, sign in _ENGINE_SIGNS.items() if re.search(sign, text, re.IGNORECASE))
+    found = next(signs, EngineErrorKind.OTHER)
+    if not_found and "image" in text.lower() and found not in (EngineErrorKind.ULIMIT, EngineErrorKind.NO_COMMAND):
         return EngineErrorKind.NO_SUCH_IMAGE
-    return kinds[0] if kinds else EngineErrorKind.OTHER
+    return found
 
 
 def is_cancelled(error: str) -> bool:
@@ -144,7 +131,7 @@ class BuildFailed(UserError):  # noqa: N818  # said as an event: `except BuildFa
 class EngineError(UserError):
     """The engine refused a request, or the connection to it broke. `kind` tells callers which."""
 
-    def __init__(self, problem: Problem, kind: EngineErrorKind, *, code: int = 1) -> None:
+    def __init__(self, problem: Problem, kind: EngineErrorKind = EngineErrorKind.OTHER, *, code: int = 1) -> None:
         self.kind = kind
         super().__init__(problem, code=code)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from images.engine.containers import asking
-from images.engine.failures import EngineError, EngineErrorKind
+from images.engine.failures import EngineError
 from images.engine.runtime import CLASSIC_STORE, ImageInfo
 from images.errors import Problem
 from images.host.hashing import oci_digest
@@ -99,7 +99,7 @@ def no_configuration(image_id: str) -> EngineError:
     """What a verdict names is the digest of a configuration: with other IDs nothing can be published."""
     then = f"{CLASSIC_STORE}; then build again"
     problem = Problem(where=image_id, cause="the engine's image ID is not the digest of a configuration", then=then)
-    return EngineError(problem, EngineErrorKind.OTHER)
+    return EngineError(problem)
 
 
 def _readable(chunks: Iterator[bytes], where: str) -> Iterator[bytes]:
@@ -110,7 +110,7 @@ def _readable(chunks: Iterator[bytes], where: str) -> Iterator[bytes]:
         except (ValueError, LookupError) as error:
             then = "is its disk whole? build the image anew, or take another engine with --engine"
             problem = Problem(where=where, cause=f"a layer can't be read: {error}", then=then)
-            raise EngineError(problem, EngineErrorKind.LOCAL_FILE) from None
+            raise EngineError(problem) from None
 
 
 # --- the engine's store ---------------------------------------------------------------------------------------------

@@ -27,8 +27,8 @@ def answered(status: int, said: str) -> docker.errors.APIError:
         (answered(400, "invalid reference format"), EngineErrorKind.BAD_REFERENCE, 2),
         (answered(500, "error setting rlimit type 8: operation not permitted"), EngineErrorKind.ULIMIT, 1),
         (answered(500, "something else"), EngineErrorKind.OTHER, 1),
-        (requests.exceptions.ConnectionError("gone"), EngineErrorKind.CONNECTION, 1),
-        (FileNotFoundError(2, "No such file or directory", "/a"), EngineErrorKind.LOCAL_FILE, 1),
+        (requests.exceptions.ConnectionError("gone"), EngineErrorKind.OTHER, 1),
+        (FileNotFoundError(2, "No such file or directory", "/a"), EngineErrorKind.OTHER, 1),
     ],
 )
 def test_errors_bear_their_kind(raised: Exception, kind: EngineErrorKind, code: int) -> None:
