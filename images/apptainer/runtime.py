@@ -311,7 +311,7 @@ def read_published(reference: str) -> Published | None:
     return Published(
         reference=whole,
         info=image_info(whole, manifest.config.digest, config),
-        history=tuple(HistoryEntry(created_by=step, size=0, comment="") for step in reversed(steps)),
+        history=tuple(HistoryEntry(created_by=step, size=0) for step in reversed(steps)),
         plain_http=http,
     )
 

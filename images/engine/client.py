@@ -8,7 +8,6 @@ module, and no other, uses what the SDK keeps private.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import shutil
 import socket
@@ -175,7 +174,6 @@ class Engine:
         *,
         network: str | None = None,
         target: str | None = None,
-        labels: Mapping[str, str] | None = None,
         no_cache: bool = False,
         platform: str = PLATFORM,
         attempts: int = 3,
@@ -193,7 +191,6 @@ class Engine:
         parameters = {
             "version": "2",  # BuildKit
             "dockerfile": "Dockerfile",
-            "labels": json.dumps(dict(labels or {})),
             "platform": platform,
             "networkmode": network,
             "target": target,
@@ -209,9 +206,7 @@ class Engine:
                 with (
                     self._at_work(self._builds, build_id, self._cancel_build, always=False),
                     asking("build"),
-                    self._messages(
-                        self.sdk._url("/build"), {**parameters, "buildid": build_id}, headers, files
-                    ) as said,
+                    self._messages("/build", {**parameters, "buildid": build_id}, headers, files) as said,
                 ):
                     image_id = trace.image_id(said, on_event)
                     break
@@ -243,16 +238,11 @@ class Engine:
 
     @contextmanager
     def _messages(
-        self, url: str, parameters: Mapping[str, str | None], headers: Mapping[str, str], files: Files | None = None
+        self, path: str, parameters: Mapping[str, str | None], headers: Mapping[str, str], files: Files
     ) -> Iterator[Iterator[dict[str, Any]]]:
         """The JSON messages of a long request, which may be silent for as long as it likes."""
         response = self.sdk._post(
-            url,
-            params=dict(parameters),
-            headers=dict(headers),
-            data=None if files is None else pack(files),
-            stream=True,
-            timeout=None,
+            self.sdk._url(path), params=parameters, headers=headers, data=pack(files), stream=True, timeout=None
         )
         try:
             self.sdk._raise_for_status(response)
@@ -294,9 +284,7 @@ class Engine:
         """How the image came to be, newest step first. Raises NoSuchImage."""
         with asking(ref, image=ref):
             found = self.sdk.history(ref)
-        return tuple(
-            HistoryEntry(created_by=one["CreatedBy"], size=one["Size"], comment=one["Comment"]) for one in found
-        )
+        return tuple(HistoryEntry(created_by=one["CreatedBy"], size=one["Size"]) for one in found)
 
     def tag(self, source: str, name: str) -> None:
         """Give an image one more name (`repository:tag`), taking it from whatever bore it. Raises NoSuchImage."""
@@ -337,7 +325,7 @@ class Engine:
 
         Its ID follows from these bytes alone, where an imported one bears the time of its import. Raises UserError.
         """
-        with asking(name), self._messages(self.sdk._url("/images/load"), {"quiet": "1"}, _TAR, files) as messages:
+        with asking(name), self._messages("/images/load", {"quiet": "1"}, _TAR, files) as messages:
             for message in messages:
                 if "error" in message:
                     raise UserError(Problem(where=name, cause=f"can't be loaded: {message['error']}"), code=1)
@@ -350,9 +338,12 @@ class Engine:
 
         Raises EngineError when the registry answered that there is no such image, or that we may not have it.
         """
+        registry, _ = auth.resolve_repository_name(ref.split("@")[0])
+        stored = auth.get_config_header(self.sdk, registry)  # by `docker login`
         try:
             url = self.sdk._url("/distribution/{0}/json", ref)
-            answer = self.sdk._get(url, headers=self._credentials(ref), timeout=timeout)
+            headers = {"X-Registry-Auth": stored.decode()} if stored else {}
+            answer = self.sdk._get(url, headers=headers, timeout=timeout)
             self.sdk._raise_for_status(answer)
             return str(answer.json()["Descriptor"]["digest"])
         except docker.errors.APIError as error:
@@ -383,12 +374,6 @@ class Engine:
                     on_event(LogLine(step=ref, name=name, text=status))
         on_event(StepFinished(step=ref, name=name, seconds=time.monotonic() - start, cached=False))
         return self.inspect(ref)
-
-    def _credentials(self, ref: str) -> dict[str, str]:
-        """What `docker login` stored for the registry of a reference."""
-        registry, _ = auth.resolve_repository_name(ref.split("@")[0])
-        header = auth.get_config_header(self.sdk, registry)
-        return {"X-Registry-Auth": header.decode()} if header else {}
 
     def free_bytes(self) -> int | None:
         """Free space where the engine keeps its data; None for an engine on another machine."""

@@ -90,7 +90,6 @@ class HistoryEntry:
 
     created_by: str
     size: int
-    comment: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +136,6 @@ class EngineFacts:
     """Devices that the engine found specifications of (28.2 and later), `nvidia.com/gpu=0`."""
     architecture: str = "amd64"
     """Of its processor, in Docker's words. Images of another run emulated."""
-    os: str = "linux"
     podman: bool = False
     """It is Podman, by its Docker interface: it runs containers and has no BuildKit."""
     apptainer: bool = False
@@ -168,15 +166,14 @@ def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any], 
         runtimes=tuple(sorted(info.get("Runtimes") or ())),
         cdi_devices=tuple(one.get("ID", "") for one in devices if one.get("Source") == "cdi"),
         architecture=version.get("Arch", "amd64"),
-        os=version.get("Os", "linux"),
         podman=podman,
         containerd_images=status.get("driver-type", "").startswith("io.containerd."),
     )
     cause = ""
     if podman:
         cause = "this is Podman, whose Docker interface has no BuildKit"
-    elif facts.os != "linux":
-        cause = f"this engine makes {facts.os} images"
+    elif (system := version.get("Os", "linux")) != "linux":
+        cause = f"this engine makes {system} images"
     elif tuple(map(int, facts.api.split("."))) < _BUILDKIT_SINCE:
         cause = f"engine {facts.version} is too old to have BuildKit (18.09 is the first)"
     if builds and cause:

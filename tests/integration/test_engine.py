@@ -41,7 +41,6 @@ from tools.reproduce import saved
 pytestmark = pytest.mark.engine
 
 MIB = 1 << 20
-LABELS = {"dev.truetag.test": "1"}
 
 
 @pytest.fixture
@@ -96,16 +95,15 @@ def test_a_build_with_mounts_and_its_second_run_from_the_cache(engine: Engine, b
         "host/word": b"from the context\n",
     }
     events: list[BuildEvent] = []
-    first = engine.build(files, tag, network="none", labels=LABELS, on_event=events.append)
+    first = engine.build(files, tag, network="none", on_event=events.append)
     assert engine.inspect(tag).id == first.image_id
-    assert engine.inspect(tag).labels["dev.truetag.test"] == "1"
     printed = [event.text for event in events if isinstance(event, LogLine)]
     assert printed == ["from the context", "half a line"]
     steps = [step for step in first.steps if "[test" in step.name and "RUN" in step.name]
     assert [step.cached for step in steps] == [False, False]
     assert all(step.seconds > 0 for step in steps)
 
-    second = engine.build(files, tag, network="none", labels=LABELS)
+    second = engine.build(files, tag, network="none")
     assert second.image_id == first.image_id
     assert all(step.cached for step in second.steps if "RUN" in step.name), second.steps
 
@@ -431,12 +429,8 @@ def test_the_hosts_settings_stay_in_no_layer_and_no_label(engine: Engine, base: 
 
 def test_names_and_labels(engine: Engine, base: AcquiredBase, tag: str) -> None:
     label = f"dev.truetag.test={uuid.uuid4().hex}"
-    key, _, value = label.partition("=")
-    built = engine.build(
-        {"Dockerfile": dockerfile(base, "ENV A=b", "USER 12", "WORKDIR /tmp", 'CMD ["x"]')},
-        tag,
-        labels={key: value},
-    )
+    lines = (f"LABEL {label}", "ENV A=b", "USER 12", "WORKDIR /tmp", 'CMD ["x"]')
+    built = engine.build({"Dockerfile": dockerfile(base, *lines)}, tag)
     info = engine.inspect(tag)
     assert (info.env["A"], info.user, info.workdir, info.command) == ("b", "12", "/tmp", ("x",))
     assert info.architecture == "amd64"

@@ -62,7 +62,7 @@ def test_steps_are_named_bottom_first_without_what_makes_no_layer() -> None:
         f"{install} && normalise # buildkit",
         "mmdebstrap bookworm",
     ]
-    history = [HistoryEntry(created_by=text, size=0, comment="") for text in made]
+    history = [HistoryEntry(created_by=text, size=0) for text in made]
     names = ["mmdebstrap bookworm", "torch", "flash_attn", "toolkit", "suite", "WORKDIR /workspace"]
     assert steps(history) == names
     assert pair(["sha256:a"], ["sha256:a"], names) == (Layer(step="layer 0", first="sha256:a", second="sha256:a"),)
