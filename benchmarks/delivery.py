@@ -27,7 +27,7 @@ from images.engine import ContainerSpec, Engine, ignore
 from images.errors import Problem, UserError
 from images.locking import lock_file
 from images.publish.compression import Compression
-from images.publish.push import PushJob, push
+from images.publish.push import push
 from images.registry.client import Registry
 from images.registry.reference import Reference
 
@@ -121,9 +121,8 @@ def _docker_push(engine: Engine, there: Reference) -> None:
 def _push(builder: Builder, there: Reference, compression: Compression) -> None:
     info = builder.engine.inspect(builder.run_id)
     with tempfile.TemporaryDirectory() as room, Registry(there.repository) as target:
-        job = PushJob(engine=builder.engine, info=info, target=target, wanted=(compression,), cache=Path(room))
-        (manifest,) = push(job).manifests.values()
-        target.put(manifest, compression)
+        manifests, _sent = push(builder.engine, info, target, (compression,), Path(room))
+        target.put(manifests[compression], compression)
 
 
 @dataclass(frozen=True)

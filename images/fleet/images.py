@@ -29,7 +29,7 @@ from images.planning import plan
 from images.planning.image import Image
 from images.publish import attachments, index
 from images.publish.compression import Compression
-from images.publish.push import PushJob, push
+from images.publish.push import push
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
 from images.site import records
@@ -174,17 +174,9 @@ def send(
         name = info.tags[0] if info.tags else info.id
         then = f"`podman push {name} docker://{repository}:TAG`, then `--image NAME={repository}:TAG`"
         raise UserError(Problem(where=engine.facts.url, cause="Podman's layers are not sent from here", then=then))
-    wanted = (Compression.GZIP,)
     with Registry(repository) as registry:
-        job = PushJob(
-            engine=engine,
-            info=info,
-            target=registry,
-            wanted=wanted,
-            cache=cache,
-            on_event=on_event,
-        )
-        (manifest,) = push(job).manifests.values()
+        manifests, _sent = push(engine, info, registry, (Compression.GZIP,), cache, on_event=on_event)
+        (manifest,) = manifests.values()
         if context:
             registry.put(manifest, context_tag(context))
     return f"{repository}@{manifest.digest}"

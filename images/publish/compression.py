@@ -18,7 +18,6 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import IO
@@ -92,62 +91,6 @@ class SpooledBlob:
         self._file.close()
 
 
-def cores() -> int:
-    """Threads that compress."""
-    return min(_MOST_THREADS, len(os.sched_getaffinity(0)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompressedLayer:
-    """A layer's tar, read once, in each compression that was asked for. `diff_id` is what the tar's digest came to."""
-
-    diff_id: str
-    size: int
-    blobs: dict[Compression, SpooledBlob]
-
-    def close(self) -> None:
-        for blob in self.blobs.values():
-            blob.close()
-
-
-class _Zstd:
-    def __init__(self, target: SpooledBlob, threads: int) -> None:
-        parameters = zstandard.ZstdCompressionParameters.from_level(_ZSTD_LEVEL, threads=threads, write_checksum=True)
-        self._stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-        self._target = target
-
-    def write(self, block: bytes) -> None:
-        self._target.write(self._stream.compress(block))
-
-    def finish(self) -> None:
-        self._target.write(self._stream.flush())
-
-
-class _Gzip:
-    """Blocks, each on a thread, written in their order."""
-
-    def __init__(self, target: SpooledBlob, threads: int, pool: ThreadPoolExecutor) -> None:
-        self._target = target
-        self._threads = threads
-        self._pool = pool
-        self._waiting: deque[Future[bytes]] = deque()
-
-    def write(self, block: bytes) -> None:
-        self._waiting.append(self._pool.submit(_gzip, block))
-        if len(self._waiting) > self._threads:
-            self._target.write(self._waiting.popleft().result())
-
-    def finish(self) -> None:
-        while self._waiting:
-            self._target.write(self._waiting.popleft().result())
-
-
-def _gzip(block: bytes) -> bytes:
-    member = bytearray(zlib_ng.compress(block, _GZIP_LEVEL, wbits=_GZIP_FORMAT))
-    member[_OS] = _UNKNOWN
-    return bytes(member)
-
-
 def compress(
     tar: Iterable[bytes],
     wanted: Sequence[Compression],
@@ -155,34 +98,45 @@ def compress(
     *,
     threads: int = 0,
     on_read: Callable[[int], object] = lambda _bytes: None,
-) -> CompressedLayer:
+) -> tuple[str, dict[Compression, SpooledBlob]]:
     """Compress a tar in each way that is wanted, in one pass, into files without names below `folder`.
 
-    Memory is bounded by the threads, not by the layer. `on_read` gets how many bytes were read. Raises what `tar`
-    raises, and OSError for a full disk.
+    Returns what the digest of the tar (the diff ID) came to, and a file for each way, for the caller to close. Memory
+    is bounded by the threads, not by the layer. `on_read` gets how many bytes were read. Raises what `tar` raises, and
+    OSError for a full disk.
     """
-    threads = threads or cores()
+    threads = threads or min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    zstd_settings = zstandard.ZstdCompressionParameters.from_level(_ZSTD_LEVEL, threads=threads, write_checksum=True)
+    zstd = zstandard.ZstdCompressor(compression_params=zstd_settings).compressobj()
+    members: deque[Future[bytes]] = deque()  # of gzip, in their order
     blobs = {one: SpooledBlob(folder) for one in wanted}
-    layer = CompressedLayer(diff_id="", size=0, blobs=blobs)
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
     try:
         with ThreadPoolExecutor(max_workers=threads) as pool:
-            ways = [
-                _Zstd(blob, threads) if one is Compression.ZSTD else _Gzip(blob, threads, pool)
-                for one, blob in blobs.items()
-            ]
             for block in blocks(tar):
-                for way in ways:
-                    way.write(block)
+                if Compression.ZSTD in blobs:
+                    blobs[Compression.ZSTD].write(zstd.compress(block))
+                if Compression.GZIP in blobs:
+                    members.append(pool.submit(_gzip, block))
+                    if len(members) > threads:
+                        blobs[Compression.GZIP].write(members.popleft().result())
                 digest.update(block)
-                size += len(block)
                 on_read(len(block))
-            for way in ways:
-                way.finish()
+            if Compression.ZSTD in blobs:
+                blobs[Compression.ZSTD].write(zstd.flush())
+            while members:
+                blobs[Compression.GZIP].write(members.popleft().result())
     except BaseException:
-        layer.close()
+        for blob in blobs.values():
+            blob.close()
         raise
-    return CompressedLayer(diff_id=f"sha256:{digest.hexdigest()}", size=size, blobs=blobs)
+    return f"sha256:{digest.hexdigest()}", blobs
+
+
+def _gzip(block: bytes) -> bytes:
+    member = bytearray(zlib_ng.compress(block, _GZIP_LEVEL, wbits=_GZIP_FORMAT))
+    member[_OS] = _UNKNOWN
+    return bytes(member)
 
 
 def blocks(chunks: Iterable[bytes], size: int = BLOCK) -> Iterator[bytes]:

@@ -20,7 +20,6 @@ from images.publish.attestation import Attestation
 from images.publish.compression import Compression, compression_of
 from images.publish.gate import ReleasePolicy
 from images.publish.publication import SUFFIXES, Part, Publication, PublishResult, find_variants
-from images.publish.push import PushJob
 from images.publish.sbom import Packages
 from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT, Statement
 from images.publish.tags import ImageVersion
@@ -88,19 +87,9 @@ def in_engine(
     near = staged if staged and staged != options.repository and staged.host == options.repository.host else None
 
     def pushed(target: Registry, wanted: Sequence[Compression]) -> Mapping[Compression, Manifest]:
-        done = push.push(
-            PushJob(
-                engine=engine,
-                info=info,
-                target=target,
-                wanted=wanted,
-                cache=options.cache,
-                source=near,
-                on_event=on_event,
-            )
-        )
-        say(f"sent {done.sent / 1e6:.0f} MB of layers as {' and '.join(wanted)}")
-        return done.manifests
+        manifests, sent = push.push(engine, info, target, wanted, options.cache, source=near, on_event=on_event)
+        say(f"sent {sent / 1e6:.0f} MB of layers as {' and '.join(wanted)}")
+        return manifests
 
     return LocalImage(
         info=info,

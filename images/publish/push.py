@@ -15,25 +15,22 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 
 from images.engine import Engine, ImageInfo, ignore
 from images.engine.buildkit import BuildEvent, StepFinished, StepProgress, StepStarted
-from images.engine.failures import Cancelled
 from images.engine.layers import ImagePart
 from images.errors import Problem, UserError, problem_of
 from images.host.hashing import oci_digest
-from images.publish.compression import CompressedLayer, Compression, SpooledBlob, compress
-from images.registry import retries
+from images.publish.compression import Compression, SpooledBlob, compress
 from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, Manifest, image_manifest
-from images.registry.errors import RegistryError
+from images.registry.errors import RegistryError, Stopped, TransientError
 from images.registry.reference import Repository
 
 _AT_ONCE = 4
@@ -43,144 +40,134 @@ _Key = tuple[Compression, str]
 """A compression and a diff ID."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PushJob:
-    """An image and where it goes."""
+def push(
+    engine: Engine,
+    info: ImageInfo,
+    target: Registry,
+    wanted: Sequence[Compression],
+    cache: Path,
+    *,
+    source: Repository | None = None,
+    on_event: Callable[[BuildEvent], None] = ignore,
+) -> tuple[dict[Compression, Manifest], int]:
+    """Store the blobs and the manifest of each wanted compression, without a tag.
 
-    engine: Engine
-    info: ImageInfo
-    target: Registry
-    wanted: Sequence[Compression]
-    cache: Path
-    """Records of layers, and room for those under way. On a disk: gigabytes pass through it."""
-    source: Repository | None = None
-    """Another repository of the same registry that has this very image: its blobs are mounted."""
-    on_event: Callable[[BuildEvent], None] = ignore
-
-    @property
-    def diff_ids(self) -> tuple[str, ...]:
-        """Each layer once: images repeat empty ones."""
-        return tuple(dict.fromkeys(self.info.layers))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pushed:
-    """A manifest for each compression, stored by its digest, and how many bytes of layers were sent."""
-
-    manifests: dict[Compression, Manifest]
-    sent: int
-
-
-def push(job: PushJob) -> Pushed:
-    """Store the blobs and the manifest of each wanted compression, without a tag. Raises UserError."""
-    job.cache.mkdir(parents=True, exist_ok=True)
-    placed = _there(job)
-    missing = [diff_id for diff_id in job.diff_ids if any((one, diff_id) not in placed for one in job.wanted)]
+    `cache`: records of layers, and room for those under way, on a disk: gigabytes pass through it. `source`: another
+    repository of the same registry that has this very image: its blobs are mounted. Returns the manifests, and how many
+    bytes of layers were sent. Raises UserError.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    diff_ids = tuple(dict.fromkeys(info.layers))  # images repeat empty layers
+    placed = _there(target, source, cache, [(one, diff_id) for one in wanted for diff_id in diff_ids])
+    missing = [diff_id for diff_id in diff_ids if any((one, diff_id) not in placed for one in wanted)]
     config = b""
-    with _told(job) as tally, _sending(job, tally) as sender:
-        for part in _parts(job, missing):
-            if part.digest == job.info.id:
+    room, sending = threading.Semaphore(_AT_ONCE), list[Future[None]]()
+
+    def send(diff_id: str, blobs: Mapping[Compression, SpooledBlob], new: Mapping[Compression, Descriptor]) -> None:
+        try:
+            for one, found in new.items():
+                if not _mounts(target, source, found.digest, found.size):
+                    target.put_stream(found.digest, found.size, partial(_outgoing, blobs[one], target, tally))
+                _note(cache, (one, diff_id), found)
+        finally:
+            _close(blobs)
+            room.release()
+
+    def on_read(count: int) -> None:
+        tally.add(read=count)
+        for one in [one for one in sending if one.done()]:
+            one.result()
+
+    with _told(target, on_event) as tally, _threads(target, _AT_ONCE) as pool:
+        for part in _parts(engine, info, target, source, missing):
+            if part.digest == info.id:
                 config, tally.total = b"".join(part.chunks), part.following
                 continue
-            left = part.size
-
-            def on_read(count: int) -> None:
-                """An engine notes the size of a layer's files, without headers: it counts as that in all."""
-                nonlocal left
-                tally.add(read=min(count, left))
-                left -= min(count, left)
-                sender.require_no_failure()
-
-            layer = _compressed(job, part, placed, on_read)
-            tally.add(read=left)
-            new = {one: blob for one, blob in layer.blobs.items() if (one, layer.diff_id) not in placed}
-            placed |= {(one, layer.diff_id): _descriptor(one, blob.digest, blob.size) for one, blob in new.items()}
-            sender.send(layer, new)
-    if oci_digest(config) != job.info.id:
-        raise _changed(job, "its configuration")
-    if lost := [diff_id for diff_id in missing if any((one, diff_id) not in placed for one in job.wanted)]:
-        raise _changed(job, f"layer {lost[0]}, which the engine does not give,")
-    job.target.put_blob(config)
+            lacking = [one for one in wanted if (one, part.digest) not in placed]
+            diff_id, blobs = _compressed(part, info, lacking, cache, on_read)
+            new = {one: _descriptor(one, blob) for one, blob in blobs.items() if (one, diff_id) not in placed}
+            placed |= {(one, diff_id): found for one, found in new.items()}
+            room.acquire()
+            sending.append(pool.submit(send, diff_id, blobs, new))
+        for done in as_completed(sending):
+            done.result()
+    if oci_digest(config) != info.id:
+        raise _changed(info, "its configuration")
+    if lost := [diff_id for diff_id in missing if any((one, diff_id) not in placed for one in wanted)]:
+        raise _changed(info, f"layer {lost[0]}, which the engine does not give,")
+    target.put_blob(config)
     manifests = {}
-    for one in job.wanted:
-        layers = [placed[one, diff_id] for diff_id in job.info.layers]
+    for one in wanted:
+        layers = [placed[one, diff_id] for diff_id in info.layers]
         manifests[one] = image_manifest(Descriptor.of(OCI_CONFIG, config), layers)
-        job.target.put(manifests[one])
-    return Pushed(manifests=manifests, sent=tally.sent)
+        target.put(manifests[one])
+    return manifests, tally.sent
 
 
-def _descriptor(compression: Compression, digest: str, size: int) -> Descriptor:
-    return Descriptor(media_type=compression.media_type, digest=digest, size=size)
+def _descriptor(compression: Compression, blob: SpooledBlob) -> Descriptor:
+    return Descriptor(media_type=compression.media_type, digest=blob.digest, size=blob.size)
 
 
-def _parts(job: PushJob, missing: Sequence[str]) -> Iterator[ImagePart]:
+def _parts(
+    engine: Engine, info: ImageInfo, target: Registry, source: Repository | None, missing: Sequence[str]
+) -> Iterator[ImagePart]:
     """What the engine must give: nothing where the registry has all of it, as an export would be of everything."""
-    here = not missing and (job.target.has_blob(job.info.id) or _mounts(job, job.info.id))
-    size = job.target.blob_size(job.info.id) if here else None
+    here = not missing and (target.has_blob(info.id) or _mounts(target, source, info.id))
+    size = target.blob_size(info.id) if here else None
     if size is None:
-        yield from job.engine.parts(job.info, missing)
+        yield from engine.parts(info, missing)
     else:
-        content = job.target.blob(Descriptor(media_type=OCI_CONFIG, digest=job.info.id, size=size))
-        yield ImagePart(digest=job.info.id, size=size, chunks=iter([content]))
+        content = target.blob(Descriptor(media_type=OCI_CONFIG, digest=info.id, size=size))
+        yield ImagePart(digest=info.id, size=size, chunks=iter([content]))
 
 
 def _compressed(
-    job: PushJob, part: ImagePart, placed: dict[_Key, Descriptor], on_read: Callable[[int], None]
-) -> CompressedLayer:
-    """A layer in the compressions that the registry lacks, its tar checked against the image."""
-    wanted = [one for one in job.wanted if (one, part.digest) not in placed]
+    part: ImagePart, info: ImageInfo, wanted: Sequence[Compression], cache: Path, on_read: Callable[[int], None]
+) -> tuple[str, dict[Compression, SpooledBlob]]:
+    """A layer's diff ID and its files, its tar checked against the image. Raises UserError."""
     try:
-        layer = compress(part.chunks, wanted, job.cache, on_read=on_read)
+        diff_id, blobs = compress(part.chunks, wanted, cache, on_read=on_read)
     except OSError as error:
-        raise UserError(problem_of(error, str(job.cache)), code=1) from None
-    if layer.diff_id not in job.diff_ids or part.digest not in ("", layer.diff_id):
-        layer.close()
-        raise _changed(job, f"layer {part.digest or layer.diff_id}")
-    return layer
+        raise UserError(problem_of(error, str(cache)), code=1) from None
+    if diff_id not in info.layers or part.digest not in ("", diff_id):
+        _close(blobs)
+        raise _changed(info, f"layer {part.digest or diff_id}")
+    return diff_id, blobs
 
 
-def _changed(job: PushJob, what: str) -> UserError:
+def _changed(info: ImageInfo, what: str) -> UserError:
     cause = f"{what} is not what the image ID stands for: the engine's store was changed or is damaged"
-    return UserError(Problem(where=job.info.id, cause=cause, then="build the image anew"), code=1)
+    return UserError(Problem(where=info.id, cause=cause, then="build the image anew"), code=1)
 
 
 # --- what is there already ------------------------------------------------------------------------------------------
 
 
-def _there(job: PushJob) -> dict[_Key, Descriptor]:
+def _there(target: Registry, source: Repository | None, cache: Path, keys: Sequence[_Key]) -> dict[_Key, Descriptor]:
     """Layers that were compressed before, and that the registry has or mounts."""
 
     def placed(key: _Key) -> Descriptor | None:
-        known = _known(job.cache, key)
-        if known and (job.target.blob_size(known.digest) == known.size or _mounts(job, known.digest, known.size)):
+        known = _known(cache, key)
+        if known and (target.has_blob(known.digest, known.size) or _mounts(target, source, known.digest, known.size)):
             return known
         return None
 
-    keys = [(one, diff_id) for one in job.wanted for diff_id in job.diff_ids]
-    with ThreadPoolExecutor(max_workers=_AT_ONCE * 2) as pool:
-        asking = {key: pool.submit(placed, key) for key in keys}
-        try:
-            wait(asking.values(), return_when=FIRST_EXCEPTION)
-            _require_no_failure(asking.values())
-        except BaseException:
-            job.target.stop()  # nobody waits for pauses of the others
-            pool.shutdown(cancel_futures=True)
-            raise
-    return {key: blob for key, one in asking.items() if (blob := one.result())}
+    with _threads(target, _AT_ONCE * 2) as pool:
+        asking = {pool.submit(placed, key): key for key in keys}
+        return {asking[one]: found for one in as_completed(asking) if (found := one.result())}
 
 
-def _mounts(job: PushJob, digest: str, size: int | None = None) -> bool:
+def _mounts(target: Registry, source: Repository | None, digest: str, size: int | None = None) -> bool:
     """Mount a blob of the source. Where a registry refuses that, in whatever words, the blob can be sent.
 
     A refusal is 401, too: a login may write here and not read the other. Raises RegistryError.
     """
-    if job.source is None:
-        return False
     try:
-        return job.target.mount(digest, job.source, size)
+        return source is not None and target.mount(digest, source, size)
+    except TransientError:
+        raise
     except RegistryError as error:
-        final = HTTPStatus.BAD_REQUEST <= error.status < HTTPStatus.INTERNAL_SERVER_ERROR
-        if final and error.status not in retries.STATUSES:
+        if HTTPStatus.BAD_REQUEST <= error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
             return False
         raise
 
@@ -215,113 +202,54 @@ def _note(cache: Path, key: _Key, blob: Descriptor) -> None:
 class _Tally:
     """How far a push is, in bytes. Told as progress of one step; used from several threads."""
 
-    def __init__(self, job: PushJob) -> None:
-        self._job = job
+    def __init__(self, where: str, on_event: Callable[[BuildEvent], None]) -> None:
+        self._where, self._on_event = where, on_event
         self._lock = threading.Lock()
         self.total = self.sent = self.read = 0
-        """`total`: what the engine notes of the layers that it is to give; 0 where it does not say that."""
+        """`total`: sizes of files, without headers, of the layers that the engine gives; 0 where it doesn't say."""
 
     def add(self, *, sent: int = 0, read: int = 0) -> None:
         with self._lock:
             self.sent += sent
             self.read += read
-            where = str(self._job.target.repository)
+            current = min(self.read, self.total) if self.total else self.read
             what = f"sent {self.sent / 1e6:.0f} MB, compressed"
-            event = StepProgress(step=where, name=f"pushing {where}", what=what, current=self.read, total=self.total)
-            self._job.on_event(event)
+            name = f"pushing {self._where}"
+            self._on_event(StepProgress(step=self._where, name=name, what=what, current=current, total=self.total))
 
 
 @contextmanager
-def _told(job: PushJob) -> Iterator[_Tally]:
-    where, start = str(job.target.repository), time.monotonic()
-    job.on_event(StepStarted(step=where, name=f"pushing {where}"))
-    yield _Tally(job)
+def _told(target: Registry, on_event: Callable[[BuildEvent], None]) -> Iterator[_Tally]:
+    where, start = str(target.repository), time.monotonic()
+    on_event(StepStarted(step=where, name=f"pushing {where}"))
+    yield _Tally(where, on_event)
     seconds = time.monotonic() - start
-    job.on_event(StepFinished(step=where, name=f"pushing {where}", seconds=seconds, cached=False))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Outgoing:
-    """A compressed layer as an upload reads it, from any place on; stops when it is told to."""
-
-    spooled: SpooledBlob
-    digest: str
-    size: int
-    stop: threading.Event
-    tally: _Tally
-
-    def chunks(self, offset: int) -> Iterator[bytes]:
-        while offset < self.size:
-            if self.stop.is_set():
-                raise Cancelled
-            chunk = self.spooled.read(offset, _CHUNK)
-            yield chunk
-            offset += len(chunk)
-            self.tally.add(sent=len(chunk))
-
-
-class _Sender:
-    """Sends layers on threads, each with all its compressions, while the next one is compressed."""
-
-    def __init__(self, job: PushJob, tally: _Tally) -> None:
-        self._job = job
-        self._tally = tally
-        self._pool = ThreadPoolExecutor(max_workers=_AT_ONCE)
-        self._room = threading.Semaphore(_AT_ONCE)
-        self._stop = threading.Event()
-        self._sending: list[Future[None]] = []
-
-    def send(self, layer: CompressedLayer, blobs: dict[Compression, SpooledBlob]) -> None:
-        """Take a layer over, and wait while too many lie on the disk. Raises what an earlier upload raised."""
-        self._room.acquire()
-        self._sending.append(self._pool.submit(self._send, layer, blobs))
-        self.require_no_failure()
-
-    def require_no_failure(self) -> None:
-        """Raises what an upload raised."""
-        _require_no_failure(self._sending)
-
-    def finish(self) -> None:
-        """Wait for all. Raises what an upload raised."""
-        wait(self._sending, return_when=FIRST_EXCEPTION)
-        self.require_no_failure()
-
-    def stop(self) -> None:
-        """End uploads with the piece that is being sent, without another attempt."""
-        self._stop.set()
-        self._job.target.stop()
-
-    def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
-
-    def _send(self, layer: CompressedLayer, blobs: dict[Compression, SpooledBlob]) -> None:
-        job = self._job
-        try:
-            for compression, spooled in blobs.items():
-                digest, size = spooled.digest, spooled.size
-                if not _mounts(job, digest, size):
-                    outgoing = _Outgoing(spooled=spooled, digest=digest, size=size, stop=self._stop, tally=self._tally)
-                    job.target.put_stream(outgoing)
-                _note(job.cache, (compression, layer.diff_id), _descriptor(compression, digest, size))
-        finally:
-            layer.close()
-            self._room.release()
+    on_event(StepFinished(step=where, name=f"pushing {where}", seconds=seconds, cached=False))
 
 
 @contextmanager
-def _sending(job: PushJob, tally: _Tally) -> Iterator[_Sender]:
-    sender = _Sender(job, tally)
-    try:
-        yield sender
-        sender.finish()
-    except BaseException:
-        sender.stop()
-        raise
-    finally:
-        sender.close()
+def _threads(target: Registry, count: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that ask or send. When the block ends with an error, theirs too, none makes another attempt."""
+    with ThreadPoolExecutor(max_workers=count) as pool:
+        try:
+            yield pool
+        except BaseException:
+            target.stop()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
-def _require_no_failure(threads: Iterable[Future[Any]]) -> None:
-    """Raises what one of those that are done raised."""
-    for done in [one for one in threads if one.done()]:
-        done.result()
+def _outgoing(spooled: SpooledBlob, target: Registry, tally: _Tally, offset: int) -> Iterator[bytes]:
+    """A compressed layer from a place on, for an upload; ends with the piece that is being sent when all is to end."""
+    while offset < spooled.size:
+        if target.stopping.is_set():
+            raise Stopped
+        chunk = spooled.read(offset, _CHUNK)
+        yield chunk
+        offset += len(chunk)
+        tally.add(sent=len(chunk))
+
+
+def _close(blobs: Mapping[Compression, SpooledBlob]) -> None:
+    for blob in blobs.values():
+        blob.close()

@@ -9,7 +9,7 @@ import base64
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 import requests
@@ -18,11 +18,9 @@ from docker.errors import DockerException
 from requests.auth import AuthBase
 
 from images.errors import Problem, UserError
-from images.registry.errors import RegistryError, TransientError, json_object, problem, refusal, registry_message
+from images.registry.errors import RegistryError, json_object, problem, refusal
 from images.registry.reference import DOCKER_HUB, Repository, is_loopback
-from images.registry.retries import STATUSES
 
-HTTP_PORT, HTTPS_PORT = 80, 443
 SECONDS = (10, 60)
 """Timeouts of a request: to connect, and of silence."""
 _CLIENT_ID = "truetag"
@@ -63,19 +61,10 @@ def anonymous(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
 
-class Origin(NamedTuple):
+def origin(url: str) -> tuple[str, str, int]:
     """Where a login belongs (RFC 6454): however an address writes its host, and a port that its scheme has anyway."""
-
-    scheme: str
-    host: str
-    port: int
-
-
-def origin(url: str) -> Origin:
     parts = urlsplit(url)
-    return Origin(
-        parts.scheme, parts.hostname or "", parts.port or (HTTPS_PORT if parts.scheme == "https" else HTTP_PORT)
-    )
+    return parts.scheme, parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
 class RegistryAuth(AuthBase):
@@ -102,13 +91,10 @@ class RegistryAuth(AuthBase):
         self._authorization = ""
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        if self._is_registry(request.url):
+        if origin(request.url or "") == self._origin:
             self._authorize(request)
             request.register_hook("response", self._answer_challenge)  # type: ignore[no-untyped-call]
         return request
-
-    def _is_registry(self, url: str | None) -> bool:
-        return origin(url or "") == self._origin
 
     def _authorize(self, request: requests.PreparedRequest) -> None:
         if self._authorization:
@@ -116,7 +102,7 @@ class RegistryAuth(AuthBase):
 
     def _answer_challenge(self, refused: requests.Response, **options: Any) -> requests.Response:
         """The hook that requests calls with every answer; the idiom is that of its HTTPDigestAuth."""
-        if refused.status_code != requests.codes.unauthorized or not self._is_registry(refused.url):
+        if refused.status_code != requests.codes.unauthorized or origin(refused.url) != self._origin:
             return refused
         challenge = refused.headers.get("WWW-Authenticate", "")
         authorization = self._authorization_for(challenge)
@@ -156,8 +142,6 @@ class RegistryAuth(AuthBase):
             login = (known.user, known.password) if known else anonymous
             query = {**service, "scope": self._scopes(challenge)}
             answer = self._session.get(realm, params=query, auth=login, timeout=SECONDS)
-        if answer.status_code in STATUSES:
-            raise TransientError(problem(self._repository, f"no token: {registry_message(answer)}"), answer)
         if not answer.ok:
             raise refusal(self._repository, answer, "no token: ")
         found = json_object(answer)

@@ -12,6 +12,7 @@ import requests
 from images.errors import Problem, UserError
 from images.registry.reference import Repository
 
+_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 _NEXT: Mapping[int, str] = {
     HTTPStatus.NOT_FOUND: "check the name; some registries (Amazon ECR) want a repository made before the first push",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "a proxy before the registry limits uploads: raise its limit"
@@ -28,16 +29,14 @@ class RegistryError(UserError):
         self.status = status
 
 
+class TransientError(RegistryError):
+    """A failure that a later attempt may not meet. `retry_after`: the registry's header, which may be empty."""
+
+    retry_after = ""
+
+
 class Stopped(Exception):  # noqa: N818  # not an error of anyone's
     """A request was not repeated because `Registry.stop` was called from elsewhere."""
-
-
-class TransientError(RegistryError):
-    """A failure that a later attempt may not meet. `answer` is the registry's, None where the connection broke."""
-
-    def __init__(self, problem: Problem, answer: requests.Response | None = None) -> None:
-        super().__init__(problem, 0 if answer is None else answer.status_code)
-        self.answer = answer
 
 
 def problem(repository: Repository, cause: str, status: int = 0) -> Problem:
@@ -51,18 +50,18 @@ def problem(repository: Repository, cause: str, status: int = 0) -> Problem:
 
 def refusal(repository: Repository, answer: requests.Response, what: str = "") -> RegistryError:
     """An answer that is an error, in the registry's own words. `what` says what was asked for."""
-    cause = f"{what}{registry_message(answer)}"
-    return RegistryError(problem(repository, cause, answer.status_code), answer.status_code)
-
-
-def registry_message(answer: requests.Response) -> str:
-    """The registry's own error, in one line."""
     try:
         errors = answer.json()["errors"]
         message = "; ".join(f"{one.get('code', '')}: {one.get('message', '')}".strip(": ") for one in errors)
     except (ValueError, LookupError, TypeError, AttributeError):
         message = ""
-    return f"the registry says: HTTP {answer.status_code} {message or answer.reason or ''}".strip()
+    status = answer.status_code
+    cause = f"{what}the registry says: HTTP {status} {message or answer.reason or ''}".strip()
+    if status not in _TRANSIENT:
+        return RegistryError(problem(repository, cause, status), status)
+    error = TransientError(problem(repository, cause), status)
+    error.retry_after = answer.headers.get("Retry-After", "")
+    return error
 
 
 def root_message(error: BaseException) -> str:

@@ -1,33 +1,47 @@
-"""Requests to one repository of a registry: sessions, the scheme, logins, and which failures are repeated."""
+"""Requests to one repository of a registry: the scheme, logins, and which failures are repeated.
+
+A connection that is refused, drops or times out, the body of an answer that breaks off, and the statuses 408, 429, 500,
+502, 503 and 504 are tried five times. A certificate that is refused and any other status are final.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import requests
+from urllib3 import Retry
+from urllib3.exceptions import InvalidHeader
 
 from images.errors import Problem
-from images.registry import retries
-from images.registry.auth import HTTP_PORT, HTTPS_PORT, SECONDS, CredentialStore, RegistryAuth, anonymous, origin
-from images.registry.errors import RegistryError, TransientError, problem, refusal, registry_message, root_message
+from images.registry.auth import SECONDS, CredentialStore, RegistryAuth, anonymous, docker_credentials, origin
+from images.registry.errors import RegistryError, Stopped, TransientError, problem, refusal, root_message
 from images.registry.reference import Repository, is_loopback
 
+PAUSES = (0.0, 2.0, 4.0, 8.0)
+"""Seconds before each further attempt, where the registry says nothing else (`Retry-After`)."""
+_LONGEST_PAUSE = 60.0
 _CHUNK = 1 << 18
 
 Result = TypeVar("Result")
 
 
 class Transport:
-    """The way to one repository."""
+    """The way to one repository. Use it as a context manager, or call `close`."""
 
-    def __init__(self, repository: Repository, credentials: CredentialStore, mount_from: Sequence[Repository]) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        *,
+        credentials: CredentialStore = docker_credentials,
+        mount_from: Sequence[Repository] = (),
+    ) -> None:
         """`mount_from`: other repositories of this registry, to read. Raises UserError."""
         self.repository = repository
         self.stopping = threading.Event()
-        """Once it is set, each request that is to be repeated raises Stopped."""
         self._session = _Session()
         if is_loopback(repository.host):
             self._session.trust_env = False  # as Docker: a proxy can't reach this machine's loopback
@@ -35,12 +49,37 @@ class Transport:
         self._session.auth = RegistryAuth([repository, *mount_from], credentials, self._session, self.scheme)
         self._root = f"{self.scheme}://{repository.api_host}/v2/{repository.name}/"
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         self._session.close()
 
+    def stop(self) -> None:
+        """Let requests of other threads end without another attempt: they raise Stopped. For good."""
+        self.stopping.set()
+
     def repeat(self, work: Callable[[], Result]) -> Result:
-        """Do work again where it may help. Raises RegistryError."""
-        return retries.repeat(work, self.stopping)
+        """Do work again after each TransientError, five times in all. Raises RegistryError, Stopped."""
+        pauses = iter(PAUSES)
+        while True:
+            try:
+                return work()
+            except TransientError as error:
+                self.pause(pauses, error)
+
+    def pause(self, pauses: Iterator[float], error: TransientError) -> None:
+        """Wait before the next attempt. Raises the error where it was the last one, Stopped where all is to end."""
+        seconds = next(pauses, None)
+        if seconds is None:
+            raise error
+        with suppress(InvalidHeader):
+            if error.retry_after:
+                seconds = min(Retry().parse_retry_after(error.retry_after), _LONGEST_PAUSE)
+        wait(self.stopping, seconds)
 
     def read(self, path: str, most: int, headers: Mapping[str, str] | None = None) -> tuple[Mapping[str, str], bytes]:
         """Headers and content of an answer. Of one with more than `most` bytes, a little more than these are read."""
@@ -54,7 +93,7 @@ class Transport:
                         if len(content) > most:
                             break
                 except requests.exceptions.RequestException as error:
-                    raise TransientError(self._problem(f"the connection broke: {root_message(error)}")) from None
+                    raise self._broken(error) from None
                 return answer.headers, bytes(content)
 
         return self.repeat(read)
@@ -78,13 +117,14 @@ class Transport:
         except requests.exceptions.RequestException as error:
             if _is_certificate(error):
                 cause = f"its certificate is not accepted: {root_message(error)}"
-                raise RegistryError(self._problem(cause)) from None
-            raise TransientError(self._problem(f"the connection broke: {root_message(error)}")) from None
-        if answer.status_code in retries.STATUSES:
-            raise TransientError(self._problem(registry_message(answer)), answer)
+                raise RegistryError(problem(self.repository, cause)) from None
+            raise self._broken(error) from None
         if not answer.ok:
             raise refusal(self.repository, answer)
         return answer
+
+    def _broken(self, error: requests.exceptions.RequestException) -> TransientError:
+        return TransientError(problem(self.repository, f"the connection broke: {root_message(error)}"))
 
     def _secured(self, url: str) -> str:
         """What a registry named, over https where it is reached so itself. Raises RegistryError.
@@ -92,12 +132,11 @@ class Transport:
         A proxy that ends TLS and does not say so (X-Forwarded-Proto) has the registry name itself over http. Docker
         goes there, without its login, and is refused.
         """
-        parts = urlsplit(url)
+        parts, own = urlsplit(url), self.repository.api_host
         if parts.scheme != "http" or self.scheme == "http":
             return url
-        named, own = origin(f"https://{parts.netloc}"), origin(f"https://{self.repository.api_host}")
-        if own in (named, named._replace(port=HTTPS_PORT) if parts.port == HTTP_PORT else named):
-            return parts._replace(scheme="https", netloc=self.repository.api_host).geturl()
+        if origin(f"https://{parts.netloc.removesuffix(':80')}") == origin(f"https://{own}"):
+            return parts._replace(scheme="https", netloc=own).geturl()
         cause = f"it names an unencrypted address, http://{parts.netloc}"
         then = "tell who runs the registry: what it names must begin with https://"
         raise RegistryError(Problem(where=str(self.repository), cause=cause, then=then))
@@ -113,9 +152,6 @@ class Transport:
             return "https" if _is_certificate(error) else "http"
         return "https"
 
-    def _problem(self, cause: str) -> Problem:
-        return problem(self.repository, cause)
-
 
 class _Session(requests.Session):
     """One that gives a redirect no login of ~/.netrc: storage refuses a second one beside its signed address."""
@@ -124,6 +160,12 @@ class _Session(requests.Session):
         request = response.request
         if request.url and prepared_request.url and self.should_strip_auth(request.url, prepared_request.url):  # type: ignore[no-untyped-call]
             prepared_request.headers.pop("Authorization", None)
+
+
+def wait(stopping: threading.Event, seconds: float) -> None:
+    """Raises Stopped as soon as all is to end."""
+    if stopping.wait(seconds):
+        raise Stopped
 
 
 def _is_certificate(error: requests.exceptions.RequestException) -> bool:

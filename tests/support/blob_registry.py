@@ -54,6 +54,8 @@ class BlobRegistry:
             for key in (name, f"{repository}:{oci_digest(body)}"):
                 self.manifests[key] = (headers["Content-Type"], body)
             return 201, {}, b""
+        if method == "DELETE":
+            return (202 if self.manifests.pop(name, None) else 404), {}, b""
         media_type, content = self.manifests.get(name, ("", b""))
         return (200, {"Content-Type": media_type}, content) if content else (404, {}, b"")
 

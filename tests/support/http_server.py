@@ -1,8 +1,7 @@
-"""An HTTP server on loopback that answers what a test says, and a registry on it in the little that attaching needs."""
+"""An HTTP server on loopback that answers what a test says."""
 
 from __future__ import annotations
 
-import re
 import socket
 import ssl
 import threading
@@ -10,8 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-from images.host.hashing import oci_digest
 
 _TLS_HANDSHAKE = b"\x16"
 """The first byte of a connection that speaks TLS."""
@@ -91,34 +88,3 @@ def serving(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
     finally:
         listening.shutdown()
         listening.server_close()
-
-
-def registry_answers(*, blobs: dict[str, bytes] | None = None) -> Answer:
-    """A registry that stores manifests, and blobs in `blobs`. Each upload session takes one PUT."""
-    manifests: dict[str, tuple[str, bytes]] = {}
-    stored = {} if blobs is None else blobs
-    sessions: set[str] = set()
-
-    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply:
-        last = path.rpartition("/")[2]
-        if "/manifests/" in path and method == "PUT":
-            for key in (last, oci_digest(body)):
-                manifests[key] = (headers["Content-Type"], body)
-            return 201, {}, b""
-        if "/manifests/" in path and method == "DELETE":
-            return (202 if manifests.pop(last, None) else 404), {}, b""
-        if "/manifests/" in path and last in manifests:
-            kind, content = manifests[last]
-            return 200, {"Content-Type": kind}, content
-        if method == "POST":
-            sessions.add(session := f"session-{len(sessions)}")
-            return 202, {"Location": f"{path.partition('?')[0]}{session}?state=1"}, b""
-        if method == "PUT":
-            ((session, digest),) = re.findall(r"uploads/(.*)\?state=1&digest=(sha256:.*)", path)
-            if session not in sessions or oci_digest(body) != digest:
-                return 404, {}, b'{"errors": [{"code": "BLOB_UPLOAD_UNKNOWN"}]}'
-            stored[digest] = body
-            return 201, {}, b""
-        return (200, {}, stored[last]) if last in stored else (404, {}, b"")
-
-    return answer

@@ -24,8 +24,7 @@ from images.errors import UserError
 from images.host.hashing import oci_digest
 from images.publish import compression, push
 from images.publish.compression import Compression, SpooledBlob, compression_of
-from images.publish.push import PushJob
-from images.registry import retries
+from images.registry import transport
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
 from images.registry.reference import Repository
@@ -34,7 +33,7 @@ from tests.support.checkout import ROOT
 from tests.support.http_server import Reply, Server, serving
 
 BOTH = tuple(Compression)
-REAL_WAIT = retries.wait
+REAL_WAIT = transport.wait
 LATER: Reply = (429, {"Retry-After": "60"}, b"")
 
 
@@ -100,18 +99,16 @@ class Place:
         image.asked = None
         others = [Repository(self.server.host, source)] if source else []
         with Registry(Repository(self.server.host, to), credentials=lambda _: None, mount_from=others) as target:
-            job = PushJob(
-                engine=cast("Engine", image),
-                info=image.info,
-                target=target,
-                wanted=wanted,
-                cache=self.cache,
+            manifests, self.sent = push.push(
+                cast("Engine", image),
+                image.info,
+                target,
+                wanted,
+                self.cache,
                 source=others[0] if others else None,
                 on_event=on_event,
             )
-            done = push.push(job)
-            self.sent = done.sent
-            return done.manifests
+            return manifests
 
     def fails(self, failures: Sequence[Reply | None], fits: Callable[[str, str], bool]) -> None:
         """Let the first requests that fit get these instead of answers."""
@@ -121,7 +118,7 @@ class Place:
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
-    monkeypatch.setattr(retries, "wait", lambda *_: None)
+    monkeypatch.setattr(transport, "wait", lambda *_: None)
     with serving() as server:
         registry = BlobRegistry()
         server.answer = registry.answer
@@ -152,7 +149,7 @@ def test_layers_that_an_image_repeats_are_sent_once(place: Place) -> None:
     image = Layers(layers=(layer(1), layer(2), layer(1)))
     done = place.push(image, [Compression.ZSTD])[Compression.ZSTD]
     assert len(done.layers) == 3 and done.layers[0] == done.layers[2] and image.asked == image.info.layers[:2]
-    assert place.server.count("PATCH") == 2
+    assert place.server.count("PATCH") == 2 + 1, "and the configuration"
 
 
 def test_another_image_sends_only_what_is_new(place: Place) -> None:
@@ -170,7 +167,7 @@ def test_what_a_fleet_pushed_to_a_staging_repository_is_mounted(place: Place, tm
     done = place.push(image, to="images", source="staging")
     assert done[Compression.GZIP] == first[Compression.GZIP]
     sent = [path for method, path, _ in place.server.seen if method == "PATCH" and "/images/" in path]
-    assert len(sent) == len(image.layers), "the zstd ones alone"
+    assert len(sent) == len(image.layers) + 1, "the zstd ones alone, and the configuration"
 
 
 def test_what_another_repository_has_is_mounted_and_not_read(place: Place) -> None:
@@ -296,7 +293,7 @@ def test_five_layers_lie_on_the_disk_at_most(place: Place, monkeypatch: pytest.M
 def test_the_end_of_a_push_waits_for_no_other_uploads_pause(
     place: Place, monkeypatch: pytest.MonkeyPatch, interrupted: bool
 ) -> None:
-    monkeypatch.setattr(retries, "wait", REAL_WAIT)
+    monkeypatch.setattr(transport, "wait", REAL_WAIT)
     told = threading.Event()
 
     def before(method: str, _path: str) -> Reply | bool:
@@ -327,7 +324,7 @@ def test_the_end_of_a_push_waits_for_no_other_uploads_pause(
 def test_a_refusal_waits_for_no_pause_of_other_questions(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     image = Layers(layers=(layer(1), layer(2)))
     place.push(image, [Compression.ZSTD])
-    monkeypatch.setattr(retries, "wait", REAL_WAIT)
+    monkeypatch.setattr(transport, "wait", REAL_WAIT)
     place.fails([LATER, (403, {}, b"")], lambda method, _path: method == "HEAD")
     place.server.seen.clear()
     with pytest.raises(UserError, match="HTTP 403"):

@@ -11,12 +11,13 @@ import pytest
 from images.errors import UserError
 from images.publish import tags
 from images.publish.tags import Action, ImageVersion, TagKind
-from images.registry import retries
+from images.registry import transport
 from images.registry.client import Registry
 from images.registry.distribution import OCI_INDEX, OCI_MANIFEST, Descriptor, Manifest
 from images.registry.reference import Repository
 from tests.support.attested import DIGEST, NAME
-from tests.support.http_server import Reply, Server, registry_answers, serving
+from tests.support.blob_registry import BlobRegistry
+from tests.support.http_server import Reply, Server, serving
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 
@@ -74,10 +75,10 @@ class Store:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    monkeypatch.setattr(retries, "wait", lambda *_: None)
+    monkeypatch.setattr(transport, "wait", lambda *_: None)
     with serving() as server, Registry(Repository(server.host, "x"), credentials=lambda _: None) as client:
         found = Store(server, client)
-        stores = registry_answers()
+        stores = BlobRegistry().answer
 
         def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
             if f"{method} {path.rpartition('/')[2]}" in found.refused:

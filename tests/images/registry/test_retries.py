@@ -10,13 +10,13 @@ from types import SimpleNamespace
 import pytest
 import urllib3.util.retry
 
-from images.host.hashing import oci_digest
-from images.registry import retries
+from images.registry import transport
 from images.registry.client import Registry
 from images.registry.distribution import OCI_MANIFEST, Descriptor, Manifest
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
-from tests.support.http_server import Answer, Reply, Server, registry_answers
+from tests.support.blob_registry import BlobRegistry
+from tests.support.http_server import Answer, Reply, Server
 
 MANIFEST = Manifest(media_type=OCI_MANIFEST, content=b'{"schemaVersion": 2}')
 SERVED: Reply = (200, {"Content-Type": OCI_MANIFEST}, MANIFEST.content)
@@ -29,7 +29,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found: list[float] = []
     now = datetime(2026, 11, 22, tzinfo=UTC).timestamp()
     monkeypatch.setattr(urllib3.util.retry, "time", SimpleNamespace(time=lambda: now))
-    monkeypatch.setattr(retries, "wait", lambda _, seconds: found.append(seconds) if seconds else None)
+    monkeypatch.setattr(transport, "wait", lambda _, seconds: found.append(seconds) if seconds else None)
     return found
 
 
@@ -64,7 +64,7 @@ def test_a_transient_status_is_retried(server: Server, status: int, pauses: list
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
 def test_a_dropped_connection_is_retried(server: Server, method: str, pauses: list[float]) -> None:
-    failing(server, 2, None, registry_answers(), lambda asked, path: asked == method and manifests(asked, path))
+    failing(server, 2, None, BlobRegistry().answer, lambda asked, path: asked == method and manifests(asked, path))
     with client(server) as registry:
         registry.put(MANIFEST, "latest")
         assert registry.get("latest") == MANIFEST
@@ -129,37 +129,3 @@ def test_a_registry_that_does_not_run_is_told_after_five_attempts(server: Server
     with client(server) as registry, pytest.raises(RegistryError, match="the connection broke") as told:
         registry.get("latest")
     assert server.count("GET", "latest") == 5 and told.value.status == 0
-
-
-@pytest.mark.parametrize("failure", [(503, {"Retry-After": "3"}, b""), None], ids=["503", "dropped"])
-def test_a_failed_upload_starts_again_in_a_new_session(
-    server: Server, failure: Reply | None, pauses: list[float]
-) -> None:
-    stored: dict[str, bytes] = {}
-    failing(server, 2, failure, registry_answers(blobs=stored), lambda method, _path: method == "PUT")
-    with client(server) as registry:
-        assert registry.put_blob(CONTENT) == oci_digest(CONTENT)
-    assert stored == {oci_digest(CONTENT): CONTENT}
-    sessions = [path.partition("?")[0] for method, path, _ in server.seen if method == "PUT"]
-    assert len(sessions) == len(set(sessions)) == 3
-    assert pauses == ([3, 3] if failure else [2])
-
-
-def test_an_upload_whose_answer_is_lost_is_not_sent_again(server: Server, pauses: list[float]) -> None:
-    stores = registry_answers()
-
-    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
-        done = stores(method, path, headers, body)
-        return None if method == "PUT" else done
-
-    server.answer = answer
-    with client(server) as registry:
-        registry.put_blob(CONTENT)
-    assert server.count("PUT") == 1 and server.count("HEAD") == 2
-
-
-def test_an_upload_that_keeps_failing_ends(server: Server, pauses: list[float]) -> None:
-    failing(server, 99, (500, {}, b""), registry_answers(), lambda method, _path: method == "PUT")
-    with client(server) as registry, pytest.raises(RegistryError, match="HTTP 500"):
-        registry.put_blob(CONTENT)
-    assert server.count("PUT") == server.count("POST") == 5

@@ -9,34 +9,20 @@ from dataclasses import dataclass, field
 import pytest
 
 from images.host.hashing import oci_digest
-from images.registry import retries
-from images.registry.client import Registry
+from images.registry import transport
+from images.registry.client import Chunks, Registry
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
-from images.registry.uploads import held_bytes
 from tests.support.http_server import Reply, Server
 
 CONTENT = bytes(range(256)) * 4096
 """1 MiB."""
 
 
-@dataclass(frozen=True)
-class InMemory:
-    """A blob in pieces of 64 KiB."""
-
-    content: bytes = CONTENT
-
-    @property
-    def digest(self) -> str:
-        return oci_digest(self.content)
-
-    @property
-    def size(self) -> int:
-        return len(self.content)
-
-    def chunks(self, offset: int) -> Iterator[bytes]:
-        for start in range(offset, self.size, 1 << 16):
-            yield self.content[start : start + (1 << 16)]
+def chunks(offset: int) -> Iterator[bytes]:
+    """Pieces of 64 KiB."""
+    for start in range(offset, len(CONTENT), 1 << 16):
+        yield CONTENT[start : start + (1 << 16)]
 
 
 @dataclass
@@ -80,13 +66,17 @@ class Sessions:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "wait", lambda *_: None)
+    monkeypatch.setattr(transport, "wait", lambda *_: None)
 
 
-def put(server: Server, sessions: Sessions, content: bytes = CONTENT) -> None:
+def client(server: Server) -> Registry:
+    return Registry(Repository(server.host, "x"), credentials=lambda _: None)
+
+
+def put(server: Server, sessions: Sessions, content: Chunks = chunks) -> None:
     server.answer = sessions.answer
-    with Registry(Repository(server.host, "x"), credentials=lambda _: None) as registry:
-        registry.put_stream(InMemory(content))
+    with client(server) as registry:
+        registry.put_stream(oci_digest(CONTENT), len(CONTENT), content)
 
 
 def test_a_layer_is_sent_in_one_request(server: Server) -> None:
@@ -104,13 +94,12 @@ def test_one_that_is_there_is_not_sent(server: Server) -> None:
     assert server.count("POST") == server.count("PATCH") == 0
 
 
-@pytest.mark.parametrize("streamed", [True, False])
-def test_one_that_is_there_in_part_is_told(server: Server, streamed: bool) -> None:
+def test_one_that_is_there_in_part_is_told(server: Server) -> None:
     """A registry that lost its power. It would take a second copy, and keep the first."""
     server.answer = Sessions(stored={oci_digest(CONTENT): b""}).answer
-    with Registry(Repository(server.host, "x"), credentials=lambda _: None) as registry:
+    with client(server) as registry:
         with pytest.raises(RegistryError, match=r"holds 0 bytes of it, not 1048576(.|\n)*next: have who runs"):
-            registry.put_stream(InMemory()) if streamed else registry.put_blob(CONTENT)
+            registry.put_blob(CONTENT)
         with pytest.raises(RegistryError, match="holds 0 bytes"):
             registry.mount(oci_digest(CONTENT), Repository(server.host, "y"), len(CONTENT))
     assert server.count("POST") == 0
@@ -134,8 +123,8 @@ def test_one_that_the_registry_had_in_part_elsewhere_is_told(server: Server) -> 
 def test_one_whose_size_is_not_said_is_taken_as_there(server: Server) -> None:
     """The specification asks for it with "SHOULD"."""
     server.answer = lambda *_: (200, {"Content-Length": ""}, b"")
-    with Registry(Repository(server.host, "x"), credentials=lambda _: None) as registry:
-        registry.put_stream(InMemory())
+    with client(server) as registry:
+        registry.put_blob(CONTENT)
         assert registry.has_blob("sha256:1", 5) and registry.blob_size("sha256:1") is None
     assert server.count("POST") == 0
 
@@ -223,22 +212,28 @@ def test_a_digest_that_does_not_fit_is_final(server: Server) -> None:
 
 
 def test_what_a_layer_raises_ends_its_upload(server: Server) -> None:
-    class Interrupted(InMemory):
-        def chunks(self, offset: int) -> Iterator[bytes]:
-            yield CONTENT[offset : offset + 10]
-            raise KeyboardInterrupt
+    def interrupted(offset: int) -> Iterator[bytes]:
+        yield CONTENT[offset : offset + 10]
+        raise KeyboardInterrupt
 
-    server.answer = Sessions().answer
-    with (
-        Registry(Repository(server.host, "x"), credentials=lambda _: None) as registry,
-        pytest.raises(KeyboardInterrupt),
-    ):
-        registry.put_stream(Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        put(server, Sessions(), interrupted)
     assert server.count("PUT") == 0
 
 
-@pytest.mark.parametrize(
-    ("said", "held"), [("0-1023", 1024), ("bytes=0-1023", 1024), ("0-0", 0), ("", 0), ("5-9", 0), ("0-x", 0)]
-)
-def test_what_a_session_says_it_holds(said: str, held: int) -> None:
-    assert held_bytes(said) == held
+@pytest.mark.parametrize(("said", "sent"), [("bytes=0-{}", 0), ("", 1), ("5-{}", 1), ("0-x", 1)])
+def test_what_a_session_says_it_holds(server: Server, said: str, sent: int) -> None:
+    """`sent`: how often the part that had arrived is sent again."""
+    breaks, sessions = [300_000], Sessions()
+    server.takes = lambda method, _path: breaks.pop(0) if method == "PATCH" and breaks else None
+    right = sessions.answer
+
+    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        reply = right(method, path, headers, body)
+        if method == "GET" and reply:
+            reply[1]["Range"] = said.format(300_000 - 1)
+        return reply
+
+    sessions.answer = answer  # type: ignore[method-assign]
+    put(server, sessions)
+    assert sessions.sent == len(CONTENT) + sent * 300_000
