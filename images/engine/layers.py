@@ -66,13 +66,14 @@ def parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[
         raise no_configuration(info.id)
     root = Path(engine.facts.data_root)
     found = stored(root, info.layers) if engine.facts.local else {}
-    config = stored_config(root, info.id) if engine.facts.local else None
-    if not found or config is None:
+    config = root / "image/overlay2/imagedb/content/sha256" / info.id.removeprefix("sha256:")
+    if not found or not os.access(config, os.R_OK):
         yield from _exported_parts(engine, info, wanted)
         return
     layers = [found[diff_id] for diff_id in dict.fromkeys(wanted)]
     left = sum(layer.size for layer in layers)
-    yield ImagePart(digest=info.id, size=len(config), chunks=iter([config]), following=left)
+    content = config.read_bytes()
+    yield ImagePart(digest=info.id, size=len(content), chunks=iter([content]), following=left)
     for layer in sorted(layers, key=lambda one: one.size, reverse=True):
         left -= layer.size
         chunks = _readable(stored_tar(layer), info.id)
@@ -133,14 +134,6 @@ def stored(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLayer]:
             return {}
         found[diff_id] = StoredLayer(diff_id=diff_id, size=size, split=split, files=files)
     return found
-
-
-def stored_config(data_root: Path, image_id: str) -> bytes | None:
-    """An image's configuration; None where it can't be read here."""
-    try:
-        return (data_root / "image/overlay2/imagedb/content/sha256" / image_id.removeprefix("sha256:")).read_bytes()
-    except OSError:
-        return None
 
 
 def stored_tar(layer: StoredLayer) -> Iterator[bytes]:

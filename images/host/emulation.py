@@ -31,16 +31,30 @@ def require(
     `on_progress` gets a line about what is done to the machine. Raises UserError where it may not, or where the kernel
     refuses.
     """
+    if entry := registered(platform, registry):
+        return entry
+    if os.geteuid() != 0:
+        raise _unable(platform, "this user may not register an emulator")
+    if not (registry / "register").exists():
+        on_progress(f"mounting binfmt_misc at {registry}, by which the kernel finds emulators")
+        mount = ["mount", "-t", "binfmt_misc", "binfmt_misc", str(registry)]
+        done = subprocess.run(mount, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise _unable(platform, f"binfmt_misc can't be mounted: {done.stderr.strip()}")
+    rule = rules / f"qemu-{platform.machine}.conf"
+    if not registered(platform, registry) and not rule.is_file():
+        if not shutil.which("apt-get"):
+            raise _unable(platform, f"{PACKAGE} is not installed, and there is no apt-get")
+        on_progress(f"installing {PACKAGE} with apt-get: this machine runs {platform.spoken} programs with it")
+        apt.install(PACKAGE)
+    if not registered(platform, registry):  # with systemd the package has done it
+        on_progress(f"registering qemu for {platform.spoken} programs with the kernel")
+        try:
+            line = next(line for line in rule.read_text().splitlines() if line.startswith(":"))
+            (registry / "register").write_text(line)
+        except (OSError, StopIteration) as error:
+            raise _unable(platform, f"{rule} can't be registered: {error or 'it holds no rule'}") from None
     if not (entry := registered(platform, registry)):
-        if os.geteuid() != 0:
-            raise _unable(platform, "this user may not register an emulator")
-        if not (registry / "register").exists():
-            on_progress(f"mounting binfmt_misc at {registry}, by which the kernel finds emulators")
-            _mount(platform, registry)
-        if not (entry := registered(platform, registry)):
-            _register(platform, on_progress, registry, rules)
-            entry = registered(platform, registry)
-    if not entry:
         raise _unable(platform, "the kernel did not take the emulator's registration")
     return entry
 
@@ -61,31 +75,6 @@ def version() -> str:
     asked = ["dpkg-query", "--show", "--showformat", "${Version}", PACKAGE]
     done = subprocess.run(asked, capture_output=True, text=True, check=False) if shutil.which("dpkg-query") else None
     return done.stdout.strip() if done and done.returncode == 0 else ""
-
-
-def _mount(platform: Platform, registry: Path) -> None:
-    done = subprocess.run(
-        ["mount", "-t", "binfmt_misc", "binfmt_misc", str(registry)], capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise _unable(platform, f"binfmt_misc can't be mounted: {done.stderr.strip()}")
-
-
-def _register(platform: Platform, on_progress: Callable[[str], None], registry: Path, rules: Path) -> None:
-    rule = rules / f"qemu-{platform.machine}.conf"
-    if not rule.is_file():
-        if not shutil.which("apt-get"):
-            raise _unable(platform, f"{PACKAGE} is not installed, and there is no apt-get")
-        on_progress(f"installing {PACKAGE} with apt-get: this machine runs {platform.spoken} programs with it")
-        apt.install(PACKAGE)
-    if registered(platform, registry):
-        return  # by the package itself, on a machine with systemd
-    on_progress(f"registering qemu for {platform.spoken} programs with the kernel")
-    try:
-        line = next(line for line in rule.read_text().splitlines() if line.startswith(":"))
-        (registry / "register").write_text(line)
-    except (OSError, StopIteration) as error:
-        raise _unable(platform, f"{rule} can't be registered: {error or 'it holds no rule'}") from None
 
 
 def _unable(platform: Platform, why: str) -> UserError:

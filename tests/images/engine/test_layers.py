@@ -99,12 +99,3 @@ def test_a_file_that_became_shorter_is_told(store: tuple[Path, list[str], bytes]
     (root / "overlay2/cache1/diff/bin/program").write_bytes(b"short")
     with pytest.raises(ValueError, match="bin/program has fewer bytes"):
         list(layers.stored_tar(layers.stored(root, diff_ids)[diff_ids[1]]))
-
-
-def test_a_configuration_is_read_by_the_image_id(tmp_path: Path) -> None:
-    content = b'{"rootfs": {}}'
-    folder = tmp_path / "image/overlay2/imagedb/content/sha256"
-    folder.mkdir(parents=True)
-    (folder / oci_digest(content).removeprefix("sha256:")).write_bytes(content)
-    assert layers.stored_config(tmp_path, oci_digest(content)) == content
-    assert layers.stored_config(tmp_path, oci_digest(b"another")) is None
