@@ -50,7 +50,7 @@ def program(folder: Path, say: Callable[[str], object]) -> str:
         then = f"put a program {_PROGRAM} on the PATH (CNCF Distribution 2 calls it `registry`), and try again"
         raise UserError(Problem(where=_PROGRAM, cause="is not here, and no apt-get to fetch it", then=then), code=1)
     say(f"fetching {_PROGRAM} with apt-get: it is unpacked in {folder} for now, and nothing is installed")
-    apt.update()
+    apt.install()  # the lists of packages alone
     unpacking = f"apt-get -q download {_PROGRAM} && dpkg-deb --extract {_PROGRAM}_*.deb unpacked"
     done = subprocess.run(["sh", "-c", unpacking], cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:

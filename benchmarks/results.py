@@ -47,14 +47,15 @@ def keep(file: Path, part: str, entry: dict[str, Any]) -> None:
 
 def machine(engine: Engine) -> dict[str, Any]:
     """What a measurement is taken on, without names of owners or hosts. `memory` in bytes."""
-    facts = engine.facts
+    facts, info = engine.facts, engine.sdk.info()
+    below = dict(info.get("DriverStatus") or ()).get("Backing Filesystem")
     names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     return {
         "processor": names[0] if names else platform.machine(),
         "cores": facts.cpus,
         "memory": facts.memory,
         "engine": facts.version,
-        "storage": facts.storage,
+        "storage": f"{info['Driver']} on {below}" if below else info["Driver"],
         "python": platform.python_version(),
     }
 

@@ -196,7 +196,6 @@ def _facts() -> EngineFacts:
         local=True,
         cpus=len(os.sched_getaffinity(0)),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        storage="folder",
         runtimes=(),
         architecture=machine.architecture if machine else platform.machine(),
         apptainer=True,

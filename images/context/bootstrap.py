@@ -149,7 +149,7 @@ def mirrors(suite: str) -> list[str]:
     listing = _index_targets()
     if not listing and os.geteuid() == 0:  # apt tells of its sources only once it has read them
         with contextlib.suppress(UserError):
-            apt.update()
+            apt.install()  # the lists of packages alone
         listing = _index_targets()
     return mirror_lines(suite, listing)
 

@@ -146,15 +146,11 @@ def stored_tar(layer: StoredLayer) -> Iterator[bytes]:
             elif entry["type"] == _FILE and entry.get("size"):
                 raw = entry.get("name_raw")  # of names that are no UTF-8
                 name = base64.b64decode(raw) if raw else os.fsencode(entry["name"].lstrip("/"))
-                yield from _content(os.path.join(os.fsencode(layer.files), name), entry["size"])  # noqa: PTH118
-
-
-def _content(path: bytes, size: int) -> Iterator[bytes]:
-    left = size
-    with open(path, "rb", buffering=0) as stream:  # noqa: PTH123  # pathlib has no paths of bytes
-        while left:
-            chunk = stream.read(min(_CHUNK, left))
-            if not chunk:
-                raise ValueError(f"{os.fsdecode(path)} has fewer bytes than the engine noted")
-            left -= len(chunk)
-            yield chunk
+                path, left = os.path.join(os.fsencode(layer.files), name), entry["size"]  # noqa: PTH118
+                with open(path, "rb", buffering=0) as stream:  # noqa: PTH123  # pathlib has no paths of bytes
+                    while left:
+                        chunk = stream.read(min(_CHUNK, left))
+                        if not chunk:
+                            raise ValueError(f"{os.fsdecode(path)} has fewer bytes than the engine noted")
+                        left -= len(chunk)
+                        yield chunk

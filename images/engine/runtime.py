@@ -129,8 +129,6 @@ class EngineFacts:
     """It runs on this machine, on this file system."""
     cpus: int
     memory: int
-    storage: str
-    """Driver of its layers, and the file system below: `overlay2 on extfs`."""
     runtimes: tuple[str, ...]
     cdi_devices: tuple[str, ...] = ()
     """Devices that the engine found specifications of (28.2 and later), `nvidia.com/gpu=0`."""
@@ -149,7 +147,7 @@ def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any], 
 
     Raises UserError for an engine without BuildKit, unless nothing is to be built with it (`builds`).
     """
-    data_root, driver = info.get("DockerRootDir") or "", info.get("Driver", "")
+    data_root = info.get("DockerRootDir") or ""
     podman = any("podman" in one.get("Name", "").lower() for one in version.get("Components") or ())
     status = dict(info.get("DriverStatus") or ())
     devices = info.get("DiscoveredDevices") or ()
@@ -162,7 +160,6 @@ def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any], 
         local=url.startswith("unix://") and info.get("Name") == socket.gethostname() and Path(data_root).is_dir(),
         cpus=info.get("NCPU", 1),
         memory=info.get("MemTotal", 0),
-        storage=f"{driver} on {status['Backing Filesystem']}" if status.get("Backing Filesystem") else driver,
         runtimes=tuple(sorted(info.get("Runtimes") or ())),
         cdi_devices=tuple(one.get("ID", "") for one in devices if one.get("Source") == "cdi"),
         architecture=version.get("Arch", "amd64"),
