@@ -23,7 +23,7 @@ from benchmarks.empty_engine import empty_engine
 from benchmarks.results import alternating, load_around
 from benchmarks.session import ARCH, PROFILE, SUBJECT, TEMPLATES, Session, conventional_context, project_copy
 from images.context.render import Context
-from images.engine import ContainerSpec, Engine, ignore
+from images.engine import ContainerSpec, Engine
 from images.errors import Problem, UserError
 from images.locking import lock_file
 from images.publish.compression import Compression
@@ -171,7 +171,7 @@ def _pull_and_step(session: Session, place: Place, side: str, compression: Compr
     try:
         with load_around() as load:
             start = time.monotonic()
-            engine.pull(str(there), on_event=ignore)
+            engine.pull(str(there))
             seconds = time.monotonic() - start
         size = sum(layer.size for layer in layers)
         require_slower_than(place.link, size, seconds)

@@ -33,11 +33,7 @@ from images.engine.archive import ChunkReader, Files, pack
 from images.engine.buildkit import (
     BuildEvent,
     BuildResult,
-    LogLine,
     Retrying,
-    StepFinished,
-    StepProgress,
-    StepStarted,
     Trace,
 )
 from images.engine.containers import OWNER_LABEL, RUN_LABEL, Container, asking
@@ -356,23 +352,14 @@ class Engine:
         except _UNREACHABLE:
             return None
 
-    def pull(self, ref: str, *, platform: str = PLATFORM, on_event: OnEvent = ignore) -> ImageInfo:
+    def pull(self, ref: str, *, platform: str = PLATFORM) -> ImageInfo:
         """Fetch an image (`name:tag`, `name@digest`) from its registry. Raises UserError with the registry's words."""
         repository, tag = parse_repository_tag(ref)
-        start, name = time.monotonic(), f"pulling {ref}"
-        on_event(StepStarted(step=ref, name=name))
         with asking(ref, then=_PULL_HINT):
             for message in self.sdk.pull(repository, tag or "latest", stream=True, decode=True, platform=platform):
                 if "error" in message:
                     cause = f"can't be pulled: {message['error']}"
                     raise EngineError(Problem(where=ref, cause=cause, then=_PULL_HINT), engine_error_kind(cause))
-                detail, status = message.get("progressDetail") or {}, message.get("status", "")
-                if "current" in detail:
-                    what, total = f"{status} {message.get('id', '')}".strip(), detail.get("total", 0)
-                    on_event(StepProgress(step=ref, name=name, what=what, current=detail["current"], total=total))
-                elif status.startswith(("Status:", "Digest:")):
-                    on_event(LogLine(step=ref, name=name, text=status))
-        on_event(StepFinished(step=ref, name=name, seconds=time.monotonic() - start, cached=False))
         return self.inspect(ref)
 
     def free_bytes(self) -> int | None:

@@ -20,7 +20,6 @@ from images.context.hosting import HostSettings
 from images.context.labels import Origin
 from images.engine import Engine
 from images.engine.archive import pack
-from images.engine.buildkit import BuildEvent, StepFinished, StepStarted
 from images.errors import UserError
 from images.planning.image import Base
 
@@ -128,13 +127,6 @@ def test_by_tag_then_pinned_then_by_digest(engine: Engine, registry: tuple[str, 
     built = engine.build({"Dockerfile": f"FROM {by_digest.reference}\nENV A=b\n".encode()}, None)
     assert engine.inspect(built.image_id).env["A"] == "b"
     engine.remove(built.image_id, force=True)
-
-
-def test_a_pull_reports_its_steps(engine: Engine, registry: tuple[str, str]) -> None:
-    events: list[BuildEvent] = []
-    engine.pull(registry[0], on_event=events.append)
-    assert isinstance(events[0], StepStarted)
-    assert isinstance(events[-1], StepFinished)
 
 
 def test_a_name_that_the_registry_does_not_know_is_an_error_and_not_a_missing_registry(
