@@ -47,9 +47,8 @@ class Described:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationRun:
-    """An image that is there, and what was measured in it."""
+    """What was measured in an image, and the verdict on it."""
 
-    info: ImageInfo
     tiers: Sequence[Tier]
     evidence: Evidence
     verdict: Verdict
@@ -145,7 +144,7 @@ def validate_image(
         on_evidence=on_evidence,
     )
     changes = child.changes(evidence, found.steps_above) if found.steps_above else None
-    return ValidationRun(info=info, tiers=tiers, evidence=evidence, verdict=verdict, changes=changes)
+    return ValidationRun(tiers=tiers, evidence=evidence, verdict=verdict, changes=changes)
 
 
 def measure_and_judge(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 Files = Mapping[str, bytes | Path]
-"""Path inside the archive to its content; a Path is read from disk when its turn comes, a folder with all it holds."""
+"""Path inside the archive to its content; a file on disk is read when its turn comes."""
 
 _CHUNK = 1 << 20
 
@@ -21,13 +21,7 @@ def pack(files: Files) -> Iterator[bytes]:
     GNU format: BuildKit takes a PAX archive for a Dockerfile. Parent folders are written too, because the engine makes
     missing ones readable for root alone. Raises OSError when a file can't be read or changes its size meanwhile.
     """
-    content: dict[str, bytes | Path | None] = {}
-    for name, one in files.items():
-        if isinstance(one, Path) and one.is_dir() and not one.is_symlink():
-            below = (path for path in one.rglob("*") if path.is_symlink() or path.is_file())
-            content |= {str(PurePosixPath(name) / path.relative_to(one).as_posix()): path for path in below}
-        else:
-            content[str(PurePosixPath(name))] = one
+    content: dict[str, bytes | Path | None] = {str(PurePosixPath(name)): one for name, one in files.items()}
     for name in list(content):
         for parent in list(PurePosixPath(name).parents)[:-1]:
             content.setdefault(str(parent))
@@ -37,13 +31,10 @@ def pack(files: Files) -> Iterator[bytes]:
 
 
 def _member(name: str, content: bytes | Path | None) -> Iterator[bytes]:
-    """Header, bytes and padding of one file, link or (None) folder."""
+    """Header, bytes and padding of one file or (None) folder."""
     info = tarfile.TarInfo(name)
     if content is None:
         info.type, info.mode = tarfile.DIRTYPE, 0o755
-        yield info.tobuf(format=tarfile.GNU_FORMAT)
-    elif isinstance(content, Path) and content.is_symlink():
-        info.type, info.mode, info.linkname = tarfile.SYMTYPE, 0o777, str(content.readlink())
         yield info.tobuf(format=tarfile.GNU_FORMAT)
     elif isinstance(content, bytes):
         info.mode, info.size = 0o755 if content.startswith((b"#!", b"\x7fELF")) else 0o644, len(content)

@@ -146,16 +146,13 @@ def test_an_archive_does_not_depend_on_order_time_or_owner(tmp_path: Path) -> No
     assert first[257:265] == b"ustar  \0"  # GNU's magic: BuildKit takes a PAX archive for a Dockerfile
 
 
-def test_an_archive_keeps_modes_folders_links_and_long_names(tmp_path: Path) -> None:
-    script = tmp_path / "folder" / "run"
-    script.parent.mkdir()
+def test_an_archive_keeps_modes_and_long_names(tmp_path: Path) -> None:
+    script = tmp_path / "run"
     script.write_bytes(b"x")
     script.chmod(0o700)
-    (script.parent / "link").symlink_to("run")
     name = "long/" * 60 + "name"
-    members = unpack(b"".join(pack({"f": script.parent, "s": b"#!/bin/sh\n", name: b"deep"})))
+    members = unpack(b"".join(pack({"f/run": script, "s": b"#!/bin/sh\n", name: b"deep"})))
     assert (members["f/run"].mode, members["s"].mode, members[name].mode) == (0o755, 0o755, 0o644)
-    assert members["f/link"].linkname == "run"
 
 
 def test_an_archive_of_a_missing_file_is_an_os_error(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Which engine is taken, what it is taken for, who waits for whom, and what is tried again."""
 
+import os
 import re
 import socket
 import threading
@@ -117,3 +118,15 @@ def test_one_module_alone_uses_what_the_sdk_keeps_private() -> None:
         if private.search(path.read_text())
     }
     assert found == {"images/engine/client.py"}
+
+
+def test_an_engine_behind_ssh_is_reached_by_the_users_own_client(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """docker-py's own SSH knows neither agents nor host aliases as OpenSSH does; and needs a package even for this."""
+    (tmp_path / "ssh").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(UserError, match="--engine: ssh://me@builder:2222: no Docker Engine answers"):
+        client.connect("ssh://me@builder:2222")
+    assert (tmp_path / "asked").read_text().splitlines()[0] == "-l me -p 2222 -- builder docker system dial-stdio"
