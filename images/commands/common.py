@@ -18,7 +18,7 @@ from images.planning import plan
 from images.planning.image import Image
 from validate import terminal
 
-talk = Console(stderr=True, highlight=False)
+talk = Console(stderr=True, highlight=False, soft_wrap=True)
 _COLOURS = {
     **dict.fromkeys(("PASS", "ok", "fresh"), "green"),
     **dict.fromkeys(("FAIL", "refused", "error"), "bold red"),
@@ -81,4 +81,4 @@ def counted(count: int, noun: str) -> str:
 
 
 def say(text: str) -> None:
-    talk.print(text, style="yellow", soft_wrap=True)
+    talk.print(text, style="yellow")

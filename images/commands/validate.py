@@ -144,4 +144,4 @@ def _show(verdict: Verdict, reference: str, everything: bool, *, as_json: bool) 
 
 
 def _say(text: str) -> None:
-    common.talk.print(text, style="dim", soft_wrap=True)
+    common.talk.print(text, style="dim")
