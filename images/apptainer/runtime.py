@@ -37,7 +37,7 @@ from images.engine import (
 from images.engine.archive import ChunkReader, Files, pack
 from images.engine.buildkit import plain_line
 from images.engine.containers import TooMuchOutput
-from images.engine.failures import Cancelled
+from images.engine.runtime import Work
 from images.errors import Problem, UserError
 from images.registry.client import Registry
 from images.registry.reference import Reference, is_loopback
@@ -68,11 +68,10 @@ class Apptainer:
             raise UserError(Problem(where=PROGRAM, cause="is used here without root's rights alone", then=then), code=1)
         self.facts = _facts()
         self._stack = ExitStack()
-        self._fetching, self._lock = threading.Lock(), threading.Lock()
-        self._cancelled = threading.Event()
+        self._fetching = threading.Lock()
+        self._work = Work()
         self._images: dict[str, Published] = {}
         self._sandboxes: dict[str, Path] = {}
-        self._running: set[ApptainerContainer] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -81,11 +80,7 @@ class Apptainer:
         self._stack.close()
 
     def cancel(self) -> None:
-        with self._lock:
-            self._cancelled.set()
-            running = tuple(self._running)
-        for container in running:
-            container.kill()
+        self._work.cancel()
 
     def sweep(self) -> tuple[str, ...]:
         return sweep()
@@ -125,27 +120,8 @@ class Apptainer:
             folders["/etc/hosts"].write_text(HOSTS)
             command = exec_command(spec, found.info, sandbox, folders)
             container = ApptainerContainer(spec.name or found.reference, command, folders)
-            with self._active(container):
+            with self._work.going_on(container.kill, always=True):
                 yield container
-
-    @contextmanager
-    def _active(self, container: ApptainerContainer) -> Iterator[None]:
-        with self._lock:
-            if self._cancelled.is_set():
-                raise Cancelled
-            self._running.add(container)
-        try:
-            yield
-            if self._cancelled.is_set():
-                raise Cancelled
-        except Exception as error:
-            if self._cancelled.is_set() and not isinstance(error, Cancelled):
-                raise Cancelled from error
-            raise
-        finally:
-            container.kill()
-            with self._lock:
-                self._running.discard(container)
 
     def _published(self, ref: str) -> Published:
         if found := self._read(ref):
@@ -168,7 +144,7 @@ class Apptainer:
                 target = self._stack.enter_context(scratch_folder()) / "root"
                 command = pull_command(found.reference, target, plain_http=found.plain_http)
                 process = ApptainerContainer(found.reference, command, {})
-                with self._active(process):
+                with self._work.going_on(process.kill, always=True):
                     process.start()
                     said = " ".join(line.text for line in process.lines())
                     code = process.wait().code

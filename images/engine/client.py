@@ -12,11 +12,11 @@ import os
 import shutil
 import socket
 import tarfile
-import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self, cast
 
@@ -46,7 +46,7 @@ from images.engine.failures import (
     NoSuchImage,
     engine_error_kind,
 )
-from images.engine.runtime import PLATFORM, ContainerSpec, HistoryEntry, ImageInfo, engine_facts
+from images.engine.runtime import PLATFORM, ContainerSpec, HistoryEntry, ImageInfo, Work, engine_facts
 from images.errors import Problem, UserError, command
 from images.host import cache
 from images.host.hashing import sha256
@@ -86,10 +86,7 @@ class Engine:
         )
         self.run_id = uuid.uuid4().hex[:12]
         self.facts = engine_facts(base_url, self.sdk.version(), self.sdk.info(), builds=builds)
-        self._cancelled = threading.Event()
-        self._lock = threading.Lock()
-        self._builds: set[str] = set()
-        self._containers: set[str] = set()
+        self._work = Work()
 
     def __enter__(self) -> Self:
         return self
@@ -102,39 +99,7 @@ class Engine:
 
     def cancel(self) -> None:
         """Stop all builds and containers of this connection, from any thread: their callers get Cancelled."""
-        with self._lock:
-            self._cancelled.set()
-            builds, running = tuple(self._builds), tuple(self._containers)
-        for build_id in builds:
-            self._cancel_build(build_id)
-        for container_id in running:
-            containers.remove(self.sdk, container_id)
-
-    @contextmanager
-    def _at_work(self, of: set[str], key: str, end: Callable[[str], None], *, always: bool) -> Iterator[None]:
-        """Around a build or a container: `cancel` knows of it, and `end` ends it on an error, or `always`.
-
-        Raises Cancelled.
-        """
-        with self._lock:
-            of.add(key)
-        failed = True
-        try:
-            if self._cancelled.is_set():
-                raise Cancelled
-            yield
-            if self._cancelled.is_set():
-                raise Cancelled
-            failed = False
-        except Exception as error:
-            if self._cancelled.is_set() and not isinstance(error, Cancelled):
-                raise Cancelled from error
-            raise
-        finally:
-            if failed or always:
-                end(key)
-            with self._lock:
-                of.discard(key)
+        self._work.cancel()
 
     def _cancel_build(self, build_id: str) -> None:
         """An engine that doesn't answer is no error: closing the connection, which has happened, cancels it as well."""
@@ -152,7 +117,7 @@ class Engine:
         """
 
         def pause(seconds: float) -> None:
-            if self._cancelled.wait(seconds):
+            if self._work.cancelled.wait(seconds):
                 raise Cancelled
 
         where = self.facts.data_root if self.facts.local else self.facts.url
@@ -200,7 +165,7 @@ class Engine:
             trace, build_id = Trace(redact), uuid.uuid4().hex
             try:
                 with (
-                    self._at_work(self._builds, build_id, self._cancel_build, always=False),
+                    self._work.going_on(partial(self._cancel_build, build_id), always=False),
                     asking("build"),
                     self._messages("/build", {**parameters, "buildid": build_id}, headers, files) as said,
                 ):
@@ -212,7 +177,7 @@ class Engine:
                 delay = _BACKOFF * 2 ** (number - 1)
                 cause = error.failure.line or error.failure.cause
                 on_event(Retrying(attempt=number + 1, of=attempts, delay=delay, cause=cause))
-                (sleep or self._cancelled.wait)(delay)
+                (sleep or self._work.cancelled.wait)(delay)
         if tag:
             self.tag(image_id, tag)
         return BuildResult(image_id=image_id, steps=trace.steps(), seconds=time.monotonic() - start)
@@ -225,7 +190,7 @@ class Engine:
         """
         labels = {RUN_LABEL: self.run_id, OWNER_LABEL: containers.owner(os.getpid())}
         container_id = containers.create(self.sdk, spec, labels)
-        with self._at_work(self._containers, container_id, lambda key: containers.remove(self.sdk, key), always=True):
+        with self._work.going_on(partial(containers.remove, self.sdk, container_id), always=True):
             yield Container(self.sdk, container_id, spec.name or spec.image)
 
     def sweep(self) -> tuple[str, ...]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from images.engine.failures import Cancelled
 from images.errors import Problem, UserError
 
 if TYPE_CHECKING:
@@ -177,6 +179,46 @@ def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any], 
         then = "name a Docker Engine (20.10 or newer) with --engine URL"
         raise UserError(Problem(where=url, cause=cause, then=then), code=1)
     return facts
+
+
+class Work:
+    """What is under way at a runtime, so that any thread can stop it: builds, containers."""
+
+    def __init__(self) -> None:
+        self.cancelled = threading.Event()
+        self._lock = threading.Lock()
+        self._ends: dict[object, Callable[[], object]] = {}
+
+    def cancel(self) -> None:
+        """End all of it, and all that comes: whoever waits for it gets Cancelled."""
+        with self._lock:
+            self.cancelled.set()
+            ends = tuple(self._ends.values())
+        for end in ends:
+            end()
+
+    @contextmanager
+    def going_on(self, end: Callable[[], object], *, always: bool) -> Iterator[None]:
+        """Around one piece of it, which `end` ends: on an error and `cancel`, or `always`. Raises Cancelled."""
+        key, failed = object(), True
+        with self._lock:
+            self._ends[key] = end
+        try:
+            if self.cancelled.is_set():
+                raise Cancelled
+            yield
+            if self.cancelled.is_set():
+                raise Cancelled
+            failed = False
+        except Exception as error:
+            if self.cancelled.is_set() and not isinstance(error, Cancelled):
+                raise Cancelled from error
+            raise
+        finally:
+            if failed or always:
+                end()
+            with self._lock:
+                del self._ends[key]
 
 
 class RunningContainer(Protocol):

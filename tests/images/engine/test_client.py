@@ -3,7 +3,6 @@
 import os
 import re
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from images.engine import Engine, client, layers
-from images.engine.runtime import engine_facts
+from images.engine.failures import Cancelled
+from images.engine.runtime import Work, engine_facts
 from images.errors import UserError
 from tests.support.checkout import ROOT
 
@@ -22,7 +22,7 @@ PODMAN = {"Version": "4.3.1", "ApiVersion": "1.41", "Components": [{"Name": "Pod
 
 def unconnected() -> Engine:
     engine = Engine.__new__(Engine)
-    engine._cancelled = threading.Event()
+    engine._work = Work()
     return engine
 
 
@@ -97,17 +97,24 @@ def test_machines_that_share_a_home_do_not_wait_for_each_others_engines(
 
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_work_that_is_given_up_is_ended_and_raises_cancelled(cancelled: bool) -> None:
-    engine, ended, at_work = unconnected(), [], set[str]()
-    engine._lock = threading.Lock()
+    work, ended = Work(), []
     with (
-        pytest.raises(client.Cancelled if cancelled else ValueError),
-        engine._at_work(at_work, "a", ended.append, always=False),
+        pytest.raises(Cancelled if cancelled else ValueError),
+        work.going_on(lambda: ended.append("a"), always=False),
     ):
-        assert at_work == {"a"}
         if cancelled:
-            engine._cancelled.set()
+            work.cancel()
+            assert ended == ["a"]
         raise ValueError
-    assert ended == ["a"] and not at_work
+    assert set(ended) == {"a"}
+
+
+def test_what_begins_after_cancel_is_ended_at_once() -> None:
+    work, ended = Work(), []
+    work.cancel()
+    with pytest.raises(Cancelled), work.going_on(lambda: ended.append("a"), always=False):
+        pytest.fail("it began")
+    assert ended == ["a"]
 
 
 def test_one_module_alone_uses_what_the_sdk_keeps_private() -> None:
