@@ -353,6 +353,8 @@ def connect(url: str | None = None, *, builds: bool = True) -> Engine:
         except _UNREACHABLE as error:
             cause = f"no Docker Engine answers: {containers.root_cause(error)}"
             then = "start that engine, or name another one with --engine URL"
+            if address.startswith("ssh://"):
+                then = f"make `docker -H {address} version` work, without a question for a password"
             raise UserError(Problem(where=f"{source}: {address}", cause=cause, then=then), code=1) from None
     rootless = [Path(folder) for folder in [os.environ.get("XDG_RUNTIME_DIR")] if folder]
     sockets = [Path("/var/run/docker.sock"), *(folder / "docker.sock" for folder in rootless), private_socket()]

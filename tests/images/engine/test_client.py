@@ -134,6 +134,6 @@ def test_an_engine_behind_ssh_is_reached_by_the_users_own_client(
     (tmp_path / "ssh").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    with pytest.raises(UserError, match="--engine: ssh://me@builder:2222: no Docker Engine answers"):
+    with pytest.raises(UserError, match=r"no Docker Engine answers(.|\n)*`docker -H ssh://me@builder:2222 version`"):
         client.connect("ssh://me@builder:2222")
     assert (tmp_path / "asked").read_text().splitlines()[0] == "-l me -p 2222 -- builder docker system dial-stdio"
