@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,10 +21,10 @@ from images.errors import Problem, UserError, problem_of
 from images.host import cache, checkout
 from images.locking import lock_file
 from images.planning.image import Image
-from images.publish import local_image, signing
+from images.publish import publish as release
+from images.publish import signing
 from images.publish.compression import Compression
-from images.publish.local_image import PublishOptions
-from images.publish.publication import PublishResult
+from images.publish.publish import PublishOptions
 from images.registry.reference import Reference, Repository
 from validate.claims import ClaimSet
 
@@ -80,52 +81,47 @@ def publish(
     if key:
         signing.require(key)
         signing.require_password(key)
+    published = {str(one.name): one for row in rows for one in row}
+    locks = {name: lock_file.written(lock_file.read(one, sources.workspace.locks)) for name, one in published.items()}
 
-    def options(one: Image, row: Sequence[Image]) -> PublishOptions:
-        return PublishOptions(
-            name=one.name,
-            repository=Repository.parse(to),
-            attestation=attestation or sources.workspace.out / str(one.name),
-            policy=releases.policy(gate, sources, lambda labels: _claims_of(row, labels, sources)),
-            locks=lock_file.written(lock_file.read(one, sources.workspace.locks)),
-            cache=cache.folder() / "push",
-            compressions=tuple(Compression) if compression == "all" else (Compression(compression.value),),
-            source=_commit(sources.workspace.root),
-            key=key,
-            drop_platforms=drop_platforms,
-        )
+    def claims_of(labels: Mapping[str, str]) -> ClaimSet | None:
+        """Of what is published by today's matrix; of what is there already only where it was built from it."""
+        one = published.get(labels.get(f"{LABELS}.image", ""))
+        return releases.claims_of(one, labels, sources) if one else releases.claims_of_published(labels, sources)
 
-    wanted = [[options(one, row) for one in row] for row in rows]
+    options = PublishOptions(
+        repository=Repository.parse(to),
+        policy=releases.policy(gate, sources, claims_of),
+        cache=cache.folder() / "push",
+        compressions=tuple(Compression) if compression == "all" else (Compression(compression.value),),
+        source=_commit(sources.workspace.root),
+        key=key,
+        drop_platforms=drop_platforms,
+    )
     failed: list[UserError] = []
     with engines.open_engine(engine, install=False) as docker_engine:
-        for row in wanted:
+        for row in rows:
+            name = str(row[0].name)
             try:
-                releases.tell(_publish_row(docker_engine, row, image, sources.matrix.prefix))
+                with Progress() as progress:
+                    say = partial(progress.say, name, style="dim")
+                    staged = _pulled(docker_engine, image, row[0].platform) if image else None
+                    local = []
+                    for one in row:
+                        folder = attestation or sources.workspace.out / str(one.name)
+                        reference = image or str(one.name)
+                        local.append(release.read(docker_engine, reference, one.name, folder, locks[str(one.name)]))
+                    done = release.publish(
+                        docker_engine, local, options, staged=staged, say=say, on_event=progress.job(name)
+                    )
+                releases.tell(done)
             except UserError as error:  # one that fails stops no other
                 failed.append(error)
             except OSError as error:
-                failed.append(UserError(problem_of(error, str(row[0].name)), code=1))
+                failed.append(UserError(problem_of(error, name), code=1))
     if failed:
         code = failed[0].code if len(rows) == 1 else 1
         raise UserError([problem for error in failed for problem in error.problems], code=code)
-
-
-def _publish_row(engine: Engine, row: Sequence[PublishOptions], reference: str, prefix: str) -> PublishResult:
-    name = str(row[0].name)
-    with Progress() as progress:
-
-        def say(text: str) -> None:
-            progress.say(name, text, "dim")
-
-        staged = _pulled(engine, reference, row[0].name.platform) if reference else None
-        return local_image.publish(
-            [
-                local_image.in_engine(
-                    engine, reference or f"{prefix}{one.name}", one, staged=staged, say=say, on_event=progress.job(name)
-                )
-                for one in row
-            ]
-        )
 
 
 def _pulled(engine: Engine, reference: str, platform: Platform) -> Repository | None:
@@ -146,15 +142,6 @@ def _rows(names: Sequence[str], sources: Sources, *, whole: bool) -> list[list[I
         return [[image] for image in wanted]
     rows = dict.fromkeys(releases.row_of(str(image.name), sources) for image in wanted)
     return [[image for name in row for image in common.accepted([name], sources, exactly_one=True)] for row in rows]
-
-
-def _claims_of(images: Sequence[Image], labels: Mapping[str, str], sources: Sources) -> ClaimSet | None:
-    """Of an image to publish by today's matrix; of one that is there already only where it was built from it."""
-    name = labels.get(f"{LABELS}.image", "")
-    named = next((image for image in images if str(image.name) == name), None)
-    if named is None and name in releases.row_of(str(images[0].name), sources):
-        return releases.claims_of_published(labels, sources)
-    return releases.claims_of(named or images[0], labels, sources)
 
 
 def _commit(root: Path) -> str:

@@ -18,7 +18,7 @@ from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
 from images.publish.gate import ReleasePolicy, parse_tiers
-from images.publish.publication import PublishResult
+from images.publish.release import PublishResult
 from validate.claims import ClaimSet
 
 

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from images.context.labels import LABELS
 from images.errors import Problem, UserError
 from images.publish import attestation, signing, statements
 from images.publish.attestation import Attestation
@@ -25,6 +26,7 @@ from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, Manifest, image_manifest
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
+from validate.judge import Verdict
 
 _ENVELOPE = "application/vnd.dsse.envelope.v1+json"
 _SIMPLE_SIGNING = "application/vnd.dev.cosign.simplesigning.v1+json"
@@ -56,6 +58,11 @@ class PublishedImage:
     @property
     def labels(self) -> Mapping[str, str]:
         return dict((self.config.get("config") or {}).get("Labels") or {})
+
+    @property
+    def name(self) -> str:
+        """As its label has it; empty where it has none."""
+        return self.labels.get(f"{LABELS}.image", "")
 
     @property
     def created(self) -> str:
@@ -94,6 +101,11 @@ class PublishedImage:
             found |= runs
         return tuple(found.values())
 
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Of every validation run. Raises UserError as `attestations` does."""
+        return tuple(one.verdict for one in self.attestations)
+
     def _contradictions(self, said: Statement, runs: Sequence[Attestation]) -> Iterator[str]:
         if self.manifest.digest not in said.subjects:
             yield f"its test result is of {', '.join(sorted(said.subjects))}"
@@ -127,17 +139,17 @@ def _statements(source: Registry, digest: str) -> Iterator[Statement]:
             continue
 
 
-def signed_only(image: PublishedImage, key: str) -> PublishedImage:
-    """The image with the statements about it that a public key signed. Raises CosignError where cosign can't tell."""
+def counted(image: PublishedImage, key: str) -> PublishedImage:
+    """The image with the statements that count: with a public key those about it that the key signed, without one all.
+
+    Raises CosignError where cosign can't tell.
+    """
+    if not key:
+        return image
     own = [one for one in image.statements if one.signature and image.manifest.digest in one.subjects]
     with ThreadPoolExecutor(max_workers=4) as pool:
         valid = list(pool.map(lambda one: signing.is_signature(one.signature, one.signed_bytes, key), own))
     return replace(image, statements=tuple(one for one, holds in zip(own, valid, strict=True) if holds))
-
-
-def counted(image: PublishedImage, key: str) -> PublishedImage:
-    """The image with the statements that count: with a public key those that it signed, without one all."""
-    return signed_only(image, key) if key else image
 
 
 def require_signed(image: PublishedImage, key: str) -> PublishedImage:

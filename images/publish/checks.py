@@ -74,8 +74,7 @@ def require_sound(image: PublishedImage) -> None:
 def require_good(image: PublishedImage, policy: ReleasePolicy) -> None:
     """Raises UserError for an image that `verify` would not pass."""
     require_sound(image)
-    verdicts = [one.verdict for one in image.attestations]
-    policy.require_open(image.reference, verdicts, policy.claims_of(image.labels))
+    policy.require_open(image.reference, image.verdicts, policy.claims_of(image.labels))
 
 
 def label_faults(labels: Mapping[str, str], verdicts: Sequence[Verdict]) -> tuple[str, ...]:

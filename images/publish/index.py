@@ -17,7 +17,6 @@ from dataclasses import replace
 
 from images.config.names import ImageName
 from images.config.platforms import Platform
-from images.context.labels import LABELS
 from images.errors import Problem, UserError
 from images.publish import attachments
 from images.publish.attachments import PublishedImage
@@ -70,7 +69,7 @@ def check(manifest: Manifest, images: Sequence[PublishedImage]) -> Check:
     ]
     rows = {_row_name(image) for image in images}
     if len(rows) > 1 or "" in rows:
-        called = ", ".join(image.labels.get(f"{LABELS}.image", "nothing") for image in images)
+        called = ", ".join(image.name or "nothing" for image in images)
         faults.append(f"its images are not one row of the matrix: they are called {called}")
     if not is_complete(images):
         faults.append(f"it has no image for {Platform.AMD64}")
@@ -80,7 +79,7 @@ def check(manifest: Manifest, images: Sequence[PublishedImage]) -> Check:
 def _row_name(image: PublishedImage) -> str:
     """The row of an image: its name without the platform. Empty where its label is no name for its platform."""
     try:
-        name = ImageName.parse(image.labels.get(f"{LABELS}.image", ""))
+        name = ImageName.parse(image.name)
     except UserError:
         return ""
     return str(replace(name, platform=Platform.AMD64)) if name.platform == image.platform else ""

@@ -235,24 +235,20 @@ def _newer(tag: str, before: ImageVersion, after: ImageVersion) -> str:
     return f"{tag} was built on {before.created:%Y-%m-%d %H:%M}, this on {after.created:%Y-%m-%d %H:%M}"
 
 
-class RefusedError(UserError):
-    """Tags that must not move. None did."""
-
-
 def require_allowed(target: Registry, changes: Sequence[TagChange]) -> None:
-    """Raises RefusedError for every change that is refused."""
+    """Raises UserError with every change that is refused."""
     refused = [change for change in changes if change.action is Action.REFUSE]
     if refused:
         problems = [Problem(where=f"{target.repository}:{one.tag}", cause=one.reason, then=one.then) for one in refused]
-        raise RefusedError(problems, code=1)
+        raise UserError(problems, code=1)
 
 
-Moves = Sequence[tuple[Manifest, Sequence[TagChange]]]
-"""Manifests (the variants of an image), and the tags that are to name each."""
+Move = tuple[Manifest, Sequence[TagChange]]
+"""A manifest, and what happens to the tags that are to name it."""
 
 
-def move(target: Registry, moves: Moves) -> None:
-    """Let tags name manifests as planned: all of them, or none. Raises UserError; RefusedError where none was moved.
+def move(target: Registry, moves: Sequence[Move]) -> None:
+    """Let tags name manifests as planned: all of them, or none. Raises UserError.
 
     An interrupt waits for the request under way, whose effect nobody could tell, and then has everything put back.
     """
@@ -267,7 +263,7 @@ def move(target: Registry, moves: Moves) -> None:
             raise
 
 
-def _move(target: Registry, moves: Moves, stop: threading.Event) -> None:
+def _move(target: Registry, moves: Sequence[Move], stop: threading.Event) -> None:
     every = [(manifest, change) for manifest, changes in moves for change in changes]
     in_order = [one for action in (Action.MOVE, Action.CREATE) for one in every if one[1].action is action]
     touched: list[tuple[Manifest, TagChange]] = []
@@ -306,6 +302,6 @@ def _restored(target: Registry, change: TagChange, ours: Manifest) -> bool:
     return True
 
 
-def _moved_by_others(target: Registry, tag: str) -> RefusedError:
+def _moved_by_others(target: Registry, tag: str) -> UserError:
     cause = "somebody else moved it at the same time"
-    return RefusedError(Problem(where=f"{target.repository}:{tag}", cause=cause, then="give the command again"), code=1)
+    return UserError(Problem(where=f"{target.repository}:{tag}", cause=cause, then="give the command again"), code=1)

@@ -55,7 +55,7 @@ def _checks(image: PublishedImage, policy: ReleasePolicy, key: str, *, unsigned:
 def _check_signatures(image: PublishedImage, key: str) -> tuple[PublishedImage, Check]:
     """The image with what the key signed; the whole image where that lacks something."""
     try:
-        signed = attachments.signed_only(image, key)
+        signed = attachments.counted(image, key)
     except UserError as error:
         return image, Check.of("signature", [error.problems[0].cause], "")
     faults = [f"the key signed no {name}" for kind, name in NAMES.items() if not signed.of(kind)]
@@ -68,7 +68,7 @@ def _check_signatures(image: PublishedImage, key: str) -> tuple[PublishedImage, 
 def _check_gate(image: PublishedImage, policy: ReleasePolicy) -> Check:
     subject = f"gate {','.join(map(str, policy.gate))}"
     try:
-        verdicts = [one.verdict for one in image.attestations]
+        verdicts = image.verdicts
     except UserError as error:
         return Check.of(subject, [error.problems[0].cause], "")
     claims = policy.claims_of(image.labels)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from images.errors import Problem, UserError
 from images.host.hashing import oci_digest
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -104,13 +103,6 @@ def _platform(data: object) -> str:
         return ""
     names = [str(data.get(key) or "") for key in ("os", "architecture")]
     return "/".join(names) if all(names) else ""
-
-
-def require_one_image(manifest: Manifest, where: str) -> None:
-    """Raises UserError for what an engine pushed as a list of images."""
-    if manifest.is_index:
-        then = "use an engine that keeps images itself: without the containerd image store"
-        raise UserError(Problem(where=where, cause="the engine pushed a list of images", then=then), code=1)
 
 
 def image_manifest(config: Descriptor, layers: Sequence[Descriptor]) -> Manifest:

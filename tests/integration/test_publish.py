@@ -22,19 +22,21 @@ from benchmarks import loopback
 from images.building import validating
 from images.commands import publish
 from images.config.names import ImageName
+from images.config.platforms import Platform
 from images.context.base_images import AcquiredBase
 from images.engine import Engine, connect, private_engine
 from images.errors import UserError
 from images.fleet import images
 from images.planning import expectations
-from images.publish import attachments, local_image, sbom
+from images.publish import attachments, sbom
+from images.publish import publish as release
 from images.publish.attachments import statements_tag
 from images.publish.checks import Check
 from images.publish.compression import Compression
 from images.publish.gate import ReleasePolicy
-from images.publish.local_image import PublishOptions
 from images.publish.promote import promote
-from images.publish.publication import SUFFIXES, PublishResult
+from images.publish.publish import PublishOptions
+from images.publish.release import SUFFIXES, PublishResult
 from images.publish.statements import CYCLONEDX, NAMES, TEST_RESULT, Statement
 from images.publish.verify import verify
 from images.registry import transport
@@ -271,13 +273,10 @@ def second(make: Callable[..., Thin], first: Thin) -> Thin:
 
 
 @pytest.fixture
-def options(proxy: Proxy, first: Thin, place: str, cache: Path) -> PublishOptions:
+def options(proxy: Proxy, place: str, cache: Path) -> PublishOptions:
     return PublishOptions(
-        name=ImageName.parse(NAME),
         repository=Repository(proxy.host, f"staging/{place}"),
-        attestation=first.folder,
         policy=policy(aliases=("latest", "cu126")),
-        locks={"locks/x/torch.txt": b"torch==2.7.1\n"},
         cache=cache,
         compressions=(Compression.GZIP,),
     )
@@ -311,8 +310,9 @@ def passes(reference: Reference, by: ReleasePolicy | None = None, **more: Any) -
 
 
 def publish_it(engine: Engine, thin: Thin, options: PublishOptions, staged: Repository | None = None) -> PublishResult:
-    wanted = replace(options, attestation=thin.folder)
-    return local_image.publish([local_image.in_engine(engine, thin.info.id, wanted, staged=staged)])
+    locks = {"locks/x/torch.txt": b"torch==2.7.1\n"}
+    image = release.read(engine, thin.info.id, ImageName.parse(NAME), thin.folder, locks)
+    return release.publish(engine, [image], options, staged=staged)
 
 
 def names(repository: Repository) -> dict[str, str]:
@@ -411,7 +411,7 @@ def test_what_a_fleet_pushed_by_digest_is_published_from_there(
     for tag in publisher.inspect(thin.info.id).tags:
         publisher.remove(tag, force=True)
     assert publisher.find(sent) is None
-    staged = publish._pulled(publisher, sent, options.name.platform)
+    staged = publish._pulled(publisher, sent, Platform.AMD64)
     proxy.seen.clear()
     done = publish_it(publisher, thin, replace(options, cache=tmp_path / "another machine"), staged=staged)
     assert done.reference.partition("@")[2] == sent.partition("@")[2]
@@ -713,7 +713,7 @@ def read(reference: str, keys: Path, key: str = "cosign.pub") -> attachments.Pub
     """An image with what a key signed of all that is attached to it."""
     place, _, digest = reference.partition("@")
     with Registry(Repository.parse(place)) as source:
-        return attachments.signed_only(attachments.load(source, source.get(digest)), str(keys / key))
+        return attachments.counted(attachments.load(source, source.get(digest)), str(keys / key))
 
 
 def signed(reference: str, keys: Path) -> int:

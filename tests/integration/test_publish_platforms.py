@@ -4,10 +4,9 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,13 +15,14 @@ from images.config.platforms import Platform
 from images.engine import Engine, connect
 from images.errors import UserError
 from images.host import emulation
-from images.publish import attachments, index, local_image, signing, statements
+from images.publish import attachments, index, signing, statements
+from images.publish import publish as release
 from images.publish.attachments import PublishedImage
 from images.publish.compression import Compression
 from images.publish.gate import ReleasePolicy
-from images.publish.local_image import PublishOptions
 from images.publish.promote import promote
-from images.publish.publication import Others, Publication, PublishResult
+from images.publish.publish import PublishOptions
+from images.publish.release import PublishResult, Release
 from images.publish.statements import NAMES, TEST_RESULT
 from images.publish.verify import verify
 from images.registry import distribution
@@ -143,20 +143,18 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def publish(engine: Engine, pair: Mapping[str, Thin], options: PublishOptions, *names: str) -> PublishResult:
-    wanted = {name: replace(options, name=ImageName.parse(name), attestation=pair[name].folder) for name in names}
-    return local_image.publish(
-        [local_image.in_engine(engine, pair[name].info.id, one, say=print) for name, one in wanted.items()]
-    )
+    locks = {"locks/x/torch.txt": b"torch==2.11.0\n"}
+    wanted = [
+        release.read(engine, pair[name].info.id, ImageName.parse(name), pair[name].folder, locks) for name in names
+    ]
+    return release.publish(engine, wanted, options, say=print)
 
 
 @pytest.fixture
 def options(repository: Repository, cache: Path) -> PublishOptions:
     return PublishOptions(
-        name=ImageName.parse(AMD64),
         repository=repository,
-        attestation=Path(),
         policy=policy(aliases=("latest",)),
-        locks={"locks/x/torch.txt": b"torch==2.11.0\n"},
         cache=cache,
         compressions=(Compression.GZIP,),
     )
@@ -286,12 +284,12 @@ def test_an_image_that_another_key_signed_is_left_out_and_a_failure_to_ask_is_no
 ) -> None:
     published(staging, ARM64, date=days_ago(1), name=ARM64, key=str(keys / "cosign.key"))
 
-    def others(key: str) -> Others:
+    def others(key: str) -> tuple[list[PublishedImage], dict[str, str]]:
         public = str(keys / f"{key}.pub")
-        return Publication(target=staging, policy=rules(), key=public, row=ROW)._others([AMD64], "")
+        return Release(target=staging, policy=rules(), key=public, row=ROW)._others([AMD64], "")
 
-    assert others("cosign").images
-    assert "the key signed nothing" in others("other").left_out["linux/arm64"]
+    assert others("cosign")[0]
+    assert "the key signed nothing" in others("other")[1]["linux/arm64"]
     with pytest.raises(signing.CosignError, match="no such file"):
         others("no")
     monkeypatch.setenv("PATH", str(keys))
@@ -378,44 +376,6 @@ def test_an_index_of_fewer_platforms_is_promoted_only_where_that_is_asked_for(st
     done = promote(alone, thin.production(staging.repository), rules(), drop_platforms=True)
     assert done.left_out == (f"{AMD64} had an image for linux/arm64, and has none now",)
     assert listed(staging, AMD64) == {"linux/amd64": newer.manifest.digest}
-
-
-def _before_tags_move(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Let another machine act after what is there was read; not in what it does itself."""
-    inside: list[bool] = []
-
-    def moves(of_row: Publication, suffix: str, images: Sequence[PublishedImage], *more: Any) -> Iterator[Any]:
-        if not inside:
-            inside.append(True)
-            act()
-            inside.clear()
-        return real(of_row, suffix, images, *more)
-
-    real = Publication._tags_of_index
-    monkeypatch.setattr(Publication, "_tags_of_index", moves)
-
-
-@pytest.mark.parametrize("before", [(), (AMD64,)])
-def test_what_another_machine_publishes_while_tags_move_is_listed(
-    staging: Registry, before: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other's image comes after this one read what is there, and before its tags move."""
-    for name in before:
-        promoted(staging, name, 1)
-    hours = iter([5])
-    arm = published(staging, f"{ARM64}-5", date=days_ago(1), name=ARM64, created="2026-11-21T05:00:00Z")
-    _before_tags_move(monkeypatch, lambda: [promoted(staging, ARM64, hour) for hour in hours])
-    amd = promoted(staging, AMD64, 3)
-    assert listed(staging, AMD64) == {"linux/amd64": digest(amd), "linux/arm64": arm.manifest.digest}
-    assert listed(staging, "latest") == listed(staging, AMD64) and not amd.left_out
-
-
-def test_who_is_overtaken_again_and_again_is_told(staging: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    hours = iter(range(5, 20))
-    _before_tags_move(monkeypatch, lambda: promoted(staging, ARM64, next(hours)))
-    with pytest.raises(UserError, match="other machines published images for its other platforms 3 times meanwhile"):
-        promoted(staging, AMD64, 3)
-    assert next(hours) == 8
 
 
 def test_aliases_name_what_passed_the_whole_gate(staging: Registry) -> None:

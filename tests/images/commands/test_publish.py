@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from images.commands import publish, releases
+from images.commands import releases
 from images.config.matrix import Sources
 from images.context import labels as image_labels
 from images.context.labels import BaseContext
@@ -35,29 +35,16 @@ def image(name: str) -> Image:
     return planned.image
 
 
-def labels(name: str, revision: str) -> dict[str, str]:
-    return {"dev.truetag.image": name, "dev.truetag.matrix-revision": revision}
-
-
-def test_each_image_of_a_row_is_held_to_its_own_claims() -> None:
-    amd64, arm64 = image(AMD64), image(ARM64)
-
-    def claimed(images: list[Image], name: str, revision: str) -> str:
-        found = publish._claims_of(images, labels(name, revision), SOURCES)
-        return found.image if found else ""
-
-    assert claimed([amd64, arm64], AMD64, "x") == AMD64
-    assert claimed([amd64, arm64], ARM64, "x") == ARM64
-    assert claimed([amd64], ARM64, arm64.revision) == ARM64
-    assert claimed([amd64], ARM64, "of another matrix") == "", (
-        "it was published before: its attestation's own claims hold"
-    )
-    assert claimed([amd64], "something-else", "x") == AMD64, "what is published as a name is held to that name"
-
-
 def changed(**keys: object) -> Sources:
     """The matrix with other values of some keys: all its images are of another revision."""
     return replace(SOURCES, matrix=SOURCES.matrix.model_copy(update=keys))
+
+
+@pytest.mark.parametrize(("revision", "held_to"), [("", ARM64), ("of another matrix", "")])
+def test_another_image_of_the_row_that_was_published_before_is_held_to_its_own_row(revision: str, held_to: str) -> None:
+    labels = {"dev.truetag.image": ARM64, "dev.truetag.matrix-revision": revision or image(ARM64).revision}
+    found = releases.claims_of_published(labels, SOURCES)
+    assert (found.image if found else "") == held_to
 
 
 def built(name: str, **missing: str) -> dict[str, str]:

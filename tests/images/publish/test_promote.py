@@ -10,7 +10,7 @@ from images.publish import statements
 from images.publish.attachments import PublishedImage, signatures_tag
 from images.publish.gate import ReleasePolicy
 from images.publish.promote import copy, promote
-from images.publish.publication import PublishResult
+from images.publish.release import PublishResult
 from images.publish.statements import TEST_RESULT
 from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, image_manifest

@@ -221,7 +221,7 @@ def test_what_another_publisher_moved_since_the_plan_is_not_overwritten(store: S
     store.image(age=5, tag="latest")
     changes = store.plan(new)
     theirs = store.image(age=-5, tag="latest")
-    with pytest.raises(tags.RefusedError, match="latest: somebody else moved it"):
+    with pytest.raises(UserError, match="latest: somebody else moved it"):
         tags.move(store.client, [(new, changes)])
     assert store.named(NAME, "latest", "cu126") == [old.digest, theirs.digest, None]
 
@@ -230,7 +230,7 @@ def test_what_another_publisher_created_since_the_plan_is_not_overwritten(store:
     new = store.image()
     changes = store.plan(new)
     theirs = store.image(age=-5, tag="latest")
-    with pytest.raises(tags.RefusedError, match="latest: somebody else moved it"):
+    with pytest.raises(UserError, match="latest: somebody else moved it"):
         tags.move(store.client, [(new, changes)])
     assert store.named(NAME, "latest", "cu126") == [None, theirs.digest, None]
 

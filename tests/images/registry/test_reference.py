@@ -1,8 +1,11 @@
-"""Names of repositories and images, and what is none."""
+"""Names of repositories and images, and what is none; descriptors as the OCI specifications have them."""
+
+import json
 
 import pytest
 
 from images.errors import UserError
+from images.registry.distribution import OCI_INDEX, OCI_MANIFEST, Descriptor, Manifest
 from images.registry.reference import Reference, Repository, is_loopback
 
 
@@ -37,3 +40,10 @@ def test_what_names_no_image(text: str) -> None:
 def test_loopback() -> None:
     assert all(map(is_loopback, ("localhost", "localhost:1", "127.1.2.3:5000", "[::1]:5000")))
     assert not any(map(is_loopback, ("ghcr.io", "localhost.example.org", "10.0.0.1:5000", "127.example.org")))
+
+
+@pytest.mark.parametrize("platform", [{"os": "linux"}, {"architecture": "arm64"}, {"os": None}, {}, None, "linux"])
+def test_a_platform_that_lacks_a_part_is_none(platform: object) -> None:
+    entry = {**Descriptor.of(OCI_MANIFEST, b"x").as_json(), "platform": platform}
+    content = json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode()
+    assert [one.platform for one in Manifest(media_type=OCI_INDEX, content=content).manifests] == [""]

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from images.publish import publication, tags
-from images.publish.attachments import PublishedImage
+from images.errors import UserError
+from images.publish import release, tags
 from images.publish.compression import Compression
 from images.publish.gate import ReleasePolicy
-from images.publish.publication import Part, Publication, PublishResult
+from images.publish.release import PublishResult, Release
 from images.registry.client import Registry
 from images.registry.reference import Repository
 from tests.support.blob_registry import BlobRegistry
@@ -39,22 +39,13 @@ class Site:
             claims_of=lambda _labels: None,
             row_of=lambda _name: ROW,
         )
-        return Publication(target=self.target, policy=policy, row=ROW, keeps=keeps).run([part(image)])
+        release = Release(target=self.target, policy=policy, row=ROW, keeps=keeps)
+        release.require_follows([tags.version_of(image)])
+        return release.move(release.plan([("", image)]), signed=False)
 
     def listed(self) -> dict[str, str]:
         """Platform -> digest, of the index that the name of the row names."""
         return {one.platform: one.digest for one in self.target.get(AMD64).manifests}
-
-
-def part(image: PublishedImage) -> Part:
-    return Part(
-        where=image.reference,
-        version=tags.version_of(image),
-        claims=None,
-        verdicts=[one.verdict for one in image.attestations],
-        suffixes=("",),
-        store=lambda: {"": image},
-    )
 
 
 @pytest.fixture
@@ -71,7 +62,7 @@ def test_a_name_loses_no_platform_unless_that_is_asked_for(site: Site) -> None:
     before = site.listed()
     assert set(before) == {"linux/amd64", "linux/arm64"}
     why = r"it has an image for linux/arm64, and this has none: the gpu tier was not judged\n +next: say otherwise"
-    with pytest.raises(tags.RefusedError, match=why):
+    with pytest.raises(UserError, match=why):
         site.publish(AMD64, 2, WHOLE)
     assert site.listed() == before
     done = site.publish(AMD64, 2, WHOLE, keeps="")
@@ -94,7 +85,7 @@ def test_tags_of_an_older_builds_other_variants_are_told(
 ) -> None:
     site.publish(AMD64, 1)
     site.target.put(site.target.get(AMD64), f"{AMD64}-zstd")
-    monkeypatch.setattr(publication, "compression_of", lambda _manifest: plain)
+    monkeypatch.setattr(release, "compression_of", lambda _manifest: plain)
     done = site.publish(AMD64, 2)
     told = f"{AMD64}-zstd and its like stay on an older build: --compression all {how}"
     assert done.unmoved_aliases == (told,)

@@ -6,48 +6,69 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from images.apptainer.runtime import image_info
 from images.config.names import ImageName
+from images.engine import Engine
+from images.engine.layers import ImagePart
 from images.errors import Problem, UserError
 from images.host.hashing import oci_digest
-from images.publish import attachments, local_image, sbom, signing, statements
+from images.publish import attachments, sbom, signing, statements
+from images.publish import publish as release
 from images.publish.attachments import PublishedImage
 from images.publish.attestation import Attestation
 from images.publish.compression import Compression, compression_of
 from images.publish.gate import ReleasePolicy
-from images.publish.local_image import LocalImage, PublishOptions
-from images.publish.publication import PublishResult, find_variants
+from images.publish.publish import LocalImage, PublishOptions
+from images.publish.push import push
+from images.publish.release import PublishResult
 from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT
 from images.registry.client import Registry
-from images.registry.distribution import OCI_CONFIG, Descriptor, Manifest, image_manifest, index
+from images.registry.distribution import Manifest, index
 from images.registry.reference import Repository
 from tests.support.attested import NAME, PIP
 from tests.support.blob_registry import BlobRegistry
 from tests.support.http_server import serving
-from tests.support.published import CLAIMS, FOUND, GPU_PIP, LABELS, attach, days_ago, validated
+from tests.support.published import CLAIMS, FOUND, GPU_PIP, LABELS, attach, days_ago, published, validated
 from validate.claims import Claim, Tier
 
 GZIP, ZSTD = (Compression.GZIP,), (Compression.ZSTD,)
 BOTH = (*GZIP, *ZSTD)
 KEY, DAY = "cosign.key", days_ago(1)
+LAYER = b"a tar"
 CONFIG = json.dumps(
     {
         "architecture": "amd64",
         "os": "linux",
         "created": "2026-11-21T02:20:00Z",
-        "rootfs": {"type": "layers", "diff_ids": ["sha256:" + "1" * 64]},
+        "rootfs": {"type": "layers", "diff_ids": [oci_digest(LAYER)]},
         "config": {"Labels": {f"dev.truetag.{key}": value for key, value in LABELS.items()}},
     }
 ).encode()
 INFO = image_info("", oci_digest(CONFIG), json.loads(CONFIG))
+POLICY = ReleasePolicy(
+    gate=(Tier.STATIC,),
+    alias_gate=(Tier.STATIC, Tier.GPU),
+    aliases_of=lambda _name: ("latest",),
+    claims_of=lambda _labels: CLAIMS,
+)
+
+
+class Layers:
+    """An engine in the little that a push asks of it."""
+
+    def parts(self, *_: object) -> Iterator[ImagePart]:
+        for content in (CONFIG, LAYER):
+            yield ImagePart(digest=oci_digest(content), size=len(content), chunks=iter([content]))
 
 
 @pytest.fixture(autouse=True)
-def cosign(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretended: the signature of a key is its name, over whatever bytes."""
+def outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretended: packages that a container lists, and cosign: the signature of a key is its name, over any bytes."""
+    monkeypatch.setattr(sbom, "read", lambda *_: FOUND)
     for name, stand_in in {
         "require": lambda _key: None,
         "public_file": nullcontext,
@@ -55,15 +76,6 @@ def cosign(monkeypatch: pytest.MonkeyPatch) -> None:
         "is_signature": lambda signature, _content, key: base64.b64decode(signature) == key.encode(),
     }.items():
         monkeypatch.setattr(signing, name, stand_in)
-
-
-def stored(target: Registry, compression: Compression) -> Manifest:
-    content = str(compression).encode()
-    for blob in (CONFIG, content):
-        target.put_blob(blob)
-    layer = Descriptor.of(compression.media_type, content)
-    target.put(manifest := image_manifest(Descriptor.of(OCI_CONFIG, CONFIG), [layer]))
-    return manifest
 
 
 @dataclass
@@ -75,38 +87,24 @@ class Site:
     says: list[str] = field(default_factory=list)
 
     def publish(
-        self,
-        *claims: Claim,
-        key: str = KEY,
-        folder: Path | None = None,
-        compressions: Sequence[Compression] = (Compression.GZIP,),
+        self, *claims: Claim, key: str = KEY, folder: Path | None = None, compressions: Sequence[Compression] = GZIP
     ) -> PublishResult:
         """With a validation run of these claims; `folder`: of another machine, which has no build.json."""
-        policy = ReleasePolicy(
-            gate=(Tier.STATIC,),
-            alias_gate=(Tier.STATIC, Tier.GPU),
-            aliases_of=lambda _name: ("latest",),
-            claims_of=lambda _labels: CLAIMS,
-        )
         options = PublishOptions(
-            name=ImageName.parse(NAME),
             repository=self.target.repository,
-            attestation=folder or self.built,
-            policy=policy,
-            locks={},
+            policy=POLICY,
             cache=self.built / "cache",
             compressions=compressions,
             key=key,
         )
-        image = LocalImage(
-            info=INFO,
-            attestation=trial(*claims),
-            options=options,
-            push=lambda target, wanted: {one: stored(target, one) for one in wanted},
-            packages=lambda: FOUND,
-            say=self.says.append,
-        )
-        return local_image.publish([image])
+        run, folder = trial(*claims), folder or self.built
+        image = LocalImage(name=ImageName.parse(NAME), info=INFO, run=run, folder=folder, locks={})
+        return release.publish(cast("Engine", Layers()), [image], options, say=self.says.append)
+
+    def push(self) -> Manifest:
+        """The image alone, as anybody can who has it."""
+        manifests, _ = push(cast("Engine", Layers()), INFO, self.target, GZIP, self.built / "cache")
+        return manifests[GZIP[0]]
 
     def image(self, tag: str = NAME) -> PublishedImage:
         return attachments.load(self.target, self.target.get(tag))
@@ -149,7 +147,7 @@ def test_what_others_attached_is_neither_counted_nor_copied_nor_signed(site: Sit
 
 def test_what_was_attached_before_the_image_was_pushed_keeps_nothing_of_ours_away(site: Site) -> None:
     """Its digest is known to who has the image; a forged SBOM stood in place of ours."""
-    site.attach_forged(stored(site.target, Compression.GZIP))
+    site.attach_forged(site.push())
     assert NAME in site.publish(PIP).tags
     assert site.signed() == [1, 1, 1]
 
@@ -186,8 +184,7 @@ def test_labels_that_lie_attach_nothing_and_move_no_tag(site: Site, monkeypatch:
     with pytest.raises(UserError, match=r"pip 26\.3 is labelled, the SBOM has none"):
         site.publish(PIP)
     assert site.target.find(NAME) is None
-    manifest = stored(site.target, Compression.GZIP)
-    assert site.target.find(attachments.statements_tag(manifest.digest)) is None
+    assert site.target.find(attachments.statements_tag(site.push().digest)) is None
 
 
 # --- variants -------------------------------------------------------------------------------------------------------
@@ -219,13 +216,12 @@ def test_a_dated_tag_keeps_its_compression(
     assert site.image().manifest == before and compression_of(before) is there[0]
 
 
-def test_variants_are_found_by_their_dated_tags(site: Site) -> None:
-    (dated, *_) = site.publish(PIP, compressions=BOTH).tags
-    found = find_variants(site.target, dated, INFO.id)
-    assert {suffix: compression_of(one) for suffix, one in found.items()} == {"": GZIP[0], "-zstd": ZSTD[0]}
-    assert find_variants(site.target, "undated", INFO.id) == {}
-    with pytest.raises(UserError, match="not the image that was validated"):
-        find_variants(site.target, dated, oci_digest(b"another"))
-    site.target.put(index([]), "listed")
-    with pytest.raises(UserError, match="list of images"):
-        find_variants(site.target, "listed", INFO.id)
+def test_a_dated_tag_that_names_another_image_is_refused(site: Site) -> None:
+    (dated, *_) = site.publish(PIP).tags
+    other = published(site.target, "another", date=DAY)
+    site.target.put(other.manifest, dated)
+    with pytest.raises(UserError, match=f"{dated}: is {other.image_id[:19]}, not the image that was validated"):
+        site.publish(PIP)
+    site.target.put(index([]), dated)
+    with pytest.raises(UserError, match="is an index"):
+        site.publish(PIP)

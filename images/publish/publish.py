@@ -1,0 +1,194 @@
+"""`publish`: validated images of an engine into a registry, with all that belongs to them; tags move last.
+
+Everything can be repeated: what is there already is not sent again, so the same command finishes an interrupted
+publication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from images.config.names import ImageName
+from images.context.labels import LABELS
+from images.engine import Engine, ImageInfo, ignore
+from images.engine.buildkit import BuildEvent
+from images.errors import Problem, UserError
+from images.publish import attachments, attestation, checks, provenance, sbom, signing, statements, tags
+from images.publish.attachments import PublishedImage
+from images.publish.attestation import Attestation
+from images.publish.compression import Compression, compression_of
+from images.publish.gate import ReleasePolicy
+from images.publish.push import push
+from images.publish.release import SUFFIXES, PublishResult, Release, Stored, load_same, variants
+from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE, TEST_RESULT, Statement
+from images.publish.tags import ImageVersion
+from images.registry.client import Registry
+from images.registry.reference import Repository
+
+_ANEW = (
+    "publish the other image anew first, or both with --all-platforms, or give a --gate that it opens;"
+    " --drop-platforms lets it go"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishOptions:
+    """What holds for every image of a command."""
+
+    repository: Repository
+    policy: ReleasePolicy
+    cache: Path
+    """Where layers pass through, and what they came to is remembered."""
+    compressions: Sequence[Compression] = (Compression.GZIP, Compression.ZSTD)
+    """Of the layers: one variant for each."""
+    source: str = ""
+    """The checkout's commit; empty where there is none."""
+    key: str = ""
+    """A private key of cosign; empty: not signed."""
+    drop_platforms: bool = False
+    """Whether the name of a row may lose a platform."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalImage:
+    """An image of an engine, with its validation run judged again."""
+
+    name: ImageName
+    info: ImageInfo
+    run: Attestation
+    folder: Path
+    """With the record of the build, for the provenance."""
+    locks: Mapping[str, bytes]
+    """Path below the project's root -> content of a lock file."""
+
+    @property
+    def version(self) -> ImageVersion:
+        """Raises UserError for an image without our labels."""
+        info, name = self.info, str(self.name)
+        found = ImageVersion.require(info.id, info.labels, info.created, name, f"linux/{info.architecture}")
+        return replace(found, name=name)
+
+
+def read(engine: Engine, reference: str, name: ImageName, folder: Path, locks: Mapping[str, bytes]) -> LocalImage:
+    """An image with the validation run in a folder. Raises UserError: the run is of another image."""
+    info = engine.inspect(reference)
+    run = attestation.read_folder(folder, str(name), info)
+    return LocalImage(name=name, info=info, run=run, folder=folder, locks=locks)
+
+
+def publish(
+    engine: Engine,
+    images: Sequence[LocalImage],
+    options: PublishOptions,
+    *,
+    staged: Repository | None = None,
+    say: Callable[[str], None] = lambda _text: None,
+    on_event: Callable[[BuildEvent], None] = ignore,
+) -> PublishResult:
+    """Push images of one row of the matrix whose validation runs open the gate; attach, sign, and only then move tags.
+
+    `staged`: a repository that has them, too. Raises UserError: a run is not enough, a tag would go back or lose a
+    platform, no access.
+    """
+    policy, repository = options.policy, options.repository
+    near = staged if staged and staged != repository and staged.host == repository.host else None
+    with ExitStack() as stack:
+        public = ""
+        if options.key:
+            signing.require(options.key)
+            public = stack.enter_context(signing.public_file(options.key))
+        target = stack.enter_context(Registry(repository, mount_from=[near] if near else []))
+        target.check_access()
+
+        there = [_there(target, image, options, public, say) for image in images]
+        for image, found in zip(images, there, strict=True):
+            # Other machines may have judged its other tiers.
+            verdicts = [image.run.verdict, *(verdict for one in found.values() for verdict in one.verdicts)]
+            policy.require_open(str(image.name), verdicts, policy.claims_of(image.info.labels))
+        row = policy.row_of(str(images[0].name))
+        keeps = "" if options.drop_platforms else _ANEW
+        release = Release(target=target, policy=policy, key=public, row=row if len(row) > 1 else (), keeps=keeps)
+        release.require_follows([image.version for image in images])
+
+        stored: list[Stored] = []
+        for image, found in zip(images, there, strict=True):
+            had = {compression_of(one.manifest) for one in found.values()}
+            if wanted := [one for one in options.compressions if one not in had]:
+                manifests, sent = push(
+                    engine, image.info, target, wanted, options.cache, source=near, on_event=on_event
+                )
+                say(f"sent {sent / 1e6:.0f} MB of layers as {' and '.join(wanted)}")
+                for compression, manifest in manifests.items():
+                    beside = compression is Compression.ZSTD and Compression.GZIP in {*had, *wanted}
+                    same = load_same(target, manifest, image.info.id, f"{repository}@{manifest.digest}")
+                    found[SUFFIXES[beside]] = attachments.counted(same, public)
+            stored += _attach(engine, target, image, found, options)
+
+        plan = release.plan(stored)
+        if options.key:
+            for digest in plan.manifests:
+                attachments.sign_image(target, digest, options.key, public)
+        return release.move(plan, signed=bool(options.key))
+
+
+def _there(
+    target: Registry, image: LocalImage, options: PublishOptions, public: str, say: Callable[[str], None]
+) -> dict[str, PublishedImage]:
+    """Variants of the image that are there, with the statements that count; how many more there are is said.
+
+    Raises UserError where the variant without a suffix would have to become another one.
+    """
+    found = variants(target, image.version, image.info.id)
+    counted = {suffix: attachments.counted(one, public) for suffix, one in found.items()}
+    for suffix, one in found.items():
+        if ignored := len(one.statements) - len(counted[suffix].statements):
+            say(f"{one.reference}: {ignored} attachments count for nothing: --key did not sign them")
+    plain = compression_of(found[""].manifest) if "" in found else None
+    if plain and plain is not (Compression.GZIP if Compression.GZIP in options.compressions else Compression.ZSTD):
+        may = "add to it with --compression all" if plain is Compression.GZIP else "give --compression zstd"
+        where = f"{target.repository}:{tags.immutable_tag(str(image.name), image.version.created, image.info.id)}"
+        cause = f"names the image with {plain} layers, and such tags are never moved"
+        raise UserError(Problem(where=where, cause=cause, then=f"{may}; or build anew"), code=1)
+    return counted
+
+
+def _attach(
+    engine: Engine, target: Registry, local: LocalImage, found: Mapping[str, PublishedImage], options: PublishOptions
+) -> list[Stored]:
+    """SBOM and provenance where there is none that counts, and one test result of all validation runs, signed.
+
+    What one variant holds of validation runs, all hold. With a key, what others attached is neither copied nor signed.
+    Raises UserError, also for labels that are not true: then nothing is attached.
+    """
+    info, name = local.info, str(local.name)
+    runs = {run.evidence_file: run for one in found.values() for run in one.attestations}
+    runs[local.run.evidence_file] = local.run
+    lacking = {kind for kind in NAMES for one in found.values() if not one.of(kind)}
+    said = {TEST_RESULT: statements.test_result(list(runs.values()), options.policy.claims_of(info.labels))}
+    if PROVENANCE in lacking:
+        said[PROVENANCE] = provenance.predicate(
+            provenance.read_build_record(local.folder, name, info.id),
+            name=local.name,
+            revision=info.labels.get(f"{LABELS}.matrix-revision", ""),
+            created=info.created,
+            locks=local.locks,
+            source=options.source,
+        )
+    if CYCLONEDX in lacking:
+        created = datetime.fromisoformat(info.created)
+        said[CYCLONEDX] = sbom.cyclonedx(sbom.read(engine, info.id), name=name, digest=info.id, created=created)
+    new = {
+        suffix: [
+            Statement.of(kind, predicate, repository=str(options.repository), digest=one.manifest.digest)
+            for kind, predicate in said.items()
+            if kind == TEST_RESULT or not one.of(kind)
+        ]
+        for suffix, one in found.items()
+    }
+    for suffix, one in found.items():
+        checks.require_sound(replace(one, statements=(*one.statements, *new[suffix])))
+    return [(suffix, attachments.attach(target, found[suffix], new[suffix], options.key)) for suffix in sorted(found)]
