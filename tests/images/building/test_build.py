@@ -25,6 +25,15 @@ from tests.support.custom_bases import SOURCES, image, on
 LOCK = lock_file.read(image(), CHECKOUT.locks)
 
 
+def options(folder: Path, **more: Any) -> BuildOptions:
+    return BuildOptions(sources=SOURCES, host=HostSettings(), out=folder, cache=folder, **more)
+
+
+def engine(*, containerd_images: bool = False) -> Any:
+    facts = SimpleNamespace(architecture="amd64", containerd_images=containerd_images)
+    return SimpleNamespace(facts=facts, alone=lambda *_args: nullcontext())
+
+
 class Enough(Exception):  # noqa: N818  # no error: the build need not go on
     """What was to be seen has been seen."""
 
@@ -42,11 +51,8 @@ def test_on_a_base_that_has_torch_wheels_are_asked_for_the_torch_of_the_image(
 
     monkeypatch.setattr(base_images, "acquire", lambda *_args, **_more: on())
     monkeypatch.setattr(validating, "find_gpus", lambda *_args: ("no GPU", ()))
-    options = BuildOptions(sources=SOURCES, host=HostSettings(), out=tmp_path, cache=tmp_path, compiled=compiled)
-    facts = SimpleNamespace(architecture="amd64", containerd_images=False)
-    engine: Any = SimpleNamespace(facts=facts, alone=lambda *_args: nullcontext())
     with pytest.raises(Enough):
-        build.build_image(engine, image(), LOCK, options, Progress())
+        build.build_image(engine(), image(), LOCK, options(tmp_path, compiled=compiled), Progress())
     assert asked == [("flash-attn", "2.7.1")]
 
 
@@ -59,13 +65,10 @@ def test_an_image_store_that_publish_refuses_is_told_before_the_hour_of_a_build(
     said: list[str] = []
     monkeypatch.setattr(Progress, "say", lambda _self, _job, text, _style="dim": said.append(text))
     monkeypatch.setattr(validating, "find_gpus", enough)
-    options = BuildOptions(sources=SOURCES, host=HostSettings(), out=tmp_path, cache=tmp_path)
     for containerd, told in ((True, 1), (False, 0)):
         said.clear()
-        facts = SimpleNamespace(architecture="amd64", containerd_images=containerd)
-        engine: Any = SimpleNamespace(facts=facts, alone=lambda *_args: nullcontext())
         with pytest.raises(Enough):
-            build.build_image(engine, image(), LOCK, options, Progress())
+            build.build_image(engine(containerd_images=containerd), image(), LOCK, options(tmp_path), Progress())
         assert sum("publish and fleet refuse it" in text for text in said) == told
 
 
@@ -97,10 +100,9 @@ def test_an_interrupt_while_builds_start_ends_one_that_waits_already(
         yield
 
     monkeypatch.setattr(build, "ThreadPoolExecutor", Interrupted)
-    engine: Any = SimpleNamespace(
+    waiting: Any = SimpleNamespace(
         alone=alone, cancel=cancelled.set, find=lambda _name: object(), free_bytes=lambda: None
     )
-    options = BuildOptions(sources=SOURCES, host=HostSettings(), out=tmp_path, cache=tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        build.build_all(engine, [(image(), LOCK)], options, Progress())
+        build.build_all(waiting, [(image(), LOCK)], options(tmp_path), Progress())
     assert ended.is_set()

@@ -53,17 +53,10 @@ def owner_of_a_process_that_ended() -> str:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_a_living_process_keeps_its_containers() -> None:
+def test_a_process_that_ended_leaves_orphans_though_a_later_one_has_its_number() -> None:
     assert not is_orphan({OWNER_LABEL: owner(os.getpid())})
-
-
-def test_a_process_that_ended_leaves_orphans() -> None:
     assert is_orphan({OWNER_LABEL: owner_of_a_process_that_ended()})
-
-
-def test_a_later_process_of_the_same_number_is_another_one() -> None:
-    mine = owner(os.getpid())
-    assert is_orphan({OWNER_LABEL: f"{mine}1"})
+    assert is_orphan({OWNER_LABEL: f"{owner(os.getpid())}1"})
 
 
 def test_a_process_of_another_machine_is_not_ours_to_judge() -> None:

@@ -14,62 +14,72 @@ from images.engine.failures import (
 EXIT_1 = 'process "/bin/sh -c uv pip install" did not complete successfully: exit code: 1'
 
 
-@pytest.mark.parametrize(
-    ("kind", "line"),
-    [
-        (
-            FailureKind.NETWORK,
-            "error: Failed to fetch: `https://example.test/simple/torch/`: error sending request for url",
-        ),
-        (
-            FailureKind.NETWORK,
-            "E: Failed to fetch http://example.test/debian/x.deb  Temporary failure resolving 'example.test'",
-        ),
-        (FailureKind.NETWORK, "WARNING: Retrying (Retry(total=0)) after connection broken by 'ReadTimeoutError'"),
-        (FailureKind.NETWORK, "pip._vendor.urllib3.exceptions.ReadTimeoutError: HTTPSConnectionPool: Read timed out."),
-        (FailureKind.NETWORK, "E: Failed to fetch http://x/y  Connection reset by peer"),
-        (FailureKind.NETWORK, "error: HTTP status server error (503 Service Unavailable) for url"),
-        (
-            FailureKind.NETWORK,
-            'Get "https://registry.test/v2/": dial tcp: lookup registry.test on 192.0.2.53:53: no such host',
-        ),
-        (FailureKind.NETWORK, "net/http: TLS handshake timeout"),
-        (FailureKind.NETWORK, "File has unexpected size (9 != 8). Mirror sync in progress?"),
-        (FailureKind.HASH, "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE."),
-        (FailureKind.HASH, "error: Hash mismatch for `torch==2.7.1`"),
-        (FailureKind.HASH, "E: Failed to fetch http://x/y.deb  Hash Sum mismatch"),
-        (FailureKind.TLS, "invalid peer certificate: UnknownIssuer"),
-        (FailureKind.TLS, "ssl.SSLCertVerificationError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"),
-        (
-            FailureKind.ACCESS,
-            "HTTP status client error (401 Unauthorized) for url (https://example.test/simple/torch/)",
-        ),
-        (FailureKind.ACCESS, "ERROR: 403 Client Error: Forbidden for url: https://example.test/simple/"),
-        (FailureKind.COMPILE, "error: command '/usr/bin/gcc' failed with exit code 1"),
-        (FailureKind.COMPILE, "ninja: build stopped: subcommand failed."),
-        (FailureKind.COMPILE, "nvcc fatal   : Unsupported gpu architecture 'compute_120'"),
-        (FailureKind.COMPILE, 'csrc/x.cu(12): error: identifier "foo" is undefined'),
-        (FailureKind.COMPILE, "src/x.cpp:10:5: error: expected ';'"),
-        (FailureKind.COMPILE, "a.c:1:10: fatal error: Python.h: No such file or directory"),
-        (FailureKind.COMPILE, "  × Failed to build `causal-conv1d==1.7.0`"),
-        (FailureKind.DISK, "OSError: [Errno 28] No space left on device"),
-        (FailureKind.MEMORY, "g++: fatal error: Killed signal terminated program cc1plus"),
-        (FailureKind.MEMORY, "executor failed running [/bin/sh -c make]: exit code: 137"),
-        (FailureKind.APT, "E: Unable to locate package python3.99"),
-        (FailureKind.APT, "E: Package 'gcc-99' has no installation candidate"),
-        (FailureKind.APT, "E: Failed to fetch http://x/y.deb  404  Not Found"),
-        (FailureKind.RESOLVE, "  × No solution found when resolving dependencies:"),
-        (FailureKind.RESOLVE, "ERROR: No matching distribution found for torch==9.9"),
-        (FailureKind.BASE, "pull access denied, repository does not exist or may require authorization"),
-        (FailureKind.DOCKERFILE, "dockerfile parse error line 3: unknown instruction: RUNN"),
-        (FailureKind.OTHER, "assertion failed"),
+LINES = {
+    FailureKind.NETWORK: [
+        "error: Failed to fetch: `https://example.test/simple/torch/`: error sending request for url",
+        "E: Failed to fetch http://example.test/debian/x.deb  Temporary failure resolving 'example.test'",
+        "WARNING: Retrying (Retry(total=0)) after connection broken by 'ReadTimeoutError'",
+        "pip._vendor.urllib3.exceptions.ReadTimeoutError: HTTPSConnectionPool: Read timed out.",
+        "E: Failed to fetch http://x/y  Connection reset by peer",
+        "error: HTTP status server error (503 Service Unavailable) for url",
+        'Get "https://registry.test/v2/": dial tcp: lookup registry.test on 192.0.2.53:53: no such host',
+        "net/http: TLS handshake timeout",
+        "File has unexpected size (9 != 8). Mirror sync in progress?",
     ],
-)
+    FailureKind.HASH: [
+        "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.",
+        "error: Hash mismatch for `torch==2.7.1`",
+        "E: Failed to fetch http://x/y.deb  Hash Sum mismatch",
+    ],
+    FailureKind.TLS: [
+        "invalid peer certificate: UnknownIssuer",
+        "ssl.SSLCertVerificationError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed",
+    ],
+    FailureKind.ACCESS: [
+        "HTTP status client error (401 Unauthorized) for url (https://example.test/simple/torch/)",
+        "ERROR: 403 Client Error: Forbidden for url: https://example.test/simple/",
+    ],
+    FailureKind.COMPILE: [
+        "error: command '/usr/bin/gcc' failed with exit code 1",
+        "ninja: build stopped: subcommand failed.",
+        "nvcc fatal   : Unsupported gpu architecture 'compute_120'",
+        'csrc/x.cu(12): error: identifier "foo" is undefined',
+        "src/x.cpp:10:5: error: expected ';'",
+        "a.c:1:10: fatal error: Python.h: No such file or directory",
+        "  × Failed to build `causal-conv1d==1.7.0`",
+    ],
+    FailureKind.DISK: [
+        "OSError: [Errno 28] No space left on device",
+    ],
+    FailureKind.MEMORY: [
+        "g++: fatal error: Killed signal terminated program cc1plus",
+        "executor failed running [/bin/sh -c make]: exit code: 137",
+    ],
+    FailureKind.APT: [
+        "E: Unable to locate package python3.99",
+        "E: Package 'gcc-99' has no installation candidate",
+        "E: Failed to fetch http://x/y.deb  404  Not Found",
+    ],
+    FailureKind.RESOLVE: [
+        "  × No solution found when resolving dependencies:",
+        "ERROR: No matching distribution found for torch==9.9",
+    ],
+    FailureKind.BASE: [
+        "pull access denied, repository does not exist or may require authorization",
+    ],
+    FailureKind.DOCKERFILE: [
+        "dockerfile parse error line 3: unknown instruction: RUNN",
+    ],
+    FailureKind.OTHER: [
+        "assertion failed",
+    ],
+}
+
+
+@pytest.mark.parametrize(("kind", "line"), [(kind, line) for kind, lines in LINES.items() for line in lines])
 def test_kinds(kind: FailureKind, line: str) -> None:
     failure = classify(EXIT_1, ["Collecting torch", line])
-    assert failure.kind is kind
-    assert failure.cause
-    assert failure.then
+    assert failure.kind is kind and failure.cause and failure.then
 
 
 KILLED = 'process "/bin/sh -c make" did not complete successfully: exit code: 137'
@@ -90,21 +100,30 @@ def test_a_killed_step_is_short_of_memory_only_where_something_says_so(error: st
     assert failure.cause.startswith(cause) and "give the engine more memory" in failure.then
 
 
-def test_a_compile_error_after_a_repeated_download_is_no_network_trouble() -> None:
-    log = [
-        "WARNING: Retrying (Retry(total=4)) after connection broken by 'ConnectionResetError'",
-        "error: command '/usr/bin/gcc' failed with exit code 1",
-        "ERROR: Failed building wheel for x",
-    ]
-    assert classify(EXIT_1, log).kind is FailureKind.COMPILE
-
-
-def test_a_wheel_that_did_not_build_for_want_of_its_index_is_network_trouble() -> None:
-    log = [
-        "  × Failed to build `x==1`",
-        "  ╰─▶ error sending request for url (https://example.test/simple/setuptools/)",
-    ]
-    assert classify(EXIT_1, log).kind is FailureKind.NETWORK
+@pytest.mark.parametrize(
+    ("kind", "log"),
+    [
+        (
+            FailureKind.COMPILE,
+            [
+                "WARNING: Retrying (Retry(total=4)) after connection broken by 'ConnectionResetError'",
+                "error: command '/usr/bin/gcc' failed with exit code 1",
+                "ERROR: Failed building wheel for x",
+            ],
+        ),
+        (
+            FailureKind.NETWORK,
+            [
+                "  × Failed to build `x==1`",
+                "  ╰─▶ error sending request for url (https://example.test/simple/setuptools/)",
+            ],
+        ),
+    ],
+)
+def test_a_download_that_was_repeated_well_is_no_cause_and_one_that_broke_a_build_is(
+    kind: FailureKind, log: list[str]
+) -> None:
+    assert classify(EXIT_1, log).kind is kind
 
 
 def test_without_any_words_something_is_said() -> None:
