@@ -22,22 +22,11 @@ from typing import IO, Any, Self, cast
 
 from images.apptainer.command import HOSTS, PROGRAM, exec_command, host_variables, pull_command, unsupported
 from images.config.platforms import of_machine
-from images.engine import (
-    PLATFORM,
-    ContainerSpec,
-    EngineError,
-    EngineErrorKind,
-    EngineFacts,
-    Exit,
-    HistoryEntry,
-    ImageInfo,
-    Line,
-    TimedOut,
-)
+from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit, HistoryEntry, ImageInfo, TimedOut
 from images.engine.archive import ChunkReader, Files, pack
 from images.engine.buildkit import plain_line
 from images.engine.containers import TooMuchOutput
-from images.engine.runtime import Work
+from images.engine.runtime import PLATFORM, EngineFacts, Line, Work
 from images.errors import Problem, UserError
 from images.registry.client import Registry
 from images.registry.reference import Reference, is_loopback

@@ -62,18 +62,18 @@ def open_engine(url: str | None, *, on_progress: Callable[[str], None], builds: 
 
 
 def _start() -> Engine:
-    home = private_home()
+    home, log = private_home(), private_home() / "dockerd.log"
     if len(os.fsencode(home / _LONGEST_SOCKET)) > _SOCKET_PATH_MAX:
         cause = f"is too long a path for sockets ({_SOCKET_PATH_MAX} bytes at most)"
         raise UserError(Problem(where=str(home), cause=cause, then="set XDG_CACHE_HOME to a shorter one"), code=1)
     if _running() is None:
-        _pid_file().unlink(missing_ok=True)  # a number left from before a reboot may belong to anything now
+        (home / "dockerd.pid").unlink(missing_ok=True)  # a number left from before a reboot may belong to anything now
     make_bridge()
     program = [
         "dockerd",
         f"--data-root={home / 'data'}",
         f"--exec-root={home / 'exec'}",
-        f"--pidfile={_pid_file()}",
+        f"--pidfile={home / 'dockerd.pid'}",
         f"--host=unix://{private_socket()}",
         f"--bridge={bridge(home)}",
         f"--mtu={_mtu()}",
@@ -81,9 +81,9 @@ def _start() -> Engine:
         "--containerd-namespace=truetag",
         "--containerd-plugins-namespace=truetag-plugins",
     ]
-    with _log().open("wb") as log:
+    with log.open("wb") as output:
         process = subprocess.Popen(
-            program, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
+            program, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/", start_new_session=True
         )
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
@@ -96,8 +96,8 @@ def _start() -> Engine:
     process.terminate()
     process.wait()
     _remove_bridge()
-    cause = f"dockerd did not start: {last_errors(_log().read_text(errors='replace'))}"
-    then = f"its log is {_log()}; or name an engine elsewhere: --engine ssh://HOST"
+    cause = f"dockerd did not start: {last_errors(log.read_text(errors='replace'))}"
+    then = f"its log is {log}; or name an engine elsewhere: --engine ssh://HOST"
     raise UserError(Problem(where="private engine", cause=cause, then=then), code=1)
 
 
@@ -122,7 +122,9 @@ def stop(*, wipe: bool = False) -> bool:
             while _running() is not None:
                 if time.monotonic() > deadline:
                     cause = f"process {pid} does not end"
-                    raise UserError(Problem(where="private engine", cause=cause, then=f"read {_log()}"), code=1)
+                    raise UserError(
+                        Problem(where="private engine", cause=cause, then=f"read {private_home()}/dockerd.log"), code=1
+                    )
                 time.sleep(0.2)
             _remove_bridge()
         if wipe:
@@ -133,19 +135,11 @@ def stop(*, wipe: bool = False) -> bool:
 def _running() -> int | None:
     """The process id of our dockerd, if the number in its file is still it."""
     try:
-        pid = int(_pid_file().read_text())
+        pid = int((private_home() / "dockerd.pid").read_text())
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except (OSError, ValueError):
         return None
     return pid if f"--data-root={private_home() / 'data'}".encode() in words else None
-
-
-def _pid_file() -> Path:
-    return private_home() / "dockerd.pid"
-
-
-def _log() -> Path:
-    return private_home() / "dockerd.log"
 
 
 # --- its network ----------------------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from images.engine import KILLED, ContainerSpec, EngineError, EngineErrorKind, Exit, ImageInfo
+from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit, ImageInfo
 from images.engine.gpus import NO_GPU, Attachment
-from images.engine.runtime import Runtime
+from images.engine.runtime import KILLED, Runtime
 from images.errors import Problem, UserError
 from images.validation import limits
 from images.validation.containers import INSIDE, ContainerPlan, planned, run_suite, suite_files

@@ -25,7 +25,7 @@ import yaml
 
 import noxfile
 from images import cli
-from images.engine import private_home
+from images.engine.client import private_home
 from images.host.apt import install
 from images.nightly import proposal
 from tests.support import commands

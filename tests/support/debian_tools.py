@@ -11,7 +11,7 @@ import pytest
 
 from images.context.bootstrap import mirrors, require_mmdebstrap
 from images.context.hosting import host_settings
-from images.engine import private_home
+from images.engine.client import private_home
 
 HOME = private_home().parent / "tests"
 """Kept from run to run, like the engine: about 160 MB."""

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from images.apptainer.runtime import ApptainerContainer
-from images.engine import KILLED, TimedOut
+from images.engine import TimedOut
+from images.engine.runtime import KILLED
 from tests.support.checkout import ROOT
 
 

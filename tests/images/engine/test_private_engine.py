@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from images.engine import private_engine, private_socket
+from images.engine import private_engine
+from images.engine.client import private_socket
 from images.engine.private_engine import bridge, free_subnet, last_errors, mac_address
 from images.errors import UserError
 
