@@ -85,12 +85,14 @@ def run(engine: Engine, reference: str, command: Sequence[str], *, user: str | N
     return Done(code, *("\n".join(text.rstrip("\n") for text in lines[name]) for name in ("stdout", "stderr")))
 
 
-def test_an_image_prints_its_verdict_table(engine: Engine, few: str) -> None:
+def test_an_image_prints_its_verdict_and_what_was_not_run(engine: Engine, few: str) -> None:
     done = run(engine, few, ["validate", "--tier", "static"])
     assert done.code == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[0].split() == ["verdict", "claim", "subject", "seconds", "reason"]
-    assert done.stdout.splitlines()[-1].startswith(f"{NAME}: PASS (")
-    assert "measured static.pins" in done.stderr, "progress does not get in the way of the table"
+    assert done.stdout.splitlines()[0] == f"{NAME}  PASS"
+    assert f"\n{NAME}: PASS (" in done.stdout and "\nnot run: cpu, gpu, multigpu" in done.stdout
+    began, *_ = done.stderr.splitlines()
+    assert began.startswith(f"measuring {NAME}: "), "said before the first probe ends"
+    assert "measured static.pins" in done.stderr, "progress does not get in the way of the verdict"
 
 
 def test_it_prints_the_verdict_as_json_and_nothing_else(engine: Engine, current: str) -> None:
@@ -109,6 +111,7 @@ def test_a_broken_image_says_so_itself_with_the_fix(engine: Engine, broken: str)
     assert "libbitsandbytes_cuda126.so" in failed["C2", "bitsandbytes"]["reason"]
     assert failed["C2", "bitsandbytes"]["hints"][0]["id"] == "bitsandbytes-library"
     assert {row["tier"] for row in verdict["claims"]} == {"static", "cpu"}, "no GPU here, so no gpu tier"
+    assert "not run: this container was given no GPU: `docker run --gpus all" in done.stderr
 
 
 def test_asked_for_gpus_where_the_container_has_none_it_says_how_to_give_it_some(engine: Engine, few: str) -> None:
