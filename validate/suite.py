@@ -26,7 +26,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from validate import checks
+from validate import channel, checks
 from validate.claims import ClaimSet, Tier
 from validate.environment import user_environment
 from validate.environment.user_environment import UserEnvironment
@@ -64,10 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     tiers = [Tier(tier) for tier in options.tier or Tier]
     user = user_environment.read(Path(options.user)) if options.user else None
+    user_environment.of_this_process()  # read once, before the channel closes /proc/self/environ
+    key = channel.receive_key()
     for record in run(
         claims.of(tiers), jobs=options.jobs, timeout=options.timeout, user=user, emulated=options.emulated
     ):
-        print(json.dumps(asdict(record)), flush=True)  # noqa: T201  the suite's output
+        print(channel.signed(key, json.dumps(asdict(record))), flush=True)  # noqa: T201  the suite's output
     return 0
 
 

@@ -34,7 +34,8 @@ from images.registry.reference import Reference, is_loopback
 _PREFIX, _LOCK = "truetag-apptainer-", "lock"
 _GUARD = """
 exec 3<&0
-"$@" 3<&- </dev/null &
+read -r first <&3
+printf '%s\\n' "$first" | "$@" 3<&- &
 child=$!
 { read -r _ <&3; kill -9 $child; } >/dev/null 2>&1 &
 exec 3<&- 2>/dev/null
@@ -43,8 +44,9 @@ status=$?
 kill -9 $!
 exit $status
 """
-"""Runs a command until its standard input ends, as it does when whoever holds the other end is killed. The kernel's
-signal for that (`setpriv --pdeathsig`) is lost where Apptainer makes its user namespace."""
+"""Gives a command the first line of its own standard input, and runs it until that ends, as it does when whoever holds
+the other end is killed. The kernel's signal for that (`setpriv --pdeathsig`) is lost where Apptainer makes its user
+namespace."""
 
 
 class Apptainer:
@@ -187,13 +189,16 @@ class ApptainerContainer:
             then = "has the disk of TMPDIR room?"
             raise UserError(Problem(where=self._name, cause=f"can't be prepared: {error}", then=then), code=1) from None
 
-    def start(self) -> None:
-        """Start it."""
+    def start(self, stdin: bytes = b"") -> None:
+        """Start it with a line of standard input."""
         if self._ended.is_set():
             return
         pipe = subprocess.PIPE
         variables = host_variables(os.environ)
         self._process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env=variables)
+        if self._process.stdin:
+            self._process.stdin.write(stdin or b"\n")
+            self._process.stdin.flush()
         for one in (("stdout", self._process.stdout), ("stderr", self._process.stderr)):
             threading.Thread(target=self._read, args=one, daemon=True).start()
 

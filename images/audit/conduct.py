@@ -241,13 +241,12 @@ def _run(engine: Engine, image: ImageInfo, python: str, claims: ClaimSet, option
     found: dict[str, Record] = {}
 
     def on_record(record: Record) -> None:
-        if record.probe in asked and record.probe not in found:
-            found[record.probe] = _cleaned(record)
-            options.on_record(found[record.probe])
+        found[record.probe] = _cleaned(record)
+        options.on_record(found[record.probe])
 
     end, files = "", {INSIDE: suite_files(claims)}
     try:
-        run_suite(engine, spec, files, timeout=options.run_limit, most=options.most, on_record=on_record)
+        run_suite(engine, spec, files, timeout=options.run_limit, asked=asked, most=options.most, on_record=on_record)
     except (TimedOut, TooMuchOutput) as error:
         end = f": the container {error.problems[0].cause}"
     lost = f"the image's Python left no record of it{end}"

@@ -127,11 +127,20 @@ class Container:
                         return data.read(most)
         raise FileNotFoundError(path)
 
-    def start(self) -> None:
-        """Start it. What it prints is kept for `lines` from the first byte on. Raises UserError."""
+    def start(self, stdin: bytes = b"") -> None:
+        """Start it, and send `stdin` if its spec has one. What it prints is kept for `lines` from the first byte on.
+
+        Raises UserError.
+        """
         with asking(self.name):
             self._output = self._sdk.attach(self.id, stream=True, demux=True, stdout=True, stderr=True, logs=False)
+            if stdin:
+                # Before the start: what is attached later misses no byte of it, and nobody else is there to read it.
+                sender = self._sdk.attach_socket(self.id, params={"stdin": 1, "stream": 1})
             self._sdk.start(self.id)
+            if stdin:
+                getattr(sender, "_sock", sender).sendall(stdin)
+                sender.close()
 
     def lines(self, timeout: float | None = None, *, most: int | None = None) -> Iterator[Line]:
         """What it prints, line by line, until it ends.
@@ -259,6 +268,8 @@ def create(sdk: Any, spec: ContainerSpec, labels: Mapping[str, str]) -> str:
             spec.image,
             list(spec.cmd),
             entrypoint=[""],
+            healthcheck={"test": ["NONE"]},  # an image's own would run beside what we start, as its user
+            stdin_open=spec.stdin,
             environment=dict(spec.env),
             user=spec.user,
             labels=dict(labels),

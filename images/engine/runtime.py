@@ -49,6 +49,8 @@ class ContainerSpec:
     """Path to mount options; "" alone means noexec, so say `exec` where code is compiled and loaded."""
     binds: Mapping[str, str] = field(default_factory=dict)
     """Folder of the engine's machine to path in the container, read-only."""
+    stdin: bool = False
+    """It is started with bytes for its standard input; else that is empty."""
     network: str = "none"
     read_only: bool = True
     """Of the root."""
@@ -225,7 +227,7 @@ class RunningContainer(Protocol):
     """One container: files in, start, lines out, how it ended. What each method raises: see `Container`."""
 
     def put(self, files: Files, to: str) -> None: ...
-    def start(self) -> None: ...
+    def start(self, stdin: bytes = b"") -> None: ...
     def lines(self, timeout: float | None = None, *, most: int | None = None) -> Iterator[Line]: ...
     def wait(self, timeout: float | None = None) -> Exit: ...
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from images.config.paths import EXAMPLES, SUITE
 from images.engine.archive import Files
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import ContainerSpec, Exit, Runtime
-from validate import checks
+from validate import channel, checks
 from validate.claims import ARBITRARY_UID, ClaimSet, Tier
 from validate.evidence import Record
 
@@ -104,31 +104,35 @@ def run_suite(
     files: Mapping[str, Files],
     *,
     timeout: float,
+    asked: Collection[str] = (),
     most: int | None = None,
     on_record: Callable[[Record], None] = lambda _record: None,
 ) -> tuple[list[str], Exit]:
     """Run the suite in a container, and read what it prints: the one place where records leave an image.
 
-    `files`: folder -> what is put there before the start. `timeout` in seconds, `most` in bytes printed. Each record is
-    handed on as it comes; returns all other lines, and how the container ended.
-    Raises TimedOut, TooMuchOutput, EngineError.
+    `files`: folder -> what is put there before the start. `timeout` in seconds, `most` in bytes printed. `asked`: the
+    probes whose records are taken, each once, as they come, if the suite signed them (validate/channel.py). Returns all
+    other lines, and how the container ended. Raises TimedOut, TooMuchOutput, EngineError.
     """
-    others = []
-    with engine.container(spec) as container:
+    others, key, missing = [], channel.new_key(), set(asked)
+    with engine.container(replace(spec, stdin=True)) as container:
         for folder, content in files.items():
             container.put(content, folder)
-        container.start()
+        container.start(f"{key}\n".encode())
         for line in container.lines(timeout, most=most):
-            if line.stream == "stdout" and (record := parse_record(line.text)):
+            text = channel.accepted(key, line.text) if line.stream == "stdout" else None
+            record = parse_record(text or "")
+            if record and record.probe in missing:
+                missing.remove(record.probe)
                 on_record(record)
             else:
                 others.append(line.text)
         return others, container.wait(timeout=300)
 
 
-def parse_record(line: str) -> Record | None:
-    """One record as the suite prints it; None for any other line."""
+def parse_record(text: str) -> Record | None:
+    """One record as the suite writes it; None for any other text."""
     try:
-        return Record.from_json(json.loads(line)) if line.startswith("{") else None
+        return Record.from_json(json.loads(text)) if text.startswith("{") else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None

@@ -65,7 +65,8 @@ def read_files(
         capabilities=["DAC_READ_SEARCH"],
     )
     content = {**files(INSIDE), **suite_files(claims), "user.json": user}
-    return run_suite(engine, spec, {INSIDE: content}, timeout=timeout, most=most, on_record=on_record)[0]
+    asked = {claim.probe for claim in claims.claims}
+    return run_suite(engine, spec, {INSIDE: content}, timeout=timeout, asked=asked, most=most, on_record=on_record)[0]
 
 
 def environment(root: str) -> dict[str, str]:

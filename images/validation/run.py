@@ -147,6 +147,7 @@ def _run(engine: Runtime, image: ImageInfo, plan: ContainerPlan, keep: Callable[
     engine that runs in a container itself may not raise its own); empty: they have.
     """
     spec, found, refused = _spec(engine, image, plan), list[str](), ""
+    asked = {claim.probe for claim in plan.claims.claims}
     files = {**plan.files, INSIDE: {**suite_files(plan.claims), **plan.files.get(INSIDE, {})}}
 
     def on_record(record: Record) -> None:
@@ -154,18 +155,22 @@ def _run(engine: Runtime, image: ImageInfo, plan: ContainerPlan, keep: Callable[
         keep(record)
 
     try:
-        complaints, end = run_suite(engine, spec, files, timeout=_SECONDS, on_record=on_record)
+        complaints, end = run_suite(engine, spec, files, timeout=_SECONDS, asked=asked, on_record=on_record)
     except EngineError as error:
         if error.kind is not EngineErrorKind.ULIMIT or not spec.ulimits:
             raise
         refused, spec = error.problems[0].cause, replace(spec, ulimits={})
-        complaints, end = run_suite(engine, spec, files, timeout=_SECONDS, on_record=on_record)
+        complaints, end = run_suite(engine, spec, files, timeout=_SECONDS, asked=asked, on_record=on_record)
     name = image.tags[0] if image.tags else image.id
     if end.code == KILLED and not end.oom:
         # What such a container did not measure says nothing about the image.
         memory = " (Apptainer can't tell whether for its memory)" if engine.facts.apptainer else ", not for its memory"
         cause = f"its container `{plan.name}` was killed from outside in the middle of the suite{memory}"
         then = "validate it again; if nobody killed it, see whether machine or job ran out of memory (`dmesg`, `sacct`)"
+        raise UserError(Problem(where=name, cause=cause, then=then), code=1)
+    if found and end.code != 0 and not end.oom:
+        cause = f"the suite in its container `{plan.name}` ended with status {end.code}: something there stopped it"
+        then = "validate it again; if it ends so each time, see what the image starts beside its programs"
         raise UserError(Problem(where=name, cause=cause, then=then), code=1)
     if not found:
         tail = " | ".join(text.strip() for text in complaints[-3:] if text.strip())

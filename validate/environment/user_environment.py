@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -29,6 +30,7 @@ class UserEnvironment:
     """How that interpreter would start (`Start`), read from files because nobody may run it."""
 
 
+@functools.cache
 def of_this_process() -> UserEnvironment:
     """Read from the kernel what this process was started with: sitecustomize may have edited os.environ since."""
     try:
