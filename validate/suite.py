@@ -64,6 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     tiers = [Tier(tier) for tier in options.tier or Tier]
     user = user_environment.read(Path(options.user)) if options.user else None
+    if user and user.start is None:
+        from validate.survey.main import as_files_say
+
+        user = as_files_say(user)
     user_environment.of_this_process()  # read once, before the channel closes /proc/self/environ
     key = channel.receive_key()
     for record in run(

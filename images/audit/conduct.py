@@ -77,7 +77,9 @@ def audit(engine: Engine, reference: str, facts: Facts, options: AuditOptions) -
     folders = [folder for one in survey["environments"] for folder in one["path"]]
     empty = {"flags": {}, "environ": {}, "modules": {}, "standard": [], "version": "", "prefix": "", "found": {}}
     hygiene = expected.hygiene()
-    whole = _judged(info, hygiene, _read(engine, info, hygiene, _user(info, start={"path": folders, **empty}), options))
+    whole = _judged(
+        info, hygiene, _read(engine, info, hygiene, own_python.user_of(info, start={"path": folders, **empty}), options)
+    )
     found = [*checks.of_image(info, survey, list(credentials_of(engine, info))), *checks.from_verdict("", whole)]
     evidence = [_evidence("", whole)]
     for one in environments:
@@ -129,7 +131,7 @@ def _of_environment(
     prefix, version = str(environment["prefix"]), str(environment["version"])
     python = str(environment["python"])
     options.progress(f"{prefix}: Python {version}, {len(environment['distributions'])} distributions")
-    user = _user(info, python=python, start=environment["start"])
+    user = own_python.user_of(info, python=python, start=environment["start"])
     records = _read(engine, info, claims.of([Tier.STATIC]), user, options)
     running = [one for one in claims.claims if one.tier is not Tier.STATIC and not one.unproven]
     not_run = ""
@@ -178,7 +180,9 @@ def _survey(engine: Engine, image: ImageInfo, options: AuditOptions) -> Mapping[
     """What the image has (validate/survey/main.py). Raises UserError where that can't be read."""
     arguments, nothing = ["survey", f"{INSIDE}/user.json"], ClaimSet(image="", claims=())
     limit, most = options.container_limit, options.most
-    lines = own_python.read_files(engine, image, arguments, nothing, _user(image), timeout=limit, most=most)
+    lines = own_python.read_files(
+        engine, image, arguments, nothing, own_python.user_of(image), timeout=limit, most=most
+    )
     for line in lines:
         try:
             found = json.loads(line) if line.startswith("{") else None
@@ -191,12 +195,7 @@ def _survey(engine: Engine, image: ImageInfo, options: AuditOptions) -> Mapping[
         then = "`docker image inspect` says whether it is a Linux image for x86-64; report it if it is"
         where = image.tags[0] if image.tags else image.id
         raise UserError(Problem(where=where, cause=f"could not be read: {tail}", then=then), code=1)
-    with engine.container(ContainerSpec(image.id, ["true"])) as hidden:  # our own have another file there
-        try:
-            preload = hidden.get_file(own_python.PRELOAD, most=1 << 16).decode("utf-8", "replace").split()
-        except FileNotFoundError:
-            preload = []
-    told: dict[str, Any] = cleaned({**found, "preload": preload})
+    told: dict[str, Any] = cleaned({**found, "preload": own_python.preloaded(engine, image).split()})
     return told
 
 
@@ -257,11 +256,3 @@ def _run(engine: Engine, image: ImageInfo, python: str, claims: ClaimSet, option
 def _cleaned(record: Record) -> Record:
     found = (replace(one, subject=cleaned(one.subject), evidence=cleaned(one.evidence)) for one in record.measurements)
     return replace(record, probe=cleaned(record.probe), measurements=tuple(found), log=str(cleaned(record.log)))
-
-
-def _user(image: ImageInfo, *, python: str = "", start: Mapping[str, Any] | None = None) -> bytes:
-    """How a user's process would start in the image, as validate/environment/user_environment.py reads it."""
-    environ = {"HOME": "/root", **image.env}
-    return json.dumps(
-        {"environ": environ, "directory": image.workdir or "/", "python": python, "start": start}
-    ).encode()

@@ -119,6 +119,7 @@ def validate_image(
     tiers: Sequence[Tier] = (),
     gpus: str,
     only: Sequence[str] = (),
+    run_anyway: bool = False,
     say: Callable[[str], None] = lambda _text: None,
     on_evidence: Callable[[Evidence], None] = lambda _evidence: None,
 ) -> ValidationRun:
@@ -140,6 +141,7 @@ def validate_image(
         claims,
         tiers,
         attachment,
+        run_anyway=run_anyway,
         on_record=lambda one: say(f"measured {one.probe} in {one.seconds:.1f} s ({one.outcome})"),
         on_evidence=on_evidence,
     )
@@ -154,11 +156,21 @@ def measure_and_judge(
     tiers: Sequence[Tier],
     attachment: Attachment = NO_GPU,
     *,
+    run_anyway: bool = False,
     on_record: Callable[[Record], None] = lambda _record: None,
     on_evidence: Callable[[Evidence], None] = lambda _evidence: None,
 ) -> tuple[Evidence, Verdict]:
     """Measure an image in containers, judge the evidence, and explain what is known."""
-    evidence = run.measure(engine, reference, claims, tiers, attachment, on_record=on_record, on_evidence=on_evidence)
+    evidence = run.measure(
+        engine,
+        reference,
+        claims,
+        tiers,
+        attachment,
+        run_anyway=run_anyway,
+        on_record=on_record,
+        on_evidence=on_evidence,
+    )
     return evidence, explain(judge(limits.of_evidence(claims, evidence), evidence, tiers))
 
 

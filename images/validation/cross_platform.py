@@ -34,9 +34,9 @@ READ_FILES = ("cpu.instructions",)
 """Probes of the cpu tier that read files alone."""
 START_PROGRAMS = ("static.system", "static.toolkit")
 """Static probes that start programs of the image, which run emulated whoever starts them."""
-OF_ITS_PYTHON = ("static.owners", "cpu.bytecode")
-"""Probes that compare the image's files with what the Python that runs them has, or would compile: one of the same
-release. Where that of this machine is another, the image's own runs them, emulated."""
+OF_ITS_PYTHON = ("cpu.bytecode",)
+"""Probes that compare the image's files with what the Python that runs them would compile: one of the same release.
+Where that of this machine is another, the image's own runs them, emulated."""
 CPU_FOLDER = "/sys/devices/system/cpu"
 QEMU = {"QEMU_CPU": "max,sve-max-vq=1"}
 """qemu's most capable processor, with vectors of one quadword (qemu, docs/system/arm/cpu-features.rst)."""

@@ -6,6 +6,7 @@ Its ELF interpreter is set to the loader that comes along, so it starts beside a
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import struct
@@ -14,8 +15,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from images.config.platforms import Platform
 from images.engine.runtime import ContainerSpec, ImageInfo, Runtime
 from images.errors import Problem, UserError
 from images.validation.containers import INSIDE, run_suite, suite_files
@@ -24,6 +26,9 @@ from validate.binaries.elf import ElfError
 from validate.binaries.loader import X86_64, Files, Process, SearchPath
 from validate.claims import ClaimSet
 from validate.evidence import Record
+
+if TYPE_CHECKING:
+    from images.engine.containers import Container
 
 PROGRAM = "python/bin/python3"
 LIBRARIES = "python/so"
@@ -37,6 +42,36 @@ _LEFT_OUT = frozenset(
 )
 
 
+def usable(engine: Runtime) -> bool:
+    """Whether this process's Python can be taken into the engine's containers: Linux on x86-64, at both ends."""
+    return (
+        (platform.system(), platform.machine()) == ("Linux", "x86_64")
+        and not engine.facts.apptainer
+        and (engine.facts.architecture == Platform.AMD64.architecture)
+    )
+
+
+def user_of(
+    image: ImageInfo, *, python: str = "", start: Mapping[str, Any] | None = None, hidden: Sequence[str] = ()
+) -> bytes:
+    """How a user's process would start in the image, as validate/environment/user_environment.py reads it.
+
+    `start` None: the suite reads it from the image's files. `hidden`: files of the image that have another over them.
+    """
+    found = {"environ": {"HOME": "/root", **image.env}, "directory": image.workdir or "/", "python": python}
+    machine = next((one.machine for one in Platform if one.architecture == image.architecture), platform.machine())
+    return json.dumps({**found, "start": start, "hidden": list(hidden), "machine": machine}).encode()
+
+
+def preloaded(engine: Runtime, image: ImageInfo) -> str:
+    """The image's own /etc/ld.so.preload, which our containers have another file over; empty: none. Nothing is run."""
+    with engine.container(ContainerSpec(image.id, ["true"])) as hidden:
+        try:
+            return cast("Container", hidden).get_file(PRELOAD, most=1 << 16).decode("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
+
+
 def read_files(
     engine: Runtime,
     image: ImageInfo,
@@ -45,7 +80,7 @@ def read_files(
     user: bytes,
     *,
     timeout: float,
-    most: int,
+    most: int | None = None,
     on_record: Callable[[Record], None] = lambda _record: None,
 ) -> list[str]:
     """Run the suite by this process's Python, as root, over the files of an image, of which nothing runs.

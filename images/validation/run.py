@@ -1,4 +1,5 @@
-"""A validation run: the suite measures an image in containers, and evidence comes back. Nothing is judged here.
+"""A validation run: the suite measures an image in containers, and evidence comes back. Only S10 is judged here: it
+says whether anything of the image may run.
 
 Suite and claims come from this checkout, over whatever copy the image holds.
 """
@@ -18,11 +19,13 @@ from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit, Ima
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import KILLED, Runtime
 from images.errors import Problem, UserError
-from images.validation import limits
+from images.validation import limits, own_python
 from images.validation.containers import INSIDE, ContainerPlan, planned, run_suite, suite_files
 from validate.claims import HOST_PROBE, ClaimSet, Tier
 from validate.environment import credentials
 from validate.evidence import Evidence, Measurement, Outcome, Record
+from validate.judge import judge
+from validate.judging import Status
 
 _GIB = 1024**3
 MEMORY, GPU_MEMORY, SCRATCH = 12 * _GIB, 24 * _GIB, 4 * _GIB
@@ -38,6 +41,8 @@ _MOST_AT_ONCE = 2
 """Containers side by side: one that reads files waits for the disk, one that runs code does not."""
 _MEMORY_EACH = 8 * _GIB
 """Memory of the machine for each of them: with less, they run one after another."""
+FROM_OUTSIDE = tuple(f"static.{name}" for name in "owners wheels hygiene files libraries symbols devicecode".split())
+"""Probes that read files alone, and ask nothing of the image's Python."""
 _MOST_ON_GPUS = 6
 _GPU_MEMORY_EACH = 3 * _GIB
 """A probe with torch, cuDNN's workspaces and a CUDA context stays below this (H100)."""
@@ -52,18 +57,20 @@ def measure(
     tiers: Sequence[Tier],
     gpus: Attachment = NO_GPU,
     *,
+    run_anyway: bool = False,
     on_record: Callable[[Record], None] = lambda _record: None,
     on_evidence: Callable[[Evidence], None] = lambda _evidence: None,
 ) -> Evidence:
     """Measure an image: no network, read-only root, its own user, bounded memory, containers always removed.
 
+    Its files are read first, by our own Python, and nothing of an image whose files have no known origin (S10) is run,
+    unless `run_anyway`: all else is unproven by that.
     `on_evidence` is told after each record what was measured so far: a run that is killed leaves that much.
     Raises UserError when the suite could not even start there (no Python, say).
     """
     image = engine.inspect(reference)
     unsupported = limits.of_engine(claims.of(tiers), engine.facts)
     claims = limits.limited(claims.of(tiers), unsupported)
-    plans = planned(image.env.get("HOME", ""), claims, gpus)
     host: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "engine": engine.facts.version,
@@ -72,15 +79,8 @@ def measure(
         "attached": gpus.as_json(),
         **limits.as_host(unsupported, engine.facts),
     }
-    if image.architecture and image.architecture != engine.facts.architecture:
-        from images.validation import cross_platform
-
-        native = cross_platform.native_python(engine, image, claims)
-        host["emulated"] = native.emulated(claims.inside().claims)
-        plans = list(cross_platform.split(plans, native, engine.facts.cpus))
-
     records: list[Record] = []
-    to_come = Counter(probe for plan in plans for probe in {claim.probe for claim in plan.claims.claims})
+    to_come = Counter[str]()
     lock, stopped = threading.Lock(), threading.Event()  # containers run side by side
 
     def evidence(without: Mapping[str, int]) -> Evidence:
@@ -106,8 +106,15 @@ def measure(
             stopped.set()  # after an error no container begins any more
             raise
 
-    if any(claim.probe == HOST_PROBE for claim in claims.claims):
-        keep(_inspected(engine, image, claims))
+    for record in _inspected(engine, image, claims):
+        keep(record)
+    rest = _read_files(engine, image, claims, keep)
+    not_run = _not_run(claims, rest, evidence(without={}))
+    if not_run and not run_anyway:
+        host["unsupported"] = {**unsupported, **not_run}
+        return evidence(without={})
+    plans = _plans(engine, image, rest, gpus, host)
+    to_come.update(probe for plan in plans for probe in {claim.probe for claim in plan.claims.claims})
     at_once = min(_MOST_AT_ONCE, max(1, engine.facts.memory // _MEMORY_EACH))
     with ThreadPoolExecutor(max_workers=at_once) as pool:
         try:  # around the start, too: a container may run before the last one is submitted
@@ -125,6 +132,27 @@ def measure(
     return evidence(without={})
 
 
+def _not_run(claims: ClaimSet, rest: ClaimSet, evidence: Evidence) -> Mapping[str, str]:
+    """`ID SUBJECT` of each claim that would run the image -> why nothing of it is run; empty: no claim S10 failed."""
+    unknown = judge(claims.about(["S10 "]), evidence).of(Status.FAIL)
+    why = f"nothing of the image was run: S10 {unknown[0].claim.subject} failed" if unknown else ""
+    return {f"{one.id} {one.subject}": why for one in rest.inside().claims} if why else {}
+
+
+def _plans(
+    engine: Runtime, image: ImageInfo, claims: ClaimSet, gpus: Attachment, host: dict[str, Any]
+) -> Sequence[ContainerPlan]:
+    """The containers. What will run emulated is written into `host`."""
+    plans = planned(image.env.get("HOME", ""), claims, gpus)
+    if not image.architecture or image.architecture == engine.facts.architecture:
+        return plans
+    from images.validation import cross_platform
+
+    native = cross_platform.native_python(engine, image, claims)
+    host["emulated"] = native.emulated(claims.inside().claims)
+    return list(cross_platform.split(plans, native, engine.facts.cpus))
+
+
 def merged(records: Iterator[Record] | Sequence[Record]) -> tuple[Record, ...]:
     """One record a probe: those that ran in several containers are as well as the worst of them."""
     by_probe: dict[str, Record] = {}
@@ -140,6 +168,32 @@ def merged(records: Iterator[Record] | Sequence[Record]) -> tuple[Record, ...]:
             log=before.log + record.log,
         )
     return tuple(by_probe.values())
+
+
+def _read_files(engine: Runtime, image: ImageInfo, claims: ClaimSet, keep: Callable[[Record], None]) -> ClaimSet:
+    """Measure what an image's files say, by our own Python; returns the claims that are left to measure: all of them
+    where our Python can't be taken into the engine's containers. Raises UserError where it could not even start.
+    """
+    asked = claims.only(FROM_OUTSIDE)
+    if not asked.claims or not own_python.usable(engine):
+        return claims
+    hidden = [own_python.PRELOAD] if own_python.preloaded(engine, image).strip() else []
+    arguments = ["--claims", f"{INSIDE}/claims.json", "--user", f"{INSIDE}/user.json"]
+    found = list[str]()
+
+    def on_record(record: Record) -> None:
+        found.append(record.probe)
+        keep(record)
+
+    user = own_python.user_of(image, hidden=hidden)
+    said = own_python.read_files(engine, image, arguments, asked, user, timeout=_SECONDS, on_record=on_record)
+    if not found:
+        tail = " | ".join(text.strip() for text in said[-3:] if text.strip())
+        where, then = image.tags[0] if image.tags else image.id, "is it an image with a Python on its PATH?"
+        raise UserError(
+            Problem(where=where, cause=f"its files could not be read: {tail or 'nothing printed'}", then=then)
+        )
+    return claims.less(FROM_OUTSIDE)
 
 
 def _run(engine: Runtime, image: ImageInfo, plan: ContainerPlan, keep: Callable[[Record], None]) -> tuple[Exit, str]:
@@ -218,8 +272,11 @@ def _jobs_on_gpus(plan: ContainerPlan, cpus: int) -> int:
     return max(1, min(cpus, _MOST_ON_GPUS, by_memory) // (len(gpus) if plan.ranks and gpus else 1))
 
 
-def _inspected(engine: Runtime, image: ImageInfo, claims: ClaimSet) -> Record:
+def _inspected(engine: Runtime, image: ImageInfo, claims: ClaimSet) -> Iterator[Record]:
     """What the engine knows of an image (S8): one record for all claims that the host measures. Raises NoSuchImage."""
+    subjects = [claim.subject for claim in claims.only([HOST_PROBE]).claims]
+    if not subjects:
+        return
     started = time.monotonic()
     evidence = {
         "labels": dict(image.labels),
@@ -231,9 +288,8 @@ def _inspected(engine: Runtime, image: ImageInfo, claims: ClaimSet) -> Record:
         "secrets": list(credentials_of(engine, image)),
     }
     seconds = round(time.monotonic() - started, 3)
-    subjects = [claim.subject for claim in claims.only([HOST_PROBE]).claims]
     measured = tuple(Measurement(subject=one, seconds=seconds, evidence=evidence) for one in subjects)
-    return Record(probe=HOST_PROBE, outcome=Outcome.COMPLETED, seconds=seconds, measurements=measured)
+    yield Record(probe=HOST_PROBE, outcome=Outcome.COMPLETED, seconds=seconds, measurements=measured)
 
 
 def credentials_of(engine: Runtime, image: ImageInfo) -> Iterator[dict[str, str]]:

@@ -10,7 +10,7 @@ from images.validation import containers
 from images.validation.claims.profile import example_rows
 from tests.support.broken_images import NAME
 from validate.claims import Claim, ClaimSet, Tier
-from validate.evidence import Evidence
+from validate.evidence import Evidence, Record
 from validate.judge import judge
 from validate.judging import Status
 
@@ -48,12 +48,12 @@ def judged(engine: Engine, subject: str, changed: Mapping[str, bytes]) -> tuple[
     claims = ClaimSet(image=NAME, claims=(claim,))
     command = ["python3", "-I", "-S", "/judge/validate", "--claims", "/judge/claims.json"]
     tmpfs = dict.fromkeys(("/tmp", "/home/trainer"), "rw,exec,mode=1777")
-    with engine.container(ContainerSpec(NAME, command, tmpfs=tmpfs, volumes=["/judge"])) as container:
-        container.put({**containers.suite_files(claims), **changed}, "/judge")
-        done = container.run(timeout=2400)
-    records = [containers.parse_record(line) for line in done.stdout.splitlines()]
-    assert any(records), f"nothing was measured: {done.exit}, {done.stderr[-2000:]}"
-    evidence = Evidence(image=NAME, digest="", records=tuple(one for one in records if one), claims=claims.claims)
+    spec = ContainerSpec(NAME, command, tmpfs=tmpfs, volumes=["/judge"])
+    files = {"/judge": {**containers.suite_files(claims), **changed}}
+    records: list[Record] = []
+    said, end = containers.run_suite(engine, spec, files, timeout=2400, asked=[probe], on_record=records.append)
+    assert records, f"nothing was measured: {end}, {said[-20:]}"
+    evidence = Evidence(image=NAME, digest="", records=tuple(records), claims=claims.claims)
     (found,) = judge(claims, evidence).claims
     return found.status, found.reason
 

@@ -20,7 +20,7 @@ from tests.support.built_images import build_without_trial
 from tests.support.sources import SOURCES
 from validate.checks.multigpu import _ranks
 from validate.claims import Claim, ClaimSet, Tier
-from validate.evidence import Evidence
+from validate.evidence import Evidence, Record
 from validate.judge import Verdict, judge
 from validate.judging import Status
 
@@ -141,11 +141,14 @@ def failing(engine: Engine, image: Image) -> Verdict:
 def measured(engine: Engine, claims: ClaimSet, more: Mapping[str, bytes]) -> Evidence:
     command: Sequence[str] = ["python3", "-I", "-S", "/judge/validate", "--claims", "/judge/claims.json", "--jobs", "2"]
     tmpfs = dict.fromkeys(("/tmp", "/home/trainer"), "rw,exec,mode=1777")
-    with engine.container(ContainerSpec(NAME, command, tmpfs=tmpfs, volumes=["/judge"])) as container:
-        container.put({**containers.suite_files(claims), **more}, "/judge")
-        done = container.run(timeout=1200)
-    records = [containers.parse_record(line) for line in done.stdout.splitlines()]
-    return Evidence(image=NAME, digest="", records=tuple(one for one in records if one), claims=claims.claims)
+    spec, files = (
+        ContainerSpec(NAME, command, tmpfs=tmpfs, volumes=["/judge"]),
+        {**containers.suite_files(claims), **more},
+    )
+    records: list[Record] = []
+    probes = {claim.probe for claim in claims.claims}
+    containers.run_suite(engine, spec, {"/judge": files}, timeout=1200, asked=probes, on_record=records.append)
+    return Evidence(image=NAME, digest="", records=tuple(records), claims=claims.claims)
 
 
 def reason(verdict: Verdict, subject: str) -> tuple[Status, str]:

@@ -32,8 +32,9 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("images.errors",),
     ("validate.__main__",),
     ("validate.inside",),
-    ("validate.doctor", "validate.survey"),
+    ("validate.doctor",),
     ("validate.report", "validate.suite"),
+    ("validate.survey",),
     ("validate.judge",),
     ("validate.checks",),
     ("validate.examples", "validate.kernels"),
@@ -41,7 +42,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("validate.hints",),
     ("validate.evidence",),
     ("validate.binaries", "validate.environment"),
-    ("validate.claims", "validate.compute_capability", "validate.terminal"),
+    ("validate.channel", "validate.claims", "validate.compute_capability", "validate.terminal"),
 )
 """The most dependent first. A package may import packages of later levels, never of its own or an earlier one."""
 

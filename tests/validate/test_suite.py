@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from validate import checks
+from validate import channel, checks
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Outcome, Record
 from validate.judge import judge
@@ -76,10 +76,12 @@ def run(
 ) -> dict[str, Record]:
     (folder / "claims.json").write_text(asked.dumps())
     command = [sys.executable, *flags, str(suite), "--claims", str(folder / "claims.json"), *options]
+    key, env = channel.new_key(), {**os.environ, **environ}
     done = subprocess.run(
-        command, capture_output=True, text=True, check=True, cwd=folder, env={**os.environ, **environ}, timeout=600
+        command, input=f"{key}\n", capture_output=True, text=True, check=True, cwd=folder, env=env, timeout=600
     )
-    records = [Record.from_json(json.loads(line)) for line in done.stdout.splitlines()]
+    texts = [channel.accepted(key, line) for line in done.stdout.splitlines()]
+    records = [Record.from_json(json.loads(text or "")) for text in texts]
     return {record.probe: record for record in records}
 
 

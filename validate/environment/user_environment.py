@@ -28,6 +28,8 @@ class UserEnvironment:
     """Whose programs it runs, in the kernel's words. An emulator answers as the machine that it stands for."""
     start: Mapping[str, Any] | None = None
     """How that interpreter would start (`Start`), read from files because nobody may run it."""
+    hidden: Sequence[str] = ()
+    """Files of the image that can't be seen, as another is mounted over each."""
 
 
 @functools.cache

@@ -27,6 +27,7 @@ from validate.binaries.fatbin import FatbinError
 from validate.binaries.loader import SearchPath, objects_under
 from validate.claims import ClaimSet
 from validate.environment import user_environment
+from validate.environment.user_environment import UserEnvironment
 from validate.harness.forked import on_all_cores
 from validate.survey import environments
 from validate.survey.environments import text_of
@@ -51,6 +52,15 @@ def user(claim_file: Path) -> dict[str, Any]:
     modules = sorted({module for claim in pins.claims for module in claim.expect.get("modules", ())})
     given = user_environment.of_this_process()
     return asdict(replace(given, start=asdict(user_environment.start(given, modules))))
+
+
+def as_files_say(given: UserEnvironment) -> UserEnvironment:
+    """How the Python that PATH finds first would start, by the image's files. Raises StartError: there is none."""
+    found, _ = environments.find(_package_folders("/"), given.environ)
+    first = next((one for one in found if one.first), None)
+    if first is None:
+        raise user_environment.StartError(f"no Python with packages is on PATH ({given.environ.get('PATH', '')})")
+    return replace(given, python=first.python, start=first.start)
 
 
 def survey(user: Path) -> dict[str, Any]:

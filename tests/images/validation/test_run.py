@@ -20,6 +20,7 @@ from images.errors import Problem, UserError
 from images.hardware.inventory import Gpu, Inventory
 from images.validation import containers, run
 from tests.support.claims import bare_claims
+from validate import channel
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 
@@ -50,7 +51,7 @@ class Engine:
         )
 
     def inspect(self, _reference: str) -> Any:
-        return SimpleNamespace(id="sha256:1", tags=("a:1",), env={}, architecture="amd64")
+        return SimpleNamespace(id="sha256:1", tags=("a:1",), env={}, architecture="amd64", workdir="")
 
     def cancel(self) -> None:
         self.cancelled.set()
@@ -61,21 +62,28 @@ class Engine:
         if spec.ulimits and self.refuses:
             raise EngineError(Problem(where="a:1", cause="the engine says: no"), self.refuses)
         claims: list[Claim] = []
+        keys: list[str] = []
+
+        def start(stdin: bytes) -> None:
+            keys.append(stdin.decode().strip())
+            self.on_start([claim.probe for claim in claims])
+
         yield SimpleNamespace(
             put=lambda files, _to: claims.extend(ClaimSet.loads(files["claims.json"].decode()).claims),
-            start=lambda: self.on_start([claim.probe for claim in claims]),
-            lines=lambda timeout, most: self.lines(claims),
+            start=start,
+            lines=lambda timeout, most: self.lines(claims, keys[0]),
+            get_file=lambda path, most: (_ for _ in ()).throw(FileNotFoundError(path)),
             wait=lambda timeout: self.end,
         )
 
-    def lines(self, claims: Sequence[Claim]) -> Iterator[Any]:
+    def lines(self, claims: Sequence[Claim], key: str) -> Iterator[Any]:
         yield SimpleNamespace(stream="stderr", text="noise")
         for probe in dict.fromkeys(claim.probe for claim in claims):
             measured = tuple(
                 Measurement(subject=one.subject, seconds=1.0, evidence={}) for one in claims if one.probe == probe
             )
             record = Record(probe=probe, outcome=Outcome.COMPLETED, seconds=1.0, measurements=measured)
-            yield SimpleNamespace(stream="stdout", text=json.dumps(asdict(record)))
+            yield SimpleNamespace(stream="stdout", text=channel.signed(key, json.dumps(asdict(record))))
 
 
 def measure(engine: Any, claims: ClaimSet, **options: Any) -> Evidence:
@@ -100,10 +108,37 @@ def test_any_other_refusal_is_an_error() -> None:
     assert len(engine.specs) == 1
 
 
-@pytest.mark.parametrize(("code", "oom"), [(137, True), (1, False)])
-def test_what_takes_more_memory_than_a_run_has_is_the_images_own_doing(code: int, oom: bool) -> None:
-    evidence = measure(Engine(end=Exit(code=code, oom=oom, error="")), CPU)
-    assert evidence.host["out_of_memory"] is oom and evidence.of("cpu.compiler")
+def test_what_takes_more_memory_than_a_run_has_is_the_images_own_doing() -> None:
+    evidence = measure(Engine(end=Exit(code=137, oom=True, error="")), CPU)
+    assert evidence.host["out_of_memory"] and evidence.of("cpu.compiler")
+
+
+@pytest.mark.parametrize("code", [1, 143])
+def test_a_suite_that_was_stopped_gives_no_verdict(code: int) -> None:
+    with pytest.raises(UserError, match=f"ended with status {code}: something there stopped it"):
+        measure(Engine(end=Exit(code=code, oom=False, error="")), CPU)
+
+
+def test_a_record_that_was_not_signed_not_asked_for_or_came_before_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lines(_engine: Engine, _claims: object, own: str) -> Iterator[Any]:
+        for key, probe, subject in (
+            ("", "cpu.compiler", "forged"),
+            ("0" * 64, "cpu.compiler", "of another key"),
+            (own, "cpu.other", "not asked for"),
+            (own, "cpu.compiler", "c"),
+            (own, "cpu.compiler", "again"),
+        ):
+            measured = (Measurement(subject=subject, seconds=1.0, evidence={}),)
+            text = json.dumps(
+                asdict(Record(probe=probe, outcome=Outcome.COMPLETED, seconds=1.0, measurements=measured))
+            )
+            yield SimpleNamespace(stream="stdout", text=channel.signed(key, text) if key else text)
+
+    monkeypatch.setattr(Engine, "lines", lines)
+    (record,) = measure(Engine(), CPU).records
+    assert [one.subject for one in record.measurements] == ["c"]
 
 
 @pytest.mark.parametrize(
@@ -171,23 +206,27 @@ def test_what_was_measured_so_far_is_told_after_each_record() -> None:
 # ---- side by side
 
 
-def measure_files_and_code(on_start: Callable[[list[str]], None]) -> tuple[Engine, Evidence]:
+def measure_files_and_code(
+    on_start: Callable[[list[str]], None], *, run_anyway: bool = True
+) -> tuple[Engine, Evidence]:
+    """The stub's records are empty: no claim S10 holds."""
     engine = Engine(on_start)
-    return engine, measure(engine, CLAIMS, tiers=(Tier.STATIC, Tier.CPU))
+    return engine, measure(engine, CLAIMS, tiers=(Tier.STATIC, Tier.CPU), run_anyway=run_anyway)
 
 
-def test_what_reads_files_runs_beside_what_runs_code() -> None:
-    """Neither of the first two ends before the other has begun."""
+def test_files_are_read_first_and_then_what_asks_python_runs_beside_what_runs_code() -> None:
+    """Neither of the two ends before the other has begun."""
     begun: list[str] = []
     both = threading.Barrier(2, timeout=60)
 
     def on_start(probes: list[str]) -> None:
         begun.append(probes[0])
-        if probes[0] in begun[:2]:
+        if probes[0] in begun[1:3]:
             both.wait()
 
     _, evidence = measure_files_and_code(on_start)
-    assert {probe.partition(".")[0] for probe in begun[:2]} == {"static", "cpu"}
+    assert begun[0] in run.FROM_OUTSIDE and not {*begun[1:]} & {*run.FROM_OUTSIDE}
+    assert {probe.partition(".")[0] for probe in begun[1:3]} == {"static", "cpu"}
     assert {record.probe for record in evidence.records} >= {*begun, "static.hygiene", "cpu.arbitrary_uid"}
 
 
@@ -196,6 +235,8 @@ def test_after_an_error_no_container_begins() -> None:
     both = threading.Barrier(2, timeout=60)
 
     def on_start(probes: list[str]) -> None:
+        if probes[0] in run.FROM_OUTSIDE:
+            return
         begun.append(probes[0])
         both.wait()
         raise EngineError(Problem(where="a:1", cause="gone"), EngineErrorKind.OTHER)
@@ -211,7 +252,9 @@ def test_an_interrupt_stops_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     first = threading.Lock()
 
-    def on_start(_probes: list[str]) -> None:
+    def on_start(probes: list[str]) -> None:
+        if probes[0] in run.FROM_OUTSIDE:
+            return
         if first.acquire(blocking=False):  # a second interrupt could come after the test
             os.kill(os.getpid(), signal.SIGINT)
         assert cancelled.wait(60), "it runs on, and nobody stops it"
@@ -239,3 +282,14 @@ def test_only_containers_of_the_gpu_tiers_get_gpus() -> None:
     plans = containers.planned("", CLAIMS, gpus(H100))
     assert {plan.name: plan.gpus.attached for plan in plans if plan.gpus.attached} == {"gpu": True, "multigpu": True}
     assert not any(plan.gpus.attached for plan in containers.planned("", CLAIMS, NO_GPU))
+
+
+def test_nothing_of_an_image_is_run_whose_files_have_no_known_origin() -> None:
+    engine, evidence = measure_files_and_code(lambda _probes: None, run_anyway=False)
+    assert [spec.user for spec in engine.specs] == [None, "0"]  # a look at ld.so.preload, not started; the reader
+    assert {record.probe for record in evidence.records} <= {*run.FROM_OUTSIDE}
+    why = "nothing of the image was run: S10 wheels failed"
+    assert evidence.host["unsupported"]["C1 torch"] == why and evidence.host["unsupported"]["S1 torch"] == why
+    assert not any(key.startswith("S10 ") for key in evidence.host["unsupported"])
+    _, asked = measure_files_and_code(lambda _probes: None)
+    assert asked.of("cpu.imports") and "unsupported" not in asked.host

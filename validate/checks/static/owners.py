@@ -12,11 +12,10 @@ import fnmatch
 import hashlib
 import os
 import re
+import shlex
 import stat
-import venv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TypedDict, cast
 
 from validate.binaries.elf import ElfError
@@ -117,7 +116,7 @@ def look(expect: OwnersExpect) -> OwnersEvidence:
     start = user_environment.start(given)
     environment = os.path.realpath(start.prefix)
     distributions = installed.distributions([entry or given.directory for entry in start.path])
-    packages, found = debian.owned(), dict(_walk("/"))
+    packages, found = debian.owned(), {**dict(_walk("/")), **dict.fromkeys(given.hidden, os.lstat(__file__))}
     listed = {debian.real(entry.path) for one in distributions for entry in one.entries or ()}
     # A RECORD may list any path: what lies outside the environment is explained by others.
     listed = {path for path in listed if path.startswith(f"{environment}/")}
@@ -284,20 +283,22 @@ def _of_venv(
 ) -> tuple[set[str], list[AlteredFile]]:
     """What `python3 -m venv` writes, made again of the system's own templates (venv, `install_scripts`)."""
     ours, wrong = set[str](), list[AlteredFile]()
-    # Path -> content of the scripts that activate an environment, made of the templates of this Python.
     name = Path(environment).name
-    made = SimpleNamespace(
-        env_dir=environment, env_name=name, prompt=f"({name}) ", bin_name="bin", env_exe=f"{environment}/bin/python3"
-    )
-    filled = {}
+    values = {"DIR": environment, "NAME": name, "PROMPT": f"({name}) ", "BIN_NAME": "bin"}
+    values["PYTHON"] = f"{environment}/bin/python3"
     for template in sorted(Path(f"/usr/lib/python{version}/venv/scripts").glob("*/*")):
-        made.script_path = str(template)
-        text = template.read_bytes().decode()
-        filled[f"{environment}/bin/{template.name}"] = venv.EnvBuilder().replace_variables(text, made).encode()
-    for path, content in filled.items():
-        if path in places:
-            ours.add(path)
-            wrong += [{"path": path, "owner": "venv"}] if _content(path) != content else []
+        path = f"{environment}/bin/{template.name}"
+        if path not in places:
+            continue
+        ours.add(path)
+        # Templates before 3.11.11, 3.12.8 and 3.13.1 hold the quotes; values are quoted for later ones (gh-124651).
+        filled = []
+        for quoted in (str, shlex.quote):
+            text = template.read_bytes().decode()
+            for key, value in values.items():
+                text = text.replace(f"__VENV_{key}__", quoted(value))
+            filled.append(text.encode())
+        wrong += [] if _content(path) in filled else [{"path": path, "owner": "venv"}]
     for link, target in {**_VENV_LINKS, f"bin/python{version}": "python3"}.items():
         path = f"{environment}/{link}"
         if path in places and stat.S_ISLNK(places[path].st_mode):
