@@ -45,6 +45,9 @@ def validate(
             "--claim", metavar="TEXT", help="Only claims with this in `ID SUBJECT`, or `=ID SUBJECT` (repeat it)."
         ),
     ] = None,
+    run_anyway: Annotated[
+        bool, typer.Option("--run-anyway", help="Run an image although its files have no known origin (claim S10).")
+    ] = False,
     gpus: Gpus = "auto",
     everything: Passed = False,
     as_json: Json = False,
@@ -78,6 +81,7 @@ def validate(
         tiers=tier or (),
         gpus=gpus,
         only=claim or (),
+        run_anyway=run_anyway,
         say=_say,
     )
     if tag:

@@ -1,0 +1,55 @@
+"""Images that print evidence of their own: none of it is taken, a claim fails, and the cause is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from images.building import validating
+from images.engine import Engine, ImageInfo
+from tests.support.broken_images import SITE, Fault, broken
+from validate.claims import ClaimSet, Tier
+from validate.judging import Status
+
+pytestmark = pytest.mark.engine
+
+BROKEN = f"RUN rm {SITE}/bitsandbytes/libbitsandbytes_cuda126.so"
+BREAKS = "RUN --mount=type=bind,source=breaks,target=/run/breaks"
+FORGER = f"{BREAKS} cp /run/breaks/forge.py /usr/local/bin/forge.py"
+FORGERIES = {
+    "a process beside the suite": (
+        [FORGER],
+        'HEALTHCHECK --interval=1s CMD ["python3", "-I", "-S", "/usr/local/bin/forge.py"]',
+    ),
+    "a .pth file": (
+        [FORGER, f"RUN echo \"import runpy; runpy.run_path('/usr/local/bin/forge.py')\" > {SITE}/forge.pth"],
+        "",
+    ),
+    "a library's constructor": (
+        [
+            f"{BREAKS} gcc -shared -fPIC -o /usr/lib/libforge.so /run/breaks/forge.c",
+            "RUN echo /usr/lib/libforge.so > /etc/ld.so.preload",
+        ],
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+@pytest.mark.parametrize("run_anyway", [False, True])
+def test_an_image_that_prints_its_own_evidence_gets_no_pass(
+    engine: Engine, parent: ImageInfo, claims: ClaimSet, name: str, run_anyway: bool
+) -> None:
+    layers, last = FORGERIES[name]
+    faults = [Fault("forged", layer, "", "", "") for layer in [BROKEN, *layers]]
+    faults.append(Fault("forged", "", "", "", "", last=last))
+    with broken(engine, parent, "forged", faults) as reference:
+        evidence, verdict = validating.measure_and_judge(
+            engine, reference, claims, (Tier.STATIC,), run_anyway=run_anyway
+        )
+    found = {f"{one.claim.id} {one.claim.subject}": one for one in verdict.claims}
+    assert verdict.overall is Status.FAIL
+    assert all(record.of("forged") is None for record in evidence.records)
+    assert found["S5 bitsandbytes"].status is Status.FAIL, found["S5 bitsandbytes"].reason
+    assert found["S10 files"].status is Status.FAIL and "forge" in found["S10 files"].reason
+    was_run = not found["S7 environment"].reason.startswith("nothing of the image was run: S10 ")
+    assert was_run is run_anyway
