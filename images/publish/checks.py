@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,17 +47,18 @@ def checks(image: PublishedImage) -> tuple[Check, ...]:
     if faults:
         return (attached,)
     try:
-        found = image.attestations
+        verdicts = image.verdicts
     except UserError as error:
         return (attached, Check.of("attestation", [error.problems[0].cause], ""))
     of_image = f"of this very image ({image.image_id[:19]}); the test result says what the evidence says"
-    measured = label_faults(image.labels, [one.verdict for one in found])
     return (
         attached,
         Check.of("attestation", [], of_image),
-        Check.of("labels", measured, "what was measured in the image"),
-        Check.of("SBOM", _faults(image, CYCLONEDX), "has every pin of the label, in its version"),
-        Check.of("provenance", _faults(image, PROVENANCE), "of this digest, matrix revision and base"),
+        Check.of("labels", label_faults(image.labels, verdicts), "what was measured in the image"),
+        Check.of("SBOM", _faults(image, CYCLONEDX, _sbom_faults), "has every pin of the label, in its version"),
+        Check.of(
+            "provenance", _faults(image, PROVENANCE, _provenance_faults), "of this digest, matrix revision and base"
+        ),
     )
 
 
@@ -108,9 +109,10 @@ def installed(evidence: Mapping[str, Any]) -> str:
     return str(found[0].get("version", "")) if isinstance(found, list) and found and isinstance(found[0], dict) else ""
 
 
-def _faults(image: PublishedImage, predicate_type: str) -> list[str]:
+def _faults(
+    image: PublishedImage, predicate_type: str, read: Callable[[PublishedImage, Statement], Iterator[str]]
+) -> list[str]:
     """Where statements of a type are not about this image, or not what it is labelled as."""
-    read = _sbom_faults if predicate_type == CYCLONEDX else _provenance_faults
     faults: list[str] = []
     for one in image.of(predicate_type):
         if image.manifest.digest not in one.subjects:

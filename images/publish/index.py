@@ -1,13 +1,6 @@
 """One tag for several platforms: an OCI index of the images of a row of the matrix, one a platform.
 
-| tag, of a row with two platforms | names |
-|---|---|
-| `NAME-DATE-ID`, `NAME-arm64-DATE-ID`, `NAME-arm64` | the image of one platform, as in a row with one |
-| `NAME`, `NAME-DATE-INDEX`, aliases | an index; `docker pull` takes the image for its machine from it |
-
-An index lists an image only where the image's own attestations open the gate, and only beside the one for linux/amd64.
-An image that is left out is told, with the reason. What ran under an emulator opens the gate for the static tier alone,
-as everywhere (`gate.py`). Aliases name an index of those images that open the gate for aliases.
+It lists an image only where the image's own attestations open the gate, and only beside the one for linux/amd64.
 """
 
 from __future__ import annotations

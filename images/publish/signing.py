@@ -92,7 +92,7 @@ def sign_bytes(content: bytes, key: str) -> str:
     with tempfile.TemporaryDirectory(prefix="truetag-sign-") as folder:
         place = {name: str(Path(folder, name)) for name in ("content", "signature", "bundle", *_NO_SERVICES)}
         Path(place["content"]).write_bytes(content)
-        known = _options("sign-blob")
+        known = _help("sign-blob", shutil.which("cosign") or "cosign")
         if "--use-signing-config=true" in known:  # cosign 3's default
             for option, text in _NO_SERVICES.items():
                 Path(place[option]).write_text(text)
@@ -126,13 +126,9 @@ def is_signature(signature: str, content: bytes, key: str) -> bool:
     return True
 
 
-def _options(verb: str) -> str:
-    """The help of a verb. Hidden options are not in it."""
-    return _help(verb, shutil.which("cosign") or "cosign")
-
-
 @functools.cache
 def _help(verb: str, program: str) -> str:
+    """Of a verb; hidden options are not in it."""
     done = subprocess.run([program, verb, "--help"], capture_output=True, text=True, check=False, timeout=_SECONDS)
     return done.stdout
 

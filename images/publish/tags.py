@@ -10,18 +10,8 @@ A tag of an image is of one kind: IMMUTABLE (`NAME-YYYYMMDD-DIGEST`), NAME (`cu1
 | a higher torch version, or the same one built later | refuse | refuse | leave |
 | something without our labels | refuse | refuse | leave |
 
-An index of images for several platforms is older where none of its images is newer than the one of its platform here,
-and none of ours where one of them is not. An alias is left, too, where its gate is closed, or where an image for one of
-its platforms is not here; a NAME is then refused (`publish`, `promote` of an index; not with --drop-platforms).
-
-`keep` and `leave` change nothing. `refuse` stops the publication before any tag changes. The protocol has no
-transaction. So `move` goes in this order, and any failure or interrupt puts back what it changed:
-
-1. Tags that exist are moved: they can be put back.
-2. New tags are created. They come last, as not every registry can delete a tag.
-3. Every tag is read back: somebody else may have moved it meanwhile.
-
-Between the plan and the move cosign signs, for seconds. So each tag is looked at again right before it is moved.
+An index is older where none of its images is newer than the one of its platform here, and none of ours where one of
+them is not. An alias is left, too, where its gate is closed or it would lose a platform; a NAME is then refused.
 """
 
 from __future__ import annotations
@@ -123,10 +113,6 @@ class ImageVersion:
             if (torch[0], before.created) > (torch[1], after.created):
                 yield before, after
 
-    def lost(self, old: ImageVersion) -> list[str]:
-        """Platforms that the old one has an image for, and this one not."""
-        return [platform for platform in old.images if platform not in self.images]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TagChange:
@@ -173,72 +159,62 @@ def plan(
     keeps: str = "",
     absent: Sequence[str] = (),
 ) -> tuple[TagChange, ...]:
-    """Decide what happens to each tag; nothing changes yet.
+    """Decide what happens to each tag, by the table above; nothing changes yet.
 
     `alias_refusal` is why the gate for aliases is closed. `keeps`: refuse that a NAME loses a platform, and what to do
     then. `absent`: why images for other platforms are not there.
     """
-    return tuple(_change(target, new, tag, kind, alias_refusal, keeps, absent) for tag, kind in tags.items())
+    found = []
+    for tag, kind in tags.items():
+        before = target.find(tag)
+        moves = before is not None and before.digest != new.digest
+        lost: Sequence[str] = ()
+        reason, then = alias_refusal if kind is TagKind.ALIAS else "", ""
+        if before and moves and not reason:
+            reason, then, lost = _refusal(new, _version(target, before), tag, kind, keeps, absent)
+        action = Action.CREATE if before is None else Action.MOVE if moves else Action.KEEP
+        if reason:
+            action = Action.LEAVE if kind is TagKind.ALIAS else Action.REFUSE
+        found.append(TagChange(tag=tag, kind=kind, action=action, before=before, reason=reason, then=then, lost=lost))
+    return tuple(found)
 
 
-def _change(
-    target: Registry,
-    new: ImageVersion,
-    tag: str,
-    kind: TagKind,
-    alias_refusal: str,
-    keeps: str,
-    absent: Sequence[str],
-) -> TagChange:
-    """The table above: first what would happen, then what speaks against it."""
-    before = target.find(tag)
-    old = _version(target, before)
-    moves = before is not None and before.digest != new.digest
-    action = Action.CREATE if before is None else Action.MOVE if moves else Action.KEEP
-    back = next(new.steps_back(old), None) if moves and old else None
-    lost = new.lost(old) if moves and old else []
-    reason, then = "", "moving tags never go back: build and validate anew, or pull the older image by its dated tag"
-    if kind is TagKind.IMMUTABLE:
-        then = "build anew"
-    if kind is TagKind.ALIAS and alias_refusal:
-        reason = alias_refusal
-    elif moves and old is None:  # no build of ours may ever follow it
-        reason = f"{tag} names an image that is not ours"
+def _refusal(
+    new: ImageVersion, old: ImageVersion | None, tag: str, kind: TagKind, keeps: str, absent: Sequence[str]
+) -> tuple[str, str, Sequence[str]]:
+    """Why a tag must not leave what it names for a new image, what to do then, and the platforms that it would lose."""
+    if old is None:  # no build of ours may ever follow it
         then = "delete this tag if nobody needs what it names, then publish again; or publish to another repository"
-    elif back:
-        reason = _newer(tag, *back)
-    elif moves and kind is TagKind.IMMUTABLE:
-        reason = f"{tag} names {before.digest[:19] if before else ''} already, and such tags are never moved"
-    elif lost and (keeps or kind is TagKind.ALIAS):
-        reason = f"it has an image for {' and '.join(lost)}, and this has none"
-        reason += f": {'; '.join(absent)}" if absent else ""
-        then = keeps
-    if reason:
-        action = Action.LEAVE if kind is TagKind.ALIAS else Action.REFUSE
-    return TagChange(tag=tag, kind=kind, action=action, before=before, reason=reason, then=then, lost=lost)
+        return f"{tag} names an image that is not ours", then, ()
+    lost = [platform for platform in old.images if platform not in new.images]
+    anew = "moving tags never go back: build and validate anew, or pull the older image by its dated tag"
+    for before, after in new.steps_back(old):
+        if Version(before.torch) != Version(after.torch):
+            return f"{tag} has torch {before.torch}, this is {after.torch}", anew, lost
+        built = f"{tag} was built on {before.created:%Y-%m-%d %H:%M}, this on {after.created:%Y-%m-%d %H:%M}"
+        return built, anew, lost
+    if kind is TagKind.IMMUTABLE:
+        return f"{tag} names {old.digest[:19]} already, and such tags are never moved", "build anew", lost
+    if lost and (keeps or kind is TagKind.ALIAS):
+        why = f": {'; '.join(absent)}" if absent else ""
+        return f"it has an image for {' and '.join(lost)}, and this has none{why}", keeps, lost
+    return "", "", lost
 
 
-def _version(target: Registry, manifest: Manifest | None) -> ImageVersion | None:
-    if manifest is None:
-        return None
+def _version(target: Registry, manifest: Manifest) -> ImageVersion | None:
+    """None for what is not ours."""
     if manifest.is_index:
-        parts = [_version(target, target.find(entry.digest)) for entry in manifest.manifests]
+        entries = [target.find(entry.digest) for entry in manifest.manifests]
+        parts = [_version(target, entry) if entry else None for entry in entries]
         known = [one for one in parts if one]
         return ImageVersion.of_index(manifest.digest, "", known) if known and len(known) == len(parts) else None
     found = load(target, manifest, with_statements=False)
     return ImageVersion.of(manifest.digest, found.labels, found.created, found.platform)
 
 
-def _newer(tag: str, before: ImageVersion, after: ImageVersion) -> str:
-    if Version(before.torch) != Version(after.torch):
-        return f"{tag} has torch {before.torch}, this is {after.torch}"
-    return f"{tag} was built on {before.created:%Y-%m-%d %H:%M}, this on {after.created:%Y-%m-%d %H:%M}"
-
-
 def require_allowed(target: Registry, changes: Sequence[TagChange]) -> None:
     """Raises UserError with every change that is refused."""
-    refused = [change for change in changes if change.action is Action.REFUSE]
-    if refused:
+    if refused := [change for change in changes if change.action is Action.REFUSE]:
         problems = [Problem(where=f"{target.repository}:{one.tag}", cause=one.reason, then=one.then) for one in refused]
         raise UserError(problems, code=1)
 
@@ -250,7 +226,10 @@ Move = tuple[Manifest, Sequence[TagChange]]
 def move(target: Registry, moves: Sequence[Move]) -> None:
     """Let tags name manifests as planned: all of them, or none. Raises UserError.
 
-    An interrupt waits for the request under way, whose effect nobody could tell, and then has everything put back.
+    Registries have no transaction. So tags that exist are moved first, as they can be put back; new ones are created
+    last, as not every registry can delete a tag; then every tag is read back. Since the plan, cosign signed for
+    seconds: each tag is looked at again right before it moves. Any failure puts back what moved. An interrupt waits for
+    the request under way, whose effect nobody could tell.
     """
     require_allowed(target, [change for _, changes in moves for change in changes])
     stop = threading.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from images.errors import UserError
@@ -36,42 +37,34 @@ def verify(reference: Reference, policy: ReleasePolicy, *, key: str = "", unsign
         images = index.load(source, named)
     found = [index.check(named, images)] if named.is_index else []
     for image in images:
+        prefix = f"{image.platform} " if named.is_index else ""
         of_image = _checks(image, policy, key, unsigned=unsigned)
-        found += [replace(one, subject=f"{image.platform} {one.subject}") for one in of_image] if found else of_image
+        found += [replace(one, subject=f"{prefix}{one.subject}") for one in of_image]
     return VerifyReport(reference=f"{reference.repository}@{named.digest}", checks=tuple(found))
 
 
-def _checks(image: PublishedImage, policy: ReleasePolicy, key: str, *, unsigned: bool) -> list[Check]:
-    found: list[Check] = []
+def _checks(image: PublishedImage, policy: ReleasePolicy, key: str, *, unsigned: bool) -> Iterator[Check]:
+    """What the key signed, then that alone; all that is attached where something is not signed."""
     if key:
-        image, check = _check_signatures(image, key)
-        found.append(check)
+        signed = image
+        try:
+            signed = attachments.counted(image, key)
+            faults = [f"the key signed no {name}" for kind, name in NAMES.items() if not signed.of(kind)]
+        except UserError as error:
+            faults = [error.problems[0].cause]
+        ignored = len(image.statements) - len(signed.statements)
+        more = f"; {ignored} more are not, and are ignored" if ignored else ""
+        yield Check.of("signature", faults, f"{len(signed.statements)} attachments are signed with the key{more}")
+        image = image if faults else signed
     elif not unsigned:
         reason = "not checked: give --key cosign.pub, or say --unsigned"
-        found.append(Check(subject="signature", status=Status.UNPROVEN, reason=reason))
-    return [*found, *checks(image), _check_gate(image, policy)]
-
-
-def _check_signatures(image: PublishedImage, key: str) -> tuple[PublishedImage, Check]:
-    """The image with what the key signed; the whole image where that lacks something."""
+        yield Check(subject="signature", status=Status.UNPROVEN, reason=reason)
+    yield from checks(image)
+    claims, passed = policy.claims_of(image.labels), ""
     try:
-        signed = attachments.counted(image, key)
+        closed = gate.refusals(image.verdicts, policy.gate, claims)
+        known = "" if claims else f" ({policy.no_claims}: compared with the attestation's own claims alone)"
+        passed = f"{sum(len(one.of(Status.PASS)) for one in image.verdicts)} claims PASS{known}"
     except UserError as error:
-        return image, Check.of("signature", [error.problems[0].cause], "")
-    faults = [f"the key signed no {name}" for kind, name in NAMES.items() if not signed.of(kind)]
-    ignored = len(image.statements) - len(signed.statements)
-    more = f"; {ignored} more are not, and are ignored" if ignored else ""
-    check = Check.of("signature", faults, f"{len(signed.statements)} attachments are signed with the key{more}")
-    return image if faults else signed, check
-
-
-def _check_gate(image: PublishedImage, policy: ReleasePolicy) -> Check:
-    subject = f"gate {','.join(map(str, policy.gate))}"
-    try:
-        verdicts = image.verdicts
-    except UserError as error:
-        return Check.of(subject, [error.problems[0].cause], "")
-    claims = policy.claims_of(image.labels)
-    passed = sum(len(verdict.of(Status.PASS)) for verdict in verdicts)
-    known = "" if claims else f" ({policy.no_claims}: compared with the attestation's own claims alone)"
-    return Check.of(subject, gate.refusals(verdicts, policy.gate, claims), f"{passed} claims PASS{known}")
+        closed = (error.problems[0].cause,)
+    yield Check.of(f"gate {','.join(map(str, policy.gate))}", closed, passed)

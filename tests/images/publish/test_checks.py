@@ -94,7 +94,8 @@ def test_what_others_attached_is_a_fault_whatever_its_form(predicate_type: str, 
 def test_a_statement_about_another_image_is_a_fault() -> None:
     other = "sha256:" + "0" * 64
     assert told(with_attached(CYCLONEDX, {}, other), "attestation") == f"its test result is of {other}"
-    assert checks._faults(with_attached(CYCLONEDX, {}, other), CYCLONEDX)[0].startswith(f"is of {other}")
+    faults = checks._faults(with_attached(CYCLONEDX, {}, other), CYCLONEDX, checks._sbom_faults)
+    assert faults[0].startswith(f"is of {other}")
 
 
 def test_a_test_result_that_says_more_than_its_evidence_is_a_fault() -> None:
