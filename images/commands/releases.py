@@ -75,8 +75,8 @@ def claims_of_published(labels: Mapping[str, str], sources: Sources) -> ClaimSet
 
 def tell(result: PublishResult) -> None:
     """References and tags on stdout; what stayed or was left out on stderr."""
-    for compression, reference in result.references.items():
-        typer.echo(f"{reference} ({result.bytes[compression] / 1e6:.0f} MB in {compression} layers)")
+    for compression, image in result.images.items():
+        typer.echo(f"{image.reference} ({image.compressed_size / 1e6:.0f} MB in {compression} layers)")
     for tag, reference in result.indexes.items():
         typer.echo(f"{reference} (index for several platforms: {tag})")
     typer.echo(f"tags: {' '.join(result.tags)}")

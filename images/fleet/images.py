@@ -27,7 +27,7 @@ from images.host.hashing import sha256
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
-from images.publish import attachments, index
+from images.publish import attachments
 from images.publish.compression import Compression
 from images.publish.push import push
 from images.registry.client import Registry
@@ -151,7 +151,7 @@ def in_registry(reference: Reference, platform: Platform) -> Found | None:
         manifest = registry.find(reference.identifier)
         if manifest is None:
             return None
-        image = attachments.load(registry, index.select(registry, manifest, platform), with_statements=False)
+        image = attachments.load(registry, manifest, platform=platform, with_statements=False)
     steps = [str(one.get("created_by", "")) for one in image.config.get("history") or ()]
     found = Described(labels=image.labels, history=list(reversed(steps)))
     return Found(digest=image.image_id, described=found, reference=image.reference)

@@ -17,11 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from images.config.platforms import Platform
 from images.context.labels import LABELS
 from images.errors import Problem, UserError
 from images.publish import attestation, signing, statements
 from images.publish.attestation import Attestation
 from images.publish.statements import Statement
+from images.registry import distribution
 from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, Manifest, image_manifest
 from images.registry.errors import RegistryError
@@ -116,15 +118,41 @@ class PublishedImage:
             yield f"its test result is not what the evidence says: {fault}"
 
 
-def load(source: Registry, manifest: Manifest, *, with_statements: bool = True) -> PublishedImage:
-    """Read an image's configuration, and the statements that are attached to it. Raises UserError."""
+def load(source: Registry, manifest: Manifest, *, platform: str = "", with_statements: bool = True) -> PublishedImage:
+    """Read an image's configuration, and the statements that are attached to it; of an index, for a platform.
+
+    Raises UserError.
+    """
     if manifest.is_index:
-        listed = [f"{source.repository}@{one.digest} ({one.platform})" for one in manifest.manifests]
-        where, cause = f"{source.repository}@{manifest.digest}", "is an index of images for several platforms"
-        raise UserError(Problem(where=where, cause=cause, then=f"name one of them: {', '.join(listed)}"))
+        where = f"{source.repository}@{manifest.digest}"
+        digests = {entry.platform: entry.digest for entry in manifest.manifests}
+        if platform in digests:
+            return load(source, source.get(digests[platform]), with_statements=with_statements)
+        if platform:
+            cause, then = f"the index has no image for {platform}", f"publish the image for {platform}"
+            raise UserError(Problem(where=where, cause=cause, then=then), code=1)
+        listed = ", ".join(f"{source.repository}@{digest} ({one})" for one, digest in digests.items())
+        cause = "is an index of images for several platforms"
+        raise UserError(Problem(where=where, cause=cause, then=f"name one of them: {listed}"))
     config = json.loads(source.blob(manifest.config))
     found = tuple(_statements(source, manifest.digest)) if with_statements else ()
     return PublishedImage(repository=source.repository, manifest=manifest, config=config, statements=found)
+
+
+def load_all(source: Registry, manifest: Manifest) -> tuple[PublishedImage, ...]:
+    """The images of an index, with what is attached to them; of another manifest, the image. Raises UserError."""
+    if not manifest.is_index:
+        return (load(source, manifest),)
+    if not manifest.manifests:
+        where = f"{source.repository}@{manifest.digest}"
+        raise UserError(Problem(where=where, cause="is an empty index", then="publish its images anew"), code=1)
+    return tuple(load(source, source.get(entry.digest)) for entry in manifest.manifests)
+
+
+def index_of(images: Sequence[PublishedImage]) -> Manifest:
+    """The index of some images, linux/amd64 first. The same images give the same bytes."""
+    ranked = sorted(images, key=lambda image: (image.platform != Platform.AMD64, image.platform))
+    return distribution.index([replace(image.manifest.descriptor, platform=image.platform) for image in ranked])
 
 
 def _statements(source: Registry, digest: str) -> Iterator[Statement]:
@@ -150,15 +178,6 @@ def counted(image: PublishedImage, key: str) -> PublishedImage:
     with ThreadPoolExecutor(max_workers=4) as pool:
         valid = list(pool.map(lambda one: signing.is_signature(one.signature, one.signed_bytes, key), own))
     return replace(image, statements=tuple(one for one, holds in zip(own, valid, strict=True) if holds))
-
-
-def require_signed(image: PublishedImage, key: str) -> PublishedImage:
-    """The same. Raises UserError where a key signed nothing of it."""
-    found = counted(image, key)
-    if key and not found.statements:
-        cause = "the key signed nothing that is attached to it"
-        raise UserError(Problem(where=image.reference, cause=cause, then="is it the key of who published it?"), code=1)
-    return found
 
 
 def attach(target: Registry, image: PublishedImage, new: Sequence[Statement], key: str) -> PublishedImage:

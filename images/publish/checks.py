@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from images.config.names import ImageName
+from images.config.platforms import Platform
 from images.context.labels import LABELS
 from images.errors import Problem, UserError
-from images.publish import provenance, sbom, statements
+from images.publish import attachments, provenance, sbom, statements
 from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy, listed
 from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE, Statement
+from images.registry.distribution import Manifest
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 
@@ -62,6 +65,33 @@ def checks(image: PublishedImage) -> tuple[Check, ...]:
     )
 
 
+def check_index(manifest: Manifest, images: Sequence[PublishedImage]) -> Check:
+    """An index against the images that it lists."""
+    platforms = [entry.platform for entry in manifest.manifests]
+    faults = [f"two images are for {one}" for one in sorted({one for one in platforms if platforms.count(one) > 1})]
+    faults += [
+        f"{image.manifest.digest[:19]} is listed for {platform or 'no platform'}, and is for {image.platform or 'none'}"
+        for platform, image in zip(platforms, images, strict=True)
+        if platform != image.platform
+    ]
+    rows = {_row_name(image) for image in images}
+    if len(rows) > 1 or "" in rows:
+        called = ", ".join(image.name or "nothing" for image in images)
+        faults.append(f"its images are not one row of the matrix: they are called {called}")
+    if Platform.AMD64 not in [image.platform for image in images]:
+        faults.append(f"it has no image for {Platform.AMD64}")
+    return Check.of("index", faults, f"of {', '.join(sorted(rows))}: {', '.join(platforms)}, each as it is labelled")
+
+
+def _row_name(image: PublishedImage) -> str:
+    """The row of an image: its name without the platform. Empty where its label is no name for its platform."""
+    try:
+        name = ImageName.parse(image.name)
+    except UserError:
+        return ""
+    return str(replace(name, platform=Platform.AMD64)) if name.platform == image.platform else ""
+
+
 def require_sound(image: PublishedImage) -> None:
     """Raises UserError with every check that does not pass."""
     failed = [check for check in checks(image) if check.status is not Status.PASS]
@@ -72,10 +102,15 @@ def require_sound(image: PublishedImage) -> None:
         raise UserError([Problem(where=image.reference, cause=cause, then=then) for cause in causes], code=1)
 
 
-def require_good(image: PublishedImage, policy: ReleasePolicy) -> None:
-    """Raises UserError for an image that `verify` would not pass."""
-    require_sound(image)
-    policy.require_open(image.reference, image.verdicts, policy.claims_of(image.labels))
+def admitted(image: PublishedImage, policy: ReleasePolicy, key: str) -> PublishedImage:
+    """An image with the statements that count. Raises UserError for one that `verify` would not pass."""
+    counted = attachments.counted(image, key)
+    if key and not counted.statements:
+        cause = "the key signed nothing that is attached to it"
+        raise UserError(Problem(where=image.reference, cause=cause, then="is it the key of who published it?"), code=1)
+    require_sound(counted)
+    policy.require_open(image.reference, counted.verdicts, policy.claims_of(image.labels))
+    return counted
 
 
 def label_faults(labels: Mapping[str, str], verdicts: Sequence[Verdict]) -> tuple[str, ...]:

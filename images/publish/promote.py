@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from images.errors import Problem, UserError
-from images.publish import attachments, checks, index, signing, tags
+from images.publish import attachments, checks, signing, tags
 from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
 from images.publish.release import PublishResult, Release, Stored, variants
@@ -36,12 +36,11 @@ def promote(
         signing.require(key)
     with Registry(reference.repository) as source, Registry(to, mount_from=[reference.repository]) as target:
         named = source.get(reference.identifier)
-        images = index.load(source, named)
+        images = attachments.load_all(source, named)
         if named.is_index:
             _require_ours(f"{source.repository}@{named.digest}", named, images)
-        wanted = [found for image in images for found in _variants(source, image, key)]
-        for _, image in wanted:
-            checks.require_good(image, policy)
+        wanted = [found for image in images for found in _variants(source, image)]
+        wanted = [(suffix, checks.admitted(image, policy, key)) for suffix, image in wanted]
 
         versions = [tags.version_of(image) for image in images]
         names = [version.name for version in versions]
@@ -60,9 +59,8 @@ def promote(
         stored: list[Stored] = []
         for suffix, image in wanted:
             copy(source, target, image.manifest, key)
-            copied = attachments.counted(attachments.load(target, image.manifest), key)
-            checks.require_good(copied, policy)  # what failed in the target alone counts, too
-            stored.append((suffix, copied))
+            copied = attachments.load(target, image.manifest)
+            stored.append((suffix, checks.admitted(copied, policy, key)))  # what failed in the target alone counts, too
 
         plan = release.plan(stored)
         for digest, manifest in plan.manifests.items():
@@ -78,17 +76,16 @@ def copy(source: Registry, target: Registry, manifest: Manifest, key: str = "") 
     attachments.copy(source, target, manifest.digest, key)
 
 
-def _variants(source: Registry, image: PublishedImage, key: str) -> list[Stored]:
-    """The image with its other variants, where its dated tags name it too; else as it is. With what counts."""
+def _variants(source: Registry, image: PublishedImage) -> list[Stored]:
+    """The image with its other variants, where its dated tags name it too; else as it is."""
     found = variants(source, tags.version_of(image), image.image_id)
-    if image.manifest.digest not in [one.manifest.digest for one in found.values()]:
-        found = {"": image}
-    return [(suffix, attachments.require_signed(one, key)) for suffix, one in found.items()]
+    named = image.manifest.digest in [one.manifest.digest for one in found.values()]
+    return list(found.items()) if named else [("", image)]
 
 
 def _require_ours(where: str, named: Manifest, images: Sequence[PublishedImage]) -> None:
     """Raises UserError for an index that would not be the same in the other repository."""
-    found = index.check(named, images)
-    if found.status is not Status.PASS or named.digest != index.compose(images).digest:
+    found = checks.check_index(named, images)
+    if found.status is not Status.PASS or named.digest != attachments.index_of(images).digest:
         cause = found.reason if found.status is not Status.PASS else "is no index as `publish` writes it"
         raise UserError(Problem(where=where, cause=cause, then="publish its images anew"), code=1)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from images.config.names import ImageName
 from images.config.platforms import Platform
 from images.errors import Problem, UserError
-from images.publish import attachments, checks, index, signing, tags
+from images.publish import attachments, checks, signing, tags
 from images.publish.attachments import PublishedImage
 from images.publish.compression import Compression, compression_of
 from images.publish.gate import ReleasePolicy
@@ -37,10 +37,8 @@ Stored = tuple[str, PublishedImage]
 class PublishResult:
     """What was published."""
 
-    references: Mapping[str, str]
-    """Compression -> `HOST/NAME@sha256:...`, the plain variant's first. Of several images, after the image's name."""
-    bytes: Mapping[str, int]
-    """The same keys -> all layers, as the registry holds them."""
+    images: Mapping[str, PublishedImage]
+    """By the compression of their layers, the plain variant first; of several images, `NAME COMPRESSION`."""
     tags: tuple[str, ...]
     unmoved_aliases: tuple[str, ...]
     """Why each of them stayed where it was; tags of a variant that was not published, too."""
@@ -52,8 +50,8 @@ class PublishResult:
 
     @property
     def reference(self) -> str:
-        """Of the plain variant."""
-        return next(iter(self.references.values()))
+        """`HOST/NAME@sha256:...` of the plain variant."""
+        return next(iter(self.images.values())).reference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +104,7 @@ class Release:
             mine = [image for one, image in stored if one == suffix]
             others, absent = self._others([image.name for image in mine], suffix)
             tag, lacks = f"{self.row[0]}{suffix}", "lacks"
-            if index.is_complete([*mine, *others]):
+            if any(image.platform == Platform.AMD64 for image in (*mine, *others)):
                 of_index, lacking = self._moves_of_index(suffix, [*mine, *others], tuple(absent.values()))
                 moves += of_index
                 left_out += lacking
@@ -133,8 +131,7 @@ class Release:
         changes = [change for _, of_one in plan.moves for change in of_one]
         stay = [f"{change.tag} stays: {change.reason}" for change in changes if change.action is Action.LEAVE]
         return PublishResult(
-            references={key: image.reference for key, image in images.items()},
-            bytes={key: image.compressed_size for key, image in images.items()},
+            images=images,
             tags=tuple(change.tag for change in changes if change.action is not Action.LEAVE),
             unmoved_aliases=(*stay, *self._left_behind(plan.stored)),
             signed=signed,
@@ -158,16 +155,14 @@ class Release:
             platform = str(ImageName.parse(name).platform)
             try:
                 manifest = self.target.find(f"{name}{suffix}")
-                listed = index.load(self.target, manifest) if manifest else ()
+                listed = attachments.load_all(self.target, manifest) if manifest else ()
                 image = next((one for one in listed if one.platform == platform), None)
                 if image is None:
                     absent[platform] = f"{name}{suffix} is not published here"
                 elif image.name != name:
                     absent[platform] = f"the image is called {image.name or 'nothing'}, not {name}"
                 else:
-                    counted = attachments.require_signed(image, self.key)
-                    checks.require_good(counted, self.policy)
-                    found.append(counted)
+                    found.append(checks.admitted(image, self.policy, self.key))
             except signing.CosignError:
                 raise
             except UserError as error:
@@ -198,14 +193,14 @@ class Release:
         admitted = [image for image in images if image.platform not in closed]
         if not aliases:
             return moves, []
-        if not index.is_complete(admitted):
+        if str(Platform.AMD64) in closed:
             return [*moves, (every, tags.plan(self.target, version, aliases, closed[str(Platform.AMD64)]))], []
         some, version = self._composed(admitted)
         lacks = [f"{', '.join(aliases)} lacks {platform}: {refusal}" for platform, refusal in closed.items()]
         return [*moves, (some, tags.plan(self.target, version, aliases))], lacks
 
     def _composed(self, images: Sequence[PublishedImage]) -> tuple[Manifest, ImageVersion]:
-        made = index.compose(images)
+        made = attachments.index_of(images)
         self.target.put(made)
         return made, ImageVersion.of_index(made.digest, self.row[0], [tags.version_of(one) for one in images])
 

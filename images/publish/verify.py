@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from images.errors import UserError
-from images.publish import attachments, gate, index, signing
+from images.publish import attachments, gate, signing
 from images.publish.attachments import PublishedImage
-from images.publish.checks import Check, checks
+from images.publish.checks import Check, check_index, checks
 from images.publish.gate import ReleasePolicy
 from images.publish.statements import NAMES
 from images.registry.client import Registry
@@ -34,8 +34,8 @@ def verify(reference: Reference, policy: ReleasePolicy, *, key: str = "", unsign
         signing.require(key)
     with Registry(reference.repository) as source:
         named = source.get(reference.identifier)
-        images = index.load(source, named)
-    found = [index.check(named, images)] if named.is_index else []
+        images = attachments.load_all(source, named)
+    found = [check_index(named, images)] if named.is_index else []
     for image in images:
         prefix = f"{image.platform} " if named.is_index else ""
         of_image = _checks(image, policy, key, unsigned=unsigned)

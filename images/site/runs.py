@@ -12,7 +12,7 @@ from images.config.names import ImageName
 from images.errors import Problem, UserError
 from images.nightly import results
 from images.nightly.results import Job, JobLine, Outcome
-from images.publish import attachments, index
+from images.publish import attachments
 from images.publish.attachments import PublishedImage
 from images.publish.attestation import Attestation
 from images.publish.tags import ImageVersion, immutable_tag
@@ -178,7 +178,7 @@ def published(
     found, attached = [], []
     for name in (name for name in names if name in tags):
         platform = ImageName.parse(name).platform
-        remote = attachments.load(registry, index.select(registry, registry.get(name), platform))
+        remote = attachments.load(registry, registry.get(name), platform=platform)
         counted = attachments.counted(remote, key)
         if ignored := len(remote.statements) - len(counted.statements):
             report_progress(f"{name}: {ignored} attachments are not signed with the key, and are ignored")

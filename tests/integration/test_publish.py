@@ -594,7 +594,7 @@ def test_the_variants_are_one_image_with_attestations_of_their_own(
     assert proxy.sent("PATCH") == proxy.sent("PUT", "blobs") == 0
     production = thin_images.production(options.repository)
     promoted = promote(Reference(options.repository, f"{NAME}-zstd"), production, policy(aliases=("latest",)))
-    assert set(promoted.references) == set(Compression) and f"{NAME}-zstd" in promoted.tags
+    assert set(promoted.images) == set(Compression) and f"{NAME}-zstd" in promoted.tags
     assert {tag: digest for tag, digest in names(production).items() if tag in (NAME, "latest")} == dict.fromkeys(
         (NAME, "latest"), gzip_one.manifest.digest
     )
@@ -782,9 +782,9 @@ def test_the_next_publication_signs_nothing_that_others_attached(
     added = thin_images.judged(publisher, first.info, keys / "cpu", cpu, (Tier.CPU,))
     publish_it(publisher, added, options)
     done = publish_it(publisher, first, replace(signed_options, compressions=BOTH))
-    assert [runs(reference, keys) for reference in done.references.values()] == [1, 1]
+    assert [runs(image.reference, keys) for image in done.images.values()] == [1, 1]
     publish_it(publisher, added, signed_options)
-    assert [runs(reference, keys) for reference in done.references.values()] == [2, 2]
+    assert [runs(image.reference, keys) for image in done.images.values()] == [2, 2]
 
 
 def test_promotion_leaves_what_other_keys_signed_there(

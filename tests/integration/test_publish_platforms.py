@@ -15,7 +15,7 @@ from images.config.platforms import Platform
 from images.engine import Engine, connect
 from images.errors import UserError
 from images.host import emulation
-from images.publish import attachments, index, signing, statements
+from images.publish import attachments, signing, statements
 from images.publish import publish as release
 from images.publish.attachments import PublishedImage
 from images.publish.compression import Compression
@@ -172,9 +172,9 @@ def test_both_platforms_go_under_one_tag_and_each_machine_gets_its_own(
     done = publish(engine, pair, options, *ROW)
     reference = done.indexes[AMD64]
     assert named(options.repository, AMD64, "latest") == [reference.partition("@")[2]] * 2
-    assert set(done.references) == {f"{name} gzip" for name in ROW} and not done.left_out
+    assert set(done.images) == {f"{name} gzip" for name in ROW} and not done.left_out
     with Registry(options.repository) as source:
-        images = index.load(source, source.get(AMD64))
+        images = attachments.load_all(source, source.get(AMD64))
         assert named(options.repository, ARM64) == [images[1].manifest.digest]
     assert [(image.platform, image.image_id) for image in images] == [
         (str(ImageName.parse(name).platform), pair[name].info.id) for name in ROW
@@ -265,7 +265,7 @@ def keys(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_an_index_that_cosign_3_signed_is_promoted_with_its_signature(staging: Registry, keys: Path) -> None:
     key, public = str(keys / "cosign.key"), str(keys / "cosign.pub")
-    made = index.compose([published(staging, name, date=days_ago(1), name=name, key=key) for name in ROW])
+    made = attachments.index_of([published(staging, name, date=days_ago(1), name=name, key=key) for name in ROW])
     staging.put(made)
     attachments.sign_image(staging, made.digest, key, public)
     production = thin.production(staging.repository)
@@ -367,8 +367,8 @@ def test_an_image_that_failed_since_is_left_out_and_aliases_lose_no_platform(sta
 def test_an_index_of_fewer_platforms_is_promoted_only_where_that_is_asked_for(staging: Registry) -> None:
     arm, amd = promoted(staging, ARM64, 1), promoted(staging, AMD64, 1)
     newer = published(staging, "newer", date=days_ago(1), name=AMD64, created="2026-11-21T02:00:00Z")
-    alone = Reference(staging.repository, index.compose([newer]).digest)
-    staging.put(index.compose([newer]))
+    alone = Reference(staging.repository, attachments.index_of([newer]).digest)
+    staging.put(attachments.index_of([newer]))
     with pytest.raises(UserError, match="it has an image for linux/arm64, and this has none") as refused:
         promote(alone, thin.production(staging.repository), rules())
     assert "--drop-platforms" in str(refused.value)

@@ -212,7 +212,7 @@ def test_a_dated_tag_keeps_its_compression(
             site.publish(PIP, compressions=wanted)
     else:
         done = site.publish(PIP, compressions=wanted)
-        assert set(done.references) == {*there, *wanted} and (f"{NAME}-zstd" in done.tags) == (len(done.references) > 1)
+        assert set(done.images) == {*there, *wanted} and (f"{NAME}-zstd" in done.tags) == (len(done.images) > 1)
     assert site.image().manifest == before and compression_of(before) is there[0]
 
 
