@@ -69,7 +69,7 @@ class LocalImage:
     def version(self) -> ImageVersion:
         """Raises UserError for an image without our labels."""
         info, name = self.info, str(self.name)
-        found = ImageVersion.require(info.id, info.labels, info.created, name, f"linux/{info.architecture}")
+        found = ImageVersion.require(info.labels, info.created, name, f"linux/{info.architecture}")
         return replace(found, name=name)
 
 

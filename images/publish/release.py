@@ -23,7 +23,7 @@ from images.publish import attachments, checks, signing, tags
 from images.publish.attachments import PublishedImage
 from images.publish.compression import Compression, compression_of
 from images.publish.gate import ReleasePolicy
-from images.publish.tags import Action, ImageVersion, Move, TagChange, TagKind
+from images.publish.tags import Action, ImageVersion, TagChange, TagKind
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
 
@@ -59,13 +59,13 @@ class Plan:
     """What is stored, and which tags are to name it."""
 
     stored: Sequence[Stored]
-    moves: Sequence[Move]
+    changes: Sequence[TagChange]
     left_out: Sequence[str]
 
     @property
     def manifests(self) -> Mapping[str, Manifest]:
         """Digest -> each image and index that a tag is to name."""
-        return {manifest.digest: manifest for manifest, _ in self.moves}
+        return {change.after.digest: change.after for change in self.changes}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,59 +87,58 @@ class Release:
         """Before anything is sent: no name goes back or loses a platform. Raises UserError."""
         for version in versions:
             if version.name not in self.row[:1]:
-                tags.require_allowed(self.target, tags.plan(self.target, version, {version.name: TagKind.NAME}))
+                tags.require_follows(self.target, version, version.name)
         if self.row:
             others, absent = self._others([version.name for version in versions], "")
             every = [*versions, *map(tags.version_of, others)]
             if any(one.platform == Platform.AMD64 for one in every):
-                whole, name = ImageVersion.of_index("", self.row[0], every), {self.row[0]: TagKind.NAME}
-                changes = tags.plan(self.target, whole, name, keeps=self.keeps, absent=tuple(absent.values()))
-                tags.require_allowed(self.target, changes)
+                whole, why = ImageVersion.of_index(self.row[0], every), tuple(absent.values())
+                tags.require_follows(self.target, whole, self.row[0], keeps=self.keeps, absent=why)
 
     def plan(self, stored: Sequence[Stored]) -> Plan:
         """Which tags are to name what. Indexes are stored, and no tag moves. Raises UserError."""
-        moves: list[Move] = [(image.manifest, self._tags_of_image(suffix, image)) for suffix, image in stored]
+        changes = [change for suffix, image in stored for change in self._tags_of_image(suffix, image)]
         left_out: list[str] = []
         for suffix in dict.fromkeys(suffix for suffix, _ in stored) if self.row else ():
             mine = [image for one, image in stored if one == suffix]
             others, absent = self._others([image.name for image in mine], suffix)
             tag, lacks = f"{self.row[0]}{suffix}", "lacks"
             if any(image.platform == Platform.AMD64 for image in (*mine, *others)):
-                of_index, lacking = self._moves_of_index(suffix, [*mine, *others], tuple(absent.values()))
-                moves += of_index
+                of_index, lacking = self._tags_of_index(suffix, [*mine, *others], tuple(absent.values()))
+                changes += of_index
                 left_out += lacking
             elif self.target.find(tag) is not None:
                 lacks = "stays as it was: no index goes without"
             left_out += [f"{tag} {lacks} {platform}: {why}" for platform, why in absent.items()]
         left_out += [
             f"{change.tag} had an image for {' and '.join(change.lost)}, and has none now"
-            for _, changes in moves
             for change in changes
             if change.lost and change.action is Action.MOVE
         ]
-        return Plan(stored=stored, moves=moves, left_out=left_out)
+        return Plan(stored=stored, changes=changes, left_out=left_out)
 
     def move(self, plan: Plan, *, signed: bool) -> PublishResult:
         """Let the tags name what is planned: all of them, or none. Raises UserError."""
-        tags.move(self.target, plan.moves)
+        tags.move(self.target, plan.changes)
         several = len({image.name for _, image in plan.stored}) > 1
         images = {
             f"{image.name} {kind}" if several else str(kind): image
             for _, image in plan.stored
             for kind in [compression_of(image.manifest)]
         }
-        changes = [change for _, of_one in plan.moves for change in of_one]
-        stay = [f"{change.tag} stays: {change.reason}" for change in changes if change.action is Action.LEAVE]
+        stay = [change for change in plan.changes if change.action is Action.LEAVE]
         return PublishResult(
             images=images,
-            tags=tuple(change.tag for change in changes if change.action is not Action.LEAVE),
-            unmoved_aliases=(*stay, *self._left_behind(plan.stored)),
+            tags=tuple(change.tag for change in plan.changes if change not in stay),
+            unmoved_aliases=(
+                *(f"{change.tag} stays: {change.reason}" for change in stay),
+                *self._left_behind(plan.stored),
+            ),
             signed=signed,
             indexes={
-                change.tag: f"{self.target.repository}@{manifest.digest}"
-                for manifest, of_one in plan.moves
-                for change in of_one
-                if manifest.is_index and change.kind is TagKind.NAME
+                change.tag: f"{self.target.repository}@{change.after.digest}"
+                for change in plan.changes
+                if change.after.is_index and change.kind is TagKind.NAME
             },
             left_out=tuple(plan.left_out),
         )
@@ -169,40 +168,40 @@ class Release:
                 absent[platform] = error.problems[0].cause
         return found, absent
 
-    def _tags_of_image(self, suffix: str, image: PublishedImage) -> tuple[TagChange, ...]:
+    def _tags_of_image(self, suffix: str, image: PublishedImage) -> list[TagChange]:
         """Of the tags that name an image itself."""
         version = tags.version_of(image)
         if version.name in self.row[:1]:
             fixed = tags.immutable_tag(version.name, version.created, image.image_id)
-            return tags.plan(self.target, version, {f"{fixed}{suffix}": TagKind.IMMUTABLE})
+            return tags.plan(self.target, image.manifest, version, {f"{fixed}{suffix}": TagKind.IMMUTABLE})
         wanted = tags.tags_of(version, image.image_id, self.policy.aliases_of(version.name), suffix)
-        return tags.plan(self.target, version, wanted, self._alias_refusal(image))
+        return tags.plan(self.target, image.manifest, version, wanted, self._alias_refusal(image))
 
-    def _moves_of_index(
+    def _tags_of_index(
         self, suffix: str, images: Sequence[PublishedImage], absent: Sequence[str]
-    ) -> tuple[list[Move], list[str]]:
+    ) -> tuple[list[TagChange], list[str]]:
         """Of the tags that name every image, and of aliases, which name those that open the gate for aliases.
 
         And what aliases lack.
         """
-        every, version = self._composed(images)
+        every, version = self._index(images)
         names = tags.tags_of(version, every.digest, (), suffix)
-        moves: list[Move] = [(every, tags.plan(self.target, version, names, keeps=self.keeps, absent=absent))]
+        changes = tags.plan(self.target, every, version, names, keeps=self.keeps, absent=absent)
         aliases = {f"{alias}{suffix}": TagKind.ALIAS for alias in self.policy.aliases_of(self.row[0])}
         closed = {image.platform: refusal for image in images if (refusal := self._alias_refusal(image))}
-        admitted = [image for image in images if image.platform not in closed]
         if not aliases:
-            return moves, []
-        if str(Platform.AMD64) in closed:
-            return [*moves, (every, tags.plan(self.target, version, aliases, closed[str(Platform.AMD64)]))], []
-        some, version = self._composed(admitted)
+            return changes, []
+        if shut := closed.get(str(Platform.AMD64)):
+            return changes + tags.plan(self.target, every, version, aliases, shut), []
+        some, version = self._index([image for image in images if image.platform not in closed])
         lacks = [f"{', '.join(aliases)} lacks {platform}: {refusal}" for platform, refusal in closed.items()]
-        return [*moves, (some, tags.plan(self.target, version, aliases))], lacks
+        return changes + tags.plan(self.target, some, version, aliases), lacks
 
-    def _composed(self, images: Sequence[PublishedImage]) -> tuple[Manifest, ImageVersion]:
+    def _index(self, images: Sequence[PublishedImage]) -> tuple[Manifest, ImageVersion]:
+        """The index of some images, stored."""
         made = attachments.index_of(images)
         self.target.put(made)
-        return made, ImageVersion.of_index(made.digest, self.row[0], [tags.version_of(one) for one in images])
+        return made, ImageVersion.of_index(self.row[0], [tags.version_of(one) for one in images])
 
     def _alias_refusal(self, image: PublishedImage) -> str:
         return self.policy.alias_refusal(image.verdicts, self.policy.claims_of(image.labels))

@@ -52,9 +52,8 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageVersion:
-    """An image as tags compare it. `digest` is the manifest's, `created` when it was built."""
+    """An image, or an index of images, as tags compare it. `created` is when it was built."""
 
-    digest: str
     name: str
     torch: str
     created: datetime
@@ -63,34 +62,26 @@ class ImageVersion:
     """Of an index: its images."""
 
     @classmethod
-    def of_index(cls, digest: str, name: str, parts: Sequence[ImageVersion]) -> ImageVersion:
+    def of_index(cls, name: str, parts: Sequence[ImageVersion]) -> ImageVersion:
         """An index is as new as the newest of its images."""
         torch = max((one.torch for one in parts), key=Version)
-        created = max(one.created for one in parts)
-        return cls(digest=digest, name=name, torch=torch, created=created, parts=tuple(parts))
+        return cls(name=name, torch=torch, created=max(one.created for one in parts), parts=tuple(parts))
 
     @classmethod
-    def of(cls, digest: str, labels: Mapping[str, str], created: str, platform: str = "") -> ImageVersion | None:
+    def of(cls, labels: Mapping[str, str], created: str, platform: str = "") -> ImageVersion | None:
         """None for an image without our labels, or whose labels can't be read."""
         try:
             torch, moment = labels[f"{LABELS}.torch"], datetime.fromisoformat(created)
             Version(torch)
         except (KeyError, ValueError, InvalidVersion):
             return None
-        return cls(
-            digest=digest,
-            name=labels.get(f"{LABELS}.image", ""),
-            torch=torch,
-            created=moment.astimezone(UTC),
-            platform=platform or str(Platform.AMD64),
-        )
+        name, platform = labels.get(f"{LABELS}.image", ""), platform or str(Platform.AMD64)
+        return cls(name=name, torch=torch, created=moment.astimezone(UTC), platform=platform)
 
     @classmethod
-    def require(
-        cls, digest: str, labels: Mapping[str, str], created: str, where: str, platform: str = ""
-    ) -> ImageVersion:
+    def require(cls, labels: Mapping[str, str], created: str, where: str, platform: str = "") -> ImageVersion:
         """The version of an image that is to be published. Raises UserError."""
-        found = cls.of(digest, labels, created, platform)
+        found = cls.of(labels, created, platform)
         if found is None or not found.name:
             cause = f"has no readable label {LABELS}.image and {LABELS}.torch"
             raise UserError(Problem(where=where, cause=cause, then=f"build it with `{command('build')}`"))
@@ -116,14 +107,15 @@ class ImageVersion:
 
 @dataclass(frozen=True, kw_only=True)
 class TagChange:
-    """What happens to one tag, and why. `before` is what it names now."""
+    """What happens to one tag, and why. `before` is what it names now, `after` what it is to name."""
 
     tag: str
     kind: TagKind
     action: Action
     before: Manifest | None
+    after: Manifest
     reason: str = ""
-    """Why it does not end up on the image; empty where it does."""
+    """Why it does not end up there; empty where it does."""
     then: str = ""
     """What to do where it is refused."""
     lost: Sequence[str] = ()
@@ -147,19 +139,20 @@ def tags_of(version: ImageVersion, image_id: str, aliases: Sequence[str], suffix
 
 def version_of(image: PublishedImage) -> ImageVersion:
     """Of a published image. Raises UserError for one without our labels."""
-    return ImageVersion.require(image.manifest.digest, image.labels, image.created, image.reference, image.platform)
+    return ImageVersion.require(image.labels, image.created, image.reference, image.platform)
 
 
 def plan(
     target: Registry,
-    new: ImageVersion,
+    manifest: Manifest,
+    version: ImageVersion,
     tags: Mapping[str, TagKind],
     alias_refusal: str = "",
     *,
     keeps: str = "",
     absent: Sequence[str] = (),
-) -> tuple[TagChange, ...]:
-    """Decide what happens to each tag, by the table above; nothing changes yet.
+) -> list[TagChange]:
+    """Decide by the table above what happens to each tag of an image or index; nothing changes yet.
 
     `alias_refusal` is why the gate for aliases is closed. `keeps`: refuse that a NAME loses a platform, and what to do
     then. `absent`: why images for other platforms are not there.
@@ -167,34 +160,63 @@ def plan(
     found = []
     for tag, kind in tags.items():
         before = target.find(tag)
-        moves = before is not None and before.digest != new.digest
-        lost: Sequence[str] = ()
+        action = Action.CREATE if before is None else Action.MOVE
         reason, then = alias_refusal if kind is TagKind.ALIAS else "", ""
-        if before and moves and not reason:
-            reason, then, lost = _refusal(new, _version(target, before), tag, kind, keeps, absent)
-        action = Action.CREATE if before is None else Action.MOVE if moves else Action.KEEP
+        lost: Sequence[str] = ()
+        if before and before.digest == manifest.digest:
+            action = Action.KEEP
+        elif before and not reason:
+            reason, then, lost = _refusal(target, before, version, tag, kind, keeps, absent)
         if reason:
             action = Action.LEAVE if kind is TagKind.ALIAS else Action.REFUSE
-        found.append(TagChange(tag=tag, kind=kind, action=action, before=before, reason=reason, then=then, lost=lost))
-    return tuple(found)
+        found.append(
+            TagChange(
+                tag=tag,
+                kind=kind,
+                action=action,
+                before=before,
+                after=manifest,
+                reason=reason,
+                then=then,
+                lost=lost,
+            )
+        )
+    return found
+
+
+def require_follows(
+    target: Registry, version: ImageVersion, tag: str, *, keeps: str = "", absent: Sequence[str] = ()
+) -> None:
+    """Before an image is sent: its NAME must not go back or lose a platform. Raises UserError."""
+    if before := target.find(tag):
+        reason, then, _ = _refusal(target, before, version, tag, TagKind.NAME, keeps, absent)
+        if reason:
+            raise UserError(Problem(where=f"{target.repository}:{tag}", cause=reason, then=then), code=1)
 
 
 def _refusal(
-    new: ImageVersion, old: ImageVersion | None, tag: str, kind: TagKind, keeps: str, absent: Sequence[str]
+    target: Registry,
+    before: Manifest,
+    new: ImageVersion,
+    tag: str,
+    kind: TagKind,
+    keeps: str,
+    absent: Sequence[str],
 ) -> tuple[str, str, Sequence[str]]:
     """Why a tag must not leave what it names for a new image, what to do then, and the platforms that it would lose."""
+    old = _version(target, before)
     if old is None:  # no build of ours may ever follow it
         then = "delete this tag if nobody needs what it names, then publish again; or publish to another repository"
         return f"{tag} names an image that is not ours", then, ()
     lost = [platform for platform in old.images if platform not in new.images]
     anew = "moving tags never go back: build and validate anew, or pull the older image by its dated tag"
-    for before, after in new.steps_back(old):
-        if Version(before.torch) != Version(after.torch):
-            return f"{tag} has torch {before.torch}, this is {after.torch}", anew, lost
-        built = f"{tag} was built on {before.created:%Y-%m-%d %H:%M}, this on {after.created:%Y-%m-%d %H:%M}"
+    for newer, own in new.steps_back(old):
+        if Version(newer.torch) != Version(own.torch):
+            return f"{tag} has torch {newer.torch}, this is {own.torch}", anew, lost
+        built = f"{tag} was built on {newer.created:%Y-%m-%d %H:%M}, this on {own.created:%Y-%m-%d %H:%M}"
         return built, anew, lost
     if kind is TagKind.IMMUTABLE:
-        return f"{tag} names {old.digest[:19]} already, and such tags are never moved", "build anew", lost
+        return f"{tag} names {before.digest[:19]} already, and such tags are never moved", "build anew", lost
     if lost and (keeps or kind is TagKind.ALIAS):
         why = f": {'; '.join(absent)}" if absent else ""
         return f"it has an image for {' and '.join(lost)}, and this has none{why}", keeps, lost
@@ -207,34 +229,25 @@ def _version(target: Registry, manifest: Manifest) -> ImageVersion | None:
         entries = [target.find(entry.digest) for entry in manifest.manifests]
         parts = [_version(target, entry) if entry else None for entry in entries]
         known = [one for one in parts if one]
-        return ImageVersion.of_index(manifest.digest, "", known) if known and len(known) == len(parts) else None
+        return ImageVersion.of_index("", known) if known and len(known) == len(parts) else None
     found = load(target, manifest, with_statements=False)
-    return ImageVersion.of(manifest.digest, found.labels, found.created, found.platform)
+    return ImageVersion.of(found.labels, found.created, found.platform)
 
 
-def require_allowed(target: Registry, changes: Sequence[TagChange]) -> None:
-    """Raises UserError with every change that is refused."""
-    if refused := [change for change in changes if change.action is Action.REFUSE]:
-        problems = [Problem(where=f"{target.repository}:{one.tag}", cause=one.reason, then=one.then) for one in refused]
-        raise UserError(problems, code=1)
-
-
-Move = tuple[Manifest, Sequence[TagChange]]
-"""A manifest, and what happens to the tags that are to name it."""
-
-
-def move(target: Registry, moves: Sequence[Move]) -> None:
-    """Let tags name manifests as planned: all of them, or none. Raises UserError.
+def move(target: Registry, changes: Sequence[TagChange]) -> None:
+    """Let tags name manifests as planned: all of them, or none. Raises UserError, with every change that is refused.
 
     Registries have no transaction. So tags that exist are moved first, as they can be put back; new ones are created
     last, as not every registry can delete a tag; then every tag is read back. Since the plan, cosign signed for
     seconds: each tag is looked at again right before it moves. Any failure puts back what moved. An interrupt waits for
     the request under way, whose effect nobody could tell.
     """
-    require_allowed(target, [change for _, changes in moves for change in changes])
+    if refused := [change for change in changes if change.action is Action.REFUSE]:
+        problems = [Problem(where=f"{target.repository}:{one.tag}", cause=one.reason, then=one.then) for one in refused]
+        raise UserError(problems, code=1)
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=1) as worker:
-        moving = worker.submit(_move, target, moves, stop)
+        moving = worker.submit(_move, target, changes, stop)
         try:
             moving.result()
         except BaseException:
@@ -242,25 +255,23 @@ def move(target: Registry, moves: Sequence[Move]) -> None:
             raise
 
 
-def _move(target: Registry, moves: Sequence[Move], stop: threading.Event) -> None:
-    every = [(manifest, change) for manifest, changes in moves for change in changes]
-    in_order = [one for action in (Action.MOVE, Action.CREATE) for one in every if one[1].action is action]
-    touched: list[tuple[Manifest, TagChange]] = []
+def _move(target: Registry, changes: Sequence[TagChange], stop: threading.Event) -> None:
+    in_order = [one for action in (Action.MOVE, Action.CREATE) for one in changes if one.action is action]
+    touched: list[TagChange] = []
     try:
-        for manifest, change in in_order:
+        for change in in_order:
             now = target.find(change.tag)
-            if now and now.digest not in (manifest.digest, change.before.digest if change.before else ""):
+            if now and now.digest not in (change.after.digest, change.before.digest if change.before else ""):
                 raise _moved_by_others(target, change.tag)  # since its move was planned
-            touched.append((manifest, change))  # before the request: it may arrive although its answer does not
-            target.put(manifest, change.tag)
+            touched.append(change)  # before the request: it may arrive although its answer does not
+            target.put(change.after, change.tag)
             if stop.is_set():
                 raise Cancelled
-        for manifest, change in every:
-            if change.action is not Action.LEAVE and target.get(change.tag).digest != manifest.digest:
+        for change in changes:
+            if change.action is not Action.LEAVE and target.get(change.tag).digest != change.after.digest:
                 raise _moved_by_others(target, change.tag)
     except Exception as error:
-        left = [change.tag for manifest, change in reversed(touched) if not _restored(target, change, manifest)]
-        if left:
+        if left := [change.tag for change in reversed(touched) if not _restored(target, change)]:
             cause = f"moving tags failed ({str(error) or type(error).__name__})"
             cause += f", and {', '.join(left)} could not be put back"
             then = "give the same command again: it finishes the move"
@@ -268,10 +279,10 @@ def _move(target: Registry, moves: Sequence[Move], stop: threading.Event) -> Non
         raise
 
 
-def _restored(target: Registry, change: TagChange, ours: Manifest) -> bool:
+def _restored(target: Registry, change: TagChange) -> bool:
     try:
         now = target.find(change.tag)
-        if now is None or now.digest != ours.digest:
+        if now is None or now.digest != change.after.digest:
             return True  # it never moved, or somebody else moved it on
         if change.before is None:
             return target.delete_tag(change.tag)

@@ -182,7 +182,7 @@ def published(
         counted = attachments.counted(remote, key)
         if ignored := len(remote.statements) - len(counted.statements):
             report_progress(f"{name}: {ignored} attachments are not signed with the key, and are ignored")
-        version = ImageVersion.of(remote.manifest.digest, remote.labels, remote.created)
+        version = ImageVersion.of(remote.labels, remote.created)
         fixed = immutable_tag(name, version.created, remote.image_id) if version else ""
         found.append(
             Published(

@@ -10,7 +10,7 @@ import pytest
 
 from images.errors import UserError
 from images.publish import tags
-from images.publish.tags import Action, ImageVersion, TagKind
+from images.publish.tags import Action, ImageVersion, TagChange, TagKind
 from images.registry import transport
 from images.registry.client import Registry
 from images.registry.distribution import OCI_INDEX, OCI_MANIFEST, Descriptor, Manifest
@@ -22,17 +22,16 @@ from tests.support.http_server import Reply, Server, serving
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 
 
-def version(torch: str = "2.7.1", age: int = 0, digest: str = DIGEST) -> ImageVersion:
-    return ImageVersion(digest=digest, name=NAME, torch=torch, created=NOW - timedelta(hours=age))
+VERSION = ImageVersion(name=NAME, torch="2.7.1", created=NOW)
 
 
 def test_an_images_version_is_read_from_its_labels() -> None:
     labels = {"dev.truetag.torch": "2.7.1", "dev.truetag.image": NAME}
-    found = ImageVersion.of(DIGEST, labels, "2026-11-21T03:20:36.065910682Z")
+    found = ImageVersion.of(labels, "2026-11-21T03:20:36.065910682Z")
     assert found and found.created == datetime(2026, 11, 21, 3, 20, 36, 65910, tzinfo=UTC)
-    assert ImageVersion.of(DIGEST, {}, "2026-11-21T03:20:36Z") is None
-    assert ImageVersion.of(DIGEST, {**labels, "dev.truetag.torch": "new"}, "2026-11-21T03:20:36Z") is None
-    assert ImageVersion.of(DIGEST, labels, "yesterday") is None
+    assert ImageVersion.of({}, "2026-11-21T03:20:36Z") is None
+    assert ImageVersion.of({**labels, "dev.truetag.torch": "new"}, "2026-11-21T03:20:36Z") is None
+    assert ImageVersion.of(labels, "yesterday") is None
 
 
 def test_the_tag_that_never_moves() -> None:
@@ -66,11 +65,10 @@ class Store:
         """The digests that tags name."""
         return [found.digest if (found := self.client.find(name)) else None for name in names]
 
-    def plan(self, manifest: Manifest, refusal: str = "") -> tuple[tags.TagChange, ...]:
+    def plan(self, manifest: Manifest, refusal: str = "") -> list[TagChange]:
         """Of NAME and two aliases."""
-        new = version(digest=manifest.digest)
         kinds = {NAME: TagKind.NAME, "latest": TagKind.ALIAS, "cu126": TagKind.ALIAS}
-        return tags.plan(self.client, new, kinds, refusal)
+        return tags.plan(self.client, manifest, VERSION, kinds, refusal)
 
 
 @pytest.fixture
@@ -89,7 +87,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
         yield found
 
 
-def actions(changes: tuple[tags.TagChange, ...]) -> list[tuple[str, Action]]:
+def actions(changes: list[TagChange]) -> list[tuple[str, Action]]:
     return [(change.tag, change.action) for change in changes]
 
 
@@ -117,7 +115,7 @@ def test_what_a_tag_names_decides_what_happens_to_it(
     for kind in TagKind:
         if there is not None:
             store.image(**there, tag=kind)
-    changes = tags.plan(store.client, version(digest=new.digest), {str(kind): kind for kind in TagKind})
+    changes = tags.plan(store.client, new, VERSION, {str(kind): kind for kind in TagKind})
     assert tuple(change.action for change in changes) == actions
     assert all(bool(change.reason) == (change.action in (LEAVE, REFUSE)) for change in changes)
 
@@ -130,7 +128,7 @@ def test_a_newer_image_stops_the_name_and_keeps_the_alias(store: Store) -> None:
     assert actions(changes) == [(NAME, Action.REFUSE), ("latest", Action.LEAVE), ("cu126", Action.CREATE)]
     assert changes[1].reason == "latest has torch 2.8.0, this is 2.7.1"
     with pytest.raises(UserError, match=r"was built on 2026-11-21 08:00, this on 2026-11-21 03:00"):
-        tags.move(store.client, [(new, changes)])
+        tags.move(store.client, changes)
     assert store.named("cu126") == [None]
 
 
@@ -142,23 +140,23 @@ def test_what_is_not_ours_is_never_replaced(store: Store, foreign: str) -> None:
     else:
         store.image(labelled=False, tag=NAME)
     with pytest.raises(UserError, match="an image that is not ours") as refused:
-        tags.move(store.client, [(new, store.plan(new))])
+        tags.move(store.client, store.plan(new))
     assert "delete this tag" in refused.value.problems[0].then, "a build anew would be refused, too"
 
 
 def test_an_immutable_tag_is_never_moved(store: Store) -> None:
     new = store.image()
     store.image(age=5, tag="dated")
-    changes = tags.plan(store.client, version(digest=new.digest), {"dated": TagKind.IMMUTABLE})
+    changes = tags.plan(store.client, new, VERSION, {"dated": TagKind.IMMUTABLE})
     with pytest.raises(UserError, match="such tags are never moved"):
-        tags.move(store.client, [(new, changes)])
+        tags.move(store.client, changes)
 
 
 def test_aliases_stay_where_their_gate_is_closed(store: Store) -> None:
     new = store.image()
     old = store.image(age=5, tag="latest")
     changes = store.plan(new, "the gpu tier was not judged")
-    tags.move(store.client, [(new, changes)])
+    tags.move(store.client, changes)
     assert store.named(NAME, "latest", "cu126") == [new.digest, old.digest, None]
     assert {change.reason for change in changes if change.kind is TagKind.ALIAS} == {"the gpu tier was not judged"}
 
@@ -168,7 +166,7 @@ def test_existing_tags_move_before_new_ones_are_created(store: Store) -> None:
     store.image(age=5, tag="cu126")
     changes = store.plan(new)
     store.server.seen.clear()
-    tags.move(store.client, [(new, changes)])
+    tags.move(store.client, changes)
     put = [path.rpartition("/")[2] for method, path, _ in store.server.seen if method == "PUT"]
     assert put == ["cu126", NAME, "latest"]
 
@@ -180,7 +178,7 @@ def test_when_one_tag_is_refused_all_are_put_back(store: Store) -> None:
     changes = store.plan(new)
     store.refused.add("PUT latest")
     with pytest.raises(UserError, match="403"):
-        tags.move(store.client, [(new, changes)])
+        tags.move(store.client, changes)
     assert store.named(NAME, "latest", "cu126") == [old.digest, old.digest, None]
 
 
@@ -190,7 +188,7 @@ def test_a_tag_that_cannot_be_put_back_is_told(store: Store) -> None:
     changes = store.plan(new)
     store.refused |= {"PUT cu126", "DELETE latest"}
     with pytest.raises(UserError, match="latest could not be put back"):
-        tags.move(store.client, [(new, changes)])
+        tags.move(store.client, changes)
 
 
 # --- other publishers at the same time ------------------------------------------------------------------------------
@@ -210,7 +208,7 @@ def test_a_tag_that_another_publisher_takes_right_after_us_is_told_and_left_to_h
 
     store.server.answer = overtaken
     with pytest.raises(UserError, match="latest: somebody else moved it at the same time"):
-        tags.move(store.client, [(new, changes)])
+        tags.move(store.client, changes)
     assert store.named(NAME, "latest", "cu126") == [old.digest, theirs.digest, None]
 
 
@@ -222,7 +220,7 @@ def test_what_another_publisher_moved_since_the_plan_is_not_overwritten(store: S
     changes = store.plan(new)
     theirs = store.image(age=-5, tag="latest")
     with pytest.raises(UserError, match="latest: somebody else moved it"):
-        tags.move(store.client, [(new, changes)])
+        tags.move(store.client, changes)
     assert store.named(NAME, "latest", "cu126") == [old.digest, theirs.digest, None]
 
 
@@ -231,7 +229,7 @@ def test_what_another_publisher_created_since_the_plan_is_not_overwritten(store:
     changes = store.plan(new)
     theirs = store.image(age=-5, tag="latest")
     with pytest.raises(UserError, match="latest: somebody else moved it"):
-        tags.move(store.client, [(new, changes)])
+        tags.move(store.client, changes)
     assert store.named(NAME, "latest", "cu126") == [None, theirs.digest, None]
 
 
@@ -240,5 +238,5 @@ def test_what_another_run_moved_to_the_same_image_since_the_plan_is_right(store:
     store.image(age=5, tag="latest")
     changes = store.plan(new)
     store.client.put(new, "latest")
-    tags.move(store.client, [(new, changes)])
+    tags.move(store.client, changes)
     assert store.named(NAME, "latest", "cu126") == [new.digest] * 3
