@@ -7,16 +7,18 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cyclonedx.contrib.license.factories import LicenseFactory
+from cyclonedx.model import Property
+from cyclonedx.model.bom import Bom, BomMetaData
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 from packaging.utils import canonicalize_name
 
 from images.engine import ContainerSpec, Engine
 from images.errors import Problem, UserError
-
-if TYPE_CHECKING:  # slow to import
-    from cyclonedx.model.component import Component
 
 Packages = Mapping[str, Any]
 """What `read_packages.py` prints: rows of `python`, `toolkit` and `debian`, and `os` of /etc/os-release."""
@@ -40,10 +42,6 @@ def read(engine: Engine, reference: str) -> Packages:
 
 def cyclonedx(packages: Packages, *, name: str, digest: str, created: datetime) -> dict[str, Any]:
     """The SBOM of an image, as CycloneDX 1.6 in JSON. `digest` is the image's. Pure: the clock stays outside."""
-    from cyclonedx.model.bom import Bom, BomMetaData
-    from cyclonedx.model.component import Component, ComponentType
-    from cyclonedx.output.json import JsonV1Dot6
-
     root = Component(type=ComponentType.CONTAINER, name=name, version=digest, bom_ref=digest)
     metadata = BomMetaData(component=root, timestamp=created)
     components = list(_components(packages))
@@ -64,8 +62,6 @@ def versions(bom: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _components(packages: Packages) -> Iterator[Component]:
-    from cyclonedx.contrib.license.factories import LicenseFactory
-
     licences = LicenseFactory()
     for kind, qualifiers in (("python", {}), ("toolkit", {"toolkit": "true"})):
         for row in packages[kind]:
@@ -87,8 +83,6 @@ def _components(packages: Packages) -> Iterator[Component]:
 
 def _bundled(row: Mapping[str, Any], holder: PackageURL) -> Component:
     """A library of others in a wheel. Without a version it has no address: a scanner must not take it for any."""
-    from cyclonedx.model import Property
-
     name, version = row["name"], row["version"]
     component = _component(name, version, PackageURL("generic", None, name, version) if version else None)
     component.bom_ref.value = f"{holder.to_string()}#{name}{'@' if version else ''}{version}"
@@ -97,7 +91,5 @@ def _bundled(row: Mapping[str, Any], holder: PackageURL) -> Component:
 
 
 def _component(name: str, version: str, url: PackageURL | None) -> Component:
-    from cyclonedx.model.component import Component, ComponentType
-
     reference = url.to_string() if url else None
     return Component(type=ComponentType.LIBRARY, name=name, version=version or None, purl=url, bom_ref=reference)

@@ -15,7 +15,7 @@ from images.config.platforms import Platform
 from images.engine import Engine, connect
 from images.errors import UserError
 from images.host import emulation
-from images.publish import attachments, signing, statements
+from images.publish import attachments, signing
 from images.publish import publish as release
 from images.publish.attachments import PublishedImage
 from images.publish.compression import Compression
@@ -23,16 +23,15 @@ from images.publish.gate import ReleasePolicy
 from images.publish.promote import promote
 from images.publish.publish import PublishOptions
 from images.publish.release import PublishResult, Release
-from images.publish.statements import NAMES, TEST_RESULT
+from images.publish.statements import NAMES
 from images.publish.verify import verify
-from images.registry import distribution
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
 from tests.support import thin
 from tests.support.cosign_keys import cosign_verifies, key_pairs
 from tests.support.debian_tools import unpacked
 from tests.support.other_engine import Other
-from tests.support.published import CLAIMS, attach, days_ago, published, validated
+from tests.support.published import days_ago, published
 from tests.support.thin import EINOPS, Thin
 from validate.claims import Claim, ClaimSet, Tier
 from validate.judging import Status
@@ -256,6 +255,16 @@ def test_an_image_joins_only_what_the_same_key_signed(
 
 
 @pytest.fixture
+def staging(repository: Repository) -> Iterator[Registry]:
+    with Registry(repository) as found:
+        yield found
+
+
+def rules() -> ReleasePolicy:
+    return replace(policy(aliases=("latest",)), claims_of=lambda _labels: None)
+
+
+@pytest.fixture
 def keys(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with two pairs of keys; cosign 3.1 is on the PATH, or that of another suite of Debian."""
     programs = unpacked("cosign", "oras", suite=str(getattr(request, "param", "forky")))
@@ -295,104 +304,3 @@ def test_an_image_that_another_key_signed_is_left_out_and_a_failure_to_ask_is_no
     monkeypatch.setenv("PATH", str(keys))
     with pytest.raises(signing.CosignError, match="can't be run"):
         others("cosign")
-
-
-# --- what may be joined: images of some bytes, promoted one by one ---------------------------------------------------
-
-
-@pytest.fixture
-def staging(repository: Repository) -> Iterator[Registry]:
-    with Registry(repository) as found:
-        yield found
-
-
-def rules(*alias_gate: Tier) -> ReleasePolicy:
-    gate = (Tier.STATIC,)
-    return replace(
-        policy(aliases=("latest",)), gate=gate, alias_gate=alias_gate or gate, claims_of=lambda _labels: None
-    )
-
-
-def promoted(
-    staging: Registry, name: str, hour: int, by: ReleasePolicy | None = None, *, tiers: int = 2
-) -> PublishResult:
-    """An image that was built at an hour, promoted. `tiers` that were judged: 1 is static alone, 2 is gpu, too."""
-    created, claims = f"2026-11-21T{hour:02}:00:00Z", CLAIMS.claims[:tiers]
-    image = published(staging, f"{name}-{hour}", date=days_ago(1), claims=claims, name=name, created=created)
-    return promote(
-        Reference(staging.repository, image.manifest.digest), thin.production(staging.repository), by or rules()
-    )
-
-
-def listed(staging: Registry, tag: str) -> dict[str, str]:
-    """Platform -> digest, of the index that a tag names in the other repository."""
-    with Registry(thin.production(staging.repository)) as found:
-        return {one.platform: one.digest for one in found.get(tag).manifests}
-
-
-def digest(result: PublishResult) -> str:
-    return result.reference.partition("@")[2]
-
-
-def test_images_join_one_by_one_and_neither_goes_back(staging: Registry) -> None:
-    arm = promoted(staging, ARM64, 5)
-    assert not arm.indexes and arm.left_out == (f"{AMD64} lacks linux/amd64: {AMD64} is not published here",)
-    assert named(thin.production(staging.repository), AMD64) == [None]
-    first = promoted(staging, AMD64, 3)
-    assert listed(staging, AMD64) == {"linux/amd64": digest(first), "linux/arm64": digest(arm)}
-    with pytest.raises(UserError, match=r"was built on 2026-11-21 03:00, this on 2026-11-21 02:00"):
-        promoted(staging, AMD64, 2)  # newer than no part, though older than the index's newest
-    newer = promoted(staging, ARM64, 6)
-    assert listed(staging, "latest") == {"linux/amd64": digest(first), "linux/arm64": digest(newer)}
-    assert named(thin.production(staging.repository), ARM64) == [digest(newer)]
-
-
-def test_an_image_that_failed_since_is_left_out_and_aliases_lose_no_platform(staging: Registry) -> None:
-    arm, amd = promoted(staging, ARM64, 1), promoted(staging, AMD64, 1)
-    before = named(thin.production(staging.repository), "latest")
-    with Registry(thin.production(staging.repository)) as target:
-        failed = validated(target.get(digest(arm)).config.digest, days_ago(0), name=ARM64, version="25")
-        attach(target, digest(arm), TEST_RESULT, statements.test_result([failed], CLAIMS))
-    found = verify(Reference(thin.production(staging.repository), "latest"), rules(), unsigned=True)
-    assert [check.subject for check in found.checks if check.status is Status.FAIL][-1] == "linux/arm64 gate static"
-    with pytest.raises(UserError, match="is FAIL"):
-        promote(Reference(thin.production(staging.repository), AMD64), staging.repository, rules())
-    done = promoted(staging, AMD64, 2)
-    assert done.left_out[0].startswith(f"{AMD64} lacks linux/arm64: S1 pip (static) is FAIL")
-    assert listed(staging, AMD64) == {"linux/amd64": digest(done)} != {"linux/amd64": digest(amd)}
-    assert named(thin.production(staging.repository), "latest") == before
-    assert done.unmoved_aliases == ("latest stays: it has an image for linux/arm64, and this has none",)
-
-
-def test_an_index_of_fewer_platforms_is_promoted_only_where_that_is_asked_for(staging: Registry) -> None:
-    arm, amd = promoted(staging, ARM64, 1), promoted(staging, AMD64, 1)
-    newer = published(staging, "newer", date=days_ago(1), name=AMD64, created="2026-11-21T02:00:00Z")
-    alone = Reference(staging.repository, attachments.index_of([newer]).digest)
-    staging.put(attachments.index_of([newer]))
-    with pytest.raises(UserError, match="it has an image for linux/arm64, and this has none") as refused:
-        promote(alone, thin.production(staging.repository), rules())
-    assert "--drop-platforms" in str(refused.value)
-    assert listed(staging, AMD64) == {"linux/amd64": digest(amd), "linux/arm64": digest(arm)}
-    done = promote(alone, thin.production(staging.repository), rules(), drop_platforms=True)
-    assert done.left_out == (f"{AMD64} had an image for linux/arm64, and has none now",)
-    assert listed(staging, AMD64) == {"linux/amd64": newer.manifest.digest}
-
-
-def test_aliases_name_what_passed_the_whole_gate(staging: Registry) -> None:
-    by = rules(Tier.STATIC, Tier.GPU)
-    amd, arm = promoted(staging, AMD64, 1, by), promoted(staging, ARM64, 1, by, tiers=1)
-    assert listed(staging, AMD64) == {"linux/amd64": digest(amd), "linux/arm64": digest(arm)}
-    assert listed(staging, "latest") == {"linux/amd64": digest(amd)}
-    assert arm.left_out == ("latest lacks linux/arm64: the gpu tier was not judged",)
-
-
-def test_an_index_that_somebody_else_put_together_is_not_promoted(staging: Registry) -> None:
-    promoted(staging, AMD64, 1)
-    arm = promoted(staging, ARM64, 1)
-    with Registry(thin.production(staging.repository)) as target:
-        image = attachments.load(target, target.get(digest(arm)))
-        target.put(distribution.index([replace(image.manifest.descriptor, platform="linux/amd64")]), "other")
-        found = verify(Reference(target.repository, "other"), rules(), unsigned=True)
-        assert found.checks[0].status is Status.FAIL and "listed for linux/amd64" in found.checks[0].reason
-    with pytest.raises(UserError, match="is listed for linux/amd64, and is for linux/arm64"):
-        promote(Reference(target.repository, "other"), staging.repository, rules())

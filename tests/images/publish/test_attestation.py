@@ -1,13 +1,15 @@
 """Validation runs are judged again, and refused where they were edited."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from images.apptainer.runtime import image_info
 from images.errors import UserError
 from images.publish import attestation
-from tests.support.attested import PIP, evidence, files, judged
+from tests.support.attested import DIGEST, NAME, PIP, evidence, files, judged
 
 
 def test_a_run_is_judged_again() -> None:
@@ -31,3 +33,20 @@ def test_a_run_that_was_edited_is_refused(change: Any, words: str) -> None:
     verdict_file, evidence_file = change(*files(evidence(PIP)))
     with pytest.raises(UserError, match=words):
         attestation.read(evidence_file, "here", verdict_file)
+
+
+@pytest.mark.parametrize(
+    ("name", "image_id", "words"),
+    [
+        (NAME, "sha256:" + "1" * 64, f"is the attestation of {NAME} sha256:abab"),
+        ("cu128-torch28", DIGEST, "the image is cu128-torch28"),
+    ],
+)
+def test_the_run_of_another_image_is_refused(tmp_path: Path, name: str, image_id: str, words: str) -> None:
+    with pytest.raises(UserError, match="there is no attestation"):
+        attestation.read_folder(tmp_path, name, image_info("", image_id, {}))
+    for file, content in zip(("verdict.json", "evidence.json"), files(evidence(PIP)), strict=True):
+        (tmp_path / file).write_bytes(content)
+    assert attestation.read_folder(tmp_path, NAME, image_info("", DIGEST, {})).verdict == judged(PIP)
+    with pytest.raises(UserError, match=words):
+        attestation.read_folder(tmp_path, name, image_info("", image_id, {}))

@@ -63,6 +63,12 @@ def test_what_was_promoted_is_named_in_its_new_repository(site: Site) -> None:
     assert {NAME, "latest"} < set(done.tags)
 
 
+def test_what_the_gate_refuses_is_not_copied(site: Site) -> None:
+    with pytest.raises(UserError, match="the cpu tier was not judged"):
+        site.promote(Tier.STATIC, Tier.CPU)
+    assert site.production.find(site.image.manifest.digest) is None
+
+
 def test_what_failed_in_the_other_repository_alone_is_not_promoted(site: Site) -> None:
     site.fail_there()
     with pytest.raises(UserError, match=r"/production@sha256:\w+: S1 pip-on-gpu \(gpu\) is FAIL"):

@@ -4,7 +4,7 @@ import base64
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -82,6 +82,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> None:
 class Site:
     """A repository, and what `publish` says. `built`: the folder of the machine that built the image."""
 
+    registry: BlobRegistry
     target: Registry
     built: Path
     says: list[str] = field(default_factory=list)
@@ -132,7 +133,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     registry = BlobRegistry()
     with serving() as server, Registry(Repository(server.host, "images")) as target:
         server.answer = registry.answer
-        yield Site(target, tmp_path)
+        yield Site(registry, target, tmp_path)
 
 
 def test_what_others_attached_is_neither_counted_nor_copied_nor_signed(site: Site) -> None:
@@ -153,10 +154,25 @@ def test_what_was_attached_before_the_image_was_pushed_keeps_nothing_of_ours_awa
 
 
 def test_another_machine_adds_its_tier_with_the_key(site: Site, tmp_path: Path) -> None:
-    """Provenance and SBOM are there and signed: it needs no build.json."""
+    """Provenance and SBOM are there and signed: it needs no build.json. A variant that comes later holds both runs."""
     site.publish(PIP)
     done = site.publish(GPU_PIP, folder=tmp_path / "gpu")
     assert "latest" in done.tags and site.signed() == [2, 1, 1]
+    site.publish(PIP, compressions=BOTH)
+    assert site.signed() == site.signed("latest-zstd") == [2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("claims", "words"),
+    [
+        ((GPU_PIP,), "the static tier was not judged"),
+        ((replace(PIP, subject="torch"),), "fewer claims than matrix.yaml today: it lacks S1 pip"),
+    ],
+)
+def test_where_the_gate_is_closed_nothing_is_stored(site: Site, claims: tuple[Claim, ...], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        site.publish(*claims)
+    assert not site.registry.blobs["images"] and not site.registry.manifests
 
 
 @pytest.mark.parametrize("key", ["", "other.key"])

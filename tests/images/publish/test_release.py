@@ -1,59 +1,157 @@
-"""Which platforms the name of a row keeps, in a registry of the test's own. Images of some bytes, one a platform."""
+"""What stands under the tags of a row of two platforms, in a registry of the test's own. Images of some bytes."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from images.errors import UserError
-from images.publish import release, tags
+from images.publish import attachments, release, statements, tags
+from images.publish.attachments import PublishedImage
 from images.publish.compression import Compression
 from images.publish.gate import ReleasePolicy
+from images.publish.promote import promote
 from images.publish.release import PublishResult, Release
+from images.publish.statements import TEST_RESULT
+from images.publish.verify import verify
+from images.registry import distribution
 from images.registry.client import Registry
-from images.registry.reference import Repository
+from images.registry.reference import Reference, Repository
 from tests.support.blob_registry import BlobRegistry
 from tests.support.http_server import serving
-from tests.support.published import CLAIMS, days_ago, published
+from tests.support.published import CLAIMS, attach, days_ago, published, validated
 from validate.claims import Tier
+from validate.judging import Status
 
 ROW = ("cu130-torch211", "cu130-torch211-arm64")
 AMD64, ARM64 = ROW
 STATIC, WHOLE = (Tier.STATIC,), (Tier.STATIC, Tier.GPU)
+POLICY = ReleasePolicy(
+    gate=STATIC,
+    alias_gate=STATIC,
+    aliases_of=lambda name: ("latest",) if name == AMD64 else (),
+    claims_of=lambda _labels: None,
+    row_of=lambda _name: ROW,
+)
+
+
+def image(place: Registry, name: str, hour: int, tiers: int = 2) -> PublishedImage:
+    created, claims = f"2026-11-21T{hour:02}:00:00Z", CLAIMS.claims[:tiers]
+    return published(place, f"{name}-{hour}", date=days_ago(1), claims=claims, name=name, created=created)
 
 
 @dataclass
 class Site:
-    target: Registry
+    """Two repositories of a registry."""
+
+    staging: Registry
+    production: Registry
+
+    def promote(self, name: str, hour: int, alias_gate: tuple[Tier, ...] = STATIC, *, tiers: int = 2) -> PublishResult:
+        """An image that was built at an hour. `tiers` that were judged: 1 is static alone, 2 is gpu, too."""
+        created, claims = f"2026-11-21T{hour:02}:00:00Z", CLAIMS.claims[:tiers]
+        image = published(self.staging, f"{name}-{hour}", date=days_ago(1), claims=claims, name=name, created=created)
+        return self.go_on(image.manifest.digest, alias_gate)
+
+    def go_on(
+        self, digest: str, alias_gate: tuple[Tier, ...] = STATIC, *, drop_platforms: bool = False
+    ) -> PublishResult:
+        reference = Reference(self.staging.repository, digest)
+        policy = replace(POLICY, alias_gate=alias_gate)
+        return promote(reference, self.production.repository, policy, drop_platforms=drop_platforms)
 
     def publish(
         self, name: str, hour: int, gate: tuple[Tier, ...] = STATIC, *, tiers: int = 2, keeps: str = "say otherwise"
     ) -> PublishResult:
-        """An image that was built at an hour. `tiers` that were judged: 1 is static alone, 2 is gpu, too."""
-        created, judged = f"2026-11-21T{hour:02}:00:00Z", CLAIMS.claims[:tiers]
-        image = published(self.target, f"{name}-{hour}", date=days_ago(1), claims=judged, name=name, created=created)
-        policy = ReleasePolicy(
-            gate=gate,
-            alias_gate=gate,
-            aliases_of=lambda _name: (),
-            claims_of=lambda _labels: None,
-            row_of=lambda _name: ROW,
+        """The same, as `publish` does it."""
+        created, claims = f"2026-11-21T{hour:02}:00:00Z", CLAIMS.claims[:tiers]
+        image = published(
+            self.production, f"{name}-{hour}", date=days_ago(1), claims=claims, name=name, created=created
         )
-        release = Release(target=self.target, policy=policy, row=ROW, keeps=keeps)
-        release.require_follows([tags.version_of(image)])
-        return release.move(release.plan([("", image)]), signed=False)
+        policy = replace(POLICY, gate=gate, alias_gate=gate, aliases_of=lambda _name: ())
+        site = Release(target=self.production, policy=policy, row=ROW, keeps=keeps)
+        site.require_follows([tags.version_of(stored)])
+        return site.move(site.plan([("", stored)]), signed=False)
 
-    def listed(self) -> dict[str, str]:
-        """Platform -> digest, of the index that the name of the row names."""
-        return {one.platform: one.digest for one in self.target.get(AMD64).manifests}
+    def named(self, tag: str) -> str | None:
+        found = self.production.find(tag)
+        return found.digest if found else None
+
+    def listed(self, tag: str = AMD64) -> dict[str, str]:
+        """Platform -> digest, of the index that a tag names."""
+        return {one.platform: one.digest for one in self.production.get(tag).manifests}
+
+
+def digest(result: PublishResult) -> str:
+    return result.reference.partition("@")[2]
 
 
 @pytest.fixture
 def site() -> Iterator[Site]:
     with serving() as server:
         server.answer = BlobRegistry().answer
-        with Registry(Repository(server.host, "images")) as target:
-            yield Site(target)
+        staging, production = (Repository(server.host, name) for name in ("staging", "production"))
+        with Registry(staging) as source, Registry(production) as target:
+            yield Site(source, target)
+
+
+def test_images_join_one_by_one_and_neither_goes_back(site: Site) -> None:
+    arm = site.promote(ARM64, 5)
+    assert not arm.indexes and arm.left_out == (f"{AMD64} lacks linux/amd64: {AMD64} is not published here",)
+    assert site.named(AMD64) is None
+    first = site.promote(AMD64, 3)
+    assert site.listed() == {"linux/amd64": digest(first), "linux/arm64": digest(arm)}
+    with pytest.raises(UserError, match=r"was built on 2026-11-21 03:00, this on 2026-11-21 02:00"):
+        site.promote(AMD64, 2)  # newer than no part, though older than the index's newest
+    newer = site.promote(ARM64, 6)
+    assert site.listed("latest") == {"linux/amd64": digest(first), "linux/arm64": digest(newer)}
+    assert site.named(ARM64) == digest(newer)
+
+
+def test_an_image_that_failed_since_is_left_out_and_aliases_lose_no_platform(site: Site) -> None:
+    arm, amd = site.promote(ARM64, 1), site.promote(AMD64, 1)
+    before = site.named("latest")
+    failed = validated(site.production.get(digest(arm)).config.digest, days_ago(0), name=ARM64, version="25")
+    attach(site.production, digest(arm), TEST_RESULT, statements.test_result([failed], CLAIMS))
+    found = verify(Reference(site.production.repository, "latest"), POLICY, unsigned=True)
+    assert [check.subject for check in found.checks if check.status is Status.FAIL][-1] == "linux/arm64 gate static"
+    with pytest.raises(UserError, match="is FAIL"):
+        promote(Reference(site.production.repository, AMD64), site.staging.repository, POLICY)
+    done = site.promote(AMD64, 2)
+    assert done.left_out[0].startswith(f"{AMD64} lacks linux/arm64: S1 pip (static) is FAIL")
+    assert site.listed() == {"linux/amd64": digest(done)} != {"linux/amd64": digest(amd)}
+    assert site.named("latest") == before
+    assert done.unmoved_aliases == ("latest stays: it has an image for linux/arm64, and this has none",)
+
+
+def test_an_index_of_fewer_platforms_is_promoted_only_where_that_is_asked_for(site: Site) -> None:
+    arm, amd = site.promote(ARM64, 1), site.promote(AMD64, 1)
+    newer = image(site.staging, AMD64, 2)
+    alone = attachments.index_of([newer])
+    site.staging.put(alone)
+    with pytest.raises(UserError, match="it has an image for linux/arm64, and this has none") as refused:
+        site.go_on(alone.digest)
+    assert "--drop-platforms" in str(refused.value)
+    assert site.listed() == {"linux/amd64": digest(amd), "linux/arm64": digest(arm)}
+    done = site.go_on(alone.digest, drop_platforms=True)
+    assert done.left_out == (f"{AMD64} had an image for linux/arm64, and has none now",)
+    assert site.listed() == {"linux/amd64": newer.manifest.digest}
+
+
+def test_aliases_name_what_passed_the_whole_gate(site: Site) -> None:
+    amd, arm = site.promote(AMD64, 1, WHOLE), site.promote(ARM64, 1, WHOLE, tiers=1)
+    assert site.listed() == {"linux/amd64": digest(amd), "linux/arm64": digest(arm)}
+    assert site.listed("latest") == {"linux/amd64": digest(amd)}
+    assert arm.left_out == ("latest lacks linux/arm64: the gpu tier was not judged",)
+
+
+def test_an_index_that_somebody_else_put_together_is_not_promoted(site: Site) -> None:
+    arm = image(site.staging, ARM64, 1)
+    site.staging.put(distribution.index([replace(arm.manifest.descriptor, platform="linux/amd64")]), "other")
+    found = verify(Reference(site.staging.repository, "other"), POLICY, unsigned=True)
+    assert found.checks[0].status is Status.FAIL and "listed for linux/amd64" in found.checks[0].reason
+    with pytest.raises(UserError, match="is listed for linux/amd64, and is for linux/arm64"):
+        site.go_on("other")
 
 
 def test_a_name_loses_no_platform_unless_that_is_asked_for(site: Site) -> None:
@@ -74,17 +172,13 @@ def test_a_name_loses_no_platform_unless_that_is_asked_for(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plain", "how"),
-    [
-        (Compression.GZIP, "moves them too"),
-        (Compression.ZSTD, "moves them with the next build"),
-    ],
+    ("plain", "how"), [(Compression.GZIP, "moves them too"), (Compression.ZSTD, "moves them with the next build")]
 )
 def test_tags_of_an_older_builds_other_variants_are_told(
     site: Site, monkeypatch: pytest.MonkeyPatch, plain: Compression, how: str
 ) -> None:
     site.publish(AMD64, 1)
-    site.target.put(site.target.get(AMD64), f"{AMD64}-zstd")
+    site.production.put(site.production.get(AMD64), f"{AMD64}-zstd")
     monkeypatch.setattr(release, "compression_of", lambda _manifest: plain)
     done = site.publish(AMD64, 2)
     told = f"{AMD64}-zstd and its like stay on an older build: --compression all {how}"

@@ -32,15 +32,30 @@ def client(server: Server, mount_from: Repository | None = None, known: Credenti
     return Registry(repository, credentials=lambda _host: known, mount_from=[mount_from] if mount_from else [])
 
 
-def test_a_registry_asks_for_a_password_once(server: Server) -> None:
-    expected = "Basic " + base64.b64encode(b"me:secret-word").decode()
+def guarded(answer: Answer, authorization: str = BASIC, challenge: str = 'Basic realm="r"') -> Answer:
+    """Answers who has an authorization; others get the challenge."""
 
-    def answer(_method: str, _path: str, headers: dict[str, str], _body: bytes) -> Reply:
-        if headers.get("Authorization") != expected:
-            return 401, {"WWW-Authenticate": 'Basic realm="r"'}, b""
-        return SERVED
+    def guard(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        if headers.get("Authorization") != authorization:
+            return 401, {"WWW-Authenticate": challenge}, b""
+        return answer(method, path, headers, body)
+
+    return guard
+
+
+def with_token(server: Server, token: Answer, authorization: str = "Bearer t0ken") -> None:
+    """A registry that wants a token, and gives it at /token."""
+    challenge = f'Bearer realm="http://{server.host}/token",service="s",scope="x"'
+    serve = guarded(lambda *_: SERVED, authorization, challenge)
+
+    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        return (token if path.startswith("/token") else serve)(method, path, headers, body)
 
     server.answer = answer
+
+
+def test_a_registry_asks_for_a_password_once(server: Server) -> None:
+    server.answer = guarded(lambda *_: SERVED)
     with client(server) as registry:
         assert registry.get("latest").digest == MANIFEST.digest
         registry.get("latest")
@@ -48,7 +63,7 @@ def test_a_registry_asks_for_a_password_once(server: Server) -> None:
 
 
 def test_a_wrong_password_is_told_without_it(server: Server) -> None:
-    server.answer = lambda *_: (401, {"WWW-Authenticate": 'Basic realm="r"'}, b"")
+    server.answer = guarded(lambda *_: SERVED, "another")
     with client(server) as registry, pytest.raises(RegistryError, match="HTTP 401") as told:
         registry.get("latest")
     assert "docker login" in str(told.value) and "secret-word" not in str(told.value)
@@ -56,18 +71,13 @@ def test_a_wrong_password_is_told_without_it(server: Server) -> None:
 
 
 def test_a_token_covers_the_repository_to_mount_from(server: Server) -> None:
-    def answer(_method: str, path: str, headers: dict[str, str], _body: bytes) -> Reply:
-        if path.startswith("/token"):
-            asked = parse_qs(urlsplit(path).query)
-            assert asked["scope"] == ["repository:staging/images:pull,push", "repository:other:pull"]
-            assert headers["Authorization"] == "Basic " + base64.b64encode(b"me:secret-word").decode()
-            return 200, {}, b'{"token": "t0ken"}'
-        if headers.get("Authorization") == "Bearer t0ken":
-            return SERVED
-        challenge = f'Bearer realm="http://{server.host}/token",service="s",scope="x"'
-        return 401, {"WWW-Authenticate": challenge}, b""
+    def token(_method: str, path: str, headers: dict[str, str], _body: bytes) -> Reply:
+        asked = parse_qs(urlsplit(path).query)
+        assert asked["scope"] == ["repository:staging/images:pull,push", "repository:other:pull"]
+        assert headers["Authorization"] == BASIC
+        return 200, {}, b'{"token": "t0ken"}'
 
-    server.answer = answer
+    with_token(server, token)
     with client(server, Repository(server.host, "other")) as registry:
         assert registry.get("latest").digest == MANIFEST.digest
 
@@ -108,55 +118,39 @@ def test_a_token_allows_deletion_where_the_registry_asks_for_it(server: Server, 
 
 
 def test_no_password_goes_over_an_unencrypted_connection(server: Server) -> None:
-    server.answer = lambda *_: (401, {"WWW-Authenticate": 'Bearer realm="http://example.org/token"'}, b"")
+    server.answer = guarded(lambda *_: SERVED, challenge='Bearer realm="http://example.org/token"')
     with client(server) as registry, pytest.raises(RegistryError, match="unencrypted connection"):
         registry.get("latest")
 
 
 def test_an_identity_token_is_exchanged_for_an_access_token(server: Server) -> None:
-    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply:
-        if path.startswith("/token"):
-            form = parse_qs(body.decode())
-            assert (method, form["grant_type"], form["refresh_token"]) == ("POST", ["refresh_token"], ["1dentity"])
-            return 200, {}, b'{"access_token": "t0ken"}'
-        if headers.get("Authorization") == "Bearer t0ken":
-            return SERVED
-        return 401, {"WWW-Authenticate": f'Bearer realm="http://{server.host}/token"'}, b""
+    def token(method: str, _path: str, _headers: dict[str, str], body: bytes) -> Reply:
+        form = parse_qs(body.decode())
+        assert (method, form["grant_type"], form["refresh_token"]) == ("POST", ["refresh_token"], ["1dentity"])
+        return 200, {}, b'{"access_token": "t0ken"}'
 
-    server.answer = answer
-    known = Credentials(user="", password="", identity_token="1dentity")
-    with client(server, known=known) as registry:
+    with_token(server, token)
+    with client(server, known=Credentials(user="", password="", identity_token="1dentity")) as registry:
         assert registry.get("latest").digest == MANIFEST.digest
 
 
 def test_an_expired_token_is_renewed(server: Server) -> None:
-    valid = ["first"]
-
-    def answer(_method: str, path: str, headers: dict[str, str], _body: bytes) -> Reply:
-        if path.startswith("/token"):
-            return 200, {}, json.dumps({"token": valid[0]}).encode()
-        if headers.get("Authorization") == f"Bearer {valid[0]}":
-            return SERVED
-        return 401, {"WWW-Authenticate": f'Bearer realm="http://{server.host}/token"'}, b""
-
-    server.answer = answer
     with client(server) as registry:
-        registry.get("latest")
-        valid[0] = "second"
-        registry.get("latest")
+        for valid in ("first", "second"):
+            token = json.dumps({"token": valid}).encode()
+            with_token(server, lambda *_, token=token: (200, {}, token), f"Bearer {valid}")
+            registry.get("latest")
     assert server.count("GET", "/token") == 2
 
 
 def test_an_upload_elsewhere_gets_no_login(server: Server) -> None:
     with serving() as elsewhere:
-        elsewhere.answer = lambda *_: (401, {"WWW-Authenticate": 'Basic realm="r"'}, b"")
+        elsewhere.answer = guarded(lambda *_: SERVED, "another")
 
-        def answer(method: str, _path: str, headers: dict[str, str], _body: bytes) -> Reply:
-            if headers.get("Authorization") != BASIC:
-                return 401, {"WWW-Authenticate": 'Basic realm="r"'}, b""
+        def answer(method: str, *_: object) -> Reply:
             return (202, {"Location": f"http://{elsewhere.host}/u"}, b"") if method == "POST" else (404, {}, b"")
 
-        server.answer = answer
+        server.answer = guarded(answer)
         with client(server) as registry, pytest.raises(RegistryError, match="HTTP 401"):
             registry.put_blob(b"content")
         assert [method for method, *_ in elsewhere.seen] == ["PATCH"]
@@ -181,15 +175,6 @@ def encrypted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Serve
         yield found
 
 
-def with_password(answer: Answer) -> Answer:
-    def guarded(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
-        if headers.get("Authorization") != BASIC:
-            return 401, {"WWW-Authenticate": 'Basic realm="r"'}, b""
-        return answer(method, path, headers, body)
-
-    return guarded
-
-
 def test_an_upload_goes_over_https_though_a_proxy_names_http(encrypted: Server) -> None:
     """A proxy that does not say that it speaks https (X-Forwarded-Proto)."""
     stored = BlobRegistry()
@@ -200,7 +185,7 @@ def test_an_upload_goes_over_https_though_a_proxy_names_http(encrypted: Server) 
             found[1]["Location"] = f"http://{encrypted.host}{found[1]['Location']}"
         return found
 
-    encrypted.answer = with_password(answer)
+    encrypted.answer = guarded(answer)
     with client(encrypted) as registry:
         registry.put_blob(b"content")
     assert list(stored.blobs["staging/images"].values()) == [b"content"] and not encrypted.unencrypted
@@ -210,7 +195,7 @@ def test_an_upload_goes_on_after_tls_that_ended_within_it(encrypted: Server, mon
     """requests calls it an SSLError, as it does a certificate that is refused."""
     monkeypatch.setattr(transport, "wait", lambda *_: None)
     stored, cuts = BlobRegistry(), [1000]
-    encrypted.answer = with_password(stored.answer)
+    encrypted.answer = guarded(stored.answer)
     encrypted.takes = lambda method, _path: cuts.pop() if method == "PATCH" and cuts else None
     with client(encrypted) as registry:
         registry.put_blob(bytes(1 << 20))
@@ -226,7 +211,7 @@ def test_a_redirect_gets_no_login_of_netrc(encrypted: Server, monkeypatch: pytes
     with serving() as storage:
         storage.answer = lambda *_: SERVED
         moved = {"Location": f"http://{storage.host}/signed"}
-        encrypted.answer = with_password(lambda *_: (307, moved, b""))
+        encrypted.answer = guarded(lambda *_: (307, moved, b""))
         with client(encrypted) as registry:
             registry.get("latest")
         assert storage.seen and not any("Authorization" in headers for *_, headers in storage.seen)
@@ -270,7 +255,7 @@ def test_no_upload_goes_elsewhere_over_plain_http(encrypted: Server) -> None:
     def answer(method: str, *_: object) -> Reply:
         return (202, {"Location": "http://elsewhere.test/u"}, b"") if method == "POST" else (404, {}, b"")
 
-    encrypted.answer = with_password(answer)
+    encrypted.answer = guarded(answer)
     with client(encrypted) as registry, pytest.raises(RegistryError, match="unencrypted address, http://elsewhere"):
         registry.put_blob(b"content")
 
@@ -281,7 +266,7 @@ def test_a_redirect_to_plain_http_gets_no_login(encrypted: Server) -> None:
     def answer(_method: str, path: str, *_: object) -> Reply:
         return SERVED if path.endswith("moved") else (307, plain, b"")
 
-    encrypted.answer = with_password(answer)
+    encrypted.answer = guarded(answer)
     with client(encrypted) as registry, pytest.raises(RegistryError, match="HTTP 401"):
         registry.get("latest")
     assert encrypted.unencrypted and not any("Authorization" in headers for *_, headers in encrypted.unencrypted)
