@@ -1,4 +1,4 @@
-"""What stands under the tags of a row of two platforms, in a registry of the test's own. Images of some bytes."""
+"""Promotion, and the tags of a row of two platforms, in a registry of the test's own. Images of some bytes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,16 +10,18 @@ from images.publish import attachments, release, statements, tags
 from images.publish.attachments import PublishedImage
 from images.publish.compression import Compression
 from images.publish.gate import ReleasePolicy
-from images.publish.promote import promote
+from images.publish.promote import copy, promote
 from images.publish.release import PublishResult, Release
 from images.publish.statements import TEST_RESULT
 from images.publish.verify import verify
 from images.registry import distribution
 from images.registry.client import Registry
+from images.registry.distribution import OCI_CONFIG, Descriptor, image_manifest
 from images.registry.reference import Reference, Repository
+from tests.support.attested import NAME
 from tests.support.blob_registry import BlobRegistry
 from tests.support.http_server import serving
-from tests.support.published import CLAIMS, attach, days_ago, published, validated
+from tests.support.published import CLAIMS, GPU_PIP, attach, days_ago, published, validated
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -64,10 +66,7 @@ class Site:
         self, name: str, hour: int, gate: tuple[Tier, ...] = STATIC, *, tiers: int = 2, keeps: str = "say otherwise"
     ) -> PublishResult:
         """The same, as `publish` does it."""
-        created, claims = f"2026-11-21T{hour:02}:00:00Z", CLAIMS.claims[:tiers]
-        image = published(
-            self.production, f"{name}-{hour}", date=days_ago(1), claims=claims, name=name, created=created
-        )
+        stored = image(self.production, name, hour, tiers)
         policy = replace(POLICY, gate=gate, alias_gate=gate, aliases_of=lambda _name: ())
         site = Release(target=self.production, policy=policy, row=ROW, keeps=keeps)
         site.require_follows([tags.version_of(stored)])
@@ -192,3 +191,75 @@ def test_a_name_that_stays_as_it_was_is_not_said_to_lack_what_it_has(site: Site)
     assert site.listed() == before and not done.indexes
     (told,) = done.left_out
     assert told == f"{AMD64} stays as it was: no index goes without linux/amd64: the gpu tier was not judged"
+
+
+# --- promotion: what the other repository has already counts, and stays -----------------------------------------------
+
+
+@dataclass
+class Passed:
+    """An image that passed every tier, on the way to production."""
+
+    site: Site
+    image: PublishedImage
+
+    def promote(self, *gate: Tier) -> PublishResult:
+        policy = replace(
+            POLICY,
+            gate=gate,
+            alias_gate=WHOLE,
+            aliases_of=lambda _name: ("latest",),
+            claims_of=lambda _labels: CLAIMS,
+            row_of=lambda name: (name,),
+        )
+        reference = Reference(self.site.staging.repository, self.image.manifest.digest)
+        return promote(reference, self.site.production.repository, policy)
+
+    def fail_there(self) -> None:
+        """The image is in production, and a GPU machine finds that it fails; it tells nobody else."""
+        with Registry(self.site.production.repository, mount_from=[self.site.staging.repository]) as target:
+            copy(self.site.staging, target, self.image.manifest)
+        failed = statements.test_result([validated(self.image.image_id, days_ago(0), [GPU_PIP], version="25")], CLAIMS)
+        attach(self.site.production, self.image.manifest.digest, TEST_RESULT, failed)
+
+
+@pytest.fixture
+def passed(site: Site) -> Passed:
+    return Passed(site, published(site.staging, "one", date=days_ago(1)))
+
+
+def test_what_was_promoted_is_named_in_its_new_repository(passed: Passed) -> None:
+    done = passed.promote(*WHOLE)
+    assert done.reference == f"{passed.site.production.repository}@{passed.image.manifest.digest}"
+    assert {NAME, "latest"} < set(done.tags)
+
+
+def test_what_the_gate_refuses_is_not_copied(passed: Passed) -> None:
+    with pytest.raises(UserError, match="the cpu tier was not judged"):
+        passed.promote(Tier.STATIC, Tier.CPU)
+    assert passed.site.named(passed.image.manifest.digest) is None
+
+
+def test_what_failed_in_the_other_repository_alone_is_not_promoted(passed: Passed) -> None:
+    passed.fail_there()
+    with pytest.raises(UserError, match=r"/production@sha256:\w+: S1 pip-on-gpu \(gpu\) is FAIL"):
+        passed.promote(*WHOLE)
+    assert passed.site.named(NAME) is None
+
+
+def test_aliases_do_not_follow_to_what_failed_in_the_other_repository(passed: Passed) -> None:
+    passed.fail_there()
+    done = passed.promote(Tier.STATIC)
+    assert NAME in done.tags and "latest" not in done.tags
+    assert "latest stays: S1 pip-on-gpu (gpu) is FAIL" in done.unmoved_aliases[0]
+
+
+def test_what_others_signed_in_the_other_repository_stays(passed: Passed) -> None:
+    at, site = attachments.signatures_tag(passed.image.manifest.digest), passed.site
+    for place, content in ((site.staging, b"ours"), (site.production, b"theirs")):
+        for blob in (b"{}", content):
+            place.put_blob(blob)
+        signature = Descriptor.of("application/vnd.dev.cosign.simplesigning.v1+json", content)
+        place.put(image_manifest(Descriptor.of(OCI_CONFIG, b"{}"), [signature]), at)
+    passed.promote(Tier.STATIC)
+    assert [site.production.blob(one) for one in site.production.get(at).layers] == [b"theirs", b"ours"]

@@ -144,14 +144,6 @@ def test_what_is_not_ours_is_never_replaced(store: Store, foreign: str) -> None:
     assert "delete this tag" in refused.value.problems[0].then, "a build anew would be refused, too"
 
 
-def test_an_immutable_tag_is_never_moved(store: Store) -> None:
-    new = store.image()
-    store.image(age=5, tag="dated")
-    changes = tags.plan(store.client, new, VERSION, {"dated": TagKind.IMMUTABLE})
-    with pytest.raises(UserError, match="such tags are never moved"):
-        tags.move(store.client, changes)
-
-
 def test_aliases_stay_where_their_gate_is_closed(store: Store) -> None:
     new = store.image()
     old = store.image(age=5, tag="latest")
@@ -212,25 +204,18 @@ def test_a_tag_that_another_publisher_takes_right_after_us_is_told_and_left_to_h
     assert store.named(NAME, "latest", "cu126") == [old.digest, theirs.digest, None]
 
 
-def test_what_another_publisher_moved_since_the_plan_is_not_overwritten(store: Store) -> None:
+@pytest.mark.parametrize("there", [True, False], ids=["moved", "created"])
+def test_what_another_publisher_changed_since_the_plan_is_not_overwritten(store: Store, there: bool) -> None:
     """cosign signs between plan and move."""
     new = store.image()
     old = store.image(age=5, tag=NAME)
-    store.image(age=5, tag="latest")
+    if there:
+        store.image(age=5, tag="latest")
     changes = store.plan(new)
     theirs = store.image(age=-5, tag="latest")
     with pytest.raises(UserError, match="latest: somebody else moved it"):
         tags.move(store.client, changes)
     assert store.named(NAME, "latest", "cu126") == [old.digest, theirs.digest, None]
-
-
-def test_what_another_publisher_created_since_the_plan_is_not_overwritten(store: Store) -> None:
-    new = store.image()
-    changes = store.plan(new)
-    theirs = store.image(age=-5, tag="latest")
-    with pytest.raises(UserError, match="latest: somebody else moved it"):
-        tags.move(store.client, changes)
-    assert store.named(NAME, "latest", "cu126") == [None, theirs.digest, None]
 
 
 def test_what_another_run_moved_to_the_same_image_since_the_plan_is_right(store: Store) -> None:
