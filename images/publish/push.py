@@ -61,6 +61,7 @@ def push(
     placed = _there(target, source, cache, [(one, diff_id) for one in wanted for diff_id in diff_ids])
     missing = [diff_id for diff_id in diff_ids if any((one, diff_id) not in placed for one in wanted)]
     config = b""
+    tally = _Tally(target, on_event)
     room, sending = threading.Semaphore(_AT_ONCE), list[Future[None]]()
 
     def send(diff_id: str, blobs: Mapping[Compression, SpooledBlob], new: Mapping[Compression, Descriptor]) -> None:
@@ -78,7 +79,7 @@ def push(
         for one in [one for one in sending if one.done()]:
             one.result()
 
-    with _told(target, on_event) as tally, _threads(target, _AT_ONCE) as pool:
+    with _threads(target, _AT_ONCE) as pool:
         for part in _parts(engine, info, target, source, missing):
             if part.digest == info.id:
                 config, tally.total = b"".join(part.chunks), part.following
@@ -91,6 +92,7 @@ def push(
             sending.append(pool.submit(send, diff_id, blobs, new))
         for done in as_completed(sending):
             done.result()
+    tally.finish()
     if oci_digest(config) != info.id:
         raise _changed(info, "its configuration")
     if lost := [diff_id for diff_id in missing if any((one, diff_id) not in placed for one in wanted)]:
@@ -202,11 +204,13 @@ def _note(cache: Path, key: _Key, blob: Descriptor) -> None:
 class _Tally:
     """How far a push is, in bytes. Told as progress of one step; used from several threads."""
 
-    def __init__(self, where: str, on_event: Callable[[BuildEvent], None]) -> None:
-        self._where, self._on_event = where, on_event
+    def __init__(self, target: Registry, on_event: Callable[[BuildEvent], None]) -> None:
+        self._step, self._on_event = str(target.repository), on_event
+        self._name, self._start = f"pushing {target.repository}", time.monotonic()
         self._lock = threading.Lock()
         self.total = self.sent = self.read = 0
         """`total`: sizes of files, without headers, of the layers that the engine gives; 0 where it doesn't say."""
+        on_event(StepStarted(step=self._step, name=self._name))
 
     def add(self, *, sent: int = 0, read: int = 0) -> None:
         with self._lock:
@@ -214,17 +218,11 @@ class _Tally:
             self.read += read
             current = min(self.read, self.total) if self.total else self.read
             what = f"sent {self.sent / 1e6:.0f} MB, compressed"
-            name = f"pushing {self._where}"
-            self._on_event(StepProgress(step=self._where, name=name, what=what, current=current, total=self.total))
+            self._on_event(StepProgress(step=self._step, name=self._name, what=what, current=current, total=self.total))
 
-
-@contextmanager
-def _told(target: Registry, on_event: Callable[[BuildEvent], None]) -> Iterator[_Tally]:
-    where, start = str(target.repository), time.monotonic()
-    on_event(StepStarted(step=where, name=f"pushing {where}"))
-    yield _Tally(where, on_event)
-    seconds = time.monotonic() - start
-    on_event(StepFinished(step=where, name=f"pushing {where}", seconds=seconds, cached=False))
+    def finish(self) -> None:
+        seconds = time.monotonic() - self._start
+        self._on_event(StepFinished(step=self._step, name=self._name, seconds=seconds, cached=False))
 
 
 @contextmanager
