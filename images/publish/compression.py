@@ -5,9 +5,8 @@
 | zstd | zstandard (libzstd) | level 9 with its own window, 4 MB: larger ones save 1 % and cost who pulls more time |
 | gzip | zlib-ng | level 6, a member (RFC 1952 section 2.2) for each 4 MiB |
 
-Both gave the same bytes for 1 to 4 threads, zstd on five and gzip on nine kinds of CPU, from SSE2 on. libdeflate
-compresses a sixth faster to the same size, but who pulls takes half as long again to unpack it (docs/publishing.md).
-ISA-L (isal) gave three results for one level on those CPUs.
+Both gave the same bytes for 1 to 4 threads on every kind of CPU that was tried, from SSE2 on; ISA-L did not, and what
+libdeflate writes takes half as long again to unpack (docs/publishing.md).
 """
 
 from __future__ import annotations

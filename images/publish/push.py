@@ -1,11 +1,8 @@
 """Push an image from an engine into a registry by ourselves: compressed on all cores, several layers under way at once.
 
-Nothing here sets a tag: manifests are stored by their digest, after every blob that they name. So a push that ends
-halfway, however it ends, is finished by the same command, and what arrived is not sent again.
-
-What layers came to when they were compressed is kept in the cache, a small file for each: a layer that a registry has
-is then neither read nor compressed again. Without the cache the same layers come to the same blobs, and those that are
-there are not sent.
+Nothing here sets a tag: manifests are stored by their digest, after every blob that they name. So the same command
+finishes a push that ended halfway. What layers came to when they were compressed is kept in the cache, a small file for
+each: a layer that a registry has is then neither read nor compressed again.
 """
 
 from __future__ import annotations

@@ -87,13 +87,13 @@ class Release:
         """Before anything is sent: no name goes back or loses a platform. Raises UserError."""
         for version in versions:
             if version.name not in self.row[:1]:
-                tags.require_follows(self.target, version, version.name)
+                tags.require_follows(self.target, [version], version.name)
         if self.row:
             others, absent = self._others([version.name for version in versions], "")
             every = [*versions, *map(tags.version_of, others)]
             if any(one.platform == Platform.AMD64 for one in every):
-                whole, why = ImageVersion.of_index(self.row[0], every), tuple(absent.values())
-                tags.require_follows(self.target, whole, self.row[0], keeps=self.keeps, absent=why)
+                why = tuple(absent.values())
+                tags.require_follows(self.target, every, self.row[0], keeps=self.keeps, absent=why)
 
     def plan(self, stored: Sequence[Stored]) -> Plan:
         """Which tags are to name what. Indexes are stored, and no tag moves. Raises UserError."""
@@ -169,13 +169,14 @@ class Release:
         return found, absent
 
     def _tags_of_image(self, suffix: str, image: PublishedImage) -> list[TagChange]:
-        """Of the tags that name an image itself."""
+        """Of the tags that name an image itself, in the order in which people are told."""
         version = tags.version_of(image)
-        if version.name in self.row[:1]:
-            fixed = tags.immutable_tag(version.name, version.created, image.image_id)
-            return tags.plan(self.target, image.manifest, version, {f"{fixed}{suffix}": TagKind.IMMUTABLE})
-        wanted = tags.tags_of(version, image.image_id, self.policy.aliases_of(version.name), suffix)
-        return tags.plan(self.target, image.manifest, version, wanted, self._alias_refusal(image))
+        kinds = {tags.immutable_tag(version.name, version.created, image.image_id): TagKind.IMMUTABLE}
+        if version.name not in self.row[:1]:
+            kinds[version.name] = TagKind.NAME
+            kinds |= dict.fromkeys(self.policy.aliases_of(version.name), TagKind.ALIAS)
+        wanted = {f"{tag}{suffix}": kind for tag, kind in kinds.items()}
+        return tags.plan(self.target, image.manifest, [version], wanted, self._alias_refusal(image))
 
     def _tags_of_index(
         self, suffix: str, images: Sequence[PublishedImage], absent: Sequence[str]
@@ -184,24 +185,26 @@ class Release:
 
         And what aliases lack.
         """
-        every, version = self._index(images)
-        names = tags.tags_of(version, every.digest, (), suffix)
-        changes = tags.plan(self.target, every, version, names, keeps=self.keeps, absent=absent)
-        aliases = {f"{alias}{suffix}": TagKind.ALIAS for alias in self.policy.aliases_of(self.row[0])}
+        every, versions = self._index(images)
+        name = self.row[0]
+        fixed = tags.immutable_tag(name, max(one.created for one in versions), every.digest)
+        wanted = {f"{fixed}{suffix}": TagKind.IMMUTABLE, f"{name}{suffix}": TagKind.NAME}
+        changes = tags.plan(self.target, every, versions, wanted, keeps=self.keeps, absent=absent)
+        aliases = {f"{alias}{suffix}": TagKind.ALIAS for alias in self.policy.aliases_of(name)}
         closed = {image.platform: refusal for image in images if (refusal := self._alias_refusal(image))}
         if not aliases:
             return changes, []
         if shut := closed.get(str(Platform.AMD64)):
-            return changes + tags.plan(self.target, every, version, aliases, shut), []
-        some, version = self._index([image for image in images if image.platform not in closed])
+            return changes + tags.plan(self.target, every, versions, aliases, shut), []
+        some, versions = self._index([image for image in images if image.platform not in closed])
         lacks = [f"{', '.join(aliases)} lacks {platform}: {refusal}" for platform, refusal in closed.items()]
-        return changes + tags.plan(self.target, some, version, aliases), lacks
+        return changes + tags.plan(self.target, some, versions, aliases), lacks
 
-    def _index(self, images: Sequence[PublishedImage]) -> tuple[Manifest, ImageVersion]:
+    def _index(self, images: Sequence[PublishedImage]) -> tuple[Manifest, list[ImageVersion]]:
         """The index of some images, stored."""
         made = attachments.index_of(images)
         self.target.put(made)
-        return made, ImageVersion.of_index(self.row[0], [tags.version_of(one) for one in images])
+        return made, [tags.version_of(one) for one in images]
 
     def _alias_refusal(self, image: PublishedImage) -> str:
         return self.policy.alias_refusal(image.verdicts, self.policy.claims_of(image.labels))

@@ -17,7 +17,7 @@ them is not. An alias is left, too, where its gate is closed or it would lose a 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -52,20 +52,12 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageVersion:
-    """An image, or an index of images, as tags compare it. `created` is when it was built."""
+    """An image as tags compare it; an index is a sequence of them. `created` is when it was built."""
 
     name: str
     torch: str
     created: datetime
     platform: str = str(Platform.AMD64)
-    parts: tuple[ImageVersion, ...] = ()
-    """Of an index: its images."""
-
-    @classmethod
-    def of_index(cls, name: str, parts: Sequence[ImageVersion]) -> ImageVersion:
-        """An index is as new as the newest of its images."""
-        torch = max((one.torch for one in parts), key=Version)
-        return cls(name=name, torch=torch, created=max(one.created for one in parts), parts=tuple(parts))
 
     @classmethod
     def of(cls, labels: Mapping[str, str], created: str, platform: str = "") -> ImageVersion | None:
@@ -88,21 +80,19 @@ class ImageVersion:
         return found
 
     @property
-    def images(self) -> Mapping[str, ImageVersion]:
-        """Platform -> the image for it."""
-        return {one.platform: one for one in self.parts or (self,)}
+    def rank(self) -> tuple[Version, datetime]:
+        return Version(self.torch), self.created
 
-    def steps_back(self, old: ImageVersion) -> Iterator[tuple[ImageVersion, ImageVersion]]:
-        """Old and new image of each platform whose old one is newer: by torch version, then by time of the build.
 
-        An image and one of another platform are compared themselves.
-        """
-        mine, theirs = self.images, old.images
-        pairs = [(theirs[platform], mine[platform]) for platform in theirs if platform in mine] or [(old, self)]
-        for before, after in pairs:
-            torch = Version(before.torch), Version(after.torch)
-            if (torch[0], before.created) > (torch[1], after.created):
-                yield before, after
+def step_back(old: Sequence[ImageVersion], new: Sequence[ImageVersion]) -> tuple[ImageVersion, ImageVersion] | None:
+    """Old and new image of the first platform whose old one is newer: by torch version, then by time of the build.
+
+    Where no platform is in both, the newest images are compared themselves.
+    """
+    own = {one.platform: one for one in new}
+    pairs = [(one, own[one.platform]) for one in old if one.platform in own]
+    pairs = pairs or [(max(old, key=lambda one: one.rank), max(new, key=lambda one: one.rank))]
+    return next(((before, after) for before, after in pairs if before.rank > after.rank), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,16 +117,6 @@ def immutable_tag(name: str, created: datetime, image_id: str) -> str:
     return f"{name}-{created.astimezone(UTC):%Y%m%d}-{image_id.removeprefix('sha256:')[:_SHORT]}"
 
 
-def tags_of(version: ImageVersion, image_id: str, aliases: Sequence[str], suffix: str = "") -> dict[str, TagKind]:
-    """Every tag of a variant of an image, in the order in which people are told."""
-    kinds = {
-        immutable_tag(version.name, version.created, image_id): TagKind.IMMUTABLE,
-        version.name: TagKind.NAME,
-        **dict.fromkeys(aliases, TagKind.ALIAS),
-    }
-    return {f"{tag}{suffix}": kind for tag, kind in kinds.items()}
-
-
 def version_of(image: PublishedImage) -> ImageVersion:
     """Of a published image. Raises UserError for one without our labels."""
     return ImageVersion.require(image.labels, image.created, image.reference, image.platform)
@@ -145,14 +125,14 @@ def version_of(image: PublishedImage) -> ImageVersion:
 def plan(
     target: Registry,
     manifest: Manifest,
-    version: ImageVersion,
+    versions: Sequence[ImageVersion],
     tags: Mapping[str, TagKind],
     alias_refusal: str = "",
     *,
     keeps: str = "",
     absent: Sequence[str] = (),
 ) -> list[TagChange]:
-    """Decide by the table above what happens to each tag of an image or index; nothing changes yet.
+    """Decide by the table above what happens to each tag of an image or an index of images; nothing changes yet.
 
     `alias_refusal` is why the gate for aliases is closed. `keeps`: refuse that a NAME loses a platform, and what to do
     then. `absent`: why images for other platforms are not there.
@@ -166,7 +146,7 @@ def plan(
         if before and before.digest == manifest.digest:
             action = Action.KEEP
         elif before and not reason:
-            reason, then, lost = _refusal(target, before, version, tag, kind, keeps, absent)
+            reason, then, lost = _refusal(target, before, versions, tag, kind, keeps, absent)
         if reason:
             action = Action.LEAVE if kind is TagKind.ALIAS else Action.REFUSE
         found.append(
@@ -185,11 +165,11 @@ def plan(
 
 
 def require_follows(
-    target: Registry, version: ImageVersion, tag: str, *, keeps: str = "", absent: Sequence[str] = ()
+    target: Registry, versions: Sequence[ImageVersion], tag: str, *, keeps: str = "", absent: Sequence[str] = ()
 ) -> None:
     """Before an image is sent: its NAME must not go back or lose a platform. Raises UserError."""
     if before := target.find(tag):
-        reason, then, _ = _refusal(target, before, version, tag, TagKind.NAME, keeps, absent)
+        reason, then, _ = _refusal(target, before, versions, tag, TagKind.NAME, keeps, absent)
         if reason:
             raise UserError(Problem(where=f"{target.repository}:{tag}", cause=reason, then=then), code=1)
 
@@ -197,24 +177,25 @@ def require_follows(
 def _refusal(
     target: Registry,
     before: Manifest,
-    new: ImageVersion,
+    new: Sequence[ImageVersion],
     tag: str,
     kind: TagKind,
     keeps: str,
     absent: Sequence[str],
 ) -> tuple[str, str, Sequence[str]]:
     """Why a tag must not leave what it names for a new image, what to do then, and the platforms that it would lose."""
-    old = _version(target, before)
-    if old is None:  # no build of ours may ever follow it
+    old = _named(target, before)
+    if not old:  # no build of ours may ever follow it
         then = "delete this tag if nobody needs what it names, then publish again; or publish to another repository"
         return f"{tag} names an image that is not ours", then, ()
-    lost = [platform for platform in old.images if platform not in new.images]
-    anew = "moving tags never go back: build and validate anew, or pull the older image by its dated tag"
-    for newer, own in new.steps_back(old):
-        if Version(newer.torch) != Version(own.torch):
-            return f"{tag} has torch {newer.torch}, this is {own.torch}", anew, lost
-        built = f"{tag} was built on {newer.created:%Y-%m-%d %H:%M}, this on {own.created:%Y-%m-%d %H:%M}"
-        return built, anew, lost
+    lost = [one.platform for one in old if one.platform not in [image.platform for image in new]]
+    if back := step_back(old, new):
+        newer, own = back
+        cause = f"{tag} has torch {newer.torch}, this is {own.torch}"
+        if Version(newer.torch) == Version(own.torch):
+            cause = f"{tag} was built on {newer.created:%Y-%m-%d %H:%M}, this on {own.created:%Y-%m-%d %H:%M}"
+        anew = "moving tags never go back: build and validate anew, or pull the older image by its dated tag"
+        return cause, anew, lost
     if kind is TagKind.IMMUTABLE:
         return f"{tag} names {before.digest[:19]} already, and such tags are never moved", "build anew", lost
     if lost and (keeps or kind is TagKind.ALIAS):
@@ -223,15 +204,12 @@ def _refusal(
     return "", "", lost
 
 
-def _version(target: Registry, manifest: Manifest) -> ImageVersion | None:
-    """None for what is not ours."""
-    if manifest.is_index:
-        entries = [target.find(entry.digest) for entry in manifest.manifests]
-        parts = [_version(target, entry) if entry else None for entry in entries]
-        known = [one for one in parts if one]
-        return ImageVersion.of_index("", known) if known and len(known) == len(parts) else None
-    found = load(target, manifest, with_statements=False)
-    return ImageVersion.of(found.labels, found.created, found.platform)
+def _named(target: Registry, manifest: Manifest) -> Sequence[ImageVersion]:
+    """The images that a manifest is or lists; none where one of them is not ours."""
+    listed = [target.find(one.digest) for one in manifest.manifests] if manifest.is_index else [manifest]
+    found = [load(target, one, with_statements=False) for one in listed if one]
+    versions = [ImageVersion.of(one.labels, one.created, one.platform) for one in found]
+    return [one for one in versions if one] if all(versions) and len(versions) == len(listed) else []
 
 
 def move(target: Registry, changes: Sequence[TagChange]) -> None:

@@ -68,7 +68,7 @@ class Store:
     def plan(self, manifest: Manifest, refusal: str = "") -> list[TagChange]:
         """Of NAME and two aliases."""
         kinds = {NAME: TagKind.NAME, "latest": TagKind.ALIAS, "cu126": TagKind.ALIAS}
-        return tags.plan(self.client, manifest, VERSION, kinds, refusal)
+        return tags.plan(self.client, manifest, [VERSION], kinds, refusal)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_what_a_tag_names_decides_what_happens_to_it(
     for kind in TagKind:
         if there is not None:
             store.image(**there, tag=kind)
-    changes = tags.plan(store.client, new, VERSION, {str(kind): kind for kind in TagKind})
+    changes = tags.plan(store.client, new, [VERSION], {str(kind): kind for kind in TagKind})
     assert tuple(change.action for change in changes) == actions
     assert all(bool(change.reason) == (change.action in (LEAVE, REFUSE)) for change in changes)
 
