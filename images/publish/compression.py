@@ -6,7 +6,7 @@
 | gzip | zlib-ng | level 6, a member (RFC 1952 section 2.2) for each 4 MiB |
 
 Both gave the same bytes for 1 to 4 threads on every kind of CPU that was tried, from SSE2 on; ISA-L did not, and what
-libdeflate writes takes half as long again to unpack (docs/publishing.md).
+libdeflate writes takes half as long again to unpack.
 """
 
 from __future__ import annotations
