@@ -136,6 +136,13 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield Site(registry, target, tmp_path)
 
 
+def test_a_second_time_nothing_is_sent_or_signed(site: Site) -> None:
+    done = site.publish(PIP, compressions=BOTH)
+    received, manifests = site.registry.received, dict(site.registry.manifests)
+    assert site.publish(PIP, compressions=BOTH) == done
+    assert (site.registry.received, site.registry.manifests) == (received, manifests)
+
+
 def test_what_others_attached_is_neither_counted_nor_copied_nor_signed(site: Site) -> None:
     site.publish(PIP)
     site.attach_forged(site.target.get(NAME))

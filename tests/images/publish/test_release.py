@@ -46,6 +46,7 @@ def image(place: Registry, name: str, hour: int, tiers: int = 2) -> PublishedIma
 class Site:
     """Two repositories of a registry."""
 
+    registry: BlobRegistry
     staging: Registry
     production: Registry
 
@@ -88,10 +89,11 @@ def digest(result: PublishResult) -> str:
 @pytest.fixture
 def site() -> Iterator[Site]:
     with serving() as server:
-        server.answer = BlobRegistry().answer
+        registry = BlobRegistry()
+        server.answer = registry.answer
         staging, production = (Repository(server.host, name) for name in ("staging", "production"))
         with Registry(staging) as source, Registry(production) as target:
-            yield Site(source, target)
+            yield Site(registry, source, target)
 
 
 def test_images_join_one_by_one_and_neither_goes_back(site: Site) -> None:
@@ -229,7 +231,9 @@ def passed(site: Site) -> Passed:
 
 
 def test_what_was_promoted_is_named_in_its_new_repository(passed: Passed) -> None:
+    received = passed.site.registry.received
     done = passed.promote(*WHOLE)
+    assert passed.site.registry.received == received, "nothing is sent"
     assert done.reference == f"{passed.site.production.repository}@{passed.image.manifest.digest}"
     assert {NAME, "latest"} < set(done.tags)
 

@@ -1,6 +1,8 @@
 """How tags move: states, transitions, and all or nothing, against a registry of the test's own."""
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -181,6 +183,24 @@ def test_a_tag_that_cannot_be_put_back_is_told(store: Store) -> None:
     store.refused |= {"PUT cu126", "DELETE latest"}
     with pytest.raises(UserError, match="latest could not be put back"):
         tags.move(store.client, changes)
+
+
+def test_an_interrupt_between_two_tags_moves_none(store: Store) -> None:
+    new = store.image()
+    old = store.image(age=5, tag=NAME)
+    older = store.image(age=9, tag="latest")
+    changes, answer = store.plan(new), store.server.answer
+
+    def interrupted(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        if (method, path.rpartition("/")[2]) == ("PUT", "latest"):
+            store.server.answer = answer
+            os.kill(os.getpid(), signal.SIGINT)
+        return answer(method, path, headers, body)
+
+    store.server.answer = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        tags.move(store.client, changes)
+    assert store.named(NAME, "latest", "cu126") == [old.digest, older.digest, None]
 
 
 # --- other publishers at the same time ------------------------------------------------------------------------------
