@@ -1,4 +1,4 @@
-"""What a published image says of itself, against what was measured in it. Pure."""
+"""What a published image says of itself, against what was measured in it."""
 
 from __future__ import annotations
 

@@ -289,7 +289,10 @@ def test_what_a_fleet_pushed_by_digest_is_published_from_there(
         publisher.remove(tag, force=True)
     assert publisher.find(sent) is None
     staged = publish._pulled(publisher, sent, Platform.AMD64)
-    done = publish_it(publisher, thin, replace(options, cache=tmp_path / "another machine"), staged=staged)
+    try:
+        done = publish_it(publisher, thin, replace(options, cache=tmp_path / "another machine"), staged=staged)
+    finally:
+        publisher.remove(sent, force=True)
     assert done.reference.partition("@")[2] == sent.partition("@")[2]
     with Registry(lab) as source:
         assert source.find(NAME) is None
