@@ -29,7 +29,10 @@ def options(verb: str) -> dict[str, Any]:
             "--engine --out --matrix",
         ),
         ("wheels", "--base --wheelhouse --offline --jobs --recompile --sdists --engine --out --matrix"),
-        ("validate", "--image --tag --evidence --tier --claim --gpus --all --json --engine --out --matrix"),
+        (
+            "validate",
+            "--image --tag --evidence --tier --claim --run-anyway --gpus --all --json --engine --out --matrix",
+        ),
         ("engine", ""),
     ],
 )
