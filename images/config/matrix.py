@@ -117,7 +117,7 @@ Fault = tuple[yamlfile.Path, str, str]
 def inconsistent(matrix: Matrix, file: YamlFile, left_out: frozenset[yamlfile.Path]) -> Iterator[Problem]:
     """What the types can't say: names that stand twice, or point at nothing. `left_out`: rows that were unsound."""
     faults = [*_twice(matrix, file), *_stacks(matrix, left_out), *_images(matrix, file, left_out)]
-    faults += [*_nightly(matrix), *_profiles(matrix), *_extensions(matrix)]
+    faults += [*_nightly(matrix), *_profiles(matrix), *_extensions(matrix), *_waived(matrix)]
     for path, cause, then in faults:
         yield Problem(where=file.where(path), cause=cause, then=then or fix(file))
 
@@ -222,6 +222,14 @@ def _profiles(matrix: Matrix) -> Iterator[Fault]:
         for torch in {*profile.waived, *profile.unproven} - {*profile.stacks}:
             key = "waived" if torch in profile.waived else "unproven"
             yield (*at, key, torch), f"the profile has no pins for torch {torch}", "take it out"
+
+
+def _waived(matrix: Matrix) -> Iterator[Fault]:
+    """What is left out with a distribution that nothing pins is left out nowhere."""
+    pinned = {*matrix.common, *(pin for row in matrix.stacks.values() for pin in row)}
+    for name in matrix.waived:
+        if name not in pinned:
+            yield ("waived", name), f"no stack pins {name!r}", "name a distribution of `stacks`, or take it out"
 
 
 def _extensions(matrix: Matrix) -> Iterator[Fault]:

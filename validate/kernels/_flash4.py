@@ -3,7 +3,9 @@ two a shape."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
+from typing import Any
 
 from validate.kernels import Capability, Supports, from_capability
 from validate.kernels._names import FLASH_ATTN_4_BACKWARD, FLASH_ATTN_4_FORWARD
@@ -35,3 +37,11 @@ FEATURES = on_majors(
     9, 10, 11, why="soft cap and deterministic gradients (flash_attn/cute/interface.py, _flash_attn_bwd, SM 12.0)"
 )
 """Soft cap is a `score_mod` there."""
+
+
+def padded(query: Any, key: Any, value: Any, causal: bool, **options: Any) -> Any:
+    """Attention over (batch, heads, length, dim). The package wants (batch, length, heads, dim), and returns the
+    log-sum-exp beside the output."""
+    flash = importlib.import_module("flash_attn.cute").flash_attn_func
+    query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+    return flash(query, key, value, causal=causal, **options)[0].transpose(1, 2)

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from validate.kernels import RULE_T, Kernel
 from validate.kernels._attention import case
-from validate.kernels._flash4 import FORWARD_AND_BACKWARD, LIBRARIES, OTHERS, RAN
-
-
-def _run(query: Any, key: Any, value: Any, causal: bool) -> Any:
-    """It wants (batch, length, heads, dim), and returns the log-sum-exp beside the output."""
-    flash = importlib.import_module("flash_attn.cute").flash_attn_func
-    query, key, value = (part.transpose(1, 2) for part in (query, key, value))
-    return flash(query, key, value, causal=causal)[0].transpose(1, 2)
+from validate.kernels._flash4 import FORWARD_AND_BACKWARD, LIBRARIES, OTHERS, RAN, padded
 
 
 def _of(dtype: str, heads: tuple[int, int], lengths: tuple[int, int], dim: int, causal: bool) -> Any:
-    return case(dtype, heads=heads, lengths=lengths, dim=dim, causal=causal, run=_run, bottom_right=True)
+    return case(dtype, heads=heads, lengths=lengths, dim=dim, causal=causal, run=padded, bottom_right=True)
 
 
 KERNEL = Kernel(

@@ -10,15 +10,9 @@ from typing import Any
 
 from validate.kernels import RULE_T, Case, Kernel
 from validate.kernels._attention import case, rolled
-from validate.kernels._flash4 import FEATURES, LIBRARIES, OTHERS, RAN
+from validate.kernels._flash4 import FEATURES, LIBRARIES, OTHERS, RAN, padded
 from validate.kernels.evidence import Observed
 from validate.kernels.runner import SeededRandom
-
-
-def _flash(query: Any, key: Any, value: Any, causal: bool, **options: Any) -> Any:
-    flash = importlib.import_module("flash_attn.cute").flash_attn_func
-    query, key, value = (part.transpose(1, 2) for part in (query, key, value))
-    return flash(query, key, value, causal=causal, **options)[0].transpose(1, 2)
 
 
 def _masked(change: Callable[[Any, Any], Any], query: Any, key: Any, value: Any) -> Any:
@@ -36,7 +30,7 @@ def _case(change: Callable[[Any, Any], Any], options: Mapping[str, Any], rng: Se
     return Case(
         dtype="bfloat16",
         inputs=inputs,
-        run=partial(_flash, causal=True, **options),
+        run=partial(padded, causal=True, **options),
         plain=partial(_masked, change),
         grad_inputs=tuple(inputs),
         controls={"heads rolled": rolled},
@@ -60,7 +54,7 @@ def _observe(rng: SeededRandom) -> Observed:
     query, key, value = (rng.normal(2, 4, 2048, 64).bfloat16().to(rng.device).requires_grad_(True) for _ in range(3))
     twice = []
     for _ in range(2):
-        output = _flash(query, key, value, True, deterministic=True)
+        output = padded(query, key, value, True, deterministic=True)
         twice.append(rng.torch.autograd.grad(output, [query, key, value], rng.torch.ones_like(output)))
     same = all(bool((first == second).all()) for first, second in zip(*twice, strict=True))
     return {"facts": {"gradients, bit for bit": "the same" if same else "different"}}
@@ -75,7 +69,7 @@ KERNEL = Kernel(
         "soft cap": partial(_case, _capped, {"softcap": _CAP}),
         "window": partial(_case, _within_window, {"window_size": (_WINDOW, 0)}),
         "dim 256 causal": case(
-            "bfloat16", heads=(3, 3), lengths=(257, 257), dim=256, causal=True, run=_flash, bottom_right=True
+            "bfloat16", heads=(3, 3), lengths=(257, 257), dim=256, causal=True, run=padded, bottom_right=True
         ),
     },
     tolerance={"bfloat16": RULE_T},

@@ -2,6 +2,7 @@
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,8 @@ from validate.binaries.loader import (
     read_all,
 )
 from validate.checks.cpu import instructions
+from validate.checks.static.libraries import judge
+from validate.judging import Status
 
 PTRUE, CNTD, NEON_FADD = (struct.pack("<I", word) for word in (0x2518E3E0, 0x04E0E3E0, 0x4E20D400))
 READS_ID_AA64PFR0, READS_COUNTER = (struct.pack("<I", word) for word in (0xD5380400, 0xD53BE040))
@@ -48,6 +51,21 @@ def test_a_file_of_another_processor_is_named_with_both(tmp_path: Path) -> None:
     found, unreadable = read_all([str(path)], {}, Files(AARCH64))
     assert not found
     assert unreadable == [{"path": str(path), "error": "it is built for x86-64, not AArch64"}]
+
+
+def test_a_file_of_another_processor_is_no_fault_beside_its_own_distributions_library_of_that_name(
+    tmp_path: Path,
+) -> None:
+    here, stub, other = (tmp_path / folder / "libcute.so" for folder in ("lib", "stubs", "elsewhere"))
+    for path, machine in ((here, X86_64), (stub, AARCH64), (other, AARCH64)):
+        path.parent.mkdir()
+        path.write_bytes(make(machine=machine.number))
+    owners = {str(here): ("cutlass",), str(stub): ("cutlass",), str(other): ("another",)}
+    _, unreadable = read_all(list(owners), owners, Files(X86_64))
+    assert {one["path"]: one.get("alternative") for one in unreadable} == {str(stub): str(here), str(other): None}
+    evidence: Any = {"files": 1, "unreadable": unreadable, "linked": []}
+    found = judge("toolkit", {"of": "toolkit", "host": [], "exceptions": [], "other_platforms": []}, evidence)  # type: ignore[typeddict-item]
+    assert found.status is Status.FAIL and str(other) in found.reason and str(stub) not in found.reason
 
 
 def test_the_loaders_cache_and_folders_are_the_processors(tmp_path: Path) -> None:
