@@ -225,11 +225,11 @@ def _profiles(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _waived(matrix: Matrix) -> Iterator[Fault]:
-    """What is left out with a distribution that nothing pins is left out nowhere."""
-    pinned = {*matrix.common, *(pin for row in matrix.stacks.values() for pin in row)}
+    """What is left out with a distribution that no image has is left out nowhere."""
+    installed = {name for names in matrix.layers.values() for name in names}
     for name in matrix.waived:
-        if name not in pinned:
-            yield ("waived", name), f"no stack pins {name!r}", "name a distribution of `stacks`, or take it out"
+        if name not in installed:
+            yield ("waived", name), f"no layer installs {name!r}", "name a distribution of `layers`, or take it out"
 
 
 def _extensions(matrix: Matrix) -> Iterator[Fault]:

@@ -75,7 +75,7 @@ def test_a_pin_in_no_layer_and_a_name_not_canonical(tmp_path: Path) -> None:
 def test_what_is_waived_with_a_distribution_that_nothing_pins_is_a_mistake(tmp_path: Path) -> None:
     text = GOOD + "waived:\n  flash-attn-5: {nvidia-cutlass-dsl-libs-cu12: of another CUDA}\n"
     (found,) = problems(tmp_path, text)
-    assert f"matrix.yaml:{line_of(text, 'flash-attn-5')}: " in found and "no stack pins 'flash-attn-5'" in found
+    assert f"matrix.yaml:{line_of(text, 'flash-attn-5')}: " in found and "no layer installs 'flash-attn-5'" in found
 
 
 def test_comments_do_not_change_the_revision(tmp_path: Path) -> None:
