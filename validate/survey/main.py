@@ -55,12 +55,16 @@ def user(claim_file: Path) -> dict[str, Any]:
 
 
 def as_files_say(given: UserEnvironment) -> UserEnvironment:
-    """How the Python that PATH finds first would start, by the image's files. Raises StartError: there is none."""
+    """How the first Python on PATH that has packages would start, by the image's files. Raises StartError: none has.
+
+    A program of that name without any, which stands in front of it, is for S10 to find.
+    """
     found, _ = environments.find(_package_folders("/"), given.environ)
-    first = next((one for one in found if one.first), None)
-    if first is None:
-        raise user_environment.StartError(f"no Python with packages is on PATH ({given.environ.get('PATH', '')})")
-    return replace(given, python=first.python, start=first.start)
+    folders = given.environ.get("PATH", "").split(":")
+    on_path = [one for folder in folders for one in found if f"{one.prefix}/bin" == folder.rstrip("/")]
+    if not (first := [*on_path, *found][:1]):
+        raise user_environment.StartError(f"no Python with packages is there (PATH: {':'.join(folders)})")
+    return replace(given, python=first[0].python, start=first[0].start)
 
 
 def survey(user: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 from images.audit import checks, insight
 from tests.support import fatbins, site_samples
 from tests.support.fatbins import Code
+from validate.environment.user_environment import StartError, UserEnvironment
 from validate.survey import environments, main
 
 
@@ -48,6 +49,24 @@ def test_the_interpreter_that_path_finds_first_comes_first(tmp_path: Path) -> No
         (tmp_path / name / "bin/python3").symlink_to("python3.11")
     found, _ = environments.find(folders, {"PATH": f"/nowhere:{tmp_path}/b/bin:{tmp_path}/a/bin"})
     assert [(one.prefix, one.first) for one in found] == [(f"{tmp_path}/b", True), (f"{tmp_path}/a", False)]
+
+
+def test_files_are_read_for_the_first_python_on_path_that_has_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that stands in front of it, with none, is a finding of S10 and no end of the reading."""
+    folders = [_site(tmp_path / "a"), _site(tmp_path / "b")]
+    (tmp_path / "front").mkdir()
+    (tmp_path / "front/python3").write_text("#!/bin/sh\n")
+    monkeypatch.setattr(main, "_package_folders", lambda _top: folders)
+    given = UserEnvironment(
+        environ={"PATH": f"{tmp_path}/front:{tmp_path}/b/bin:{tmp_path}/a/bin"}, directory="/", python=""
+    )
+    found = main.as_files_say(given)
+    assert (found.python, dict(found.start or {})["prefix"]) == (f"{tmp_path}/b/bin/python3.11", f"{tmp_path}/b")
+    monkeypatch.setattr(main, "_package_folders", lambda _top: [])
+    with pytest.raises(StartError, match="no Python with packages is there"):
+        main.as_files_say(given)
 
 
 def test_pth_files_pythonpath_and_the_users_folder_add_to_the_path(tmp_path: Path) -> None:
