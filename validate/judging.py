@@ -128,7 +128,7 @@ def telling_line(text: str) -> str:
 
 
 RULE_T = "T"
-"""How a claim names the rule in place of a number."""
+"""How a claim names this tolerance: a small multiple of plain torch's error in the same dtype, plus a constant."""
 FORWARD_FACTOR, FORWARD_FLOOR = 2.0, 1e-5
 BACKWARD_FACTOR, BACKWARD_FLOOR = 3.0, 2e-4
 

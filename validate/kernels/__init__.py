@@ -14,14 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from validate.judging import RULE_T as RULE_T
 from validate.kernels._names import EAGER, PRODUCT, Name, patterns
 from validate.kernels.evidence import KernelNames, Observed
 
 if TYPE_CHECKING:
     from validate.kernels.runner import SeededRandom
-
-RULE_T = "T"
-"""The tolerance of float kernels: a small multiple of plain torch's error in the same dtype, plus a constant."""
 
 Capability = tuple[int, int]
 Supports = Callable[[Capability, Mapping[str, str]], str | None]
