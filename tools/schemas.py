@@ -19,6 +19,7 @@ _PLAIN: Mapping[object, Schema] = {
     float: {"type": ["number", "string"]},  # what is not finite is text
     type(None): {"type": "null"},
     object: {},
+    Any: {},
 }
 
 

@@ -38,7 +38,9 @@ def in_fork(measure: Callable[[], E]) -> E:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         noise = log.read_text(encoding="utf-8", errors="replace")
         print(noise, end="", flush=True)  # noqa: T201  the probe's log
-        evidence: dict[str, Any] = {"error": {"kind": "crash", "message": _death(status)}}
+        evidence: dict[str, Any] = {
+            "error": {"kind": "crash", "message": ended(status) + " before it was done" * (status >= 0)}
+        }
         if result.exists():
             evidence = json.loads(result.read_text(encoding="utf-8"))
         if "error" in evidence:
@@ -92,6 +94,15 @@ def free_port() -> int:
     raise OSError(f"all ports from {_PORTS[0]} to {_PORTS[-1]} are taken")
 
 
+def ended(status: int) -> str:
+    """How a process came to its end, by its exit status; below zero, by this signal."""
+    if status >= 0:
+        return f"ended with status {status}"
+    with suppress(ValueError):
+        return f"killed by {signal.Signals(-status).name}"
+    return f"killed by signal {-status}"
+
+
 def _be_the_child(measure: Callable[[], Mapping[str, object]], result: Path, log: Path) -> NoReturn:
     """Measure, write the result, exit. `os._exit` keeps the parent's exit handlers and unwritten output out of it."""
     try:
@@ -108,12 +119,3 @@ def _be_the_child(measure: Callable[[], Mapping[str, object]], result: Path, log
         sys.stderr.flush()
     finally:
         os._exit(0)
-
-
-def _death(status: int) -> str:
-    if status >= 0:
-        return f"ended with status {status} before it was done"
-    try:
-        return f"killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"killed by signal {-status}"

@@ -16,7 +16,7 @@ from validate.evidence import NoEvidence
 from validate.harness.forked import attempt
 from validate.kernels import Case, Kernel, dtype_of, kernel
 from validate.kernels._timeline import ASKED, PLAIN, Timeline, profiled
-from validate.kernels.evidence import CaseEvidence, Device, KernelEvidence, KernelExpect
+from validate.kernels.evidence import CaseEvidence, Device, KernelEvidence
 
 SEED = 20240229
 CONTROL_SCALE = {"bfloat16": 1.05, "float8": 1.05}
@@ -56,15 +56,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, KernelEvidence | NoE
     """Yield the evidence of each kernel that is asked for: the `measure` of all probes of kernels."""
     before = environment()  # torch itself sets variables once it is imported
     for claim in claims:
-        if cast(KernelExpect, claim.expect).get("not_applicable"):
+        if claim.expect.get("not_applicable"):
             yield claim.subject, {}
         else:
-            cases = cast(KernelExpect, claim.expect)["cases"]
-            yield claim.subject, {**attempt(partial(_examined, claim.subject, cases)), "environment": before}
-
-
-def _examined(subject: str, cases: Sequence[str]) -> KernelEvidence:
-    return examine(subject, kernel(subject), cases=cases)
+            found = attempt(lambda: examine(claim.subject, kernel(claim.subject), cases=claim.expect["cases"]))  # noqa: B023
+            yield claim.subject, {**found, "environment": before}
 
 
 def environment() -> dict[str, str]:
@@ -99,16 +95,13 @@ def examine(subject: str, row: Kernel, *, cases: Sequence[str] | None = None, de
             evidence["observed"] = attempt(partial(row.observe, rng))
 
     if device == "cuda":
-        evidence["kernels"] = profiled(torch, work, _every_name(row))
-        evidence["libraries"] = _mapped(row.libraries)
+        # The names of all versions: what ran here is told by any of them.
+        names = [name.pattern for names in row.expected_kernels.values() for name in names]
+        evidence["kernels"] = profiled(torch, work, names)
+        evidence["libraries"] = {pattern: mapped(pattern) for pattern in row.libraries}
     else:
         work()
     return evidence
-
-
-def _every_name(row: Kernel) -> list[str]:
-    """Of all versions: what ran here is told by any of them."""
-    return [name.pattern for names in row.expected_kernels.values() for name in names]
 
 
 def device_facts(torch: Any) -> Device:
@@ -193,8 +186,8 @@ def _capability(torch: Any) -> tuple[int, int]:
     return major, minor
 
 
-def _mapped(patterns: Sequence[str]) -> dict[str, list[str]]:
-    """Files mapped into this process, by pattern."""
+def mapped(pattern: str) -> list[str]:
+    """Files like this that are mapped into this process."""
     lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     paths = {parts[5] for line in lines if len(parts := line.split(None, 5)) == 6 and parts[5].startswith("/")}
-    return {pattern: sorted(path for path in paths if re.search(pattern, path)) for pattern in patterns}
+    return sorted(path for path in paths if re.search(pattern, path))

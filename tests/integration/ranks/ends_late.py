@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import ComparisonsResult, RanksEvidence, Worker
+from validate.checks.multigpu._ranks import RanksEvidence, Worker
 from validate.claims import Claim
 from validate.evidence import NoEvidence
 
@@ -14,7 +14,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEv
     yield from _launch.measure(__name__, claims, limit=240)
 
 
-def rank(worker: Worker, _claim: Claim) -> ComparisonsResult:
+def rank(worker: Worker, _claim: Claim) -> dict[str, Any]:
     threading.Thread(target=_multiply, args=(worker.torch,), daemon=True).start()
     return {"comparisons": {}, "facts": {}}
 

@@ -6,78 +6,35 @@ NVML, libcuda and torch are each asked; the host's inventory is in the claim.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TypedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from validate.claims import Claim
 from validate.environment import nvml
 from validate.environment.nvml import Gpu
-from validate.evidence import Measured
 from validate.harness.forked import attempt
 from validate.judging import Finding, cause, failed, joined, listed, passed
 from validate.kernels import runner
 from validate.kernels.judge import dotted, suspects
 
 
-class Inventory(TypedDict):
-    driver: str
-    gpus: list[Gpu]
-
-
-class DeviceExpect(TypedDict):
-    inventory: Inventory | None
-    """The host's; None: the claims know no host."""
-    archs: list[str]
-
-
-class GpuView(Measured, total=False):
-    """The GPUs as NVML, libcuda or torch see them."""
-
-    driver: str
-    version: str
-    cuda: int | str
-    """libcuda's number, or the version that torch was built for."""
-    archs: list[str]
-    gpus: list[Gpu]
-    links: list[list[int | str]]
-    """Pairs of GPUs by number, and how they reach each other."""
-
-
-class DeviceEvidence(TypedDict):
-    nvml: GpuView
-    cuda: GpuView
-    torch: GpuView
-    libcuda: list[str]
-    environment: dict[str, str]
-
-
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     before = runner.environment()
     for claim in claims:
         yield (
             claim.subject,
             {
-                "nvml": attempt(_nvml),
-                "cuda": attempt(_cuda),
+                "nvml": attempt(nvml.managed),
+                "cuda": attempt(nvml.computing),
                 "torch": attempt(_torch),
-                "libcuda": _libcuda(),
+                # The driver's library that this process has mapped: the host's, or one that the image brings.
+                "libcuda": runner.mapped(r"/libcuda\.so"),
                 "environment": before,
             },
         )
 
 
-def _nvml() -> GpuView:
-    found = nvml.managed()
-    return {"driver": found["driver"], "gpus": found["gpus"], "links": found["links"]}
-
-
-def _cuda() -> GpuView:
-    found = nvml.computing()
-    return {"cuda": found["cuda"], "gpus": found["gpus"]}
-
-
-def _torch() -> GpuView:
+def _torch() -> dict[str, Any]:
     torch = importlib.import_module("torch")
     torch.cuda.init()
     gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
@@ -89,18 +46,15 @@ def _torch() -> GpuView:
     }
 
 
-def _libcuda() -> list[str]:
-    """The driver's library that this process has mapped: the host's, or one that the image brings."""
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-    return sorted({line.split(None, 5)[5] for line in lines if "/libcuda.so" in line})
-
-
 _MIG = " MIG "
 """Between the GPU's name and the slice's, in what libcuda says: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`."""
 
 
-def judge(_subject: str, expect: DeviceExpect, evidence: DeviceEvidence) -> Finding:
-    """G0. expect: {inventory?: {driver, gpus: [{name, capability, memory}]}, archs: [claimed]}."""
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """G0. expect: {inventory?: {driver, gpus: [Gpu]}}, the host's, if it is known; archs, for people.
+
+    evidence: `nvml`, `cuda` and `torch` with the `gpus` that each sees, or `error`; `libcuda`: files of this process.
+    """
     for view in ("cuda", "torch"):
         if "error" in evidence[view]:
             return failed(f"{view}: {cause(evidence[view]['error'])}{suspects(evidence)}")
@@ -116,7 +70,7 @@ def judge(_subject: str, expect: DeviceExpect, evidence: DeviceEvidence) -> Find
     return passed(f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}, {names}, driver {driver}, {as_host}")
 
 
-def _inventory_problems(inventory: Inventory | None, evidence: DeviceEvidence) -> Iterator[str]:
+def _inventory_problems(inventory: Mapping[str, Any] | None, evidence: Mapping[str, Any]) -> Iterator[str]:
     if inventory is None:
         return
     wanted, found = inventory["gpus"], evidence["cuda"]["gpus"]
@@ -139,7 +93,7 @@ def _inventory_problems(inventory: Inventory | None, evidence: DeviceEvidence) -
         yield f"the driver's library is {inside}, the host's driver is {inventory['driver']}"
 
 
-def _views_differ(evidence: DeviceEvidence) -> Iterator[str]:
+def _views_differ(evidence: Mapping[str, Any]) -> Iterator[str]:
     """What libcuda counts, torch must see as well."""
     cuda, torch = (_sorted(evidence[view]["gpus"]) for view in ("cuda", "torch"))
     if not cuda:

@@ -10,102 +10,41 @@ import importlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict, cast
+from typing import Any
 
 from validate.checks.cpu import quantized_llama
-from validate.checks.cpu.quantized_llama import SEED, LogitsEvidence, SavedLlama, Versions, WeightsEvidence
+from validate.checks.cpu.quantized_llama import SEED, SavedLlama
 from validate.claims import Claim
-from validate.evidence import Measured, NothingExpected
+from validate.evidence import NothingExpected
 from validate.harness.forked import attempt
-from validate.harness.nf4 import QuantiserExpect
 from validate.judging import Finding, Status, cause, failed, is_beyond, is_within, joined, listed, passed
 from validate.kernels import runner
-from validate.kernels.evidence import Device
 from validate.kernels.judge import suspects
 
-
-class Memory(TypedDict):
-    """Bytes of GPU memory, and numbers of weights."""
-
-    quantised: int
-    bfloat16: int
-    parameters: int
-    projections: int
-
-
-class OnGpu(TypedDict, total=False):
-    """What the gpu tier adds to evidence of the tiny Llama."""
-
-    device: Device
-    environment: dict[str, str]
-
-
-class GpuWeights(WeightsEvidence):
-    memory: Memory
-
-
-class GpuWeightsEvidence(GpuWeights, OnGpu):
-    pass
-
-
-class GpuLogitsEvidence(LogitsEvidence, OnGpu):
-    pass
-
-
-class SecondRun(TypedDict):
-    losses: list[float]
-    fingerprint: str
-
-
-class Training(Measured):
-    losses: list[float]
-    gradient_checkpointing: bool
-    adapters: int
-    b_before: float
-    b_still: list[str]
-    base_count: int
-    base_changed: list[str]
-    fingerprint: str
-
-
-class Qlora(Training, Versions):
-    second_run: SecondRun
-
-
-class QloraEvidence(Qlora, OnGpu):
-    pass
-
-
 _STEPS, _RATE = 12, 5e-3
-_Evidence: TypeAlias = "GpuWeightsEvidence | GpuLogitsEvidence | QloraEvidence"
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, _Evidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the evidence of the subjects asked for: `nf4-weights`, `nf4-logits`, `qlora`, in this order."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS' sums may differ from run to run
     asked, before = {claim.subject for claim in claims}, runner.environment()
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:
         llama = _GpuLlama(Path(folder), "cuda")
-        measures: Mapping[str, Callable[[], GpuWeights | LogitsEvidence | Qlora]] = {
+        measures: Mapping[str, Callable[[], Any]] = {
             "nf4-weights": llama.weights,
             "nf4-logits": llama.logits,
             "qlora": llama.qlora,
         }
-        for subject, evidence in measures.items():
+        for subject, measured in measures.items():
             if subject in asked:
-                device = attempt(partial(_device, llama.torch))
-                yield subject, cast("_Evidence", {**attempt(evidence), **device, "environment": before})
-
-
-def _device(torch: Any) -> OnGpu:
-    return {"device": runner.device_facts(torch)}
+                device = attempt(lambda: {"device": runner.device_facts(llama.torch)})
+                yield subject, {**attempt(measured), **device, "environment": before}
 
 
 class _GpuLlama(SavedLlama):
-    def weights(self) -> GpuWeights:
+    def weights(self) -> Any:
         """The cpu tier's facts, and the bytes of GPU memory that the loaded projections really take."""
         found = super().weights()
         torch = self.torch
@@ -124,7 +63,7 @@ class _GpuLlama(SavedLlama):
             },
         }
 
-    def qlora(self) -> Qlora:
+    def qlora(self) -> dict[str, Any]:
         """The same training twice: losses, what moved, and whether both runs end in the same bits."""
         first, second = self._train(), self._train()
         return {
@@ -133,7 +72,7 @@ class _GpuLlama(SavedLlama):
             "second_run": {"losses": second["losses"], "fingerprint": second["fingerprint"]},
         }
 
-    def _train(self) -> Training:
+    def _train(self) -> dict[str, Any]:
         """QLoRA: bf16 compute over NF4 weights, 8-bit paged AdamW, recomputed activations."""
         torch, peft = self.torch, importlib.import_module("peft")
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -155,6 +94,9 @@ class _GpuLlama(SavedLlama):
             optimizer.zero_grad()
             losses.append(float(loss.detach()))
         after = self._fingerprints(tuned)
+        digest = hashlib.sha256()
+        for _, parameter in sorted(moving.items()):
+            digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
         return {
             "losses": losses,
             "gradient_checkpointing": bool(model.is_gradient_checkpointing),
@@ -163,15 +105,8 @@ class _GpuLlama(SavedLlama):
             "b_still": [name for name, parameter in b_matrices.items() if not bool(parameter.detach().abs().max() > 0)],
             "base_count": len(base),
             "base_changed": [name for name, mark in after.items() if mark != base.get(name)],
-            "fingerprint": _fingerprint(torch, moving),
+            "fingerprint": digest.hexdigest(),
         }
-
-
-def _fingerprint(torch: Any, parameters: Mapping[str, Any]) -> str:
-    digest = hashlib.sha256()
-    for _, parameter in sorted(parameters.items()):
-        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 QLORA_GAIN = 0.5
@@ -180,21 +115,28 @@ MEMORY_SLACK = 1.1
 """Allocations are rounded up to 512 bytes, and 4-bit weights carry a float32 scale a block."""
 
 
-def judge_weights(subject: str, expect: QuantiserExpect, evidence: GpuWeightsEvidence) -> Finding:
-    """As C10 judges them, and what they take of the GPU's memory."""
+def judge_weights(subject: str, expect: Any, evidence: Any) -> Finding:
+    """As C10 judges them, and what they take of the GPU's memory.
+
+    evidence: as C10's, and `memory`: {quantised, bfloat16: bytes; parameters, projections: numbers of weights}.
+    """
     finding = quantized_llama.judge_weights(subject, expect, evidence)
     if finding.status is not Status.PASS:
         return finding
-    memory = _memory(evidence["memory"])
-    return memory if memory.status is not Status.PASS else passed(f"{finding.reason}; {memory.reason}")
+    memory = evidence["memory"]
+    # NF4 takes half a byte and 1/16 of scales a weight where bfloat16 takes two.
+    others = memory["parameters"] - memory["projections"]
+    most = MEMORY_SLACK * (memory["projections"] * 0.5625 + others * 2)
+    if not is_within(memory["quantised"], most):
+        return failed(f"loading in 4-bit takes {memory['quantised']} bytes of GPU memory, at most {most:.0f} are right")
+    if not is_beyond(memory["bfloat16"], most):
+        return failed(f"control: bfloat16 takes {memory['bfloat16']} bytes, which passes as well")
+    share = f"{memory['quantised'] / memory['bfloat16']:.2f} of bfloat16's GPU memory, embeddings included"
+    return passed(f"{finding.reason}; {share}")
 
 
-def judge_logits(subject: str, expect: NothingExpected, evidence: GpuLogitsEvidence) -> Finding:
-    """As C10 judges them."""
-    return quantized_llama.judge_logits(subject, expect, evidence)
-
-
-def judge_qlora(subject: str, _expect: NothingExpected, evidence: QloraEvidence) -> Finding:
+def judge_qlora(subject: str, _expect: NothingExpected, evidence: Mapping[str, Any]) -> Finding:
+    """evidence: what _GpuLlama.qlora gives."""
     if "error" in evidence:
         return failed(f"{subject}: {cause(evidence['error'])}{suspects(evidence)}")
     if problems := list(_training_problems(evidence)):
@@ -207,18 +149,7 @@ def judge_qlora(subject: str, _expect: NothingExpected, evidence: QloraEvidence)
     )
 
 
-def _memory(memory: Memory) -> Finding:
-    """NF4 takes half a byte and 1/16 of scales a weight where bfloat16 takes two."""
-    others = memory["parameters"] - memory["projections"]
-    most = MEMORY_SLACK * (memory["projections"] * 0.5625 + others * 2)
-    if not is_within(memory["quantised"], most):
-        return failed(f"loading in 4-bit takes {memory['quantised']} bytes of GPU memory, at most {most:.0f} are right")
-    if not is_beyond(memory["bfloat16"], most):
-        return failed(f"control: bfloat16 takes {memory['bfloat16']} bytes, which passes as well")
-    return passed(f"{memory['quantised'] / memory['bfloat16']:.2f} of bfloat16's GPU memory, embeddings included")
-
-
-def _training_problems(evidence: QloraEvidence) -> Iterator[str]:
+def _training_problems(evidence: Mapping[str, Any]) -> Iterator[str]:
     losses = evidence["losses"]
     if not losses or not all(is_beyond(loss, 0.0) for loss in losses):
         yield f"losses are {listed([str(loss) for loss in losses])}"
@@ -245,4 +176,4 @@ def _training_problems(evidence: QloraEvidence) -> Iterator[str]:
         yield "a second run ends in other bits"
 
 
-CLAIMS = {"G10 nf4-weights": judge_weights, "G10 nf4-logits": judge_logits, "G10 qlora": judge_qlora}
+CLAIMS = {"G10 nf4-weights": judge_weights, "G10 nf4-logits": quantized_llama.judge_logits, "G10 qlora": judge_qlora}

@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
-from typing import TypedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from validate.claims import Claim
-from validate.evidence import Measured, NoEvidence, NothingExpected
+from validate.evidence import NothingExpected
 from validate.harness.forked import attempt
 from validate.judging import Finding, cause, failed, passed
 from validate.kernels import runner
-from validate.kernels.evidence import KernelEvidence
 from validate.kernels.judge import judge
-
-_TorchSays = TypedDict("_TorchSays", {"torch says": "int | None"}, total=False)
-
-
-class CudnnEvidence(Measured, _TorchSays):
-    compiled: list[int]
-    running: list[int]
-
 
 CUDNN = "cudnn"
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, KernelEvidence | CudnnEvidence | NoEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Any]]:
     yield from runner.measure([claim for claim in claims if claim.subject != CUDNN])
     if any(claim.subject == CUDNN for claim in claims):
         yield CUDNN, attempt(_cudnn)
 
 
-def _cudnn() -> CudnnEvidence:
+def _cudnn() -> dict[str, Any]:
     """Versions as cuDNN counts them: 91900 is 9.19.0."""
     torch = importlib.import_module("torch")
     bindings = torch._C._cudnn
@@ -48,7 +39,7 @@ docs.nvidia.com/deeplearning/cudnn/v9.5.1/developer/forward-compatibility.html. 
 9.8.0 and pin 9.10.2 (pytorch#165801 for 2.9)."""
 
 
-def judge_cudnn(_subject: str, _expect: NothingExpected, evidence: CudnnEvidence) -> Finding:
+def judge_cudnn(_subject: str, _expect: NothingExpected, evidence: Mapping[str, Any]) -> Finding:
     if "error" in evidence:
         return failed(cause(evidence["error"]))
     compiled, running = evidence["compiled"], evidence["running"]

@@ -23,13 +23,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any
 
-from validate.checks.multigpu._ranks import Rank, RanksEvidence, RanksExpect, Worker
+from validate.checks.multigpu._ranks import RanksEvidence, Worker
 from validate.claims import Claim
 from validate.environment import nvml
-from validate.evidence import Exempt, Measured, NoEvidence, plain
-from validate.harness.forked import described, free_port
+from validate.evidence import NoEvidence, plain
+from validate.harness.forked import described, ended, free_port
 
 LIMIT_SECONDS = 480.0
 """Ranks start, and then are at work, for 5 to 30 s each: past this, one hangs. Beside load they are slow, not wrong."""
@@ -51,7 +51,7 @@ class RanksFailedError(RuntimeError):
 class Heard:
     """What one rank left in its file."""
 
-    measured: Mapping[str, Rank]
+    measured: Mapping[str, Any]
     begun: str
     """The subject that it was last at work on."""
     pid: int
@@ -70,7 +70,7 @@ def measure(
     `limit`: seconds from when all ranks have begun until they must be done; to begin they have LIMIT_SECONDS.
     `patience`: seconds that a rank waits for the others after each claim. Raises RanksFailedError.
     """
-    asked = [claim for claim in claims if not cast(Exempt, claim.expect).get("not_applicable")]
+    asked = [claim for claim in claims if not claim.expect.get("not_applicable")]
     for claim in claims:
         if claim not in asked:
             yield claim.subject, {}
@@ -81,7 +81,9 @@ def measure(
         place = Path(folder)
         (place / "work.json").write_text(json.dumps({"probe": probe, "claims": [asdict(claim) for claim in asked]}))
         program = [_PROGRAM, str(place), f"{limit:g}", f"{patience:g}"]
-        code, log = _torchrun(place, ranks, program, {**os.environ, **_surroundings(asked[0])}, limit)
+        # A container without a network has the loopback interface alone, which gloo does not take by itself.
+        lent = {"GLOO_SOCKET_IFNAME": "lo"} if asked[0].expect["device"] == "cpu" else {}
+        code, log = _torchrun(place, ranks, program, {**os.environ, **lent}, limit)
         heard = [listen(place / f"rank{rank}") for rank in range(ranks)]
         for claim in asked:
             found = [one.measured[claim.subject] for one in heard if claim.subject in one.measured]
@@ -93,7 +95,7 @@ def measure(
 
 def ranks_of(claim: Claim) -> int:
     """How many the claim asks for; where it knows no host, as many as the driver names GPUs (a power of two)."""
-    if wanted := cast(RanksExpect, claim.expect).get("ranks"):
+    if wanted := claim.expect.get("ranks"):
         return int(wanted)
     return power_of_two(len(nvml.managed()["gpus"]))
 
@@ -112,7 +114,7 @@ def end_of(code: int | None, log: str, heard: Sequence[Heard], limit: float) -> 
         return f"torchrun did not end in {waited:g} s{where}"
     if found := _CULPRIT.search(log):
         rank, status = int(found[1]), int(found[2])
-        return f"rank {rank} {_death(status)}{where}{_last_words(log, rank)}"
+        return f"rank {rank} {'was ' * (status < 0)}{ended(status)}{where}{_last_words(log, rank)}"
     if code:
         return f"torchrun ended with status {code}{where}{_last_words(log, None)}"
     return f"ended with status 0 before it was done{where}" if behind else ""
@@ -120,7 +122,7 @@ def end_of(code: int | None, log: str, heard: Sequence[Heard], limit: float) -> 
 
 def listen(file: Path) -> Heard:
     """Read a rank's file. A torn last line is left out."""
-    measured: dict[str, Rank] = {}
+    measured: dict[str, Any] = {}
     begun, pid, closed = "", 0, False
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
         with suppress(ValueError):
@@ -131,11 +133,6 @@ def listen(file: Path) -> Heard:
             if "subject" in entry:
                 measured[entry["subject"]] = entry["evidence"]
     return Heard(measured=measured, begun=begun, pid=pid, closed=closed)
-
-
-def _surroundings(claim: Claim) -> dict[str, str]:
-    """A container without a network has the loopback interface alone, which gloo does not take by itself."""
-    return {"GLOO_SOCKET_IFNAME": "lo"} if cast(RanksExpect, claim.expect)["device"] == "cpu" else {}
 
 
 def _torchrun(
@@ -182,14 +179,6 @@ def _end(child: subprocess.Popen[bytes], ranks: Sequence[int]) -> None:
         child.wait()
 
 
-def _death(status: int) -> str:
-    if status >= 0:
-        return f"ended with status {status}"
-    with suppress(ValueError):
-        return f"was killed by {signal.Signals(-status).name}"
-    return f"was killed by signal {-status}"
-
-
 def _last_words(log: str, rank: int | None) -> str:
     """The last line that says what went wrong: ranks mark theirs."""
     marks = [line for line in log.splitlines() if re.match(rf"rank {rank if rank is not None else '[0-9]+'}: ", line)]
@@ -223,9 +212,15 @@ def main(place: Path, limit: float, patience: float) -> int:
         worker = Worker.joined(claims[0].expect["device"], place)
         _tell_before(limit)
         for claim in claims:
-            write({"begun": claim.subject})
-            write({"subject": claim.subject, "evidence": plain(_attempt(module, worker, claim, rank))})
             subject = claim.subject
+            write({"begun": subject})
+            try:
+                evidence = {**module.rank(worker, claim), "device": worker.device_facts()}
+            except Exception as error:
+                traceback.print_exc()
+                sys.stderr.write(f"rank {rank}: {subject}: {_line(error)}\n")
+                evidence = {"error": described(error)}
+            write({"subject": subject, "evidence": plain(evidence)})
             # By files, as collectives may be what is broken. Raises SystemExit where another rank stays away.
             until = time.monotonic() + patience
             missing = set(range(ranks))
@@ -236,37 +231,21 @@ def main(place: Path, limit: float, patience: float) -> int:
                     sys.stderr.write(f"rank {rank}: rank {names} did not come out of {subject} in {patience:g} s\n")
                     raise SystemExit(1)
                 time.sleep(_PEER_POLL_SECONDS if missing else 0)
-        worker.leave()
+        worker.distributed.destroy_process_group()  # NCCL warns of one that is left, and a broken one raises
         write({"closing": True})
     if worker.device.type == "cpu":
-        _end_at_once()
+        # gloo does not survive the interpreter's own end beside load. Its threads free tensors when they come to run,
+        # and need the interpreter's lock for that. One that asks for it while the interpreter ends aborts the process
+        # (ProcessGroupGloo::runLoop, TensorImpl::decref_pyobject; torch 2.11). All claims are measured by then.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
     return 0
-
-
-def _end_at_once() -> NoReturn:
-    """End without the interpreter's own end, which gloo does not survive beside load.
-
-    Its threads free tensors when they come to run, and need the interpreter's lock for that. One that asks for it
-    while the interpreter ends aborts the process (ProcessGroupGloo::runLoop, TensorImpl::decref_pyobject; torch 2.11).
-    All claims are measured by then; how an interpreter ends is none of them.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
 
 
 def _tell_before(limit: float) -> None:
     """Print this rank's stack before the launch ends it."""
     faulthandler.dump_traceback_later(max(1.0, limit - _TELL_BEFORE_SECONDS))
-
-
-def _attempt(module: Any, worker: Worker, claim: Claim, rank: int) -> Rank | Measured:
-    try:
-        return cast("Rank", {**module.rank(worker, claim), "device": worker.device_facts()})
-    except Exception as error:
-        traceback.print_exc()
-        sys.stderr.write(f"rank {rank}: {claim.subject}: {_line(error)}\n")
-        return {"error": described(error)}
 
 
 def _line(error: BaseException) -> str:

@@ -7,16 +7,15 @@ import datetime
 import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, cast
+from typing import Any
 
-from validate.evidence import Exempt, Measured
+from validate.evidence import Measured
 from validate.judging import (
-    BACKWARD_FACTOR,
-    BACKWARD_FLOOR,
     RULE_T,
     Finding,
+    backward,
     cause,
     failed,
     is_between,
@@ -29,69 +28,9 @@ from validate.judging import (
 )
 
 
-class RanksExpect(Exempt):
-    device: str
-    """`cuda`, or `cpu` in a rehearsal."""
-    ranks: int | None
-    """None: the claims know no host."""
-
-
-class _DeviceDetails(TypedDict, total=False):
-    name: str
-    capability: list[int]
-    uuid: str
-
-
-class RankDevice(_DeviceDetails):
-    type: str
-    backend: str
-    torch: str
-
-
-class Rank(Measured):
-    device: RankDevice
-
-
 class RanksEvidence(Measured):
-    ranks: list[Rank]
-    """Each of the kind that its claim asks for."""
-
-
-class ComparisonsRow(TypedDict, total=False):
-    tolerance: dict[str, float | str]
-    facts: dict[str, object]
-    figures: dict[str, list[float]]
-    stage: int
-
-
-class ComparisonsExpect(RanksExpect, ComparisonsRow):
-    pass
-
-
-class RankComparison(TypedDict, total=False):
-    """Some recorded evidence has controls alone."""
-
-    error: float
-    plain_error: float
-    controls: dict[str, float]
-
-
-class ComparisonsResult(TypedDict, total=False):
-    comparisons: dict[str, RankComparison]
-    facts: dict[str, object]
-    figures: dict[str, float]
-    deepspeed: str
-    """Its version."""
-    accelerator: str
-    """The one that DeepSpeed was told to take."""
-
-
-class ComparisonsRank(Rank, ComparisonsResult):
-    pass
-
-
-class ComparisonsEvidence(Measured):
-    ranks: list[ComparisonsRank]
+    ranks: list[Mapping[str, Any]]
+    """Of each rank what its check measured and its `device` (Worker.device_facts), or `error`."""
 
 
 SEED = 20240229
@@ -116,7 +55,6 @@ class Worker:
     device: Any
     folder: Path
     """Shared by all ranks."""
-    sharded: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def joined(cls, kind: str, folder: Path) -> Worker:
@@ -136,17 +74,13 @@ class Worker:
         )
         return cls(torch=torch, rank=rank, ranks=ranks, device=device, folder=folder)
 
-    def leave(self) -> None:
-        """Destroy the process group: NCCL warns of one that is left, and a broken one raises here."""
-        self.distributed.destroy_process_group()
-
     @property
     def distributed(self) -> Any:
         return importlib.import_module("torch.distributed")
 
-    def device_facts(self) -> RankDevice:
+    def device_facts(self) -> dict[str, Any]:
         """Where this rank computed, and through which backend it talked."""
-        facts: RankDevice = {
+        facts = {
             "type": self.device.type,
             "backend": str(self.distributed.get_backend()),
             "torch": self.torch.__version__,
@@ -166,10 +100,22 @@ class Worker:
         build = importlib.import_module("torch.distributed.device_mesh").init_device_mesh
         return build(self.device.type, tuple(shape or (self.ranks,)), mesh_dim_names=tuple(names))
 
-    def model(self, seed: int = SEED, blocks: int = 2) -> Any:
-        """The same weights on every rank, float32, on this rank's device."""
-        self.torch.manual_seed(seed)
-        return perceptron(self.torch, blocks).to(self.device)
+    def model(self, seed: int = SEED) -> Any:
+        """A residual network, float32, on this rank's device: the same weights on every rank."""
+        torch = self.torch
+
+        class Block(torch.nn.Module):  # type: ignore[misc, name-defined]  # torch is known at run time alone
+            def __init__(self) -> None:
+                super().__init__()
+                self.norm = torch.nn.LayerNorm(WIDTH)
+                self.up = torch.nn.Linear(WIDTH, 4 * WIDTH)
+                self.down = torch.nn.Linear(4 * WIDTH, WIDTH)
+
+            def forward(self, x: Any) -> Any:
+                return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+
+        torch.manual_seed(seed)
+        return torch.nn.Sequential(Block(), Block()).to(self.device)
 
     def batch(self, rank: int, step: int = 0) -> Any:
         """The data of a rank in a step: other data for each."""
@@ -188,22 +134,6 @@ class Worker:
         found: list[Any] = [None] * self.ranks
         self.distributed.all_gather_object(found, digest.hexdigest())
         return len(set(found)) == 1
-
-
-def perceptron(torch: Any, blocks: int) -> Any:
-    """A residual network of `blocks` blocks, each with a normalisation and two products."""
-
-    class Block(torch.nn.Module):  # type: ignore[misc]  # torch is known at run time alone
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = torch.nn.LayerNorm(WIDTH)
-            self.up = torch.nn.Linear(WIDTH, 4 * WIDTH)
-            self.down = torch.nn.Linear(4 * WIDTH, WIDTH)
-
-        def forward(self, x: Any) -> Any:
-            return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
-
-    return torch.nn.Sequential(*(Block() for _ in range(blocks)))
 
 
 def loss_of(output: Any) -> Any:
@@ -225,7 +155,7 @@ def whole(tensor: Any) -> Any:
     return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().clone()
 
 
-def compared(found: Mapping[str, Any], wanted: Mapping[str, Any], **controls: Mapping[str, Any]) -> RankComparison:
+def compared(found: Mapping[str, Any], wanted: Mapping[str, Any], **controls: Mapping[str, Any]) -> dict[str, Any]:
     """The relative error of all tensors together; of each control too, and of what was found 1 % larger."""
     scaled = {name: value * SCALE for name, value in found.items()}
     separate = {name.replace("_", " "): error(other, wanted) for name, other in controls.items()}
@@ -241,36 +171,34 @@ def error(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> float:
     return float((away / sum(float(other.square().sum()) for _, other in pairs)) ** 0.5)
 
 
-def trained(
-    model: Any, optimizer: Any, batches: Sequence[Any], forward: Callable[[Any], Any] | None = None
-) -> list[float]:
+def trained(model: Any, optimizer: Any, batches: Sequence[Any]) -> list[float]:
     """One step a batch; the losses."""
     losses = []
     for batch in batches:
         optimizer.zero_grad()
-        loss = loss_of((forward or model)(batch))
+        loss = loss_of(model(batch))
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
     return losses
 
 
-X = TypeVar("X", bound=RanksExpect)
-R = TypeVar("R", bound=Rank)
-
-
 def of_ranks(
-    expect: X,
+    expect: Mapping[str, Any],
     evidence: Mapping[str, Any],
-    problems_of: Callable[[X, R], Iterator[str]],
-    summary: Callable[[X, Sequence[R]], str],
+    problems_of: Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[str]],
+    summary: Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], str],
 ) -> Finding:
-    """Every rank in its place, and without a problem of its own."""
-    if reason := cast(Exempt, expect).get("not_applicable"):
+    """Every rank in its place, and without a problem of its own.
+
+    expect: `device` (`cuda`, or `cpu` in a rehearsal), `ranks` (None: the claims know no host), perhaps
+    `not_applicable`, and what the check itself compares with.
+    """
+    if reason := expect.get("not_applicable"):
         return not_applicable(reason)
     if "error" in evidence:
         return failed(cause(evidence["error"]))
-    ranks = cast("Sequence[R]", evidence["ranks"])
+    ranks = evidence["ranks"]
     problems = list(_place_problems(expect, ranks))
     for number, rank in enumerate(ranks):
         if "error" in rank:
@@ -280,36 +208,44 @@ def of_ranks(
     return failed(joined(problems)) if problems else passed(summary(expect, ranks))
 
 
-def _place_problems(expect: RanksExpect, ranks: Sequence[Rank]) -> Iterator[str]:
+def _place_problems(expect: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Each rank on a device of its own, of the kind that was asked for, through that kind's backend."""
     wanted = expect["ranks"]
     if len(ranks) < 2 or (wanted and len(ranks) != wanted):
         yield f"{len(ranks)} ranks measured, {wanted or 'at least 2'} were asked for"
     devices = [rank["device"] for rank in ranks if "error" not in rank]
+    backend = BACKENDS[expect["device"]]
     for device in devices:
-        backend = {"cuda": "nccl", "cpu": "gloo"}[expect["device"]]
         if device["type"] != expect["device"] or backend not in device["backend"]:
             yield f"ran on {device['type']} through {device['backend']}, not on {expect['device']} through {backend}"
     if expect["device"] == "cuda" and len({device["uuid"] for device in devices}) != len(devices):
         yield "two ranks ran on one GPU"
 
 
-def judge(_subject: str, expect: ComparisonsExpect, evidence: ComparisonsEvidence) -> Finding:
+def judge(_subject: str, expect: Mapping[str, Any], evidence: RanksEvidence) -> Finding:
     """M2 to M5, M8: what ranks computed together, beside one process.
 
-    expect: {device, ranks?, tolerance: {comparison: number or "T"}, facts: {name: value},
-    figures: {name: [least, most]}}. Each comparison needs controls, and each control must be beyond the tolerance.
+    expect: any of {tolerance: {comparison: number or "T"}, facts: {name: value}, figures: {name: [least, most]}}.
+    A rank's comparisons: {name: {error, plain_error?, controls: {name: error}}}. Each needs controls, and each control
+    must be beyond the tolerance.
     """
     return of_ranks(expect, evidence, _comparison_problems, _summary)
 
 
-def _comparison_problems(expect: ComparisonsExpect, rank: ComparisonsRank) -> Iterator[str]:
-    found = rank.get("comparisons", {})
+def _comparison_problems(expect: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]:
     for name, rule in expect.get("tolerance", {}).items():
-        if name not in found:
+        found = rank.get("comparisons", {}).get(name)
+        if found is None:
             yield f"{name} were not compared"
             continue
-        yield from _one_comparison(name, _tolerance(rule, found[name]), found[name])
+        tolerance = backward(found["plain_error"]) if rule == RULE_T else float(rule)
+        if not is_between(found["error"], 0, tolerance):
+            yield f"{name} are off by {scientific(found['error'])}, at most {scientific(tolerance)} is allowed"
+        if not found["controls"]:
+            yield f"{name} have no control"
+        for control, value in found["controls"].items():
+            if not is_beyond(value, tolerance):
+                yield f"control: {name} {control} are off by {scientific(value)}, which the tolerance lets pass"
     for name, value in expect.get("facts", {}).items():
         if (seen := rank.get("facts", {}).get(name)) != value:
             yield f"{name}: {seen!r}, not {value!r}"
@@ -318,31 +254,15 @@ def _comparison_problems(expect: ComparisonsExpect, rank: ComparisonsRank) -> It
             yield f"{name} is {scientific(figure)}, not between {scientific(least)} and {scientific(most)}"
 
 
-def _one_comparison(name: str, tolerance: float, found: RankComparison) -> Iterator[str]:
-    if not is_between(found["error"], 0, tolerance):
-        yield f"{name} are off by {scientific(found['error'])}, at most {scientific(tolerance)} is allowed"
-    if not found["controls"]:
-        yield f"{name} have no control"
-    for control, value in found["controls"].items():
-        if not is_beyond(value, tolerance):
-            yield f"control: {name} {control} are off by {scientific(value)}, which the tolerance lets pass"
-
-
-def _tolerance(rule: str | float, found: RankComparison) -> float:
-    return BACKWARD_FACTOR * found["plain_error"] + BACKWARD_FLOOR if rule == RULE_T else float(rule)
-
-
-def _summary(expect: ComparisonsExpect, ranks: Sequence[ComparisonsRank]) -> str:
+def _summary(expect: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> str:
     said = [
         f"{name} within {max(rank['comparisons'][name]['error'] for rank in ranks):.1e}"
         for name in expect.get("tolerance", {})
     ]
     said += [f"{name} {scientific(ranks[0]['figures'][name])}" for name in expect.get("figures", {})]
-    said += [_fact(name, value) for name, value in expect.get("facts", {}).items()]
+    for name, value in expect.get("facts", {}).items():
+        if isinstance(value, bool):
+            said.append(name if value else f"not {name}")
+        else:
+            said.append(f"{name} {listed([str(item) for item in value]) if isinstance(value, list) else value}")
     return f"{len(ranks)} ranks: {listed(said, limit=6)}"
-
-
-def _fact(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return name if value else f"not {name}"
-    return f"{name} {listed([str(item) for item in value]) if isinstance(value, list) else value}"

@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TypedDict, cast
+from typing import Any
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import Rank, RanksExpect, Worker, of_ranks
+from validate.checks.multigpu._ranks import RanksEvidence, Worker, of_ranks
 from validate.claims import Claim
-from validate.evidence import Measured
 from validate.judging import Finding, Status, is_between, passed, unproven
 
 ALONE = True
-
-
-class BandwidthExpect(RanksExpect):
-    minimum: float
-    """Bytes a second."""
-    link: str
-
-
-class BandwidthResult(TypedDict):
-    bytes: int
-    all_reduce: float
-    send: float
-
-
-class BandwidthRank(BandwidthResult, Rank):
-    pass
-
-
-class BandwidthEvidence(Measured):
-    ranks: list[BandwidthRank]
 
 
 _BYTES = {"cuda": 256 << 20, "cpu": 4 << 20}
@@ -43,7 +22,7 @@ _WARM, _TIMES = 5, 20
 measure = partial(_launch.measure, __name__)
 
 
-def rank(worker: Worker, _claim: Claim) -> BandwidthResult:
+def rank(worker: Worker, _claim: Claim) -> dict[str, Any]:
     """Bytes a second, as nccl-tests counts them: of an all-reduce (bus bandwidth), and to the next rank."""
     torch, distributed = worker.torch, worker.distributed
     size = _BYTES[worker.device.type]
@@ -85,23 +64,17 @@ def _synchronise(worker: Worker) -> None:
     worker.distributed.barrier()
 
 
-def judge(_subject: str, expect: BandwidthExpect, evidence: BandwidthEvidence) -> Finding:
-    """M6: never red. expect: {device, ranks?, minimum: bytes a second, link}."""
-    finding = of_ranks(expect, evidence, _no_problem, lambda _expect, _ranks: "")
+def judge(_subject: str, expect: Mapping[str, Any], evidence: RanksEvidence) -> Finding:
+    """M6: never red. expect: {minimum: bytes a second, link}; a rank: {bytes, all_reduce, send}, bytes a second."""
+    finding = of_ranks(expect, evidence, lambda _expect, _rank: iter(()), lambda _expect, _ranks: "")
     if finding.reason:
         return finding if finding.status is Status.NOT_APPLICABLE else unproven(f"warning: {finding.reason}")
-    ranks = cast("Sequence[BandwidthRank]", evidence["ranks"])
-    all_reduce = min(_number(rank["all_reduce"]) for rank in ranks)
-    send = min(_number(rank["send"]) for rank in ranks)
+    all_reduce, send = (min(_number(rank[way]) for rank in evidence["ranks"]) for way in ("all_reduce", "send"))
     said = f"all-reduce {_speed(all_reduce)}, to the next rank {_speed(send)}"
     minimum = expect["minimum"]
     if not is_between(min(all_reduce, send), minimum, math.inf):
         return unproven(f"warning: {said}; {expect['link'] or 'this link'} should give {_speed(minimum)} at least")
     return passed(f"{said} ({expect['link'] or 'link unknown'})")
-
-
-def _no_problem(_expect: BandwidthExpect, _rank: BandwidthRank) -> Iterator[str]:
-    return iter(())
 
 
 def _number(value: object) -> float:

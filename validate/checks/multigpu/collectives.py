@@ -14,110 +14,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict
+from typing import Any
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import Rank, RanksExpect, Worker, of_ranks
+from validate.checks.multigpu._ranks import RanksEvidence, Worker, of_ranks
 from validate.claims import Claim
 from validate.environment import installed, user_environment
-from validate.evidence import Measured
 from validate.judging import Finding, listed
-
-
-class CollectivesExpect(RanksExpect):
-    operations: list[str]
-    sizes: list[int]
-
-
-class CollectivesResult(TypedDict):
-    exact: dict[str, dict[str, bool]]
-    controls: dict[str, dict[str, bool]]
-
-
-class CollectivesRank(CollectivesResult, Rank):
-    pass
-
-
-class CollectivesEvidence(Measured):
-    ranks: list[CollectivesRank]
-
-
-class NcclSettingsExpect(RanksExpect):
-    injected: dict[str, str]
-    """Variables that the validation run itself sets."""
-
-
-class NcclSettingsResult(TypedDict):
-    variables: dict[str, str]
-    files: dict[str, list[str]]
-
-
-class NcclSettingsRank(NcclSettingsResult, Rank):
-    pass
-
-
-class NcclSettingsEvidence(Measured):
-    ranks: list[NcclSettingsRank]
-
-
-class NcclExpect(RanksExpect):
-    cuda: str
-
-
-class NcclOwner(TypedDict):
-    name: str
-    version: str
-    as_recorded: bool
-
-
-class NcclLibrary(TypedDict):
-    path: str
-    running: str
-    built: dict[str, str]
-    owners: list[NcclOwner]
-
-
-class NcclResult(TypedDict):
-    cuda: str
-    libraries: list[NcclLibrary]
-
-
-class NcclRank(NcclResult, Rank):
-    pass
-
-
-class NcclEvidence(Measured):
-    ranks: list[NcclRank]
-
-
-class TransportExpect(NcclSettingsExpect):
-    link: str
-    """nvlink, pcie, apart, or empty where the host could not tell."""
-
-
-class _LogDetails(TypedDict, total=False):
-    versions: list[str]
-    lines: list[str]
-
-
-class NcclLog(_LogDetails):
-    """What NCCL's own log tells."""
-
-    connections: dict[str, int]
-    taken: dict[str, str]
-
-
-class TransportResult(NcclLog):
-    peer_access: bool
-
-
-class TransportRank(TransportResult, Rank):
-    pass
-
-
-class TransportEvidence(Measured):
-    ranks: list[TransportRank]
-
+from validate.kernels.runner import mapped
 
 _SIZES = (1, 1027, 1 << 20)
 """Numbers a rank: NCCL takes other protocols for small, odd and large ones."""
@@ -127,7 +31,6 @@ _OURS = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")
 """What `environment` sets, so that NCCL tells what it does."""
 _VERSION = re.compile(rb"NCCL version (\d+(?:\.\d+)+)\+cuda(\d+\.\d+)")
 _LINES_SHOWN = 12
-_Result: TypeAlias = "CollectivesResult | NcclSettingsResult | NcclResult | TransportResult"
 
 measure = partial(_launch.measure, __name__)
 
@@ -138,9 +41,9 @@ def environment(folder: Path) -> dict[str, str]:
     return dict(zip(_OURS, values, strict=True))
 
 
-def rank(worker: Worker, claim: Claim) -> _Result:
+def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
     """Measure one subject."""
-    subjects: Mapping[str, Callable[[Worker], _Result]] = {
+    subjects: Mapping[str, Callable[[Worker], dict[str, Any]]] = {
         "collectives": _collectives,
         "settings": lambda _worker: settings(),
         "nccl": _library,
@@ -152,7 +55,7 @@ def rank(worker: Worker, claim: Claim) -> _Result:
 # ---- whole numbers, exactly
 
 
-def _collectives(worker: Worker) -> CollectivesResult:
+def _collectives(worker: Worker) -> dict[str, Any]:
     """Compare each collective at each size with the right result, and with that of swapped ranks (the control)."""
     operations: Mapping[str, Callable[[Worker, int], tuple[Any, Any, Any]]] = {
         "all_reduce": _all_reduce,
@@ -244,7 +147,7 @@ def _send_receive(worker: Worker, size: int) -> tuple[Any, Any, Any]:
 # ---- what changes how NCCL works
 
 
-def settings() -> NcclSettingsResult:
+def settings() -> dict[str, Any]:
     """NCCL variables of the image (and of the validation run), and the lines of the files it reads settings from."""
     given = user_environment.recorded().environ
     places = ["/etc/nccl.conf", str(Path(given.get("HOME", "/root"), ".nccl.conf")), given.get("NCCL_CONF_FILE", "")]
@@ -262,9 +165,9 @@ def _settings_in(file: Path) -> list[str]:
 # ---- which NCCL
 
 
-def _library(worker: Worker) -> NcclResult:
+def _library(worker: Worker) -> dict[str, Any]:
     """The NCCL that this process has mapped: its own version, the CUDA it was built for, whose file it is."""
-    files = mapped("libnccl")
+    files = mapped(r"/libnccl\.so")
     owners = installed.owners(installed.distributions(sys.path))
     return {
         "cuda": str(worker.torch.version.cuda),
@@ -280,12 +183,6 @@ def _library(worker: Worker) -> NcclResult:
     }
 
 
-def mapped(stem: str) -> list[str]:
-    """Files of a library that are mapped into this process."""
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-    return sorted({parts[5] for line in lines if len(parts := line.split(None, 5)) == 6 and f"/{stem}.so" in parts[5]})
-
-
 def running(file: str) -> str:
     """What the library itself answers: 22809 is 2.28.9."""
     number = ctypes.c_int()
@@ -299,7 +196,7 @@ def built(content: bytes) -> dict[str, str]:
     return {"version": found[1].decode(), "cuda": found[2].decode()} if found else {}
 
 
-def _owner(owner: installed.Distribution, file: str) -> NcclOwner:
+def _owner(owner: installed.Distribution, file: str) -> dict[str, Any]:
     recorded = next(entry.sha256 for entry in owner.entries or () if entry.path == file)
     digest = base64.urlsafe_b64encode(hashlib.sha256(Path(file).read_bytes()).digest()).decode().rstrip("=")
     return {"name": owner.name, "version": owner.version, "as_recorded": digest == recorded}
@@ -308,7 +205,7 @@ def _owner(owner: installed.Distribution, file: str) -> NcclOwner:
 # ---- over which transport
 
 
-def _transport(worker: Worker) -> TransportResult:
+def _transport(worker: Worker) -> dict[str, Any]:
     """What NCCL's own log of this process says, and whether the driver lets the GPUs reach each other."""
     cuda = importlib.import_module("torch.cuda")
     others = [one for one in range(worker.ranks) if one != worker.rank]
@@ -318,7 +215,7 @@ def _transport(worker: Worker) -> TransportResult:
     return {"peer_access": access, **parsed(text)}
 
 
-def parsed(log: str) -> NcclLog:
+def parsed(log: str) -> dict[str, Any]:
     """NCCL's INFO log: connections by transport, variables that it took from somewhere, its version."""
     connections = re.findall(r"(?:Channel|\[\d+\]) .*? via ([A-Z][A-Za-z0-9]*(?:/[A-Za-z]+)*)", log)
     lines = [line.strip() for line in log.splitlines() if " via " in line]
@@ -330,12 +227,12 @@ def parsed(log: str) -> NcclLog:
     }
 
 
-def judge_collectives(_subject: str, expect: CollectivesExpect, evidence: CollectivesEvidence) -> Finding:
+def judge_collectives(_subject: str, expect: Mapping[str, Any], evidence: RanksEvidence) -> Finding:
     """M1. expect: {device, ranks?, operations: [names], sizes: [numbers a rank]}."""
     return of_ranks(expect, evidence, _exact_problems, _exact_summary)
 
 
-def _exact_problems(expect: CollectivesExpect, rank: CollectivesRank) -> Iterator[str]:
+def _exact_problems(expect: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]:
     sizes = [str(size) for size in expect["sizes"]]
     for name in expect["operations"]:
         exact, controls = rank["exact"].get(name, {}), rank["controls"].get(name, {})
@@ -345,16 +242,16 @@ def _exact_problems(expect: CollectivesExpect, rank: CollectivesRank) -> Iterato
             yield f"control: {name} of {listed(passing)} numbers is right for other ranks' data too"
 
 
-def _exact_summary(expect: CollectivesExpect, ranks: Sequence[CollectivesRank]) -> str:
+def _exact_summary(expect: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> str:
     return f"{len(ranks)} ranks: {listed(list(expect['operations']), limit=9)} exact at {len(expect['sizes'])} sizes"
 
 
-def judge_settings(_subject: str, expect: NcclSettingsExpect, evidence: NcclSettingsEvidence) -> Finding:
+def judge_settings(_subject: str, expect: Mapping[str, Any], evidence: RanksEvidence) -> Finding:
     """M1: what would change how NCCL works."""
     return of_ranks(expect, evidence, _setting_problems, lambda _expect, _ranks: "no file and no variable changes NCCL")
 
 
-def _setting_problems(expect: NcclSettingsExpect, rank: NcclSettingsRank) -> Iterator[str]:
+def _setting_problems(expect: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]:
     for place, lines in rank["files"].items():
         if lines:
             yield f"{place} sets {listed(list(lines))}"
@@ -364,12 +261,12 @@ def _setting_problems(expect: NcclSettingsExpect, rank: NcclSettingsRank) -> Ite
         yield f"the image sets {listed([f'{name}={value}' for name, value in own.items()])}"
 
 
-def judge_library(_subject: str, expect: NcclExpect, evidence: NcclEvidence) -> Finding:
+def judge_library(_subject: str, expect: Mapping[str, Any], evidence: RanksEvidence) -> Finding:
     """M1: one NCCL, of one owner, unchanged, of torch's CUDA. expect: {device, ranks?, cuda}."""
     return of_ranks(expect, evidence, _library_problems, _library_summary)
 
 
-def _library_problems(expect: NcclExpect, rank: NcclRank) -> Iterator[str]:
+def _library_problems(expect: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]:
     libraries = rank["libraries"]
     if len(libraries) != 1:
         yield f"{len(libraries)} NCCL libraries are loaded: {listed([one['path'] for one in libraries]) or 'none'}"
@@ -391,13 +288,13 @@ def _library_problems(expect: NcclExpect, rank: NcclRank) -> Iterator[str]:
             yield f"NCCL {one['running']} is made for CUDA {made_for}, torch for {expect['cuda']}"
 
 
-def _library_summary(_expect: NcclExpect, ranks: Sequence[NcclRank]) -> str:
+def _library_summary(_expect: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> str:
     one = ranks[0]["libraries"][0]
     owner, cuda = one["owners"][0], one["built"].get("cuda")
     return f"NCCL {one['running']}{f' for CUDA {cuda}' if cuda else ''} runs, from {owner['name']} {owner['version']}"
 
 
-def judge_transport(_subject: str, expect: TransportExpect, evidence: TransportEvidence) -> Finding:
+def judge_transport(_subject: str, expect: Mapping[str, Any], evidence: RanksEvidence) -> Finding:
     """M1: the best way that the host's GPUs have to each other. expect: {device, ranks?, link, injected}.
 
     `link` is nvlink, pcie, apart, or empty where the host could not tell: then the container's own view decides.
@@ -408,7 +305,7 @@ def judge_transport(_subject: str, expect: TransportExpect, evidence: TransportE
     return of_ranks(expect, evidence, _transport_problems, _transport_summary)
 
 
-def _transport_problems(expect: TransportExpect, rank: TransportRank) -> Iterator[str]:
+def _transport_problems(expect: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]:
     used = rank["connections"]
     if not used:
         yield "NCCL's log names no transport"
@@ -422,7 +319,7 @@ def _transport_problems(expect: TransportExpect, rank: TransportRank) -> Iterato
         yield f"ranks of one host talk over {listed(wrong)}{why}, {' or '.join(allowed)} is possible"
 
 
-def _transport_summary(expect: TransportExpect, ranks: Sequence[TransportRank]) -> str:
+def _transport_summary(expect: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> str:
     ways = sorted({way for rank in ranks for way in rank["connections"]})
     return f"{len(ranks)} ranks talk over {listed(ways)} ({expect.get('link') or 'the host could not tell its links'})"
 

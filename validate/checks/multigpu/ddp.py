@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 from functools import partial
+from typing import Any
 
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu._ranks import (
-    ComparisonsResult,
     Worker,
     compared,
     gradients,
@@ -23,11 +23,11 @@ _STEPS = 3
 measure = partial(_launch.measure, __name__)
 
 
-def rank(worker: Worker, _claim: Claim) -> ComparisonsResult:
+def rank(worker: Worker, _claim: Claim) -> dict[str, Any]:
     return compare(worker)
 
 
-def compare(worker: Worker) -> ComparisonsResult:
+def compare(worker: Worker) -> dict[str, Any]:
     """Gradients of one backward pass, and weights after three steps."""
     torch = worker.torch
     parallel = importlib.import_module("torch.nn.parallel").DistributedDataParallel

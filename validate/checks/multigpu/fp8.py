@@ -7,14 +7,14 @@ from functools import partial
 from typing import Any
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import ComparisonsResult, Worker, compared, error, gradients, judge, loss_of
+from validate.checks.multigpu._ranks import Worker, compared, error, gradients, judge, loss_of
 from validate.checks.multigpu.fsdp import fully_shard, held, mean_gradients
 from validate.claims import Claim
 
 measure = partial(_launch.measure, __name__)
 
 
-def rank(worker: Worker, _claim: Claim) -> ComparisonsResult:
+def rank(worker: Worker, _claim: Claim) -> dict[str, Any]:
     """Gradients of one step. A CPU multiplies no FP8: torchao emulates it there."""
     model, alone, full = _converted(worker, gather=True), _converted(worker, gather=False), worker.model()
     fully_shard(model, mesh=worker.mesh())

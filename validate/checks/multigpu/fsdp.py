@@ -12,7 +12,6 @@ from validate.checks.multigpu import _launch
 from validate.checks.multigpu._ranks import (
     SEED,
     WIDTH,
-    ComparisonsResult,
     Worker,
     compared,
     gradients,
@@ -31,9 +30,9 @@ _LORA = 8
 measure = partial(_launch.measure, __name__)
 
 
-def rank(worker: Worker, claim: Claim) -> ComparisonsResult:
+def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
     """Measure one subject."""
-    subjects: Mapping[str, Callable[[Worker], ComparisonsResult]] = {
+    subjects: Mapping[str, Callable[[Worker], dict[str, Any]]] = {
         "fsdp2 float32": _float32,
         "fsdp2 bfloat16": _bfloat16,
         "fsdp2 4-bit": _four_bit,
@@ -65,11 +64,11 @@ def held(worker: Worker, parameters: Sequence[Any]) -> dict[str, object]:
     }
 
 
-def _float32(worker: Worker) -> ComparisonsResult:
+def _float32(worker: Worker) -> dict[str, Any]:
     return train_beside_one(worker, fully_shard(worker.model(), mesh=worker.mesh()))
 
 
-def train_beside_one(worker: Worker, model: Any) -> ComparisonsResult:
+def train_beside_one(worker: Worker, model: Any) -> dict[str, Any]:
     """A sharded model's gradients and three steps of AdamW beside one process with all data."""
     torch, alone = worker.torch, worker.model()
     before = weights(alone)
@@ -96,7 +95,7 @@ def _own_gradients(worker: Worker, model: Any = None) -> dict[str, Any]:
     return gradients(model)
 
 
-def _bfloat16(worker: Worker) -> ComparisonsResult:
+def _bfloat16(worker: Worker) -> dict[str, Any]:
     """Mixed precision. The reference is one process that takes each rank's data in turn and adds up in float32."""
     torch = worker.torch
     try:
@@ -130,7 +129,7 @@ def mean_gradients(worker: Worker, alone: Any) -> dict[str, Any]:
     return total
 
 
-def _four_bit(worker: Worker) -> ComparisonsResult:
+def _four_bit(worker: Worker) -> dict[str, Any]:
     """QLoRA: frozen NF4 weights are sharded as they are stored, the adapters over them are trained."""
     torch = worker.torch
     alone, plain = _adapted(worker, quantised=True), _adapted(worker, quantised=False)
@@ -198,7 +197,7 @@ def _linear(worker: Worker, weight: Any, *, quantised: bool) -> Any:
     return layer.to(worker.device)
 
 
-def _checkpoint(worker: Worker) -> ComparisonsResult:
+def _checkpoint(worker: Worker) -> dict[str, Any]:
     """All ranks save after two steps and load into another model: the same bits, and the same third step."""
     torch, checkpoint = worker.torch, importlib.import_module("torch.distributed.checkpoint")
     states = importlib.import_module("torch.distributed.checkpoint.state_dict")

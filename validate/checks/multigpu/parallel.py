@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import SEED, WIDTH, ComparisonsResult, Worker, compared, gradients, judge, loss_of
+from validate.checks.multigpu._ranks import SEED, WIDTH, Worker, compared, gradients, judge, loss_of
 from validate.checks.multigpu.fsdp import fully_shard, train_beside_one
 from validate.claims import Claim
 
@@ -17,9 +17,9 @@ _HEADS, _LENGTH = 2, 128
 measure = partial(_launch.measure, __name__)
 
 
-def rank(worker: Worker, claim: Claim) -> ComparisonsResult:
+def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
     """Measure one subject."""
-    subjects: Mapping[str, Callable[[Worker], ComparisonsResult]] = {
+    subjects: Mapping[str, Callable[[Worker], dict[str, Any]]] = {
         "tensor parallel": _tensor,
         "context parallel": _context,
         "hsdp": _hsdp,
@@ -27,7 +27,7 @@ def rank(worker: Worker, claim: Claim) -> ComparisonsResult:
     return subjects[claim.subject](worker)
 
 
-def _tensor(worker: Worker) -> ComparisonsResult:
+def _tensor(worker: Worker) -> dict[str, Any]:
     """Each block's first product split by columns, its second by rows: the same data on every rank."""
     parallel = importlib.import_module("torch.distributed.tensor.parallel")
     model, alone, mesh = worker.model(), worker.model(), worker.mesh()
@@ -59,7 +59,7 @@ def _of_one_rank(torch: Any, model: Any, x: Any, share: float) -> Any:
     return x
 
 
-def _context(worker: Worker) -> ComparisonsResult:
+def _context(worker: Worker) -> dict[str, Any]:
     """Ring attention over a sequence of which each rank holds a part, in bfloat16 because flash attention asks for it.
 
     The reference is float64 on the CPU, the plain error that of one process in bfloat16; the control sums the gradients
@@ -106,7 +106,7 @@ def _attention_gradient(torch: Any, x: Any, weight: Any) -> Any:
     return weight.grad
 
 
-def _hsdp(worker: Worker) -> ComparisonsResult:
+def _hsdp(worker: Worker) -> dict[str, Any]:
     """Sharded within groups of ranks, replicated across them."""
     shape = (2, worker.ranks // 2)
     model = fully_shard(worker.model(), mesh=worker.mesh(shape, ("replicate", "shard")))

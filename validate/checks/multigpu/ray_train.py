@@ -9,10 +9,9 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 from validate.checks.multigpu import _launch, ddp
-from validate.checks.multigpu._ranks import RanksEvidence, RanksExpect, Worker, judge
+from validate.checks.multigpu._ranks import RanksEvidence, Worker, judge
 from validate.claims import Claim
 from validate.harness.forked import attempt
 
@@ -27,7 +26,7 @@ def _trained(claim: Claim) -> RanksEvidence:
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_TRAIN_V2_ENABLED="1")
     ray, train = importlib.import_module("ray"), importlib.import_module("ray.train")
     torch_train = importlib.import_module("ray.train.torch")
-    device = cast(RanksExpect, claim.expect)["device"]
+    device = claim.expect["device"]
     ranks, cuda = _launch.ranks_of(claim), device == "cuda"
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
         ray.init(

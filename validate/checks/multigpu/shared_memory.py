@@ -7,28 +7,13 @@ import importlib
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.evidence import Exempt, Measured
 from validate.harness.forked import attempt
 from validate.judging import Finding, cause, failed, is_between, passed
-
-
-class SharedMemoryExpect(Exempt):
-    least: int
-
-
-class SharedMemoryEvidence(Measured):
-    size: int
-    free: int
-    refuses_more: bool
-    batch: int
-    handed_over: int
-    right: bool
-
 
 FOLDER = Path("/dev/shm")
 _BATCHES, _WORKERS = 4, 2
@@ -36,12 +21,12 @@ _MOVED = 96 << 20
 """Bytes of one batch: more than the 64 MiB that Docker gives by default."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SharedMemoryEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for claim in claims:
         yield claim.subject, attempt(_measure)
 
 
-def _measure() -> SharedMemoryEvidence:
+def _measure() -> Mapping[str, Any]:
     """Measure its size, whether it refuses more than that (the control), and hand over batches by two workers."""
     room = os.statvfs(FOLDER)
     size, free = room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
@@ -87,7 +72,7 @@ def _handed_over() -> tuple[int, bool]:
     return len(right), all(right)
 
 
-def judge(_subject: str, expect: SharedMemoryExpect, evidence: SharedMemoryEvidence) -> Finding:
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """M7. expect: {least: bytes}."""
     if "error" in evidence:
         return failed(cause(evidence["error"]))

@@ -6,13 +6,11 @@ import importlib
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu._ranks import (
     BATCH,
-    ComparisonsExpect,
-    ComparisonsResult,
     Worker,
     compared,
     judge,
@@ -33,7 +31,7 @@ def environment(_folder: Path) -> dict[str, str]:
     return {} if cuda else {"DS_ACCELERATOR": "cpu"}
 
 
-def rank(worker: Worker, claim: Claim) -> ComparisonsResult:
+def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
     """Train with DeepSpeed, alone with all data, and alone with this rank's data (the control)."""
     torch, deepspeed = worker.torch, importlib.import_module("deepspeed")
     alone, separate, model = worker.model(), worker.model(), worker.model()
@@ -43,7 +41,7 @@ def rank(worker: Worker, claim: Claim) -> ComparisonsResult:
         optimizer=torch.optim.AdamW(model.parameters(), lr=_RATE),
         config={
             "train_micro_batch_size_per_gpu": BATCH,
-            "zero_optimization": {"stage": cast(ComparisonsExpect, claim.expect)["stage"]},
+            "zero_optimization": {"stage": claim.expect["stage"]},
             "zero_allow_untested_optimizer": True,
         },
     )
@@ -58,7 +56,8 @@ def rank(worker: Worker, claim: Claim) -> ComparisonsResult:
     optimizers = [torch.optim.AdamW(one.parameters(), lr=_RATE) for one in (alone, separate)]
     wanted = trained(alone, optimizers[0], [worker.everything(step) for step in range(_STEPS)])
     trained(separate, optimizers[1], mine)
-    found = _gathered(deepspeed, engine)
+    with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
+        found = weights(engine.module)
     total = torch.tensor(losses, device=worker.device, dtype=torch.float64)
     worker.distributed.all_reduce(total)
     return {
@@ -74,11 +73,6 @@ def rank(worker: Worker, claim: Claim) -> ComparisonsResult:
         "deepspeed": str(deepspeed.__version__),
         "accelerator": os.environ.get("DS_ACCELERATOR", "found by itself"),
     }
-
-
-def _gathered(deepspeed: Any, engine: Any) -> dict[str, Any]:
-    with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
-        return weights(engine.module)
 
 
 CLAIMS = {"M4": judge}
