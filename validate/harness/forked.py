@@ -38,9 +38,8 @@ def in_fork(measure: Callable[[], E]) -> E:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         noise = log.read_text(encoding="utf-8", errors="replace")
         print(noise, end="", flush=True)  # noqa: T201  the probe's log
-        evidence: dict[str, Any] = {
-            "error": {"kind": "crash", "message": ended(status) + " before it was done" * (status >= 0)}
-        }
+        death = ended(status) + " before it was done" * (status >= 0)
+        evidence: dict[str, Any] = {"error": {"kind": "crash", "message": death}}
         if result.exists():
             evidence = json.loads(result.read_text(encoding="utf-8"))
         if "error" in evidence:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from validate.judging import RULE_T as RULE_T
 from validate.kernels._names import EAGER, PRODUCT, Name, patterns
-from validate.kernels.evidence import KernelNames, Observed
+from validate.kernels.evidence import Observed
 
 if TYPE_CHECKING:
     from validate.kernels.runner import SeededRandom
@@ -121,10 +121,10 @@ def dtype_of(case: str) -> str:
     return case.partition(" ")[0]
 
 
-def expected_path(row: Kernel, versions: Mapping[str, str]) -> KernelNames:
+def expected_path(row: Kernel, versions: Mapping[str, str]) -> dict[str, Any]:
     """What is expected of the CUDA kernels that run, with the names they have in these versions."""
     known = (patterns(names, versions) for names in row.expected_kernels.values())
-    expected: KernelNames = {
+    expected: dict[str, Any] = {
         "expected_kernels": ["|".join(found) for found in known if found],
         "other_kernels": dict(row.other_kernels),
         "aside_kernels": list(row.aside_kernels),

@@ -8,37 +8,25 @@ from typing import TypedDict
 from validate.evidence import Exempt, Measured
 
 
-class _Capability(Exempt, total=False):
+class _Perhaps(Exempt, total=False):
     capability: list[int]
     """The host's least, where it could be read."""
     capabilities: list[list[int]]
     """All of the host's, where its GPUs differ."""
-
-
-class _Names(TypedDict, total=False):
-    """Claims from before 2026-11-22 have none of these: a name that was missing failed them."""
-
+    left_out: dict[str, str]
+    """Case -> why these versions, or the host's least capable GPU, can't do it, with the source: it is not run."""
     names_of: str
-    """The versions that decide what its kernels are called."""
+    """The versions that decide what its kernels are called. Claims from before 2026-11-22 have neither this nor the
+    next two: a name that was missing failed them."""
     other_kernels: dict[str, str]
     """Pattern -> whose they are: seen where none of its own is, they are the wrong ones."""
     aside_kernels: list[str]
     """Patterns of kernels that run around it: they do not show that it ran."""
 
 
-class KernelNames(_Names):
-    """What CUDA kernels are called."""
-
+class KernelExpect(_Perhaps):
     expected_kernels: list[str]
     """Patterns of CUDA kernels, one for each part that has a name in this version."""
-
-
-class _LeftOut(TypedDict, total=False):
-    left_out: dict[str, str]
-    """Case -> why these versions, or the host's least capable GPU, can't do it, with the source: it is not run."""
-
-
-class KernelExpect(_Capability, KernelNames, _LeftOut):
     cases: list[str]
     tolerance: dict[str, str | float]
     """dtype -> rule T, or the largest relative error."""
@@ -84,14 +72,14 @@ class Observed(Measured, total=False):
     facts: dict[str, object]
 
 
-class _Apart(TypedDict, total=False):
+class _WhereItWorks(TypedDict, total=False):
     ran: Mapping[str, list[str]]
     """Case -> what ran when the kernel was asked for, without what plain torch ran on the same inputs."""
     marks: Mapping[str, int]
     """`made` and `seen`: spins between stretches; `lead_in`: spins before the first of them that were seen."""
 
 
-class Profile(_Apart):
+class Profile(_WhereItWorks):
     """Names of the CUDA kernels that ran."""
 
     works: bool
@@ -101,20 +89,15 @@ class Profile(_Apart):
     count: int
 
 
-class _Conditions(Measured, total=False):
+class _OnceItRan(Measured, total=False):
     environment: dict[str, str]
     gated: str
     declined: list[str]
     observed: Observed
-
-
-class _Ran(_Conditions, total=False):
-    """What there is once the kernel ran: nothing else has them."""
-
     cases: dict[str, CaseEvidence]
     kernels: Profile
     libraries: dict[str, list[str]]
 
 
-class KernelEvidence(_Ran):
+class KernelEvidence(_OnceItRan):
     device: Device

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from validate.claims import Claim
 from validate.environment import nvml
@@ -18,7 +18,17 @@ from validate.kernels import runner
 from validate.kernels.judge import dotted, suspects
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+class DeviceEvidence(TypedDict):
+    nvml: Mapping[str, Any]
+    """The `gpus` as NVML, libcuda and torch see them, or `error`."""
+    cuda: Mapping[str, Any]
+    torch: Mapping[str, Any]
+    libcuda: list[str]
+    """The driver's library that this process has mapped: the host's, or one that the image brings."""
+    environment: dict[str, str]
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceEvidence]]:
     before = runner.environment()
     for claim in claims:
         yield (
@@ -27,7 +37,6 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 "nvml": attempt(nvml.managed),
                 "cuda": attempt(nvml.computing),
                 "torch": attempt(_torch),
-                # The driver's library that this process has mapped: the host's, or one that the image brings.
                 "libcuda": runner.mapped(r"/libcuda\.so"),
                 "environment": before,
             },
@@ -50,14 +59,11 @@ _MIG = " MIG "
 """Between the GPU's name and the slice's, in what libcuda says: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`."""
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """G0. expect: {inventory?: {driver, gpus: [Gpu]}}, the host's, if it is known; archs, for people.
-
-    evidence: `nvml`, `cuda` and `torch` with the `gpus` that each sees, or `error`; `libcuda`: files of this process.
-    """
-    for view in ("cuda", "torch"):
-        if "error" in evidence[view]:
-            return failed(f"{view}: {cause(evidence[view]['error'])}{suspects(evidence)}")
+def judge(_subject: str, expect: Mapping[str, Any], evidence: DeviceEvidence) -> Finding:
+    """G0. expect: {inventory?: {driver, gpus: [{name, capability, memory}]}, the host's; archs, for people}."""
+    for view, seen in (("cuda", evidence["cuda"]), ("torch", evidence["torch"])):
+        if "error" in seen:
+            return failed(f"{view}: {cause(seen['error'])}{suspects(evidence)}")
     problems = [*_inventory_problems(expect.get("inventory"), evidence), *_views_differ(evidence)]
     if len(evidence["libcuda"]) != 1:
         problems.append(f"{len(evidence['libcuda'])} driver libraries are loaded: {listed(list(evidence['libcuda']))}")
@@ -70,7 +76,7 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     return passed(f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}, {names}, driver {driver}, {as_host}")
 
 
-def _inventory_problems(inventory: Mapping[str, Any] | None, evidence: Mapping[str, Any]) -> Iterator[str]:
+def _inventory_problems(inventory: Mapping[str, Any] | None, evidence: DeviceEvidence) -> Iterator[str]:
     if inventory is None:
         return
     wanted, found = inventory["gpus"], evidence["cuda"]["gpus"]
@@ -93,7 +99,7 @@ def _inventory_problems(inventory: Mapping[str, Any] | None, evidence: Mapping[s
         yield f"the driver's library is {inside}, the host's driver is {inventory['driver']}"
 
 
-def _views_differ(evidence: Mapping[str, Any]) -> Iterator[str]:
+def _views_differ(evidence: DeviceEvidence) -> Iterator[str]:
     """What libcuda counts, torch must see as well."""
     cuda, torch = (_sorted(evidence[view]["gpus"]) for view in ("cuda", "torch"))
     if not cuda:
