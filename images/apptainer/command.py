@@ -49,16 +49,6 @@ def host_variables(caller: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in caller.items() if not _OPTION.match(name)}
 
 
-def pull_command(reference: str, sandbox: Path, *, plain_http: bool) -> list[str]:
-    """Unpacks an image of a registry into a folder, with all that it needs meanwhile beside it.
-
-    Apptainer holds each layer to the digests of the manifest.
-    """
-    http = ["--no-https"] if plain_http else []
-    build = [PROGRAM, "--silent", "build", "--sandbox", *http, str(sandbox), f"docker://{reference}"]
-    return ["env", f"APPTAINER_TMPDIR={sandbox.parent}", *build]
-
-
 def unsupported(spec: ContainerSpec) -> str:
     """What of a specification Apptainer can't give a container; empty: nothing. Bounds (memory, processes, /dev/shm)
     are no part of it: nobody has them there (docs/podman-apptainer.md)."""
@@ -79,25 +69,21 @@ def exec_command(spec: ContainerSpec, image: ImageInfo, sandbox: Path, folders: 
     `folders`: path in the container -> folder of this machine, for the spec's volumes (read-only inside: the caller
     fills them), for its tmpfs, and for /etc/hosts.
     """
-    read_only = {*spec.volumes, "/etc/hosts"}
-    mounts = [_mount(str(folder), path, read_only=path in read_only) for path, folder in folders.items()]
-    mounts += [_mount(outside, inside, read_only=True) for outside, inside in spec.binds.items()]
+    read_only = {*spec.volumes, *spec.binds.values(), "/etc/hosts"}
+    mounts = []
+    for path, folder in [*folders.items(), *((inside, outside) for outside, inside in spec.binds.items())]:
+        row = io.StringIO()  # the value of `--mount` is CSV; `--bind` splits paths at commas and colons
+        fields = ["type=bind", f"source={folder}", f"destination={path}", *(["ro"] if path in read_only else [])]
+        csv.writer(row, lineterminator="").writerow(fields)
+        mounts += ["--mount", row.getvalue()]
     home = "/root" if image.user.partition(":")[0] in ("", "0", "root") else "/"
     variables = {"PATH": _PATH, "HOSTNAME": HOST_NAME, "HOME": home, **image.env, **spec.env}
     return [
         *(PROGRAM, "--silent", "exec", *_ALONE),
         "--nv" if spec.device_requests else "--no-nv",  # without a word it is for apptainer.conf to say
         *("--pwd", image.workdir or "/"),
-        *(word for one in mounts for word in ("--mount", one)),
+        *mounts,
         str(sandbox),
         *("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in variables.items())),
         *spec.cmd,
     ]
-
-
-def _mount(source: str, destination: str, *, read_only: bool) -> str:
-    """A value of `--mount`, which is CSV: `--bind` splits paths at commas and colons."""
-    row = io.StringIO()
-    fields = ["type=bind", f"source={source}", f"destination={destination}", *(["ro"] if read_only else [])]
-    csv.writer(row, lineterminator="").writerow(fields)
-    return row.getvalue()

@@ -14,13 +14,13 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self, cast
 
-from images.apptainer.command import HOSTS, PROGRAM, exec_command, host_variables, pull_command, unsupported
+from images.apptainer.command import HOSTS, PROGRAM, exec_command, host_variables, unsupported
 from images.config.platforms import of_machine
 from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit, HistoryEntry, ImageInfo, TimedOut
 from images.engine.archive import ChunkReader, Files, pack
@@ -57,7 +57,24 @@ class Apptainer:
         if os.geteuid() == 0:
             then = "run this as a user, or use Docker: leave --engine out"
             raise UserError(Problem(where=PROGRAM, cause="is used here without root's rights alone", then=then), code=1)
-        self.facts = _facts()
+        try:
+            said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError) as error:
+            then = "install it (Debian sid, Fedora, EPEL: `apptainer`), or name an engine with --engine URL"
+            raise UserError(Problem(where=PROGRAM, cause=f"can't be run: {error}", then=then), code=1) from None
+        machine = of_machine(platform.machine())
+        self.facts = EngineFacts(
+            url=PROGRAM,
+            version=f"{PROGRAM} {said.split()[-1]}",
+            api="0",
+            data_root=str(scratch_home()),
+            local=True,
+            cpus=len(os.sched_getaffinity(0)),
+            memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            runtimes=(),
+            architecture=machine.architecture if machine else platform.machine(),
+            apptainer=True,
+        )
         self._stack = ExitStack()
         self._fetching = threading.Lock()
         self._work = Work()
@@ -80,8 +97,10 @@ class Apptainer:
         return self._published(ref).info
 
     def find(self, ref: str) -> ImageInfo | None:
-        found = self._read(ref)
-        return found.info if found else None
+        with self._fetching:
+            if ref not in self._images and "/" in ref and (found := read_published(ref)):
+                self._images |= {ref: found, found.info.id: found}
+            return self._images[ref].info if ref in self._images else None
 
     def pull(self, ref: str, *, platform: str = PLATFORM) -> ImageInfo:
         """Nothing is fetched before the first container. `platform`: a digest names one image already."""
@@ -115,25 +134,22 @@ class Apptainer:
                 yield container
 
     def _published(self, ref: str) -> Published:
-        if found := self._read(ref):
-            return found
-        cause = "no registry has such an image, and Apptainer keeps none"
-        then = "name one with its registry: HOST/NAME@sha256:... or HOST/NAME:TAG"
-        problem = Problem(where=ref, cause=cause, then=then)
-        raise EngineError(problem, EngineErrorKind.NO_SUCH_IMAGE, code=2)
-
-    def _read(self, ref: str) -> Published | None:
-        with self._fetching:
-            if ref not in self._images and "/" in ref and (found := read_published(ref)):
-                self._images |= {ref: found, found.info.id: found}
-            return self._images.get(ref)
+        if self.find(ref) is None:
+            cause = "no registry has such an image, and Apptainer keeps none"
+            then = "name one with its registry: HOST/NAME@sha256:... or HOST/NAME:TAG"
+            problem = Problem(where=ref, cause=cause, then=then)
+            raise EngineError(problem, EngineErrorKind.NO_SUCH_IMAGE, code=2)
+        return self._images[ref]
 
     def _sandbox(self, found: Published) -> Path:
-        """The unpacked image."""
+        """The unpacked image. Apptainer holds each layer to the digests of the manifest."""
         with self._fetching:
             if found.reference not in self._sandboxes:
                 target = self._stack.enter_context(scratch_folder()) / "root"
-                command = pull_command(found.reference, target, plain_http=found.plain_http)
+                # What a killed one leaves lies beside it, and is swept with the folder.
+                command = ["env", f"APPTAINER_TMPDIR={target.parent}", PROGRAM, "--silent", "build", "--sandbox"]
+                command += ["--no-https"] if found.plain_http else []
+                command += [str(target), f"docker://{found.reference}"]
                 process = ApptainerContainer(found.reference, command, {})
                 with self._work.going_on(process.kill, always=True):
                     process.start()
@@ -147,32 +163,10 @@ class Apptainer:
             return self._sandboxes[found.reference]
 
 
-def _facts() -> EngineFacts:
-    """Raises UserError where there is no Apptainer."""
-    try:
-        said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        then = "install it (Debian sid, Fedora, EPEL: `apptainer`), or name an engine with --engine URL"
-        raise UserError(Problem(where=PROGRAM, cause=f"can't be run: {error}", then=then), code=1) from None
-    machine = of_machine(platform.machine())
-    return EngineFacts(
-        url=PROGRAM,
-        version=f"{PROGRAM} {said.split()[-1]}",
-        api="0",
-        data_root=str(scratch_home()),
-        local=True,
-        cpus=len(os.sched_getaffinity(0)),
-        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        runtimes=(),
-        architecture=machine.architecture if machine else platform.machine(),
-        apptainer=True,
-    )
-
-
 class ApptainerContainer:
     """One container as a process of `apptainer exec`: killing that ends all that runs in it."""
 
-    def __init__(self, name: str, command: list[str], folders: Mapping[str, Path]) -> None:
+    def __init__(self, name: str, command: list[str], folders: dict[str, Path]) -> None:
         """`folders`: path in the container -> folder of this machine."""
         self._name, self._folders = name, folders
         self._command = ["sh", "-c", _GUARD, "guard", *command]
@@ -274,22 +268,16 @@ def read_published(reference: str) -> Published | None:
             then = "name the image of one platform: HOST/NAME@sha256:..."
             raise UserError(Problem(where=reference, cause="is an index of images", then=then), code=1)
         config = json.loads(registry.blob(manifest.config))
-        whole = f"{named.repository}@{manifest.digest}"
-        http = is_loopback(named.repository.host) and registry.scheme == "http"
-    steps = [str(one.get("created_by", "")) for one in config.get("history") or ()]
-    return Published(
-        reference=whole,
-        info=image_info(whole, manifest.config.digest, config),
-        history=tuple(HistoryEntry(created_by=step, size=0) for step in reversed(steps)),
-        plain_http=http,
-    )
+        plain_http = is_loopback(named.repository.host) and registry.scheme == "http"
+    return published(f"{named.repository}@{manifest.digest}", manifest.config.digest, config, plain_http=plain_http)
 
 
-def image_info(reference: str, digest: str, config: Mapping[str, Any]) -> ImageInfo:
-    """An image's configuration (OCI image specification). Its unpacked size is in no registry: 0. Pure."""
+def published(reference: str, config_digest: str, config: Any, *, plain_http: bool = False) -> Published:
+    """An image by its configuration (OCI image specification). Its unpacked size is in no registry: 0. Pure."""
     inner = config.get("config") or {}
-    return ImageInfo(
-        id=digest,
+    steps = [str(one.get("created_by", "")) for one in config.get("history") or ()]
+    info = ImageInfo(
+        id=config_digest,
         tags=(),
         digests=(reference,),
         size=0,
@@ -303,6 +291,8 @@ def image_info(reference: str, digest: str, config: Mapping[str, Any]) -> ImageI
         entrypoint=tuple(inner.get("Entrypoint") or ()),
         command=tuple(inner.get("Cmd") or ()),
     )
+    history = tuple(HistoryEntry(created_by=step, size=0) for step in reversed(steps))
+    return Published(reference=reference, info=info, history=history, plain_http=plain_http)
 
 
 # ---- unpacked images: a folder each, gone with the process that made it, or at the next sweep if that was killed

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from images.apptainer import command
-from images.apptainer.runtime import image_info
+from images.apptainer.runtime import published
 from images.engine import ContainerSpec
 
 REFERENCE = "registry.test/lab/images@sha256:" + "1" * 64
@@ -16,7 +16,7 @@ CONFIG = {
     "rootfs": {"diff_ids": ["sha256:aa"]},
     "config": {"Env": ["PATH=/opt/venv/bin:/usr/bin", "HOME=/home/me"], "WorkingDir": "/workspace", "User": "1001"},
 }
-IMAGE = image_info(REFERENCE, "sha256:" + "2" * 64, CONFIG)
+IMAGE = published(REFERENCE, "sha256:" + "2" * 64, CONFIG).info
 SPEC = ContainerSpec(
     IMAGE.id, ["python3", "-I", "$HOME"], volumes=["/judge"], tmpfs={"/tmp": "rw"}, env={"TMPDIR": "/tmp"}
 )
@@ -107,14 +107,7 @@ def test_gpus_come_by_nv() -> None:
     assert "type=bind,source=/driver,destination=/driver,ro" in after("--mount", found)
 
 
-@pytest.mark.parametrize("plain_http", [True, False])
-def test_an_image_is_fetched_by_its_digest(plain_http: bool) -> None:
-    found = command.pull_command(REFERENCE, Path("/x/root"), plain_http=plain_http)
-    assert found[-2:] == ["/x/root", f"docker://{REFERENCE}"] and ("--no-https" in found) is plain_http
-    assert "APPTAINER_TMPDIR=/x" in found, "what a killed one leaves is swept with the folder"
-
-
 def test_a_configuration_says_what_an_engine_would() -> None:
     assert (IMAGE.id, IMAGE.user, IMAGE.workdir) == ("sha256:" + "2" * 64, "1001", "/workspace")
     assert IMAGE.env["HOME"] == "/home/me" and IMAGE.layers == ("sha256:aa",) and IMAGE.digests == (REFERENCE,)
-    assert image_info(REFERENCE, "sha256:0", {}).env == {}
+    assert published(REFERENCE, "sha256:0", {}).info.env == {}

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from images.apptainer.runtime import image_info
+from images.apptainer import runtime
 from images.config.names import ImageName
 from images.engine import Engine
 from images.engine.layers import ImagePart
@@ -48,7 +48,7 @@ CONFIG = json.dumps(
         "config": {"Labels": {f"dev.truetag.{key}": value for key, value in LABELS.items()}},
     }
 ).encode()
-INFO = image_info("", oci_digest(CONFIG), json.loads(CONFIG))
+INFO = runtime.published("", oci_digest(CONFIG), json.loads(CONFIG)).info
 POLICY = ReleasePolicy(
     gate=(Tier.STATIC,),
     alias_gate=(Tier.STATIC, Tier.GPU),
