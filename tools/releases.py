@@ -65,11 +65,11 @@ def row(requirement: str, python: str, source: str, runner: Runner = uv.run) -> 
         install += ["--python-version", python, "--target", scratch]
         form = "wheel"
         answer = runner([*install, "--only-binary", ":all:", requirement])
-        if answer.code and "no usable wheels" in answer.errors:
+        if answer.returncode and "no usable wheels" in answer.stderr:
             form = "source"
             answer = runner([*install, requirement])
-        if answer.code:
-            cause = " ".join(answer.errors.split()) or "uv failed"
+        if answer.returncode:
+            cause = " ".join(answer.stderr.split()) or "uv failed"
             raise UserError(Problem(where=requirement, cause=cause, then="fix the name or the version"), code=1)
         (file,) = Path(scratch).glob("*.dist-info/METADATA")
         return printed(file.read_text(encoding="utf-8"), form, source)

@@ -12,6 +12,7 @@ import typer
 from images.commands import common
 from images.commands.options import Check, MatrixFile, Selectors
 from images.config import paths
+from images.context import pruner
 from images.errors import Problem, UserError, command
 from images.locking import contents, lock_file, measure_contents, resolve
 from images.planning import plan
@@ -73,7 +74,7 @@ def _write_contents(images: Sequence[Image], folder: Path) -> str:
     changed = len(found)
     for image in images:
         if image.pruning:
-            found = pruned_contents.update(image, locks[image.lock_name], folder, on_progress=_tell)
+            found = pruned_contents.update(image, lock_file.read(image, folder), folder, on_progress=_tell)
             lock_file.put(found, folder)
             changed += len(found)
     return f"read what {common.counted(changed, 'package')} bring" if changed else "what their files bring was known"
@@ -84,8 +85,8 @@ def _check_contents(images: Sequence[Image], folder: Path, then: str) -> str:
     lacking: dict[str, str] = {}
     for image in images:
         lock = lock_file.read(image, folder)
-        packages = [one.package for one in measure_contents.lacking(lock, folder)]
-        packages += [package for package, _ in pruned_contents.lacking(image, lock, folder)]
+        packages = [one.package for one in measure_contents.lacking(lock)]
+        packages += [package for package, _ in pruner.unmeasured(image.pruning, lock)]
         lacking.update((contents.place(package), f"{package.name} {package.version}") for package in packages)
     if lacking:
         raise UserError(

@@ -6,6 +6,8 @@ import json
 
 from images.config.paths import SUITE, TEMPLATES
 from images.host.hashing import sha256
+from images.locking.lock_file import Lock
+from images.locking.uv import Package
 from images.planning import expectations
 from images.planning.image import Pruning
 from validate.binaries import fatbin
@@ -46,6 +48,16 @@ def key(wanted: Pruning) -> str:
     """Tells what this pruner makes of a wheel from what another one does: its options, and its code to the letter."""
     parts = [b"%s\0%s" % (path.encode(), content) for path, content in files(wanted).items() if path not in _AROUND]
     return sha256(b"\0".join(parts))[:16]
+
+
+def unmeasured(wanted: Pruning | None, lock: Lock) -> list[tuple[Package, str]]:
+    """Locked wheels, by their sha256, that this pruner reads, and of which it is not known what it leaves."""
+    if wanted is None:
+        return []
+    today, known = key(wanted), lock.contents
+    packages = (package for package in lock.packages() if reads(wanted, package.name))
+    wheels = [(package, digest) for package in packages for digest in package.hashes if digest in known]
+    return [one for one in wheels if known[one[1]].native and today not in known[one[1]].pruned]
 
 
 def reads(wanted: Pruning | None, distribution: str) -> bool:

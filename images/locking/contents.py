@@ -13,7 +13,6 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from images.config import paths
 from images.errors import Problem, UserError, command
@@ -64,21 +63,16 @@ def every(file: Path) -> Known:
     if not file.is_file():
         return {}
     try:
-        rows = json.loads(file.read_bytes())
-        return {digest: _file_contents(row) for digest, row in rows.items()}
+        known = {}
+        for digest, row in json.loads(file.read_bytes()).items():
+            wheel = Contents(row.pop("digest"), row.pop("tags")) if "digest" in row else None
+            pruned = {key: Contents(**one) for key, one in row.pop("pruned", {}).items()}
+            bytecode = tuple(row.pop("bytecode", ()))
+            known[digest] = FileContents(wheel=wheel, pruned=pruned, bytecode=bytecode, **row)
+        return known
     except (ValueError, KeyError, TypeError, AttributeError):
         then = f"`rm {paths.shown(file)}`, then `{command('lock', 'NAME')}` of an image that has it"
         raise UserError(Problem(where=paths.shown(file), cause="is damaged", then=then)) from None
-
-
-def _file_contents(row: Any) -> FileContents:
-    return FileContents(
-        wheel=Contents(str(row["digest"]), str(row["tags"])) if "digest" in row else None,
-        files=str(row.get("files", "")),
-        native=bool(row.get("native")),
-        bytecode=tuple(map(str, row.get("bytecode", ()))),
-        pruned={key: Contents(str(one["digest"]), str(one["tags"])) for key, one in row.get("pruned", {}).items()},
-    )
 
 
 def rows_of(wheel: zipfile.ZipFile) -> Rows:
@@ -96,10 +90,8 @@ def shown(url: str) -> str:
 
 def written(known: Known) -> bytes:
     """The content of a package's file."""
-    rows = {digest: _row(one) for digest, one in sorted(known.items())}
+    rows = {}
+    for digest, one in known.items():
+        row = {**asdict(one), "bytecode": sorted(one.bytecode)}
+        rows[digest] = {**(row.pop("wheel") or {}), **{name: value for name, value in row.items() if value}}
     return f"{json.dumps(rows, indent=1, sort_keys=True)}\n".encode()
-
-
-def _row(one: FileContents) -> dict[str, object]:
-    found = {**asdict(one), "bytecode": sorted(one.bytecode)}
-    return {**(found.pop("wheel") or {}), **{name: value for name, value in found.items() if value}}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from itertools import takewhile
 
 from packaging.specifiers import Specifier
 from packaging.utils import canonicalize_name
@@ -49,22 +49,6 @@ class LockInputs:
     prebuilt: Mapping[str, str] = field(default_factory=dict)
     """File name -> sha256 of the official wheels that no index has. They are no part of what is resolved."""
 
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> LockInputs:
-        """As a lock's record has it. Raises KeyError, TypeError, AttributeError for what is none."""
-        return cls(
-            python=str(data["python"]),
-            platform=str(data["platform"]),
-            index=data["index"],
-            layers=_lists(data["layers"]),
-            alone=_lists(data["alone"]),
-            from_source=tuple(map(str, data.get("from_source", ()))),
-            excluded=tuple(map(str, data.get("excluded", ()))),
-            builders=tuple(map(str, data.get("builders", ()))),
-            needs=_lists(data.get("needs", {})),
-            prebuilt={file: str(digest) for file, digest in data.get("prebuilt", {}).items()},
-        )
-
     def asked(self, layer: str) -> tuple[str, ...]:
         """All that a layer is resolved from."""
         return (*self.layers[layer], *self.needs.get(layer, ()))
@@ -79,20 +63,15 @@ class LockInputs:
             excluded=self.excluded,
         )
 
-    @property
-    def place(self) -> tuple[str, str, str | None]:
-        """What a layer must have in common to be shared, besides its pins."""
-        return self.python, self.platform, self.index
-
     def shares(self, other: LockInputs) -> tuple[str, ...]:
         """The layers, bottom first, that both images could have in common."""
-        shared = []
-        if self.place == other.place:
-            for mine, theirs in zip(self.layers, other.layers, strict=False):
-                if mine != theirs or self.asked(mine) != other.asked(theirs):
-                    break
-                shared.append(mine)
-        return tuple(shared)
+        if (self.python, self.platform, self.index) != (other.python, other.platform, other.index):
+            return ()
+        both = zip(self.layers, other.layers, strict=False)
+        return tuple(
+            mine
+            for mine, _ in takewhile(lambda two: two[0] == two[1] and self.asked(two[0]) == other.asked(two[1]), both)
+        )
 
 
 def lock_inputs(image: Image) -> LockInputs:
@@ -105,9 +84,10 @@ def lock_inputs(image: Image) -> LockInputs:
             layers[pin.layer].append(pin.requirement)
         if pin.needs:
             needs.setdefault(pin.layer, set()).update(pin.needs)
+    glibc = min(image.base.glibc, _NEWEST_GLIBC)
     return LockInputs(
         python=str(image.python),
-        platform=_platform(image.platform, image.base.glibc),
+        platform=f"{image.platform.machine}-manylinux_{glibc.major}_{glibc.minor}",
         index=image.index,
         layers={layer: tuple(requirements) for layer, requirements in layers.items()},
         needs={layer: tuple(sorted(needs[layer])) for layer in layers if layer in needs},
@@ -121,16 +101,6 @@ def lock_inputs(image: Image) -> LockInputs:
         builders=BUILDERS if image.platform is not Platform.AMD64 else (),
         prebuilt={wheel.filename: wheel.sha256 for wheel in image.prebuilt},
     )
-
-
-def _lists(found: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    return {name: tuple(map(str, texts)) for name, texts in found.items()}
-
-
-@cache
-def _platform(platform: Platform, glibc: Minor) -> str:
-    """uv's name of it."""
-    return f"{platform.machine}-manylinux_{str(min(glibc, _NEWEST_GLIBC)).replace('.', '_')}"
 
 
 # --- what moved ------------------------------------------------------------------------------------------------------

@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from pydantic import TypeAdapter
 
 from images import errors
 from images.config import paths
@@ -32,8 +34,10 @@ RECORD = "lock.json"
 NO_LOCK = "no lock: can't be built here"
 STALE_LOCK = "its lock is older than the pins: can't be built here"
 _HEADER = "# Made by `nox -s lock` from matrix.yaml; not edited by hand. Wheels for Linux {}, each by hash.\n"
-_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*==[0-9][0-9a-z.!+]*")
-_HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
+_INPUTS = TypeAdapter(LockInputs)
+_ENTRY = re.compile(
+    r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>[0-9][0-9a-z.!+]*)(?P<hashes>(?: --hash=sha256:[0-9a-f]{64})+)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +147,7 @@ def load(place: Path) -> Lock:
     again = f"`{command('lock', place.name)}` makes it"
     try:
         data = json.loads(_bytes(place / RECORD, again))
-        made_from = LockInputs.of(data)
+        made_from = _INPUTS.validate_python(data)
         digests = dict(data["sha256"].items())
     except (ValueError, KeyError, TypeError, AttributeError):
         problem = Problem(where=paths.shown(place / RECORD), cause="is damaged", then=f"{again} anew")
@@ -165,7 +169,8 @@ def written(lock: Lock) -> dict[str, bytes]:
 
 def differing(files: Mapping[str, bytes], folder: Path) -> tuple[str, ...]:
     """Paths that `write` would change, sorted: what `--check` shows."""
-    changed = {path for path, content in files.items() if not _holds(folder / path, content)}
+    lie = {path: (folder / path).read_bytes() for path in files if (folder / path).is_file()}
+    changed = {path for path, content in files.items() if lie.get(path) != content}
     return tuple(sorted(changed | {str(path.relative_to(folder)) for path in _leftovers(files, folder)}))
 
 
@@ -203,28 +208,18 @@ def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
     Raises UserError for anything else than `name==version` with hashes: an index address, a URL, a file, an option.
     """
     text = "\n".join(line for line in content.decode(errors="replace").splitlines() if not line.startswith("#"))
-    entries = [entry.split() for entry in text.replace("\\\n", " ").splitlines() if entry.strip()]
-    problems = [
-        Problem(
-            where=paths.shown(Path(where)),
-            cause=f"{' '.join(entry)[:80]!r} is not `name==version` with sha256 hashes",
-            then=f"`{command('lock', 'NAME')}` makes the file anew",
-        )
-        for entry in entries
-        if not _is_entry(entry)
-    ]
+    found, problems = [], []
+    for entry in filter(None, (" ".join(line.split()) for line in text.replace("\\\n", " ").splitlines())):
+        if match := _ENTRY.fullmatch(entry):
+            hashes = tuple(re.findall(r"[0-9a-f]{64}", match["hashes"]))
+            found.append(Package(name=match["name"], version=match["version"], hashes=hashes))
+        else:
+            cause = f"{entry[:80]!r} is not `name==version` with sha256 hashes"
+            then = f"`{command('lock', 'NAME')}` makes the file anew"
+            problems.append(Problem(where=paths.shown(Path(where)), cause=cause, then=then))
     if problems:
         raise UserError(problems)
-    return tuple(_package(entry) for entry in entries)
-
-
-def _is_entry(words: Sequence[str]) -> bool:
-    return bool(_NAME.fullmatch(words[0])) and len(words) > 1 and all(map(_HASH.fullmatch, words[1:]))
-
-
-def _package(words: Sequence[str]) -> Package:
-    name, _, version = words[0].partition("==")
-    return Package(name=name, version=version, hashes=tuple(word.rpartition(":")[2] for word in words[1:]))
+    return tuple(found)
 
 
 def _bytes(path: Path, then: str) -> bytes:
@@ -232,10 +227,6 @@ def _bytes(path: Path, then: str) -> bytes:
         return path.read_bytes()
     except OSError:
         raise UserError(Problem(where=paths.shown(path), cause="is missing", then=then)) from None
-
-
-def _holds(path: Path, content: bytes) -> bool:
-    return path.is_file() and path.read_bytes() == content
 
 
 def _leftovers(files: Mapping[str, bytes], folder: Path) -> list[Path]:

@@ -14,13 +14,11 @@ import re
 import ssl
 import tarfile
 import zipfile
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
-from typing import Any
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -28,7 +26,7 @@ from requests.adapters import HTTPAdapter
 from images.errors import Problem, UserError, command
 from images.host.hashing import sha256
 from images.locking import contents, uv
-from images.locking.contents import FileContents, Known
+from images.locking.contents import FileContents
 from images.locking.lock_file import Lock
 from images.locking.uv import Package, Runner
 from validate.environment import wheel_contents
@@ -61,18 +59,16 @@ def update(
     locks: Mapping[str, Lock],
     folder: Path,
     *,
-    known: Path | None = None,
     run: Runner = uv.run,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> dict[str, bytes]:
-    """Path below `folder` -> content, of the files that change. What is known of a file is not asked again.
+    """Path below `folder` -> content, of the files that change. What a lock's contents have is not asked again.
 
-    `locks` are those of images, by name; `known` is a second folder of locks to look into. Raises UserError: an index
-    that does not answer, or gives no ranges.
+    `locks` are those of images, by name. Raises UserError: an index that does not answer, or gives no ranges.
     """
     found: dict[LockedFile, FileContents] = {}
     for name, lock in locks.items():
-        wanted = [one for one in lacking(lock, folder, known or folder) if one not in found]
+        wanted = [one for one in lacking(lock) if one not in found]
         if wanted:
             tell(f"{name}: reading what {len(wanted)} files bring")
             addresses = _addresses(wanted, lock, name, run)
@@ -80,16 +76,21 @@ def update(
                 urls = [addresses[one.digest] for one in wanted]
                 rows = pool.map(_measure, wanted, urls, repeat(session))
                 found.update(zip(wanted, rows, strict=True))
-    changed: defaultdict[str, dict[str, FileContents]] = defaultdict(dict)
-    for one, row in found.items():
-        rows_of_package = changed[contents.place(one.package)]
-        rows_of_package[one.digest] = _joined(rows_of_package.get(one.digest), row)
-    return {place: _renewed(folder / place, rows) for place, rows in changed.items()}
+    changed: dict[str, dict[str, FileContents]] = {}
+    for one, new in found.items():
+        place = contents.place(one.package)
+        known = changed.setdefault(place, dict(contents.every(folder / place)))
+        # The same wheel may be a toolkit's part and torch's: each asks for another half of the row.
+        before = known.get(one.digest, new)
+        files, native = before.files or new.files, before.native or new.native
+        known[one.digest] = replace(before, wheel=before.wheel or new.wheel, files=files, native=native)
+    return {place: contents.written(known) for place, known in changed.items()}
 
 
-def lacking(lock: Lock, *folders: Path) -> list[LockedFile]:
-    """Files of a lock of which it is known in none of these folders of locks what they bring."""
-    return [one for one in dict.fromkeys(_files(lock)) if not any(_is_known(one, folder) for folder in folders)]
+def lacking(lock: Lock) -> list[LockedFile]:
+    """Files of a lock of which its contents do not say what they bring."""
+    rows = {one: lock.contents.get(one.digest) for one in _files(lock)}
+    return [one for one, row in rows.items() if not (row and (row.files if one.source or one.toolkit else row.wheel))]
 
 
 def leftovers(locks: Iterable[Lock], folder: Path) -> list[Path]:
@@ -106,24 +107,6 @@ def _files(lock: Lock) -> Iterator[LockedFile]:
             for digest in package.hashes:
                 source = package.name in lock.inputs.from_source
                 yield LockedFile(package=package, digest=digest, source=source, toolkit=layer == TOOLKIT)
-
-
-def _is_known(one: LockedFile, folder: Path) -> bool:
-    row = contents.every(folder / contents.place(one.package)).get(one.digest)
-    return row is not None and bool(row.files if one.source or one.toolkit else row.wheel)
-
-
-def _joined(before: FileContents | None, new: FileContents) -> FileContents:
-    if before is None:
-        return new
-    return replace(
-        before, wheel=before.wheel or new.wheel, files=before.files or new.files, native=before.native or new.native
-    )
-
-
-def _renewed(path: Path, rows: Known) -> bytes:
-    known = contents.every(path)
-    return contents.written({**known, **{digest: _joined(known.get(digest), row) for digest, row in rows.items()}})
 
 
 def _addresses(files: Sequence[LockedFile], lock: Lock, name: str, run: Runner) -> dict[str, str]:
@@ -176,22 +159,12 @@ def _source_rows(one: LockedFile, url: str, session: requests.Session) -> Iterat
     answer.raise_for_status()
     if sha256(answer.content) != one.digest:
         raise OSError(f"it has sha256 {sha256(answer.content)}, the lock has {one.digest}")
-    for content in _members(answer.content):
-        yield "", wheel_contents.record_hash(content)
-        if found := _SCRIPT.match(content):
-            yield "", wheel_contents.record_hash(b"#!python" + (found[1] or b"") + content[found.end() :])
-
-
-def _members(archive: bytes) -> Iterator[bytes]:
-    if zipfile.is_zipfile(io.BytesIO(archive)):
-        with zipfile.ZipFile(io.BytesIO(archive)) as opened:
-            yield from (opened.read(name) for name in opened.namelist() if not name.endswith("/"))
-        return
-    with tarfile.open(fileobj=io.BytesIO(archive)) as opened_tar:
-        for member in opened_tar:
-            file = opened_tar.extractfile(member) if member.isfile() else None
-            if file:
-                yield file.read()
+    with tarfile.open(fileobj=io.BytesIO(answer.content)) as archive:
+        for file in map(archive.extractfile, filter(tarfile.TarInfo.isfile, archive)):
+            content = file.read() if file else b""
+            yield "", wheel_contents.record_hash(content)
+            if found := _SCRIPT.match(content):
+                yield "", wheel_contents.record_hash(b"#!python" + (found[1] or b"") + content[found.end() :])
 
 
 # --- ranges of a file on an index -------------------------------------------------------------------------------------
@@ -231,15 +204,6 @@ class RemoteFile(io.RawIOBase):
 
     def _ask(self, wanted: str) -> tuple[bytes, int]:
         """The bytes of a range, and the size of the whole file."""
-        for attempts_left in (2, 1, 0):
-            try:
-                return self._answer(wanted)
-            except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError):
-                if not attempts_left:
-                    raise
-        raise OSError("no attempt is left")
-
-    def _answer(self, wanted: str) -> tuple[bytes, int]:
         with self._session.get(self._url, headers={"Range": wanted}, timeout=_PATIENCE, stream=True) as answer:
             answer.raise_for_status()
             told = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.headers.get("Content-Range", ""))
@@ -248,18 +212,12 @@ class RemoteFile(io.RawIOBase):
             return answer.content, int(told[1])
 
 
-class _SystemTrust(HTTPAdapter):
-    """Believes the certificates that Python itself does; one context for all connections."""
-
-    def init_poolmanager(self, *arguments: Any, **more: Any) -> None:
-        super().init_poolmanager(*arguments, **more, ssl_context=ssl.create_default_context())
-
-
 def _session() -> requests.Session:
-    """One that keeps its connections."""
-    session = requests.Session()
+    """One that keeps its connections, and believes the certificates that Python itself does."""
+    session, trusted = requests.Session(), ssl.get_default_verify_paths()
     session.headers["Accept-Encoding"] = "identity"  # ranges of the file, and not of a compressed form
-    session.mount("https://", _SystemTrust(pool_maxsize=_AT_ONCE))
-    session.mount("http://", HTTPAdapter(pool_maxsize=_AT_ONCE))
-    session.verify = os.environ.get("SSL_CERT_FILE") or os.environ.get("PIP_CERT") or True
+    session.mount("https://", HTTPAdapter(pool_maxsize=_AT_ONCE, max_retries=2))
+    session.mount("http://", HTTPAdapter(pool_maxsize=_AT_ONCE, max_retries=2))
+    named = os.environ.get("SSL_CERT_FILE") or os.environ.get("PIP_CERT")
+    session.verify = named or trusted.cafile or trusted.capath or True
     return session

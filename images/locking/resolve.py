@@ -47,7 +47,8 @@ def update(
     wanted = {image.lock_name: image for image in images}
     if upgrade:
         wanted.update((image.lock_name, image) for image in others if _renewed_with(image, images, folder))
-    present = [] if upgrade else _present(others, folder)
+    present = [one for one in others if not upgrade and lock_file.is_present(one, folder)]
+    locks = [*(lock_file.load(folder / one.lock_name) for one in present)]
     made: dict[str, Lock] = {}
     problems: list[Problem] = []
     unreachable: dict[str, list[Problem]] = {}
@@ -59,8 +60,9 @@ def update(
         own = {} if upgrade else _versions_at(folder / name)
         tell(f"resolving {name}")
         try:
-            preferred = _preferred(lock_inputs(image), own, [*made.values(), *present])
-            made[name] = resolve(image, run, preferred=preferred)
+            # Above its own, the versions of layers that another lock has in common with it.
+            shares = (one.versions(one.inputs.shares(lock_inputs(image))) for one in (*made.values(), *locks))
+            made[name] = resolve(image, run, preferred=own | next(filter(None, shares), {}))
         except IndexUnreachable as error:
             unreachable[str(image.index)] = [*error.problems]
         except UserError as error:
@@ -143,24 +145,10 @@ def _not_this_cuda(image: Image, packages: Iterable[Package]) -> Iterator[Proble
         yield Problem(where=str(image.name), cause=cause, then=then)
 
 
-def _preferred(wanted: LockInputs, own: Mapping[str, str], known: Iterable[Lock]) -> dict[str, str]:
-    """Versions to keep: the image's own, and above them those of layers that another lock has in common with it."""
-    preferred = dict(own)
-    for lock in known:
-        shared = lock.versions(lock.inputs.shares(wanted))
-        if shared:
-            return preferred | shared
-    return preferred
-
-
 def _renewed_with(image: Image, images: Sequence[Image], folder: Path) -> bool:
     mine = lock_inputs(image)
     locked = (folder / image.lock_name / lock_file.RECORD).is_file()
     return locked and any(mine.shares(lock_inputs(other)) for other in images)
-
-
-def _present(images: Iterable[Image], folder: Path) -> list[Lock]:
-    return [lock_file.load(folder / image.lock_name) for image in images if lock_file.is_present(image, folder)]
 
 
 def _versions_at(place: Path) -> dict[str, str]:

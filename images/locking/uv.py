@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -49,16 +50,8 @@ class Target:
     """Distributions that are left out though something requires them."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """How one call of uv ended."""
-
-    code: int
-    output: str
-    errors: str
-
-
-Runner = Callable[[Sequence[str]], Answer]
+Runner = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
+"""Calls uv with arguments."""
 
 
 class NoSolution(UserError):  # noqa: N818  # said as an outcome
@@ -95,9 +88,9 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-def run(arguments: Sequence[str]) -> Answer:
+def run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Call uv with the cleaned environment of this process. Raises UserError as `environment` does."""
-    done = subprocess.run(
+    return subprocess.run(
         [find_uv_bin(), *arguments],
         env=environment(os.environ),
         capture_output=True,
@@ -105,7 +98,6 @@ def run(arguments: Sequence[str]) -> Answer:
         check=False,
         stdin=subprocess.DEVNULL,
     )
-    return Answer(done.returncode, done.stdout, done.stderr)
 
 
 def versions(
@@ -115,13 +107,11 @@ def versions(
 
     Raises UserError (`where` is its place): nothing fits, the index can't be reached.
     """
-    with tempfile.TemporaryDirectory() as scratch:
-        output = Path(scratch, "requirements.txt")
-        output.write_text(_lines(f"{name}=={version}" for name, version in preferred.items()))
-        # --refresh: uv trusts its copy of an index page for minutes, and people lock what has just been published.
-        _compile(requirements, target, ("--refresh", "--no-annotate", "-o", str(output)), scratch, run, where)
-        rows = (line.partition("==") for line in output.read_text().splitlines() if "==" in line)
-        return {canonicalize_name(name): version.split()[0] for name, _, version in rows}
+    # --refresh: uv trusts its copy of an index page for minutes, and people lock what has just been published.
+    options = ("--refresh", "--no-annotate")
+    text = _compile(requirements, target, options, "requirements.txt", run, where, preferred=preferred)
+    rows = (line.partition("==") for line in text.splitlines() if "==" in line)
+    return {canonicalize_name(name): version.split()[0] for name, _, version in rows}
 
 
 def packages(
@@ -137,57 +127,60 @@ def packages(
 
     Raises UserError: as `versions`, and for a package that is no hashed wheel of an index (a local file, a checkout).
     """
-    with tempfile.TemporaryDirectory() as scratch:
-        constraints, output = Path(scratch, "constraints.txt"), Path(scratch, "pylock.toml")
-        constraints.write_text(_lines(f"{name}=={version}" for name, version in chosen.items()))
-        options = ["--format", "pylock.toml", "--constraints", str(constraints), "-o", str(output)]
-        options += [] if dependencies else ["--no-deps", "--refresh"]
-        _compile(requirements, target, options, scratch, run, where)
-        rows = tomllib.loads(output.read_text()).get("packages", [])
-    found = (_package(row, target, where) for row in rows)
+    options = () if dependencies else ("--no-deps", "--refresh")
+    text = _compile(requirements, target, options, "pylock.toml", run, where, chosen=chosen)
+    found = (_package(row, target, where) for row in tomllib.loads(text).get("packages", []))
     return tuple(sorted(found, key=lambda package: package.name))
 
 
 def addresses(exact: Sequence[str], target: Target, *, run: Runner, where: str) -> dict[str, str]:
     """sha256 -> URL of the files that exact pins mean. Raises UserError: as `packages`."""
-    with tempfile.TemporaryDirectory() as scratch:
-        output = Path(scratch, "pylock.toml")
-        _compile(exact, target, ("--format", "pylock.toml", "-o", str(output), "--no-deps"), scratch, run, where)
-        rows = tomllib.loads(output.read_text()).get("packages", [])
+    rows = tomllib.loads(_compile(exact, target, ("--no-deps",), "pylock.toml", run, where)).get("packages", [])
     files = (file for row in rows for file in (*row.get("wheels", ()), *([row["sdist"]] if "sdist" in row else ())))
     return {file["hashes"]["sha256"]: file["url"] for file in files if "url" in file}
 
 
 def _compile(
-    requirements: Sequence[str], target: Target, options: Sequence[str], scratch: str, run: Runner, where: str
-) -> None:
-    asked = Path(scratch, "asked.in")
-    asked.write_text(_lines(requirements))
-    arguments = ["pip", "compile", str(asked), "--quiet", "--no-config", "--no-header", "--only-binary", ":all:"]
-    arguments += ["--python", sys.executable, "--no-python-downloads", "--no-progress", "--color", "never"]
-    arguments += ["--python-version", target.python, "--python-platform", target.platform]
-    if target.index:
-        arguments += ["--index", target.index, "--index-strategy", "unsafe-best-match"]
-    for name in target.from_source:
-        arguments += ["--no-binary", name]
-    if target.excluded:
-        left_out = Path(scratch, "excluded.txt")
-        left_out.write_text(_lines(target.excluded))
-        arguments += ["--excludes", str(left_out)]
-    answer = run([*arguments, *options])
-    if answer.code:
-        raise _failure(answer.errors, requirements, target, where)
+    requirements: Sequence[str],
+    target: Target,
+    options: Sequence[str],
+    output: str,
+    run: Runner,
+    where: str,
+    *,
+    preferred: Mapping[str, str] = MappingProxyType({}),
+    chosen: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """What `uv pip compile` writes into `output`, whose name says the format. `preferred`: versions that it finds there
+    and keeps where they fit; `chosen`: the only ones that it may take."""
+    with tempfile.TemporaryDirectory() as scratch:
 
+        def file(name: str, lines: Iterable[str]) -> str:
+            path = Path(scratch, name)
+            path.write_text("".join(f"{line}\n" for line in lines))
+            return str(path)
 
-def _lines(texts: Iterable[str]) -> str:
-    return "".join(f"{text}\n" for text in texts)
+        arguments = ["pip", "compile", file("asked.in", requirements), "--quiet", "--no-config", "--no-header"]
+        arguments += ["--only-binary", ":all:", "--python", sys.executable, "--no-python-downloads", "--no-progress"]
+        arguments += ["--color", "never", "--python-version", target.python, "--python-platform", target.platform]
+        arguments += ["--index", target.index, "--index-strategy", "unsafe-best-match"] if target.index else []
+        arguments += [word for name in target.from_source for word in ("--no-binary", name)]
+        arguments += ["--excludes", file("excluded.txt", target.excluded)]
+        arguments += ["--constraints", file("constraints.txt", (f"{name}=={one}" for name, one in chosen.items()))]
+        if preferred:
+            file(output, (f"{name}=={one}" for name, one in preferred.items()))
+        answer = run([*arguments, *options, "-o", f"{scratch}/{output}"])
+        if answer.returncode:
+            raise _failure(answer.stderr, requirements, target, where)
+        return Path(scratch, output).read_text()
 
 
 def _package(row: Mapping[str, Any], target: Target, where: str) -> Package:
     name = str(canonicalize_name(row["name"]))
     wheels = [row["sdist"]] if name in target.from_source and "sdist" in row else row.get("wheels", [])
     local = [key for key in ("directory", "vcs", "archive") if key in row]
-    local += [wheel.get("path") or wheel["url"] for wheel in wheels if _is_local(wheel)]
+    remote = ("http", "https")
+    local += [path for one in wheels if (path := one.get("path") or one["url"]) and urlsplit(path).scheme not in remote]
     shown = f"{name} {row.get('version', '')}".strip()
     if local:
         cause = f"{shown} came from {local[0]}, which is no file of a package index"
@@ -199,21 +192,13 @@ def _package(row: Mapping[str, Any], target: Target, where: str) -> Package:
     return Package(name=name, version=row["version"], hashes=hashes)
 
 
-def _is_local(wheel: Mapping[str, Any]) -> bool:
-    return "path" in wheel or urlsplit(wheel["url"]).scheme not in ("http", "https")
-
-
-def _spoken(target: Target) -> str:
-    found = of_machine(target.platform.partition("-")[0])
-    return found.spoken if found else target.platform
-
-
 def _failure(errors: str, requirements: Sequence[str], target: Target, where: str) -> UserError:
     """uv's words as a cause and a next step. What it says besides the error (warnings, hints) is left out."""
     told = errors.partition("error: ")[2].partition("\nhint:")[0] or errors
     text = " ".join(re.sub(r"\n\s+cause:", ":", told).split())
     if source := re.search(r"(\S+) has no usable wheels", text):
-        wanted = f"Python {target.python} on Linux {_spoken(target)}"
+        machine = of_machine(target.platform.partition("-")[0])
+        wanted = f"Python {target.python} on Linux {machine.spoken if machine else target.platform}"
         cause = f"{source[1]} is published as source only: there is no wheel for {wanted}"
         then = "pin a version that has one, or name it in matrix.yaml: under `pure_python` if it is that, "
         then += "else under `optional`, and build with --wheelhouse"

@@ -248,7 +248,8 @@ def with_contents(locked: Locked, folder: Path, known: Path) -> lock_file.Lock:
     """
     own = {f"{locked.image.lock_name}/{path}": content for path, content in lock_file.written(locked.lock).items()}
     lock_file.write(own, folder)
-    lock_file.put(measure_contents.update({str(locked.image.name): locked.lock}, folder, known=known), folder)
+    lock = lock_file.read(locked.image, folder, known)
+    lock_file.put(measure_contents.update({str(locked.image.name): lock}, folder), folder)
     return lock_file.read(locked.image, folder, known)
 
 

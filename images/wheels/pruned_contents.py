@@ -7,12 +7,12 @@ run. The result depends on nothing but the wheel and the pruner.
 from __future__ import annotations
 
 import csv
-import io
+import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +22,8 @@ from images.host.hashing import sha256_of_file
 from images.locking import contents, uv
 from images.locking.contents import FileContents
 from images.locking.lock_file import Lock
-from images.locking.uv import Package, Runner
-from images.planning.image import Image, Pruning
+from images.locking.uv import Runner
+from images.planning.image import Image
 from images.wheels import prebuilt
 from validate.environment import wheel_contents
 from validate.environment.wheel_contents import Contents
@@ -39,12 +39,12 @@ def update(
 ) -> dict[str, bytes]:
     """Path below `folder`, that of the locks, -> content, of the files that change. What is known is not made again.
 
-    The wheels themselves must be known before (`measure_contents.update`). Raises UserError: a wheel that can't be
-    fetched, or is not the lock's, or can't be pruned.
+    `lock` has what its wheels bring (`measure_contents.update`). Raises UserError: a wheel that can't be fetched, or is
+    not the lock's, or can't be pruned.
     """
     if image.pruning is None:
         return {}
-    wanted = lacking(image, lock, folder)
+    wanted = pruner.unmeasured(image.pruning, lock)
     exact = sorted({f"{package.name}=={package.version}" for package, _ in wanted})
     addresses = uv.addresses(exact, lock.inputs.target, run=run, where=str(image.name)) if exact else {}
     key, made = pruner.key(image.pruning), dict(pruner.files(image.pruning))
@@ -60,53 +60,36 @@ def update(
     return {place: contents.written(rows) for place, rows in found.items()}
 
 
-def lacking(image: Image, lock: Lock, folder: Path) -> list[tuple[Package, str]]:
-    """Wheels that the pruner reads, and of which it is not known what it makes."""
-    return list(_lacking(image.pruning, lock, folder)) if image.pruning else []
-
-
-def _lacking(wanted: Pruning, lock: Lock, folder: Path) -> Iterator[tuple[Package, str]]:
-    key = pruner.key(wanted)
-    for package in lock.packages():
-        known = contents.every(folder / contents.place(package))
-        for digest in package.hashes:
-            row = known.get(digest)
-            if row and row.native and pruner.reads(wanted, package.name) and key not in row.pruned:
-                yield package, digest
-
-
 def _pruned(url: str, digest: str, program: Mapping[str, bytes]) -> Contents:
-    """A wheel as the pruner leaves it."""
+    """A wheel as the pruner leaves it. Files outside site-packages (`:...`) stay: it does not know them."""
+    where = contents.shown(url)
     with tempfile.TemporaryDirectory(prefix="truetag-pruning-") as scratch:
         folder = Path(scratch)
         wheel = folder / "wheel.whl"
-        _fetch(url, wheel, digest)
+        try:
+            prebuilt.download(url, wheel)
+        except OSError as error:
+            problem = Problem(where=where, cause=f"can't be fetched: {error}", then=f"`{command('lock')}` again")
+            raise UserError(problem, code=1) from None
+        if (found := sha256_of_file(wheel)) != digest:
+            cause = f"has sha256 {found}, the lock has {digest}: refused"
+            raise UserError(Problem(where=where, cause=cause, then="ask whoever serves the index"), code=1)
         with zipfile.ZipFile(wheel) as opened:
             rows = contents.rows_of(opened)
-            record = _unpack(opened, rows, folder / "site")
+            outside = {path: one for path, one in rows.items() if path.startswith(":")}
+            inside = {path: one for path, one in rows.items() if path not in outside}
+            record = _unpack(opened, inside, folder / "site")
         wheel.unlink()
         for path, content in program.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(content)
-        command = [sys.executable, "-I", "-B", str(folder / "pruner"), str(record)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        prune = [sys.executable, "-I", "-B", str(folder / "pruner"), str(record)]
+        done = subprocess.run(prune, capture_output=True, text=True, check=False)
         if done.returncode:
             then = "the build of this image ends in the same way: report it"
-            raise UserError(Problem(where=contents.shown(url), cause=done.stderr.strip(), then=then), code=1)
-        return wheel_contents.contents(_rows_after(record, rows))
-
-
-def _fetch(url: str, target: Path, digest: str) -> None:
-    try:
-        prebuilt.download(url, target)
-    except OSError as error:
-        raise UserError(
-            Problem(where=contents.shown(url), cause=f"can't be fetched: {error}", then=f"`{command('lock')}` again"),
-            code=1,
-        ) from None
-    if (found := sha256_of_file(target)) != digest:
-        cause = f"has sha256 {found}, the lock has {digest}: refused"
-        raise UserError(Problem(where=contents.shown(url), cause=cause, then="ask whoever serves the index"), code=1)
+            raise UserError(Problem(where=where, cause=done.stderr.strip(), then=then), code=1)
+        with record.open(encoding="utf-8", newline="") as lines:
+            return wheel_contents.contents({**outside, **wheel_contents.of_wheel(csv.reader(lines))})
 
 
 def _unpack(wheel: zipfile.ZipFile, rows: Mapping[str, str], site: Path) -> Path:
@@ -114,24 +97,13 @@ def _unpack(wheel: zipfile.ZipFile, rows: Mapping[str, str], site: Path) -> Path
     info = next(name for name in wheel.namelist() if name.endswith(".dist-info/RECORD") and name.count("/") == 1)
     for member in wheel.namelist():
         path = wheel_contents.placed(member)
-        if path in rows and not path.startswith(":") and ".so" in path.rpartition("/")[2]:
+        if path in rows and ".so" in path.rpartition("/")[2]:
             target = site / path
             target.parent.mkdir(parents=True, exist_ok=True)
             with wheel.open(member) as source, target.open("wb") as stream:
-                while chunk := source.read(1 << 20):
-                    stream.write(chunk)
+                shutil.copyfileobj(source, stream)
     record = site / info
     record.parent.mkdir(parents=True, exist_ok=True)
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(
-        (path, f"sha256={digest}", "") for path, digest in rows.items() if not path.startswith(":")
-    )
-    record.write_text(text.getvalue(), encoding="utf-8")
+    with record.open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream, lineterminator="\n").writerows((path, f"sha256={one}", "") for path, one in rows.items())
     return record
-
-
-def _rows_after(record: Path, before: Mapping[str, str]) -> dict[str, str]:
-    """The rows of the pruned RECORD, and those of files outside site-packages, which the pruner does not know."""
-    with record.open(encoding="utf-8", newline="") as lines:
-        after = wheel_contents.of_wheel(csv.reader(lines))
-    return {**{path: digest for path, digest in before.items() if path.startswith(":")}, **after}

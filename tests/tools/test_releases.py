@@ -1,10 +1,11 @@
 """Newer releases: which are not known, and their rows put where they belong."""
 
+from subprocess import CompletedProcess
+
 import pytest
 import yaml
 
 from images.errors import UserError
-from images.locking.uv import Answer
 from tests.support.checkout import ROOT
 from tests.support.sources import SOURCES
 from tools import releases
@@ -24,9 +25,9 @@ def test_only_what_is_above_every_row_is_new() -> None:
 def test_a_package_without_wheels_is_asked_for_as_source() -> None:
     asked: list[list[str]] = []
 
-    def run(arguments: list[str]) -> Answer:
+    def run(arguments: list[str]) -> CompletedProcess[str]:
         asked.append(list(arguments))
-        return Answer(1, "", "error: Failed to fetch: `https://index.test/simple/ray/`")
+        return CompletedProcess([], 1, "", "error: Failed to fetch: `https://index.test/simple/ray/`")
 
     with pytest.raises(UserError, match=r"index\.test can't be reached"):
         releases.newest(FACTS, "3.11", ["mamba-ssm"], run)  # type: ignore[arg-type]

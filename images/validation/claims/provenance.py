@@ -30,7 +30,9 @@ def provenance_claims(context: ClaimContext) -> Iterator[Claim]:
     count = len(wheels["wheels"]) + len(wheels["sources"])
     statement = f"the files of {count} distributions are those of the locked wheels"
     custom = context.unless_custom(_CUSTOM_BASE)
-    required = custom.pop("required") and not _is_unmeasured(context)
+    # A pruner that changed since its wheels were read would take their names from all images for one architecture.
+    unmeasured = context.lock and pruner.unmeasured(context.image.pruning, context.lock)
+    required = custom.pop("required") and not unmeasured
     yield claim("S10", "wheels", "static.wheels", statement, wheels, required=required, **custom)
     for name in unknown:
         statement = f"the files of {name}, which no lock has, are those of its wheel"
@@ -90,23 +92,6 @@ def _written_by_steps(image: Image, base: BaseContext, lock: Lock) -> dict[str, 
         },
         **({ENTRYPOINT: (TEMPLATES / "entrypoints" / image.entrypoint).read_bytes()} if image.entrypoint else {}),
     }
-
-
-def _is_unmeasured(context: ClaimContext) -> bool:
-    """Whether nobody has read yet what today's pruner leaves of a wheel. Then the claim is UNPROVEN, and required of no
-    build: a changed pruner would otherwise take their names from all images for one GPU architecture.
-    """
-    pruning = context.image.pruning
-    if not pruning or not context.lock:
-        return False
-    key, contents = pruner.key(pruning), context.lock.contents
-    return any(
-        key not in contents[digest].pruned
-        for package in context.lock.packages()
-        if pruner.reads(pruning, package.name)
-        for digest in package.hashes
-        if digest in contents and contents[digest].native
-    )
 
 
 def _is_unknown(context: ClaimContext, pin: Pin) -> bool:

@@ -2,7 +2,9 @@
 
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import requests
@@ -15,7 +17,7 @@ from images.locking import contents, lock_file, measure_contents
 from images.locking.contents import FileContents
 from images.locking.lock_file import Lock
 from images.locking.measure_contents import LockedFile
-from images.locking.uv import Answer, Package
+from images.locking.uv import Package
 from images.planning import plan
 from tests.support import wheels
 from tests.support.http_server import Reply, Server, serving
@@ -119,20 +121,19 @@ def test_files_are_measured_once_and_those_of_no_lock_are_left_over(tmp_path: Pa
     with serving() as server:
         server.answer = by_ranges(wheel.read_bytes()).answer
 
-        def run(arguments: list[str]) -> Answer:
+        def run(arguments: list[str]) -> CompletedProcess[str]:
             calls.append(arguments)
             output = Path(arguments[arguments.index("-o") + 1])
             url = f"http://{server.host}/small-1.0-py3-none-any.whl"
             files = f'wheels = [{{ url = "{url}", hashes = {{ sha256 = "{digest}" }} }}]'
             output.write_text(f'[[packages]]\nname = "small"\nversion = "1.0"\n{files}\n')
-            return Answer(0, "", "")
+            return CompletedProcess([], 0, "", "")
 
         locks = {"x": small_lock(digest)}
         found = measure_contents.update(locks, tmp_path, run=run)  # type: ignore[arg-type]
-        (tmp_path / "wheels").mkdir()
-        for path, content in found.items():
-            (tmp_path / path).write_bytes(content)
-        assert measure_contents.update(locks, tmp_path, run=run) == {}  # type: ignore[arg-type]
+        lock_file.put(found, tmp_path)
+        known = replace(locks["x"], contents=contents.read(locks["x"].packages(), tmp_path))
+        assert measure_contents.update({"x": known}, tmp_path, run=run) == {}  # type: ignore[arg-type]
     assert len(calls) == 2, "once for the layers, once for the toolkit"
     row = json.loads(found["wheels/small-1.0.json"])[digest]
     with zipfile.ZipFile(wheel) as opened:
@@ -143,9 +144,9 @@ def test_files_are_measured_once_and_those_of_no_lock_are_left_over(tmp_path: Pa
 
 
 def test_a_file_that_the_index_lost_is_told(tmp_path: Path) -> None:
-    def run(arguments: list[str]) -> Answer:
+    def run(arguments: list[str]) -> CompletedProcess[str]:
         Path(arguments[arguments.index("-o") + 1]).write_text("")
-        return Answer(0, "", "")
+        return CompletedProcess([], 0, "", "")
 
     with pytest.raises(UserError, match=r"no longer has small 1\.0"):
         measure_contents.update({"x": small_lock("ab" * 32)}, tmp_path, run=run)  # type: ignore[arg-type]

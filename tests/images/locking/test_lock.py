@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from hypothesis import given
@@ -297,7 +298,7 @@ def test_a_wheel_that_is_a_local_file_is_refused(stocked: Index, tmp_path: Path)
     (tmp_path / "local").mkdir()
     (tmp_path / "local" / "einops-0.8.2-py3-none-any.whl").write_bytes(make_wheel("einops", "0.8.2"))
 
-    def with_a_folder(arguments: list[str]) -> uv.Answer:
+    def with_a_folder(arguments: list[str]) -> CompletedProcess[str]:
         return uv.run([*arguments, "--find-links", str(tmp_path / "local")])
 
     with pytest.raises(UserError) as error:

@@ -7,6 +7,7 @@ import re
 import subprocess
 from datetime import timedelta
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import yaml
@@ -16,7 +17,7 @@ from images.config.matrix import Sources
 from images.config.paths import CHECKOUT
 from images.config.schema import Profile
 from images.errors import UserError
-from images.locking import lock_file, uv
+from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
 from images.planning.plan import Planned
@@ -309,12 +310,12 @@ def test_a_page_can_not_say_that_a_variable_is_refused_which_no_image_is_refused
 def test_metadata_becomes_a_row_without_extras() -> None:
     text = 'Name: Thing_X\nVersion: 1.0\nRequires-Python: >=3.9\nRequires-Dist: b>=2\nRequires-Dist: c; extra == "d"\n'
 
-    def run(arguments: object) -> uv.Answer:
+    def run(arguments: object) -> CompletedProcess[str]:
         words = [str(word) for word in arguments]  # type: ignore[attr-defined]
         folder = Path(words[words.index("--target") + 1], "thing_x-1.0.dist-info")
         folder.mkdir()
         (folder / "METADATA").write_text(text)
-        return uv.Answer(0, "", "")
+        return CompletedProcess([], 0, "", "")
 
     row = releases.row("thing-x==1.0", "3.11", "here", run)
     found = yaml.safe_load(row)["thing-x"]
