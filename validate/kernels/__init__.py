@@ -25,30 +25,16 @@ Capability = tuple[int, int]
 Supports = Callable[[Capability, Mapping[str, str]], str | None]
 
 
-def on_every_gpu(capability: Capability, versions: Mapping[str, str]) -> str | None:
-    """A kernel without a gate."""
-    return None
-
-
-def everything(versions: Mapping[str, str]) -> Mapping[str, str]:
-    """A kernel whose every case every version has."""
-    return {}
-
-
-def nothing(versions: Mapping[str, str]) -> str | None:
-    """A kernel that every version has."""
-    return None
+def below(capability: Capability, least: Capability, why: str) -> str | None:
+    """Why this compute capability does not do; None: it is the least or later."""
+    if capability >= least:
+        return None
+    return f"{why}: compute capability {capability[0]}.{capability[1]} is below {least[0]}.{least[1]}"
 
 
 def from_capability(major: int, minor: int, why: str) -> Supports:
     """A gate: the kernel is claimed from this compute capability on."""
-
-    def supports(capability: Capability, versions: Mapping[str, str]) -> str | None:
-        if capability >= (major, minor):
-            return None
-        return f"{why}: compute capability {capability[0]}.{capability[1]} is below {major}.{minor}"
-
-    return supports
+    return lambda capability, _versions: below(capability, (major, minor), why)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,10 +80,10 @@ class Kernel:
     """Patterns of CUDA kernels that run around it, or as a control: they do not show that it ran."""
     libraries: Sequence[str] = ()
     """Patterns of files that must be mapped into the process."""
-    supports: Supports = on_every_gpu
-    leaves_out: Callable[[Mapping[str, str]], Mapping[str, str]] = everything
+    supports: Supports = lambda _capability, _versions: None
+    leaves_out: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda _versions: {}
     """Cases that these versions can't do, and why, with the source."""
-    excludes: Callable[[Mapping[str, str]], str | None] = nothing
+    excludes: Callable[[Mapping[str, str]], str | None] = lambda _versions: None
     """Why these versions can't do it on any GPU, with the source: then nothing is claimed."""
     needs_capability: Mapping[str, tuple[Capability, str]] = field(default_factory=dict)
     """Case -> the compute capability from which on the GPU can do it, and whose rule that is. Such a case is named by
@@ -109,11 +95,8 @@ class Kernel:
 
     def gated(self, capability: Capability) -> Mapping[str, str]:
         """Cases that a GPU can't do, and why."""
-        return {
-            case: f"{why}: compute capability {capability[0]}.{capability[1]} is below {least[0]}.{least[1]}"
-            for case, (least, why) in self.needs_capability.items()
-            if capability < least
-        }
+        reasons = {case: below(capability, least, why) for case, (least, why) in self.needs_capability.items()}
+        return {case: reason for case, reason in reasons.items() if reason}
 
 
 def dtype_of(case: str) -> str:
@@ -124,29 +107,22 @@ def dtype_of(case: str) -> str:
 def expected_path(row: Kernel, versions: Mapping[str, str]) -> dict[str, Any]:
     """What is expected of the CUDA kernels that run, with the names they have in these versions."""
     known = (patterns(names, versions) for names in row.expected_kernels.values())
-    expected: dict[str, Any] = {
+    deciding = sorted({name.of for names in row.expected_kernels.values() for name in names})
+    return {
         "expected_kernels": ["|".join(found) for found in known if found],
         "other_kernels": dict(row.other_kernels),
         "aside_kernels": list(row.aside_kernels),
+        **({"names_of": " and ".join(f"{name} {versions[name]}" for name in deciding)} if deciding else {}),
     }
-    deciding = sorted({name.of for names in row.expected_kernels.values() for name in names})
-    if deciding:
-        expected["names_of"] = " and ".join(f"{name} {versions[name]}" for name in deciding)
-    return expected
 
 
 def table() -> Mapping[str, Kernel]:
     """Every kernel by its subject: the file's name, with dashes."""
-    names = sorted(found.name for found in pkgutil.iter_modules(__path__))
-    modules = {name: importlib.import_module(f"{__name__}.{name}") for name in names if _is_kernel(name)}
-    return {name.replace("_", "-"): module.KERNEL for name, module in modules.items()}
+    names = sorted(found.name.replace("_", "-") for found in pkgutil.iter_modules(__path__) if found.name[0] != "_")
+    return {name: kernel(name) for name in names if name not in ("evidence", "judge", "runner")}
 
 
 def kernel(subject: str) -> Kernel:
     """One kernel by its subject. Raises ImportError."""
     found: Kernel = importlib.import_module(f"{__name__}.{subject.replace('-', '_')}").KERNEL
     return found
-
-
-def _is_kernel(name: str) -> bool:
-    return not name.startswith("_") and name not in ("evidence", "judge", "runner")

@@ -4,10 +4,9 @@ two a shape."""
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from typing import Any
 
-from validate.kernels import Capability, Supports, from_capability
+from validate.kernels import Supports, from_capability
 from validate.kernels._names import FLASH_ATTN_4_BACKWARD, FLASH_ATTN_4_FORWARD
 
 RAN = {"forward": FLASH_ATTN_4_FORWARD, "backward": FLASH_ATTN_4_BACKWARD}
@@ -21,13 +20,10 @@ LIBRARIES = (r"libcute_dsl_runtime\.so",)
 
 def on_majors(*majors: int, why: str) -> Supports:
     """A gate: the kernel is claimed on these major compute capabilities alone."""
-
-    def supports(capability: Capability, versions: Mapping[str, str]) -> str | None:
-        if capability[0] in majors:
-            return None
-        return f"{why}: compute capability {capability[0]}.{capability[1]} is none of {', '.join(map(str, majors))}"
-
-    return supports
+    among = f"is none of {', '.join(map(str, majors))}"
+    return lambda capability, _versions: (
+        None if capability[0] in majors else f"{why}: compute capability {capability[0]}.{capability[1]} {among}"
+    )
 
 
 FORWARD_AND_BACKWARD = from_capability(

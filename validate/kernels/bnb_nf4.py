@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from validate.harness import nf4
@@ -34,18 +35,14 @@ def _plain(x: Any, packed: Any, scales: Any) -> Any:
     return x @ nf4.dequantised(packed, scales, (_OUT, _IN), nf4.BLOCK_SIZE).to(x.dtype).T
 
 
-def _case(dtype: str, rows: int, *grad_inputs: str) -> Callable[[SeededRandom], Case]:
+def _case(dtype: str, rows: int, grad_inputs: Sequence[str], rng: SeededRandom) -> Case:
     """Any codes are weights: they need not come from a quantiser."""
-
-    def make(rng: SeededRandom) -> Case:
-        inputs = {
-            "x": rng.normal(rows, _IN),
-            "packed": rng.integers(0, 256, _OUT * _IN // 2, 1, dtype="uint8"),
-            "scales": rng.normal(_OUT * _IN // nf4.BLOCK_SIZE).abs() + 0.5,
-        }
-        return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=grad_inputs)
-
-    return make
+    inputs = {
+        "x": rng.normal(rows, _IN),
+        "packed": rng.integers(0, 256, _OUT * _IN // 2, 1, dtype="uint8"),
+        "scales": rng.normal(_OUT * _IN // nf4.BLOCK_SIZE).abs() + 0.5,
+    }
+    return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=grad_inputs)
 
 
 def _observe(rng: SeededRandom) -> Observed:
@@ -67,9 +64,9 @@ KERNEL = Kernel(
     package="bitsandbytes",
     statement="NF4 errs as much as bitsandbytes says, and products with NF4 weights are those of the decoded weights",
     cases={
-        "float16": _case("float16", 77, "x"),
-        "bfloat16": _case("bfloat16", 77, "x"),
-        "float16 one token": _case("float16", 1),
+        "float16": partial(_case, "float16", 77, ["x"]),
+        "bfloat16": partial(_case, "bfloat16", 77, ["x"]),
+        "float16 one token": partial(_case, "float16", 1, []),
     },
     tolerance={"float16": RULE_T, "bfloat16": RULE_T},
     observe=_observe,

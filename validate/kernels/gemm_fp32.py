@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from validate.kernels import Case, Kernel
@@ -16,14 +16,9 @@ def _product(left: Any, right: Any) -> Any:
     return left @ right
 
 
-def _cases(shape: tuple[int, int, int]) -> Callable[[SeededRandom], Case]:
-    rows, inner, columns = shape
-
-    def make(rng: SeededRandom) -> Case:
-        inputs = {"left": rng.normal(rows, inner), "right": rng.normal(inner, columns)}
-        return Case(dtype="float32", inputs=inputs, run=_product, plain=_product, grad_inputs=("left", "right"))
-
-    return make
+def _case(rows: int, inner: int, columns: int, rng: SeededRandom) -> Case:
+    inputs = {"left": rng.normal(rows, inner), "right": rng.normal(inner, columns)}
+    return Case(dtype="float32", inputs=inputs, run=_product, plain=_product, grad_inputs=("left", "right"))
 
 
 KERNEL = Kernel(
@@ -31,7 +26,7 @@ KERNEL = Kernel(
     probe="gpu.numerics",
     package="torch",
     statement="float32 products are float32: within 1e-5 of float64",
-    cases={"511x1023x769": _cases((511, 1023, 769)), "33x4099x65": _cases((33, 4099, 65))},
+    cases={"511x1023x769": partial(_case, 511, 1023, 769), "33x4099x65": partial(_case, 33, 4099, 65)},
     tolerance={"float32": _TOLERANCE},
     libraries=(r"libcublas(Lt)?\.so",),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from validate.kernels import RULE_T, Case, Kernel
@@ -26,18 +26,15 @@ def _plain(x: Any, weight: Any, target: Any) -> Any:
     return functional.cross_entropy(x @ weight.T, target, ignore_index=_IGNORED)
 
 
-def _case(dtype: str) -> Callable[[SeededRandom], Case]:
-    def make(rng: SeededRandom) -> Case:
-        target = rng.integers(0, _VOCABULARY, _TOKENS)
-        target[::7] = _IGNORED
-        inputs = {
-            "x": rng.normal(_TOKENS, _WIDTH),
-            "weight": rng.normal(_VOCABULARY, _WIDTH, deviation=_WIDTH**-0.5),
-            "target": target,
-        }
-        return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("x", "weight"))
-
-    return make
+def _case(dtype: str, rng: SeededRandom) -> Case:
+    target = rng.integers(0, _VOCABULARY, _TOKENS)
+    target[::7] = _IGNORED
+    inputs = {
+        "x": rng.normal(_TOKENS, _WIDTH),
+        "weight": rng.normal(_VOCABULARY, _WIDTH, deviation=_WIDTH**-0.5),
+        "target": target,
+    }
+    return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("x", "weight"))
 
 
 KERNEL = Kernel(
@@ -45,7 +42,7 @@ KERNEL = Kernel(
     probe="gpu.liger",
     package="liger-kernel",
     statement="Liger's fused linear cross entropy, forward and backward: float32 within 1e-5, bfloat16 as plain torch",
-    cases={"float32": _case("float32"), "bfloat16": _case("bfloat16")},
+    cases={dtype: partial(_case, dtype) for dtype in ("float32", "bfloat16")},
     tolerance={"float32": 1e-5, "bfloat16": RULE_T},
     expected_kernels={"loss": LIGER_CROSS_ENTROPY},
     supports=SUPPORTS,

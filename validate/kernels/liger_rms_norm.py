@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from validate.kernels import RULE_T, Case, Kernel
@@ -23,12 +23,9 @@ def _plain(x: Any, weight: Any) -> Any:
     return x * (x.pow(2).mean(-1, keepdim=True) + _EPSILON).rsqrt() * weight
 
 
-def _case(dtype: str) -> Callable[[SeededRandom], Case]:
-    def make(rng: SeededRandom) -> Case:
-        inputs = {"x": rng.normal(3, 41, 345), "weight": rng.normal(345)}
-        return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("x", "weight"))
-
-    return make
+def _case(dtype: str, rng: SeededRandom) -> Case:
+    inputs = {"x": rng.normal(3, 41, 345), "weight": rng.normal(345)}
+    return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("x", "weight"))
 
 
 KERNEL = Kernel(
@@ -36,7 +33,7 @@ KERNEL = Kernel(
     probe="gpu.liger",
     package="liger-kernel",
     statement="Liger's RMSNorm, forward and backward: float32 within 1e-4, bfloat16 as plain torch",
-    cases={"float32": _case("float32"), "bfloat16": _case("bfloat16")},
+    cases={dtype: partial(_case, dtype) for dtype in ("float32", "bfloat16")},
     tolerance={"float32": 1e-4, "bfloat16": RULE_T},
     expected_kernels={"forward": LIGER_RMS_NORM_FORWARD, "backward": LIGER_RMS_NORM_BACKWARD},
     supports=SUPPORTS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from validate.kernels import RULE_T, Case, Kernel
@@ -31,21 +31,18 @@ def _plain(query: Any, key: Any, cosine: Any, sine: Any) -> dict[str, Any]:
     return {"query": turned(query), "key": turned(key)}
 
 
-def _case(dtype: str) -> Callable[[SeededRandom], Case]:
-    def make(rng: SeededRandom) -> Case:
-        torch = rng.torch
-        frequency = 10000.0 ** -(torch.arange(0, _DIM, 2, dtype=torch.float64) / _DIM)
-        angle = torch.outer(torch.arange(_LENGTH, dtype=torch.float64), frequency).repeat(1, 2)
-        inputs = {
-            "query": rng.normal(2, 6, _LENGTH, _DIM),
-            "key": rng.normal(2, 2, _LENGTH, _DIM),
-            "cosine": angle.cos(),
-            "sine": angle.sin(),
-        }
-        controls = {"heads rolled": rolled}
-        return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("query", "key"), controls=controls)
-
-    return make
+def _case(dtype: str, rng: SeededRandom) -> Case:
+    torch = rng.torch
+    frequency = 10000.0 ** -(torch.arange(0, _DIM, 2, dtype=torch.float64) / _DIM)
+    angle = torch.outer(torch.arange(_LENGTH, dtype=torch.float64), frequency).repeat(1, 2)
+    inputs = {
+        "query": rng.normal(2, 6, _LENGTH, _DIM),
+        "key": rng.normal(2, 2, _LENGTH, _DIM),
+        "cosine": angle.cos(),
+        "sine": angle.sin(),
+    }
+    controls = {"heads rolled": rolled}
+    return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("query", "key"), controls=controls)
 
 
 KERNEL = Kernel(
@@ -53,7 +50,7 @@ KERNEL = Kernel(
     probe="gpu.liger",
     package="liger-kernel",
     statement="Liger's rotary embedding, forward and backward: float32 within 1e-5, bfloat16 as plain torch",
-    cases={"float32": _case("float32"), "bfloat16": _case("bfloat16")},
+    cases={dtype: partial(_case, dtype) for dtype in ("float32", "bfloat16")},
     tolerance={"float32": 1e-5, "bfloat16": RULE_T},
     expected_kernels={"rotation": LIGER_ROPE},
     supports=SUPPORTS,

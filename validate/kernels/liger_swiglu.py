@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from validate.kernels import RULE_T, Case, Kernel
@@ -20,12 +20,9 @@ def _plain(a: Any, b: Any) -> Any:
     return a * a.sigmoid() * b
 
 
-def _case(dtype: str) -> Callable[[SeededRandom], Case]:
-    def make(rng: SeededRandom) -> Case:
-        inputs = {"a": rng.normal(3, 41, 345), "b": rng.normal(3, 41, 345)}
-        return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("a", "b"))
-
-    return make
+def _case(dtype: str, rng: SeededRandom) -> Case:
+    inputs = {"a": rng.normal(3, 41, 345), "b": rng.normal(3, 41, 345)}
+    return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("a", "b"))
 
 
 KERNEL = Kernel(
@@ -33,7 +30,7 @@ KERNEL = Kernel(
     probe="gpu.liger",
     package="liger-kernel",
     statement="Liger's SwiGLU, forward and backward: float32 within 1e-5, bfloat16 as plain torch",
-    cases={"float32": _case("float32"), "bfloat16": _case("bfloat16")},
+    cases={dtype: partial(_case, dtype) for dtype in ("float32", "bfloat16")},
     tolerance={"float32": 1e-5, "bfloat16": RULE_T},
     expected_kernels={"forward": LIGER_SWIGLU_FORWARD, "backward": LIGER_SWIGLU_BACKWARD},
     supports=SUPPORTS,

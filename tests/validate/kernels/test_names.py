@@ -33,11 +33,11 @@ def test_every_part_of_a_kernel_has_a_name_in_every_torch(torch: str) -> None:
     [("2.5.1", False), ("2.6.0", True), ("2.6.0a1+cu126", True), ("2.8.4", True), ("2.9.0", False)],
 )
 def test_a_name_holds_from_a_version_on_and_before_another(version: str, holds: bool) -> None:
-    assert Name(pattern="x", since="2.6", before="2.9", source="test").holds({"torch": version}) is holds
+    assert Name("x", "test", since="2.6", before="2.9").holds({"torch": version}) is holds
 
 
 def test_a_version_that_is_not_given_excludes_no_name() -> None:
-    assert Name(pattern="x", since="9", source="test").holds({})
+    assert Name("x", "test", since="9").holds({})
 
 
 def test_inductors_kernels_got_names_of_their_own_with_torch_2_6() -> None:
