@@ -21,7 +21,6 @@ from images.commands import engines
 from images.config.names import Minor
 from images.context.base_images import AcquiredBase, acquire
 from images.context.hosting import HostSettings
-from images.context.labels import Origin
 from images.engine import (
     RUN_LABEL,
     ContainerSpec,
@@ -259,14 +258,6 @@ def test_files_get_into_a_read_only_container_through_a_volume(engine: Engine, b
     assert done.exit.code == 0
 
 
-def test_files_put_are_readable_for_any_user(engine: Engine, base: AcquiredBase) -> None:
-    with engine.container(
-        ContainerSpec(base.reference, ["cat", "/suite/deep/er/x"], volumes=["/suite"], user="4321:4321")
-    ) as box:
-        box.put({"deep/er/x": b"read"}, "/suite")
-        assert box.run(300).stdout == "read\n"
-
-
 def test_a_read_only_root_takes_no_files(engine: Engine, base: AcquiredBase) -> None:
     with (
         engine.container(ContainerSpec(base.reference, ["true"])) as box,
@@ -480,13 +471,6 @@ def test_dockers_current_context_is_honoured(engine: Engine, monkeypatch: pytest
     )
     with connect() as found:
         assert found.facts.url == engine.facts.url
-
-
-def test_the_base_is_there_and_says_where_it_came_from(engine: Engine, base: AcquiredBase) -> None:
-    assert engine.find(base.reference) is not None
-    assert base.origin in (Origin.TAG, Origin.BOOTSTRAPPED)
-    assert base.digest.startswith("sha256:")
-    assert base.python is None
 
 
 def test_an_image_in_the_form_of_docker_save_is_loaded_with_its_bytes_for_an_id(engine: Engine, tag: str) -> None:

@@ -34,7 +34,6 @@ STAND_IN = Attachment(
 )
 ON_GPUS_ALONE = {"transport", "context parallel"}
 """NCCL's log, and attention that torch shards for GPUs alone."""
-FAULTS = Path(__file__).parent / "ranks"
 BROKEN = "truetag-test-nccl-conf"
 
 
@@ -103,19 +102,51 @@ def test_a_file_that_bends_nccl_is_found_without_a_gpu(engine: Engine, image: Im
 
 # ---- ranks that fail
 
+FAULTY = """\
+import os, signal, threading, time
+from validate.checks.multigpu import _launch
+
+def measure(claims):
+    yield from _launch.measure(__name__, claims, {limits})
+
+def multiply(torch):
+    some = torch.ones(256, 256)
+    while True:
+        some @ some
+
+def rank(worker, claim):
+    {faulty}
+    return {{"comparisons": {{}}, "facts": {{}}}}
+"""
+"""A check whose ranks do nothing well but one thing."""
+RANKS = {
+    "dies": (
+        ("first", "second", "third"),
+        "limit=240",
+        'if claim.subject.endswith("second") and worker.rank == 1: os.kill(os.getpid(), signal.SIGKILL)',
+    ),
+    "hangs": (("first",), "limit=240, patience=8", "if worker.rank == 1: time.sleep(1000)"),
+    "hangs_all": (("first",), "limit=12", "time.sleep(1000)"),
+    "raises": (
+        ("first", "second"),
+        "limit=240",
+        'if claim.subject.endswith("first") and worker.rank == 1: raise RuntimeError("no kernel image is available")',
+    ),
+    "leaves": (("first",), "limit=240, patience=8", "if worker.rank == 0: os._exit(0)"),
+    # Native code wants the interpreter's lock while a rank ends, as gloo's threads do for tensors.
+    "ends_late": (
+        ("first",),
+        "limit=240",
+        "threading.Thread(target=multiply, args=(worker.torch,), daemon=True).start()",
+    ),
+}
+"""Check -> its subjects, the limits of its ranks, and what a rank does."""
+
 
 @pytest.fixture(scope="module")
 def failing(engine: Engine, image: Image) -> Verdict:
-    """Each probe of `ranks/` beside the suite, in one container; Docker's own 64 MiB of /dev/shm."""
+    """Each of these checks beside the suite's own, in one container; Docker's own 64 MiB of /dev/shm."""
     expect = {"device": "cpu", "ranks": 2, "tolerance": {}}
-    rows = {
-        "dies": ["first", "second", "third"],
-        "hangs": ["first"],
-        "hangs_all": ["first"],
-        "raises": ["first", "second"],
-        "leaves": ["first"],
-        "ends_late": ["first"],
-    }
     claims = [
         Claim(
             id="M2",
@@ -125,15 +156,17 @@ def failing(engine: Engine, image: Image) -> Verdict:
             statement="",
             expect=expect,
         )
-        for name, subjects in rows.items()
+        for name, (subjects, _, _) in RANKS.items()
         for subject in subjects
     ]
     # A probe asks for its own subjects: the name before them is only there to tell claims apart.
     claims += [one for one in rehearsed(image).claims if one.id == "M7"]
     asked = ClaimSet(image=NAME, claims=tuple(claims))
-    found = measured(
-        engine, asked, {f"validate/checks/multigpu/{file.name}": file.read_bytes() for file in FAULTS.glob("*.py")}
-    )
+    files = {
+        f"validate/checks/multigpu/{name}.py": FAULTY.format(limits=limits, faulty=faulty).encode()
+        for name, (_, limits, faulty) in RANKS.items()
+    }
+    found = measured(engine, asked, files)
     # Only the container has these checks: their claims are judged as those of other ranks.
     return judge(asked, found, judges={"M2": _ranks.judge})
 

@@ -17,12 +17,11 @@ from images.errors import UserError
 from images.host import emulation
 from images.publish import attachments, signing
 from images.publish import publish as release
-from images.publish.attachments import PublishedImage
 from images.publish.compression import Compression
 from images.publish.gate import ReleasePolicy
 from images.publish.promote import promote
 from images.publish.publish import PublishOptions
-from images.publish.release import PublishResult, Release
+from images.publish.release import PublishResult
 from images.publish.statements import NAMES
 from images.publish.verify import verify
 from images.registry.client import Registry
@@ -285,22 +284,3 @@ def test_an_index_that_cosign_3_signed_is_promoted_with_its_signature(staging: R
     with pytest.raises(UserError, match="the key signed nothing that is attached") as refused:
         promote(Reference(staging.repository, made.digest), production, rules(), key=str(keys / "other.pub"))
     assert not isinstance(refused.value, signing.CosignError), "cosign could tell"
-
-
-@pytest.mark.parametrize("keys", ["trixie", "forky"], indirect=True)
-def test_an_image_that_another_key_signed_is_left_out_and_a_failure_to_ask_is_none(
-    staging: Registry, keys: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    published(staging, ARM64, date=days_ago(1), name=ARM64, key=str(keys / "cosign.key"))
-
-    def others(key: str) -> tuple[list[PublishedImage], dict[str, str]]:
-        public = str(keys / f"{key}.pub")
-        return Release(target=staging, policy=rules(), key=public, row=ROW)._others([AMD64], "")
-
-    assert others("cosign")[0]
-    assert "the key signed nothing" in others("other")[1]["linux/arm64"]
-    with pytest.raises(signing.CosignError, match="no such file"):
-        others("no")
-    monkeypatch.setenv("PATH", str(keys))
-    with pytest.raises(signing.CosignError, match="can't be run"):
-        others("cosign")

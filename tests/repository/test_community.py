@@ -43,13 +43,6 @@ def test_github_takes_the_form(path: Path) -> None:
         assert "None" not in options and len(set(options)) == len(options)
 
 
-def test_a_broken_combination_comes_with_the_machine_it_broke_on() -> None:
-    form = yaml.safe_load((FOLDER / "ISSUE_TEMPLATE" / "broken-combination.yml").read_text())
-    (doctor,) = (field for field in form["body"] if field.get("id") == "doctor")
-    assert doctor["validations"]["required"] is True and doctor["attributes"]["render"] == "json"
-    assert '"--json"' in (ROOT / "validate" / "doctor" / "main.py").read_text()
-
-
 def test_dependabot_looks_where_something_is() -> None:
     known = {"pip": "pyproject.toml", "github-actions": ".github/workflows", "npm": "package.json"}
     config = yaml.safe_load((FOLDER / "dependabot.yml").read_text())

@@ -6,7 +6,6 @@ import os
 import py_compile
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 from types import ModuleType
@@ -47,32 +46,12 @@ def test_bytecode_is_still_taken_and_bears_no_time_of_its_own(tmp_path: Path) ->
     assert "matches" in done.stderr and "wrote" not in done.stderr
 
 
-def test_two_builds_minutes_apart_give_the_same_bytecode(tmp_path: Path) -> None:
-    found = []
-    for minutes, folder in enumerate((tmp_path / "a", tmp_path / "b")):
-        folder.mkdir()
-        source = folder / "module.py"
-        source.write_text("answer = 42\n")
-        os.utime(source, (time.time() + 60 * minutes,) * 2)
-        bytecode = Path(py_compile.compile(str(source), dfile="module.py", doraise=True))
-        normalise_timestamps.normalise([str(source), str(bytecode)], EPOCH)
-        found.append(bytecode.read_bytes())
-    assert found[0] == found[1]
-
-
 def test_bytecode_of_another_source_is_not_made_to_look_right(tmp_path: Path) -> None:
     source, bytecode = compiled(tmp_path)
     os.utime(source, (EPOCH + 5, EPOCH + 5))
     before = bytecode.read_bytes()
     normalise_timestamps.normalise([str(bytecode)], EPOCH)
     assert bytecode.read_bytes() == before
-
-
-def test_bytecode_for_an_earlier_steps_source_goes_by_the_time_that_keeps(tmp_path: Path) -> None:
-    source, bytecode = compiled(tmp_path)
-    before = bytecode.read_bytes()
-    normalise_timestamps.normalise([str(bytecode)], EPOCH)
-    assert bytecode.read_bytes() == before and source.stat().st_mtime > EPOCH
 
 
 def wheel(folder: Path) -> Path:

@@ -31,9 +31,3 @@ def test_the_json_page_has_every_field_of_every_schema() -> None:
         assert f"## {name.removesuffix('.schema.json')}\n" in page
         for one in (schema, *schema.get("$defs", {}).values()):
             assert all(f"| `{field}` |" in page for field in one.get("properties", {}))
-
-
-def test_types_read_as_people_say_them() -> None:
-    field = {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/Row"}}, {"type": "null"}], "description": "A | B"}
-    page = reference.json_page({"x.schema.json": {"title": "x", "properties": {"rows": field}, "required": ["rows"]}})
-    assert "| `rows` | list of Row or null | A \\| B |" in page

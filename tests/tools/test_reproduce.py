@@ -1,7 +1,5 @@
 """Two builds side by side: which layers differ, in which file, and how."""
 
-import io
-import tarfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +8,7 @@ import pytest
 from benchmarks import builder
 from images.engine import HistoryEntry
 from tests.support.checkout import ROOT
-from tools import reproduce
-from tools.reproduce import Layer, difference, explained, pair, steps
+from tools.reproduce import Layer, difference, pair, steps
 
 FILE = {"kind": "0", "mode": "644", "owner": "0:0", "time": 1704067200, "size": 3, "attributes": {}, "sha256": "one"}
 
@@ -43,13 +40,6 @@ def test_the_first_by_path_is_told_and_the_others_counted() -> None:
     assert difference({"a": FILE}, {"a": FILE}) == "in how the tar is written"
 
 
-def test_only_layers_that_differ_are_explained() -> None:
-    layers = pair(["sha256:a", "sha256:b"], ["sha256:a", "sha256:c", "sha256:d"], ["base", "torch"])
-    assert [layer.step for layer in layers] == ["base", "torch", ""]
-    found = explained(layers, [{"x": FILE}, {"x": FILE}], [{"x": FILE}, {"x": changed(mode="0")}, {"y": FILE}])
-    assert [layer.difference for layer in found] == ["", "x: mode 644 and 0", "y is in the second alone"]
-
-
 def test_steps_are_named_bottom_first_without_what_makes_no_layer() -> None:
     install = "RUN /bin/sh -c sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/torch.txt"
     made = [
@@ -66,14 +56,6 @@ def test_steps_are_named_bottom_first_without_what_makes_no_layer() -> None:
     names = ["mmdebstrap bookworm", "torch", "flash_attn", "toolkit", "suite", "WORKDIR /workspace"]
     assert steps(history) == names
     assert pair(["sha256:a"], ["sha256:a"], names) == (Layer(step="layer 0", first="sha256:a", second="sha256:a"),)
-
-
-def test_a_member_is_read_with_its_content_and_attributes() -> None:
-    info = tarfile.TarInfo("x")
-    info.pax_headers = {"SCHILY.xattr.security.capability": "v", "mtime": "5.5"}
-    one, other = (reproduce.fields(info, io.BytesIO(content)) for content in (b"one", b"two"))
-    assert one["attributes"] == {"SCHILY.xattr.security.capability": "v"}
-    assert {key for key in one if one[key] != other[key]} == {"sha256"}
 
 
 def test_the_second_build_takes_no_wheel_that_the_first_made() -> None:

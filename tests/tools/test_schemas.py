@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal, TypedDict
+from typing import Any
 
 import jsonschema_rs
 import pytest
@@ -14,7 +14,6 @@ from images.validation.claims.image import image_claims
 from tests.support import recorded
 from tests.support.checkout import ROOT
 from tests.support.sources import SOURCES
-from tools.schemas import Definitions
 from validate import checks
 
 ACCEPTED = [planned.image for planned in plan.check(SOURCES) if planned.image is not None]
@@ -61,15 +60,3 @@ def test_evidence_that_lacks_what_its_judge_reads_is_refused(probe: str, key: st
     ]
     with pytest.raises(jsonschema_rs.ValidationError):
         RECORD.validate({**record, "measurements": measurements})
-
-
-class Fact(TypedDict, total=False):
-    error: str
-    kind: Literal["a", "b"]
-
-
-def test_what_raised_may_lack_the_rest_and_nothing_else_may() -> None:
-    definitions = Definitions()
-    assert definitions.of(list[Fact]) == {"type": "array", "items": {"$ref": "#/$defs/Fact"}}
-    assert definitions.found["Fact"]["anyOf"] == [{"required": []}, {"required": ["error"]}]
-    assert definitions.found["Fact"]["properties"]["kind"] == {"enum": ["a", "b"]}

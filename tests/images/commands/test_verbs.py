@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from images import cli
@@ -30,6 +32,15 @@ def test_help_lists_every_verb_with_its_summary() -> None:
     for verb in cli.VERBS:
         assert cli.VERBS[verb]
         assert f" {verb} {cli.VERBS[verb]}" in output
+
+
+def test_an_option_says_the_same_of_every_verb() -> None:
+    group: Any = typer.main.get_command(cli.app)
+    told: dict[str, set[bool]] = {}
+    for one in (one for verb in cli.VERBS for one in group.get_command(None, verb).params):
+        for name in (name for name in one.opts if name.startswith("--") and name != "--help"):
+            told.setdefault(name, set()).add(bool(getattr(one, "is_flag", False)))
+    assert len(told) <= 60 and {name for name, flags in told.items() if len(flags) > 1} == set()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from images.engine import buildkit
-from images.engine.archive import ChunkReader, pack
+from images.engine.archive import pack
 from images.engine.buildkit import LogLine, StepFinished, StepProgress, StepStarted, Trace, plain_line
 from images.engine.buildkit_pb2 import StatusResponse
 
@@ -41,26 +41,6 @@ def feed(*reports: bytes) -> tuple[Trace, list[buildkit.BuildEvent]]:
     return trace, [event for data in reports for event in trace.feed(data)]
 
 
-def test_a_step_from_its_start_over_its_log_to_its_end() -> None:
-    trace, events = feed(
-        report(vertex={}),
-        report(vertex={}, started=10),
-        report(log=b"one\ntw"),
-        report(log=b"o\nthree"),
-        report(vertex={}, started=10, completed=12.5),
-    )
-    name = "[torch 2/5] RUN pip"
-    assert events == [
-        StepStarted(step="d", name=name),
-        LogLine(step="d", name=name, text="one"),
-        LogLine(step="d", name=name, text="two"),
-        LogLine(step="d", name=name, text="three"),
-        StepFinished(step="d", name=name, seconds=2.5, cached=False),
-    ]
-    assert trace.steps() == (StepFinished(step="d", name=name, seconds=2.5, cached=False),)
-    assert trace.failed() is None
-
-
 def test_what_a_step_writes_to_its_two_outputs_stays_apart() -> None:
     """Seen with apt on engines 26.1 and 28.5: the end of a line of the one arrives between two halves of the other."""
     trace, events = feed(
@@ -86,14 +66,6 @@ def test_a_step_that_runs_twice_counts_both_times_and_reports_each_end_once() ->
     )
     assert [type(event) for event in events] == [StepStarted, StepFinished, StepStarted, StepFinished]
     assert trace.steps() == (StepFinished(step="d", name="[torch 2/5] RUN pip", seconds=2, cached=True),)
-
-
-def test_a_failed_step_tells_its_error_and_its_log() -> None:
-    trace, events = feed(
-        report(vertex={}, started=1), report(log=b"no such compiler\n"), report(vertex={"error": "exit code: 3"})
-    )
-    assert trace.failed() == ("[torch 2/5] RUN pip", "exit code: 3", ("no such compiler",))
-    assert not any(isinstance(event, StepFinished) for event in events)  # BuildKit has not said that it ended
 
 
 def test_a_step_stopped_because_of_another_is_not_the_failed_one() -> None:
@@ -153,18 +125,6 @@ def test_an_archive_keeps_modes_and_long_names(tmp_path: Path) -> None:
     name = "long/" * 60 + "name"
     members = unpack(b"".join(pack({"f/run": script, "s": b"#!/bin/sh\n", name: b"deep"})))
     assert (members["f/run"].mode, members["s"].mode, members[name].mode) == (0o755, 0o755, 0o644)
-
-
-def test_an_archive_of_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        list(pack({"a": tmp_path / "missing"}))
-
-
-def test_chunks_read_as_a_stream() -> None:
-    stream = ChunkReader(iter((b"ab", b"", b"cdef")))
-    assert stream.read(3) == b"ab"
-    assert stream.read() == b"cdef"
-    assert stream.read(1) == b""
 
 
 def test_what_a_step_prints_of_a_password_is_neither_shown_nor_kept() -> None:

@@ -131,10 +131,6 @@ def test_an_attachment_says_what_and_how() -> None:
     assert str(Attachment(mode=GpuMode.NONE, reason="none was found")) == "no GPU: none was found"
 
 
-def test_equal_gpus_are_counted() -> None:
-    assert inventory.names([H100.gpus[0], H100.gpus[0]]) == "2 x NVIDIA H100"
-
-
 @pytest.mark.parametrize("found", [H100, None])
 def test_apptainer_takes_every_gpu_by_its_own_option(found: Inventory | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "inventory", lambda: found)

@@ -14,7 +14,7 @@ import zstandard
 
 from images.host.hashing import oci_digest
 from images.publish import compression
-from images.publish.compression import BLOCK, Compression, SpooledBlob, blocks, compress
+from images.publish.compression import BLOCK, Compression, SpooledBlob, compress
 
 TAR = b"".join(random.Random(1).randbytes(1 << 10) + bytes(1 << 10) for _ in range(5 << 10))
 """10 MiB, half of it noise: three blocks."""
@@ -65,11 +65,6 @@ def test_the_bytes_are_those_of_their_recipe(tmp_path: Path) -> None:
         assert found[one] == known[one.recipe], f"{one.recipe} gives other bytes than before: tags would be pulled anew"
 
 
-def test_nothing_names_the_time(tmp_path: Path) -> None:
-    found = content(tmp_path, [TAR], threads=2)[Compression.GZIP]
-    assert found[:10].hex() == "1f8b08000000000000ff"
-
-
 def test_a_reader_waits_for_slow_compression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is bounded by the threads, not by the layer."""
     threads, count, waiting = 2, 8, []
@@ -112,10 +107,3 @@ def test_a_reader_that_breaks_leaves_no_file_open(tmp_path: Path, monkeypatch: p
     with pytest.raises(OSError, match="unreadable"):
         compress(broken(), BOTH, tmp_path, threads=2)
     assert [one._file.closed for one in made] == [True] * len(BOTH)
-
-
-def test_blocks_do_not_depend_on_chunks() -> None:
-    for size in (1, 3, 7, 10, 100):
-        cut = [b"0123456789"[start : start + size] for start in range(0, 10, size)]
-        assert list(blocks(cut, 4)) == [b"0123", b"4567", b"89"]
-    assert list(blocks([b"01234567"], 4)) == [b"0123", b"4567"]

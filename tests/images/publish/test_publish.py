@@ -14,7 +14,7 @@ from images.apptainer import runtime
 from images.config.names import ImageName
 from images.engine import Engine
 from images.engine.layers import ImagePart
-from images.errors import Problem, UserError
+from images.errors import UserError
 from images.host.hashing import oci_digest
 from images.publish import attachments, sbom, signing, statements
 from images.publish import publish as release
@@ -189,17 +189,6 @@ def test_a_tier_that_was_added_without_the_key_opens_nothing_for_it(site: Site, 
     done = site.publish(PIP)
     assert "latest stays: the gpu tier was not judged" in done.unmoved_aliases
     assert site.signed() == [1, 1, 1]
-
-
-def test_a_failure_to_ask_cosign_is_no_missing_signature(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.publish(PIP)
-
-    def broken(*_: str) -> bool:
-        raise signing.CosignError(Problem(where="x", cause="connection refused"), code=1)
-
-    monkeypatch.setattr(signing, "is_signature", broken)
-    with pytest.raises(signing.CosignError, match="connection refused"):
-        site.publish(PIP)
 
 
 def test_labels_that_lie_attach_nothing_and_move_no_tag(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,24 +153,6 @@ def test_layers_that_an_image_repeats_are_sent_once(place: Place) -> None:
     assert place.server.count("PATCH") == 2 + 1, "and the configuration"
 
 
-def test_another_image_sends_only_what_is_new(place: Place) -> None:
-    place.push(Layers())
-    image = Layers(layers=(*Layers().layers[:3], layer(9)))
-    place.push(image)
-    assert image.asked == (oci_digest(layer(9)),)
-
-
-def test_what_a_fleet_pushed_to_a_staging_repository_is_mounted(place: Place, tmp_path: Path) -> None:
-    """By a machine whose records are not here: the layers are compressed anew, and come to the same blobs."""
-    image = Layers()
-    first = place.push(image, [Compression.GZIP])
-    place.cache = tmp_path / "another machine"
-    done = place.push(image, to="images", source="staging")
-    assert done[Compression.GZIP] == first[Compression.GZIP]
-    sent = [path for method, path, _ in place.server.seen if method == "PATCH" and "/images/" in path]
-    assert len(sent) == len(image.layers) + 1, "the zstd ones alone, and the configuration"
-
-
 def test_a_record_that_cannot_be_read_is_none(place: Place) -> None:
     image = Layers(layers=[layer(1)])
     place.push(image, [Compression.ZSTD])
@@ -199,17 +181,6 @@ def test_what_says_nothing_of_a_mount_ends_the_push(place: Place, status: int) -
     place.registry.before = lambda _method, path: (status, {}, b"") if "?mount=" in path else True
     with pytest.raises(UserError, match=f"HTTP {status}"):
         place.push(Layers(), to="images", source="staging")
-
-
-def test_a_mount_that_brings_a_damaged_layer_is_told(place: Place) -> None:
-    image = Layers()
-    place.push(image)
-    damaged = next(digest for digest in place.registry.blobs["staging"] if digest != image.info.id)
-    place.registry.blobs["staging"][damaged] = b"part"
-    place.registry.manifests.clear()
-    with pytest.raises(UserError, match="holds 4 bytes of it"):
-        place.push(image, to="images", source="staging")
-    assert not place.registry.manifests
 
 
 @pytest.mark.parametrize("failure", [(500, {}, b""), (429, {"Retry-After": "1"}, b""), None], ids=["500", "429", "cut"])

@@ -18,7 +18,6 @@ def client(server: Server) -> Registry:
 
 
 MANIFEST = Manifest(media_type=OCI_MANIFEST, content=b'{"schemaVersion": 2}')
-SERVED: Reply = (200, {"Content-Type": OCI_MANIFEST}, MANIFEST.content)
 
 
 def test_a_refusal_is_final_and_in_the_registrys_words(server: Server) -> None:
@@ -72,13 +71,6 @@ def test_of_more_than_was_declared_little_is_read(server: Server) -> None:
     finally:
         tracemalloc.stop()
     assert peak < len(content) // 2
-
-
-def test_a_manifest_of_the_largest_size_is_read(server: Server) -> None:
-    content = b" " * (4 << 20)
-    server.answer = lambda *_: (200, {"Content-Type": OCI_MANIFEST}, content)
-    with client(server) as registry:
-        assert registry.get("latest").content == content
 
 
 def test_what_is_not_there_is_none_or_told(server: Server) -> None:

@@ -121,12 +121,6 @@ def test_what_passed_emulated_is_open_in_a_line_and_on_the_site() -> None:
     assert [(one.key, one.reason) for one in line.findings] == [("S2 cpu", "emulated: whole")]
 
 
-def test_an_experiment_is_not_shown(tmp_path: Path) -> None:
-    line = LINES[H100].model_copy(update={"kept": False, "experiment": True})
-    (tmp_path / records.LINES).write_text(records.dumps([line]))
-    assert runs.recorded(tmp_path) == ()
-
-
 def test_a_line_that_its_evidence_contradicts_is_refused(tmp_path: Path) -> None:
     claims = json.loads(LINES[H100].model_dump_json())["claims"]
     claims["static"]["FAIL"] = [claims["static"]["PASS"].pop()]

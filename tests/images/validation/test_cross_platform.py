@@ -4,7 +4,7 @@ import pytest
 
 from images.engine.gpus import NO_GPU
 from images.validation.containers import INSIDE, planned
-from images.validation.cross_platform import CPU_FOLDER, QEMU, NativePython, processor_files, split
+from images.validation.cross_platform import CPU_FOLDER, NativePython, processor_files, split
 from tests.support.claims import bare_claims
 from validate.claims import Claim, Tier
 
@@ -21,13 +21,6 @@ def test_only_a_python_of_the_same_release_stands_for_the_images_own() -> None:
     same, other = python(of_its_release=True), python(of_its_release=False)
     assert same.runs(probe) and not other.runs(probe)
     assert (same.emulated([claim])["probes"], other.emulated([claim])["probes"]) == ([], [probe])
-
-
-@pytest.mark.parametrize(
-    ("probe", "native"), [("static.files", True), ("cpu.instructions", True), ("cpu.imports", False)]
-)
-def test_files_are_read_natively_and_programs_are_not(probe: str, native: bool) -> None:
-    assert python(of_its_release=False).runs(probe) is native
 
 
 def test_every_claim_is_measured_natively_or_emulated_and_never_both() -> None:
@@ -53,8 +46,3 @@ def test_each_processor_has_its_identification(cpus: int, listed: bytes) -> None
     registers = {name: content for name, content in found.items() if name.endswith("/midr_el1")}
     assert set(registers) == {f"cpu{cpu}/regs/identification/midr_el1" for cpu in range(cpus)}
     assert set(registers.values()) == {b"0x00000000000f0510\n"}, "the kernel's form: 0x and 16 digits"
-
-
-def test_evidence_says_which_processor_it_was() -> None:
-    assert QEMU == {"QEMU_CPU": "max,sve-max-vq=1"}, "vectors as long as those of Grace: 128 bits"
-    assert python(of_its_release=True).emulated([])["processor"] == {**QEMU, "stands_in": CPU_FOLDER}

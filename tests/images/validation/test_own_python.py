@@ -12,7 +12,6 @@ import pytest
 
 from images.errors import UserError
 from images.validation import own_python
-from validate.binaries import elf
 
 
 @pytest.fixture
@@ -44,15 +43,6 @@ def test_it_starts_from_another_folder_with_its_own_loader_and_libraries_alone(r
 def test_a_name_that_is_too_long_for_the_program_is_refused() -> None:
     with pytest.raises(UserError, match="has room for"):
         own_python.files("/" + "x" * 300)
-
-
-def test_the_program_has_the_interpreter_that_comes_along(tmp_path: Path) -> None:
-    files = own_python.files("/judge")
-    program = files[own_python.PROGRAM]
-    assert isinstance(program, bytes) and b"/judge/python/ld.so\0" in program
-    (tmp_path / "python3").write_bytes(program)
-    assert elf.read(tmp_path / "python3").executable
-    assert {"libc.so.6", "libz.so.1"} <= {Path(name).name for name in files}
 
 
 def planted(folder: Path, name: str, release: str) -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.validation import page
+from tests.support.html import Page
 from validate.claims import Claim, Tier
 from validate.hints import Hint
 from validate.judge import ClaimVerdict, Verdict
@@ -22,31 +22,6 @@ HOST = {
     "gpus": [{"name": "NVIDIA H100 80GB HBM3", "capability": [9, 0], "memory": 85_000_000_000}],
 }
 HINT = Hint(id="x", pattern="x", cause="It is <old>.", fix="Renew & restart.", source="a/b#1")
-VOID = {"meta"}
-
-
-class Page(HTMLParser):
-    """What a browser would make of it: elements, attributes, text; closing tags must match."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
-            self.text += data
 
 
 def one(
@@ -122,11 +97,6 @@ def test_forty_claims_with_much_evidence_stay_below_300_kb() -> None:
     text = rendered(*claims)
     assert len(text.encode()) < 300_000
     assert "more characters in evidence.json" in text
-
-
-def test_a_run_without_gpus_says_none() -> None:
-    text = page.html(Verdict(image="i", digest="", claims=(one(),)), {"gpus": []})
-    assert "<dt>GPU</dt><dd>none</dd>" in text and "not known from inside" in text
 
 
 # ---- junit.xml
