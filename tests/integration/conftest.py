@@ -23,7 +23,7 @@ from images.planning import plan
 from images.planning.image import Image
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
-from tests.support import commands
+from tests.support import commands, sources
 from tests.support.broken_images import NAME
 from tests.support.engine_contents import containers
 from tests.support.other_engine import Other, other_engine
@@ -70,9 +70,7 @@ def place(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def image() -> Image:
-    (planned,) = plan.select([NAME], SOURCES)
-    assert planned.image is not None
-    return planned.image
+    return sources.image(NAME)
 
 
 @pytest.fixture(scope="session")

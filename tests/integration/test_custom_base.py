@@ -12,9 +12,8 @@ from images.context.hosting import HostSettings, host_settings
 from images.context.labels import Origin
 from images.engine import ContainerSpec, Engine
 from images.locking import lock_file
-from images.planning import plan
 from images.planning.image import Base
-from tests.support.sources import SOURCES
+from tests.support import sources
 
 pytestmark = pytest.mark.engine
 BASE, TAG = "truetag-test-given-base:1", "truetag-test-on-given-base"
@@ -55,9 +54,7 @@ def _build(engine: Engine, dockerfile: str, tag: str, host: HostSettings) -> Non
 def test_what_a_custom_base_lacks_is_added_and_its_toolkit_stays(
     engine: Engine, given_base: str, host: HostSettings
 ) -> None:
-    (planned,) = plan.select(["cu126-torch27"], SOURCES)
-    image = planned.image
-    assert image is not None
+    image = sources.image("cu126-torch27")
     small = {
         name: content if name in ("light.txt", "tools.txt") else b""
         for name, content in lock_file.read(image, CHECKOUT.locks).files.items()

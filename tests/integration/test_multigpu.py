@@ -8,15 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from images.context.base_images import AcquiredBase
+from images.building import contexts
+from images.building.contexts import BuildOptions
+from images.config.paths import CHECKOUT
+from images.context.base_images import AcquiredBase, base_context
+from images.context.hosting import host_settings
 from images.engine import ContainerSpec, Engine
 from images.engine.gpus import Attachment, GpuMode
 from images.hardware.inventory import Gpu, Inventory
+from images.locking import lock_file
 from images.planning.image import Image
 from images.validation import containers, run
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.multigpu import multigpu_claims
-from tests.support.built_images import build_without_trial
+from tests.support import sources
 from tests.support.sources import SOURCES
 from validate.checks.multigpu import _ranks
 from validate.claims import Claim, ClaimSet, Tier
@@ -39,8 +44,12 @@ BROKEN = "truetag-test-nccl-conf"
 
 @pytest.fixture(scope="module")
 def image(engine: Engine, base: AcquiredBase, out: Path) -> Image:
-    """The real image, without the tiers that are not this file's: the engine has its layers, or builds them now."""
-    return build_without_trial(engine, NAME, base, out)
+    """The real image, built, tagged and not judged: the engine has its layers, or builds them now."""
+    planned, host = sources.image(NAME), host_settings()
+    options = BuildOptions(sources=SOURCES, host=host, out=out, cache=out)
+    prepared = contexts.prepare(planned, lock_file.read(planned, CHECKOUT.locks), base_context(base), options)
+    engine.build(prepared.files, NAME, network=host.network(local=engine.facts.local))
+    return planned
 
 
 def rehearsed(image: Image) -> ClaimSet:

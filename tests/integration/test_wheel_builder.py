@@ -21,13 +21,13 @@ from images.engine.failures import Cancelled
 from images.engine.private_engine import open_engine
 from images.engine.progress import Progress
 from images.errors import UserError
-from images.planning import plan
 from images.planning.image import Image, Pin
 from images.wheels import builder, prebuilt
 from images.wheels.builder import BuiltWheel, WheelOptions
 from images.wheels.cache import WheelCache, wheel_finder
 from images.wheels.prebuilt import WheelSource
 from images.wheels.recipe import Recipe, recipe_for
+from tests.support import sources as matrix
 from tests.support.sources import SOURCES
 
 pytestmark = pytest.mark.engine
@@ -92,9 +92,7 @@ def sdist(files: Mapping[str, str], folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def image() -> Image:
-    (planned,) = plan.select(["cu130-torch211-sm90"], SOURCES)
-    assert planned.image is not None
-    return planned.image
+    return matrix.image("cu130-torch211-sm90")
 
 
 def tiny(image: Image, digest: str) -> Recipe:

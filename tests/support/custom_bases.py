@@ -4,9 +4,8 @@ import dataclasses
 
 from images.context.base_images import AcquiredBase, BasePython
 from images.context.labels import Origin
-from images.planning import plan
 from images.planning.image import Image
-from tests.support.sources import SOURCES
+from tests.support import sources
 
 PYTHON = BasePython(
     executable="/usr/local/bin/python3",
@@ -21,9 +20,7 @@ PYTHON = BasePython(
 
 
 def image() -> Image:
-    (planned,) = plan.select(["cu126-torch27"], SOURCES)
-    assert planned.image is not None
-    return planned.image
+    return sources.image("cu126-torch27")
 
 
 def on(**python: object) -> AcquiredBase:

@@ -1,17 +1,9 @@
 """Recipes of the real matrix, for tests of what compiles wheels."""
 
-from images.planning import plan
-from images.planning.image import Image
 from images.wheels.recipe import BaseCompilers, Recipe, recipe_for
-from tests.support.sources import SOURCES
+from tests.support.sources import SOURCES, image
 
 COMPILERS = BaseCompilers(digest="sha256:1", gcc=13, nvcc="Build cuda_13.0.r13.0/compiler.36424714_0")
-
-
-def image(name: str) -> Image:
-    (planned,) = plan.select([name], SOURCES)
-    assert planned.image is not None, planned.reasons
-    return planned.image
 
 
 def recipe_of(name: str = "cu130-torch211-sm90", package: str = "causal-conv1d") -> Recipe:

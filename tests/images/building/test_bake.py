@@ -1,15 +1,7 @@
 """What the input of buildx says of images."""
 
 from images.building import bake
-from images.planning import plan
-from images.planning.image import Image
-from tests.support.sources import SOURCES
-
-
-def image(name: str) -> Image:
-    (planned,) = plan.select([name], SOURCES)
-    assert planned.image is not None
-    return planned.image
+from tests.support.sources import image
 
 
 def test_each_target_is_of_its_images_platform_and_context() -> None:

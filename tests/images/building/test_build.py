@@ -20,7 +20,8 @@ from images.engine.progress import Progress
 from images.errors import problem_of
 from images.locking import lock_file
 from images.planning.image import Image, Pin
-from tests.support.custom_bases import SOURCES, image, on
+from tests.support.custom_bases import image, on
+from tests.support.sources import SOURCES
 
 LOCK = lock_file.read(image(), CHECKOUT.locks)
 

@@ -11,9 +11,9 @@ from images.config.paths import CHECKOUT
 from images.context.hosting import HostSettings
 from images.context.labels import BaseContext
 from images.locking import lock_file
-from images.planning import plan
 from images.wheels import prebuilt
 from images.wheels.prebuilt import NotFetched, WheelSource, obtain
+from tests.support import sources
 from tests.support.sources import SOURCES
 
 
@@ -30,12 +30,11 @@ def source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **options: Any) -> W
         raise Enough
 
     monkeypatch.setattr(prebuilt, "gather", gather)
-    (planned,) = plan.select(["cu126-torch27"], SOURCES)
-    assert planned.image is not None
+    image = sources.image("cu126-torch27")
     known = BuildOptions(sources=SOURCES, host=HostSettings(), out=tmp_path, cache=tmp_path, **options)
     base = BaseContext(reference="debian:bookworm-slim", origin="tag")
     with pytest.raises(Enough):
-        contexts.prepare(planned.image, lock_file.read(planned.image, CHECKOUT.locks), base, known)
+        contexts.prepare(image, lock_file.read(image, CHECKOUT.locks), base, known)
     return asked[0]
 
 
@@ -45,7 +44,5 @@ def test_a_mirror_is_asked_in_place_of_the_releases(monkeypatch: pytest.MonkeyPa
 
 
 def test_offline_fetches_no_official_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (planned,) = plan.select(["cu126-torch27"], SOURCES)
-    assert planned.image is not None
     with pytest.raises(NotFetched, match="--offline reaches no network"):
-        obtain(planned.image.prebuilt[0], source(monkeypatch, tmp_path, offline=True))
+        obtain(sources.image("cu126-torch27").prebuilt[0], source(monkeypatch, tmp_path, offline=True))

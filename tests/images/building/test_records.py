@@ -10,11 +10,10 @@ from images.config.names import ImageName
 from images.context.labels import BaseContext
 from images.engine import ImageInfo
 from images.errors import UserError
-from images.planning import plan
 from images.publish import provenance
 from images.publish.provenance import BuildRecord
 from images.wheels import prebuilt
-from tests.support.sources import SOURCES
+from tests.support import sources
 
 INFO = ImageInfo(
     id=f"sha256:{'1' * 64}",
@@ -48,13 +47,11 @@ def test_a_context_on_disk_is_whole_and_keeps_passwords_to_itself(tmp_path: Path
 
 def rendered(folder: Path) -> prebuilt.Gathered:
     """What `render` leaves beside a context."""
-    (planned,) = plan.select(["cu126-torch27"], SOURCES)
-    assert planned.image
     wheel = folder.parent / "x-1-py3-none-any.whl"
     wheel.write_bytes(b"x")
     found = prebuilt.Gathered(files={wheel.name: wheel}, missing={}, details={})
     base = BaseContext(reference="debian:bookworm-slim", origin="tag")
-    records.write_inputs(folder, replace(planned.image, revision="0123456789ab"), base, found)
+    records.write_inputs(folder, replace(sources.image("cu126-torch27"), revision="0123456789ab"), base, found)
     return found
 
 

@@ -9,9 +9,8 @@ from images.config.matrix import Sources
 from images.context import labels as image_labels
 from images.context.labels import BaseContext
 from images.planning import plan
-from images.planning.image import Image
 from tests.support.commands import call
-from tests.support.sources import SOURCES
+from tests.support.sources import SOURCES, image
 
 AMD64, ARM64 = "cu130-torch211", "cu130-torch211-arm64"
 
@@ -27,12 +26,6 @@ AMD64, ARM64 = "cu130-torch211", "cu130-torch211-arm64"
 )
 def test_the_images_of_a_row(name: str, row: tuple[str, ...]) -> None:
     assert releases.row_of(name, SOURCES) == row
-
-
-def image(name: str) -> Image:
-    (planned,) = plan.select([name], SOURCES)
-    assert planned.image is not None
-    return planned.image
 
 
 def changed(**keys: object) -> Sources:

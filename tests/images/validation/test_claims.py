@@ -12,18 +12,13 @@ from images.planning import expectations, plan, user_overlay
 from images.planning.image import Image
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
-from tests.support.sources import SOURCES
+from tests.support import sources
+from tests.support.sources import SOURCES, image
 from validate import checks
 from validate.binaries.kernel_states import Excuses
 from validate.claims import Claim, ClaimSet
 
 ACCEPTED = [planned.image for planned in plan.check(SOURCES) if planned.image is not None]
-
-
-def image(name: str) -> Image:
-    (planned,) = plan.select([name], SOURCES)
-    assert planned.image is not None
-    return planned.image
 
 
 def claims(
@@ -225,9 +220,7 @@ def test_an_image_for_one_arch_promises_that_nothing_else_is_left() -> None:
 
 def test_nvidias_libraries_are_claimed_to_be_pruned_only_where_the_matrix_says_so() -> None:
     nvidia = replace(SOURCES, matrix=SOURCES.matrix.model_copy(update={"prune": schema.Prune(nvidia=True)}))
-    (planned,) = plan.select(["cu126-torch27-sm90"], nvidia)
-    assert planned.image is not None
-    found = image_claims(ClaimContext(image=planned.image, facts=SOURCES.facts))
+    found = image_claims(ClaimContext(image=sources.image("cu126-torch27-sm90", nvidia), facts=SOURCES.facts))
     assert one(found, "S5", "pruned").expect["nvidia"] is True
     assert one(found, "S8", "labels").expect["labels"]["dev.truetag.pruned"] == "sm_90 nvidia"
 

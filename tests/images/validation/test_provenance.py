@@ -8,25 +8,22 @@ import pytest
 from images.config.paths import CHECKOUT
 from images.locking import lock_file
 from images.locking.contents import FileContents
-from images.planning import plan
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.provenance import provenance_claims
+from tests.support import sources
 from tests.support.sources import SOURCES
 from validate.claims import Claim
 
 
 def wheels_claim(name: str, **changed: object) -> Claim:
     """S10 wheels of an image; each row of the contents of its lock with these fields changed."""
-    (planned,) = plan.select([name], SOURCES)
-    assert planned.image is not None
-    lock = lock_file.read(planned.image, CHECKOUT.locks)
+    image = sources.image(name)
+    lock = lock_file.read(image, CHECKOUT.locks)
     contents: Mapping[str, FileContents] = {
         digest: replace(row, **changed)  # type: ignore[arg-type]
         for digest, row in lock.contents.items()
     }
-    context = ClaimContext.of(
-        planned.image, replace(lock, contents=contents), SOURCES.facts, missing={}, custom_base=False
-    )
+    context = ClaimContext.of(image, replace(lock, contents=contents), SOURCES.facts, missing={}, custom_base=False)
     (found,) = (claim for claim in provenance_claims(context) if claim.subject == "wheels")
     return found
 
