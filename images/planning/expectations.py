@@ -14,8 +14,6 @@ from validate.binaries.kernel_states import KernelByDesign
 if TYPE_CHECKING:
     from validate.checks.cpu.instructions import InstructionsExpect
     from validate.checks.cpu.native import NativeRow
-    from validate.checks.static.devicecode import CodeGap
-    from validate.checks.static.libraries import LinkException
 
 _ROWS: Mapping[str, Any] = {
     **yamlfile.table("expectations.yaml"),
@@ -28,8 +26,8 @@ START_FILES: Mapping[str, str] = _ROWS["start_files"]
 MADE_BY_BUILDS: Mapping[str, Sequence[str]] = _ROWS["made_by_builds"]
 HOST_LIBRARIES: Sequence[str] = _ROWS["host_libraries"]
 OTHER_PLATFORMS: Mapping[str, str] = _ROWS["other_platforms"]
-LINK_EXCEPTIONS: Sequence[LinkException] = _ROWS["link_exceptions"]
-TOOLKIT_EXCEPTIONS: Sequence[LinkException] = _ROWS["toolkit_exceptions"]
+LINK_EXCEPTIONS: Sequence[Mapping[str, Any]] = _ROWS["link_exceptions"]
+TOOLKIT_EXCEPTIONS: Sequence[Mapping[str, Any]] = _ROWS["toolkit_exceptions"]
 TOOLKIT_PARTS: Sequence[str] = _ROWS["toolkit_parts"]
 DEVEL_TOOLKIT_PARTS: Sequence[str] = _ROWS["devel_toolkit_parts"]
 NATIVE: Mapping[str, NativeRow] = _ROWS["native"]
@@ -68,7 +66,7 @@ PRIVILEGED: Mapping[str, str] = _ROWS["privileged"]
 
 # device_code.yaml
 KERNELS_BY_DESIGN: Mapping[str, Sequence[KernelByDesign]] = _ROWS["kernels_by_design"]
-KNOWN_GAPS: Mapping[str, Sequence[CodeGap]] = _ROWS["known_gaps"]
+KNOWN_GAPS: Mapping[str, Sequence[Mapping[str, Any]]] = _ROWS["known_gaps"]
 CUDA_DEVICE_LIBRARIES: Sequence[str] = _ROWS["cuda_device_libraries"]
 NO_CUDA_LIBRARY_FROM: Mapping[str, str] = _ROWS["no_cuda_library_from"]
 TORCHAO_DEVICE_CODE: Mapping[str, Sequence[int]] = _ROWS["torchao_device_code"]

@@ -31,19 +31,10 @@ def test_what_is_written_for_an_image_keeps_to_the_contracts(accepted: Any) -> N
     assert [claim for claim in found.claims if checks.judge_of(claim) is None] == []
 
 
-@pytest.mark.parametrize(
-    ("number", "subject", "key"),
-    [
-        ("S1", "torch", "version"),
-        ("S5", "torch", "known_gaps"),
-        ("C7", "threads", "bundled"),
-        ("G1", "gemm-fp32", "facts"),
-    ],
-)
-def test_a_claim_that_lacks_what_its_judge_reads_is_refused(number: str, subject: str, key: str) -> None:
-    (claim,) = (one for one in recorded.data(H100)["claims"] if (one["id"], one["subject"]) == (number, subject))
+def test_a_claim_that_lacks_what_its_judge_reads_is_refused() -> None:
+    (claim,) = (one for one in recorded.data(H100)["claims"] if (one["id"], one["subject"]) == ("G1", "gemm-fp32"))
     CLAIM.validate(claim)
-    expect = {name: value for name, value in claim["expect"].items() if name != key}
+    expect = {name: value for name, value in claim["expect"].items() if name != "facts"}
     with pytest.raises(jsonschema_rs.ValidationError):
         CLAIM.validate({**claim, "expect": expect})
 

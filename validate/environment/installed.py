@@ -9,6 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from validate.environment import user_environment
+from validate.environment.user_environment import Start, UserEnvironment
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -55,6 +58,23 @@ def distributions(folders: Iterable[str]) -> list[Distribution]:
                 if info.suffix in (".dist-info", ".egg-info"):
                     found.append(_read(info))
     return found
+
+
+def of_user(modules: Sequence[str] = ()) -> tuple[UserEnvironment, Start, list[Distribution]]:
+    """The image's user, how Python starts for it and finds these modules, every distribution on that Python's path."""
+    given = user_environment.recorded()
+    start = user_environment.start(given, modules)
+    return given, start, distributions(entry or given.directory for entry in start.path)
+
+
+def locations(installed: Iterable[Distribution]) -> list[str]:
+    """Their folders of sys.path."""
+    return list(dict.fromkeys(one.location for one in installed))
+
+
+def names_of_owners(installed: Sequence[Distribution]) -> Mapping[str, tuple[str, ...]]:
+    """Absolute path to the names of the distributions that list it."""
+    return {path: tuple(sorted({one.name for one in own})) for path, own in owners(installed).items()}
 
 
 def owners(installed: Sequence[Distribution]) -> Mapping[str, list[Distribution]]:

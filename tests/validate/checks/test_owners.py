@@ -15,7 +15,7 @@ from images.validation.claims.context import ClaimContext
 from images.validation.claims.provenance import provenance_claims
 from tests.support.judging import judge_claim
 from tests.support.sources import SOURCES
-from validate.checks.static import owners
+from validate.checks.static import files, owners
 from validate.claims import Claim, ClaimSet
 from validate.environment import debian
 from validate.judging import Finding, Status
@@ -153,7 +153,7 @@ def test_accounts_that_open_a_way_in_are_told(tmp_path: Path, passwd: str, shado
 
 def test_hashes_are_those_of_the_files_and_empty_where_there_is_none(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"a")
-    found = owners.hashes([str(tmp_path / "a"), str(tmp_path / "b")], "sha256")
+    found = files.hashes([str(tmp_path / "a"), str(tmp_path / "b")], "sha256")
     assert found == {str(tmp_path / "a"): hashlib.sha256(b"a").hexdigest(), str(tmp_path / "b"): ""}
 
 
@@ -170,6 +170,6 @@ def test_a_link_in_place_of_a_packages_file_and_one_that_leads_elsewhere_are_tol
     )
     places = {str(path): path.lstat() for path in tmp_path.iterdir()}
     altered, explained = owners._of_debian(owned, places)
-    assert [Path(one["path"]).name for one in altered] == ["git"]
-    assert [Path(one["path"]).name for one in owners._redirected(owned, places, explained)] == ["libm.so.6"]
+    assert [Path(path).name for path, _ in altered] == ["git"]
+    assert [Path(path).name for path, _ in owners._redirected(owned, places, explained)] == ["libm.so.6"]
     assert not list(owners._redirected(owned, places, explained | {str(tmp_path / "other")}))

@@ -5,9 +5,9 @@ For each arch and region, the probe looks at the entry that the driver would tak
 (`absent`), or next to nothing where the same kernel is real for another arch (`stub`). Two kinds are counted apart:
 kernels that carry another architecture in their own name, and those that the claim lists as made so by design.
 
-There are three kinds of claim (DeviceCodeExpect). `kernels` looks at each kernel, `files` at each file
-as a whole. `pruned` asks which code no GPU of `archs` has a use for, in all files but NVIDIA's own; with `nvidia`, in
-those too. Such code is what pruning would still remove (binaries/kernel_states.py).
+There are three kinds of claim. `kernels` looks at each kernel, `files` at each file as a whole. `pruned` asks which
+code no GPU of `archs` has a use for, in all files but NVIDIA's own; with `nvidia`, in those too. Such code is what
+pruning would still remove (binaries/kernel_states.py).
 
 Pruning leaves zeros and a mark in place of code. The driver passes over marked code. All kinds of claim report it: as
 code that a target lacks, or as code that should be gone.
@@ -18,92 +18,32 @@ from __future__ import annotations
 import fnmatch
 import mmap
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Literal, TypedDict, cast
+from typing import Any, NamedTuple, TypedDict
 
 from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.demangle import readable
 from validate.binaries.fatbin import Entry, FatbinError, Region
 from validate.binaries.kernel_states import FAULTS, Code, Excuses, KernelByDesign
 from validate.claims import Claim
-from validate.environment import installed, user_environment
+from validate.environment import installed
 from validate.environment.installed import Distribution
 from validate.harness.forked import on_all_cores
 from validate.judging import Finding, conclude, failed, listed, matches, not_applicable
 
-DeviceCodeKind = Literal["kernels", "files", "pruned"]
-"""Each kernel; each file as a whole; which code no claimed arch has a use for."""
 
-
-class CodeGap(TypedDict):
-    """Archs that upstream claims and one of its files lacks."""
-
-    cuda: int
-    file: str
-    archs: list[int]
-    reason: str
-
-
-class LibraryCodeExpect(TypedDict):
-    kind: Literal["files"]
-    files: list[str]
-    """Patterns of files that must hold code."""
-    also: list[str]
-    """Patterns of files that may."""
-    archs: dict[str, str]
-    """Arch (90) -> cubin or jit."""
-    known_gaps: list[CodeGap]
-
-
-class KernelCodeExpect(TypedDict):
-    kind: Literal["kernels"]
-    files: list[str]
-    also: list[str]
-    archs: dict[str, str]
-    known_gaps: list[CodeGap]
-    by_design: list[KernelByDesign]
-
-
-class PrunedCodeExpect(TypedDict):
-    kind: Literal["pruned"]
-    files: list[str]
-    archs: dict[str, str]
-    nvidia: bool
-    """NVIDIA's own libraries are pruned, too."""
-    by_design_of: dict[str, list[KernelByDesign]]
-    """By distribution."""
-
-
-DeviceCodeExpect = KernelCodeExpect | LibraryCodeExpect | PrunedCodeExpect
-
-
-class Served(TypedDict, total=False):
-    """What the kernels of a file are on one arch: how many in each state, and some names."""
-
-    cubin: int
-    jit: int
-    absent: int
-    stub: int
-    emptied: int
-    by_design: int
-    for_other_archs: int
-    named: dict[str, list[str]]
-
-
-class _Unread(TypedDict, total=False):
-    error: str
-
-
-class CodeOfFile(_Unread, total=False):
+class CodeOfFile(TypedDict, total=False):
     """`error`, or what its kind of claim asks: `served` and `hidden`, or the rest."""
 
+    error: str
     archs: list[str]
     regions: int
     kernels: int
-    served: dict[str, Served | str]
-    """Arch -> kernels by state; of a file as a whole cubin, jit or none."""
+    served: dict[str, Mapping[str, Any] | str]
+    """Arch -> how many kernels are in each state, and the names of some (`named`); of a file as a whole cubin, jit or
+    none."""
     hidden: dict[str, int]
     """Arch -> regions whose code is marked as taken out, though it is needed."""
     surplus: list[str]
@@ -121,53 +61,46 @@ class DeviceCodeEvidence(TypedDict):
 _MOST_NAMED = 5
 
 
-@dataclass(frozen=True)
-class _Task:
+class _Task(NamedTuple):
     file: str
     shown: str
     targets: tuple[int, ...]
     by_design: tuple[KernelByDesign, ...] | None
     """None: it is NVIDIA's own, which is judged as a whole."""
-    kind: DeviceCodeKind
+    kind: str
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceCodeEvidence]]:
-    given = user_environment.recorded()
-    start = user_environment.start(given)
-    everything = installed.distributions(entry or given.directory for entry in start.path)
+    _, _, everything = installed.of_user()
     tasks = {claim.subject: _tasks(claim, everything) for claim in claims}
     flat = [(subject, task) for subject, own in tasks.items() for task in own]
     flat.sort(key=lambda pair: Path(pair[1].file).stat().st_size, reverse=True)
     found: dict[str, dict[str, CodeOfFile]] = {subject: {} for subject in tasks}
-    left = Counter(subject for subject, _ in flat)
-    for subject in tasks:
-        if not left[subject]:
-            yield subject, {"files": {}}
     for subject, shown, facts in on_all_cores(_look, flat):
         found[subject][shown] = facts
-        left[subject] -= 1
-        if not left[subject]:
-            yield subject, {"files": dict(sorted(found[subject].items()))}
+    for subject, files in found.items():
+        yield subject, {"files": dict(sorted(files.items()))}
 
 
 def _tasks(claim: Claim, everything: Sequence[Distribution]) -> list[_Task]:
     """Each file once that the claim names, by what is on the disk: RECORD is S2's business."""
-    expect = cast(DeviceCodeExpect, claim.expect)
-    patterns = expect["files"] if expect["kind"] == "pruned" else [*expect["files"], *expect["also"]]
+    expect = claim.expect
     chosen: dict[str, str] = {}
-    for location in dict.fromkeys(distribution.location for distribution in everything):
-        for pattern in patterns:
+    for location in installed.locations(everything):
+        for pattern in (*expect["files"], *expect.get("also", ())):
             for path in sorted(Path(location).glob(pattern)):
                 if path.is_file() and not path.is_symlink():
                     chosen.setdefault(str(path), str(path.relative_to(location)))
     if expect["kind"] == "pruned":
         return list(_pruned(expect, chosen, everything))
     targets = tuple(int(arch) for arch in expect["archs"])
-    by_design = tuple(expect["by_design"]) if expect["kind"] == "kernels" else ()
+    by_design = tuple(expect.get("by_design", ()))
     return [_Task(path, shown, targets, by_design, expect["kind"]) for path, shown in chosen.items()]
 
 
-def _pruned(expect: PrunedCodeExpect, chosen: Mapping[str, str], everything: Sequence[Distribution]) -> Iterator[_Task]:
+def _pruned(
+    expect: Mapping[str, Any], chosen: Mapping[str, str], everything: Sequence[Distribution]
+) -> Iterator[_Task]:
     """Those that are no empty files, no text by the name of a library, and of nobody whose files are not pruned."""
     targets = tuple(int(arch) for arch in expect["archs"])
     owners = installed.owners(everything)
@@ -184,14 +117,10 @@ def _pruned(expect: PrunedCodeExpect, chosen: Mapping[str, str], everything: Seq
 
 def _look(pair: tuple[str, _Task]) -> tuple[str, str, CodeOfFile]:
     subject, task = pair
-    looks: Mapping[DeviceCodeKind, Callable[[mmap.mmap, _Task], CodeOfFile]] = {
-        "kernels": _by_kernel,
-        "files": _by_file,
-        "pruned": _surplus,
-    }
+    look = {"kernels": _by_kernel, "files": _by_file, "pruned": _surplus}[task.kind]
     try:
         with Path(task.file).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return subject, task.shown, looks[task.kind](data, task)
+            return subject, task.shown, look(data, task)
     except (FatbinError, OSError, ValueError) as error:
         return subject, task.shown, {"error": str(error)}
 
@@ -199,16 +128,17 @@ def _look(pair: tuple[str, _Task]) -> tuple[str, str, CodeOfFile]:
 def _by_file(data: mmap.mmap, task: _Task) -> CodeOfFile:
     """Which archs the file has any code for: kernels that NVIDIA makes for one arch alone are many, and rightly so."""
     found = tuple(fatbin.regions(data))
-    entries = {_bare(entry) for region in found for entry in kernel_states.left(data, region)}
+    # Entries that differ by their place alone are one.
+    entries = {
+        replace(entry, at=0, offset=0, stored=0, room=0, whole=0, coding="")
+        for region in found
+        for entry in kernel_states.left(data, region)
+    }
     return {
         "archs": sorted({_arch(entry) for entry in entries}),
         "served": {str(target): kernel_states.served(entries, target) for target in task.targets},
         "hidden": _hidden(found, task.targets),
     }
-
-
-def _bare(entry: Entry) -> Entry:
-    return replace(entry, at=0, offset=0, stored=0, room=0, whole=0, coding="")
 
 
 def _hidden(found: Sequence[Region], targets: Sequence[int]) -> dict[str, int]:
@@ -268,21 +198,24 @@ def _by_kernel(data: mmap.mmap, task: _Task) -> CodeOfFile:
         "regions": len(found),
         "kernels": total,
         "archs": sorted(archs),
-        "served": {str(target): cast(Served, {**counts[target], "named": named[target]}) for target in task.targets},
+        "served": {str(target): {**counts[target], "named": named[target]} for target in task.targets},
         "hidden": _hidden(found, task.targets),
     }
 
 
-_WholeExpect = KernelCodeExpect | LibraryCodeExpect
-
-
-def judge(subject: str, expect: DeviceCodeExpect, evidence: DeviceCodeEvidence) -> Finding:
-    """S5, of three kinds."""
+def judge(subject: str, expect: Mapping[str, Any], evidence: DeviceCodeEvidence) -> Finding:
+    """S5. expect: {kind, files: patterns of files that must hold code, archs: {"90": cubin or jit}}; of `kernels` and
+    `files` {also: patterns of files that may, known_gaps: [{cuda, file, archs, reason}] of what upstream claims}; of
+    `kernels` {by_design: [KernelByDesign]}; of `pruned` {nvidia, by_design_of: {distribution: [KernelByDesign]}}."""
     found = evidence["files"]
     if expect["kind"] == "pruned":
         return _judge_pruned(expect, found)
     faults = [f"{path} can't be read: {facts['error']}" for path, facts in found.items() if "error" in facts]
-    faults += [fault for path, facts in found.items() for fault in _hidden_faults(path, facts)]
+    faults += [
+        f"the sm_{arch} code of {regions} regions in {path} is marked as taken out, and the driver passes it over"
+        for path, facts in found.items()
+        for arch, regions in facts.get("hidden", {}).items()
+    ]
     read = {path: facts for path, facts in found.items() if "error" not in facts and facts["archs"]}
     for pattern in expect["files"]:
         if not any(fnmatch.fnmatchcase(path, pattern) for path in found):
@@ -296,10 +229,8 @@ def judge(subject: str, expect: DeviceCodeExpect, evidence: DeviceCodeEvidence) 
         for arch, how in expect["archs"].items():
             wrong = list(_arch_faults(path, facts, arch, how))
             # Why upstream's own build lacks this arch in this file; empty where it has no such excuse.
-            rows = expect["known_gaps"]
-            gap = next(
-                (row["reason"] for row in rows if int(arch) in row["archs"] and matches(path, [row["file"]])), ""
-            )
+            gaps = (row for row in expect["known_gaps"] if int(arch) in row["archs"] and matches(path, [row["file"]]))
+            gap = next((row["reason"] for row in gaps), "")
             faults += [] if gap else wrong
             warnings += [f"WARNING: no sm_{arch} in {PurePosixPath(path).name} ({gap})"] if gap and wrong else []
     archs = ", ".join(f"sm_{arch}{' (PTX)' if how == 'jit' else ''}" for arch, how in expect["archs"].items())
@@ -308,7 +239,7 @@ def judge(subject: str, expect: DeviceCodeExpect, evidence: DeviceCodeEvidence) 
     return conclude(faults, "; ".join([(f"{what} serve {archs}"), *warnings]))
 
 
-def _judge_pruned(expect: PrunedCodeExpect, found: Mapping[str, CodeOfFile]) -> Finding:
+def _judge_pruned(expect: Mapping[str, Any], found: Mapping[str, CodeOfFile]) -> Finding:
     """No code but what the claimed archs have a use for, and S5 for its comparisons."""
     archs = listed([f"sm_{arch}" for arch in expect["archs"]])
     faults = [f"{path} can't be read: {facts['error']}" for path, facts in found.items() if "error" in facts]
@@ -335,11 +266,6 @@ def _judge_pruned(expect: PrunedCodeExpect, found: Mapping[str, CodeOfFile]) -> 
     return conclude(faults, f"{len(read)} libraries hold code for {archs} alone{instead}{as_they_come}")
 
 
-def _hidden_faults(path: str, facts: CodeOfFile) -> Iterator[str]:
-    for arch, regions in facts.get("hidden", {}).items():
-        yield f"the sm_{arch} code of {regions} regions in {path} is marked as taken out, and the driver passes it over"
-
-
 def _arch_faults(path: str, facts: CodeOfFile, arch: str, how: str) -> Iterator[str]:
     served = facts["served"][arch]
     if isinstance(served, str):
@@ -359,7 +285,7 @@ def _arch_faults(path: str, facts: CodeOfFile, arch: str, how: str) -> Iterator[
         yield f"{served['jit']} {of} {what} sm_{arch}: {_readable(served, 'jit')}"
 
 
-def _readable(served: Served, state: str) -> str:
+def _readable(served: Mapping[str, Any], state: str) -> str:
     return listed(list(dict.fromkeys(readable(name) for name in served["named"][state])), limit=2)
 
 

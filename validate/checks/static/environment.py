@@ -6,49 +6,34 @@ Only variables that the claim names are recorded: an environment can hold secret
 from __future__ import annotations
 
 import ast
+import contextlib
 import fnmatch
 import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TypedDict, cast
+from typing import Any, TypedDict
 
 from validate.claims import Claim
 from validate.environment import debian, installed, user_environment
+from validate.environment.installed import Distribution
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, listed, matches
-
-
-class EnvironmentExpect(TypedDict):
-    required: dict[str, str]
-    denied: dict[str, str]
-    start_files: dict[str, str]
-
-
-class ShellAssignment(TypedDict):
-    file: str
-    name: str
-    value: str
-
-
-class StartCode(TypedDict):
-    file: str
-    owners: list[str]
-    of_debian: bool
-    does_nothing: bool
 
 
 class Start(TypedDict):
     flags: dict[str, int]
     changes: dict[str, str]
-    code: list[StartCode]
+    code: list[Mapping[str, Any]]
+    """`file`, the names of its `owners`, whether it is `of_debian` and whether it `does_nothing`."""
 
 
 class EnvironmentEvidence(TypedDict):
     required: dict[str, str | None]
     denied: dict[str, str]
-    in_files: list[ShellAssignment]
+    in_files: list[Mapping[str, str]]
+    """`file`, `name` and `value` of each assignment in a shell's start files."""
     settings_files: dict[str, list[str]]
     start: Start
 
@@ -86,70 +71,56 @@ _SET_BY_PYTHON = frozenset({"LC_CTYPE", "__PYVENV_LAUNCHER__"})
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, EnvironmentEvidence]]:
-    given = user_environment.recorded()
+    given, start, everything = installed.of_user()
+    before, after = given.environ, start.environ
     for claim in claims:
-        expect = cast(EnvironmentExpect, claim.expect)
-        denied, required = expect["denied"], expect["required"]
-        start = user_environment.start(given)
-        before = given.environ
-        after = start.environ
+        denied = claim.expect["denied"]
         # Variables that starting Python changes: only start-up code does that.
         names = (set(before) ^ set(after)) | {name for name in set(before) & set(after) if before[name] != after[name]}
         yield (
             claim.subject,
             {
-                "required": {name: given.environ.get(name) for name in required},
+                "required": {name: before.get(name) for name in claim.expect["required"]},
                 "denied": {
-                    name: value[:_LONGEST_VALUE]
-                    for name, value in sorted(given.environ.items())
-                    if matches(name, denied)
+                    name: value[:_LONGEST_VALUE] for name, value in sorted(before.items()) if matches(name, denied)
                 },
                 "in_files": list(_in_shell_files(given, denied)),
-                "settings_files": dict(_settings_files(given)),
+                # Each line that is no comment.
+                "settings_files": {
+                    file: [line.strip()[:_LONGEST_VALUE] for line in lines if line.strip()[:1] not in ("", "#")]
+                    for file, lines in _read(_SETTINGS_FILES, given)
+                },
                 "start": {
                     "flags": dict(start.flags),
                     "changes": {name: after.get(name, "")[:_LONGEST_VALUE] for name in sorted(names - _SET_BY_PYTHON)},
-                    "code": list(_start_code(start, given)),
+                    "code": list(_start_code(start, everything)),
                 },
             },
         )
 
 
-def _expand(pattern: str, given: UserEnvironment) -> list[Path]:
-    path = pattern.replace("~", given.environ.get("HOME") or "/nonexistent", 1) if pattern[0] == "~" else pattern
-    folder, name = Path(path).parent, Path(path).name
-    try:
-        return sorted(found for found in folder.glob(name) if found.is_file())
-    except OSError:
-        return []
+def _read(patterns: Sequence[str], given: UserEnvironment) -> Iterator[tuple[str, list[str]]]:
+    """Each file that there is, and its lines; none of one that can't be read."""
+    for pattern in patterns:
+        path = Path(pattern.replace("~", given.environ.get("HOME") or "/nonexistent"))
+        with contextlib.suppress(OSError):
+            for file in sorted(found for found in path.parent.glob(path.name) if found.is_file()):
+                lines: list[str] = []
+                with contextlib.suppress(OSError):
+                    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+                yield str(file), lines
 
 
-def _in_shell_files(given: UserEnvironment, denied: Mapping[str, str]) -> Iterator[ShellAssignment]:
-    for pattern in _SHELL_FILES:
-        for file in _expand(pattern, given):
-            for line in _lines(file):
-                found = _ASSIGNMENT.match(line)
-                if found and matches(found[1], denied):
-                    yield {"file": str(file), "name": found[1], "value": found[2].strip()[:_LONGEST_VALUE]}
+def _in_shell_files(given: UserEnvironment, denied: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
+    for file, lines in _read(_SHELL_FILES, given):
+        for found in filter(None, map(_ASSIGNMENT.match, lines)):
+            if matches(found[1], denied):
+                yield {"file": file, "name": found[1], "value": found[2].strip()[:_LONGEST_VALUE]}
 
 
-def _settings_files(given: UserEnvironment) -> Iterator[tuple[str, list[str]]]:
-    for pattern in _SETTINGS_FILES:
-        for file in _expand(pattern, given):
-            lines = [line.strip() for line in _lines(file)]
-            yield str(file), [line[:_LONGEST_VALUE] for line in lines if line and not line.startswith("#")]
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-
-
-def _start_code(start: user_environment.Start, given: UserEnvironment) -> Iterator[StartCode]:
+def _start_code(start: user_environment.Start, everything: Sequence[Distribution]) -> Iterator[Mapping[str, Any]]:
     """Each file that runs before a user's first line: modules imported at start, and .pth files that import."""
-    owners = installed.owners(installed.distributions(entry or given.directory for entry in start.path))
+    owners = installed.names_of_owners(everything)
     imported = {file for name, file in start.modules.items() if name.partition(".")[0] not in start.standard}
     lines = {
         str(file)
@@ -162,19 +133,10 @@ def _start_code(start: user_environment.Start, given: UserEnvironment) -> Iterat
     for path in sorted({os.path.realpath(path) for path in imported} | lines):
         yield {
             "file": path,
-            "owners": sorted({owner.name for owner in owners.get(path, ())}),
+            "owners": list(owners.get(path, ())),
             "of_debian": _of_debian(path, packages),
             "does_nothing": _does_nothing(Path(path)),
         }
-
-
-def _of_debian(path: str, packages: debian.Owned) -> bool:
-    """Whether this is a file that one of Debian's packages brought, unchanged."""
-    recorded = packages.md5.get(debian.real(path))
-    if recorded is None or not Path(path).is_file():
-        return False
-    # Not a matter of security: dpkg records nothing stronger, and S2 does not cover these files.
-    return hashlib.md5(Path(path).read_bytes(), usedforsecurity=False).hexdigest() == recorded
 
 
 def _does_nothing(file: Path) -> bool:
@@ -186,40 +148,47 @@ def _does_nothing(file: Path) -> bool:
     return all(isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) for one in statements)
 
 
-def judge(_subject: str, expect: EnvironmentExpect, evidence: EnvironmentEvidence) -> Finding:
+def _of_debian(path: str, packages: debian.Owned) -> bool:
+    """Whether this is a file that one of Debian's packages brought, unchanged."""
+    recorded = packages.md5.get(debian.real(path))
+    if recorded is None or not Path(path).is_file():
+        return False
+    # Not a matter of security: dpkg records nothing stronger, and S2 does not cover these files.
+    return hashlib.md5(Path(path).read_bytes(), usedforsecurity=False).hexdigest() == recorded
+
+
+def judge(_subject: str, expect: Mapping[str, Any], evidence: EnvironmentEvidence) -> Finding:
     """S7. expect: {required: {name: value}, denied: {pattern: why}, start_files: {name pattern: why}}."""
     required, denied = expect["required"], expect["denied"]
+
+    def why(name: str) -> str:
+        return next((why for pattern, why in denied.items() if fnmatch.fnmatchcase(name, pattern)), "it is denied")
+
     faults = [
         f"{name} is {'not set' if found is None else repr(found)}, {required[name]!r} is expected"
         for name, found in evidence["required"].items()
         if found != required[name]
     ]
     faults += [
-        f"{name}={value} is set: {_why(name, denied)}"
-        for name, value in evidence["denied"].items()
-        if name not in required
+        f"{name}={value} is set: {why(name)}" for name, value in evidence["denied"].items() if name not in required
     ]
     for one in evidence["in_files"]:
         if required.get(one["name"]) != one["value"].strip("\"'"):
-            faults.append(f"{one['file']} sets {one['name']}={one['value']}: {_why(one['name'], denied)}")
+            faults.append(f"{one['file']} sets {one['name']}={one['value']}: {why(one['name'])}")
     faults += [f"{path} is not empty: {listed(lines)}" for path, lines in evidence["settings_files"].items() if lines]
-    faults += _start_faults(expect, evidence["start"])
+    faults += _start_faults(evidence["start"], expect["start_files"])
     good = f"{len(required)} variables as expected, none that misleads, no start-up code of unknown owner"
     return conclude(faults, good)
 
 
-def _why(name: str, denied: Mapping[str, str]) -> str:
-    return next((why for pattern, why in denied.items() if fnmatch.fnmatchcase(name, pattern)), "it is denied")
-
-
-def _start_faults(expect: EnvironmentExpect, start: Start) -> Iterator[str]:
+def _start_faults(start: Start, start_files: Mapping[str, str]) -> Iterator[str]:
     if start["flags"]["optimize"]:
         yield "Python starts with optimisation: every `assert` is gone"
     for name, value in start["changes"].items():
         yield f"starting Python sets {name}={value!r}"
     for one in start["code"]:
         harmless = one["owners"] or one["of_debian"] or one["does_nothing"]
-        if not harmless and not matches(PurePosixPath(one["file"]).name, expect["start_files"]):
+        if not harmless and not matches(PurePosixPath(one["file"]).name, start_files):
             yield f"{one['file']} runs at every start of Python and belongs to no distribution"
 
 

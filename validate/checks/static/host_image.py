@@ -5,40 +5,18 @@ The host measures it (images/validation/run.py): a container can't see its own i
 
 from __future__ import annotations
 
-from typing import TypedDict
+from collections.abc import Mapping
+from typing import Any, TypedDict
 
 from validate.judging import Finding, conclude, failed, listed, passed
 
 
-class _OfArchitecture(TypedDict, total=False):
+class _Architecture(TypedDict, total=False):
     architecture: str
     """In Docker's words."""
 
 
-class LabelsExpect(_OfArchitecture):
-    labels: dict[str, str]
-
-
-class SizeExpect(TypedDict):
-    bytes: int
-
-
-class SettingsExpect(TypedDict):
-    capabilities: list[str]
-    """What the container runtime must inject of the driver."""
-    entrypoint: list[str]
-
-
-class HistoryExpect(TypedDict):
-    """Nothing."""
-
-
-class HostSecret(TypedDict):
-    where: str
-    kind: str
-
-
-class HostImageEvidence(_OfArchitecture):
+class HostImageEvidence(_Architecture):
     """What the engine's host measures of an image."""
 
     labels: dict[str, str]
@@ -47,10 +25,11 @@ class HostImageEvidence(_OfArchitecture):
     entrypoint: list[str]
     driver: dict[str, str]
     """NVIDIA_* variables."""
-    secrets: list[HostSecret]
+    secrets: list[Mapping[str, str]]
+    """`where`, and its `kind`."""
 
 
-def judge_labels(_subject: str, expect: LabelsExpect, evidence: HostImageEvidence) -> Finding:
+def judge_labels(_subject: str, expect: Mapping[str, Any], evidence: HostImageEvidence) -> Finding:
     """expect: {labels: {name: value}, architecture}. That the image holds what these values say is S1's to check."""
     found, expected = evidence["labels"], expect["labels"]
     faults = [
@@ -64,7 +43,7 @@ def judge_labels(_subject: str, expect: LabelsExpect, evidence: HostImageEvidenc
     return conclude(faults, f"{len(expected)} labels say what the matrix says")
 
 
-def judge_size(_subject: str, expect: SizeExpect, evidence: HostImageEvidence) -> Finding:
+def judge_size(_subject: str, expect: Mapping[str, Any], evidence: HostImageEvidence) -> Finding:
     """expect: {bytes: the most}."""
     size, most = evidence["bytes"] / 1e9, expect["bytes"] / 1e9
     if evidence["bytes"] > expect["bytes"]:
@@ -72,8 +51,8 @@ def judge_size(_subject: str, expect: SizeExpect, evidence: HostImageEvidence) -
     return passed(f"{size:.2f} GB of at most {most:.1f} GB")
 
 
-def judge_settings(_subject: str, expect: SettingsExpect, evidence: HostImageEvidence) -> Finding:
-    """`capabilities` are what the container runtime must inject of the driver."""
+def judge_settings(_subject: str, expect: Mapping[str, Any], evidence: HostImageEvidence) -> Finding:
+    """expect: {capabilities: what the container runtime must inject of the driver, entrypoint}."""
     faults = [f"it runs as {evidence['user'] or 'root'}"] if evidence["user"] in ("", "0", "root") else []
     expected = expect["entrypoint"]
     if evidence["entrypoint"] != expected:
@@ -92,7 +71,7 @@ def judge_settings(_subject: str, expect: SettingsExpect, evidence: HostImageEvi
     return conclude(faults, f"user {evidence['user']}, {start}, the driver's {listed(injected)}")
 
 
-def judge_history(_subject: str, expect: HistoryExpect, evidence: HostImageEvidence) -> Finding:
+def judge_history(_subject: str, _expect: Mapping[str, Any], evidence: HostImageEvidence) -> Finding:
     faults = [f"{one['where']} holds {one['kind']}" for one in evidence["secrets"]]
     return conclude(faults, "no credential in variables, labels and build steps")
 

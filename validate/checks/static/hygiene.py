@@ -12,71 +12,45 @@ import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
+from validate.checks.static.owners import walk
 from validate.claims import Claim
-from validate.environment import credentials, installed, user_environment
-from validate.judging import Finding, Status, conclude, failed, listed, passed, unproven
+from validate.environment import credentials, installed
+from validate.judging import Finding, conclude, failed, listed, passed, unproven
 
 RUN_AS = "root"
-
-
-class HygieneExpect(TypedDict):
-    leftovers: dict[str, str]
-
-
-class Leftover(TypedDict):
-    files: int
-    bytes: int
-    example: str
-
-
-class Secret(TypedDict):
-    path: str
-    line: int
-    """0: the file's name tells."""
-    kind: str
-
-
-class _HomeDetails(TypedDict, total=False):
-    error: str
-    mode: str
-    for_all: bool
-
-
-class Home(_HomeDetails):
-    path: str
 
 
 class HygieneEvidence(TypedDict):
     files: int
     read: int
     unreadable: list[str]
-    leftovers: dict[str, Leftover]
-    secrets: list[Secret]
+    leftovers: dict[str, dict[str, Any]]
+    """Pattern -> how many `files` of it are there, of how many `bytes`, and an `example`."""
+    secrets: list[Mapping[str, Any]]
+    """`path`, `line` (0: the file's name tells) and `kind`."""
     secrets_count: int
-    home: Home
+    home: Mapping[str, Any]
+    """Its `path`, and `mode` and whether it is `for_all` to write to, or `error`."""
 
 
 _LARGEST_TEXT = 128 << 10
 _MOST_LISTED = 40
 _SYSTEM = ("/usr/lib/", "/usr/share/", "/usr/include/", "/usr/libexec/", "/usr/bin/", "/usr/sbin/", "/var/lib/dpkg/")
 """Debian's own files, of which dpkg keeps checksums."""
-_NEVER = ("/proc", "/sys", "/dev", "/judge")
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HygieneEvidence]]:
-    given = user_environment.recorded()
-    start = user_environment.start(given)
-    folders = [entry or given.directory for entry in start.path]
-    packages = {f"{one.location}/" for one in installed.distributions(folders)}
+    given, _, everything = installed.of_user()
+    packages = {f"{location}/" for location in installed.locations(everything)}
     skipped = (*sorted(packages), *_SYSTEM, f"{Path(__file__).resolve().parents[2]}/")
     patterns = {pattern: what for claim in claims for pattern, what in claim.expect["leftovers"].items()}
     evidence = _look(patterns, skipped, _home(given.environ.get("HOME", "")))
     yield from ((claim.subject, evidence) for claim in claims)
 
 
-def _home(path: str) -> Home:
+def _home(path: str) -> Mapping[str, Any]:
     """The image's own home, before a validation run puts an empty one in its place."""
     try:
         mode = Path(path).stat().st_mode
@@ -85,13 +59,16 @@ def _home(path: str) -> Home:
     return {"path": path, "mode": f"{stat.S_IMODE(mode):o}", "for_all": mode & 0o007 == 0o007}
 
 
-def _look(leftovers: Mapping[str, str], unread: Sequence[str], home: Home) -> HygieneEvidence:
+def _look(leftovers: Mapping[str, str], unread: Sequence[str], home: Mapping[str, Any]) -> HygieneEvidence:
     compiled = [(re.compile(fnmatch.translate(pattern)), pattern) for pattern in leftovers]
     unreadable: list[str] = []
-    left: dict[str, Leftover] = {}
-    secrets: list[Secret] = []
+    left: dict[str, dict[str, Any]] = {}
+    secrets: list[Mapping[str, Any]] = []
     files = read = 0
-    for path, facts in _walk("/", unreadable):
+    device = os.lstat("/").st_dev
+    for path, facts in sorted(walk("/", unreadable)):
+        if not stat.S_ISREG(facts.st_mode) or not facts.st_size or facts.st_dev != device:
+            continue
         files += 1
         pattern = next((text for match, text in compiled if match.match(path)), None)
         if pattern:
@@ -114,35 +91,7 @@ def _look(leftovers: Mapping[str, str], unread: Sequence[str], home: Home) -> Hy
     }
 
 
-def _walk(top: str, unreadable: list[str]) -> Iterator[tuple[str, os.stat_result]]:
-    """Regular files that are not empty, on the file system of `top`."""
-    device = os.lstat(top).st_dev
-
-    def complain(error: OSError) -> None:
-        unreadable.append(str(error.filename))
-
-    for folder, folders, names in os.walk(top, onerror=complain):
-        folders[:] = sorted(name for name in folders if _is_on(device, os.path.join(folder, name)))  # noqa: PTH118
-        for name in sorted(names):
-            path = os.path.join(folder, name)  # noqa: PTH118
-            try:
-                facts = os.lstat(path)
-            except OSError:
-                continue
-            if stat.S_ISREG(facts.st_mode) and facts.st_size and facts.st_dev == device:
-                yield path, facts
-
-
-def _is_on(device: int, path: str) -> bool:
-    if path in _NEVER:
-        return False
-    try:
-        return os.lstat(path).st_dev == device
-    except OSError:
-        return False
-
-
-def _credentials(path: str) -> Iterator[Secret]:
+def _credentials(path: str) -> Iterator[Mapping[str, Any]]:
     try:
         content = Path(path).read_bytes()
     except OSError:
@@ -152,37 +101,37 @@ def _credentials(path: str) -> Iterator[Secret]:
             yield {"path": path, "line": line, "kind": kind}
 
 
-def judge_leftovers(_subject: str, expect: HygieneExpect, evidence: HygieneEvidence) -> Finding:
+def judge_leftovers(_subject: str, expect: Mapping[str, Any], evidence: HygieneEvidence) -> Finding:
     """expect: {leftovers: {path pattern: what it is}}."""
     faults = [
         f"{found['files']} files ({found['bytes'] / 1e6:.1f} MB) of {expect['leftovers'][pattern]} are left: "
         f"{found['example']}"
         for pattern, found in evidence["leftovers"].items()
     ]
-    return _with_unreadable(evidence, conclude(faults, f"none of {evidence['files']} files is a build's leftover"))
+    return _concluded(evidence, faults, f"none of {evidence['files']} files is a build's leftover")
 
 
-def judge_secrets(_subject: str, expect: HygieneExpect, evidence: HygieneEvidence) -> Finding:
+def judge_secrets(_subject: str, expect: Mapping[str, Any], evidence: HygieneEvidence) -> Finding:
     faults = [
         f"{one['path']} holds {one['kind']}" + (f" (line {one['line']})" if one["line"] else "")
         for one in evidence["secrets"]
     ]
-    return _with_unreadable(evidence, conclude(faults, f"no credential in {evidence['read']} small files"))
+    return _concluded(evidence, faults, f"no credential in {evidence['read']} small files")
 
 
-def judge_home(_subject: str, expect: HygieneExpect, evidence: HygieneEvidence) -> Finding:
+def _concluded(evidence: HygieneEvidence, faults: Sequence[str], good: str) -> Finding:
+    if not faults and evidence["unreadable"]:
+        return unproven(f"{good}, but {listed(evidence['unreadable'])} can't be read by this user")
+    return conclude(faults, good)
+
+
+def judge_home(_subject: str, expect: Mapping[str, Any], evidence: HygieneEvidence) -> Finding:
     home = evidence["home"]
     if "error" in home:
         return failed(f"the home {home['path']!r} can't be used: {home['error']}")
     if not home["for_all"]:
         return failed(f"the home {home['path']} is not for every user to write to (mode {home['mode']})")
     return passed(f"{home['path']} is for every user to write to")
-
-
-def _with_unreadable(evidence: HygieneEvidence, finding: Finding) -> Finding:
-    if finding.status is Status.PASS and evidence["unreadable"]:
-        return unproven(f"{finding.reason}, but {listed(evidence['unreadable'])} can't be read by this user")
-    return finding
 
 
 CLAIMS = {"S8 leftovers": judge_leftovers, "S8 secrets": judge_secrets, "S8 home": judge_home}

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TypedDict, cast
+from typing import Any, TypedDict
 
 from validate.binaries.loader import (
     Files,
@@ -28,53 +27,8 @@ from validate.binaries.loader import (
     stem,
 )
 from validate.claims import Claim
-from validate.environment import installed, user_environment
-from validate.environment.installed import Distribution
+from validate.environment import installed
 from validate.judging import Finding, conclude, failed, listed, matches
-
-
-class LinkException(TypedDict):
-    path: str
-    names: list[str]
-    reason: str
-
-
-class LibrariesExpect(TypedDict):
-    of: str
-    """`environment` or `toolkit`."""
-    home: str
-    cuda_libraries: dict[str, str | None]
-    """Stem -> SONAME version of this CUDA; None: the version says nothing of it."""
-    host: list[str]
-    """Libraries that the host injects."""
-    other_platforms: list[str]
-    exceptions: list[LinkException]
-
-
-class Missing(TypedDict):
-    path: str
-    name: str
-
-
-class Held(TypedDict):
-    path: str
-    owners: list[str]
-
-
-class Linked(TypedDict):
-    path: str
-    owners: list[str]
-    missing: list[str]
-    assumed: dict[str, str]
-    """Taken to be loaded by the distribution itself: name -> file."""
-    needs_cuda: list[str]
-
-
-class SecondOwner(TypedDict):
-    name: str
-    path: str
-    owners: list[str]
-    other: str
 
 
 class ToolkitLinks(TypedDict):
@@ -82,58 +36,44 @@ class ToolkitLinks(TypedDict):
 
     files: int
     unreadable: list[Unreadable]
-    linked: list[Linked]
+    linked: list[Mapping[str, Any]]
+    """`path`, `owners`, what is `missing`, what of CUDA it needs (`needs_cuda`), and names that the distribution itself
+    is `assumed` to load -> the file."""
 
 
 class LibrariesEvidence(ToolkitLinks, total=False):
     """The rest is measured of the environment alone."""
 
-    torch_misses: list[Missing]
-    torch_holds: dict[str, Held]
-    second_owners: list[SecondOwner]
+    torch_misses: list[Mapping[str, str]]
+    """`name`, and the `path` of what needs it."""
+    torch_holds: dict[str, Mapping[str, Any]]
+    """SONAME of a CUDA library -> `path`, `owners`."""
+    second_owners: list[Mapping[str, Any]]
+    """`name`, `path` and `owners` of a CUDA library, and the `other` file that the loader's path offers."""
     provided: list[tuple[str, str, Sequence[str]]]
     """SONAME, path, owners of each CUDA library."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LibrariesEvidence | ToolkitLinks]]:
-    given = user_environment.recorded()
+    given, _, everything = installed.of_user()
     machine = machine_named(given.machine)
     search = SearchPath.of(given.environ, given.directory, machine)
     files = Files(machine)
-    start = user_environment.start(given)
-    everything = installed.distributions(entry or given.directory for entry in start.path)
-    packages = _Packages.of(everything)
+    locations, owners = installed.locations(everything), installed.names_of_owners(everything)
     for claim in claims:
-        expect = cast(LibrariesExpect, claim.expect)
+        expect = claim.expect
         if expect["of"] == "toolkit":
-            yield claim.subject, _toolkit(Path(expect["home"]), packages, search, files)
+            theirs = objects(locations, owners)
+            yield claim.subject, _toolkit(expect["home"], theirs, Process(search, files), files)
         else:
-            yield claim.subject, _environment(expect["cuda_libraries"], given.python, packages, search, files)
+            yield claim.subject, _environment(expect["cuda_libraries"], given.python, locations, owners, search, files)
 
 
-@dataclass(frozen=True)
-class _Packages:
-    """The environment's folders, and the names of each file's distributions."""
-
-    locations: Sequence[str]
-    owners: Mapping[str, tuple[str, ...]]
-
-    @classmethod
-    def of(cls, everything: Sequence[Distribution]) -> _Packages:
-        owning = installed.owners(everything).items()
-        return cls(
-            locations=list(dict.fromkeys(distribution.location for distribution in everything)),
-            owners={path: tuple(sorted({owner.name for owner in owners})) for path, owners in owning},
-        )
-
-
-def _toolkit(home: Path, packages: _Packages, search: SearchPath, files: Files) -> ToolkitLinks:
+def _toolkit(home: str, theirs: Iterable[str], process: Process, files: Files) -> ToolkitLinks:
     """Its own files. A -devel image's toolkit has links to torch's CUDA libraries: those are the environment's."""
-    theirs = objects(packages.locations, packages.owners)
     read_there = {os.path.realpath(path) for path in theirs if Path(path).exists()}
-    own = [path for path in objects_under([str(home)]) if os.path.realpath(path) not in read_there]
+    own = [path for path in objects_under([home]) if os.path.realpath(path) not in read_there]
     found, unreadable = read_all(own, {}, files)
-    process = Process(search, files)
     return {
         "files": len(found),
         "unreadable": unreadable,
@@ -142,9 +82,13 @@ def _toolkit(home: Path, packages: _Packages, search: SearchPath, files: Files) 
 
 
 def _environment(
-    stems: Collection[str], python: str, packages: _Packages, search: SearchPath, files: Files
+    stems: Collection[str],
+    python: str,
+    locations: Sequence[str],
+    owners: Mapping[str, tuple[str, ...]],
+    search: SearchPath,
+    files: Files,
 ) -> LibrariesEvidence:
-    locations, owners = packages.locations, packages.owners
     found, unreadable = read_all(objects(locations, owners), owners, files)
     interpreter_alone = Process(search, files)
     missing_at_start = interpreter_alone.load(os.path.realpath(python))
@@ -186,7 +130,7 @@ def _link(
     holders: Mapping[tuple[str, str], str],
     *,
     alone: Process | None = None,
-) -> Linked:
+) -> Mapping[str, Any]:
     before = alone if alone is not None and library.elf.executable else process
     missing = sorted({missing.name for missing in before.copy().load(library.path)})
     own = {name: holders[owner, name] for name in missing for owner in library.owners if (owner, name) in holders}
@@ -205,7 +149,7 @@ def _second_owners(
     search: SearchPath,
     files: Files,
     owners: Mapping[str, object],
-) -> Iterator[SecondOwner]:
+) -> Iterator[Mapping[str, Any]]:
     """CUDA libraries of a distribution that the loader's general path offers from elsewhere too."""
     for library in found:
         names = {library.elf.soname, Path(library.path).name}
@@ -216,15 +160,10 @@ def _second_owners(
                     yield {"name": name, "path": library.path, "owners": list(library.owners), "other": candidate}
 
 
-TOOLKIT = "toolkit"
-
-
-class _Troubled(Linked):
-    troubles: list[str]
-
-
-def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -> Finding:
-    """S3. expect: {of, cuda_libraries, host, other_platforms, exceptions}; validation/claims says what each is."""
+def judge(_subject: str, expect: Mapping[str, Any], evidence: LibrariesEvidence) -> Finding:
+    """S3. expect: {of: `environment` or `toolkit`, home, cuda_libraries: {stem: SONAME version of this CUDA, or null
+    where it says nothing of it}, host: libraries that the host injects, other_platforms: names of what only those have,
+    exceptions: [{path, names, reason}]}."""
     if not evidence["files"]:
         return failed(f"there is no shared library in the {expect['of']}")
     faults = [
@@ -235,8 +174,13 @@ def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -
     faults += [f"`import torch` misses {one['name']}, needed by {one['path']}" for one in torch_misses]
     linked = [_with_troubles(expect, one) for one in evidence["linked"]]
     troubled = [one for one in linked if one["troubles"] and not _excused(expect, one, linked)]
-    faults += [_trouble(one) for one in sorted(troubled, key=lambda one: (not one["needs_cuda"], one["path"]))]
-    if expect["of"] == TOOLKIT:
+    for one in sorted(troubled, key=lambda one: (not one["needs_cuda"], one["path"])):
+        what = f"{one['path']} of {listed(one['owners']) or 'no distribution'} needs"
+        if one["missing"]:
+            faults.append(f"{what} {listed(one['missing'])}, which the loader does not find")
+        else:
+            faults.append(f"{what} {listed(one['troubles'])} of another CUDA major than torch's")
+    if expect["of"] == "toolkit":
         return conclude(faults, f"all {evidence['files']} libraries and programs find what they need")
     torch_holds = evidence["torch_holds"]
     # Where wheels bring CUDA, torch must get all of it from wheels.
@@ -245,40 +189,37 @@ def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -
             if not held["owners"]:
                 faults.append(f"torch gets {name} from {held['path']}, which no distribution owns")
     faults += _other_majors(expect, evidence["provided"])
-    faults += [_second_owner(one) for one in evidence["second_owners"]]
+    faults += [
+        f"{one['name']} of {listed(one['owners'])} has a rival on the loader's path: {one['other']}"
+        for one in evidence["second_owners"]
+    ]
     good = f"all {evidence['files']} libraries and programs find what they need, one CUDA"
     assumed = sorted({PurePosixPath(one["path"]).name for one in linked if one["assumed"]})
     return conclude(faults, f"{good} (taking {listed(assumed)} to be loaded after their siblings)" if assumed else good)
 
 
-def _with_troubles(expect: LibrariesExpect, one: Linked) -> _Troubled:
+def _with_troubles(expect: Mapping[str, Any], one: Mapping[str, Any]) -> Mapping[str, Any]:
     """`troubles`: what it needs and does not find, and what of another CUDA it needs, found or not.
 
     The driver's libraries come from the host.
     """
     missing = [name for name in one["missing"] if not matches(name, expect["host"])]
-    foreign = [name for name in one["needs_cuda"] if _is_other_major(expect, name)]
+    foreign = [name for name in one["needs_cuda"] if _is_major(expect, name, own=False)]
     return {**one, "missing": missing, "troubles": sorted({*missing, *foreign})}
 
 
-def _trouble(one: _Troubled) -> str:
-    what = f"{one['path']} of {listed(one['owners']) or 'no distribution'} needs"
-    if one["missing"]:
-        return f"{what} {listed(one['missing'])}, which the loader does not find"
-    return f"{what} {listed(one['troubles'])} of another CUDA major than torch's"
-
-
-def _excused(expect: LibrariesExpect, one: _Troubled, linked: Sequence[_Troubled]) -> bool:
+def _excused(expect: Mapping[str, Any], one: Mapping[str, Any], linked: Sequence[Mapping[str, Any]]) -> bool:
     """A named exception, or an alternative: made for another platform, where a sibling serves this image's CUDA."""
     if any(_covers(exception, one["path"], one["troubles"]) for exception in expect["exceptions"]):
         return True
     foreign = expect["other_platforms"]
-    elsewhere = all(matches(name, foreign) or _is_other_major(expect, name) for name in one["troubles"])
-    siblings = (other for other in linked if _family(other["path"]) == _family(one["path"]))
-    return elsewhere and any(_serves(expect, other) for other in siblings)
+    elsewhere = all(matches(name, foreign) or _is_major(expect, name, own=False) for name in one["troubles"])
+    # One that finds all it needs, and is linked against this image's CUDA.
+    siblings = (other for other in linked if _family(other["path"]) == _family(one["path"]) and not other["troubles"])
+    return elsewhere and any(_is_major(expect, name, own=True) for other in siblings for name in other["needs_cuda"])
 
 
-def _covers(exception: LinkException, path: str, names: Iterable[str]) -> bool:
+def _covers(exception: Mapping[str, Any], path: str, names: Iterable[str]) -> bool:
     return matches(path, [f"*/{exception['path']}"]) and all(matches(name, exception["names"]) for name in names)
 
 
@@ -289,37 +230,24 @@ def _family(path: str) -> str:
     return f"{folder}/{head}{underscore}" if head else path
 
 
-def _serves(expect: LibrariesExpect, one: _Troubled) -> bool:
-    """Whether a library finds all it needs and is linked against this image's CUDA."""
-    return not one["troubles"] and any(_is_own_major(expect, name) for name in one["needs_cuda"])
-
-
 def soname_major(name: str) -> tuple[str, str]:
     """`("libcudart", "11")` of `libcudart.so.11.0`."""
     stem, _, version = name.partition(".so.")
     return stem, version.partition(".")[0]
 
 
-def _is_own_major(expect: LibrariesExpect, name: str) -> bool:
+def _is_major(expect: Mapping[str, Any], name: str, *, own: bool) -> bool:
+    """Whether a name is that of a CUDA library of this image's major (`own`), or of another."""
     stem, major = soname_major(name)
-    return bool(major) and expect["cuda_libraries"].get(stem) == major
+    expected = expect["cuda_libraries"].get(stem)
+    return expected is not None and bool(major) and (expected == major) is own
 
 
-def _is_other_major(expect: LibrariesExpect, name: str) -> bool:
-    stem, major = soname_major(name)
-    own = expect["cuda_libraries"].get(stem)
-    return own is not None and bool(major) and own != major
-
-
-def _other_majors(expect: LibrariesExpect, provided: Sequence[tuple[str, str, Sequence[str]]]) -> Iterator[str]:
+def _other_majors(expect: Mapping[str, Any], provided: Sequence[tuple[str, str, Sequence[str]]]) -> Iterator[str]:
     for soname, path, owners in provided:
         excused = any(_covers(exception, path, [soname]) for exception in expect["exceptions"])
-        if _is_other_major(expect, soname) and not excused:
+        if _is_major(expect, soname, own=False) and not excused:
             yield f"{path} of {listed(list(owners)) or 'no distribution'} is {soname}: another CUDA major than torch's"
-
-
-def _second_owner(one: SecondOwner) -> str:
-    return f"{one['name']} of {listed(one['owners'])} has a rival on the loader's path: {one['other']}"
 
 
 CLAIMS = {"S3": judge}

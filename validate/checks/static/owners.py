@@ -7,62 +7,24 @@ What is explained by content is hashed.
 
 from __future__ import annotations
 
-import base64
+import contextlib
 import fnmatch
-import hashlib
 import os
 import re
 import shlex
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Any, TypedDict
 
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import SearchPath, machine_named
+from validate.checks.static.files import as_record, hashes
 from validate.claims import Claim
 from validate.environment import debian, installed, user_environment, wheel_contents
-from validate.harness.forked import on_all_cores
 from validate.judging import Finding, conclude, matches
 
 RUN_AS = "root"
-
-
-class Toolkit(TypedDict):
-    home: str
-    files: str
-    """Long tags of paths below `home`, and of licences."""
-
-
-class OwnersExpect(TypedDict):
-    toolkit: Toolkit
-    steps: dict[str, str]
-    """Path -> sha256, of what our build steps write."""
-    copies: dict[str, str]
-    """Path -> the file of a package that it is a copy of."""
-    links: dict[str, str]
-    """Pattern -> why links to other files stand there that no package lists."""
-    generated: dict[str, str]
-    """Pattern -> why files stand there that nobody lists."""
-    path: list[str]
-    """Folders of the PATH, in their order."""
-    plugins: dict[str, str]
-    """Pattern of a file's name, or of a path -> who loads it if it is there."""
-    free: bool
-    """It is a child: files of its own may lie there."""
-    privileged: dict[str, str]
-    """Path -> mode, of programs that Debian brings with more rights than their caller's."""
-
-
-class AlteredFile(TypedDict):
-    path: str
-    owner: str
-
-
-class Privileged(TypedDict):
-    path: str
-    mode: str
-    capabilities: bool
 
 
 class OwnersEvidence(TypedDict):
@@ -70,7 +32,8 @@ class OwnersEvidence(TypedDict):
     unowned: list[str]
     unowned_count: int
     excused: dict[str, int]
-    altered: list[AlteredFile]
+    altered: list[Mapping[str, str]]
+    """`path`, and its `owner`, who has it otherwise."""
     altered_count: int
     path: list[str]
     in_front: list[str]
@@ -79,7 +42,8 @@ class OwnersEvidence(TypedDict):
     """Libraries of no owner where the loader looks."""
     plugins: dict[str, str]
     """Files of no owner that something loads if they are there -> who does."""
-    privileged: list[Privileged]
+    privileged: list[Mapping[str, Any]]
+    """`path`, `mode` and whether it has `capabilities`, of programs with more rights than their caller's."""
     writable: list[str]
     """What every user may change."""
     authorities: int
@@ -88,6 +52,8 @@ class OwnersEvidence(TypedDict):
 
 
 _NEVER = ("/proc", "/sys", "/dev", "/judge")
+_Found = Iterator[tuple[str, str]]
+"""A path that is explained by its content, and its owner where the content is another; empty: it is as it should be."""
 _OF_ENGINE = frozenset(
     {"/.dockerenv", "/run/.containerenv", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab"}
 )
@@ -95,8 +61,6 @@ _OF_ENGINE = frozenset(
 _LED_TO = ("/etc/ssl/certs/ca-certificates.crt",)
 """Generated, and led to by a link of openssl's package: S10 privileges reads what it holds."""
 _MOST_LISTED = 60
-_READ_BYTES = 1 << 20
-_FILES_A_TASK = 400
 _BYTECODE = re.compile(r"(?P<folder>.*)/__pycache__/(?P<name>[^/]+)\.[a-z]+-\d+(\.opt-\w+)?\.pyc")
 _VENV_LINKS = {"bin/python": "python3", "bin/python3": "/usr/bin/python3", "lib64": "lib"}
 _VENV_SETTINGS = (b"home = /usr/bin", b"include-system-site-packages = false")
@@ -104,19 +68,11 @@ _SPECIAL = stat.S_ISUID | stat.S_ISGID
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, OwnersEvidence]]:
-    expect = cast(OwnersExpect, next(claim.expect for claim in claims))
-    evidence = look(expect)
-    for claim in claims:
-        yield claim.subject, evidence
-
-
-def look(expect: OwnersExpect) -> OwnersEvidence:
-    """Everything that is asked of the image's files."""
-    given = user_environment.recorded()
-    start = user_environment.start(given)
+    expect = claims[0].expect
+    given, start, distributions = installed.of_user()
     environment = os.path.realpath(start.prefix)
-    distributions = installed.distributions([entry or given.directory for entry in start.path])
-    packages, found = debian.owned(), {**dict(_walk("/")), **dict.fromkeys(given.hidden, os.lstat(__file__))}
+    packages = debian.owned()
+    found = {**dict(walk("/")), **dict.fromkeys(given.hidden, os.lstat(__file__))}
     listed = {debian.real(entry.path) for one in distributions for entry in one.entries or ()}
     # A RECORD may list any path: what lies outside the environment is explained by others.
     listed = {path for path in listed if path.startswith(f"{environment}/")}
@@ -124,45 +80,48 @@ def look(expect: OwnersExpect) -> OwnersEvidence:
     altered, explained = _of_debian(packages, places)
     explained |= listed & places.keys()
     explained |= {path for path in places if _is_bytecode_of(path, explained)}
-    by_content: list[tuple[set[str], list[AlteredFile]]] = [
-        _of_toolkit(expect, places, explained),
-        _of_steps(expect, places),
-        _of_venv(environment, start.version, places),
-        _copies(expect, places),
+    by_content = [
+        *_of_toolkit(expect["toolkit"], places, explained),
+        *_of_steps(expect["steps"], places),
+        *_of_venv(environment, start.version, places),
+        # What a package's installation copies from a file of its own.
+        *((path, "" if _content(path) == _content(source) else source) for path, source in expect["copies"].items()),
     ]
-    for more, wrong in by_content:
-        explained |= more
-        altered += wrong
+    explained |= {path for path, _ in by_content if path in places}
+    altered += [(path, owner) for path, owner in by_content if owner and path in places]
     altered += _redirected(packages, places, explained)
     links = {path for path, facts in places.items() if stat.S_ISLNK(facts.st_mode)}
-    explained |= {path for path in links - explained if _is_link_of(path, expect, explained)}
+    explained |= {path for path in links - explained if _is_link_of(path, expect["links"], explained)}
     excused, unowned = _excused(sorted(places.keys() - explained - _OF_ENGINE), expect["generated"])
-    first = [path for path in unowned if _is_executable(places[path])]
-    return {
+    writable = [path for path, facts in found.items() if not path.startswith("/tmp/") and _is_writable(facts)]
+    evidence: OwnersEvidence = {
         "files": len(places),
         "unowned": unowned[:_MOST_LISTED],
         "unowned_count": len(unowned),
         "excused": excused,
-        "altered": altered[:_MOST_LISTED],
+        "altered": [{"path": path, "owner": owner} for path, owner in altered[:_MOST_LISTED]],
         "altered_count": len(altered),
         "path": given.environ.get("PATH", "").split(":"),
-        "in_front": list(_in_front(first, given.environ.get("PATH", ""))),
+        "in_front": list(_in_front([path for path in unowned if _is_executable(places[path])], given)),
         "loadable": list(_loadable(unowned, given)),
         "plugins": _plugins(unowned, expect["plugins"]),
         "privileged": list(_privileged(found)),
-        "writable": [path for path, facts in found.items() if not path.startswith("/tmp/") and _is_writable(facts)][
-            :_MOST_LISTED
-        ],
+        "writable": writable[:_MOST_LISTED],
         "authorities": debian.unknown_authorities(),
         "accounts": debian.accounts(),
     }
+    for claim in claims:
+        yield claim.subject, evidence
 
 
 # ---- the files
 
 
-def _walk(top: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Every path below `top`, folders too: those of declared volumes, and no single file that an engine mounts."""
+def walk(top: str, unreadable: list[str] | None = None) -> Iterator[tuple[str, os.stat_result]]:
+    """Every path below `top`, folders too: those of declared volumes, and no single file that an engine mounts.
+
+    `unreadable` gets the folders of the image itself that can't be listed.
+    """
     root = os.lstat(top).st_dev
     folders = [(top, root)]
     while folders:
@@ -170,6 +129,8 @@ def _walk(top: str) -> Iterator[tuple[str, os.stat_result]]:
         try:
             entries = list(os.scandir(folder))
         except OSError:
+            if unreadable is not None and device == root:
+                unreadable.append(folder)
             continue
         for entry in entries:
             path = f"{'' if folder == '/' else folder}/{entry.name}"
@@ -218,46 +179,36 @@ def _excused(paths: Sequence[str], generated: Mapping[str, str]) -> tuple[dict[s
 # ---- by content
 
 
-def _of_debian(packages: debian.Owned, places: Mapping[str, os.stat_result]) -> tuple[list[AlteredFile], set[str]]:
-    """What packages have, and what of it is not as they have it: a link in place of a file, too."""
+def _of_debian(packages: debian.Owned, places: Mapping[str, os.stat_result]) -> tuple[list[tuple[str, str]], set[str]]:
+    """What of the packages is not as they have it, a link in place of a file, too, and its owner; what they have."""
     owned = packages.packages.keys() & places.keys()
     hashed = owned & packages.md5.keys()
     found = hashes([path for path in hashed if stat.S_ISREG(places[path].st_mode)], "md5")
-    return [_altered(packages, path) for path in sorted(hashed) if found.get(path) != packages.md5[path]], owned
+    wrong = [path for path in sorted(hashed) if found.get(path) != packages.md5[path]]
+    return [(path, f"Debian's {packages.packages[path]}") for path in wrong], owned
 
 
-def _altered(packages: debian.Owned, path: str) -> AlteredFile:
-    return {"path": path, "owner": f"Debian's {packages.packages[path]}"}
-
-
-def _redirected(
-    packages: debian.Owned, places: Mapping[str, os.stat_result], explained: set[str]
-) -> Iterator[AlteredFile]:
+def _redirected(packages: debian.Owned, places: Mapping[str, os.stat_result], explained: set[str]) -> _Found:
     """Links of Debian's packages that lead to a file of no owner. dpkg does not record where a link leads."""
     for path in sorted(packages.packages.keys() & places.keys() - packages.md5.keys()):
         if stat.S_ISLNK(places[path].st_mode):
             target = os.path.realpath(path)
             if target in places and target not in explained and target not in _LED_TO:
-                yield _altered(packages, path)
+                yield path, f"Debian's {packages.packages[path]}"
 
 
-def _of_toolkit(
-    expect: OwnersExpect, places: Mapping[str, os.stat_result], explained: set[str]
-) -> tuple[set[str], list[AlteredFile]]:
+def _of_toolkit(toolkit: Mapping[str, str], places: Mapping[str, os.stat_result], explained: set[str]) -> _Found:
     """Files below the toolkit's folder that its wheels brought, and links to those or to files that have an owner."""
-    home = expect["toolkit"]["home"]
-    inside = [path for path in places if path.startswith(f"{home}/")]
-    known = wheel_contents.knows(expect["toolkit"]["files"])
-    regular = [path for path in inside if stat.S_ISREG(places[path].st_mode)]
-    found = {path: _as_record(digest) for path, digest in hashes(regular, "sha256").items()}
-    ours = {path for path in regular if known(_toolkit_path(path, home), found[path])}
-    known_files = ours | explained
-    return ours | {path for path in inside if _leads_to(path, places, known_files)}, []
-
-
-def _toolkit_path(path: str, home: str) -> str:
-    inside = path[len(home) + 1 :]
-    return "licenses" if inside.startswith("licenses/") else inside
+    inside = {path[len(toolkit["home"]) + 1 :]: path for path in places if path.startswith(f"{toolkit['home']}/")}
+    known = wheel_contents.knows(toolkit["files"])
+    found = hashes([path for path in inside.values() if stat.S_ISREG(places[path].st_mode)], "sha256")
+    ours = set[str]()
+    for name, path in inside.items():
+        named = "licenses" if name.startswith("licenses/") else name
+        if path in found and known(named, as_record(found[path])):
+            ours.add(path)
+    owned = ours | explained
+    yield from ((path, "") for path in inside.values() if path in ours or _leads_to(path, places, owned))
 
 
 def _leads_to(path: str, places: Mapping[str, os.stat_result], known: set[str]) -> bool:
@@ -268,29 +219,19 @@ def _leads_to(path: str, places: Mapping[str, os.stat_result], known: set[str]) 
     return target in known or (Path(target).is_dir() and any(one.startswith(f"{target}/") for one in known))
 
 
-def _of_steps(expect: OwnersExpect, places: Mapping[str, os.stat_result]) -> tuple[set[str], list[AlteredFile]]:
+def _of_steps(steps: Mapping[str, str], places: Mapping[str, os.stat_result]) -> _Found:
     """What our build steps write: their content is known."""
-    there = [path for path in expect["steps"] if path in places and stat.S_ISREG(places[path].st_mode)]
-    found = hashes(there, "sha256")
-    wrong: list[AlteredFile] = [
-        {"path": path, "owner": "our build step"} for path in there if found[path] != expect["steps"][path]
-    ]
-    return set(there), wrong
+    found = hashes([path for path in steps if path in places and stat.S_ISREG(places[path].st_mode)], "sha256")
+    yield from ((path, "" if digest == steps[path] else "our build step") for path, digest in found.items())
 
 
-def _of_venv(
-    environment: str, version: str, places: Mapping[str, os.stat_result]
-) -> tuple[set[str], list[AlteredFile]]:
+def _of_venv(environment: str, version: str, places: Mapping[str, os.stat_result]) -> _Found:
     """What `python3 -m venv` writes, made again of the system's own templates (venv, `install_scripts`)."""
-    ours, wrong = set[str](), list[AlteredFile]()
     name = Path(environment).name
     values = {"DIR": environment, "NAME": name, "PROMPT": f"({name}) ", "BIN_NAME": "bin"}
     values["PYTHON"] = f"{environment}/bin/python3"
     for template in sorted(Path(f"/usr/lib/python{version}/venv/scripts").glob("*/*")):
         path = f"{environment}/bin/{template.name}"
-        if path not in places:
-            continue
-        ours.add(path)
         # Templates before 3.11.11, 3.12.8 and 3.13.1 hold the quotes; values are quoted for later ones (gh-124651).
         filled = []
         for quoted in (str, shlex.quote):
@@ -298,18 +239,14 @@ def _of_venv(
             for key, value in values.items():
                 text = text.replace(f"__VENV_{key}__", quoted(value))
             filled.append(text.encode())
-        wrong += [] if _content(path) in filled else [{"path": path, "owner": "venv"}]
+        yield path, "" if _content(path) in filled else "venv"
     for link, target in {**_VENV_LINKS, f"bin/python{version}": "python3"}.items():
         path = f"{environment}/{link}"
         if path in places and stat.S_ISLNK(places[path].st_mode):
-            ours.add(path)
-            wrong += [{"path": path, "owner": "venv"}] if str(Path(path).readlink()) != target else []
+            yield path, "" if str(Path(path).readlink()) == target else "venv"
     settings = f"{environment}/pyvenv.cfg"
-    if settings in places:
-        ours.add(settings)
-        lines = _content(settings).splitlines()
-        wrong += [] if all(line in lines for line in _VENV_SETTINGS) else [{"path": settings, "owner": "venv"}]
-    return ours, wrong
+    lines = _content(settings).splitlines()
+    yield settings, "" if all(line in lines for line in _VENV_SETTINGS) else "venv"
 
 
 def _content(path: str) -> bytes:
@@ -319,20 +256,9 @@ def _content(path: str) -> bytes:
         return b""
 
 
-def _copies(expect: OwnersExpect, places: Mapping[str, os.stat_result]) -> tuple[set[str], list[AlteredFile]]:
-    """Files that a package's installation copies from one of its own."""
-    ours, wrong = set[str](), list[AlteredFile]()
-    for path, source in expect["copies"].items():
-        if path in places:
-            ours.add(path)
-            if _content(path) != _content(source):
-                wrong.append({"path": path, "owner": source})
-    return ours, wrong
-
-
-def _is_link_of(path: str, expect: OwnersExpect, explained: set[str]) -> bool:
+def _is_link_of(path: str, allowed: Mapping[str, str], explained: set[str]) -> bool:
     """Whether a link that nobody lists stands where such links are made, and leads to a file that is explained."""
-    if not matches(path, expect["links"]):
+    if not matches(path, allowed):
         return False
     target = os.path.realpath(path)
     return target in explained or not Path(target).exists() or Path(target).is_dir()
@@ -341,9 +267,9 @@ def _is_link_of(path: str, expect: OwnersExpect, explained: set[str]) -> bool:
 # ---- what is found first
 
 
-def _in_front(executable: Sequence[str], path: str) -> Iterator[str]:
+def _in_front(executable: Sequence[str], given: user_environment.UserEnvironment) -> Iterator[str]:
     """Programs of no owner that stand in a folder of the PATH before one of the same name."""
-    folders = [os.path.realpath(folder) for folder in path.split(":") if folder]
+    folders = [os.path.realpath(folder) for folder in given.environ.get("PATH", "").split(":") if folder]
     for file in executable:
         folder, _, name = file.rpartition("/")
         if folder in folders:
@@ -387,57 +313,25 @@ def _configured() -> Iterator[str]:
 # ---- what has rights
 
 
-def _privileged(found: Mapping[str, os.stat_result]) -> Iterator[Privileged]:
+def _privileged(found: Mapping[str, os.stat_result]) -> Iterator[Mapping[str, Any]]:
     for path, facts in found.items():
-        if not stat.S_ISREG(facts.st_mode):
-            continue
-        capable = _has_capabilities(path)
-        if facts.st_mode & _SPECIAL or capable:
-            yield {"path": path, "mode": f"{stat.S_IMODE(facts.st_mode):o}", "capabilities": capable}
+        if stat.S_ISREG(facts.st_mode):
+            capable = False
+            with contextlib.suppress(OSError):  # it has none
+                capable = bool(os.getxattr(path, "security.capability", follow_symlinks=False))
+            if facts.st_mode & _SPECIAL or capable:
+                yield {"path": path, "mode": f"{stat.S_IMODE(facts.st_mode):o}", "capabilities": capable}
 
 
-def _has_capabilities(path: str) -> bool:
-    try:
-        return bool(os.getxattr(path, "security.capability", follow_symlinks=False))
-    except OSError:
-        return False
+def judge_files(_subject: str, expect: Mapping[str, Any], evidence: OwnersEvidence) -> Finding:
+    """S10 files. A child may have files of its own (`free`); none may change what its parent has.
 
-
-# ---- hashing
-
-
-def hashes(paths: Sequence[str], kind: str) -> dict[str, str]:
-    """Path -> hexadecimal hash; empty where a file can't be read. By as many processes as there are cores."""
-    tasks = [(kind, paths[start : start + _FILES_A_TASK]) for start in range(0, len(paths), _FILES_A_TASK)]
-    results: dict[str, str] = {}
-    for part in on_all_cores(_hash_some, tasks):
-        results.update(part)
-    return results
-
-
-def _hash_some(task: tuple[str, Sequence[str]]) -> dict[str, str]:
-    kind, paths = task
-    make: Callable[[], hashlib._Hash] = lambda: hashlib.new(kind, usedforsecurity=False)  # noqa: E731
-    results = {}
-    for path in paths:
-        digest = make()
-        try:
-            with open(path, "rb", buffering=0) as stream:  # noqa: PTH123  thousands of times
-                while chunk := stream.read(_READ_BYTES):
-                    digest.update(chunk)
-            results[path] = digest.hexdigest()
-        except OSError:
-            results[path] = ""
-    return results
-
-
-def _as_record(digest: str) -> str:
-    """RECORD's form of a hexadecimal hash."""
-    return base64.urlsafe_b64encode(bytes.fromhex(digest)).rstrip(b"=").decode()
-
-
-def judge_files(_subject: str, expect: OwnersExpect, evidence: OwnersEvidence) -> Finding:
-    """S10 files. A child may have files of its own; none may change what its parent has."""
+    expect of all three: {toolkit: {home, files: long tags of paths below it, and of licences}, steps: {path: sha256} of
+    what our build steps write, copies: {path: the file of a package that it copies}, links: {pattern: why there are
+    links to other files that no package lists}, generated: {pattern: why there are files that nobody lists}, path:
+    folders of the PATH, plugins: {pattern of a name, or of a path: who loads it if it is there}, privileged: {path:
+    mode} of programs that Debian brings so, free}.
+    """
     faults = [f"{one['path']} is not as {one['owner']} has it" for one in evidence["altered"]]
     if hidden := evidence["altered_count"] - len(evidence["altered"]):
         faults.append(f"{hidden} more files are not as their owners have them")
@@ -449,7 +343,7 @@ def judge_files(_subject: str, expect: OwnersExpect, evidence: OwnersEvidence) -
     return conclude(faults, f"{evidence['files']} files have owners, {generated} of them are generated")
 
 
-def judge_lookup(_subject: str, expect: OwnersExpect, evidence: OwnersEvidence) -> Finding:
+def judge_lookup(_subject: str, expect: Mapping[str, Any], evidence: OwnersEvidence) -> Finding:
     """S10 lookup."""
     faults = [*_path(expect, evidence["path"])]
     faults += [f"{path} is found before the image's own" for path in evidence["in_front"]]
@@ -462,7 +356,7 @@ def judge_lookup(_subject: str, expect: OwnersExpect, evidence: OwnersEvidence) 
     return conclude(faults, f"{len(expect['path'])} folders on the PATH, and nothing of unknown owner is found first")
 
 
-def _path(expect: OwnersExpect, found: Sequence[str]) -> Iterator[str]:
+def _path(expect: Mapping[str, Any], found: Sequence[str]) -> Iterator[str]:
     if list(found) == expect["path"]:
         return
     before = [folder for folder in found if folder not in expect["path"]]
@@ -472,23 +366,19 @@ def _path(expect: OwnersExpect, found: Sequence[str]) -> Iterator[str]:
         yield f"the PATH is {':'.join(found)}: folders of the parent's are missing or in another order"
 
 
-def judge_privileges(_subject: str, expect: OwnersExpect, evidence: OwnersEvidence) -> Finding:
+def judge_privileges(_subject: str, expect: Mapping[str, Any], evidence: OwnersEvidence) -> Finding:
     """S10 privileges."""
     faults = [
         f"{one['path']} has mode {one['mode']}{' and capabilities' if one['capabilities'] else ''}: "
         "it runs with more rights than its caller's, and Debian does not bring it so"
         for one in evidence["privileged"]
-        if one["capabilities"] or not _is_brought(one["path"], one["mode"], expect["privileged"])
+        if one["capabilities"] or expect["privileged"].get(one["path"]) != one["mode"]
     ]
     faults += [f"every user may change {path}" for path in evidence["writable"]]
-    faults += [f"{account}" for account in evidence["accounts"]]
+    faults += evidence["accounts"]
     if evidence["authorities"]:
         faults.append(f"{evidence['authorities']} certificate authorities are trusted that Debian does not bring")
     return conclude(faults, f"{len(evidence['privileged'])} programs run with more rights, all as Debian brings them")
-
-
-def _is_brought(path: str, mode: str, privileged: Mapping[str, str]) -> bool:
-    return privileged.get(path) == mode
 
 
 CLAIMS = {"S10 files": judge_files, "S10 lookup": judge_lookup, "S10 privileges": judge_privileges}

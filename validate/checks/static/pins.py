@@ -6,57 +6,18 @@ The evidence of the claim about the lock (subject `lock`) lists everything insta
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Any, TypedDict
 
 from validate.binaries.loader import X86_64
 from validate.claims import Claim
 from validate.environment import installed, user_environment
 from validate.environment.installed import Distribution
 from validate.judging import Finding, conclude, failed, listed
-
-
-class _TorchCuda(TypedDict, total=False):
-    cuda: str
-    """Of torch alone: the CUDA that it must be built for."""
-
-
-class _OfMachine(TypedDict, total=False):
-    machine: str
-    """In the kernel's words; absent: x86_64."""
-
-
-class PinExpect(_TorchCuda, _OfMachine):
-    version: str
-    locals: list[str]
-    """Local versions that name this wheel."""
-    modules: list[str]
-    python: str
-    shares: list[str]
-    """Distributions that put files into its package by design."""
-
-
-class InstalledDistribution(TypedDict):
-    version: str
-    location: str
-    tags: list[str]
-    has_record: bool
-
-
-class _ModuleDetails(TypedDict, total=False):
-    error: str
-    namespace: list[str]
-    through: str
-    """The entry of sys.path that supplied it."""
-
-
-class Module(_ModuleDetails):
-    file: str | None
-    owners: list[str]
-    providers: list[str]
 
 
 class TorchVersion(TypedDict):
@@ -67,48 +28,42 @@ class TorchVersion(TypedDict):
     cuda: str | None
 
 
-class _OfTorch(TypedDict, total=False):
+class _PinDetails(TypedDict, total=False):
     torch: TorchVersion
+    """Of torch alone."""
+    machine: str
+    """In the kernel's words; absent: x86_64."""
 
 
-class PinEvidence(_OfTorch, _OfMachine):
+class PinEvidence(_PinDetails):
     python: str
     glibc: str
-    installed: list[InstalledDistribution]
-    modules: dict[str, Module]
-
-
-class LockExpect(TypedDict):
-    versions: dict[str, str]
-    closed: bool
-    """Nothing else may be installed."""
+    installed: list[Mapping[str, Any]]
+    """`version`, `location`, `tags` of its wheel, and whether it `has_record`."""
+    modules: dict[str, Mapping[str, Any]]
+    """Name -> `file` with its `owners`, `providers`, and the entry of sys.path that supplied it (`through`); without a
+    file, the folders of a `namespace`, or `error`."""
 
 
 class LockEvidence(TypedDict):
     installed: dict[str, list[str]]
 
 
-LOCK = "lock"
-
-
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LockEvidence | PinEvidence]]:
-    wanted = sorted({module for claim in claims for module in _modules(claim)})
-    given = user_environment.recorded()
-    start = user_environment.start(given, wanted)
-    folders = [entry or given.directory for entry in start.path]
-    everything = installed.distributions(folders)
-    owners = installed.owners(everything)
+    modules = sorted({name for one in claims for name in one.expect.get("modules", ())})
+    given, start, everything = installed.of_user(modules)
+    owners = installed.names_of_owners(everything)
     for claim in claims:
-        if claim.subject == LOCK:
+        if claim.subject == "lock":
             versions: dict[str, list[str]] = {}
             for distribution in everything:
                 versions.setdefault(distribution.name, []).append(distribution.version)
-            yield LOCK, {"installed": versions}
+            yield claim.subject, {"installed": versions}
         else:
             of_this_name = [distribution for distribution in everything if distribution.name == claim.subject]
             evidence: PinEvidence = {
                 "python": start.version,
-                "glibc": start.glibc or _glibc(),
+                "glibc": start.glibc or (os.confstr("CS_GNU_LIBC_VERSION") or "").removeprefix("glibc "),
                 "installed": [
                     {
                         "version": distribution.version,
@@ -118,27 +73,19 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LockEvidence | PinEv
                     }
                     for distribution in of_this_name
                 ],
-                "modules": {
-                    module: _module(module, claim.subject, everything, owners, start) for module in _modules(claim)
-                },
+                "modules": {name: _module(name, everything, owners, start) for name in claim.expect["modules"]},
             }
             if claim.subject == "torch":
                 evidence["torch"] = torch_version(of_this_name)
             yield claim.subject, {**evidence, "machine": given.machine}
 
 
-def _modules(claim: Claim) -> Sequence[str]:
-    """The top-level modules that a claim asks for; the claim about the lock asks for none."""
-    return cast(PinExpect, claim.expect).get("modules", ())
-
-
 def _module(
     module: str,
-    subject: str,
     everything: Sequence[Distribution],
-    owners: Mapping[str, Sequence[Distribution]],
+    owners: Mapping[str, Sequence[str]],
     start: user_environment.Start,
-) -> Module:
+) -> Mapping[str, Any]:
     found = start.found.get(module)
     providers = sorted({other.name for other in everything if module in other.modules()})
     if found is None or "error" in found:
@@ -152,14 +99,9 @@ def _module(
     return {
         "file": file,
         "through": max(under, key=len, default="the working directory"),
-        "owners": sorted({owner.name for owner in owners.get(file, ())}),
+        "owners": list(owners.get(file, ())),
         "providers": providers,
     }
-
-
-def _glibc() -> str:
-    version = os.confstr("CS_GNU_LIBC_VERSION") or ""
-    return version.removeprefix("glibc ")
 
 
 def torch_version(of_torch: Sequence[Distribution]) -> TorchVersion:
@@ -167,59 +109,57 @@ def torch_version(of_torch: Sequence[Distribution]) -> TorchVersion:
     for distribution in of_torch:
         file = Path(distribution.location, "torch", "version.py")
         if file.is_file():
-            values = _constants(file.read_text(encoding="utf-8", errors="replace"))
-            return {"file": str(file), "__version__": values["__version__"], "cuda": values["cuda"]}
+            found: TorchVersion = {"file": str(file), "__version__": None, "cuda": None}
+            with contextlib.suppress(SyntaxError, ValueError):
+                for statement in ast.parse(file.read_text(encoding="utf-8", errors="replace")).body:
+                    if isinstance(statement, ast.Assign | ast.AnnAssign) and isinstance(statement.value, ast.Constant):
+                        told = statement.value.value
+                        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                        names = {target.id for target in targets if isinstance(target, ast.Name)}
+                        for name in names & {"__version__", "cuda"}:
+                            found[name] = None if told is None else str(told)  # type: ignore[literal-required]
+            return found
     return {"file": None, "__version__": None, "cuda": None}
 
 
-def _constants(source: str) -> dict[str, str | None]:
-    values: dict[str, str | None] = {"__version__": None, "cuda": None}
-    try:
-        statements = ast.parse(source).body
-    except (SyntaxError, ValueError):
-        return values
-    for statement in statements:
-        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-        value = getattr(statement, "value", None)
-        for target in targets:
-            if isinstance(target, ast.Name) and target.id in values and isinstance(value, ast.Constant):
-                values[target.id] = None if value.value is None else str(value.value)
-    return values
-
-
-def judge(subject: str, expect: PinExpect, evidence: PinEvidence) -> Finding:
-    """S1. expect: {version, locals, modules, python, shares} and for torch {cuda}; `lock`: {versions, closed}."""
+def judge(subject: str, expect: Mapping[str, Any], evidence: PinEvidence) -> Finding:
+    """S1. expect: {version, locals: local versions that name this wheel, modules, python, shares: distributions that
+    put files into its package by design, machine: in the kernel's words; absent: x86_64}, and of torch {cuda}."""
     found = evidence["installed"]
     if not found:
         return failed(f"{subject} is not installed")
     if len(found) > 1:
         places = [f"{one['version']} in {one['location']}" for one in found]
         return failed(f"{subject} is installed {len(found)} times: {listed(places)}")
-    faults = [*_version_faults(subject, expect, found[0]), *_tag_faults(subject, expect, found[0], evidence)]
+    faults: list[str] = []
+    public, _, local = found[0]["version"].partition("+")
+    if public != expect["version"] or local not in expect["locals"]:
+        faults.append(f"{subject} {found[0]['version']} is installed, {expect['version']} is expected")
+    if not found[0]["has_record"]:
+        faults.append(f"{subject} has no RECORD, so its files can't be told from others'")
+    faults += _tag_faults(subject, expect, found[0]["tags"], evidence)
     for module in expect["modules"]:
         faults += _module_faults(subject, expect, module, evidence["modules"][module])
     if "cuda" in expect:
-        faults += _torch_faults(expect, evidence["torch"])
+        torch = evidence["torch"]
+        if torch["cuda"] != expect["cuda"]:
+            built = f"for CUDA {torch['cuda']}" if torch["cuda"] else "for no CUDA at all"
+            faults.append(
+                f"{torch['file']}: torch {torch['__version__']} is built {built}, {expect['cuda']} is expected"
+            )
+        elif str(torch["__version__"]).partition("+")[0] != expect["version"]:
+            faults.append(f"{torch['file']} says {torch['__version__']}, {expect['version']} is expected")
     return conclude(faults, f"{found[0]['version']}, imported from its own files")
 
 
-def _version_faults(subject: str, expect: PinExpect, found: InstalledDistribution) -> Iterator[str]:
-    public, _, local = found["version"].partition("+")
-    if public != expect["version"] or local not in expect["locals"]:
-        yield f"{subject} {found['version']} is installed, {expect['version']} is expected"
-    if not found["has_record"]:
-        yield f"{subject} has no RECORD, so its files can't be told from others'"
-
-
-def _tag_faults(subject: str, expect: PinExpect, found: InstalledDistribution, evidence: PinEvidence) -> Iterator[str]:
+def _tag_faults(subject: str, expect: Mapping[str, Any], tags: Sequence[str], evidence: PinEvidence) -> Iterator[str]:
     machine, wanted = evidence.get("machine", X86_64.name), expect.get("machine", X86_64.name)
     if machine != wanted:
         yield f"the interpreter is of {machine}, {wanted} is expected"
     if evidence["python"] != expect["python"]:
         yield f"the interpreter is Python {evidence['python']}, {expect['python']} is expected"
-    tags = found["tags"]
     if tags and not any(_tag_fits(tag, evidence["python"], evidence["glibc"], wanted) for tag in tags):
-        yield f"{subject}'s wheel is for {listed(tags)}, not for this Python and glibc {evidence['glibc']}"
+        yield f"{subject}'s wheel is for {listed(list(tags))}, not for this Python and glibc {evidence['glibc']}"
 
 
 def _tag_fits(tag: str, python: str, glibc: str, machine: str = X86_64.name) -> bool:
@@ -252,7 +192,7 @@ def _platform_fits(platform: str, glibc: str, machine: str) -> bool:
     return bool(found) and (int(found[1]), int(found[2])) <= tuple(map(int, glibc.split(".")[:2])) if found else False
 
 
-def _module_faults(subject: str, expect: PinExpect, module: str, found: Module) -> Iterator[str]:
+def _module_faults(subject: str, expect: Mapping[str, Any], module: str, found: Mapping[str, Any]) -> Iterator[str]:
     if found["file"] is None:
         what = f"is a namespace over {listed(found['namespace'])}" if found.get("namespace") else "can't be found"
         yield f"`import {module}` {what} {found.get('error', '')}".rstrip()
@@ -265,16 +205,11 @@ def _module_faults(subject: str, expect: PinExpect, module: str, found: Module) 
         yield f"{listed(sorted(others))} also installs files into {module}"
 
 
-def _torch_faults(expect: PinExpect, torch: TorchVersion) -> Iterator[str]:
-    if torch["cuda"] != expect["cuda"]:
-        built = f"for CUDA {torch['cuda']}" if torch["cuda"] else "for no CUDA at all"
-        yield f"{torch['file']}: torch {torch['__version__']} is built {built}, {expect['cuda']} is expected"
-    elif str(torch["__version__"]).partition("+")[0] != expect["version"]:
-        yield f"{torch['file']} says {torch['__version__']}, {expect['version']} is expected"
+def judge_lock(_subject: str, expect: Mapping[str, Any], evidence: LockEvidence) -> Finding:
+    """The whole closure: nothing missing, nothing at another version, and (`closed`) nothing besides.
 
-
-def judge_lock(_subject: str, expect: LockExpect, evidence: LockEvidence) -> Finding:
-    """The whole closure: nothing missing, nothing at another version, and (`closed`) nothing besides."""
+    expect: {versions: {distribution: version}, closed}.
+    """
     expected, found = expect["versions"], evidence["installed"]
     faults = [f"{name} {version} is not installed" for name, version in expected.items() if name not in found]
     for name, versions in found.items():

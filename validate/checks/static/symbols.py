@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Any, NamedTuple, TypedDict
 
 from validate.binaries import dynsym
 from validate.binaries.demangle import readable
@@ -31,29 +30,9 @@ from validate.binaries.loader import (
     read_all,
 )
 from validate.claims import Claim
-from validate.environment import installed, user_environment
+from validate.environment import installed
 from validate.harness.forked import on_all_cores
 from validate.judging import Finding, conclude, failed, listed, matches
-
-
-class SymbolException(TypedDict):
-    path: str
-    symbols: list[str]
-    reason: str
-
-
-class SymbolsExpect(TypedDict):
-    host: list[str]
-    exceptions: list[SymbolException]
-
-
-class LackingSymbols(TypedDict):
-    path: str
-    owners: list[str]
-    undefined: list[str]
-    undefined_count: int
-    versions: list[tuple[str, str, str]]
-    """Version, library, the file that does not define it."""
 
 
 class SymbolsEvidence(TypedDict):
@@ -61,7 +40,9 @@ class SymbolsEvidence(TypedDict):
     checked: int
     symbols: int
     unreadable: list[Unreadable]
-    lacking: list[LackingSymbols]
+    lacking: list[Mapping[str, Any]]
+    """`path`, `owners`, some of the `undefined` and their `undefined_count`, `versions` that are needed: each with its
+    library and the file that does not define it."""
     lacking_count: int
 
 
@@ -71,8 +52,7 @@ _DRIVER_SYMBOL = re.compile(rb"cu[A-Z]\w+|nvml[A-Z]\w+")
 _ONE_NAME = Symbols(exports=frozenset(), undefined=frozenset(), defined_versions=frozenset(), needed_versions={})
 
 
-@dataclass(frozen=True)
-class _Task:
+class _Task(NamedTuple):
     path: str
     owners: tuple[str, ...]
     scope: tuple[str, ...]
@@ -84,38 +64,47 @@ class _Task:
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
-    given = user_environment.recorded()
+    given, _, everything = installed.of_user()
     machine = machine_named(given.machine)
-    search = SearchPath.of(given.environ, given.directory, machine)
-    start = user_environment.start(given)
-    everything = installed.distributions(entry or given.directory for entry in start.path)
-    owners = {
-        path: tuple(sorted({owner.name for owner in owning})) for path, owning in installed.owners(everything).items()
-    }
-    locations = list(dict.fromkeys(distribution.location for distribution in everything))
-    files = Files(machine)
+    owners, locations, files = installed.names_of_owners(everything), installed.locations(everything), Files(machine)
     found, _ = read_all(objects(locations, owners), owners, files)
+    alone = Process(SearchPath.of(given.environ, given.directory, machine), files)
     for claim in claims:
-        host = cast(SymbolsExpect, claim.expect)["host"]
-        tasks = list(_tasks(given.python, locations, found, search, files, host))
-        yield claim.subject, _check(tasks, len(found))
+        tasks = list(_tasks(alone.copy(), given.python, locations, found, claim.expect["host"]))
+        # Each file once, the big ones first.
+        paths = sorted({path for task in tasks for path in task.scope}, key=lambda path: -Path(path).stat().st_size)
+        symbols, unreadable = dict[str, Symbols](), list[Unreadable]()
+        for path, own, error in on_all_cores(_read, paths, chunk=4):
+            symbols[path] = own
+            unreadable += [{"path": path, "error": error}] if error else []
+        lacking = [facts for task in tasks if (facts := _lacks(task, symbols))]
+        yield (
+            claim.subject,
+            {
+                "files": len(found),
+                "checked": len(tasks),
+                "symbols": sum(len(symbols[task.path].undefined) for task in tasks if task.path in symbols),
+                "unreadable": unreadable,
+                "lacking": sorted(lacking, key=lambda facts: str(facts["path"]))[:_MOST_LISTED],
+                "lacking_count": len(lacking),
+            },
+        )
 
 
 def _tasks(
-    python: str,
-    locations: Sequence[str],
-    found: Sequence[Found],
-    search: SearchPath,
-    files: Files,
-    host: Sequence[str],
+    alone: Process, python: str, locations: Sequence[str], found: Sequence[Found], host: Sequence[str]
 ) -> Iterator[_Task]:
     """Libraries whose closure is whole, or lacks the driver alone: of the others nothing can be said."""
-    alone = Process(search, files)
     program, _ = alone.scope(os.path.realpath(python))
     with_torch = alone.copy()
     import_torch(with_torch, locations, found)
-    shared = [*program, *_scope_of(with_torch, found, "libtorch_global_deps.so")]
-    of_torch = _scope_of(with_torch, found, "libtorch_python.so")
+
+    def scope_of(name: str) -> list[str]:
+        path = next((one.path for one in found if Path(one.path).name == name), None)
+        return with_torch.copy().scope(path)[0] if path else []
+
+    shared = [*program, *scope_of("libtorch_global_deps.so")]
+    of_torch = scope_of("libtorch_python.so")
     for library in found:
         process = (alone if library.elf.executable else with_torch).copy()
         own, missing = process.scope(library.path)
@@ -132,36 +121,6 @@ def _tasks(
             )
 
 
-def _scope_of(process: Process, found: Sequence[Found], name: str) -> list[str]:
-    path = next((one.path for one in found if Path(one.path).name == name), None)
-    return process.copy().scope(path)[0] if path else []
-
-
-def _check(tasks: Sequence[_Task], files: int) -> SymbolsEvidence:
-    unreadable: list[Unreadable] = []
-    symbols = _read_all(sorted({path for task in tasks for path in task.scope}), unreadable)
-    lacking = [facts for task in tasks if (facts := _lacks(task, symbols))]
-    return {
-        "files": files,
-        "checked": len(tasks),
-        "symbols": sum(len(symbols[task.path].undefined) for task in tasks if task.path in symbols),
-        "unreadable": unreadable,
-        "lacking": sorted(lacking, key=lambda facts: facts["path"])[:_MOST_LISTED],
-        "lacking_count": len(lacking),
-    }
-
-
-def _read_all(paths: Sequence[str], unreadable: list[Unreadable]) -> dict[str, Symbols]:
-    """Each file once, the big ones first, by as many processes as there are cores."""
-    weighed = sorted(paths, key=lambda path: Path(path).stat().st_size, reverse=True)
-    found: dict[str, Symbols] = {}
-    for path, symbols, error in on_all_cores(_read, weighed, chunk=4):
-        found[path] = symbols
-        if error:
-            unreadable.append({"path": path, "error": error})
-    return found
-
-
 def _read(path: str) -> tuple[str, Symbols, str]:
     try:
         return path, dynsym.read(path), ""
@@ -169,7 +128,7 @@ def _read(path: str) -> tuple[str, Symbols, str]:
         return path, _ONE_NAME, str(error)
 
 
-def _lacks(task: _Task, symbols: Mapping[str, Symbols]) -> LackingSymbols | None:
+def _lacks(task: _Task, symbols: Mapping[str, Symbols]) -> Mapping[str, Any] | None:
     """What of a library's needs no file of its scope has; None: nothing."""
     own = symbols[task.path]
     left = own.undefined
@@ -200,37 +159,29 @@ def _versions(own: Symbols, task: _Task, symbols: Mapping[str, Symbols]) -> Iter
             yield from ((version, name, file) for version in versions - defined)
 
 
-def judge(_subject: str, expect: SymbolsExpect, evidence: SymbolsEvidence) -> Finding:
-    """S4. expect: {host, other_platforms, exceptions: [{path, symbols, reason}]}."""
+def judge(_subject: str, expect: Mapping[str, Any], evidence: SymbolsEvidence) -> Finding:
+    """S4. expect: {host: libraries that the host injects, exceptions: [{path, symbols, reason}]}."""
     if not evidence["checked"]:
         return failed("there is no library whose symbols could be looked up")
     faults = [f"{one['path']} can't be read: {one['error']}" for one in evidence["unreadable"]]
-    lacking = [one for one in evidence["lacking"] if not _may_lack(expect, one)]
-    faults += [_lacking(one) for one in lacking]
+    for one in evidence["lacking"]:
+        lacks = [*one["undefined"], *(version for version, _, _ in one["versions"])]
+        rows = [row for row in expect["exceptions"] if matches(one["path"], [f"*/{row['path']}"])]
+        if any(all(matches(name, row["symbols"]) for name in lacks) for row in rows):
+            continue
+        what = f"{one['path']} of {listed(one['owners']) or 'no distribution'} needs"
+        if one["versions"]:
+            version, name, file = one["versions"][0]
+            faults.append(f"{what} {version} of {name}, which {file} does not define")
+        else:
+            names = [readable(name) for name in one["undefined"]][:2]
+            hidden = one["undefined_count"] - len(names)
+            more = f" and {hidden} more" if hidden > 0 else ""
+            faults.append(f"{what} {', '.join(names)}{more}, which none of its libraries has")
     if hidden := evidence["lacking_count"] - len(evidence["lacking"]):
         faults.append(f"{hidden} more libraries lack symbols")
     good = f"{evidence['symbols']} symbols that {evidence['checked']} libraries and programs need are there"
     return conclude(faults, good)
-
-
-def _may_lack(expect: SymbolsExpect, one: LackingSymbols) -> bool:
-    names = [*one["undefined"], *(version for version, _, _ in one["versions"])]
-    rows = expect["exceptions"]
-    return any(
-        matches(one["path"], [f"*/{row['path']}"]) and all(matches(name, row["symbols"]) for name in names)
-        for row in rows
-    )
-
-
-def _lacking(one: LackingSymbols) -> str:
-    owner = listed(one["owners"]) or "no distribution"
-    if one["versions"]:
-        version, name, file = one["versions"][0]
-        return f"{one['path']} of {owner} needs {version} of {name}, which {file} does not define"
-    names = [readable(name) for name in one["undefined"]]
-    count = one["undefined_count"]
-    more = f" and {count - len(names[:2])} more" if count > len(names[:2]) else ""
-    return f"{one['path']} of {owner} needs {', '.join(names[:2])}{more}, which none of its libraries has"
 
 
 CLAIMS = {"S4": judge}

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Any, TypedDict
 
 from validate.binaries import dynsym
 from validate.binaries.elf import ElfError
@@ -25,71 +25,18 @@ from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, listed, unproven
 
 
-class ToolsExpect(TypedDict):
-    programs: dict[str, list[str]]
-    """Program -> the arguments that make it tell its version."""
-
-
-class _ProgramDetails(TypedDict, total=False):
-    version: str
-    error: str
-
-
-class Program(_ProgramDetails):
-    path: str | None
-
-
 class ToolsEvidence(TypedDict):
-    programs: dict[str, Program]
-
-
-class OpenedLibrary(TypedDict):
-    names: list[str]
-    """As they are tried, the first that is found."""
-    symbols: dict[str, str]
-    """Function -> the version under which it is asked for (dlvsym). Without them, the library is closed again."""
-    by_nccl: bool
-    """Otherwise another program of the network's user space opens it."""
-
-
-class VerbsExpect(TypedDict):
-    libraries: dict[str, OpenedLibrary]
-    """By the SONAME."""
-    providers: list[str]
-    """Drivers of network cards that must be there, as rdma-core names them."""
-
-
-class FoundLibrary(TypedDict):
-    path: str | None
-    missing: list[str]
-    """Libraries that it needs and the loader does not find."""
-    lacking: list[str]
-    """FUNCTION@VERSION that it does not export."""
-
-
-class _ProviderDetails(TypedDict, total=False):
-    error: str
-
-
-class Provider(_ProviderDetails):
-    path: str
-    missing: list[str]
-    versions: list[str]
-    """VERSION of LIBRARY that it needs and that library does not define."""
-
-
-class Nccl(TypedDict):
-    path: str | None
-    opens: list[str]
-    """Names in it of the libraries that are asked for."""
-    asks: list[str]
-    """Names in it of verbs."""
+    programs: dict[str, Mapping[str, Any]]
+    """Name -> `path`, and `version` or `error`."""
 
 
 class VerbsEvidence(TypedDict):
-    nccl: Nccl
-    libraries: dict[str, FoundLibrary]
-    providers: dict[str, Provider]
+    nccl: Mapping[str, Any]
+    """`path`; names in it of the libraries that are asked for (`opens`), and of verbs (`asks`)."""
+    libraries: dict[str, Mapping[str, Any]]
+    """SONAME -> `path`, libraries that it is `missing`, FUNCTION@VERSION that it is `lacking`."""
+    providers: dict[str, Mapping[str, Any]]
+    """Driver -> `path`, libraries that it is `missing`, VERSION of LIBRARY that none defines (`versions`), `error`."""
 
 
 _SECONDS = 60
@@ -104,13 +51,20 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolsEvidence | Verb
     given = user_environment.recorded()
     for claim in claims:
         if claim.subject == "tools":
-            programs = cast(ToolsExpect, claim.expect)["programs"]
+            programs = claim.expect["programs"]
             yield claim.subject, {"programs": {name: _program(name, how, given) for name, how in programs.items()}}
         else:
-            yield claim.subject, _verbs(cast(VerbsExpect, claim.expect), given)
+            machine = machine_named(given.machine)
+            process = Process(SearchPath.of(given.environ, given.directory, machine), Files(machine))
+            nccl = _nccl(given, process)
+            wanted = claim.expect["libraries"]
+            libraries = {name: _library(one, nccl["path"] or "", process) for name, one in wanted.items()}
+            verbs = libraries[_VERBS]["path"]
+            providers = dict(_providers(verbs, process)) if verbs else {}
+            yield claim.subject, {"nccl": nccl, "libraries": libraries, "providers": providers}
 
 
-def _program(name: str, arguments: Sequence[str], given: UserEnvironment) -> Program:
+def _program(name: str, arguments: Sequence[str], given: UserEnvironment) -> Mapping[str, Any]:
     path = shutil.which(name, path=given.environ.get("PATH", ""))
     if path is None:
         return {"path": None}
@@ -122,16 +76,7 @@ def _program(name: str, arguments: Sequence[str], given: UserEnvironment) -> Pro
     return {"path": path, "version": said} if done.returncode == 0 else {"path": path, "error": said}
 
 
-def _verbs(expect: VerbsExpect, given: UserEnvironment) -> VerbsEvidence:
-    machine = machine_named(given.machine)
-    process = Process(SearchPath.of(given.environ, given.directory, machine), Files(machine))
-    nccl = _nccl(given, process)
-    libraries = {name: _library(one, nccl["path"] or "", process) for name, one in expect["libraries"].items()}
-    verbs = libraries[_VERBS]["path"]
-    return {"nccl": nccl, "libraries": libraries, "providers": dict(_providers(verbs, process)) if verbs else {}}
-
-
-def _nccl(given: UserEnvironment, process: Process) -> Nccl:
+def _nccl(given: UserEnvironment, process: Process) -> Mapping[str, Any]:
     """The NCCL that torch loads: of its wheels, else the system's."""
     folders = [entry or given.directory for entry in user_environment.start(given).path]
     found = sorted(str(path) for folder in folders for path in Path(folder).glob("nvidia/*/lib/libnccl.so.2"))
@@ -154,53 +99,39 @@ def _strings(content: mmap.mmap, beginnings: Sequence[bytes]) -> Iterator[str]:
             at = content.find(b"\0" + beginning, at + 1)
 
 
-def _library(wanted: OpenedLibrary, asking: str, process: Process) -> FoundLibrary:
+def _library(wanted: Mapping[str, Any], asking: str, process: Process) -> Mapping[str, Any]:
     paths = (process.resolve(name, asking) for name in wanted["names"])
     path = next((found for found in paths if found), None)
     if path is None:
         return {"path": None, "missing": [], "lacking": []}
     found = dynsym.versions_of(path, wanted["symbols"].keys())
     lacking = [f"{name}@{version}" for name, version in wanted["symbols"].items() if version not in found.get(name, ())]
-    return {"path": path, "missing": _missing(path, process), "lacking": lacking}
+    return {"path": path, "missing": sorted({one.name for one in process.copy().load(path)}), "lacking": lacking}
 
 
-def _missing(path: str, process: Process) -> list[str]:
-    return sorted({missing.name for missing in process.copy().load(path)})
-
-
-def _providers(verbs: str, process: Process) -> Iterator[tuple[str, Provider]]:
+def _providers(verbs: str, process: Process) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Each driver that the system names, and the provider that libibverbs would open for it."""
     private = _PRIVATE.search(" ".join(sorted(dynsym.read(verbs).defined_versions)))
     folder = f"{Path(verbs).parent}/libibverbs"
-    for driver in sorted(_drivers()):
+    files = (file.read_text(encoding="utf-8", errors="replace") for file in Path(_DRIVERS).glob("*.driver"))
+    words = (line.strip().partition(" ") for text in files for line in text.splitlines())
+    for driver in sorted(name.strip() for word, _, name in words if word == "driver" and name.strip()):
         path = f"{folder}/lib{driver}-rdmav{private[1] if private else ''}.so"
         yield driver, _provider(path, process)
 
 
-def _drivers() -> Iterator[str]:
-    for file in Path(_DRIVERS).glob("*.driver"):
-        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-            word, _, name = line.strip().partition(" ")
-            if word == "driver" and name.strip():
-                yield name.strip()
-
-
-def _provider(path: str, process: Process) -> Provider:
+def _provider(path: str, process: Process) -> Mapping[str, Any]:
     own = process.copy()
     try:
         needed = dynsym.read(path).needed_versions
         missing = sorted({one.name for one in own.load(os.path.realpath(path))})
-        unmet = sorted(_unmet(needed, own))
+        unmet = []
+        for name in needed.keys() & own.held.keys():
+            versions = needed[name] - dynsym.read(own.held[name]).defined_versions
+            unmet += [f"{version} of {name}" for version in versions]
     except (OSError, ElfError) as error:
         return {"path": path, "missing": [], "versions": [], "error": getattr(error, "strerror", None) or str(error)}
-    return {"path": path, "missing": missing, "versions": unmet}
-
-
-def _unmet(needed: Mapping[str, frozenset[str]], process: Process) -> Iterator[str]:
-    for name, versions in needed.items():
-        held = process.held.get(name)
-        defined = dynsym.read(held).defined_versions if held else versions
-        yield from (f"{version} of {name}" for version in versions - defined)
+    return {"path": path, "missing": missing, "versions": sorted(unmet)}
 
 
 _NAMELESS = "No user exists for uid"
@@ -208,7 +139,7 @@ _NAMELESS = "No user exists for uid"
 the user who runs the suite has no name."""
 
 
-def judge_tools(_subject: str, expect: ToolsExpect, evidence: ToolsEvidence) -> Finding:
+def judge_tools(_subject: str, expect: Mapping[str, Any], evidence: ToolsEvidence) -> Finding:
     """expect: {programs: {name: arguments}}."""
     faults = []
     for name in expect["programs"]:
@@ -220,8 +151,10 @@ def judge_tools(_subject: str, expect: ToolsExpect, evidence: ToolsEvidence) -> 
     return conclude(faults, listed([found.get("version", "")[:40] for found in evidence["programs"].values()], limit=9))
 
 
-def judge_verbs(_subject: str, expect: VerbsExpect, evidence: VerbsEvidence) -> Finding:
-    """expect: {libraries: {name: {names, symbols, by_nccl}}, providers: [driver]}."""
+def judge_verbs(_subject: str, expect: Mapping[str, Any], evidence: VerbsEvidence) -> Finding:
+    """expect: {libraries: {SONAME: {names: as they are tried, symbols: {function: its version (dlvsym)}, by_nccl:
+    otherwise another program of the network's user space opens it}}, providers: drivers of network cards that must be
+    there, as rdma-core names them}."""
     nccl, libraries = evidence["nccl"], expect["libraries"]
     if nccl["path"] is None:
         return unproven("there is no libnccl.so.2 whose loader could be followed")
@@ -230,29 +163,22 @@ def judge_verbs(_subject: str, expect: VerbsExpect, evidence: VerbsEvidence) -> 
         return unproven(f"{nccl['path']} names none of {listed(sorted(opened))}: this is another loader than ours")
     symbols = sum(len(one["symbols"]) for one in libraries.values())
     good = f"NCCL finds {listed(list(libraries))} with {symbols} functions, and {len(evidence['providers'])} providers"
-    return conclude([*_library_faults(evidence), *_provider_faults(expect, evidence)], good)
-
-
-def _library_faults(evidence: VerbsEvidence) -> Iterator[str]:
+    faults = []
     for name, found in evidence["libraries"].items():
         if found["path"] is None:
-            yield f"the loader finds no {name}: NCCL goes over sockets"
+            faults.append(f"the loader finds no {name}: NCCL goes over sockets")
         elif found["missing"]:
-            yield f"{found['path']} needs {listed(found['missing'])}, which the loader does not find"
+            faults.append(f"{found['path']} needs {listed(found['missing'])}, which the loader does not find")
         elif found["lacking"]:
-            yield f"{found['path']} lacks {listed(found['lacking'])}: NCCL goes over sockets"
-
-
-def _provider_faults(expect: VerbsExpect, evidence: VerbsEvidence) -> Iterator[str]:
-    providers = evidence["providers"]
-    for name in expect["providers"]:
-        if name not in providers:
-            yield f"/etc/libibverbs.d names no driver {name}"
-    for found in providers.values():
+            faults.append(f"{found['path']} lacks {listed(found['lacking'])}: NCCL goes over sockets")
+    absent = [name for name in expect["providers"] if name not in evidence["providers"]]
+    faults += [f"/etc/libibverbs.d names no driver {name}" for name in absent]
+    for found in evidence["providers"].values():
         if "error" in found:
-            yield f"the provider {found['path']} can't be read: {found['error']}"
+            faults.append(f"the provider {found['path']} can't be read: {found['error']}")
         elif found["missing"] or found["versions"]:
-            yield f"the provider {found['path']} needs {listed([*found['missing'], *found['versions']])}"
+            faults.append(f"the provider {found['path']} needs {listed([*found['missing'], *found['versions']])}")
+    return conclude(faults, good)
 
 
 CLAIMS = {"S9 tools": judge_tools, "S9 verbs": judge_verbs}

@@ -4,6 +4,7 @@ where the loader's path holds a second one. Parts and versions are read as the t
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -11,7 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TypedDict, cast
+from typing import Any, TypedDict
 
 from validate.binaries import elf
 from validate.binaries.elf import ElfError
@@ -19,47 +20,24 @@ from validate.binaries.loader import SearchPath, machine_named
 from validate.checks.static.libraries import soname_major
 from validate.checks.static.pins import TorchVersion, torch_version
 from validate.claims import Claim
-from validate.environment import installed, user_environment
+from validate.environment import installed
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, failed, listed
-
-
-class ToolkitExpect(TypedDict):
-    home: str
-    version: str
-    parts: list[str]
-
-
-class _PartDetails(TypedDict, total=False):
-    absent: list[str]
-    error: str
-    version: str | None
-    minor: str | None
-    sonames: dict[str, str | None]
-
-
-class ToolkitPart(_PartDetails):
-    files: list[str]
-
-
-LoaderFolder = TypedDict("LoaderFolder", {"folder": str, "real": str, "from": str, "exists": bool})
-
-
-class DriverLibrary(TypedDict):
-    path: str
-    real: str
 
 
 class ToolkitEvidence(TypedDict):
     home_exists: bool
     real_home: str
-    parts: dict[str, ToolkitPart]
+    parts: dict[str, Mapping[str, Any]]
+    """Name -> its `files`, those that are `absent`, `version` and `minor`, `sonames` of files, `error`."""
     variables: dict[str, str | None]
     default_link: str | None
     programs_on_path: dict[str, str | None]
     torch: TorchVersion
-    loader_folders: list[LoaderFolder]
-    driver_libraries: list[DriverLibrary]
+    loader_folders: list[Mapping[str, Any]]
+    """`folder` and its `real` path, `from` what says so, and whether it `exists`."""
+    driver_libraries: list[Mapping[str, str]]
+    """`path` and `real` path."""
 
 
 _SECONDS = 120
@@ -68,12 +46,12 @@ _CONFIGURATION = "/etc/ld.so.conf"
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
-    given = user_environment.recorded()
-    start = user_environment.start(given)
-    of_torch = [one for one in installed.distributions(e or given.directory for e in start.path) if one.name == "torch"]
+    given, _, everything = installed.of_user()
+    of_torch = [one for one in everything if one.name == "torch"]
     for claim in claims:
-        expect = cast(ToolkitExpect, claim.expect)
+        expect = claim.expect
         home = Path(expect["home"])
+        default = home.parent / "cuda"
         found = {name: shutil.which(name, path=given.environ.get("PATH", "")) for name in ("nvcc", "ptxas")}
         yield (
             claim.subject,
@@ -82,7 +60,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
                 "real_home": os.path.realpath(home),
                 "parts": {part: _PARTS[part](home) for part in expect["parts"]},
                 "variables": {name: given.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")},
-                "default_link": _link(home.parent / "cuda"),
+                "default_link": os.path.realpath(default) if os.path.lexists(default) else None,
                 "programs_on_path": {name: os.path.realpath(path) if path else None for name, path in found.items()},
                 "torch": torch_version(of_torch),
                 "loader_folders": _loader_folders(given),
@@ -91,10 +69,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
         )
 
 
-def _program(relative: str) -> Callable[[Path], ToolkitPart]:
+def _program(relative: str) -> Callable[[Path], Mapping[str, Any]]:
     """A program that prints `release 12.6, V12.6.85`."""
 
-    def look(home: Path) -> ToolkitPart:
+    def look(home: Path) -> Mapping[str, Any]:
         path = home / relative
         if not path.is_file():
             return {"files": []}
@@ -110,10 +88,10 @@ def _program(relative: str) -> Callable[[Path], ToolkitPart]:
     return look
 
 
-def _header(relative: str, macro: str) -> Callable[[Path], ToolkitPart]:
+def _header(relative: str, macro: str) -> Callable[[Path], Mapping[str, Any]]:
     """A header that defines its version as 12060 for 12.6 (1000 x major + 10 x minor)."""
 
-    def look(home: Path) -> ToolkitPart:
+    def look(home: Path) -> Mapping[str, Any]:
         path = home / relative
         if not path.is_file():
             return {"files": []}
@@ -126,46 +104,39 @@ def _header(relative: str, macro: str) -> Callable[[Path], ToolkitPart]:
     return look
 
 
-def _library(stem: str, versioned: str = "") -> Callable[[Path], ToolkitPart]:
+def _library(stem: str, versioned: str = "") -> Callable[[Path], Mapping[str, Any]]:
     """A shared library by its SONAME; its minor version where the name of a companion (`versioned`) carries one."""
 
-    def look(home: Path) -> ToolkitPart:
-        files = _libraries(home, stem)
-        sonames = {path: _soname(path) for path in files}
-        minors = {Path(path).name.partition(".so.")[2] for path in _libraries(home, versioned)} if versioned else set()
-        minors = {".".join(minor.split(".")[:2]) for minor in minors if "." in minor}
-        found: ToolkitPart = {"files": files, "sonames": sonames}
-        if versioned:
-            found["minor"] = "/".join(sorted(minors)) or None
-        return found
+    def files(home: Path, stem: str) -> list[str]:
+        folders = ("lib64", "lib", "nvvm/lib64", "nvvm/lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
+        return sorted({os.path.realpath(path) for folder in folders for path in home.glob(f"{folder}/{stem}.so*")})
+
+    def look(home: Path) -> Mapping[str, Any]:
+        sonames: dict[str, str | None] = dict.fromkeys(files(home, stem))
+        for path in sonames:
+            with contextlib.suppress(ElfError, OSError):
+                sonames[path] = elf.read(path).soname
+        found = {"files": list(sonames), "sonames": sonames}
+        if not versioned:
+            return found
+        versions = (Path(path).name.partition(".so.")[2].split(".") for path in files(home, versioned))
+        minors = {".".join(version[:2]) for version in versions if len(version) > 1}
+        return {**found, "minor": "/".join(sorted(minors)) or None}
 
     return look
 
 
-def _present(*relative: str) -> Callable[[Path], ToolkitPart]:
+def _present(*relative: str) -> Callable[[Path], Mapping[str, Any]]:
     """Files that state no version of their own."""
 
-    def look(home: Path) -> ToolkitPart:
+    def look(home: Path) -> Mapping[str, Any]:
         found = [str(home / path) for path in relative if (home / path).is_file() and (home / path).stat().st_size]
         return {"files": found, "absent": [path for path in relative if str(home / path) not in found]}
 
     return look
 
 
-def _libraries(home: Path, stem: str) -> list[str]:
-    folders = ("lib64", "lib", "nvvm/lib64", "nvvm/lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
-    found = {os.path.realpath(path) for folder in folders for path in glob.glob(f"{home}/{folder}/{stem}.so*")}  # noqa: PTH207
-    return sorted(found)
-
-
-def _soname(path: str) -> str | None:
-    try:
-        return elf.read(path).soname
-    except (ElfError, OSError):
-        return None
-
-
-_PARTS: Mapping[str, Callable[[Path], ToolkitPart]] = {
+_PARTS: Mapping[str, Callable[[Path], Mapping[str, Any]]] = {
     "ptxas": _program("bin/ptxas"),
     "nvcc": _program("bin/nvcc"),
     "cudart": _library("libcudart"),
@@ -181,11 +152,7 @@ _PARTS: Mapping[str, Callable[[Path], ToolkitPart]] = {
 """What a toolkit is made of, and how each part is looked at."""
 
 
-def _link(path: Path) -> str | None:
-    return os.path.realpath(path) if os.path.lexists(path) else None
-
-
-def _loader_folders(given: UserEnvironment) -> list[LoaderFolder]:
+def _loader_folders(given: UserEnvironment) -> list[Mapping[str, Any]]:
     """Every folder that the environment or the system adds to the loader's path, and what says so."""
     search = SearchPath.of(given.environ, given.directory, machine_named(given.machine))
     sources = [(folder, "LD_LIBRARY_PATH") for folder in search.library_path]
@@ -211,7 +178,7 @@ def _configured(file: str, depth: int = 0) -> Iterator[tuple[str, str]]:
             yield word, file
 
 
-def _driver_libraries(given: UserEnvironment) -> list[DriverLibrary]:
+def _driver_libraries(given: UserEnvironment) -> list[Mapping[str, Any]]:
     """Files of the host's driver on the loader's path that lie in the image itself, not mounted into the container."""
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     mounted = frozenset(line.split()[4] for line in lines)
@@ -224,7 +191,7 @@ def _driver_libraries(given: UserEnvironment) -> list[DriverLibrary]:
     ]
 
 
-def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Finding:
+def judge(_subject: str, expect: Mapping[str, Any], evidence: ToolkitEvidence) -> Finding:
     """S6. expect: {home, version, parts: [names]}."""
     home, version = expect["home"], expect["version"]
     if not evidence["home_exists"]:
@@ -252,7 +219,7 @@ def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Fi
     return conclude(faults, f"CUDA {version} in {home}, {len(expect['parts'])} parts{warning}")
 
 
-def _part_faults(part: str, found: ToolkitPart, version: str) -> Iterator[str]:
+def _part_faults(part: str, found: Mapping[str, Any], version: str) -> Iterator[str]:
     if not found["files"]:
         yield f"the toolkit lacks {part}"
         return
@@ -270,7 +237,7 @@ def _part_faults(part: str, found: ToolkitPart, version: str) -> Iterator[str]:
             yield f"{path} is {soname}, CUDA {version} is expected"
 
 
-def _bad_folder(one: LoaderFolder, real_home: str) -> str:
+def _bad_folder(one: Mapping[str, Any], real_home: str) -> str:
     for folder in (one["folder"], one["real"]):
         parts = PurePosixPath(folder).parts
         if "stubs" in parts:

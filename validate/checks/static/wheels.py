@@ -7,39 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypedDict, cast
+from typing import Any, TypedDict
 
 from validate.claims import Claim
-from validate.environment import installed, user_environment, wheel_contents
+from validate.environment import installed, wheel_contents
 from validate.environment.installed import Distribution
-from validate.environment.wheel_contents import Rows
 from validate.judging import Finding, Status, conclude, failed, listed, matches, unproven
-
-
-class LockedWheel(TypedDict):
-    """What one wheel of the lock brings (validate/environment/wheel_contents.py)."""
-
-    digest: str
-    tags: str
-
-
-class LockedSource(TypedDict):
-    """What a source archive of the lock has."""
-
-    files: str
-    """Long tags of contents."""
-    made: list[str]
-    """Files that its build makes: patterns of paths below site-packages."""
-
-
-class WheelsExpect(TypedDict):
-    versions: dict[str, str]
-    """Distribution -> its version in the lock, without a local part: what was moved is S1's affair."""
-    wheels: dict[str, list[LockedWheel]]
-    """Distribution -> the wheels of it that the lock has, one of which was installed."""
-    sources: dict[str, LockedSource]
-    unknown: dict[str, str]
-    """Distribution -> why it is not known what its file brings."""
 
 
 class HeldDistribution(TypedDict):
@@ -66,34 +39,32 @@ _MOST_LISTED = 20
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, WheelsEvidence]]:
-    start = user_environment.start(user_environment.recorded())
-    folders = [entry or user_environment.recorded().directory for entry in start.path]
-    found = installed.distributions(folders)
+    _, start, everything = installed.of_user()
     for claim in claims:
-        expect = cast(WheelsExpect, claim.expect)
-        yield claim.subject, compare(found, os.path.realpath(start.prefix), expect)
+        expect = claim.expect
+        distributions: dict[str, list[HeldDistribution]] = {}
+        for one in everything:
+            if one.entries is not None and one.name in (*expect["wheels"], *expect["sources"]):
+                held = _held(one, os.path.realpath(start.prefix), expect)
+                distributions.setdefault(one.name, []).append(held)
+        yield claim.subject, {"distributions": distributions}
 
 
-def compare(found: Sequence[Distribution], environment: str, expect: WheelsExpect) -> WheelsEvidence:
-    """What of the distributions that the lock names is not as it names it. `environment`: the virtual one's folder."""
-    distributions: dict[str, list[HeldDistribution]] = {}
-    for distribution in found:
-        if distribution.entries is not None and distribution.name in (*expect["wheels"], *expect["sources"]):
-            held = _held(distribution, environment, expect)
-            distributions.setdefault(distribution.name, []).append(held)
-    return {"distributions": distributions}
-
-
-def _held(distribution: Distribution, environment: str, expect: WheelsExpect) -> HeldDistribution:
+def _held(distribution: Distribution, environment: str, expect: Mapping[str, Any]) -> HeldDistribution:
     own = wheel_contents.of_installed(distribution, environment)
     digest, launchers = wheel_contents.contents(own.rows).digest, list(own.launchers)
     record = next((entry.path for entry in distribution.entries or () if entry.path.endswith(".dist-info/RECORD")), "")
     if distribution.name in expect["sources"]:
-        strange, lacking = _not_of_source(own.rows, expect["sources"][distribution.name]["files"]), 0
+        # Files that the archive does not have: what a build made of it. Metadata always is.
+        known, lacking = wheel_contents.knows(expect["sources"][distribution.name]["files"]), 0
+        strange = sorted(path for path, held in own.rows.items() if ".dist-info/" not in path and not known("", held))
     else:
         wheels = expect["wheels"][distribution.name]
-        known = any(one["digest"] == digest for one in wheels)
-        strange, lacking = ([], 0) if known else min(_differences(own.rows, [one["tags"] for one in wheels]))
+        differences = (
+            (wheel_contents.strange(own.rows, one["tags"]), wheel_contents.lacking(own.rows, one["tags"]))
+            for one in wheels
+        )
+        strange, lacking = ([], 0) if any(one["digest"] == digest for one in wheels) else min(differences)
     return {
         "record": record or distribution.location,
         "version": distribution.version.partition("+")[0],
@@ -106,20 +77,18 @@ def _held(distribution: Distribution, environment: str, expect: WheelsExpect) ->
     }
 
 
-def _differences(rows: Rows, tags: Sequence[str]) -> Iterator[tuple[list[str], int]]:
-    for one in tags:
-        yield wheel_contents.strange(rows, one), wheel_contents.lacking(rows, one)
+def judge(_subject: str, expect: Mapping[str, Any], evidence: WheelsEvidence) -> Finding:
+    """S10 wheels. A distribution that is missing or was moved is S1's affair; a file that is not as in RECORD, S2's.
 
-
-def _not_of_source(rows: Mapping[str, str], files: str) -> list[str]:
-    """Files that the archive does not have: what a build made of it. Metadata always is."""
-    known = wheel_contents.knows(files)
-    return sorted(path for path, digest in rows.items() if ".dist-info/" not in path and not known("", digest))
-
-
-def judge(_subject: str, expect: WheelsExpect, evidence: WheelsEvidence) -> Finding:
-    """S10 wheels. A distribution that is missing or was moved is S1's affair; a file that is not as in RECORD, S2's."""
-    found = {name: _unmoved(copies, expect["versions"][name]) for name, copies in evidence["distributions"].items()}
+    expect: {versions: {distribution: its version in the lock, without a local part}, wheels: {distribution: [{digest,
+    tags}] of those that the lock has, one of which was installed}, sources: {distribution: {files: long tags of
+    contents, made: patterns of what its build makes}}, unknown: {distribution: why its file's contents are not known}}.
+    """
+    versions = expect["versions"]
+    found = {
+        name: [one for one in copies if one["version"] == versions[name]]
+        for name, copies in evidence["distributions"].items()
+    }
     if not found and not expect["wheels"] and not expect["sources"]:
         return unproven(_unknown(expect))
     if not found:
@@ -128,7 +97,7 @@ def judge(_subject: str, expect: WheelsExpect, evidence: WheelsEvidence) -> Find
     for name, copies in found.items():
         for one in copies:
             if name in expect["sources"]:
-                faults += _made_otherwise(name, one, expect["sources"][name])
+                faults += _made_otherwise(name, one, expect["sources"][name]["made"])
             else:
                 faults += _changed(name, one, expect["wheels"][name])
             faults += [f"{path} is not the launcher of its entry point in {name}" for path in one["launchers"]]
@@ -139,17 +108,12 @@ def judge(_subject: str, expect: WheelsExpect, evidence: WheelsEvidence) -> Find
     return finding
 
 
-def _unmoved(copies: Sequence[HeldDistribution], version: str) -> list[HeldDistribution]:
-    """Those of the lock's version."""
-    return [one for one in copies if one["version"] == version]
-
-
-def _unknown(expect: WheelsExpect) -> str:
+def _unknown(expect: Mapping[str, Any]) -> str:
     unknown = expect["unknown"]
     return f"of {listed(list(unknown))} it is not known: {listed(sorted(set(unknown.values())))}"
 
 
-def _changed(name: str, one: HeldDistribution, wheels: Sequence[LockedWheel]) -> Iterator[str]:
+def _changed(name: str, one: HeldDistribution, wheels: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if one["digest"] in (wheel["digest"] for wheel in wheels):
         return
     yield from (f"{path} is not what the locked wheel of {name} brought" for path in one["strange"])
@@ -162,9 +126,9 @@ def _changed(name: str, one: HeldDistribution, wheels: Sequence[LockedWheel]) ->
         yield f"{one['record']} is not that of the locked wheel of {name}"
 
 
-def _made_otherwise(name: str, one: HeldDistribution, source: LockedSource) -> Iterator[str]:
+def _made_otherwise(name: str, one: HeldDistribution, made: Sequence[str]) -> Iterator[str]:
     for path in one["strange"]:
-        if not matches(path, source["made"]):
+        if not matches(path, made):
             yield f"{path} is in no file of the locked source of {name}"
     if hidden := one["strange_count"] - len(one["strange"]):
         yield f"{hidden} more files are in no file of the locked source of {name}"
