@@ -12,7 +12,7 @@ import shlex
 import threading
 import time
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
@@ -42,7 +42,7 @@ from images.wheels import prebuilt
 from images.wheels.cache import CachedWheel, WheelCache, wheel_finder
 from images.wheels.prebuilt import FindWheel
 from images.wheels.recipe import FOLDER, BaseCompilers, Recipe, beside, for_base, jobs_for, no_nvcc, recipe_for
-from validate.claims import Claim, ClaimSet, Tier
+from validate.claims import ClaimSet, Tier
 from validate.judge import Verdict, judge
 from validate.judging import Status
 
@@ -149,25 +149,32 @@ def build_wheel(
         engine, torch_alone, options.base, pinned=options.pinned_bases, host=host, on_progress=warn
     )
     jobs = options.jobs or jobs_for(recipe, engine.facts.cpus, engine.facts.memory)
-    files = builder_context(
-        image,
-        recipe,
-        base_images.base_context(base),
-        host=host.files(),
-        jobs=jobs,
-        folder=options.locks,
-        sdists=options.sdists,
-        wheelhouse=options.wheelhouse,
-        offline=options.offline,
-    )
+    files = builder_context(image, recipe, base_images.base_context(base), options, host=host.files(), jobs=jobs)
     tag, log = f"truetag-wheel:{recipe.key}", options.out / "wheels" / str(image.name) / f"{recipe.package}.log"
     progress.say(label, f"compiling {recipe.key}, {jobs} at once", "dim")
+    shown = progress.job(label)
+    log.parent.mkdir(parents=True, exist_ok=True)
     try:
-        any_compiled = _compile(engine, files, tag, recipe, host, options.offline, progress, label, log)
+        with log.open("w", encoding="utf-8", buffering=1) as stream:
+
+            def on_event(event: BuildEvent) -> None:
+                shown(event)
+                if isinstance(event, LogLine):
+                    stream.write(f"{event.text}\n")
+                    if counted := _NINJA.match(event.text):
+                        progress.say(label, f"object {counted['done']} of {counted['all']}", "dim")
+
+            network = host.network(local=engine.facts.local, offline=options.offline)
+            result = engine.build(files, tag, network=network, on_event=on_event, redact=host.redact)
         with engine.container(ContainerSpec(tag, ["true"])) as container:
             done: dict[str, Any] = json.loads(container.get_file("/wheel/record.json"))
             content = container.get_file(f"/wheel/{done['wheel']}")
         verdict = judge_wheel(engine, tag, image, recipe, content, options.facts, log)
+    except BuildFailed as failed:
+        if _STEP not in failed.step:
+            raise
+        problem = explained(recipe, log.read_text(encoding="utf-8").splitlines(), failed, log)
+        raise UserError(problem, code=1) from failed
     finally:
         engine.remove(tag, force=True)
     seconds = time.monotonic() - start
@@ -188,7 +195,7 @@ def build_wheel(
     cached = options.cache.store(recipe.key, done["wheel"], content, record)
     progress.finish(label, f"kept as {cached.wheel}")
     compiled, finished = done["objects"]["compiled"], done["objects"]["from_cache"]
-    if not any_compiled:
+    if not any(_STEP in step.name and not step.cached for step in result.steps):  # the engine had the whole step
         compiled, finished = 0, finished + compiled
     return BuiltWheel(recipe=recipe, cached=cached, compiled=compiled, from_cache=finished, seconds=seconds)
 
@@ -219,40 +226,6 @@ def _require_nvcc(engine: Engine, image: Image, recipe: Recipe, facts: Facts) ->
     (reference,) = recipe.parts
     if engine.find(reference) is None and engine.registry_digest(reference) is None:
         raise no_nvcc(image, f"it comes from {reference}, and no registry answers")
-
-
-def _compile(
-    engine: Engine,
-    files: Context,
-    tag: str,
-    recipe: Recipe,
-    host: HostSettings,
-    offline: bool,
-    progress: Progress,
-    label: str,
-    log: Path,
-) -> bool:
-    """Build the builder's image. Whether anything was compiled: a step that the engine has cached compiles nothing."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    shown = progress.job(label)
-    with log.open("w", encoding="utf-8", buffering=1) as stream:
-
-        def on_event(event: BuildEvent) -> None:
-            shown(event)
-            if isinstance(event, LogLine):
-                stream.write(f"{event.text}\n")
-                if counted := _NINJA.match(event.text):
-                    progress.say(label, f"object {counted['done']} of {counted['all']}", "dim")
-
-        network = host.network(local=engine.facts.local, offline=offline)
-        try:
-            result = engine.build(files, tag, network=network, on_event=on_event, redact=host.redact)
-        except BuildFailed as failed:
-            if _STEP not in failed.step:
-                raise
-            problem = explained(recipe, log.read_text(encoding="utf-8").splitlines(), failed, log)
-            raise UserError(problem, code=1) from failed
-    return any(_STEP in step.name and not step.cached for step in result.steps)
 
 
 # --- what a failed compilation says -----------------------------------------------------------------------------------
@@ -297,7 +270,14 @@ def judge_wheel(
     engine: Engine, tag: str, image: Image, recipe: Recipe, content: bytes, facts: Facts, log: Path
 ) -> Verdict:
     """Symbols and device code of the new wheel beside torch. Raises UserError unless every claim holds."""
-    claims = ClaimSet(image=tag, claims=tuple(_claims(image, recipe, content, facts)))
+    new = Pin(name=recipe.distribution, version=recipe.version, layer="torch")
+    beside_torch = replace(image, pins=(*beside(image), new), prebuilt=())
+    everything = image_claims(ClaimContext(image=beside_torch, facts=facts)).claims
+    judged = [one for one in everything if (one.id, one.subject) in {*_JUDGED, ("S1", recipe.distribution)}]
+    if recipe.archs:
+        archs = dict.fromkeys(map(Arch.parse, recipe.archs), "cubin")
+        judged.append(kernel_code_claim(image, recipe.distribution, [], archs, also=libraries(content)))
+    claims = ClaimSet(image=tag, claims=tuple(judged))
     evidence = run.measure(engine, tag, claims, [Tier.STATIC])
     verdict = judge(claims, evidence, [Tier.STATIC])
     where, then = f"{recipe.distribution} {recipe.version}", f"it is not kept; what did the compiler do? {log}"
@@ -309,17 +289,6 @@ def judge_wheel(
     if problems:
         raise UserError(problems, code=1)
     return verdict
-
-
-def _claims(image: Image, recipe: Recipe, content: bytes, facts: Facts) -> Iterator[Claim]:
-    new = Pin(name=recipe.distribution, version=recipe.version, layer="torch")
-    beside_torch = replace(image, pins=(*beside(image), new), prebuilt=())
-    for claim in image_claims(ClaimContext(image=beside_torch, facts=facts)).claims:
-        if (claim.id, claim.subject) in {*_JUDGED, ("S1", recipe.distribution)}:
-            yield claim
-    if recipe.archs:
-        archs = dict.fromkeys(map(Arch.parse, recipe.archs), "cubin")
-        yield kernel_code_claim(image, recipe.distribution, [], archs, also=libraries(content))
 
 
 def libraries(content: bytes) -> tuple[str, ...]:
@@ -335,33 +304,29 @@ def builder_context(
     image: Image,
     recipe: Recipe,
     base: BaseContext,
+    options: WheelOptions,
     *,
     host: Mapping[str, bytes],
     jobs: int,
-    folder: Path,
-    sdists: Path | None = None,
-    wheelhouse: Path | None = None,
-    offline: bool = False,
 ) -> Context:
     """The builder's whole build context.
 
     It has a -devel image's stages, with ccache, ninja and an nvcc that keeps to the recipe's architectures
-    (templates/wheel/). host: files under host/; jobs: compilers at once; folder: the locks; sdists: a folder with
-    source archives, None: the step downloads its own. Raises UserError: no lock, no source archive of the recipe's
-    hash, and (offline) what the wheelhouse lacks.
+    (templates/wheel/). host: files under host/; jobs: compilers at once. Raises UserError: no lock, no source archive
+    of the recipe's hash, and (offline) what the wheelhouse lacks.
     """
-    own = lock_file.read(image, folder)
+    own = lock_file.read(image, options.locks)
     locks = {"torch": render.less(own.files["torch.txt"], base.kept), "tools": own.files["tools.txt"]}
     if recipe.provider == "wheels":
-        locks["toolkit"] = _toolkit_lock(image, recipe, folder)
+        locks["toolkit"] = _toolkit_lock(image, recipe, options.locks)
     locks["build"] = (FOLDER / "build.txt").read_bytes()
     files: Context = {f"locks/{name}.txt": content for name, content in locks.items()}
     files |= render.parted(files, "torch")
     files |= render.scripts()
     files |= host
-    if offline:
+    if options.offline:
         rows = [lock_file.parse_requirements(content, f"{name}.txt") for name, content in locks.items()]
-        stock = prebuilt.in_stock([package for packages in rows for package in packages], wheelhouse)
+        stock = prebuilt.in_stock([package for packages in rows for package in packages], options.wheelhouse)
         files |= {f"wheels/{path.name}": path for path in stock.values()}
         files["host/env"] = render.offline_settings(files["host/env"])
     files |= {f"recipe/{path.name}": path.read_bytes() for path in FOLDER.iterdir() if path.suffix in (".sh", ".py")}
@@ -374,14 +339,14 @@ def builder_context(
     files["recipe/env"] = _variables(recipe)
     source = f"{recipe.distribution}=={recipe.version} \\\n    --hash=sha256:{recipe.sdist}\n"
     files["recipe/source.txt"] = source.encode()
-    if sdists is not None:
-        archives = sorted(sdists.glob("*.tar.gz"))
+    if options.sdists is not None:  # else the step downloads its own
+        archives = sorted(options.sdists.glob("*.tar.gz"))
         if not (archive := next((path for path in archives if sha256_of_file(path) == recipe.sdist), None)):
             cause = f"holds no source archive of {recipe.distribution} {recipe.version} with sha256 {recipe.sdist}"
             then = "`pip download --no-binary :all: --no-deps` gets it"
-            raise UserError(Problem(where=str(sdists), cause=cause, then=then))
+            raise UserError(Problem(where=str(options.sdists), cause=cause, then=then))
         files[f"recipe/{archive.name}"] = archive
-    files["Dockerfile"] = _dockerfile(image, recipe, base, files, jobs, offline).encode()
+    files["Dockerfile"] = _dockerfile(image, recipe, base, files, jobs, options.offline).encode()
     return dict(sorted(files.items()))
 
 

@@ -6,7 +6,6 @@ A wheel is there whole or not at all, and is what its record says: one that was 
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,7 +27,6 @@ RECORD = "record.json"
 class CachedWheel:
     """One wheel with its record."""
 
-    key: str
     wheel: Path
     record: Mapping[str, Any]
 
@@ -46,7 +44,7 @@ class WheelCache:
             record = json.loads((place / RECORD).read_text())
             wheel = place / record["wheel"]
             if sha256_of_file(wheel) == record["sha256"]:
-                return CachedWheel(key=key, wheel=wheel, record=record)
+                return CachedWheel(wheel=wheel, record=record)
         except FileNotFoundError:
             if not place.exists():
                 return None
@@ -68,10 +66,7 @@ class WheelCache:
             if place.exists():
                 place.rename(Path(scratch, "old"))
             made.rename(place)
-        return CachedWheel(key=key, wheel=place / filename, record=whole)
-
-    def remove(self, key: str) -> None:
-        shutil.rmtree(self.folder / key, ignore_errors=True)
+        return CachedWheel(wheel=place / filename, record=whole)
 
 
 def wheel_finder(

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -74,22 +75,35 @@ def gather(
     details: dict[str, str] = {}
     lacking: list[Problem] = []
     for pin in image.pins:
-        if pin.extensions:
-            extended = _extensions(pin, image, listing, pin.name in kept, compiled)
-            if isinstance(extended, Path):
+        compile_it = f"`{command('wheels', str(image.name), pin.extensions or pin.name)}`"
+        if pin.extensions and pin.name in kept:
+            missing[pin.lacking] = f"{pin.requirement}'s compiled extensions: the base brings its own {pin.name}"
+            details[pin.lacking] = "build on another base"
+        elif pin.extensions:  # a wheel of pure Python is the lock's
+            with_extensions = [path for path in listing if has_extensions(path.name)]
+            if extended := _in_wheelhouse(pin, image, with_extensions) or compiled(image, pin):
                 files[extended.name] = extended
             else:
-                missing[pin.lacking], details[pin.lacking] = extended
+                why = f"{pin.requirement}'s compiled extensions, which were not compiled for this image"
+                missing[pin.lacking], details[pin.lacking] = why, f"{compile_it} compiles them"
         if pin.locked or pin.name in kept:
             continue
         found = _wheel(pin, image, listing, official, compiled)
         if isinstance(found, Path):
             files[found.name] = found
-        elif pin.optional:
-            why, details[pin.name] = _why_missing(image, pin, found)
+            continue
+        if pin.optional:
+            why, details[pin.name] = _why_missing(pin, found, compile_it)
             missing[pin.name] = f"{pin.requirement}: {why}"
+        elif found:
+            lacking.append(found)
         else:
-            lacking.append(_lacking(image, pin, found))
+            then = (
+                f"{compile_it} compiles it once, for every image that asks the same; "
+                f"`{command('build', 'NAME', '--compile')}` does both; --wheelhouse FOLDER takes one of yours"
+            )
+            cause = f"needs {pin.requirement}, {_NOT_COMPILED}"
+            lacking.append(Problem(where=str(image.name), cause=cause, then=then))
     if lacking:
         raise UserError(lacking, code=1)
     for requirement in TOOLS:
@@ -112,46 +126,17 @@ def _wheel(
     try:
         return obtain(row, official)
     except NotFetched as error:
-        also = f", {_compiling(image, pin)} compiles one" if pin.compiled else ""
+        also = f", `{command('wheels', str(image.name), pin.name)}` compiles one" if pin.compiled else ""
         return replace(error.problem, then=f"{error.problem.then}{also}")
 
 
-def _extensions(
-    pin: Pin, image: Image, listing: Sequence[Path], kept: bool, compiled: FindWheel
-) -> Path | tuple[str, str]:
-    """A wheel with a package's compiled extensions (one of pure Python is the lock's), or why there is none, and what
-    to do."""
-    if kept:
-        return f"{pin.requirement}'s compiled extensions: the base brings its own {pin.name}", "build on another base"
-    with_extensions = [path for path in listing if has_extensions(path.name)]
-    found = _in_wheelhouse(pin, image, with_extensions) or compiled(image, pin)
-    why = f"{pin.requirement}'s compiled extensions, which were not compiled for this image"
-    return found or (why, f"{_compiling(image, pin)} compiles them")
-
-
-def _compiling(image: Image, pin: Pin) -> str:
-    return f"`{command('wheels', str(image.name), pin.extensions or pin.name)}`"
-
-
-def _why_missing(image: Image, pin: Pin, unfetched: Problem | None) -> tuple[str, str]:
+def _why_missing(pin: Pin, unfetched: Problem | None, compile_it: str) -> tuple[str, str]:
     """Why an image goes without a wheel, as it says itself; and what happened here, with the next step."""
     if unfetched:
         return "its official wheel could not be fetched", f"{unfetched.cause} ({unfetched.where}); {unfetched.then}"
     if pin.compiled:
-        return _NOT_COMPILED, f"{_compiling(image, pin)} compiles it"
-    why = "no official wheel for this combination is known"
-    return why, "--wheelhouse FOLDER takes one of yours"
-
-
-def _lacking(image: Image, pin: Pin, unfetched: Problem | None) -> Problem:
-    """Why a build that needs a wheel stops."""
-    if unfetched:
-        return unfetched
-    then = (
-        f"{_compiling(image, pin)} compiles it once, for every image that asks the same; "
-        f"`{command('build', 'NAME', '--compile')}` does both; --wheelhouse FOLDER takes one of yours"
-    )
-    return Problem(where=str(image.name), cause=f"needs {pin.requirement}, {_NOT_COMPILED}", then=then)
+        return _NOT_COMPILED, f"{compile_it} compiles it"
+    return "no official wheel for this combination is known", "--wheelhouse FOLDER takes one of yours"
 
 
 def stock(locked: Lock, kept: Collection[str], wheelhouse: Path | None) -> dict[str, Path]:
@@ -196,17 +181,11 @@ def fits(filename: str, pin: Pin, image: Image) -> bool:
         return False
     if name != canonicalize_name(pin.name) or Version(version.public) != Version(pin.version):
         return False
-    return not tags.isdisjoint(supported_tags(image.python, image.base.glibc, image.platform)) and _same_build(
-        version.local or "", image
-    )
-
-
-def _same_build(local: str, image: Image) -> bool:
-    """Some write CUDA major, torch minor and C++ ABI into the local version: +cu12torch2.7cxx11abitrue."""
-    if "torch" not in local:
-        return True
-    abi = "true" if image.cxx11_abi else "false"
-    return local.lower() == f"cu{image.wheel_cuda.major}torch{image.name.torch}cxx11abi{abi}"
+    # Some write CUDA major, torch minor and C++ ABI into the local version: +cu12torch2.7cxx11abitrue.
+    build = f"cu{image.wheel_cuda.major}torch{image.name.torch}cxx11abi{str(image.cxx11_abi).lower()}"
+    if "torch" in (local := version.local or "") and local.lower() != build:
+        return False
+    return not tags.isdisjoint(supported_tags(image.python, image.base.glibc, image.platform))
 
 
 def _listing(wheelhouse: Path | None) -> Sequence[Path]:
@@ -288,7 +267,10 @@ def obtain(wheel: Prebuilt, source: WheelSource) -> Path:
         try:
             (source.fetch or download)(source.url(wheel), partial)
         except OSError as error:
-            cause = f"the official wheel of {wheel.name} {wheel.version} could not be fetched: {_short(error)}"
+            # Without paths of this machine; urllib's URLError has the cause as its reason.
+            reason = "" if hasattr(error, "code") else str(getattr(error, "reason", ""))
+            said = reason or (error.strerror if error.filename and error.strerror else str(error))
+            cause = f"the official wheel of {wheel.name} {wheel.version} could not be fetched: {said}"
             then = "--wheel-mirror URL takes it from another server, --wheelhouse FOLDER from a folder"
             raise NotFetched(Problem(where=source.place(wheel), cause=cause, then=then)) from None
         then = "nothing was kept; ask whoever serves it: the release's file was replaced, or something on the way"
@@ -323,13 +305,6 @@ def download(url: str, target: Path) -> None:
     size = target.stat().st_size
     if promised and size != int(promised):
         raise OSError(f"the answer broke off after {size} of {promised} bytes")
-
-
-def _short(error: OSError) -> str:
-    """The cause without paths of this machine."""
-    if reason := getattr(error, "reason", "") if not hasattr(error, "code") else "":  # urllib's URLError
-        return str(reason)
-    return error.strerror if error.filename and error.strerror else str(error)
 
 
 # --- which wheels an image can install, whatever machine asks ---------------------------------------------------------
@@ -367,29 +342,20 @@ def contents(image: Image, files: Iterable[Path]) -> dict[str, Contents]:
     """
     names = {pin.name for pin in image.pins}
     found = {str(canonicalize_name(parse_wheel_filename(path.name)[0])): path for path in files}
-    wanted = {name: path for name, path in found.items() if name in names and not pruner.reads(image.pruning, name)}
-    return {name: one for name, path in wanted.items() if (one := _contents(path))}
+    brought = {}
+    for name, path in found.items():
+        if name in names and not pruner.reads(image.pruning, name):
+            # Of one that can't be read nothing is known: whoever installs it says why.
+            unreadable = suppress(OSError, zipfile.BadZipFile, csv.Error, KeyError, UnicodeDecodeError)
+            with unreadable, zipfile.ZipFile(path) as opened:
+                brought[name] = wheel_contents.contents(rows_of(opened))
+    return brought
 
 
 def kept(image: Image, missing: Mapping[str, str], compiled: FindWheel, cache: Path) -> dict[str, Contents]:
     """The same of wheels that a build would find on this machine, for an image that goes without `missing`."""
-    return contents(image, _kept(image, missing, compiled, cache))
-
-
-def _kept(image: Image, missing: Mapping[str, str], compiled: FindWheel, cache: Path) -> Iterator[Path]:
     official = {wheel.name: cache / "wheels" / wheel.filename for wheel in image.prebuilt}
-    for pin in image.pins:
-        if pin.name in missing or (pin.lacking in missing if pin.extensions else pin.locked):
-            continue
-        found = compiled(image, pin) or official.get(pin.name)
-        if found and found.is_file():
-            yield found
-
-
-def _contents(wheel: Path) -> Contents | None:
-    """None: it is no wheel that can be read, which whoever installs it says."""
-    try:
-        with zipfile.ZipFile(wheel) as opened:
-            return wheel_contents.contents(rows_of(opened))
-    except (OSError, zipfile.BadZipFile, csv.Error, KeyError, UnicodeDecodeError):
-        return None
+    pins = [one for one in image.pins if one.name not in missing]
+    pins = [one for one in pins if (one.lacking not in missing if one.extensions else not one.locked)]
+    found = [compiled(image, pin) or official.get(pin.name) for pin in pins]
+    return contents(image, [path for path in found if path and path.is_file()])

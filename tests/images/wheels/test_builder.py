@@ -12,22 +12,29 @@ import pytest
 
 from images.config.paths import CHECKOUT
 from images.context.labels import BaseContext
+from images.context.render import Context
 from images.engine.failures import BuildFailed
 from images.errors import UserError
 from images.host.hashing import sha256
 from images.locking import lock_file
-from images.wheels.builder import builder_context, explained, libraries
-from images.wheels.recipe import for_base
+from images.planning.image import Image
+from images.wheels.builder import WheelOptions, builder_context, explained, libraries
+from images.wheels.cache import WheelCache
+from images.wheels.recipe import Recipe, for_base
 from tests.support.checkout import ROOT
-from tests.support.recipes import COMPILERS, image, recipe_of
+from tests.support.recipes import COMPILERS, SOURCES, image, recipe_of
 
-INPUTS: dict[str, Any] = {"host": {"host/env": b""}, "jobs": 2, "folder": CHECKOUT.locks}
+BASE = BaseContext(reference="base:1", origin="tag")
+
+
+def made(wanted: Image, recipe: Recipe, base: BaseContext = BASE, **options: Any) -> Context:
+    cache = WheelCache(Path("/nowhere"))
+    given = WheelOptions(out=cache.folder, facts=SOURCES.facts, cache=cache, locks=CHECKOUT.locks, **options)
+    return builder_context(wanted, recipe, base, given, host={"host/env": b""}, jobs=2)
 
 
 def context(name: str, package: str) -> dict[str, str]:
-    wanted = image(name)
-    made = recipe_of(name, package)
-    files = builder_context(wanted, made, BaseContext(reference="base:1", origin="tag"), **INPUTS)
+    files = made(image(name), recipe_of(name, package))
     return {path: content.decode() for path, content in files.items() if isinstance(content, bytes)}
 
 
@@ -81,55 +88,31 @@ def test_a_source_archive_is_taken_from_the_folder_by_its_hash(tmp_path: Path) -
     archive = tmp_path / "causal_conv1d-1.7.0.tar.gz"
     archive.write_bytes(b"source")
     recipe = replace(recipe_of(), sdist=sha256(b"source"))
-    files = builder_context(
-        image("cu130-torch211"), recipe, BaseContext(reference="b", origin="tag"), **INPUTS, sdists=tmp_path
-    )
-    assert files[f"recipe/{archive.name}"] == archive
-
-
-def test_a_source_archive_of_another_hash_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "causal_conv1d-1.7.0.tar.gz").write_bytes(b"something else")
+    assert made(image("cu130-torch211"), recipe, sdists=tmp_path)[f"recipe/{archive.name}"] == archive
     with pytest.raises(UserError, match="holds no source archive of causal-conv1d"):
-        builder_context(
-            image("cu130-torch211"),
-            recipe_of(),
-            BaseContext(reference="b", origin="tag"),
-            **INPUTS,
-            sdists=tmp_path,
-        )
+        made(image("cu130-torch211"), recipe_of(), sdists=tmp_path)
 
 
-def test_a_custom_bases_own_toolkit_and_torch_are_not_installed_again() -> None:
-    wanted = image("cu130-torch211-sm90")
+def test_a_custom_bases_own_toolkit_and_torch_are_not_installed_again(tmp_path: Path) -> None:
+    wanted, recipe = image("cu130-torch211-sm90"), for_base(COMPILERS, recipe_of())
     names = {package.name for package in lock_file.read(wanted, CHECKOUT.locks).layers["torch"]}
     base_context = BaseContext(reference="own:1", origin="custom", python=True, kept=frozenset(names))
-    files = builder_context(wanted, for_base(COMPILERS, recipe_of()), base_context, **INPUTS)
-    dockerfile = bytes(files["Dockerfile"]).decode()
+    files = made(wanted, recipe, base_context)
+    dockerfile = bytes(files["Dockerfile"]).decode()  # type: ignore[arg-type]
     assert "locks/toolkit.txt" not in files and "--require-hashes -r /run/locks/torch.txt" not in dockerfile
     assert "FROM torch AS compiler" in dockerfile
-
-
-def test_offline_everything_that_builds_lies_in_the_wheelhouse(tmp_path: Path) -> None:
-    wanted = image("cu130-torch211-sm90")
-    names = {package.name for package in lock_file.read(wanted, CHECKOUT.locks).layers["torch"]}
-    base_context = BaseContext(reference="own:1", origin="custom", python=True, kept=frozenset(names))
-    with pytest.raises(UserError) as caught:
-        builder_context(
-            wanted,
-            for_base(COMPILERS, recipe_of()),
-            base_context,
-            **INPUTS,
-            wheelhouse=tmp_path,
-            offline=True,
-        )
+    with pytest.raises(UserError) as caught:  # offline everything that builds lies in the wheelhouse
+        made(wanted, recipe, base_context, wheelhouse=tmp_path, offline=True)
     (problem,) = caught.value.problems
     assert "uv 0.13.8" in problem.cause and "setuptools 80.9.0" in problem.cause and "torch" not in problem.cause
 
 
-def test_a_toolkit_that_nobody_locked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = replace(recipe_of(), parts=("nvidia-cuda-nvcc==1.2.3",))
+def test_a_toolkit_that_nobody_locked_and_a_patch_that_was_edited_meanwhile_are_told() -> None:
     with pytest.raises(UserError, match="nox -s lock -- cu130-torch211-devel"):
-        builder_context(image("cu130-torch211"), wanted, BaseContext(reference="b", origin="tag"), **INPUTS)
+        made(image("cu130-torch211"), replace(recipe_of(), parts=("nvidia-cuda-nvcc==1.2.3",)))
+    patched = replace(recipe_of("cu124-torch25-colossalai", "colossalai"), patch="0" * 64)
+    with pytest.raises(UserError, match="no patch with sha256 000"):
+        made(image("cu124-torch25-colossalai"), patched)
 
 
 def test_debians_packages_are_unpacked_into_nvidias_layout() -> None:
@@ -145,12 +128,6 @@ def test_a_level_of_processors_and_a_patch_reach_the_builder() -> None:
     assert "recipe/host.sh" in files
     plain = context("cu124-torch26", "causal-conv1d")
     assert "TRUETAG_CPU" not in plain["recipe/env"] and "recipe/source.patch" not in plain
-
-
-def test_a_patch_that_was_edited_meanwhile_is_told() -> None:
-    wanted = replace(recipe_of("cu124-torch25-colossalai", "colossalai"), patch="0" * 64)
-    with pytest.raises(UserError, match="no patch with sha256 000"):
-        builder_context(image("cu124-torch25-colossalai"), wanted, BaseContext(reference="b", origin="tag"), **INPUTS)
 
 
 def test_the_libraries_of_a_wheel_are_named() -> None:
