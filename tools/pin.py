@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import typer
+import yaml
 
 from images.config import matrix, paths
-from images.context import base_images
-from images.engine import private_engine
-from images.planning import plan
+from images.context.base_images import PINS_FILE
+from images.engine import Engine, private_engine
+from images.errors import Problem, UserError
 from tools import run
+
+
+def pins(engine: Engine, references: Iterable[str]) -> str:
+    """The file that pins these bases to what their registries serve now. Raises UserError when one doesn't answer."""
+    digests = {reference: engine.registry_digest(reference) for reference in references}
+    silent = [reference for reference, digest in digests.items() if digest is None]
+    if silent:
+        cause, then = "no registry answers", "pin elsewhere"
+        raise UserError([Problem(where=one, cause=cause, then=then) for one in silent], code=1)
+    head = "# What the base images' tags meant when `python -m tools.pin` last ran. Generated.\n"
+    return head + yaml.safe_dump(digests)
 
 
 def main(engine: str | None = None) -> None:
     """Record the digests of the base images."""
     with private_engine.open_engine(engine, on_progress=typer.echo) as docker_engine:
-        for path, content in base_images.pin(docker_engine, plan.bases(matrix.load())).items():
-            (paths.RESOURCES / path).write_bytes(content)
-            typer.echo(f"wrote {path}")
+        text = pins(docker_engine, (row.reference for row in matrix.load().matrix.bases.values()))
+    (paths.RESOURCES / PINS_FILE).write_text(text, encoding="utf-8")
+    typer.echo(f"wrote {PINS_FILE}")
 
 
 if __name__ == "__main__":

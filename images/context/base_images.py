@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 from packaging.utils import canonicalize_name
@@ -35,10 +34,6 @@ class BasePython:
     executable: str
     prefix: str
     version: str
-    is_venv: bool
-    externally_managed: bool
-    """pip refuses to install into it (PEP 668)."""
-    has_pip: bool
     packages: Mapping[str, str]
     """Canonical distribution name to version."""
     torch_cuda: str | None
@@ -77,7 +72,7 @@ def acquire(
     ):
         if wanted != AUTO:
             return _custom(engine, wanted, base.platform, on_progress)
-        found = _by_digest(engine, base, pinned, on_progress) or _by_tag(engine, base, on_progress)
+        found = _from_registry(engine, base, pinned.get(base.reference, ""), on_progress)
         return found or _bootstrapped(engine, base, host, on_progress)
 
 
@@ -108,31 +103,22 @@ def _custom(engine: Engine, reference: str, platform: Platform, on_progress: Cal
     return AcquiredBase(reference=reference, digest=_digest(info), origin=Origin.CUSTOM, python=python)
 
 
-def _by_digest(
-    engine: Engine, base: Base, pinned: Mapping[str, str], on_progress: Callable[[str], None]
-) -> AcquiredBase | None:
-    digest = pinned.get(base.reference)
-    if digest is None:
-        return None
-    reference = f"{base.reference.rpartition(':')[0]}@{digest}"
-    if _held(engine, reference, base.platform) is None:
-        if engine.registry_digest(reference) is None:
-            on_progress(f"no registry answers, so {base.reference} can't be had by its pinned digest")
-            return None
-        on_progress(f"pulling {reference}")
-        engine.pull(reference, platform=base.platform)
-    return AcquiredBase(reference=reference, digest=digest, origin=Origin.DIGEST, python=read_python(engine, reference))
-
-
-def _by_tag(engine: Engine, base: Base, on_progress: Callable[[str], None]) -> AcquiredBase | None:
-    info = _held(engine, base.reference, base.platform)
-    if info is None:
-        if engine.registry_digest(base.reference) is None:
-            return None
-        on_progress(f"pulling {base.reference} by its tag: no digest is pinned (`python -m tools.pin`)")
-        info = engine.pull(base.reference, platform=base.platform)
-    python = read_python(engine, base.reference)
-    return AcquiredBase(reference=base.reference, digest=_digest(info), origin=Origin.TAG, python=python)
+def _from_registry(engine: Engine, base: Base, pinned: str, on_progress: Callable[[str], None]) -> AcquiredBase | None:
+    """By the pinned digest, else by the tag: what the engine has of this platform, else what a registry has."""
+    by_digest = (f"{base.reference.rpartition(':')[0]}@{pinned}", Origin.DIGEST, "")
+    by_tag = (base.reference, Origin.TAG, " by its tag: no digest is pinned (`python -m tools.pin`)")
+    for reference, origin, how in (by_digest, by_tag) if pinned else (by_tag,):
+        info = engine.find(reference)
+        if info is None or info.architecture != base.platform.architecture:  # a name of a registry means one of each
+            if engine.registry_digest(reference) is None:
+                if origin is Origin.DIGEST:
+                    on_progress(f"no registry answers, so {base.reference} can't be had by its pinned digest")
+                continue
+            on_progress(f"pulling {reference}{how}")
+            info = engine.pull(reference, platform=base.platform)
+        digest = pinned if origin is Origin.DIGEST else _digest(info)
+        return AcquiredBase(reference=reference, digest=digest, origin=origin, python=read_python(engine, reference))
+    return None
 
 
 def _bootstrapped(engine: Engine, base: Base, host: HostSettings, on_progress: Callable[[str], None]) -> AcquiredBase:
@@ -155,28 +141,17 @@ def _bootstrapped(engine: Engine, base: Base, host: HostSettings, on_progress: C
     return AcquiredBase(reference=name, digest=info.id, origin=Origin.BOOTSTRAPPED, python=read_python(engine, name))
 
 
-def _held(engine: Engine, reference: str, platform: Platform) -> ImageInfo | None:
-    """The image that the engine has under a name, if it is of this platform: a name of a registry means one of each."""
-    info = engine.find(reference)
-    return info if info and info.architecture == platform.architecture else None
-
-
 def _digest(info: ImageInfo) -> str:
     return info.digests[0].rpartition("@")[2] if info.digests else info.id
 
 
 def base_context(base: AcquiredBase) -> BaseContext:
     """The base context of an acquired base."""
-    plain = BaseContext(reference=base.reference, origin=str(base.origin), digest=base.digest)
-    if base.python is None:
+    plain, python = BaseContext(reference=base.reference, origin=str(base.origin), digest=base.digest), base.python
+    if python is None:
         return plain
-    return replace(
-        plain,
-        executable=base.python.executable,
-        environment=base.python.prefix,
-        python=True,
-        kept=frozenset(base.python.packages),
-    )
+    kept, environment = frozenset(python.packages), python.prefix
+    return replace(plain, executable=python.executable, environment=environment, python=True, kept=kept)
 
 
 # --- a Python that a base brings ------------------------------------------------------------------------------------
@@ -235,11 +210,7 @@ def read_python(engine: Engine, reference: str) -> BasePython | None:
     if done.exit.code != 0:
         cause = f"its python3 can't be run: {(done.stderr or done.stdout).strip()[-300:]}"
         raise UserError(Problem(where=reference, cause=cause, then="give another base with --base REF"))
-    return python_of(json.loads(done.stdout))
-
-
-def python_of(found: Mapping[str, Any]) -> BasePython:
-    """What `read_python.py` printed, with canonical package names."""
+    found = json.loads(done.stdout)
     packages = {canonicalize_name(name): version for name, version in found["packages"].items()}
     return BasePython(**{**found, "packages": packages})
 
@@ -250,30 +221,12 @@ def python_of(found: Mapping[str, Any]) -> BasePython:
 def pinned(root: Path) -> Mapping[str, str]:
     """References to digests, of the workspace in a folder; none where nobody recorded any. Raises UserError."""
     file = root / PINS_FILE
-    return load_pins(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else {}
-
-
-def load_pins(text: str) -> Mapping[str, str]:
-    """References to digests, from the text of `locks/bases.yaml`; empty text has none. Raises UserError."""
+    if not file.is_file():
+        return {}
     try:
-        data = yaml.safe_load(text) or {}
+        data = yaml.safe_load(file.read_text(encoding="utf-8", errors="replace")) or {}
     except yaml.YAMLError as error:
         raise UserError(Problem(where=PINS_FILE, cause=f"is no YAML: {error}", then=_PIN)) from None
     if not isinstance(data, dict) or not all(str(value).startswith("sha256:") for value in data.values()):
         raise UserError(Problem(where=PINS_FILE, cause="is not `reference: sha256:...`", then=_PIN))
     return data
-
-
-def pin(engine: Engine, bases: Sequence[Base]) -> dict[str, bytes]:
-    """The file that pins these bases to what their registries serve now. Raises UserError when one doesn't answer."""
-    digests, problems = {}, []
-    for base in bases:
-        digest = engine.registry_digest(base.reference)
-        if digest is None:
-            problems.append(Problem(where=base.reference, cause="no registry answers", then="pin elsewhere"))
-        else:
-            digests[base.reference] = digest
-    if problems:
-        raise UserError(problems, code=1)
-    head = "# What the base images' tags meant when `python -m tools.pin` last ran. Generated.\n"
-    return {PINS_FILE: (head + yaml.safe_dump(digests)).encode()}

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
 
 from images.config.platforms import Platform, of_machine
 from images.context.hosting import HostSettings
@@ -60,22 +59,24 @@ def bootstrap(
             layer.update(chunk)
             spool.write(chunk)
         spool.flush()
-        config = json.dumps(_config(suite, layer.hexdigest(), platform), sort_keys=True).encode()
-        manifest = json.dumps([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]).encode()
-        return engine.load({"config.json": config, "layer.tar": Path(spool.name), "manifest.json": manifest}, name)
-
-
-def _config(suite: str, layer: str, platform: Platform) -> dict[str, Any]:
-    """An image's configuration (OCI image specification), with the files' time for that of its making."""
-    created = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {
-        "architecture": platform.architecture,
-        "os": "linux",
-        "created": created,
-        "config": {"Env": [f"PATH={_PATH}"], "Cmd": ["bash"], "Labels": {BASE_LABEL: recipe(suite)}},
-        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer}"]},
-        "history": [{"created": created, "created_by": f"mmdebstrap {suite}"}],
-    }
+        # OCI image specification, with the files' time for that of its making.
+        created = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        config = {
+            "architecture": platform.architecture,
+            "os": "linux",
+            "created": created,
+            "config": {"Env": [f"PATH={_PATH}"], "Cmd": ["bash"], "Labels": {BASE_LABEL: recipe(suite)}},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.hexdigest()}"]},
+            "history": [{"created": created, "created_by": f"mmdebstrap {suite}"}],
+        }
+        files: dict[str, bytes | Path] = {
+            "config.json": json.dumps(config, sort_keys=True).encode(),
+            "layer.tar": Path(spool.name),
+            "manifest.json": json.dumps(
+                [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+            ).encode(),
+        }
+        return engine.load(files, name)
 
 
 def recipe(suite: str) -> str:
@@ -99,10 +100,12 @@ def _root_file_system(suite: str, host: HostSettings, platform: Platform) -> Ite
 
     Debian's maintainer scripts run for another platform, too: by the emulator that the kernel knows.
     """
+    # mmdebstrap's own check of an emulator needs a package (arch-test); images/host/emulation.py has asked the kernel.
+    emulated = [f"--architectures={platform.architecture}", "--skip=check/qemu"]
     command = [
         "mmdebstrap",
         "--variant=minbase",
-        *([] if platform is of_machine(os.uname().machine) else for_another_processor(platform)),
+        *([] if platform is of_machine(os.uname().machine) else emulated),
         "--include=ca-certificates",
         "--format=tar",
         *(f"--aptopt={name} {json.dumps(value)}" for name, value in sorted(host.apt.items())),
@@ -115,7 +118,9 @@ def _root_file_system(suite: str, host: HostSettings, platform: Platform) -> Ite
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "DEBIAN_FRONTEND": "noninteractive"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         said: deque[str] = deque(maxlen=100)
-        listener = threading.Thread(target=_collect, args=(process.stderr, said), daemon=True)
+        stderr = process.stderr or ()
+        lines = (line.decode(errors="replace").strip() for line in stderr)
+        listener = threading.Thread(target=said.extend, args=(lines,), daemon=True)
         listener.start()
         try:
             while process.stdout and (chunk := process.stdout.read(_CHUNK)):
@@ -129,17 +134,6 @@ def _root_file_system(suite: str, host: HostSettings, platform: Platform) -> Ite
         cause = f"failed: {host.redact(failure.line or failure.cause)}"
         then = "does `apt-get update` work here, has its mirror that suite, is there space in /tmp?"
         raise UserError(Problem(where=f"mmdebstrap {suite}", cause=cause, then=then), code=1)
-
-
-def for_another_processor(platform: Platform) -> list[str]:
-    """Options of mmdebstrap for another processor. Its own check wants a package (arch-test) to ask the kernel with:
-    images/host/emulation.py has asked.
-    """
-    return [f"--architectures={platform.architecture}", "--skip=check/qemu"]
-
-
-def _collect(stream: IO[bytes], lines: deque[str]) -> None:
-    lines.extend(line.decode(errors="replace").strip() for line in stream)
 
 
 def mirrors(suite: str) -> list[str]:

@@ -12,9 +12,6 @@ from images.planning.image import Image
 LABELS = "dev.truetag"
 """Prefix of our own image labels."""
 
-_CUSTOM_FORMERLY = "given"
-"""What images built before this name was changed say."""
-
 
 class Origin(StrEnum):
     """Where a base came from. Stands in the image's labels."""
@@ -108,4 +105,4 @@ def declared_missing(image: Image, labels: Mapping[str, str]) -> dict[str, str]:
 
 def on_custom_base(labels: Mapping[str, str]) -> bool:
     """Whether an image says it stands on a custom base, whose other packages no lock knows."""
-    return labels.get(f"{LABELS}.base-origin") in (Origin.CUSTOM, _CUSTOM_FORMERLY)
+    return labels.get(f"{LABELS}.base-origin") == Origin.CUSTOM

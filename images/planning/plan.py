@@ -243,13 +243,22 @@ def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> 
     lacking = facts.arm64.lacking if name.platform is Platform.ARM64 else {}
     declined = [key for key in matrix.optional if key in wanted and key in lacking]
     bases = [key for key, base in matrix.bases.items() if name.python and base.python == str(name.python)]
+    key = next(iter(bases), matrix.defaults.base)
+    base = matrix.bases[key]
     torch_facts, cuda = facts.torch[wanted["torch"]], str(name.cuda)
     wheel_cuda = stack.choose_variant(torch_facts, name.cuda) or name.cuda
     candidate = Candidate(
         name=name,
         matrix=matrix,
         facts=facts,
-        base=_base(next(iter(bases), matrix.defaults.base), matrix, name.platform),
+        base=Base(
+            key=key,
+            reference=base.reference,
+            suite=base.suite or None,
+            python=Minor.parse(base.python),
+            glibc=Minor.parse(base.glibc),
+            platform=name.platform,
+        ),
         torch=wanted["torch"],
         torch_facts=torch_facts,
         wheel_cuda=wheel_cuda,
@@ -271,20 +280,3 @@ def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> 
             pins, optional = {**candidate.pins, key: version}, candidate.optional | compiled
             candidate = replace(candidate, pins=pins, optional=optional)
     return candidate
-
-
-def bases(sources: Sources) -> tuple[Base, ...]:
-    """Every base of the matrix."""
-    return tuple(_base(key, sources.matrix, Platform.AMD64) for key in sources.matrix.bases)
-
-
-def _base(key: str, matrix: Matrix, platform: Platform) -> Base:
-    row = matrix.bases[key]
-    return Base(
-        key=key,
-        reference=row.reference,
-        suite=row.suite or None,
-        python=Minor.parse(row.python),
-        glibc=Minor.parse(row.glibc),
-        platform=platform,
-    )

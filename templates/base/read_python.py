@@ -5,7 +5,6 @@ import importlib.util
 import json
 import re
 import sys
-import sysconfig
 from pathlib import Path
 from typing import Dict, Optional  # noqa: UP035  # a base may bring a Python older than ours
 
@@ -25,15 +24,11 @@ packages: Dict[str, str] = {}  # noqa: UP006
 for found in importlib.metadata.distributions():
     if found.metadata["Name"]:
         packages.setdefault(found.metadata["Name"], found.version)  # the first on the path is the one imported
-in_venv = sys.prefix != sys.base_prefix
 json.dump(
     {
         "executable": sys.executable,
         "prefix": sys.prefix,
         "version": ".".join(map(str, sys.version_info[:3])),
-        "is_venv": in_venv,
-        "externally_managed": not in_venv and Path(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED").exists(),
-        "has_pip": importlib.util.find_spec("pip") is not None,
         "packages": packages,
         "torch_cuda": torch_cuda(),
     },

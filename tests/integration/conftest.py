@@ -51,7 +51,8 @@ def trixie() -> Iterator[Other]:
 @pytest.fixture(scope="session")
 def base(engine: Engine) -> AcquiredBase:
     """Debian bookworm, pulled or bootstrapped, kept by the engine from run to run."""
-    wanted = next(row for row in plan.bases(SOURCES) if row.key == "bookworm")
+    bases = (one.image.base for one in plan.plan(SOURCES) if one.image)
+    wanted = next(row for row in bases if row.key == "bookworm")
     return base_images.acquire(engine, wanted, pinned={}, host=host_settings(), on_progress=say)
 
 

@@ -41,7 +41,8 @@ def base(engine: Engine, base: AcquiredBase, modern: Engine, trixie: Other) -> A
     """The shared engine's, where it was made here: making it again would show nothing."""
     if base.origin is Origin.BOOTSTRAPPED:
         trixie.take(base.reference, engine)
-    wanted = next(row for row in plan.bases(SOURCES) if row.key == "bookworm")
+    bases = (one.image.base for one in plan.plan(SOURCES) if one.image)
+    wanted = next(row for row in bases if row.key == "bookworm")
     return base_images.acquire(modern, wanted, pinned={}, host=host_settings(), on_progress=print)
 
 

@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from images.config.names import Minor
-from images.context.base_images import PINS_FILE, acquire, load_pins, pin
+from images.context.base_images import acquire
 from images.context.hosting import HostSettings
 from images.context.labels import Origin
 from images.engine import Engine
@@ -19,6 +20,7 @@ from images.planning.image import Base
 from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, image_manifest
 from images.registry.reference import Repository
+from tools.pin import pins
 
 pytestmark = pytest.mark.engine
 
@@ -58,7 +60,7 @@ def test_by_tag_then_pinned_then_by_digest(engine: Engine, served: tuple[str, st
     assert acquire(engine, base(reference), pinned={}, host=HostSettings(), on_progress=said.append) == by_tag
     assert len(said) == 1  # it was there
 
-    pinned = load_pins(pin(engine, [base(reference)])[PINS_FILE].decode())
+    pinned = yaml.safe_load(pins(engine, [reference]))
     assert pinned == {reference: digest}
     engine.remove(reference, force=True)
     by_digest = acquire(engine, base(reference), pinned=pinned, host=HostSettings(), on_progress=said.append)

@@ -11,9 +11,6 @@ PYTHON = BasePython(
     executable="/usr/local/bin/python3",
     prefix="/usr/local",
     version="3.11.9",
-    is_venv=False,
-    externally_managed=False,
-    has_pip=False,
     packages={"torch": "2.7.1"},
     torch_cuda="12.6",
 )

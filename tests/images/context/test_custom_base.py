@@ -9,7 +9,7 @@ import pytest
 
 from images.config.paths import TEMPLATES
 from images.context import base_images
-from images.context.base_images import contradictions, python_of, satisfies
+from images.context.base_images import BasePython, contradictions, satisfies
 from images.errors import UserError
 from images.planning.image import Pin
 from tests.support.custom_bases import image, on
@@ -48,10 +48,9 @@ def test_other_packages_are_nobodys_business() -> None:
 
 def test_the_reader_tells_of_the_python_it_runs_under() -> None:
     done = subprocess.run([sys.executable, "-I", READER], capture_output=True, text=True, check=True)
-    found = python_of(json.loads(done.stdout))
-    assert found.executable == sys.executable
+    found = BasePython(**json.loads(done.stdout))
+    assert (found.executable, found.prefix) == (sys.executable, sys.prefix)
     assert found.version == ".".join(map(str, sys.version_info[:3]))
-    assert found.is_venv == (sys.prefix != sys.base_prefix)
     assert found.packages["pytest"] == pytest.__version__
 
 
