@@ -20,8 +20,6 @@ MODULES = (
     "compute_capability.py",
     "binaries/kernel_states.py",
     "binaries/lz4.py",
-    "environment/__init__.py",
-    "environment/installed.py",
 )
 """What of the suite the pruner reads device code with."""
 _AROUND = ("pruner/__main__.py", "pruner/normalise_timestamps.py")

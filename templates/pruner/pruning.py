@@ -16,6 +16,7 @@ import hashlib
 import io
 import mmap
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,7 +28,6 @@ from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.elf import ElfError, Section
 from validate.binaries.fatbin import Buffer, Entry, FatbinError
 from validate.binaries.kernel_states import Each, Excuses, KernelByDesign
-from validate.environment import installed
 
 _CHUNK = 1 << 24
 _MARK = fatbin.TAKEN_OUT.to_bytes(2, "little")
@@ -207,7 +207,8 @@ def prune_packages(records: Sequence[Path], options: PruneOptions, tell: Callabl
 
     All files are read before one is written. Raises PruningError.
     """
-    packages = [(record, installed.canonical(record.parent.name.partition("-")[0])) for record in records]
+    names = (re.sub(r"[-_.]+", "-", record.parent.name.partition("-")[0]).lower() for record in records)  # PEP 503
+    packages = list(zip(records, names, strict=True))
     with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
         plans = [_plan(record, name, options, pool) for record, name in packages if options.may_prune(name, "")]
         for plan in plans:
