@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from validate.binaries.elf import DynamicTable, ElfError
+from validate.binaries.elf import DT_STRTAB, SYMBOL, DynamicTable, ElfError, text_at
 
-_SYMBOL = struct.Struct("<IBBHQQ")
-_HASH, _STRTAB, _SYMTAB, _STRSZ = 4, 5, 6, 10
+_HASH, _SYMTAB = 4, 6
 _VERSYM = 0x6FFFFFF0
 _HIDDEN_VERSION = 0x8000
 _GNU_HASH, _VERDEF, _VERDEFNUM, _VERNEED, _VERNEEDNUM = 0x6FFFFEF5, 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
@@ -50,12 +49,21 @@ def parse(stream: BinaryIO) -> Symbols:
     table = DynamicTable(stream)
     if not table.tags:
         return Symbols(exports=frozenset(), undefined=frozenset(), defined_versions=frozenset(), needed_versions={})
-    strings = table.bytes_at(_STRTAB, table.tags.get(_STRSZ, 0))
-    exports, undefined = _names(table, strings)
+    strings = table.strings()
+    exports, undefined = [], []
+    for name, info, other, section, _, _ in _symbols(table):
+        binding = info >> 4
+        if binding == _LOCAL or not name:
+            continue
+        if section:
+            if other & 3 not in _HIDDEN_VISIBILITIES:
+                exports.append(text_at(strings, name))
+        elif binding != _WEAK:
+            undefined.append(text_at(strings, name))
     return Symbols(
-        exports=exports,
-        undefined=undefined,
-        defined_versions=frozenset((name for _, name in _versions_by_index(table, strings))),
+        exports=frozenset(exports),
+        undefined=frozenset(undefined),
+        defined_versions=frozenset(name for _, name in _versions_by_index(table, strings)),
         needed_versions=dict(_needed_versions(table, strings)),
     )
 
@@ -67,34 +75,22 @@ def versions_of(path: str | Path, names: Collection[str]) -> dict[str, frozenset
     """
     with Path(path).open("rb") as stream:
         table = DynamicTable(stream)
-        if not {_SYMTAB, _STRTAB, _VERSYM} <= table.tags.keys():
+        if not {_SYMTAB, DT_STRTAB, _VERSYM} <= table.tags.keys():
             return {}
-        strings = table.bytes_at(_STRTAB, table.tags.get(_STRSZ, 0))
+        strings = table.strings()
         by_index = dict(_versions_by_index(table, strings))
-        count = _count(table)
-        indexes = struct.unpack(f"<{count}H", table.bytes_at(_VERSYM, count * 2))
+        indexes = struct.iter_unpack("<H", table.bytes_at(_VERSYM, _count(table) * 2))
         found: dict[str, set[str]] = {}
-        symbols = _SYMBOL.iter_unpack(table.bytes_at(_SYMTAB, count * _SYMBOL.size))
-        for (name, info, _, section, _, _), index in zip(symbols, indexes, strict=True):
-            text = _text(strings, name).decode("utf-8", "replace") if name else ""
+        for (name, info, _, section, _, _), (index,) in zip(_symbols(table), indexes, strict=True):
+            text = text_at(strings, name).decode("utf-8", "replace") if name else ""
             if section and info >> 4 != _LOCAL and text in names:
                 found.setdefault(text, set()).add(by_index.get(index & ~_HIDDEN_VERSION, ""))
     return {name: frozenset(versions) for name, versions in found.items()}
 
 
-def _names(table: DynamicTable, strings: bytes) -> tuple[frozenset[bytes], frozenset[bytes]]:
-    exports, undefined = [], []
-    count = _count(table)
-    for name, info, other, section, _, _ in _SYMBOL.iter_unpack(table.bytes_at(_SYMTAB, count * _SYMBOL.size)):
-        binding = info >> 4
-        if binding == _LOCAL or not name:
-            continue
-        if section:
-            if other & 3 not in _HIDDEN_VISIBILITIES:
-                exports.append(_text(strings, name))
-        elif binding != _WEAK:
-            undefined.append(_text(strings, name))
-    return frozenset(exports), frozenset(undefined)
+def _symbols(table: DynamicTable) -> Iterator[tuple[int, ...]]:
+    """Rows (name, info, other, section, value, size)."""
+    return SYMBOL.iter_unpack(table.bytes_at(_SYMTAB, _count(table) * SYMBOL.size))
 
 
 def _count(table: DynamicTable) -> int:
@@ -132,7 +128,7 @@ def _versions_by_index(table: DynamicTable, strings: bytes) -> Iterator[tuple[in
     for _ in range(_bounded(table, _VERDEF, _VERDEFNUM)):
         _, _, index, _, _, aux, following = struct.unpack("<HHHHIII", table.bytes_at(_VERDEF, 20, at))
         (name,) = struct.unpack("<I", table.bytes_at(_VERDEF, 4, at + aux))
-        yield index, _text(strings, name).decode("utf-8", "replace")
+        yield index, text_at(strings, name).decode("utf-8", "replace")
         at += following
 
 
@@ -144,9 +140,9 @@ def _needed_versions(table: DynamicTable, strings: bytes) -> Iterator[tuple[str,
         for _ in range(min(count, _MOST_VERSIONS)):
             _, flags, _, name, step = struct.unpack("<IHHII", table.bytes_at(_VERNEED, 16, inner))
             if not flags & _OPTIONAL_VERSION:
-                versions.add(_text(strings, name).decode("utf-8", "replace"))
+                versions.add(text_at(strings, name).decode("utf-8", "replace"))
             inner += step
-        yield _text(strings, file).decode("utf-8", "replace"), frozenset(versions)
+        yield text_at(strings, file).decode("utf-8", "replace"), frozenset(versions)
         at += following
 
 
@@ -155,10 +151,3 @@ def _bounded(table: DynamicTable, where: int, how_many: int) -> int:
     if count > _MOST_VERSIONS:
         raise ElfError(f"{count} versions are not to be believed")
     return count
-
-
-def _text(strings: bytes, offset: int) -> bytes:
-    end = strings.find(b"\0", offset)
-    if offset >= len(strings) or end < 0:
-        raise ElfError(f"string {offset} lies outside of the string table ({len(strings)} bytes)")
-    return strings[offset:end]

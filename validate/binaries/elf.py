@@ -1,9 +1,8 @@
 """What the dynamic loader reads of an ELF file, with the standard library alone.
 
 The loader's view comes from program headers alone, as section headers may be stripped; `sections` is for what only they
-name (device code). Every offset and count of the
-file is checked against its size before use, so a corrupted file raises ElfError and never loops or fills memory.
-Layout: System V ABI, chapters 4 and 5 (64-bit).
+name (device code). Every offset and count of the file is checked against its size before use, so a corrupted file
+raises ElfError and never loops or fills memory. Layout: System V ABI, chapters 4 and 5 (64-bit).
 """
 
 from __future__ import annotations
@@ -21,13 +20,14 @@ X86_64 = 62
 _HEADER = struct.Struct("<HHIQQQIHHHHHH")
 HEADER_BYTES = 16 + _HEADER.size
 _SECTION = struct.Struct("<IIQQQQIIQQ")
-_SYMBOL = struct.Struct("<IBBHQQ")
+SYMBOL = struct.Struct("<IBBHQQ")
 _SHT_SYMTAB, _SHT_NOBITS = 2, 8
 _MOST_PROGRAM_HEADERS = 1024
 _MOST_DYNAMIC_ENTRIES = 65536
 _LONGEST_STRING = 4096
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
-_DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 0, 1, 5, 10, 14, 15, 29
+DT_STRTAB, _DT_STRSZ = 5, 10
+_DT_NULL, _DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 0, 1, 14, 15, 29
 
 
 class ElfError(ValueError):
@@ -63,43 +63,59 @@ class Section:
     link: int
 
 
-@dataclass(frozen=True)
-class _Segment:
-    kind: int
-    offset: int
-    address: int
-    size: int
-
-
-class _File:
-    """Bounded reads of one file."""
+class DynamicTable:
+    """The dynamic section of a file, and the tables in memory that it points to."""
 
     def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self._size = stream.seek(0, os.SEEK_END)
+        """Read a seekable stream. Raises ElfError. No entries: the file has no dynamic section."""
+        self._stream, self._size = stream, stream.seek(0, os.SEEK_END)
+        ident = self._read(0, 16)
+        if ident[:4] != MAGIC:
+            raise ElfError("it does not begin with the ELF magic")
+        if ident[4:6] != b"\x02\x01":
+            raise ElfError("it is not 64-bit little-endian")
+        _, self.machine, _, _, table, _, _, _, size, count = struct.unpack("<HHIQQQIHHH", self._read(16, 42))
+        if count > _MOST_PROGRAM_HEADERS or (count and size != 56):
+            raise ElfError(f"{count} program headers of {size} bytes are not to be believed")
+        rows = struct.iter_unpack("<IIQQQQQQ", self._read(table, count * 56) if count else b"")
+        # Kind, offset in the file, address in memory, size.
+        self._segments = [(kind, offset, address, length) for kind, _, offset, address, _, length, _, _ in rows]
+        kinds = {kind for kind, _, _, _ in self._segments}
+        self.dynamic, self.executable = _PT_DYNAMIC in kinds, _PT_INTERP in kinds
+        self.entries = list(self._dynamic_entries())
+        self.tags = dict(self.entries)
 
-    def read(self, offset: int, size: int) -> bytes:
+    def _read(self, offset: int, size: int) -> bytes:
         if offset < 0 or size < 0 or offset + size > self._size:
             raise ElfError(f"{size} bytes at {offset} lie outside of the file ({self._size} bytes)")
         self._stream.seek(offset)
         return self._stream.read(size)
 
-
-class DynamicTable:
-    """The dynamic section of a file, and the tables in memory that it points to."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        """Read a seekable stream. Raises ElfError. No tags: the file has no dynamic section."""
-        self._file = _File(stream)
-        _, self._segments = _headers(self._file)
-        dynamic = next((segment for segment in self._segments if segment.kind == _PT_DYNAMIC), None)
-        self.tags: dict[int, int] = dict(_dynamic_entries(self._file, dynamic)) if dynamic else {}
+    def _dynamic_entries(self) -> Iterator[tuple[int, int]]:
+        offset, size = next(((at, size) for kind, at, _, size in self._segments if kind == _PT_DYNAMIC), (0, 0))
+        count = size // 16
+        if count > _MOST_DYNAMIC_ENTRIES:
+            raise ElfError(f"a dynamic section of {count} entries is not to be believed")
+        for tag, value in struct.iter_unpack("<qQ", self._read(offset, count * 16)):
+            if tag == _DT_NULL:
+                return
+            yield tag, value
 
     def bytes_at(self, tag: int, size: int, skip: int = 0) -> bytes:
         """`size` bytes of the table that this tag points to, `skip` bytes into it. Raises ElfError."""
         if tag not in self.tags:
             raise ElfError(f"its dynamic section has no entry {tag:#x}")
-        return _loaded(self._file, self._segments, self.tags[tag] + skip, size)
+        address = self.tags[tag] + skip
+        for kind, offset, begin, length in self._segments:
+            if kind == _PT_LOAD and begin <= address < begin + length:
+                return self._read(offset + address - begin, size)
+        raise ElfError(f"address {address:#x} lies in no loaded segment")
+
+    def strings(self) -> bytes:
+        """The names that others point into. Raises ElfError."""
+        if DT_STRTAB not in self.tags or _DT_STRSZ not in self.tags:
+            raise ElfError("its dynamic section names no string table")
+        return self.bytes_at(DT_STRTAB, self.tags[_DT_STRSZ])
 
 
 def read(path: str | Path) -> Elf:
@@ -110,34 +126,30 @@ def read(path: str | Path) -> Elf:
 
 def parse(stream: BinaryIO) -> Elf:
     """Read a seekable stream. Raises ElfError."""
-    file = _File(stream)
-    machine, segments = _headers(file)
-    kinds = {segment.kind for segment in segments}
-    dynamic = next((segment for segment in segments if segment.kind == _PT_DYNAMIC), None)
-    entries = list(_dynamic_entries(file, dynamic)) if dynamic else []
-    strings = _string_table(file, segments, dict(entries)) if entries else b""
+    table = DynamicTable(stream)
+    strings = table.strings() if table.entries else b""
 
     def texts(tag: int) -> tuple[str, ...]:
-        return tuple(_string(strings, value) for found, value in entries if found == tag)
+        values = (value for found, value in table.entries if found == tag)
+        return tuple(text_at(strings, value, _LONGEST_STRING).decode("utf-8", "replace") for value in values)
 
     def folders(tag: int) -> tuple[str, ...]:
         return tuple(folder for text in texts(tag) for folder in text.split(":") if folder)
 
     return Elf(
-        machine=machine,
+        machine=table.machine,
         soname="".join(texts(_DT_SONAME)[:1]),
         needed=texts(_DT_NEEDED),
         rpath=folders(_DT_RPATH),
         runpath=folders(_DT_RUNPATH),
-        dynamic=dynamic is not None,
-        executable=_PT_INTERP in kinds,
+        dynamic=table.dynamic,
+        executable=table.executable,
     )
 
 
 def machine(data: Any) -> int:
     """e_machine of a file in memory or mapped. Raises ElfError."""
-    _, machine = _file_header(data)[:2]
-    return machine
+    return _file_header(data)[1]
 
 
 def sections(data: Any) -> Iterator[Section]:
@@ -166,13 +178,8 @@ def symbol_table(data: Any) -> tuple[Iterator[tuple[int, ...]], bytes]:
     row = next((row for row in rows if row[1] == _SHT_SYMTAB), None)
     if row is None or row[6] >= len(rows):
         raise ElfError("it has no symbol table")
-    symbols, strings = _content(data, row), bytes(_content(data, rows[row[6]]))
-    return _SYMBOL.iter_unpack(symbols[: len(symbols) // _SYMBOL.size * _SYMBOL.size]), strings
-
-
-def _content(data: Any, row: tuple[int, ...]) -> Any:
-    """Of a section by its header."""
-    return data[row[4] : row[4] + row[5]] if row[1] != _SHT_NOBITS else b""
+    symbols, strings = (data[one[4] : one[4] + one[5]] if one[1] != _SHT_NOBITS else b"" for one in (row, rows[row[6]]))
+    return SYMBOL.iter_unpack(symbols[: len(symbols) // SYMBOL.size * SYMBOL.size]), bytes(strings)
 
 
 def is_32bit(data: bytes) -> bool:
@@ -207,48 +214,9 @@ def _file_header(data: Any) -> tuple[int, ...]:
     return _HEADER.unpack(data[16:HEADER_BYTES])
 
 
-def _headers(file: _File) -> tuple[int, list[_Segment]]:
-    ident = file.read(0, 16)
-    if ident[:4] != MAGIC:
-        raise ElfError("it does not begin with the ELF magic")
-    if ident[4:6] != b"\x02\x01":
-        raise ElfError("it is not 64-bit little-endian")
-    _, machine, _, _, table, _, _, _, size, count = struct.unpack("<HHIQQQIHHH", file.read(16, 42))
-    if count > _MOST_PROGRAM_HEADERS or (count and size != 56):
-        raise ElfError(f"{count} program headers of {size} bytes are not to be believed")
-    raw = file.read(table, count * 56) if count else b""
-    rows = struct.iter_unpack("<IIQQQQQQ", raw)
-    return machine, [_Segment(kind, offset, address, length) for kind, _, offset, address, _, length, _, _ in rows]
-
-
-def _dynamic_entries(file: _File, segment: _Segment) -> Iterator[tuple[int, int]]:
-    count = segment.size // 16
-    if count > _MOST_DYNAMIC_ENTRIES:
-        raise ElfError(f"a dynamic section of {count} entries is not to be believed")
-    for tag, value in struct.iter_unpack("<qQ", file.read(segment.offset, count * 16)):
-        if tag == _DT_NULL:
-            return
-        yield tag, value
-
-
-def _string_table(file: _File, segments: list[_Segment], entries: dict[int, int]) -> bytes:
-    if _DT_STRTAB not in entries or _DT_STRSZ not in entries:
-        raise ElfError("its dynamic section names no string table")
-    return _loaded(file, segments, entries[_DT_STRTAB], entries[_DT_STRSZ])
-
-
-def _loaded(file: _File, segments: list[_Segment], address: int, size: int) -> bytes:
-    """Bytes by their address in memory."""
-    for segment in segments:
-        if segment.kind == _PT_LOAD and segment.address <= address < segment.address + segment.size:
-            return file.read(segment.offset + address - segment.address, size)
-    raise ElfError(f"address {address:#x} lies in no loaded segment")
-
-
-def _string(strings: bytes, offset: int) -> str:
-    if offset >= len(strings):
+def text_at(strings: bytes, offset: int, longest: int = 1 << 20) -> bytes:
+    """What a string table has from here to the next zero. Raises ElfError."""
+    end = strings.find(b"\0", offset, offset + longest)
+    if offset >= len(strings) or end < 0:
         raise ElfError(f"string {offset} lies outside of the string table ({len(strings)} bytes)")
-    end = strings.find(b"\0", offset, offset + _LONGEST_STRING)
-    if end < 0:
-        raise ElfError(f"string {offset} does not end")
-    return strings[offset:end].decode("utf-8", "replace")
+    return strings[offset:end]

@@ -62,13 +62,6 @@ class FatbinError(ValueError):
     """This is no fat binary as CUDA 11 to 13 write them, or it needs a decoder that the machine lacks."""
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """One kernel's machine code. `size` in bytes."""
-
-    size: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """One region's code for one architecture."""
@@ -144,26 +137,25 @@ def regions(data: Buffer, sections: Sequence[str] = LOADED) -> Iterator[Region]:
             yield from _regions(data, section)
 
 
-def kernels(data: Buffer, entry: Entry) -> dict[str, Kernel]:
-    """Kernels of an entry by (mangled) name; those of PTX have size 0. Raises FatbinError."""
-    payload = _payload(data, entry)
+def kernels(data: Buffer, entry: Entry) -> dict[str, int]:
+    """Bytes of machine code by (mangled) name of each kernel of an entry; 0 for those of PTX. Raises FatbinError."""
+    stored = data[entry.offset : entry.offset + entry.stored]
+    unpack = {"lz4": _unpack_lz4, "zstd": _unpack_zstd}.get(entry.coding)
+    payload = unpack(stored, entry.whole) if unpack else memoryview(stored)
     if entry.ptx:
-        return {name.decode(): Kernel(0) for name in _PTX_ENTRY.findall(bytes(payload))}
+        return {name.decode(): 0 for name in _PTX_ENTRY.findall(bytes(payload))}
     # Kernels are the functions that the symbol table marks as entries.
     try:
         if elf.machine(payload) != _EM_CUDA:
             raise FatbinError("its machine code is not for CUDA")
         symbols, strings = elf.symbol_table(payload)
+        return {
+            elf.text_at(strings, name).decode("utf-8", "replace"): size
+            for name, kind, other, _, _, size in symbols
+            if kind & 15 == _STT_FUNC and other & _STO_CUDA_ENTRY
+        }
     except ElfError as error:
         raise FatbinError(str(error)) from error
-    found = {}
-    for index, (name, kind, other, _, _, size) in enumerate(symbols):
-        if kind & 15 == _STT_FUNC and other & _STO_CUDA_ENTRY:
-            end = strings.find(b"\0", name)
-            if name >= len(strings) or end < 0:
-                raise FatbinError(f"kernel {index} has no name")
-            found[strings[name:end].decode("utf-8", "replace")] = Kernel(size)
-    return found
 
 
 def is_emptied(data: Buffer, entry: Entry) -> bool:
@@ -180,43 +172,28 @@ def is_nvidias(distribution: str, file: str) -> bool:
     return distribution.startswith("nvidia-") or bool(_NVIDIAS.match(file.rpartition("/")[2]))
 
 
-def _payload(data: Buffer, entry: Entry) -> memoryview:
-    """The cubin, or PTX text, until this thread asks for the next."""
-    stored = data[entry.offset : entry.offset + entry.stored]
-    if not entry.coding:
-        return memoryview(stored)
-    return {"lz4": _unpack_lz4, "zstd": _unpack_zstd}[entry.coding](stored, entry.whole)
-
-
 def _regions(data: Buffer, section: Section) -> Iterator[Region]:
     position, end = section.offset, section.offset + section.size
-    while (position := _skip_padding(data, position, end)) < end:
+    while position < end:
+        if not any(data[position : position + 8]):  # padding: regions begin at multiples of 8
+            position += 8
+            continue
         magic, _, header, size = _unpack(_REGION, data, position, end)
         if magic != _MAGIC or header < _REGION.size:
             raise FatbinError(f"no fat-binary region begins at {position}")
         first, after = position + header, position + header + size
         if after > end:
             raise FatbinError(f"the region at {position} ends outside of its section")
-        yield _region(data, position, list(_entries(data, first, after)), loaded=section.name in LOADED)
+        found = list(_entries(data, first, after))
+        marked = {entry: is_emptied(data, entry) for kind, entry in found if kind == TAKEN_OUT}
+        yield Region(
+            position,
+            entries=tuple(entry for kind, entry in found if kind != TAKEN_OUT),
+            taken_out=tuple(entry for entry, emptied in marked.items() if emptied),
+            hidden=tuple(entry for entry, emptied in marked.items() if not emptied),
+            loaded=section.name in LOADED,
+        )
         position = after
-
-
-def _region(data: Buffer, position: int, found: Sequence[tuple[int, Entry]], *, loaded: bool) -> Region:
-    marked = {entry: is_emptied(data, entry) for kind, entry in found if kind == TAKEN_OUT}
-    return Region(
-        position,
-        entries=tuple(entry for kind, entry in found if kind != TAKEN_OUT),
-        taken_out=tuple(entry for entry, emptied in marked.items() if emptied),
-        hidden=tuple(entry for entry, emptied in marked.items() if not emptied),
-        loaded=loaded,
-    )
-
-
-def _skip_padding(data: Buffer, position: int, end: int) -> int:
-    """Regions begin at multiples of 8; padding is zeros."""
-    while position < end and not any(data[position : position + 8]):
-        position += 8
-    return position
 
 
 def _entries(data: Buffer, begin: int, end: int) -> Iterator[tuple[int, Entry]]:

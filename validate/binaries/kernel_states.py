@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from validate.binaries import fatbin
-from validate.binaries.fatbin import Buffer, Entry, Kernel, Region
+from validate.binaries.fatbin import Buffer, Entry, Region
 
 STUB_BYTES = 768
 REAL_BYTES = 2048
@@ -33,7 +33,7 @@ class Code:
 
     def __init__(self, data: Buffer, region: Region) -> None:
         self._data, self._region = data, region
-        self._read: dict[Entry, Mapping[str, Kernel]] = {}
+        self._read: dict[Entry, Mapping[str, int]] = {}
         self._of_all: Mapping[str, int] | None = None
         self.left = left(data, region)
 
@@ -64,12 +64,12 @@ class Code:
         entry = serving if serving in self.left else None
         kernels = self._kernels(entry) if entry else {}
         for name, most in largest.items():
-            kernel = kernels.get(name)
-            if kernel is None:
+            size = kernels.get(name)
+            if size is None:
                 yield name, "absent"
             elif entry is not None and entry.ptx:
                 yield name, "jit"
-            elif kernel.size <= STUB_BYTES and most >= max(REAL_BYTES, REAL_RATIO * kernel.size):
+            elif size <= STUB_BYTES and most >= max(REAL_BYTES, REAL_RATIO * size):
                 yield name, "stub"
             else:
                 yield name, "cubin"
@@ -77,12 +77,11 @@ class Code:
     def _largest(self, entries: Collection[Entry]) -> Mapping[str, int]:
         largest: dict[str, int] = {}
         for entry in entries:
-            for name, kernel in self._kernels(entry).items() if not entry.ptx else ():
-                if kernel.size > largest.get(name, -1):
-                    largest[name] = kernel.size
+            for name, size in self._kernels(entry).items() if not entry.ptx else ():
+                largest[name] = max(size, largest.get(name, 0))
         return largest or {name: 0 for entry in entries if entry.ptx for name in self._kernels(entry)}
 
-    def _kernels(self, entry: Entry) -> Mapping[str, Kernel]:
+    def _kernels(self, entry: Entry) -> Mapping[str, int]:
         if entry not in self._read:
             self._read[entry] = fatbin.kernels(self._data, entry)
         return self._read[entry]
@@ -117,36 +116,24 @@ class Excuses:
 
     def __init__(self, rows: Iterable[KernelByDesign]) -> None:
         self._rows = [(re.compile(fnmatch.translate(row["kernels"])), row["needed"]) for row in rows]
-        self._needed: dict[str, list[list[int]] | None] = {}
-        self._tags: dict[str, list[int]] = {}
+        self._known: dict[str, tuple[list[int], list[list[int]] | None]] = {}
+        """By name of a kernel: the archs in it, and where its row says that it must be real."""
 
     def sort(self, name: str, state: str, target: int) -> str:
         """The state of a kernel, or why it is no fault."""
-        return state if state in ("cubin", "jit") else self._reason(name, target) or state
-
-    def _reason(self, name: str, target: int) -> str:
-        """Why this kernel need not be real there; empty: it must be."""
-        if self._made_for_others(name, target):
+        if state in ("cubin", "jit"):
+            return state
+        if name not in self._known:
+            needed = next((needed for pattern, needed in self._rows if pattern.match(name)), None)
+            self._known[name] = [int(found) for found in _ARCH_IN_NAME.findall(name)], needed
+        archs, needed = self._known[name]
+        # A kernel that carries archs in its name (`..._sm80`, `Sm90`) is for the newest generation that it names, from
+        # the oldest of that on. Older ones are the instructions that it uses.
+        newest = max(archs, default=target) // 10
+        if newest != target // 10 or target < min((arch for arch in archs if arch // 10 == newest), default=target):
             return "for_other_archs"
-        needed = self._row(name)
-        return "by_design" if needed is not None and not any(low <= target <= high for low, high in needed) else ""
-
-    def _row(self, name: str) -> list[list[int]] | None:
-        if name not in self._needed:
-            self._needed[name] = next((needed for pattern, needed in self._rows if pattern.match(name)), None)
-        return self._needed[name]
-
-    def _made_for_others(self, name: str, target: int) -> bool:
-        """A kernel that carries archs in its name (`..._sm80`, `Sm90`) is for the newest generation that it names, from
-        the oldest of that on. Older ones are the instructions that it uses.
-        """
-        if name not in self._tags:
-            self._tags[name] = [int(found) for found in _ARCH_IN_NAME.findall(name)]
-        tags = self._tags[name]
-        if not tags:
-            return False
-        newest = max(tags) // 10
-        return newest != target // 10 or target < min(tag for tag in tags if tag // 10 == newest)
+        by_design = needed is not None and not any(low <= target <= high for low, high in needed)
+        return "by_design" if by_design else state
 
 
 @dataclass(frozen=True)
@@ -185,7 +172,11 @@ def _surplus_by_kernel(data: Buffer, region: Region, targets: Sequence[int], exc
     if not found or not region.loaded:
         return _surplus(region, found, keep=False)
     code, rest = Code(data, region), frozenset(region.entries).difference(found)
-    return _surplus(region, found, keep=not all(_seen_alike(code, rest, target, excuses) for target in targets))
+    alike = (
+        _faults(code.states(target), target, excuses) == _faults(code.states_among(rest, target), target, excuses)
+        for target in targets
+    )
+    return _surplus(region, found, keep=not all(alike))
 
 
 def _surplus(region: Region, found: tuple[Entry, ...], *, keep: bool) -> Surplus:
@@ -196,11 +187,6 @@ def _unneeded(region: Region, targets: Sequence[int]) -> tuple[Entry, ...]:
     """What no target would ever take, whatever S5 makes of it."""
     needed = {entry for target in targets for entry in region.needed(target)}
     return tuple(entry for entry in region.entries if entry not in needed)
-
-
-def _seen_alike(code: Code, rest: Collection[Entry], target: int, excuses: Excuses) -> bool:
-    """Whether S5 finds the same in the rest of a region as in all of it."""
-    return _faults(code.states(target), target, excuses) == _faults(code.states_among(rest, target), target, excuses)
 
 
 def _faults(states: Iterable[tuple[str, str]], target: int, excuses: Excuses) -> Mapping[str, str]:

@@ -129,7 +129,7 @@ class Goal:
     """A file of JSON lines with `instruction`, `input` and `output`; empty: the examples'."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Setting:
     """One recommendation."""
 
@@ -300,15 +300,12 @@ def _level_of_cpu(memory: int, goal: Goal) -> Level:
 def _for_gpu(gpus: tuple[Gpu, ...], level: Level, strategy: Strategy, stack: Stack, goal: Goal) -> Iterator[Setting]:
     capability = min(gpu.capability for gpu in gpus)
     shown = f"compute capability {capability[0]}.{capability[1]}"
-    yield Setting(name="device", value="cuda", why=f"{len(gpus)} x {gpus[0].name}", source=_UNSLOTH)
+    yield Setting("device", "cuda", f"{len(gpus)} x {gpus[0].name}", _UNSLOTH)
     modern = capability >= (8, 0)
     yield Setting(
-        name="dtype",
-        value="bfloat16" if modern else "float16",
-        why=f"{shown}: bfloat16 from 8.0 (Ampere) on, float16 below",
-        source=_UNSLOTH,
+        "dtype", "bfloat16" if modern else "float16", f"{shown}: bfloat16 from 8.0 (Ampere) on, float16 below", _UNSLOTH
     )
-    yield Setting(name="tf32", value=modern, why=f"{shown}: TF32 products from 8.0 on", source=_UNSLOTH)
+    yield Setting("tf32", modern, f"{shown}: TF32 products from 8.0 on", _UNSLOTH)
     yield _attention(tuple(gpu.capability for gpu in gpus), stack, goal)
     yield _fp8(capability, shown)
     why = {
@@ -317,7 +314,7 @@ def _for_gpu(gpus: tuple[Gpu, ...], level: Level, strategy: Strategy, stack: Sta
         Strategy.FSDP: f"{len(gpus)} GPUs hold a {goal.billions:g}b model together; FSDP1 is deprecated",
         Strategy.DEEPSPEED: f"{len(gpus)} GPUs hold a {goal.billions:g}b model together, by ZeRO 3",
     }
-    yield Setting(name="strategy", value=str(strategy), why=why[strategy], source=_MULTI)
+    yield Setting("strategy", str(strategy), why[strategy], _MULTI)
     yield from _memory(level, strategy, stack, goal, gpus)
     yield _allocator(stack)
 
@@ -334,13 +331,13 @@ def _attention(capabilities: tuple[tuple[int, int], ...], stack: Stack, goal: Go
     if capability[0] == max(capabilities)[0] == 9 and "flash-attn-4" in stack.packages:
         why = f"flash-attn-4 {stack.packages['flash-attn-4']} is here, and compiled for this GPU at the first step"
         source = "the image's claims C13 and G3; flash-attention#2797"
-        return Setting(name="attention", value="flash_attention_4", why=why, source=source)
+        return Setting("attention", "flash_attention_4", why, source)
     if here and all(any(target_runs_on(target, gpu) for target in targets) for gpu in capabilities):
         why = f"flash-attn {stack.packages['flash-attn']} is here, with code for {_capabilities(targets)}"
-        return Setting(name="attention", value="flash_attention_2", why=why, source="the image's claim S5; " + _UNSLOTH)
+        return Setting("attention", "flash_attention_2", why, "the image's claim S5; " + _UNSLOTH)
     if (7, 5) <= capability < (10, 0) and "xformers" in stack.packages and goal.framework in _WITH_XFORMERS:
         why = f"no flash-attn 2 for this GPU and image; xformers {stack.packages['xformers']} saves as much memory"
-        return Setting(name="attention", value="xformers", why=why, source=_AXOLOTL)
+        return Setting("attention", "xformers", why, _AXOLOTL)
     if capability < (8, 0):
         why = "flash-attn 2 starts at 8.0; torch's SDPA has a memory-efficient kernel for older GPUs"
     elif not here:
@@ -349,7 +346,7 @@ def _attention(capabilities: tuple[tuple[int, int], ...], stack: Stack, goal: Go
         why = f"this image's flash-attn has code for {_capabilities(targets)} alone; torch's SDPA has it for this GPU"
     else:
         why = "the image has no claim for which GPUs its flash-attn has code; torch's SDPA brings a flash kernel"
-    return Setting(name="attention", value="sdpa", why=why, source=_UNSLOTH)
+    return Setting("attention", "sdpa", why, _UNSLOTH)
 
 
 def _capabilities(targets: tuple[str, ...]) -> str:
@@ -361,11 +358,11 @@ def _fp8(capability: tuple[int, int], shown: str) -> Setting:
     """unsloth-setup and axolotl train in FP8 from 9.0 on, though 8.9's tensor cores have it too."""
     if capability >= (9, 0):
         why = f"{shown}: FP8 from Hopper on; it pays in full fine-tuning, with LoRA and 4-bit weights leave it off"
-        return Setting(name="fp8", value="available", why=why, source=_AXOLOTL)
+        return Setting("fp8", "available", why, _AXOLOTL)
     if capability >= (8, 9):
         why = f"{shown}: FP8 products run (torch._scaled_mm), the frameworks' FP8 training wants 9.0"
-        return Setting(name="fp8", value="inference only", why=why, source=f"{_AXOLOTL}; torch._scaled_mm")
-    return Setting(name="fp8", value="no", why=f"{shown}: FP8 training needs 9.0 (Hopper)", source=_AXOLOTL)
+        return Setting("fp8", "inference only", why, f"{_AXOLOTL}; torch._scaled_mm")
+    return Setting("fp8", "no", f"{shown}: FP8 training needs 9.0 (Hopper)", _AXOLOTL)
 
 
 def _memory(level: Level, strategy: Strategy, stack: Stack, goal: Goal, gpus: tuple[Gpu, ...]) -> Iterator[Setting]:
@@ -378,16 +375,16 @@ def _memory(level: Level, strategy: Strategy, stack: Stack, goal: Goal, gpus: tu
     unsloth = goal.framework is Framework.UNSLOTH
     kept = f"{each:.0f} GB a GPU keep all activations"
     yield Setting(
-        name="gradient_checkpointing",
-        value="unsloth" if recompute and unsloth else recompute,
-        why="activations are computed again instead of kept" if recompute else kept,
-        source=_UNSLOTH if recompute else _OWN,
+        "gradient_checkpointing",
+        "unsloth" if recompute and unsloth else recompute,
+        "activations are computed again instead of kept" if recompute else kept,
+        _UNSLOTH if recompute else _OWN,
     )
     yield _reentrant(strategy)
     stored = _GB_PER_BILLION_4BIT if quantization.value else _GB_PER_BILLION_16BIT
     batch = _batch(level, each - stored * goal.billions / _holders(gpus, strategy), goal)
     why = f"{each:.0f} GB a GPU, {size}, 2048 tokens of up to 152,064 words"
-    yield Setting(name="batch_size", value=batch, why=why, source=f"{_UNSLOTH}; {_OWN}")
+    yield Setting("batch_size", batch, why, f"{_UNSLOTH}; {_OWN}")
     yield _accumulation(batch, len(gpus))
 
 
@@ -414,7 +411,7 @@ def _quantization(level: Level, strategy: Strategy, stack: Stack, goal: Goal, gp
         short = f"{room:.0f} GB holds a 16-bit {goal.billions:g}b model and its training ({needed:.0f} GB)"
     elif obstacle:
         short = f"{short}; but {obstacle}"
-    return Setting(name="load_in_4bit", value=level < Level.AMPLE and not obstacle, why=short, source=_UNSLOTH)
+    return Setting("load_in_4bit", level < Level.AMPLE and not obstacle, short, _UNSLOTH)
 
 
 def _optimizer(level: Level, strategy: Strategy, stack: Stack, goal: Goal, room: float) -> Setting:
@@ -427,52 +424,52 @@ def _optimizer(level: Level, strategy: Strategy, stack: Stack, goal: Goal, room:
         why += "; adamw_8bit would need bitsandbytes"
     frugal = tight and not strategy.shards and "bitsandbytes" in stack.packages
     source = _MULTI if strategy.shards else _UNSLOTH
-    return Setting(name="optimizer", value="adamw_8bit" if frugal else "adamw_torch_fused", why=why, source=source)
+    return Setting("optimizer", "adamw_8bit" if frugal else "adamw_torch_fused", why, source)
 
 
 def _reentrant(strategy: Strategy) -> Setting:
     """Of torch's two checkpointings; ZeRO 3 gathers weights in hooks, which the newer one does not see repeated."""
     if strategy is Strategy.DEEPSPEED:
         why = "with False, ZeRO 3 ends in CheckpointError: recomputed values have different metadata"
-        return Setting(name="use_reentrant", value=True, why=why, source=_MULTI)
-    return Setting(name="use_reentrant", value=False, why="what torch recommends", source="torch.utils.checkpoint")
+        return Setting("use_reentrant", True, why, _MULTI)
+    return Setting("use_reentrant", False, "what torch recommends", "torch.utils.checkpoint")
 
 
 def _accumulation(batch: int, workers: int) -> Setting:
     steps = max(1, _EFFECTIVE_BATCH // (batch * workers))
     shared = f" x {workers} GPUs" if workers > 1 else ""
     why = f"{steps} x {batch}{shared} = {steps * batch * workers} sequences an optimizer step"
-    return Setting(name="gradient_accumulation", value=steps, why=why, source=_UNSLOTH)
+    return Setting("gradient_accumulation", steps, why, _UNSLOTH)
 
 
 def _allocator(stack: Stack) -> Setting:
     found = re.match(r"(\d+)\.(\d+)", stack.torch)
     release = (int(found[1]), int(found[2])) if found else None
     if release and release < (2, 2):
-        return Setting(name="allocator", value="", why="needs torch 2.2", source=_AXOLOTL)
+        return Setting("allocator", "", "needs torch 2.2", _AXOLOTL)
     variable = allocator.variable(release) if release else allocator.variable((2, 9))
     why = "less fragmentation; the variable's name changed in torch 2.9"
-    return Setting(name="allocator", value=f"{variable}={allocator.SETTING}", why=why, source=_AXOLOTL)
+    return Setting("allocator", f"{variable}={allocator.SETTING}", why, _AXOLOTL)
 
 
 def _for_cpu(level: Level, stack: Stack, goal: Goal) -> Iterator[Setting]:
-    yield Setting(name="device", value="cpu", why="no GPU that this torch can use", source=_UNSLOTH)
-    yield Setting(name="dtype", value="float32", why="what CPUs compute best", source=_UNSLOTH)
-    yield Setting(name="tf32", value=False, why="a GPU's number format", source=_UNSLOTH)
-    yield Setting(name="attention", value="sdpa", why="flash-attn and xformers run on GPUs alone", source=_UNSLOTH)
-    yield Setting(name="fp8", value="no", why="FP8 training needs a Hopper GPU", source=_AXOLOTL)
-    yield Setting(name="strategy", value=str(Strategy.SINGLE), why="one process", source=_MULTI)
+    yield Setting("device", "cpu", "no GPU that this torch can use", _UNSLOTH)
+    yield Setting("dtype", "float32", "what CPUs compute best", _UNSLOTH)
+    yield Setting("tf32", False, "a GPU's number format", _UNSLOTH)
+    yield Setting("attention", "sdpa", "flash-attn and xformers run on GPUs alone", _UNSLOTH)
+    yield Setting("fp8", "no", "FP8 training needs a Hopper GPU", _AXOLOTL)
+    yield Setting("strategy", str(Strategy.SINGLE), "one process", _MULTI)
     quantized = (
         level < Level.BALANCED and "bitsandbytes" in stack.packages and goal.framework is not Framework.COLOSSALAI
     )
     why = "memory is short, and bitsandbytes computes NF4 on CPUs too" if quantized else "it saves memory, not time"
-    yield Setting(name="load_in_4bit", value=quantized, why=why, source="bitsandbytes' documentation")
-    yield Setting(name="optimizer", value="adamw_torch", why="the others are GPU code", source=_TRANSFORMERS)
-    yield Setting(name="gradient_checkpointing", value=True, why="activations are computed again", source=_UNSLOTH)
+    yield Setting("load_in_4bit", quantized, why, "bitsandbytes' documentation")
+    yield Setting("optimizer", "adamw_torch", "the others are GPU code", _TRANSFORMERS)
+    yield Setting("gradient_checkpointing", True, "activations are computed again", _UNSLOTH)
     yield _reentrant(Strategy.SINGLE)
-    yield Setting(name="batch_size", value=1, why="a CPU is busy with one sequence", source=_OWN)
+    yield Setting("batch_size", 1, "a CPU is busy with one sequence", _OWN)
     yield _accumulation(1, 1)
-    yield Setting(name="allocator", value="", why="a setting of CUDA's allocator", source=_AXOLOTL)
+    yield Setting("allocator", "", "a setting of CUDA's allocator", _AXOLOTL)
 
 
 def _warnings(hardware: Hardware, stack: Stack, advice: Advice) -> Iterator[str]:

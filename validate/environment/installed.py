@@ -32,10 +32,12 @@ class Distribution:
     version: str
     location: str
     """The folder on sys.path that holds it."""
+    info: Path
+    """What holds its metadata."""
     tags: tuple[str, ...]
     """`cp311-cp311-manylinux_2_28_x86_64`, from the WHEEL file."""
     requires: tuple[str, ...]
-    """Canonical names of what it requires, extras included."""
+    """As it is written: `six>=1`."""
     entries: tuple[Entry, ...] | None
     """None: it has no RECORD, or one that can't be read."""
 
@@ -95,12 +97,9 @@ def _read(info: Path) -> Distribution:
         name=canonical(fields.get("name", guessed_name)),
         version=fields.get("version", guessed_version.partition("-")[0]),
         location=str(info.parent),
+        info=info,
         tags=tuple(value for name, value in _headers(info / "WHEEL") if name == "tag"),
-        requires=tuple(
-            canonical(re.split(r"[^A-Za-z0-9._-]", value, maxsplit=1)[0])
-            for name, value in headers
-            if name == "requires-dist"
-        ),
+        requires=tuple(value for name, value in headers if name == "requires-dist"),
         entries=_entries(info / "RECORD"),
     )
 
@@ -124,14 +123,16 @@ def _entries(record: Path) -> tuple[Entry, ...] | None:
     location = record.parent.parent
     try:
         with record.open(encoding="utf-8", newline="") as lines:
-            return tuple(_entry(row, location) for row in csv.reader(lines) if row)
+            return tuple(
+                Entry(
+                    path=os.path.normpath(location / row[0]),
+                    sha256=row[1].removeprefix("sha256=") if len(row) > 1 and "sha256=" in row[1] else "",
+                )
+                for row in csv.reader(lines)
+                if row
+            )
     except (csv.Error, UnicodeDecodeError):
         return None
-
-
-def _entry(row: Sequence[str], location: Path) -> Entry:
-    digest = row[1] if len(row) > 1 else ""
-    return Entry(os.path.normpath(location / row[0]), digest.removeprefix("sha256=") if "sha256=" in digest else "")
 
 
 def _module(path: str, location: str) -> str | None:

@@ -148,10 +148,11 @@ def of_installed(distribution: Distribution, environment: str) -> Installed:
     """Read the RECORD of a distribution in the virtual environment in this folder. Reads its scripts, too."""
     python = f"{environment}/bin/python"
     # Entry point -> RECORD's hashes of the launchers that installers write for it.
-    info = f"{distribution.location}/{_info(distribution)}"
-    points = _entry_points(Path(info, "entry_points.txt"))
+    points = _entry_points(distribution.info / "entry_points.txt")
     if distribution.name == "pip" and "pip" in points:  # uv adds those that pip's own installation makes
-        points.update(dict.fromkeys(("pip3", f"pip{_version(distribution.location)}"), points["pip"]))
+        points.update(
+            dict.fromkeys(("pip3", f"pip{distribution.info.parent.parent.name.removeprefix('python')}"), points["pip"])
+        )
     wanted = {name: [record_hash(one) for one in _forms(target, python)] for name, target in points.items()}
     rows, made = {}, set()
     for entry in distribution.entries or ():
@@ -169,18 +170,6 @@ def of_installed(distribution: Distribution, environment: str) -> Installed:
             continue
         rows[path] = _as_in_wheel(entry.path, python) or entry.sha256 if name else entry.sha256
     return Installed(rows=rows, launchers=tuple(f"{environment}/bin/{name}" for name in sorted(wanted.keys() - made)))
-
-
-def _info(distribution: Distribution) -> str:
-    """The folder of its metadata."""
-    start = f"{distribution.location}/"
-    found = (entry.path for entry in distribution.entries or () if entry.path.endswith(".dist-info/RECORD"))
-    return next((path[len(start) :].rpartition("/")[0] for path in found if path.startswith(start)), "")
-
-
-def _version(location: str) -> str:
-    """`3.11` of /opt/venv/lib/python3.11/site-packages."""
-    return Path(location).parent.name.removeprefix("python")
 
 
 def _entry_points(file: Path) -> dict[str, str]:

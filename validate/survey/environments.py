@@ -183,22 +183,13 @@ def _customisations(path: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def distributions(one: Environment) -> list[dict[str, Any]]:
     """What is installed, as metadata says: name, version, place, who installed it, requirements."""
-    rows = []
-    for found in installed.distributions(one.path):
-        text = installer = ""
-        if info := next(_infos(found), None):
-            text = text_of(info / "METADATA" if info.is_dir() else info) or text_of(info / "PKG-INFO")
-            installer = text_of(info / "INSTALLER").strip()[:40] if info.is_dir() else ""
-        fields = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
-        requires = [value.strip() for name, _, value in fields if name.strip().lower() == "requires-dist"]
-        about = {"name": found.name, "version": found.version, "location": found.location}
-        rows.append({**about, "installer": installer, "requires": requires})
-    return rows
-
-
-def _infos(found: installed.Distribution) -> Iterator[Path]:
-    for suffix in ("dist-info", "egg-info"):
-        for info in Path(found.location).glob(f"*.{suffix}"):
-            name, _, rest = info.stem.partition("-")
-            if installed.canonical(name) == found.name and rest.partition("-")[0] in ("", found.version):
-                yield info
+    return [
+        {
+            "name": found.name,
+            "version": found.version,
+            "location": found.location,
+            "installer": text_of(found.info / "INSTALLER").strip()[:40],
+            "requires": list(found.requires),
+        }
+        for found in installed.distributions(one.path)
+    ]

@@ -24,7 +24,7 @@ def read(data: bytes) -> list[list[tuple[int, str, bool, dict[str, int]]]]:
                 entry.arch,
                 entry.variant,
                 entry.ptx,
-                {name: kernel.size for name, kernel in fatbin.kernels(data, entry).items()},
+                fatbin.kernels(data, entry),
             )
             for entry in region.entries
         ]
