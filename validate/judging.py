@@ -12,11 +12,11 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
-from validate.evidence import Error, Raised
+from validate.evidence import Raised
 
 
 class Status(str, Enum):
@@ -112,7 +112,7 @@ def cause(error: Raised) -> str:
     return f"{error['kind']}: {str(error['message']).strip().partition(chr(10))[0][:300]}"
 
 
-def root_cause(error: Raised | Error) -> str:
+def root_cause(error: Mapping[str, Any]) -> str:
     """An error with the line of it that names the cause: compilers print that one below a headline."""
     head, _, rest = str(error["message"]).strip().partition("\n")
     detail = telling_line(rest) or telling_line(str(error.get("log", "")))

@@ -6,14 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from images.config import yamlfile
 from validate.binaries.kernel_states import KernelByDesign
-
-if TYPE_CHECKING:
-    from validate.checks.cpu.instructions import InstructionsExpect
-    from validate.checks.cpu.native import NativeRow
 
 _ROWS: Mapping[str, Any] = {
     **yamlfile.table("expectations.yaml"),
@@ -30,7 +26,7 @@ LINK_EXCEPTIONS: Sequence[Mapping[str, Any]] = _ROWS["link_exceptions"]
 TOOLKIT_EXCEPTIONS: Sequence[Mapping[str, Any]] = _ROWS["toolkit_exceptions"]
 TOOLKIT_PARTS: Sequence[str] = _ROWS["toolkit_parts"]
 DEVEL_TOOLKIT_PARTS: Sequence[str] = _ROWS["devel_toolkit_parts"]
-NATIVE: Mapping[str, NativeRow] = _ROWS["native"]
+NATIVE: Mapping[str, Mapping[str, Any]] = _ROWS["native"]
 HELD: Sequence[str] = _ROWS["held"]
 OPERATORS_BEFORE: Mapping[str, tuple[str, Sequence[str]]] = _ROWS["operators_before"]
 MOST_BYTES: int = _ROWS["most_bytes"]
@@ -45,8 +41,8 @@ NOT_IMPORTED: Sequence[str] = _ROWS["not_imported"]
 IMPORT_TORCH_FIRST: Sequence[str] = _ROWS["import_torch_first"]
 COMPLAINTS: Sequence[str] = _ROWS["complaints"]
 HARMLESS: Mapping[str, str] = _ROWS["harmless"]
-AVX512_NOISE: InstructionsExpect = _ROWS["avx512_noise"]
-SVE_NOISE: InstructionsExpect = _ROWS["sve_noise"]
+AVX512_NOISE: Mapping[str, Any] = _ROWS["avx512_noise"]
+SVE_NOISE: Mapping[str, Any] = _ROWS["sve_noise"]
 EXTENSIONS: Mapping[str, Mapping[str, Sequence[str]]] = _ROWS["extensions"]
 DEBIAN_PYTHON: Sequence[str] = _ROWS["debian_python"]
 PROGRAMS: Mapping[str, str] = _ROWS["programs"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import sys
@@ -76,6 +77,13 @@ def on_all_cores(work: Callable[[T], U], items: Sequence[T], *, chunk: int = 1) 
 def described(error: BaseException) -> Error:
     """An exception as evidence. Long messages keep their start, where the cause stands."""
     return {"kind": type(error).__name__, "message": str(error)[:LOG_TAIL_CHARACTERS]}
+
+
+def mapped(pattern: str) -> list[str]:
+    """Files like this (a regular expression) that are mapped into this process."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    paths = {parts[5] for line in lines if len(parts := line.split(None, 5)) == 6 and parts[5].startswith("/")}
+    return sorted(path for path in paths if re.search(pattern, path))
 
 
 _PORTS = range(10_000, 30_000)

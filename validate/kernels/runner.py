@@ -8,12 +8,11 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 from validate.claims import Claim
 from validate.evidence import NoEvidence
-from validate.harness.forked import attempt
+from validate.harness.forked import attempt, mapped
 from validate.kernels import Case, Kernel, dtype_of, kernel
 from validate.kernels._timeline import ASKED, PLAIN, Timeline, profiled
 from validate.kernels.evidence import CaseEvidence, Device, KernelEvidence
@@ -184,10 +183,3 @@ def _error(found: Any, wanted: Any) -> float:
 def _capability(torch: Any) -> tuple[int, int]:
     major, minor = torch.cuda.get_device_capability(0)
     return major, minor
-
-
-def mapped(pattern: str) -> list[str]:
-    """Files like this that are mapped into this process."""
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-    paths = {parts[5] for line in lines if len(parts := line.split(None, 5)) == 6 and parts[5].startswith("/")}
-    return sorted(path for path in paths if re.search(pattern, path))

@@ -6,6 +6,7 @@ pip is offered all three; without the image's constraints it would take the last
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from validate.claims import Claim
 from validate.environment import user_environment
@@ -22,41 +23,21 @@ from validate.judging import Finding, conclude, telling_line, unproven
 RUN_AS = "claim"
 
 
-class AdditionsExpect(TypedDict):
-    uid: int
-    gid: int
-    folder: str
-    mount: str
-    held: dict[str, str]
-    """Distribution -> version that no addition may move."""
-
-
-class Installed(TypedDict):
-    """How one run of pip ended."""
-
-    code: int
-    said: str
-
-
-class Torch(TypedDict):
-    version: str
-    file: str
-
-
 class AdditionsEvidence(TypedDict):
     uid: int
     constraints: dict[str, str]
     """What the file that pip is told of says."""
-    plain: Installed
-    """A package that needs nothing."""
+    plain: Mapping[str, Any]
+    """How pip ended for a package that needs nothing: its `code`, and what it `said`."""
     imported: str
     """Where that was imported from; empty: nowhere."""
-    mover: Installed
+    mover: Mapping[str, Any]
     """A package that needs another torch, which pip is offered."""
-    control: Installed
+    control: Mapping[str, Any]
     """The same without the constraints."""
-    before: Torch
-    after: Torch
+    before: Mapping[str, Any]
+    """torch's `version` and `file`."""
+    after: Mapping[str, Any]
 
 
 _SECONDS = 300
@@ -67,24 +48,31 @@ _CONSTRAINTS = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT")
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AdditionsEvidence]]:
-    given = dict(user_environment.recorded().environ)
+    given = {**user_environment.recorded().environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     with tempfile.TemporaryDirectory() as folder:
         wheels = Path(folder)
         _wheel(wheels, "validate_plain", "1.0", [])
         _wheel(wheels, "validate_mover", "1.0", ["torch>=99"])
         _wheel(wheels, "torch", "99.0", [])
         free = {name: value for name, value in given.items() if name not in _CONSTRAINTS}
+        pip = ["pip", "install", "--no-index", "--find-links", str(wheels), "--no-color"]
+        held = {}
+        if given.get("PIP_CONSTRAINT"):
+            with contextlib.suppress(OSError):
+                lines = Path(given["PIP_CONSTRAINT"]).read_text(encoding="utf-8").splitlines()
+                pairs = (line.partition("==") for line in lines if not line.startswith("#"))
+                held = {name: version for name, _, version in pairs if version}
         before = _torch(given)
-        plain = _pip(given, wheels, "validate-plain")
+        plain = _run(given, [*pip, "validate-plain"])
         imported = _run(given, ["python3", "-c", "import validate_plain; print(validate_plain.__file__)"])
-        mover = _pip(given, wheels, "validate-mover")
-        control = _pip(free, wheels, "validate-mover", "--dry-run")
+        mover = _run(given, [*pip, "validate-mover"])
+        control = _run(free, [*pip, "validate-mover", "--dry-run"])
         for claim in claims:
             yield (
                 claim.subject,
                 {
                     "uid": os.getuid(),
-                    "constraints": _constraints(given.get(_CONSTRAINTS[0], "")),
+                    "constraints": held,
                     "plain": plain,
                     "imported": imported["said"].strip() if imported["code"] == 0 else "",
                     "mover": mover,
@@ -110,13 +98,7 @@ def _wheel(folder: Path, name: str, version: str, needs: Sequence[str]) -> None:
             wheel.writestr(path, content)
 
 
-def _pip(given: Mapping[str, str], wheels: Path, *arguments: str) -> Installed:
-    """`pip install` as the user types it, with no index but these wheels."""
-    command = ["pip", "install", "--no-index", "--find-links", str(wheels), "--no-color", *arguments]
-    return _run({**given, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}, command)
-
-
-def _run(given: Mapping[str, str], command: Sequence[str]) -> Installed:
+def _run(given: Mapping[str, str], command: Sequence[str]) -> Mapping[str, Any]:
     """By the user's PATH: where packages were added, their environment comes first."""
     program = shutil.which(command[0], path=given.get("PATH", ""))
     if program is None:
@@ -130,26 +112,14 @@ def _run(given: Mapping[str, str], command: Sequence[str]) -> Installed:
     return {"code": done.returncode, "said": (done.stdout + done.stderr)[-2000:]}
 
 
-def _torch(given: Mapping[str, str]) -> Torch:
+def _torch(given: Mapping[str, str]) -> Mapping[str, Any]:
     found = _run(given, ["python3", "-c", _TORCH])
     version, _, file = found["said"].strip().partition("\n")
     return {"version": version, "file": file} if found["code"] == 0 else {"version": "", "file": found["said"][-300:]}
 
 
-def _constraints(file: str) -> dict[str, str]:
-    try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines() if file else []
-    except OSError:
-        return {}
-    pairs = (line.partition("==") for line in lines if not line.startswith("#"))
-    return {name: version for name, _, version in pairs if version}
-
-
-_REFUSALS = ("ResolutionImpossible", "conflicting dependencies")
-
-
-def judge(_subject: str, expect: AdditionsExpect, evidence: AdditionsEvidence) -> Finding:
-    """C11. expect: {uid, gid, folder, mount, held}."""
+def judge(_subject: str, expect: Mapping[str, Any], evidence: AdditionsEvidence) -> Finding:
+    """C11. expect: {uid, gid, folder, mount, held: {distribution: version that no addition may move}}."""
     if evidence["uid"] != expect["uid"]:
         return unproven(f"the probe ran as uid {evidence['uid']}, not {expect['uid']}")
     good = (
@@ -159,7 +129,7 @@ def judge(_subject: str, expect: AdditionsExpect, evidence: AdditionsEvidence) -
     return conclude(_faults(expect, evidence), good)
 
 
-def _faults(expect: AdditionsExpect, evidence: AdditionsEvidence) -> Iterator[str]:
+def _faults(expect: Mapping[str, Any], evidence: AdditionsEvidence) -> Iterator[str]:
     held = evidence["constraints"]
     wrong = [f"{name} {held.get(name, 'not')}" for name, version in expect["held"].items() if held.get(name) != version]
     if wrong:
@@ -173,7 +143,7 @@ def _faults(expect: AdditionsExpect, evidence: AdditionsEvidence) -> Iterator[st
     said = evidence["mover"]["said"]
     if evidence["mover"]["code"] == 0:
         yield "pip replaces torch where a package asks for another"
-    elif not any(word in said for word in _REFUSALS):
+    elif not any(word in said for word in ("ResolutionImpossible", "conflicting dependencies")):
         yield f"pip refuses another torch, but not for the constraints: {telling_line(said)}"
     if not evidence["before"]["version"] or evidence["after"] != evidence["before"]:
         yield f"torch was {evidence['before']}, and is {evidence['after']}"

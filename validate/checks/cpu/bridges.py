@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from validate.claims import Claim
 from validate.evidence import Measured, NothingExpected
@@ -33,13 +33,9 @@ _OVERLAP = 0.5
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NumpyEvidence | TorchvisionEvidence]]:
-    measures: Mapping[str, Callable[[], NumpyEvidence | TorchvisionEvidence]] = {
-        "numpy": _numpy,
-        "torchvision": _torchvision,
-    }
     importlib.import_module("torch")
     for claim in claims:
-        yield claim.subject, in_fork(measures[claim.subject])
+        yield claim.subject, in_fork(_numpy) if claim.subject == "numpy" else in_fork(_torchvision)
 
 
 def _numpy() -> NumpyEvidence:
@@ -65,17 +61,14 @@ def _torchvision() -> TorchvisionEvidence:
     return {"torchvision": torchvision.__version__, "kept": kept, "control": control}
 
 
-_NUMPY_SUM = 15.0
-
-
 def judge_numpy(subject: str, _expect: NothingExpected, evidence: NumpyEvidence) -> Finding:
     if "error" in evidence:
         return failed(f"{subject}: {root_cause(evidence['error'])}")
     broken = [name for name, shared in evidence["shared"].items() if shared is not True]
     if broken or not evidence["shared"]:
         return failed(f"torch and numpy do not share memory for {listed(broken) or 'any type'}")
-    if evidence["copied_sum"] != _NUMPY_SUM:
-        return failed(f"a copied array sums up to {evidence['copied_sum']}, not {_NUMPY_SUM}")
+    if evidence["copied_sum"] != 15.0:
+        return failed(f"a copied array sums up to {evidence['copied_sum']}, not 15.0")
     return passed(f"numpy {evidence['numpy']} and torch share memory for {len(evidence['shared'])} types")
 
 

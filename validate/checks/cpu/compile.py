@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -17,19 +18,8 @@ from typing import Any
 
 from validate.claims import Claim
 from validate.evidence import Measured, NothingExpected
-from validate.harness.forked import in_fork
-from validate.judging import (
-    FORWARD_FACTOR,
-    FORWARD_FLOOR,
-    Finding,
-    failed,
-    is_beyond,
-    is_within,
-    joined,
-    passed,
-    root_cause,
-    scientific,
-)
+from validate.harness.forked import in_fork, mapped
+from validate.judging import Finding, failed, forward, is_beyond, is_within, joined, passed, root_cause, scientific
 
 STARTS_FIRST = True
 TORCH_FIRST = True
@@ -79,7 +69,12 @@ def _compiled(cache: Path) -> CompileEvidence:
     wanted = function(value.double(), weight.double())
     found = torch.compile(function, fullgraph=True)(value, weight)
     libraries = sorted(str(file.relative_to(cache)) for file in cache.rglob("*.so"))
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    loaded = mapped(re.escape(str(cache)))
+
+    def error(found: Any) -> float:
+        """In the 2-norm, relative."""
+        return float((found.double() - wanted).norm() / wanted.norm())
+
     return {
         "torch": torch.__version__,
         "environment": {name: text for name, text in os.environ.items() if name.startswith(_SETTINGS) and name != _OWN},
@@ -88,35 +83,24 @@ def _compiled(cache: Path) -> CompileEvidence:
         "breaks": sum(counters["graph_break"].values()),
         "generated": metrics.generated_kernel_count,
         "libraries": libraries,
-        "mapped": [name for name in libraries if str(cache / name) in maps],
-        "plain_error": _error(function(value, weight), wanted),
-        "found_error": _error(found, wanted),
-        "control_error": _error(found * _CONTROL_SCALE, wanted),
+        "mapped": [name for name in libraries if str(cache / name) in loaded],
+        "plain_error": error(function(value, weight)),
+        "found_error": error(found),
+        "control_error": error(found * _CONTROL_SCALE),
     }
 
 
 def _compile_once(config: Any) -> None:
     """Leave out what inductor compiles beside the kernel: a program for each vector extension, to see that it compiles
     (up to 15 s of processor time; the kernel itself shows it, and fails where inductor would have gone without), and
-    worker processes that import torch, for kernels of Triton.
+    worker processes that import torch, for kernels of Triton. bf16, VNNI and AMX are tried beside (2.5 s each with
+    torch 2.11), and the kernel here has no use for them.
     """
     config.compile_threads = 1
     if hasattr(config.cpp, "vec_isa_ok"):
         config.cpp.vec_isa_ok = True
     with contextlib.suppress(ModuleNotFoundError):  # torch 2.4 has no such module, and tries none of these
-        importlib.import_module("torch._inductor.cpu_vec_isa").VecISA.check_build = _goes_without
-
-
-def _goes_without(_extension: Any, _program: str) -> bool:
-    """What inductor hears of bf16, VNNI and AMX, which it tries beside: 2.5 s each with torch 2.11. The kernel here has
-    no use for them.
-    """
-    return False
-
-
-def _error(found: Any, wanted: Any) -> float:
-    """In the 2-norm, relative."""
-    return float((found.double() - wanted).norm() / wanted.norm())
+        importlib.import_module("torch._inductor.cpu_vec_isa").VecISA.check_build = lambda *_: False
 
 
 def judge(_subject: str, expect: NothingExpected, evidence: CompileEvidence) -> Finding:
@@ -133,7 +117,7 @@ def judge(_subject: str, expect: NothingExpected, evidence: CompileEvidence) -> 
         problems.append(f"{evidence['libraries'][0]} was compiled and is not loaded")
     if evidence["breaks"]:
         problems.append(f"{evidence['breaks']} graph breaks")
-    tolerance = FORWARD_FACTOR * float(evidence["plain_error"]) + FORWARD_FLOOR
+    tolerance = forward(float(evidence["plain_error"]))
     if not is_within(evidence["found_error"], tolerance):
         problems.append(
             f"its numbers are off by {scientific(evidence['found_error'])}, at most {scientific(tolerance)}"

@@ -12,63 +12,16 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.claims import Claim
-from validate.evidence import Error, Measured, NothingExpected
+from validate.evidence import NothingExpected
 from validate.harness.forked import attempt, in_fork
 from validate.judging import Finding, failed, listed, passed, root_cause, telling_line
 
-LookedUp = TypedDict("LookedUp", {"from": str, "command": str, "path": "str | None"})
-
-
-class Built(TypedDict):
-    exit_code: int
-    stderr: str
-    file: str
-    bytes: int
-
-
-class Answer(Measured, total=False):
-    answer: int
-
-
-class Refusal(TypedDict):
-    refused: bool
-
-
-CExtensionEvidence = TypedDict(
-    "CExtensionEvidence",
-    {
-        "compiler": LookedUp,
-        "version": str,
-        "include": str,
-        "python_h": bool,
-        "build": Built,
-        "control": Refusal,
-        "expected": int,
-        "import": Answer,
-        "error": Error,
-    },
-    total=False,
-)
-"""As far as it came. (`import` is no name in a class.)"""
-
-
-class LauncherEvidence(Measured, total=False):
-    """As far as it came."""
-
-    compiler: LookedUp
-    stub_driver: bool
-    triton: str
-    made: list[str]
-    functions: list[str]
-
-
-_TAIL_CHARACTERS = 1500
 _EXTENSION = """
 #include <Python.h>
 static PyObject *answer(PyObject *self, PyObject *number) {{
@@ -78,65 +31,71 @@ static PyMethodDef methods[] = {{{{"answer", answer, METH_O, NULL}}, {{NULL, NUL
 static struct PyModuleDef module = {{PyModuleDef_HEAD_INIT, "{name}", NULL, -1, methods}};
 PyMODINIT_FUNC PyInit_{name}(void) {{ return PyModule_Create(&module); }}
 """
-_DRIVER_VERSIONS = ("", "_v2", "_v3")
 _BROKEN = "#include <Python.h>\n#error this source must be refused\n"
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, CExtensionEvidence | LauncherEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the evidence of each subject, built in an empty folder."""
-    measures: Mapping[str, Callable[[Path], CExtensionEvidence | LauncherEvidence]] = {
-        "c-extension": _c_extension,
-        "triton-launcher": _triton_launcher,
-    }
+    measures = {"c-extension": _c_extension, "triton-launcher": _triton_launcher}
     for claim in claims:
         with tempfile.TemporaryDirectory(prefix="compiler-") as folder:
             yield claim.subject, in_fork(partial(measures[claim.subject], Path(folder)))
 
 
-def _c_extension(folder: Path) -> CExtensionEvidence:
-    compiler = _find_compiler()
-    include = _python_include()
-    evidence: CExtensionEvidence = {
-        "compiler": compiler,
-        "include": include,
-        "python_h": Path(include, "Python.h").is_file(),
-    }
-    if not compiler["path"]:
-        return evidence
+def _c_extension(folder: Path) -> Mapping[str, Any]:
+    compiler, include = _find_compiler(), _python_include()
+    there = {"compiler": compiler, "include": include, "python_h": Path(include, "Python.h").is_file()}
+    path = compiler["path"]
+    if not path:
+        return there
     name, nonce = "validate_probe", secrets.randbelow(1 << 30)
-    built = _compile(compiler["path"], _EXTENSION.format(name=name, nonce=nonce), folder / "good", include)
-    control = _compile(compiler["path"], _BROKEN, folder / "broken", include)
-    evidence |= {"version": _version(compiler["path"]), "build": built, "control": {"refused": not _made_file(control)}}
-    if _made_file(built):
-        evidence |= {"expected": nonce + 1, "import": attempt(partial(_answer, name, built["file"]))}
-    return evidence
+    built = _compile(path, _EXTENSION.format(name=name, nonce=nonce), folder / "good", include)
+    control = _compile(path, _BROKEN, folder / "broken", include)
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    evidence = {**there, "version": said.partition("\n")[0], "build": built, "control": {"refused": not _made(control)}}
+    if not _made(built):
+        return evidence
+
+    def answer() -> Mapping[str, int]:
+        spec = importlib.util.spec_from_file_location(name, built["file"])
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{built['file']} is no extension module of this Python")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return {"answer": module.answer(1)}
+
+    return {**evidence, "expected": nonce + 1, "import": attempt(answer)}
 
 
-def _answer(name: str, file: str) -> Answer:
-    return {"answer": _load(name, file).answer(1)}
-
-
-def _made_file(build: Built) -> bool:
+def _made(build: Mapping[str, Any]) -> bool:
     """Whether a compiler run wrote its file."""
     return bool(build["exit_code"] == 0 and build["bytes"] > 0)
 
 
-def _triton_launcher(folder: Path) -> LauncherEvidence:
+def _python_include() -> str:
+    """Triton's own rule: Debian's `posix_local` scheme has no headers, `posix_prefix` does."""
+    scheme = sysconfig.get_default_scheme()
+    return sysconfig.get_paths(scheme="posix_prefix" if scheme == "posix_local" else scheme)["include"]
+
+
+def _triton_launcher(folder: Path) -> Mapping[str, Any]:
     """Let Triton build and import its own driver module, as it does before the first launch of any kernel.
 
     The module links with libcuda. Without a driver, the probe builds a stub with the functions that driver.c calls.
     """
     cache = folder / "cache"
     os.environ["TRITON_CACHE_DIR"] = str(cache)
-    evidence: LauncherEvidence = {"compiler": _find_compiler(), "stub_driver": not _has_driver()}
+    evidence = {"compiler": _find_compiler(), "stub_driver": False}
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        evidence["stub_driver"] = True
     if evidence["stub_driver"]:
         spec = importlib.util.find_spec("triton")
         if spec is None or not spec.submodule_search_locations:
             raise ImportError("triton is not installed")
-        source = Path(next(iter(spec.submodule_search_locations)), "backends", "nvidia", "driver.c").read_text(
-            encoding="utf-8"
-        )
-        stub = attempt(lambda: _stand_in_for_driver(source, folder))
+        source = Path(next(iter(spec.submodule_search_locations)), "backends", "nvidia", "driver.c")
+        stub = attempt(lambda: _stand_in_for_driver(source.read_text(encoding="utf-8"), folder))
         if "error" in stub:
             return {**evidence, "error": stub["error"]}
     driver = importlib.import_module("triton.backends.nvidia.driver")
@@ -150,7 +109,7 @@ def _triton_launcher(folder: Path) -> LauncherEvidence:
     }
 
 
-def _find_compiler() -> LookedUp:
+def _find_compiler() -> Mapping[str, Any]:
     """Triton's own rule (triton/runtime/build.py): $CC, else gcc, else clang."""
     if chosen := os.environ.get("CC"):
         return {"from": "CC", "command": chosen, "path": shutil.which(chosen)}
@@ -158,18 +117,9 @@ def _find_compiler() -> LookedUp:
     return {"from": "PATH", "command": "gcc or clang", "path": path}
 
 
-def _python_include() -> str:
-    """Triton's own rule: Debian's `posix_local` scheme has no headers, `posix_prefix` does."""
-    scheme = sysconfig.get_default_scheme()
-    return sysconfig.get_paths(scheme="posix_prefix" if scheme == "posix_local" else scheme)["include"]
-
-
-def _version(compiler: str) -> str:
-    answer = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
-    return answer.stdout.partition("\n")[0]
-
-
-def _compile(compiler: str, source: str, folder: Path, include: str, *options: str, suffix: str = "") -> Built:
+def _compile(
+    compiler: str, source: str, folder: Path, include: str, *options: str, suffix: str = ""
+) -> Mapping[str, Any]:
     folder.mkdir(parents=True)
     code = folder / "main.c"
     code.write_text(source, encoding="utf-8")
@@ -178,44 +128,27 @@ def _compile(compiler: str, source: str, folder: Path, include: str, *options: s
     answer = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
     return {
         "exit_code": answer.returncode,
-        "stderr": answer.stderr[:_TAIL_CHARACTERS],
+        "stderr": answer.stderr[:1500],
         "file": str(file),
         "bytes": file.stat().st_size if file.exists() else 0,
     }
 
 
-def _load(name: str, file: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is no extension module of this Python")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _has_driver() -> bool:
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True
-
-
-def _stand_in_for_driver(driver_source: str, folder: Path) -> Measured:
+def _stand_in_for_driver(driver_source: str, folder: Path) -> Mapping[str, Any]:
     """Compile and load a libcuda.so.1 whose every function fails, and point Triton's linker at it.
 
     cuda.h renames some functions to their `_v2` or `_v3`, so each has those too.
     """
     names = sorted(set(re.findall(r"\bcu[A-Z]\w*", driver_source)))
     functions = "\n".join(
-        f"int {name}{version}(void) {{ return 100; }}" for name in names for version in _DRIVER_VERSIONS
+        f"int {name}{version}(void) {{ return 100; }}" for name in names for version in ("", "_v2", "_v3")
     )
     compiler = _find_compiler()["path"]
     if compiler is None:
         raise FileNotFoundError("no C compiler: neither $CC nor gcc nor clang is there")
     soname = "libcuda.so.1"
     built = _compile(compiler, functions, folder / "driver", "/", f"-Wl,-soname,{soname}", suffix=soname)
-    if not _made_file(built):
+    if not _made(built):
         raise OSError(f"{compiler} did not make a stand-in for libcuda: {built['stderr'][:300] or 'it made nothing'}")
     Path(built["file"]).with_name("libcuda.so").symlink_to(soname)
     os.environ["TRITON_LIBCUDA_PATH"] = str(folder / "driver")
@@ -223,13 +156,15 @@ def _stand_in_for_driver(driver_source: str, folder: Path) -> Measured:
     return {}
 
 
-def _no_compiler(compiler: LookedUp) -> str:
+def _no_compiler(compiler: Mapping[str, Any]) -> str:
     if compiler["from"] == "CC":
         return f"CC={compiler['command']} is no program in this image"
     return "no C compiler: neither gcc nor clang is on PATH"
 
 
-def judge_c_extension(subject: str, _expect: NothingExpected, evidence: CExtensionEvidence) -> Finding:
+def judge_c_extension(subject: str, _expect: NothingExpected, evidence: Mapping[str, Any]) -> Finding:
+    """evidence, as far as it came: {compiler: {from, command, path}, version, include, python_h, build: {exit_code,
+    stderr, file, bytes}, control: {refused}, expected, import: {answer}}."""
     if "compiler" in evidence and not evidence["compiler"]["path"]:
         return failed(_no_compiler(evidence["compiler"]))
     if "error" in evidence:
@@ -250,7 +185,8 @@ def judge_c_extension(subject: str, _expect: NothingExpected, evidence: CExtensi
     return passed(f"{evidence['version'] or path} made an extension against {evidence['include']}, and it runs")
 
 
-def judge_launcher(subject: str, _expect: NothingExpected, evidence: LauncherEvidence) -> Finding:
+def judge_launcher(subject: str, _expect: NothingExpected, evidence: Mapping[str, Any]) -> Finding:
+    """evidence, as far as it came: {compiler, stub_driver, triton, made, functions}."""
     if "compiler" in evidence and not evidence["compiler"]["path"]:
         return failed(_no_compiler(evidence["compiler"]))
     if "error" in evidence:

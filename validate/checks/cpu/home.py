@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Any, TypedDict
 
 from validate.claims import Claim
 from validate.environment import user_environment
@@ -20,53 +20,16 @@ from validate.judging import Finding, conclude, failed, passed, unproven
 RUN_AS = "claim"
 
 
-class HomeExpect(TypedDict):
-    uid: int
-    gid: int
-    folder: str
-    """On which the validation run mounts something."""
-    mount: str
-    """`volume`, `own` or `foreign` (images/validation/containers.py)."""
-    caches: dict[str, str]
-    """Variable -> the folder that it names."""
-    writable: bool
-    """Otherwise the user must be told what to do."""
-
-
-class Mounted(TypedDict):
-    mounted: bool
-    owner: int
-    mode: str
-
-
-class _CacheDetails(TypedDict, total=False):
-    executable: bool
-    error: str
-
-
-class CacheFolder(_CacheDetails):
-    path: str
-
-
-class _InterpreterDetails(TypedDict, total=False):
-    code: int
-    prefix: str
-    torch: str
-    writable: bool
-    said: str
-    error: str
-
-
-class Interpreter(_InterpreterDetails):
-    python: str
-
-
 class HomeEvidence(TypedDict):
     uid: int
     gid: int
-    mounted: Mounted
-    caches: dict[str, CacheFolder]
-    additions: Interpreter
+    mounted: Mapping[str, Any]
+    """What lies on the folder: whether something is `mounted` there, whose (`owner`) and with which `mode`."""
+    caches: dict[str, Mapping[str, Any]]
+    """Variable -> its `path`, and whether that is `executable`, or `error`."""
+    additions: Mapping[str, Any]
+    """The `python` that pip installs for: exit `code`, `prefix`, whether that is `writable`, the file of its `torch`,
+    what it `said`; or `error`."""
 
 
 _SECONDS = 300
@@ -76,7 +39,7 @@ _QUESTION = "import importlib.util, sys; print(sys.prefix); print(importlib.util
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HomeEvidence]]:
     given = user_environment.recorded().environ
     for claim in claims:
-        expect = cast(HomeExpect, claim.expect)
+        expect = claim.expect
         yield (
             claim.subject,
             {
@@ -89,8 +52,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HomeEvidence]]:
         )
 
 
-def _mounted(folder: str) -> Mounted:
-    """What lies on the cache folder: whether something is mounted there, and whose it is."""
+def _mounted(folder: str) -> Mapping[str, Any]:
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     try:
         facts = Path(folder).stat()
@@ -100,7 +62,7 @@ def _mounted(folder: str) -> Mounted:
     return {"mounted": mounted, "owner": facts.st_uid, "mode": f"{facts.st_mode & 0o7777:o}"}
 
 
-def _cache(path: str) -> CacheFolder:
+def _cache(path: str) -> Mapping[str, Any]:
     """As the libraries do it: make the folder, write a file into it."""
     if not path:
         return {"path": "", "error": "not set"}
@@ -113,7 +75,7 @@ def _cache(path: str) -> CacheFolder:
     return {"path": path, "executable": not os.statvfs(path).f_flag & os.ST_NOEXEC}
 
 
-def _additions(given: Mapping[str, str]) -> Interpreter:
+def _additions(given: Mapping[str, str]) -> Mapping[str, Any]:
     """The interpreter that pip installs for, made if there is none yet."""
     python = given.get("PIP_PYTHON", "")
     try:
@@ -137,8 +99,13 @@ _ADVICE = ("-v truetag-cache:", "--user $(id -u):$(id -g)", "install -d -m 1777"
 """What a user who may not write is told, each a way out."""
 
 
-def judge(_subject: str, expect: HomeExpect, evidence: HomeEvidence) -> Finding:
-    """C8 of a mount. expect: {uid, gid, folder, caches, writable}. The run's own conditions are judged first."""
+def judge(_subject: str, expect: Mapping[str, Any], evidence: HomeEvidence) -> Finding:
+    """C8 of a mount. The run's own conditions are judged first.
+
+    expect: {uid, gid, folder: on which the run mounts something, mount: `volume`, `own` or `foreign`
+    (images/validation/containers.py), caches: {variable: the folder that it names}, writable: otherwise the user must
+    be told what to do}.
+    """
     mounted = evidence["mounted"]
     if (evidence["uid"], evidence["gid"]) != (expect["uid"], expect["gid"]):
         return unproven(f"the probe ran as {evidence['uid']}:{evidence['gid']}, not {expect['uid']}:{expect['gid']}")
@@ -150,7 +117,7 @@ def judge(_subject: str, expect: HomeExpect, evidence: HomeEvidence) -> Finding:
     return conclude(_faults(expect, evidence), good)
 
 
-def _faults(expect: HomeExpect, evidence: HomeEvidence) -> Iterator[str]:
+def _faults(expect: Mapping[str, Any], evidence: HomeEvidence) -> Iterator[str]:
     mounted = evidence["mounted"]
     whose = f"uid {mounted['owner']}'s, mode {mounted['mode']}"
     for name, wanted in expect["caches"].items():
@@ -170,7 +137,7 @@ def _faults(expect: HomeExpect, evidence: HomeEvidence) -> Iterator[str]:
         yield f"there, torch is {added['torch'] or 'not found'} and not the image's"
 
 
-def _told(expect: HomeExpect, evidence: HomeEvidence) -> Finding:
+def _told(expect: Mapping[str, Any], evidence: HomeEvidence) -> Finding:
     """Nothing can be written there: pip must still start, and whoever adds a package be told what to do."""
     added = evidence["additions"]
     if all("error" not in found for found in evidence["caches"].values()):

@@ -12,13 +12,12 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypedDict, cast
+from typing import Any, TypedDict
 
 from validate.claims import Claim
-from validate.evidence import Error, Measured, Raised
 from validate.harness.forked import described, in_fork
 from validate.judging import Finding, failed, joined, listed, passed, root_cause
 
@@ -26,28 +25,11 @@ STARTS_FIRST = True
 TORCH_FIRST = True
 
 
-class ImportsExpect(TypedDict):
-    modules: list[str]
-    first: bool
-    """Also in a new process, before anything else."""
-    after: bool
-    """Also after torch."""
-    complaints: list[str]
-    harmless: dict[str, str]
-
-
-class _Imported(Measured):
-    said: list[str]
-
-
-class Imported(_Imported, total=False):
-    said_at_exit: list[str]
-    """Kept, not judged: torch 2.5 starts a compile worker at import, and it prints a traceback (BrokenPipe)
-    where the process that imported torch exits before the worker is ready, as on a busy machine."""
-
-
 class ImportsEvidence(TypedDict):
-    orders: dict[str, Imported]
+    orders: dict[str, Mapping[str, Any]]
+    """`first` and `after torch` -> lines that were `said`, and `error`. Lines `said_at_exit` are kept, not judged:
+    torch 2.5 starts a compile worker at import, and it prints a traceback (BrokenPipe) where the process that imported
+    torch exits before the worker is ready, as on a busy machine."""
 
 
 _SECONDS = 800
@@ -62,7 +44,7 @@ _PROGRAM = (
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportsEvidence]]:
     """Yield what importing the modules of each claim raised and printed, in each order."""
-    asked = {claim.subject: cast(ImportsExpect, claim.expect) for claim in claims}
+    asked = {claim.subject: claim.expect for claim in claims}
     with ThreadPoolExecutor(max_workers=1) as beside:  # it only waits for those processes
         first = {
             subject: beside.submit(_in_new_process, expect["modules"])
@@ -76,7 +58,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportsEvidence]]:
             yield subject, {"orders": orders if after is None else {**orders, "after torch": after}}
 
 
-def _in_new_process(modules: Sequence[str]) -> Imported:
+def _in_new_process(modules: Sequence[str]) -> Mapping[str, Any]:
     """Import in a new process, as a user's program does. Its exit status and last line become the error."""
     try:
         done = subprocess.run(
@@ -91,33 +73,28 @@ def _in_new_process(modules: Sequence[str]) -> Imported:
         return {"error": {"kind": "timeout", "message": f"not imported within {_SECONDS} s"}, "said": []}
     importing, mark, exiting = done.stdout.decode("utf-8", "replace").partition(_MARK)
     said, at_exit = _lines(importing), _lines(exiting)
-    found: Imported = {"said": said, "said_at_exit": at_exit} if at_exit else {"said": said}
+    found: dict[str, Any] = {"said": said, "said_at_exit": at_exit} if at_exit else {"said": said}
     if not mark or done.returncode != 0:
         message = [*said, *at_exit][-1] if said or at_exit else "nothing was said"
         found["error"] = {"kind": f"status {done.returncode}", "message": message}
     return found
 
 
-def _after_torch(modules: Sequence[str]) -> Imported:
+def _after_torch(modules: Sequence[str]) -> Mapping[str, Any]:
     """Import in a fork that holds torch. Output is kept by file descriptor: C code writes past Python's streams."""
     with tempfile.TemporaryFile() as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
-        error: Error | None = None
-        for name in modules:
-            try:
+        found: dict[str, Any] = {}
+        try:
+            for name in modules:
                 importlib.import_module(name)
-            except Exception as raised:
-                error = described(raised)
-                break
+        except Exception as raised:
+            found["error"] = described(raised)
         sys.stdout.flush()
         sys.stderr.flush()
         output.seek(0)
-        lines = _lines(output.read().decode("utf-8", "replace"))
-    found: Imported = {"said": lines}
-    if error:
-        found["error"] = error
-    return found
+        return {**found, "said": _lines(output.read().decode("utf-8", "replace"))}
 
 
 def _lines(text: str) -> list[str]:
@@ -125,26 +102,26 @@ def _lines(text: str) -> list[str]:
     return [line for line in lines if line][-_MOST_LINES:]
 
 
-def judge(_subject: str, expect: ImportsExpect, evidence: ImportsEvidence) -> Finding:
-    """C1. expect: {modules, first, complaints: [patterns], harmless: {pattern: why it may be said}}."""
+def _has(line: str, patterns: Iterable[str]) -> bool:
+    return any(re.search(pattern, line, re.IGNORECASE) for pattern in patterns)
+
+
+def judge(_subject: str, expect: Mapping[str, Any], evidence: ImportsEvidence) -> Finding:
+    """C1. expect: {modules, first: also in a new process before anything else, after: also after torch, complaints:
+    [patterns], harmless: {pattern: why it may be said}}."""
     if not evidence["orders"]:
         return failed("nothing was imported")
     problems = []
     for order, found in evidence["orders"].items():
         if "error" in found:
-            error: Raised = {"kind": found["error"]["kind"], "message": found["error"]["message"]}
-            problems.append(f"imported {order}: {root_cause(error)}")
+            problems.append(f"imported {order}: {root_cause({**found['error'], 'log': ''})}")
             continue
-        problems += [f"imported {order} it says: {line}" for line in found["said"] if _is_complaint(expect, line)]
+        for line in found["said"]:
+            bad, harmless = (_has(line, expect[key]) for key in ("complaints", "harmless"))
+            problems += [f"imported {order} it says: {line}"] if bad and not harmless else []
     if problems:
         return failed(joined(list(dict.fromkeys(problems))))
     return passed(f"{listed(list(expect['modules']))} imported {' and '.join(evidence['orders'])}, no complaint")
-
-
-def _is_complaint(expect: ImportsExpect, line: str) -> bool:
-    if any(re.search(pattern, line, re.IGNORECASE) for pattern in expect["harmless"]):
-        return False
-    return any(re.search(pattern, line, re.IGNORECASE) for pattern in expect["complaints"])
 
 
 CLAIMS = {"C1": judge}

@@ -16,57 +16,30 @@ Four healthy images have at most 1 such instruction in 50 MB; gcc's `-mavx512f` 
 from __future__ import annotations
 
 import mmap
-import multiprocessing
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Any, TypedDict
 
 from validate.binaries import dynsym, elf
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import AARCH64, Machine, machine_named, objects
+from validate.checks.static.files import size
 from validate.claims import Claim
-from validate.environment import installed, user_environment
+from validate.environment import installed
+from validate.harness.forked import on_all_cores
 from validate.judging import Finding, failed, joined, listed, passed
-
-
-class _OfExtension(TypedDict, total=False):
-    extension: str
-    """`sve` on AArch64; absent: AVX-512."""
-
-
-class InstructionsExpect(_OfExtension):
-    most: int
-    """Such instructions that a file without a check may seem to hold."""
-    per_bytes: int
-    """Bytes of code that may look like one more."""
-
-
-class _OnAarch64(TypedDict, total=False):
-    sve: int
-
-
-class VectorCode(_OnAarch64):
-    """What a file's machine code shows: bytes of it, AVX-512 instructions or SVE's, whether it asks for the processor's
-    kind."""
-
-    path: str
-    code: int
-    avx512: int
-    asks: bool
-
-
-class NotAsking(VectorCode):
-    owners: list[str]
 
 
 class InstructionsEvidence(TypedDict):
     files: int
     bytes: int
     asking: int
-    not_asking: list[NotAsking]
+    not_asking: list[Mapping[str, Any]]
+    """`path`, `owners`, bytes of `code`, how many instructions of `avx512` or `sve` it seems to hold, and whether it
+    `asks` for the processor's kind."""
 
 
 _EXECUTABLE = 4  # SHF_EXECINSTR
@@ -100,68 +73,48 @@ _MOST_LISTED = 20
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence]]:
-    given = user_environment.recorded()
-    everything = installed.distributions(entry or given.directory for entry in user_environment.start(given).path)
-    owners = {path: sorted({one.name for one in own}) for path, own in installed.owners(everything).items()}
-    locations = list(dict.fromkeys(one.location for one in everything))
-    paths = sorted({os.path.realpath(path) for path in objects(locations, owners)}, key=_size, reverse=True)
-    with multiprocessing.get_context("fork").Pool(len(os.sched_getaffinity(0))) as pool:
-        found = [
-            one for one in pool.imap_unordered(partial(_look, machine_named(given.machine)), paths, chunksize=4) if one
-        ]
+    given, _, everything = installed.of_user()
+    owners = installed.names_of_owners(everything)
+    programs = objects(installed.locations(everything), owners)
+    paths = sorted({os.path.realpath(path) for path in programs}, key=size, reverse=True)
+    found = [one for one in on_all_cores(partial(_look, machine_named(given.machine)), paths, chunk=4) if one]
     for claim in claims:
-        expect = cast(InstructionsExpect, claim.expect)
-        many = [one for one in found if _vector(one) > int(expect["most"]) + one["code"] // int(expect["per_bytes"])]
-        yield (
-            claim.subject,
-            {
-                "files": len(found),
-                "bytes": sum(one["code"] for one in found),
-                "asking": sum(one["asks"] for one in many),
-                "not_asking": [
-                    _with_owners(one, owners.get(one["path"], []))
-                    for one in sorted(many, key=lambda one: -_vector(one))
-                    if not one["asks"]
-                ][:_MOST_LISTED],
-            },
-        )
+        most, per_bytes = int(claim.expect["most"]), int(claim.expect["per_bytes"])
+        many = [one for one in found if _vector(one) > most + one["code"] // per_bytes]
+        many.sort(key=_vector, reverse=True)
+        silent = [{**one, "owners": list(owners.get(one["path"], ()))} for one in many if not one["asks"]]
+        evidence: InstructionsEvidence = {
+            "files": len(found),
+            "bytes": sum(one["code"] for one in found),
+            "asking": sum(one["asks"] for one in many),
+            "not_asking": [*silent[:_MOST_LISTED]],
+        }
+        yield claim.subject, evidence
 
 
-def _vector(found: VectorCode) -> int:
-    return max(found["avx512"], found.get("sve", 0))
+def _vector(found: Mapping[str, Any]) -> int:
+    return max(int(found["avx512"]), int(found.get("sve", 0)))
 
 
-def _with_owners(found: VectorCode, owners: list[str]) -> NotAsking:
-    return {**found, "owners": owners}
-
-
-def _size(path: str) -> int:
-    try:
-        return Path(path).stat().st_size
-    except OSError:
-        return 0
-
-
-def _look(machine: Machine, path: str) -> VectorCode | None:
+def _look(machine: Machine, path: str) -> Mapping[str, Any] | None:
     """None for what is no library or program of this machine; S3 names those that can't be read."""
     try:
         with Path(path).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             if elf.machine(data) != machine.number:
                 return None
             parts = [(one.offset, one.offset + one.size) for one in elf.sections(data) if one.flags & _EXECUTABLE]
+            code = sum(end - begin for begin, end in parts)
             if machine == AARCH64:
-                return _on_aarch64(path, data, parts)
+                sve = sum(
+                    _sve(data[begin + 3 : end : 4]) - _aligned(_VECTOR_LENGTH, data, begin, end) for begin, end in parts
+                )
+                asks = _asks_others(path) or any(_aligned(_ID_REGISTER, data, begin, end) for begin, end in parts)
+                return {"path": path, "code": code, "avx512": 0, "sve": sve, "asks": asks}
             avx512 = sum(1 for begin, end in parts for _ in _AVX512.finditer(data, begin, end))
             asks = any(_CPUID.search(data, begin, end) for begin, end in parts) or _asks_others(path)
-            return {"path": path, "code": sum(end - begin for begin, end in parts), "avx512": avx512, "asks": asks}
+            return {"path": path, "code": code, "avx512": avx512, "asks": asks}
     except (OSError, ValueError, ElfError):
         return None
-
-
-def _on_aarch64(path: str, data: mmap.mmap, parts: Sequence[tuple[int, int]]) -> VectorCode:
-    sve = sum(_sve(data[begin + 3 : end : 4]) - _aligned(_VECTOR_LENGTH, data, begin, end) for begin, end in parts)
-    asks = _asks_others(path) or any(_aligned(_ID_REGISTER, data, begin, end) for begin, end in parts)
-    return {"path": path, "code": sum(end - begin for begin, end in parts), "avx512": 0, "sve": sve, "asks": asks}
 
 
 def _sve(last_bytes: bytes) -> int:
@@ -177,25 +130,21 @@ def _asks_others(path: str) -> bool:
     return any(_ASKING.fullmatch(name) for name in dynsym.read(path).undefined)
 
 
-def judge(_subject: str, expect: InstructionsExpect, evidence: InstructionsEvidence) -> Finding:
-    """C9. expect: {most, per_bytes, extension}."""
+def judge(_subject: str, expect: Mapping[str, Any], evidence: InstructionsEvidence) -> Finding:
+    """C9. expect: {most: such instructions that a file without a check may seem to hold, per_bytes: bytes of code that
+    may look like one more, extension: `sve` on AArch64; absent: AVX-512}."""
     extension = expect.get("extension", "avx512")
     name = {"avx512": "AVX-512", "sve": "SVE"}[extension]
     if not evidence["files"]:
         return failed("there is no native code to read")
-    found = evidence["not_asking"]
-    problems = [
-        f"{_shortened(one['path'])} of {listed(one['owners']) or 'no distribution'} holds {one.get(extension)} {name} "
-        "instructions and never asks whether the processor has them"
-        for one in found
-    ]
+    problems = []
+    for one in evidence["not_asking"]:
+        path, owners = re.sub(r"^/\S*/site-packages/", "", one["path"]), listed(one["owners"]) or "no distribution"
+        holds = f"holds {one.get(extension)} {name} instructions and never asks whether the processor has them"
+        problems.append(f"{path} of {owners} {holds}")
     if problems:
         return failed(joined(problems))
     return passed(f"{evidence['files']} files of native code; the {evidence['asking']} that use AVX-512 ask first")
-
-
-def _shortened(path: str) -> str:
-    return re.sub(r"^/\S*/site-packages/", "", path)
 
 
 CLAIMS = {"C9": judge}

@@ -16,96 +16,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TypedDict, cast
+from typing import Any
 
 from validate.claims import Claim
-from validate.evidence import Measured, NoEvidence, Raised
-from validate.harness.forked import attempt, described, in_fork
+from validate.evidence import Raised
+from validate.harness.forked import attempt, described, in_fork, mapped
 from validate.judging import Finding, failed, joined, listed, passed, root_cause
 
 TORCH_FIRST = True
 
 
-class SelectionExpect(TypedDict):
-    cuda: str
+_CUDA_RUNTIME = re.compile(r"/libcudart\.so\.(\d+)[^/]*$")
+_LIBRARY = r"\.so[^/]*$"
 
 
-class _WithSelection(TypedDict, total=False):
-    selection: SelectionExpect
-
-
-class NativeRow(_WithSelection, total=False):
-    """What a row of the table of native code may say; the rest is the same for all."""
-
-    modules: list[str]
-    loading: str
-    cuda_major: int | None
-    symbols: list[str]
-    operators: list[str]
-    libraries: list[str]
-
-
-class NativeExpect(_WithSelection):
-    modules: list[str]
-    loading: str
-    """`import`, or `by-path` where an import without a GPU takes another library."""
-    cuda_major: int | None
-    symbols: list[str]
-    operators: list[str]
-    libraries: list[str]
-
-
-class _LibraryDetails(TypedDict, total=False):
-    mapped: bool
-    missing_symbols: list[str]
-
-
-class NativeLibrary(_LibraryDetails):
-    mapped_by_import: bool
-    load_error: str | None
-
-
-class Selection(Measured, total=False):
-    torch_cuda: str
-    file: str
-    override: str | None
-
-
-class CudaRuntime(TypedDict):
-    file: str
-    owner: str | None
-    major: int
-    version: int
-
-
-class InstalledFiles(TypedDict):
-    """What is known of a distribution before anything of it is loaded."""
-
-    version: str
-    root: str
-    files: dict[str, bool]
-
-
-class Loaded(Measured, total=False):
-    """What loading it shows."""
-
-    imports: dict[str, Raised | None]
-    warnings: list[str]
-    libraries: dict[str, NativeLibrary]
-    operators: dict[str, bool | None]
-    selection: Selection | None
-    cuda_runtimes: list[CudaRuntime]
-    mapped: dict[str, str | None]
-
-
-class NativeEvidence(Loaded, InstalledFiles):
-    """Both. Without evidence: it is not installed."""
-
-
-_CUDA_RUNTIME = re.compile(r"libcudart\.so\.(\d+)")
-
-
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NativeEvidence | NoEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the evidence of each distribution, measured in a fork that has imported torch alone."""
     importlib.import_module("torch")
     # Shared libraries by real path, with the distribution whose RECORD lists each.
@@ -116,32 +41,23 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NativeEvidence | NoE
             if ".so" in file:
                 owners[os.path.realpath(str(distribution.locate_file(file)))] = distribution.metadata["Name"]
     for claim in claims:
-        expect = cast(NativeExpect, claim.expect)
-        installed = _installed(claim.subject, expect["libraries"])
-        if installed is None:
+        try:
+            distribution = importlib.metadata.distribution(claim.subject)
+        except importlib.metadata.PackageNotFoundError:
             yield claim.subject, {}
-        else:
-            yield claim.subject, {**installed, **in_fork(partial(_loaded, expect, installed, owners))}
+            continue
+        # Facts that need no loading, so that a crash does not lose them.
+        root = Path(str(distribution.locate_file(""))).resolve()
+        names = _library_names(distribution, root, claim.expect["libraries"])
+        files = {name: (root / name).is_file() for name in names}
+        loaded = in_fork(partial(_loaded, claim.expect, root, [name for name in names if files[name]], owners))
+        yield claim.subject, {"version": distribution.version, "root": str(root), "files": files, **loaded}
 
 
-def _installed(name: str, libraries: Sequence[str]) -> InstalledFiles | None:
-    """Facts that need no loading, so that a crash does not lose them. None if it is not installed."""
-    try:
-        distribution = importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    root = Path(str(distribution.locate_file(""))).resolve()
-    names = _library_names(distribution, root, libraries)
-    return {
-        "version": distribution.version,
-        "root": str(root),
-        "files": {name: (root / name).is_file() for name in names},
-    }
-
-
-def _loaded(expect: NativeExpect, installed: InstalledFiles, owners: Mapping[str, str]) -> Loaded:
-    root = Path(installed["root"])
-    mapped_before = _mapped()
+def _loaded(
+    expect: Mapping[str, Any], root: Path, present: Sequence[str], owners: Mapping[str, str]
+) -> Mapping[str, Any]:
+    before = mapped(_LIBRARY)
     # A list that grows with what packages log at WARNING or above from now on.
     warnings: list[str] = []
 
@@ -150,28 +66,28 @@ def _loaded(expect: NativeExpect, installed: InstalledFiles, owners: Mapping[str
             warnings.append(f"{record.name}: {record.getMessage()}"[:500])
 
     logging.getLogger().addHandler(Recorder(level=logging.WARNING))
-    imports = {name: _import(name) for name in expect["modules"]}
-    mapped_by_import = _mapped()
-    present = [name for name, exists in installed["files"].items() if exists]
+    imports: dict[str, Raised | None] = {}
+    for name in expect["modules"]:
+        _note(f"importing {name}")
+        try:
+            importlib.import_module(name)
+            imports[name] = None
+        except Exception as error:
+            imports[name] = described(error)
+    by_import = mapped("")
     return {
         "imports": imports,
         "warnings": warnings,
-        "libraries": {name: _library(root / name, mapped_by_import, expect["symbols"]) for name in present},
+        "libraries": {name: _library(root / name, by_import, expect["symbols"]) for name in present},
         "operators": {name: _has_cuda_kernel(name) for name in expect["operators"]},
         "selection": attempt(_bitsandbytes_selection) if "selection" in expect else None,
         "cuda_runtimes": _cuda_runtimes(owners),
-        "mapped": _newly_mapped(mapped_before, root, owners),
+        "mapped": {
+            path.removeprefix(f"{root}/"): owners.get(path)
+            for path in mapped(_LIBRARY)
+            if path not in before and "lib-dynload" not in path
+        },
     }
-
-
-def _import(name: str) -> Raised | None:
-    """What importing raised, None if nothing."""
-    _note(f"importing {name}")
-    try:
-        importlib.import_module(name)
-    except Exception as error:
-        return described(error)
-    return None
 
 
 def _note(step: str) -> None:
@@ -202,27 +118,19 @@ def _matches(file: str, pattern: str) -> bool:
     return fnmatch(file, pattern) and file.count("/") == pattern.count("/")
 
 
-def _library(path: Path, mapped_by_import: set[str], symbols: Sequence[str]) -> NativeLibrary:
-    by_import = str(path.resolve()) in mapped_by_import
+def _library(path: Path, by_import: Sequence[str], symbols: Sequence[str]) -> Mapping[str, Any]:
+    file = str(path.resolve())
     _note(f"loading {path}")
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        return {"mapped_by_import": by_import, "load_error": str(error)}
+        return {"mapped_by_import": file in by_import, "load_error": str(error)}
     return {
-        "mapped_by_import": by_import,
+        "mapped_by_import": file in by_import,
         "load_error": None,
-        "mapped": str(path.resolve()) in _mapped(),
-        "missing_symbols": [name for name in symbols if not _exports(library, name)],
+        "mapped": file in mapped(""),
+        "missing_symbols": [name for name in symbols if not hasattr(library, name)],
     }
-
-
-def _exports(library: ctypes.CDLL, symbol: str) -> bool:
-    try:
-        getattr(library, symbol)
-    except AttributeError:
-        return False
-    return True
 
 
 def _has_cuda_kernel(operator: str) -> bool | None:
@@ -233,7 +141,7 @@ def _has_cuda_kernel(operator: str) -> bool | None:
     return bool(c._dispatch_has_kernel_for_dispatch_key(operator, "CUDA"))
 
 
-def _bitsandbytes_selection() -> Selection:
+def _bitsandbytes_selection() -> Mapping[str, Any]:
     """Which file bitsandbytes' own lookup would take on a GPU, BNB_CUDA_VERSION and fallbacks included."""
     cuda = str(importlib.import_module("torch").version.cuda)
     major, minor = (int(part) for part in cuda.split(".")[:2])
@@ -244,32 +152,26 @@ def _bitsandbytes_selection() -> Selection:
     return {"torch_cuda": cuda, "file": Path(path).name, "override": os.environ.get("BNB_CUDA_VERSION")}
 
 
-def _mapped() -> set[str]:
-    """Files this process has mapped, from the kernel."""
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    fields = (line.split(maxsplit=5) for line in maps.splitlines())
-    return {field[5] for field in fields if len(field) == 6 and field[5].startswith("/")}
-
-
-def _cuda_runtimes(owners: Mapping[str, str]) -> list[CudaRuntime]:
+def _cuda_runtimes(owners: Mapping[str, str]) -> list[Mapping[str, Any]]:
     """Each CUDA runtime that is mapped: file, owner, and the version it answers itself (12060 for 12.6)."""
-    found: list[CudaRuntime] = []
-    for path in sorted(_mapped()):
-        if match := _CUDA_RUNTIME.match(Path(path).name):
-            version = ctypes.c_int()
-            ctypes.CDLL(path).cudaRuntimeGetVersion(ctypes.byref(version))
-            found.append({"file": path, "owner": owners.get(path), "major": int(match[1]), "version": version.value})
+    found: list[Mapping[str, Any]] = []
+    for match in filter(None, map(_CUDA_RUNTIME.search, mapped(""))):
+        path, version = match.string, ctypes.c_int()
+        ctypes.CDLL(path).cudaRuntimeGetVersion(ctypes.byref(version))
+        found.append({"file": path, "owner": owners.get(path), "major": int(match[1]), "version": version.value})
     return found
 
 
-def _newly_mapped(before: set[str], root: Path, owners: Mapping[str, str]) -> dict[str, str | None]:
-    """Libraries that importing and loading have mapped, with the distribution that owns each."""
-    libraries = (path for path in sorted(_mapped() - before) if ".so" in Path(path).name)
-    return {path.removeprefix(f"{root}/"): owners.get(path) for path in libraries if "lib-dynload" not in path}
+def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """C2: every library that the matrix selects is loaded, complete, and on the expected CUDA.
 
-
-def judge(subject: str, expect: NativeExpect, evidence: NativeEvidence) -> Finding:
-    """C2: every library that the matrix selects is loaded, complete, and on the expected CUDA."""
+    expect: {modules, loading: `import`, or `by-path` where an import without a GPU takes another library, cuda_major,
+    symbols, operators, libraries: patterns of files, selection: {cuda} where the package chooses by torch's CUDA}.
+    evidence, empty where it is not installed: {version, root, files: {name: it is there}}, and `error` or {imports:
+    {module: what it raised}, warnings, libraries: {name: {mapped_by_import, load_error, mapped, missing_symbols}},
+    operators: {name: it has a CUDA kernel; null: it is unknown}, selection: {torch_cuda, file, override},
+    cuda_runtimes: [{file, owner, major, version}], mapped: {library: owner}}.
+    """
     if not evidence:
         return failed(f"{subject} is not installed")
     problems: list[str] = []
@@ -299,12 +201,12 @@ def judge(subject: str, expect: NativeExpect, evidence: NativeEvidence) -> Findi
         return failed(joined(problems))
     with_what = [f"symbols {listed(expect['symbols'])}"] if expect["symbols"] else []
     with_what += [f"CUDA kernels of {listed(expect['operators'])}"] if expect["operators"] else []
-    with_what += [_runtime(found) for found in evidence["cuda_runtimes"] if expect["cuda_major"] is not None]
+    with_what += [
+        f"the CUDA {_dotted(found['version'])} runtime of {found['owner'] or found['file']}"
+        for found in evidence["cuda_runtimes"]
+        if expect["cuda_major"] is not None
+    ]
     return passed(f"{listed(list(evidence['libraries']))} loaded, with {', '.join(with_what)}")
-
-
-def _runtime(found: CudaRuntime) -> str:
-    return f"the CUDA {_dotted(found['version'])} runtime of {found['owner'] or found['file']}"
 
 
 def _operator_problems(expected: Iterable[str], found: Mapping[str, bool | None]) -> Iterator[str]:
@@ -316,7 +218,7 @@ def _operator_problems(expected: Iterable[str], found: Mapping[str, bool | None]
         yield f"no CUDA kernel is registered for {listed(without)}"
 
 
-def _runtime_problems(major: int | None, runtimes: Sequence[CudaRuntime]) -> Iterator[str]:
+def _runtime_problems(major: int | None, runtimes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if major is None:
         return
     if not runtimes:
@@ -328,7 +230,7 @@ def _runtime_problems(major: int | None, runtimes: Sequence[CudaRuntime]) -> Ite
             yield f"expected the CUDA {major} runtime, {found['file']} is {_dotted(found['version'])}"
 
 
-def _selection_problems(expect: NativeExpect, selection: Selection | None) -> Iterator[str]:
+def _selection_problems(expect: Mapping[str, Any], selection: Mapping[str, Any] | None) -> Iterator[str]:
     if "selection" not in expect:
         return
     if selection is None or "error" in selection:

@@ -6,28 +6,26 @@ controls that must fail it: a result 1 % off, and the weights before quantisatio
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.claims import Claim
-from validate.evidence import Error, Measured, NothingExpected
+from validate.evidence import Measured, NothingExpected
 from validate.harness import nf4
-from validate.harness.forked import attempt
-from validate.harness.nf4 import QuantiserExpect
+from validate.harness.forked import asked, attempt
 from validate.harness.reference import Shape, llama_logits
 from validate.judging import (
     BACKWARD_FLOOR,
-    FORWARD_FACTOR,
-    FORWARD_FLOOR,
     Finding,
     failed,
+    forward,
     is_beyond,
     is_within,
     joined,
@@ -41,14 +39,6 @@ STARTS_FIRST = True
 TORCH_FIRST = True
 
 
-class Comparison(TypedDict):
-    """Errors in the 2-norm, relative to the float64 reference."""
-
-    error: float
-    plain_error: float
-    controls: dict[str, float]
-
-
 class Versions(Measured):
     """Of the distributions that take part; None: not installed."""
 
@@ -56,44 +46,23 @@ class Versions(Measured):
 
 
 class LogitsEvidence(Versions):
-    comparisons: dict[str, Comparison]
-
-
-Projection = TypedDict(
-    "Projection",
-    {
-        "class": str,
-        "weight_class": str,
-        "dtype": str,
-        "bytes": int,
-        "values": int,
-        "quant_type": "str | None",
-        "block_size": "int | None",
-        "scale_bytes": int,
-        "mean_error": float,
-        "decoder_difference": float,
-        "error": Error,
-    },
-    total=False,
-)
-"""A layer as loading in 4-bit left it. Errors in units of the weights' deviation."""
+    comparisons: dict[str, Mapping[str, Any]]
+    """dtype -> errors in the 2-norm, relative to the float64 reference: `error`, `plain_error` (plain torch's in that
+    dtype), and by name those of `controls`."""
 
 
 class WeightsEvidence(Versions):
-    projections: dict[str, Projection]
-
-
-class Adapter(TypedDict):
-    before: float
-    after: float
-    error: float
-    control: float
+    projections: dict[str, Mapping[str, Any]]
+    """Layer as loading in 4-bit left it -> `class`, `weight_class`, `dtype`, `bytes`, `values`, `quant_type`,
+    `block_size`, `scale_bytes`, and in units of the weights' deviation `mean_error` and `decoder_difference`, or
+    `error`."""
 
 
 class LoraEvidence(Versions):
     loss: float
     plain_loss: float
-    adapters: dict[str, Adapter]
+    adapters: dict[str, Mapping[str, float]]
+    """Name -> the largest value of B `before` and `after`, its relative `error`, and that of a `control`."""
     base_changed: list[str]
     base_count: int
 
@@ -109,7 +78,6 @@ _LORA_RATE = 0.1
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LogitsEvidence | WeightsEvidence | LoraEvidence]]:
     """Yield the evidence of the subjects asked for: `fp32`, `nf4-weights`, `nf4-logits`, `lora-step`, in this order."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
-    asked = {claim.subject for claim in claims}
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:
         llama = SavedLlama(Path(folder))
         measures: Mapping[str, Callable[[], LogitsEvidence | WeightsEvidence | LoraEvidence]] = {
@@ -118,18 +86,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LogitsEvidence | Wei
             "nf4-logits": llama.logits,
             "lora-step": llama.lora_step,
         }
-        for subject, evidence in measures.items():
-            if subject in asked:
-                yield subject, attempt(evidence)
-
-
-@dataclass(frozen=True)
-class _LoraStep:
-    loss: float
-    before: Mapping[str, float]
-    """By name of each B: its largest value."""
-    after: Mapping[str, Any]
-    """Each B itself."""
+        yield from asked(claims, measures)
 
 
 class SavedLlama:
@@ -166,7 +123,7 @@ class SavedLlama:
         multiplies in bfloat16 whatever the model's dtype.
         """
         before = self._reference(self.saved, "float64")
-        comparisons: dict[str, Comparison] = {}
+        comparisons: dict[str, Mapping[str, Any]] = {}
         for dtype, training in (("float32", True), ("bfloat16", False)):
             model = self._load(dtype, quantised=True).train(training)
             dequantised = self._dequantised(model)
@@ -182,20 +139,21 @@ class SavedLlama:
         plain = self._load("float32")
         plain.load_state_dict(self._dequantised(model))
         base = self._fingerprints(model)
-        found, wanted = self._step(model, prepare=True), self._step(plain, prepare=False)
-        adapters: dict[str, Adapter] = {
+        loss, before, after = self._step(model, prepare=True)
+        plain_loss, _, wanted = self._step(plain, prepare=False)
+        adapters: dict[str, Mapping[str, float]] = {
             name: {
-                "before": found.before[name],
-                "after": float(after.abs().max()),
-                "error": _relative(after, wanted.after[name]),
-                "control": _relative(after * CONTROL_SCALE["float32"], wanted.after[name]),
+                "before": before[name],
+                "after": float(found.abs().max()),
+                "error": _relative(found, wanted[name]),
+                "control": _relative(found * CONTROL_SCALE["float32"], wanted[name]),
             }
-            for name, after in found.after.items()
+            for name, found in after.items()
         }
         return {
             **self._versions(),
-            "loss": found.loss,
-            "plain_loss": wanted.loss,
+            "loss": loss,
+            "plain_loss": plain_loss,
             "adapters": adapters,
             "base_changed": [name for name, mark in self._fingerprints(model).items() if mark != base.get(name)],
             "base_count": len(base),
@@ -205,7 +163,12 @@ class SavedLlama:
         return self.torch.Generator().manual_seed(SEED)
 
     def _versions(self) -> Versions:
-        return {"versions": {name: _version(name) for name in ("torch", "transformers", "bitsandbytes", "peft")}}
+        metadata = importlib.import_module("importlib.metadata")
+        versions: dict[str, str | None] = dict.fromkeys(("torch", "transformers", "bitsandbytes", "peft"))
+        for name in versions:
+            with contextlib.suppress(ImportError):
+                versions[name] = str(metadata.version(name))
+        return {"versions": versions}
 
     def _save(self) -> dict[str, Any]:
         """Save a seeded model as safetensors; its weights in float32, by name."""
@@ -248,11 +211,11 @@ class SavedLlama:
         major, minor = (int(part) for part in self.transformers.__version__.split(".")[:2])
         return "dtype" if (major, minor) >= (4, 56) else "torch_dtype"
 
-    def _projection(self, model: Any, name: str) -> Projection:
+    def _projection(self, model: Any, name: str) -> Mapping[str, Any]:
         module = model.get_submodule(name)
         weight = module.weight
         state = getattr(weight, "quant_state", None)
-        facts: Projection = {
+        facts: Mapping[str, Any] = {
             "class": f"{type(module).__module__}.{type(module).__qualname__}",
             "weight_class": type(weight).__qualname__,
             "dtype": str(weight.dtype).removeprefix("torch."),
@@ -263,7 +226,7 @@ class SavedLlama:
         }
         return facts if state is None else {**facts, **attempt(lambda: self._decoded(name, weight, state))}
 
-    def _decoded(self, name: str, weight: Any, state: Any) -> Projection:
+    def _decoded(self, name: str, weight: Any, state: Any) -> Mapping[str, Any]:
         """The stored codes decoded by hand and by bitsandbytes; errors in units of the weights' deviation."""
         original = self.saved[f"{name}.weight"]
         decoded = nf4.dequantised(weight.data.cpu(), state.absmax.cpu(), tuple(original.shape), state.blocksize)
@@ -290,7 +253,7 @@ class SavedLlama:
         with self.torch.no_grad():
             return llama_logits(weights, self.shape, self.tokens, getattr(self.torch, dtype)).double()
 
-    def _compare(self, dtype: str, found: Any, wanted: Any, plain: Any, unquantised: Any = None) -> Comparison:
+    def _compare(self, dtype: str, found: Any, wanted: Any, plain: Any, unquantised: Any = None) -> Mapping[str, Any]:
         """Relative errors: of what was found, of plain torch in the same dtype, and of each control."""
         scale = CONTROL_SCALE[dtype]
         controls = {f"scaled by {scale}": _relative(found.double() * scale, wanted)}
@@ -298,8 +261,9 @@ class SavedLlama:
             controls["unquantised weights"] = _relative(unquantised, wanted)
         return {"error": _relative(found, wanted), "plain_error": _relative(plain, wanted), "controls": controls}
 
-    def _step(self, model: Any, *, prepare: bool) -> _LoraStep:
-        """B of each adapter before and after one step. The same seed gives both models the same A."""
+    def _step(self, model: Any, *, prepare: bool) -> tuple[float, dict[str, float], dict[str, Any]]:
+        """Loss; by name of each B its largest value before one step, and B itself after it. The same seed gives both
+        models the same A."""
         peft = importlib.import_module("peft")
         if prepare:
             model = peft.prepare_model_for_kbit_training(model, gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -314,7 +278,7 @@ class SavedLlama:
         loss.backward()
         optimizer.step()
         after = {name: parameter.detach().cpu().clone() for name, parameter in b_matrices.items()}
-        return _LoraStep(loss=float(loss.detach()), before=before, after=after)
+        return float(loss.detach()), before, after
 
     def _fingerprints(self, model: Any) -> dict[str, str]:
         """Bytes of every frozen weight. LoRA moves a projection to `base_layer` without touching it."""
@@ -331,45 +295,30 @@ def _relative(found: Any, wanted: Any) -> float:
     return float((found.double() - wanted.double()).norm() / wanted.double().norm())
 
 
-def _version(distribution: str) -> str | None:
-    metadata = importlib.import_module("importlib.metadata")
-    try:
-        return str(metadata.version(distribution))
-    except ImportError:
-        return None
-
-
 QUANTISER_SIGMAS = 7.0
 QUANTISER_SAMPLE = 1024 * 1024
 """bitsandbytes' own figures are means over 1024 x 1024 normal values; sigma shrinks with the root of the sample."""
 DECODER_TOLERANCE = 1e-5
 """How far two float32 decoders of the same codes may differ, in units of the weights' deviation."""
-_SCALE_BYTES = 4
 
 
 def judge_logits(subject: str, _expect: NothingExpected, evidence: LogitsEvidence) -> Finding:
     if "error" in evidence:
         return failed(f"{subject}: {root_cause(evidence['error'])}")
-    comparisons = evidence["comparisons"]
-    wanted = {"fp32": ("float32",), "nf4-logits": ("float32", "bfloat16")}[subject]
-    problems = [problem for dtype in wanted for problem in _comparison_problems(dtype, comparisons[dtype])]
+    problems: list[str] = []
+    shown: list[str] = []
+    for dtype in {"fp32": ("float32",), "nf4-logits": ("float32", "bfloat16")}[subject]:
+        comparison = evidence["comparisons"][dtype]
+        error, tolerance = comparison["error"], forward(float(comparison["plain_error"]))
+        if not is_within(error, tolerance):
+            allowed = f"at most {scientific(tolerance)} is allowed"
+            problems.append(f"{dtype} logits are off by {scientific(error)}, {allowed}")
+        else:
+            shown.append(f"{dtype} {error:.1e} (at most {tolerance:.1e})")
+        problems += _control_problems(dtype, tolerance, comparison["controls"])
     if problems:
         return failed(joined(problems))
-    shown = [
-        f"{dtype} {comparisons[dtype]['error']:.1e} (at most {_tolerance(comparisons[dtype]):.1e})" for dtype in wanted
-    ]
     return passed(f"logits differ from plain torch's by {' and '.join(shown)}; controls are told apart")
-
-
-def _tolerance(comparison: Comparison) -> float:
-    return FORWARD_FACTOR * float(comparison["plain_error"]) + FORWARD_FLOOR
-
-
-def _comparison_problems(what: str, comparison: Comparison) -> Iterator[str]:
-    tolerance = _tolerance(comparison)
-    if not is_within(comparison["error"], tolerance):
-        yield f"{what} logits are off by {scientific(comparison['error'])}, at most {scientific(tolerance)} is allowed"
-    yield from _control_problems(what, tolerance, comparison["controls"])
 
 
 def _control_problems(what: str, tolerance: float, controls: Mapping[str, float]) -> Iterator[str]:
@@ -381,7 +330,7 @@ def _control_problems(what: str, tolerance: float, controls: Mapping[str, float]
             yield f"control: {what} {name} is off by {found}, within the {allowed} that is allowed"
 
 
-def judge_weights(subject: str, expect: QuantiserExpect, evidence: WeightsEvidence) -> Finding:
+def judge_weights(subject: str, expect: Mapping[str, Any], evidence: WeightsEvidence) -> Finding:
     if "error" in evidence:
         return failed(f"{subject}: {root_cause(evidence['error'])}")
     projections = evidence["projections"]
@@ -406,7 +355,7 @@ def judge_weights(subject: str, expect: QuantiserExpect, evidence: WeightsEviden
     )
 
 
-def _mismatch(expect: QuantiserExpect, facts: Projection) -> tuple[int, str, str] | None:
+def _mismatch(expect: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[int, str, str] | None:
     """What is wrong with a projection, in the order in which a failure explains the ones after it: the number of the
     comparison, what was expected, what was found. None: nothing is wrong."""
     module, _, name = facts["class"].rpartition(".")
@@ -419,7 +368,7 @@ def _mismatch(expect: QuantiserExpect, facts: Projection) -> tuple[int, str, str
         return 2, f"{wanted[0]} in blocks of {wanted[1]}", f"{found[0]} in blocks of {found[1]}"
     if "error" in facts:
         return 3, "weights that decode", root_cause(facts["error"])
-    scales = math.ceil(facts["values"] / expect["block_size"]) * _SCALE_BYTES
+    scales = math.ceil(facts["values"] / expect["block_size"]) * 4
     if facts["scale_bytes"] != scales:
         return 4, f"{scales} bytes of scales", str(facts["scale_bytes"])
     # Two-sided: no error at all means that nothing was quantised.
@@ -431,11 +380,11 @@ def _mismatch(expect: QuantiserExpect, facts: Projection) -> tuple[int, str, str
     return None
 
 
-def _error_bound(expect: QuantiserExpect, values: int) -> float:
+def _error_bound(expect: Mapping[str, Any], values: int) -> float:
     return QUANTISER_SIGMAS * float(expect["mean_error_sigma"]) * math.sqrt(QUANTISER_SAMPLE / values)
 
 
-def _expected_error(expect: QuantiserExpect, values: int) -> str:
+def _expected_error(expect: Mapping[str, Any], values: int) -> str:
     return f"{expect['mean_error']:.5f} +- {_error_bound(expect, values):.5f}"
 
 

@@ -8,25 +8,18 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TypedDict, cast
+from typing import Any
 
 from validate.claims import Claim
 from validate.evidence import Error, Measured
-from validate.harness.forked import attempt, in_fork
+from validate.harness.forked import described, in_fork, mapped
 from validate.judging import Finding, failed, joined, listed, passed, root_cause, unproven
 
 TORCH_FIRST = True
-
-
-class ThreadsExpect(TypedDict):
-    modules: list[str]
-    bundled: dict[str, str]
-    """OpenMP runtimes that may be loaded beside torch's: path pattern -> why."""
 
 
 class ThreadsEvidence(Measured):
@@ -38,7 +31,7 @@ class ThreadsEvidence(Measured):
     openmp: list[str]
 
 
-_OPENMP = re.compile(r"lib(?:gomp|iomp5|omp)[-.\w]*\.so")
+_OPENMP = r"/lib(?:gomp|iomp5|omp)[-.\w]*\.so[^/]*$"
 _SIZE = 1200
 _SECONDS = 1.0
 """At most, where two threads have worked: until then all of them may have."""
@@ -51,12 +44,17 @@ _MOST_SECONDS = 20.0
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ThreadsEvidence]]:
     importlib.import_module("torch")
     for claim in claims:
-        yield claim.subject, in_fork(partial(_worked, cast(ThreadsExpect, claim.expect)["modules"]))
+        yield claim.subject, in_fork(partial(_worked, claim.expect["modules"]))
 
 
 def _worked(modules: Sequence[str]) -> ThreadsEvidence:
     torch = importlib.import_module("torch")
-    errors = {name: found["error"] for name in modules if "error" in (found := attempt(partial(_import, name)))}
+    errors: dict[str, Error] = {}
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as raised:
+            errors[name] = described(raised)
     matrix = torch.randn(_SIZE, _SIZE)
     before = _ticks()
     end, most = time.monotonic() + _SECONDS, time.process_time() + _MOST_SECONDS
@@ -65,22 +63,14 @@ def _worked(modules: Sequence[str]) -> ThreadsEvidence:
         # One product for the BLAS, one loop for OpenMP's own scheduler.
         torch.tanh(matrix @ matrix)
         busy = sum(ticks - before.get(thread, 0) >= _BUSY_TICKS for thread, ticks in _ticks().items())
-    # Files of OpenMP runtimes that this process has mapped.
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    paths = {fields[5] for line in maps.splitlines() if len(fields := line.split(maxsplit=5)) == 6}
     return {
         "cores": len(os.sched_getaffinity(0)),
         "torch_threads": torch.get_num_threads(),
         "busy_threads": busy,
         "environment": {name: text for name, text in os.environ.items() if name.startswith(("OMP_", "MKL_", "KMP_"))},
         "not_imported": errors,
-        "openmp": sorted({os.path.realpath(path) for path in paths if _OPENMP.match(Path(path).name)}),
+        "openmp": sorted(set(map(os.path.realpath, mapped(_OPENMP)))),
     }
-
-
-def _import(name: str) -> Measured:
-    importlib.import_module(name)
-    return {}
 
 
 def _ticks() -> dict[str, int]:
@@ -95,8 +85,9 @@ def _ticks() -> dict[str, int]:
     return found
 
 
-def judge(_subject: str, expect: ThreadsExpect, evidence: ThreadsEvidence) -> Finding:
-    """C7: more than one thread has computed, under one OpenMP runtime. expect: {bundled: {path pattern: why}}."""
+def judge(_subject: str, expect: Mapping[str, Any], evidence: ThreadsEvidence) -> Finding:
+    """C7: more than one thread has computed, under one OpenMP runtime. expect: {modules: what is imported before,
+    bundled: {path pattern: why this runtime may be loaded beside torch's}}."""
     if "error" in evidence:
         return failed(f"threads: {root_cause(evidence['error'])}")
     problems = [f"import {name}: {root_cause(error)}" for name, error in evidence["not_imported"].items()]

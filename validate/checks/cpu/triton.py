@@ -12,20 +12,13 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypedDict, cast
+from typing import Any
 
 from validate.claims import Claim
 from validate.environment import user_environment
 from validate.evidence import Measured
 from validate.harness.forked import attempt, in_fork
 from validate.judging import Finding, failed, joined, passed, root_cause
-
-
-class TritonExpect(TypedDict):
-    arch: int
-    bogus: int
-    """An arch that does not exist: the control."""
-    kernels: list[str]
 
 
 class CompiledKernel(Measured, total=False):
@@ -39,24 +32,22 @@ class CompiledKernel(Measured, total=False):
     compile_seconds: float
 
 
-class _Ptxas(Measured, total=False):
-    ptxas: dict[str, object]
-    """Program -> version, or `error`."""
-
-
-class Toolchain(_Ptxas):
+class TritonEvidence(Measured):
     triton: str
     jit: str
     environment: dict[str, str]
-
-
-class TritonEvidence(Toolchain):
+    ptxas: Mapping[str, Any]
+    """Program -> version, or `error`."""
     kernels: dict[str, CompiledKernel]
     control: CompiledKernel
 
 
-CONTROL_KERNEL = "add"
+_CONTROL_KERNEL = "add"
 """It has no reduction and no dot, so that LLVM accepts any arch and ptxas must refuse the bogus one."""
+EM_CUDA = 190
+_ARCH_IN_SECOND_BYTE = 8
+"""From this ABI version on (ptxas 12.8 for sm_100, 12.9 on for sm_90a) e_flags hold the arch in bits 8 to 15, before
+that in bits 0 to 7. Measured on what Triton 3.1 to 3.9 made for sm_50 to sm_121."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, TritonEvidence]]:
@@ -68,23 +59,23 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, TritonEvidence]]:
     with tempfile.TemporaryDirectory(prefix="triton-") as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
         if user_environment.is_emulated():
-            attempt(partial(_compiled, CONTROL_KERNEL, cast(TritonExpect, claims[0].expect)["arch"]))
+            attempt(partial(_compiled, _CONTROL_KERNEL, claims[0].expect["arch"]))
         toolchain = in_fork(_toolchain)
         controls: dict[int, CompiledKernel] = {}
         for claim in claims:
-            expect = cast(TritonExpect, claim.expect)
+            expect = claim.expect
             arch, bogus = expect["arch"], expect["bogus"]
             if bogus not in controls:
-                evidence = in_fork(partial(_compiled, CONTROL_KERNEL, bogus))
+                control = in_fork(partial(_compiled, _CONTROL_KERNEL, bogus))
                 # Without the log: the control's error is in the evidence of every arch, and its message is enough.
-                if "error" in evidence:
-                    evidence["error"].pop("log", None)
-                controls[bogus] = {"arch": bogus, **evidence}
+                control.get("error", {}).pop("log", None)
+                controls[bogus] = {"arch": bogus, **control}
             kernels = {name: in_fork(partial(_compiled, name, arch)) for name in expect["kernels"]}
-            yield claim.subject, {**toolchain, "kernels": kernels, "control": controls[bogus]}
+            evidence: Any = {**toolchain, "kernels": kernels, "control": controls[bogus]}
+            yield claim.subject, evidence
 
 
-def _toolchain() -> Toolchain:
+def _toolchain() -> Mapping[str, Any]:
     triton = importlib.import_module("triton")
     kernels = importlib.import_module("validate.checks.cpu._kernels")
     return {
@@ -109,7 +100,15 @@ def _compiled(kernel: str, arch: int) -> CompiledKernel:
     triton = importlib.import_module("triton")
     target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", arch, 32)
     started = time.monotonic()
-    built = triton.compile(_source(kernel), target=target)
+    kernels = importlib.import_module("validate.checks.cpu._kernels")
+    source, constants = importlib.import_module("triton.compiler").ASTSource, kernels.CONSTANTS
+    # Triton 3.0 and 3.1 leave constants out of the signature; from 3.2 on they are in it as `constexpr`.
+    if "constexprs" in inspect.signature(source.__init__).parameters:
+        signature = {**kernels.SIGNATURE, **dict.fromkeys(constants, "constexpr")}
+        asked = source(getattr(kernels, kernel), signature, constexprs=constants)
+    else:
+        asked = source(getattr(kernels, kernel), dict(kernels.SIGNATURE), constants=constants)
+    built = triton.compile(asked, target=target)
     cubin = built.asm["cubin"]
     return {
         **cubin_facts(cubin),
@@ -119,24 +118,6 @@ def _compiled(kernel: str, arch: int) -> CompiledKernel:
         ),
         "compile_seconds": round(time.monotonic() - started, 3),
     }
-
-
-def _source(kernel: str) -> Any:
-    """Triton 3.0 and 3.1 leave constants out of the signature; from 3.2 on they are in it as `constexpr`."""
-    kernels = importlib.import_module("validate.checks.cpu._kernels")
-    source = importlib.import_module("triton.compiler").ASTSource
-    signature: Mapping[str, str] = kernels.SIGNATURE
-    function = getattr(kernels, kernel)
-    if "constexprs" in inspect.signature(source.__init__).parameters:
-        constexpr = dict.fromkeys(kernels.CONSTANTS, "constexpr")
-        return source(function, {**signature, **constexpr}, constexprs=kernels.CONSTANTS)
-    return source(function, dict(signature), constants=kernels.CONSTANTS)
-
-
-EM_CUDA = 190
-_ARCH_IN_SECOND_BYTE = 8
-"""From this ABI version on (ptxas 12.8 for sm_100, 12.9 on for sm_90a) e_flags hold the arch in bits 8 to 15, before
-that in bits 0 to 7. Measured on what Triton 3.1 to 3.9 made for sm_50 to sm_121."""
 
 
 def cubin_facts(content: bytes) -> CompiledKernel:
@@ -151,11 +132,11 @@ def cubin_facts(content: bytes) -> CompiledKernel:
     return {**facts, "machine": machine, "abi": abi, "flags": f"{flags:#x}", "arch": arch}
 
 
-EM_CUDA = 190
+def judge(_subject: str, expect: Mapping[str, Any], evidence: TritonEvidence) -> Finding:
+    """C4: a cubin that says it is for this arch, from each kernel; none for the bogus arch, which does not exist.
 
-
-def judge(_subject: str, expect: TritonExpect, evidence: TritonEvidence) -> Finding:
-    """C4: a cubin that says it is for this arch, from each kernel; none for the bogus arch."""
+    expect: {arch, bogus, kernels}.
+    """
     if "error" in evidence:
         return failed(f"Triton can't be imported: {root_cause(evidence['error'])}")
     if evidence["jit"] != "JITFunction":

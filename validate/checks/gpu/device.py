@@ -12,10 +12,10 @@ from typing import Any, TypedDict
 from validate.claims import Claim
 from validate.environment import nvml
 from validate.environment.nvml import Gpu
-from validate.harness.forked import attempt
+from validate.harness.forked import attempt, mapped
 from validate.judging import Finding, cause, failed, joined, listed, passed
-from validate.kernels import runner
 from validate.kernels.judge import dotted, suspects
+from validate.kernels.runner import environment
 
 
 class DeviceEvidence(TypedDict):
@@ -29,7 +29,7 @@ class DeviceEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceEvidence]]:
-    before = runner.environment()
+    before = environment()
     for claim in claims:
         yield (
             claim.subject,
@@ -37,7 +37,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceEvidence]]:
                 "nvml": attempt(nvml.managed),
                 "cuda": attempt(nvml.computing),
                 "torch": attempt(_torch),
-                "libcuda": runner.mapped(r"/libcuda\.so"),
+                "libcuda": mapped(r"/libcuda\.so"),
                 "environment": before,
             },
         )

@@ -20,8 +20,8 @@ from validate.checks.multigpu import _launch
 from validate.checks.multigpu._ranks import RanksEvidence, Worker, of_ranks
 from validate.claims import Claim
 from validate.environment import installed, user_environment
+from validate.harness.forked import mapped
 from validate.judging import Finding, listed
-from validate.kernels.runner import mapped
 
 _SIZES = (1, 1027, 1 << 20)
 """Numbers a rank: NCCL takes other protocols for small, odd and large ones."""

@@ -76,7 +76,7 @@ def _compare(everything: Sequence[Distribution]) -> FilesEvidence:
     return {
         "distributions": len(everything),
         "files": len(expected),
-        "bytes": sum(map(_size, expected)),
+        "bytes": sum(map(size, expected)),
         "wrong": wrong[:_MOST_LISTED],
         "wrong_count": len(wrong),
         "in_conflict": in_conflict[:_MOST_LISTED],
@@ -104,7 +104,7 @@ def _unowned(everything: Sequence[Distribution], expected: Mapping[str, object])
                     yield path
 
 
-def _size(path: str) -> int:
+def size(path: str) -> int:
     with contextlib.suppress(OSError):
         return Path(path).stat().st_size
     return 0
@@ -112,7 +112,7 @@ def _size(path: str) -> int:
 
 def hashes(paths: Sequence[str], kind: str) -> dict[str, str]:
     """Path -> hexadecimal hash; empty where there is no file that can be read. On all cores."""
-    ordered = sorted(paths, key=_size, reverse=True)
+    ordered = sorted(paths, key=size, reverse=True)
     count = len(ordered) // _FILES_A_TASK + 1
     # Portions of like weight, so that no core waits for the other at the end.
     tasks = [(kind, ordered[start::count]) for start in range(count)]
