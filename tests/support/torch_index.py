@@ -11,10 +11,19 @@ import hashlib
 import html
 import io
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import quote, unquote
 
-from tests.support.http_server import Reply, Server
+import pytest
+
+from tests.support.http_server import Reply, Server, serving
+from tests.support.known_python import known_python, uv_asks_once
+
+__all__ = ["Indexes", "indexes", "known_python", "uv_asks_once"]
+
+DEFAULT = "/simple"
 
 
 def make_wheel(name: str, version: str, *needs: str) -> bytes:
@@ -62,15 +71,16 @@ class Indexes:
         """As facts.yaml has it, for each variant."""
         return f"http://{self.server.host}/whl/{{variant}}"
 
-    def add(self, folder: str, name: str, version: str, *needs: str, hashed: bool = True) -> str:
-        """A wheel below `/simple` or `/whl/cu128`. Returns its sha256."""
+    def add(self, folder: str, name: str, version: str, *needs: str, algorithm: str = "sha256") -> str:
+        """A wheel below `/simple` or `/whl/cu128`. Returns its sha256. `algorithm`: of the hash in its link, if any."""
         content, told = make_wheel(name, version, *needs), metadata(name, version, *needs).encode()
         file = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
         path = f"{folder}/{file}"
         self.files[path], self.files[f"{path}.metadata"] = content, told
         digest, of_metadata = hashlib.sha256(content).hexdigest(), hashlib.sha256(told).hexdigest()
         beside = f' data-dist-info-metadata="sha256={of_metadata}" data-core-metadata="sha256={of_metadata}"'
-        link = f'<a href="{quote(path)}{f"#sha256={digest}" if hashed else ""}"{beside if hashed else ""}>{file}</a>'
+        fragment = f"#{algorithm}={hashlib.new(algorithm, content).hexdigest()}" if algorithm else ""
+        link = f'<a href="{quote(path)}{fragment}"{beside if algorithm == "sha256" else ""}>{file}</a>'
         self.links.setdefault(f"{folder}/{name}/", {})[file] = link
         return digest
 
@@ -95,3 +105,16 @@ class Indexes:
                 return 206, {"Content-Range": f"bytes {begin}-{begin + len(part) - 1}/{len(content)}"}, part
             return 200, {"Content-Type": "application/octet-stream"}, content
         return 404, {}, b""
+
+
+@pytest.fixture
+def indexes(uv_asks_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Indexes]:
+    """Indexes that uv asks, and no others."""
+    for name in ("UV_INDEX_URL", "PIP_INDEX_URL", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with serving() as server:
+        found = Indexes(server)
+        monkeypatch.setenv("UV_DEFAULT_INDEX", found.default)
+        monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+        monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+        yield found

@@ -1,14 +1,9 @@
-"""Locks, resolved by the real uv from an index of tiny wheels that this file serves."""
+"""Locks, resolved by the real uv from an index of tiny wheels on loopback."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import http.server
 import json
-import threading
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -25,99 +20,40 @@ from images.locking.lock_file import Status
 from images.locking.uv import Package
 from images.planning import plan
 from images.planning.image import Base, Image, Pin, Prebuilt
-from tests.support.known_python import known_python, uv_asks_once
 from tests.support.sources import SOURCES
-from tests.support.torch_index import make_wheel
+from tests.support.torch_index import DEFAULT, Indexes, indexes, known_python, make_wheel, uv_asks_once
 
-__all__ = ["known_python", "uv_asks_once"]
+__all__ = ["indexes", "known_python", "uv_asks_once"]
 
 FOREIGN = ("--index-url https://a.example/simple", "torch @ https://a.example/torch.whl", "-e .", "torch==2.5.1",
            "torch>=2.5 --hash=sha256:" + "0" * 64, "./torch.whl --hash=sha256:" + "0" * 64,
            "torch==2.5.1 --hash=md5:" + "0" * 32, "<<<<<<< ours")  # fmt: skip
 
 
-class Index:
-    """A package index on this machine's loopback."""
-
-    def __init__(self, root: Path, address: str) -> None:
-        self.root, self.address = root, f"{address}/simple"
-
-    def add(self, name: str, version: str, *needs: str, algorithm: str = "sha256") -> Path:
-        wheel = make_wheel(name, version, *needs)
-        folder = self.root / "simple" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
-        path.write_bytes(wheel)
-        digest = f"#{algorithm}={hashlib.new(algorithm, wheel).hexdigest()}" if algorithm else ""
-        self._list(folder, path.name, digest)
-        return path
-
-    def add_source(self, name: str, version: str) -> None:
-        folder = self.root / "simple" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}-{version}.tar.gz").write_bytes(b"")
-        self._list(folder, f"{name}-{version}.tar.gz", "")
-
-    @staticmethod
-    def _list(folder: Path, file: str, fragment: str) -> None:
-        page = folder / "index.html"
-        before = page.read_text() if page.exists() else "<!DOCTYPE html>\n"
-        page.write_text(before + f'<a href="{file}{fragment}">{file}</a>\n')
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    """One connection for many requests, and an answer in one piece."""
-
-    protocol_version = "HTTP/1.1"
-    wbufsize = -1
-
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
 @pytest.fixture
-def index(uv_asks_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    root = tmp_path / "index"
-    (root / "simple").mkdir(parents=True)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=root))
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    found = Index(root, f"http://127.0.0.1:{server.server_port}")
-    for name in ("UV_INDEX_URL", "PIP_INDEX_URL", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("UV_DEFAULT_INDEX", found.address)
-    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+def stocked(indexes: Indexes, monkeypatch: pytest.MonkeyPatch) -> Indexes:
+    """An index with a sound torch and what the images of this file pin."""
     monkeypatch.setattr(inputs, "TOOLS", ("installer==1.0",))
-    found.add("installer", "1.0")
-    found.add("nvidia-cuda-nvcc-cu12", "12.6.85", "not-on-the-index")
-    found.add("nvidia-cuda-nvcc-cu12", "12.4.131")
-    yield found
-    server.shutdown()
-    server.server_close()
+    for name, version, *needs in (
+        ("installer", "1.0"),
+        ("nvidia-cuda-nvcc-cu12", "12.6.85", "not-on-the-index"),
+        ("nvidia-cuda-nvcc-cu12", "12.4.131"),
+        ("torch", "2.5.1", "nvidia-cuda-runtime-cu12==12.4.127", "fsspec", "tomli; python_version<'3.11'"),
+        ("nvidia-cuda-runtime-cu12", "12.4.127"),
+        ("fsspec", "2025.1", "aiohttp; extra == 'http'"),
+        ("fsspec", "2026.1", "aiohttp; extra == 'http'"),
+        ("aiohttp", "3.0"),
+        ("tomli", "2.0"),
+        ("numpy", "2.0"),
+        ("xformers", "0.0.29", "torch==2.5.1", "numpy"),
+        ("datasets", "4.5.0", "fsspec[http]<2026", "numpy"),
+        ("liger-kernel", "0.6.4", "torch"),
+    ):
+        indexes.add(DEFAULT, name, version, *needs)
+    return indexes
 
 
-@pytest.fixture
-def stocked(index: Index) -> Index:
-    """The index with a sound torch and what the images of this file pin."""
-    index.add("torch", "2.5.1", "nvidia-cuda-runtime-cu12==12.4.127", "fsspec", "tomli; python_version<'3.11'")
-    index.add("nvidia-cuda-runtime-cu12", "12.4.127")
-    for version in ("2025.1", "2026.1"):
-        index.add("fsspec", version, "aiohttp; extra == 'http'")
-    index.add("aiohttp", "3.0")
-    index.add("tomli", "2.0")
-    index.add("numpy", "2.0")
-    index.add("xformers", "0.0.29", "torch==2.5.1", "numpy")
-    index.add("datasets", "4.5.0", "fsspec[http]<2026", "numpy")
-    index.add("liger-kernel", "0.6.4", "torch")
-    return index
-
-
-BOOKWORM = Base(
-    key="bookworm",
-    reference="debian:bookworm-slim",
-    suite="bookworm",
-    python=Minor(3, 11),
-    glibc=Minor(2, 36),
-)
+BOOKWORM = Base(key="bookworm", reference="debian:x", suite="bookworm", python=Minor(3, 11), glibc=Minor(2, 36))
 PINS = (
     Pin(name="torch", version="2.5.1", layer="torch"),
     Pin(name="xformers", version="0.0.29", layer="kernels"),
@@ -149,8 +85,14 @@ def make_image(name: str = "cu126-torch25", pins: tuple[Pin, ...] = PINS, index:
     )
 
 
-def repinned(name: str, version: str) -> tuple[Pin, ...]:
-    return tuple(dataclasses.replace(pin, version=version) if pin.name == name else pin for pin in PINS)
+def repinned(**versions: str) -> tuple[Pin, ...]:
+    """The pins with some versions moved (underscores stand for dashes)."""
+    moved = {name.replace("_", "-"): version for name, version in versions.items()}
+    return tuple(dataclasses.replace(pin, version=moved.get(pin.name, pin.version)) for pin in PINS)
+
+
+def with_library(name: str, version: str) -> Image:
+    return make_image(pins=(*PINS, Pin(name=name, version=version, layer="libraries")))
 
 
 def names(packages: tuple[Package, ...]) -> list[str]:
@@ -196,7 +138,7 @@ def test_a_file_of_the_project_is_named_as_it_lies_there() -> None:
 # ---- resolving
 
 
-def test_each_package_is_in_the_lowest_layer_that_needs_it(stocked: Index) -> None:
+def test_each_package_is_in_the_lowest_layer_that_needs_it(stocked: Indexes) -> None:
     made = resolve.resolve(make_image())
     assert {layer: names(packages) for layer, packages in made.layers.items()} == {
         "torch": ["fsspec", "nvidia-cuda-runtime-cu12", "torch"],
@@ -209,33 +151,31 @@ def test_each_package_is_in_the_lowest_layer_that_needs_it(stocked: Index) -> No
     assert made.versions(["torch"])["fsspec"] == "2025.1", "one version of each package for the whole image"
 
 
-def test_a_pin_is_in_its_own_layer_even_if_a_lower_one_needs_it(stocked: Index) -> None:
-    pins = (*PINS, Pin(name="numpy", version="2.0", layer="libraries"))
-    made = resolve.resolve(make_image(pins=pins))
+def test_a_pin_is_in_its_own_layer_even_if_a_lower_one_needs_it(stocked: Indexes) -> None:
+    made = resolve.resolve(with_library("numpy", "2.0"))
     assert names(made.layers["kernels"]) == ["xformers"]
     assert "numpy" in names(made.layers["libraries"])
 
 
-def test_hashes_are_those_of_the_wheels(stocked: Index) -> None:
-    path = stocked.add("liger-kernel", "0.6.5", "torch")
-    made = resolve.resolve(make_image(pins=repinned("liger-kernel", "0.6.5")))
-    assert made.layers["light"][0].hashes == (hashlib.sha256(path.read_bytes()).hexdigest(),)
+@pytest.mark.parametrize("algorithm", ["sha256", ""], ids=["of the index", "of a file that it gives none for"])
+def test_hashes_are_those_of_the_wheels(stocked: Indexes, algorithm: str) -> None:
+    digest = stocked.add(DEFAULT, "liger-kernel", "0.6.5", "torch", algorithm=algorithm)
+    made = resolve.resolve(make_image(pins=repinned(liger_kernel="0.6.5")))
+    assert made.layers["light"][0].hashes == (digest,)
 
 
-def test_images_of_one_torch_share_files_byte_for_byte(stocked: Index) -> None:
+def test_images_of_one_torch_share_files_byte_for_byte(stocked: Indexes) -> None:
     one, other = resolve.resolve(make_image("cu126-torch25")), resolve.resolve(make_image("cu124-torch25"))
     assert {name for name, content in one.files.items() if content != other.files[name]} == {"toolkit.txt"}
 
 
-def test_no_address_and_no_folder_reaches_a_file(stocked: Index) -> None:
+def test_no_address_reaches_a_file(stocked: Indexes) -> None:
     content = b"".join(lock_file.written(resolve.resolve(make_image())).values())
-    assert stocked.address.encode() not in content
-    assert b"127.0.0.1" not in content
-    assert str(stocked.root).encode() not in content
+    assert stocked.default.encode() not in content and b"127.0.0.1" not in content
 
 
 def test_a_find_links_folder_and_an_extra_index_are_not_seen(
-    stocked: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stocked: Indexes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "wheels"
     folder.mkdir()
@@ -248,53 +188,59 @@ def test_a_find_links_folder_and_an_extra_index_are_not_seen(
 # ---- guards
 
 
-def test_a_cpu_build_on_a_mirror_is_refused(stocked: Index) -> None:
-    stocked.add("torch", "2.5.1+cpu", "fsspec")
-    with pytest.raises(UserError) as error:
-        resolve.resolve(make_image())
-    assert "torch 2.5.1+cpu is a CPU build; the image wants CUDA 12.4" in causes(error)
-
-
-def test_a_torch_without_a_cuda_runtime_is_refused(stocked: Index) -> None:
-    stocked.add("torch", "2.5.2", "fsspec")
-    stocked.add("xformers", "0.0.30")
-    pins = tuple(dataclasses.replace(pin, version="0.0.30") if pin.name == "xformers" else pin for pin in PINS)
-    pins = tuple(dataclasses.replace(pin, version="2.5.2") if pin.name == "torch" else pin for pin in pins)
-    with pytest.raises(UserError) as error:
-        resolve.resolve(make_image(pins=pins))
-    assert "torch 2.5.2 brings no CUDA runtime: it is a CPU build" in causes(error)
-
-
-def test_a_torch_of_another_cuda_is_refused(stocked: Index) -> None:
-    image = dataclasses.replace(make_image(), wheel_cuda=Minor(12, 6))
+@pytest.mark.parametrize(
+    ("added", "image", "cause"),
+    [
+        (
+            [("torch", "2.5.1+cpu", "fsspec")],
+            make_image(),
+            "torch 2.5.1+cpu is a CPU build; the image wants CUDA 12.4",
+        ),
+        (
+            [("torch", "2.5.2", "fsspec"), ("xformers", "0.0.30")],
+            make_image(pins=repinned(torch="2.5.2", xformers="0.0.30")),
+            "torch 2.5.2 brings no CUDA runtime: it is a CPU build",
+        ),
+        (
+            [],
+            dataclasses.replace(make_image(), wheel_cuda=Minor(12, 6)),
+            "brings nvidia-cuda-runtime-cu12 12.4.127; the image wants CUDA 12.6",
+        ),
+        (
+            [],
+            with_library("fsspec", "2026.1"),
+            "no set of versions fits (datasets==4.5.0 against fsspec==2026.1). uv says: Because all versions of "
+            "datasets depend on fsspec[http]",
+        ),
+    ],
+    ids=["a mirror's CPU build", "a torch without CUDA", "a torch of another CUDA", "pins that clash"],
+)
+def test_what_is_not_the_images_is_refused(
+    stocked: Indexes, added: list[tuple[str, ...]], image: Image, cause: str
+) -> None:
+    for one in added:
+        stocked.add(DEFAULT, *one)
     with pytest.raises(UserError) as error:
         resolve.resolve(image)
-    assert "brings nvidia-cuda-runtime-cu12 12.4.127; the image wants CUDA 12.6" in causes(error)
+    assert cause in causes(error) and error.value.code == 2
 
 
-def test_a_source_only_package_is_refused(stocked: Index) -> None:
-    stocked.add_source("deepspeed", "0.18.2")
+def test_a_source_only_package_is_refused(stocked: Indexes) -> None:
+    file = "deepspeed-0.18.2.tar.gz"
+    stocked.links[f"{DEFAULT}/deepspeed/"] = {file: f'<a href="{file}">{file}</a>'}
     with pytest.raises(UserError) as error:
-        resolve.resolve(make_image(pins=(*PINS, Pin(name="deepspeed", version="0.18.2", layer="libraries"))))
+        resolve.resolve(with_library("deepspeed", "0.18.2"))
     assert "deepspeed==0.18.2 is published as source only" in causes(error)
     assert "optional" in error.value.problems[0].then
 
 
-def test_an_index_with_weaker_hashes_is_refused(stocked: Index) -> None:
-    stocked.add("einops", "0.8.2", algorithm="md5")
-    with pytest.raises(UserError) as error:
-        resolve.resolve(make_image(pins=(*PINS, Pin(name="einops", version="0.8.2", layer="libraries"))))
-    assert "no sha256 for einops 0.8.2" in causes(error)
+def test_an_index_with_weaker_hashes_is_refused(stocked: Indexes) -> None:
+    stocked.add(DEFAULT, "einops", "0.8.2", algorithm="md5")
+    with pytest.raises(UserError, match=r"no sha256 for einops 0\.8\.2"):
+        resolve.resolve(with_library("einops", "0.8.2"))
 
 
-def test_a_file_that_the_index_gives_no_hash_for_is_hashed(stocked: Index) -> None:
-    path = stocked.add("einops", "0.8.2", algorithm="")
-    made = resolve.resolve(make_image(pins=(*PINS, Pin(name="einops", version="0.8.2", layer="libraries"))))
-    found = next(package for package in made.layers["libraries"] if package.name == "einops")
-    assert found.hashes == (hashlib.sha256(path.read_bytes()).hexdigest(),)
-
-
-def test_a_wheel_that_is_a_local_file_is_refused(stocked: Index, tmp_path: Path) -> None:
+def test_a_wheel_that_is_a_local_file_is_refused(stocked: Indexes, tmp_path: Path) -> None:
     (tmp_path / "local").mkdir()
     (tmp_path / "local" / "einops-0.8.2-py3-none-any.whl").write_bytes(make_wheel("einops", "0.8.2"))
 
@@ -302,37 +248,17 @@ def test_a_wheel_that_is_a_local_file_is_refused(stocked: Index, tmp_path: Path)
         return uv.run([*arguments, "--find-links", str(tmp_path / "local")])
 
     with pytest.raises(UserError) as error:
-        resolve.resolve(
-            make_image(pins=(*PINS, Pin(name="einops", version="0.8.2", layer="libraries"))),
-            with_a_folder,
-        )
+        resolve.resolve(with_library("einops", "0.8.2"), with_a_folder)
     assert "einops 0.8.2 came from" in causes(error)
     assert "no file of a package index" in causes(error)
 
 
-def test_pins_that_clash_are_named(stocked: Index) -> None:
-    with pytest.raises(UserError) as error:
-        resolve.resolve(make_image(pins=(*PINS, Pin(name="fsspec", version="2026.1", layer="libraries"))))
-    assert "no set of versions fits (datasets==4.5.0 against fsspec==2026.1)" in causes(error)
-    assert "uv says: Because all versions of datasets depend on fsspec[http]" in causes(error)
-    assert error.value.code == 2
-
-
-def test_an_index_that_does_not_answer_is_named(stocked: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+def test_an_index_that_does_not_answer_is_named(stocked: Indexes) -> None:
     with pytest.raises(UserError) as error:
         resolve.resolve(make_image(index="http://127.0.0.1:9/whl/cu124"))
     assert "the package index 127.0.0.1 can't be reached" in causes(error)
     assert "no other index has this torch" in error.value.problems[0].then
     assert error.value.code == 1
-
-
-def test_a_variant_comes_from_its_own_index(stocked: Index, tmp_path: Path) -> None:
-    own = Index(tmp_path / "index" / "variant", stocked.address.removesuffix("/simple") + "/variant")
-    own.add("torch", "2.5.1+cu124", "nvidia-cuda-runtime-cu12==12.4.127", "fsspec")
-    pins = tuple(dataclasses.replace(pin, local="cu124") if pin.name == "torch" else pin for pin in PINS)
-    made = resolve.resolve(make_image(pins=pins, index=own.address))
-    assert made.versions(["torch"])["torch"] == "2.5.1+cu124"
 
 
 # ---- the uv that is called
@@ -392,7 +318,7 @@ def test_a_moved_pin_is_named_and_refused(tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("locks")
     made_of(make_image(), folder)
     assert lock_file.state(make_image(), folder) == lock_file.State(Status.PRESENT)
-    moved = make_image(pins=repinned(chosen.name, str(version)))
+    moved = make_image(pins=repinned(**{chosen.name: str(version)}))
     assert lock_file.state(moved, folder).differences == (f"{chosen.name} {chosen.version} -> {version}",)
     with pytest.raises(UserError) as error:
         lock_file.read(moved, folder)
@@ -416,7 +342,7 @@ def test_what_comes_goes_and_moves_is_told(tmp_path: Path) -> None:
 
 def test_an_optional_pin_is_no_part_of_a_lock(tmp_path: Path) -> None:
     made_of(make_image(), tmp_path)
-    assert lock_file.state(make_image(pins=repinned("flash-attn", "2.9.0")), tmp_path).status is Status.PRESENT
+    assert lock_file.state(make_image(pins=repinned(flash_attn="2.9.0")), tmp_path).status is Status.PRESENT
 
 
 def test_the_hash_of_an_official_wheel_is_recorded_and_a_moved_one_makes_the_lock_stale(tmp_path: Path) -> None:
@@ -521,12 +447,12 @@ def renewed(folder: Path, *images: Image, others: tuple[Image, ...] = (), upgrad
     return files
 
 
-def test_moving_one_pin_does_not_move_the_world(stocked: Index, tmp_path: Path) -> None:
+def test_moving_one_pin_does_not_move_the_world(stocked: Indexes, tmp_path: Path) -> None:
     folder = tmp_path / "locks"
     renewed(folder, make_image())
-    stocked.add("aiohttp", "3.1")
-    stocked.add("liger-kernel", "0.6.5", "torch")
-    image = make_image(pins=repinned("liger-kernel", "0.6.5"))
+    stocked.add(DEFAULT, "aiohttp", "3.1")
+    stocked.add(DEFAULT, "liger-kernel", "0.6.5", "torch")
+    image = make_image(pins=repinned(liger_kernel="0.6.5"))
     files = resolve.update([image], folder=folder).files
     changed = ("cu126-torch25/light.txt", "cu126-torch25/lock.json")
     assert lock_file.differing(files, folder) == changed
@@ -534,27 +460,27 @@ def test_moving_one_pin_does_not_move_the_world(stocked: Index, tmp_path: Path) 
     assert lock_file.differing(upgraded, folder) == ("cu126-torch25/libraries.txt", *changed)
 
 
-def test_a_new_lock_takes_what_it_shares_from_the_present_ones(stocked: Index, tmp_path: Path) -> None:
+def test_a_new_lock_takes_what_it_shares_from_the_present_ones(stocked: Indexes, tmp_path: Path) -> None:
     folder, first = tmp_path / "locks", make_image("cu126-torch25")
     renewed(folder, first)
-    stocked.add("numpy", "2.1")
-    stocked.add("aiohttp", "3.1")
+    stocked.add(DEFAULT, "numpy", "2.1")
+    stocked.add(DEFAULT, "aiohttp", "3.1")
     renewed(folder, make_image("cu124-torch25"), others=(first,))
     for layer in ("torch.txt", "kernels.txt", "libraries.txt"):
         assert (folder / "cu124-torch25" / layer).read_bytes() == (folder / "cu126-torch25" / layer).read_bytes()
 
 
-def test_an_upgrade_takes_along_the_locks_that_share_a_layer(stocked: Index, tmp_path: Path) -> None:
+def test_an_upgrade_takes_along_the_locks_that_share_a_layer(stocked: Indexes, tmp_path: Path) -> None:
     folder, one, other = tmp_path / "locks", make_image("cu126-torch25"), make_image("cu124-torch25")
     renewed(folder, one, other)
-    stocked.add("numpy", "2.1")
+    stocked.add(DEFAULT, "numpy", "2.1")
     files = renewed(folder, one, others=(one, other), upgrade=True)
     assert {path.split("/")[0] for path in files} == {"cu126-torch25", "cu124-torch25"}
     assert b"numpy==2.1 " in files["cu124-torch25/kernels.txt"]
 
 
-def test_problems_of_all_images_come_at_once_and_nothing_is_made(stocked: Index, tmp_path: Path) -> None:
-    broken = [make_image(name, repinned("datasets", "9.9")) for name in ("cu126-torch25", "cu124-torch25")]
+def test_problems_of_all_images_come_at_once_and_nothing_is_made(stocked: Indexes, tmp_path: Path) -> None:
+    broken = [make_image(name, repinned(datasets="9.9")) for name in ("cu126-torch25", "cu124-torch25")]
     with pytest.raises(UserError) as error:
         resolve.update(broken, folder=tmp_path / "locks")
     assert [problem.where for problem in error.value.problems] == ["cu126-torch25", "cu124-torch25"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,27 +19,13 @@ from images.locking import inputs, lock_file, resolve
 from images.locking.lock_file import Status
 from images.planning import plan
 from images.planning.image import Image
-from tests.support.http_server import serving
-from tests.support.known_python import known_python, uv_asks_once
 from tests.support.sources import SOURCES as REAL
-from tests.support.torch_index import Indexes
+from tests.support.torch_index import DEFAULT, Indexes, indexes, known_python, uv_asks_once
 
-__all__ = ["known_python", "uv_asks_once"]
+__all__ = ["indexes", "known_python", "uv_asks_once"]
 
-DEFAULT, TORCH = "/simple", "/whl/{}"
+TORCH = "/whl/{}"
 INDEX_OF_THEIR_OWN = [one.image.lock_name for one in plan.plan(REAL) if one.image and one.image.index]
-
-
-@pytest.fixture
-def indexes(uv_asks_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Indexes]:
-    for name in ("UV_INDEX_URL", "PIP_INDEX_URL", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    with serving() as server:
-        found = Indexes(server)
-        monkeypatch.setenv("UV_DEFAULT_INDEX", found.default)
-        monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
-        monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-        yield found
 
 
 def sources(indexes: Indexes) -> Sources:
@@ -165,7 +150,7 @@ def test_a_second_lock_changes_nothing(indexes: Indexes, tmp_path: Path) -> None
 def test_a_file_that_the_index_gives_no_hash_for_is_fetched_and_hashed(indexes: Indexes, tmp_path: Path) -> None:
     wanted = image(indexes, "cu128-torch27")
     stock(indexes, wanted)
-    digest = indexes.add("/whl/cu128", "torchao", "0.11.0+cu128", hashed=False)
+    digest = indexes.add("/whl/cu128", "torchao", "0.11.0+cu128", algorithm="")
     locked(indexes, tmp_path, wanted)
     assert f"--hash=sha256:{digest}" in (tmp_path / "cu128-torch27" / "kernels.txt").read_text()
 
