@@ -1,5 +1,10 @@
 """Recipes of the real matrix, for tests of what compiles wheels."""
 
+from pathlib import Path
+
+from images.planning.image import Image
+from images.wheels import prebuilt
+from images.wheels.prebuilt import WheelSource
 from images.wheels.recipe import BaseCompilers, Recipe, recipe_for
 from tests.support.sources import SOURCES, image
 
@@ -8,3 +13,13 @@ COMPILERS = BaseCompilers(digest="sha256:1", gcc=13, nvcc="Build cuda_13.0.r13.0
 
 def recipe_of(name: str = "cu130-torch211-sm90", package: str = "causal-conv1d") -> Recipe:
     return recipe_for(image(name), package, SOURCES.matrix)
+
+
+def gathered(wanted: str | Image, folder: Path, **options: object) -> prebuilt.Gathered:
+    """The wheels of an image on a machine that reaches no release."""
+
+    def refuse(_url: str, _target: Path) -> None:
+        raise OSError("no route to host")
+
+    known: dict[str, object] = {"wheelhouse": None, "official": WheelSource(cache=folder / "cache", fetch=refuse)}
+    return prebuilt.gather(image(wanted) if isinstance(wanted, str) else wanted, **{**known, **options})  # type: ignore[arg-type]

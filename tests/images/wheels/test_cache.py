@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 from images.errors import Problem, UserError
-from images.wheels import prebuilt
 from images.wheels.cache import WheelCache, wheel_finder
-from images.wheels.prebuilt import WheelSource
 from images.wheels.recipe import BaseCompilers, for_base, recipe_for
-from tests.support.recipes import SOURCES, image, recipe_of
+from tests.support.recipes import SOURCES, gathered, image, recipe_of
 
 
 def test_a_kept_wheel_is_found_by_its_key(tmp_path: Path) -> None:
@@ -42,17 +40,8 @@ def test_an_image_takes_the_wheel_of_its_own_key(tmp_path: Path) -> None:
     assert finder(wanted, pin) is None
     key = recipe_of("cu128-torch28", "flash-attn").key
     kept = cache.store(key, "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl", b"wheel", {})
-    found = prebuilt.gather(
-        wanted, wheelhouse=None, official=WheelSource(cache=tmp_path / "cache", fetch=refuse), compiled=finder
-    )
-    assert found.files == {kept.wheel.name: kept.wheel}
-    other = prebuilt.gather(
-        image("cu126-torch28"),
-        wheelhouse=None,
-        official=WheelSource(cache=tmp_path / "c", fetch=refuse),
-        compiled=finder,
-    )
-    assert other.files == {}
+    assert gathered(wanted, tmp_path, compiled=finder).files == {kept.wheel.name: kept.wheel}
+    assert gathered("cu126-torch28", tmp_path, compiled=finder).files == {}
 
 
 def test_an_image_on_a_base_that_has_torch_takes_the_wheel_compiled_there(tmp_path: Path) -> None:
@@ -61,16 +50,12 @@ def test_an_image_on_a_base_that_has_torch_takes_the_wheel_compiled_there(tmp_pa
     recipe_there = for_base(given, recipe_for(wanted, "flash-attn", SOURCES.matrix))
     kept = cache.store(recipe_there.key, "flash_attn-2.8.3.post2-cp312-cp312-linux_x86_64.whl", b"wheel", {})
     finder = wheel_finder(SOURCES.matrix, cache, lambda _image: given)
-    found = prebuilt.gather(
-        wanted, wheelhouse=None, official=WheelSource(cache=tmp_path, fetch=refuse), kept={"torch"}, compiled=finder
-    )
+    found = gathered(wanted, tmp_path, kept={"torch"}, compiled=finder)
     assert found.files == {kept.wheel.name: kept.wheel} and not found.missing
 
 
 def test_a_package_that_the_base_has_is_not_looked_for(tmp_path: Path) -> None:
-    found = prebuilt.gather(
-        image("cu128-torch28"), wheelhouse=None, official=WheelSource(cache=tmp_path, fetch=refuse), kept={"flash-attn"}
-    )
+    found = gathered("cu128-torch28", tmp_path, kept={"flash-attn"})
     assert not found.files and not found.missing
 
 
@@ -83,7 +68,3 @@ def test_a_base_whose_compilers_cannot_be_read_is_an_error(tmp_path: Path) -> No
     assert pin is not None
     with pytest.raises(UserError, match="own:1: can't be read"):
         finder(image("cu128-torch28"), pin)
-
-
-def refuse(url: str, target: Path) -> None:
-    raise OSError("no route to host")

@@ -1,6 +1,7 @@
 """Wheels that no index has: which file fits which image, and what happens when none can be had."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,23 +11,11 @@ from packaging.tags import parse_tag
 from images.config.names import Minor
 from images.errors import UserError
 from images.locking.inputs import TOOLS
-from images.planning import plan
 from images.planning.image import Image, Pin
 from images.wheels import prebuilt
-from images.wheels.prebuilt import WheelSource, supported_tags
-from tests.support.sources import SOURCES
-
-
-def image(name: str) -> Image:
-    (planned,) = plan.select([name], SOURCES)
-    assert planned.image is not None
-    return planned.image
-
-
-def flash_attn(of: Image) -> Pin:
-    pin = of.pin("flash-attn")
-    assert pin is not None
-    return pin
+from images.wheels.prebuilt import supported_tags
+from tests.support.recipes import gathered
+from tests.support.sources import image
 
 
 @pytest.mark.parametrize(
@@ -34,8 +23,6 @@ def flash_attn(of: Image) -> Pin:
     [
         ("cu126-torch27", "flash_attn-2.8.3+cu12torch2.7cxx11abiTRUE-cp311-cp311-linux_x86_64.whl", True),
         ("cu126-torch27", "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl", True),
-        ("cu126-torch27", "flash_attn-2.8.3-py3-none-any.whl", True),
-        ("cu126-torch27", "flash_attn-2.8.3-cp39-abi3-manylinux_2_28_x86_64.whl", True),
         ("cu126-torch27", "flash_attn-2.8.3+cu12torch2.7cxx11abiFALSE-cp311-cp311-linux_x86_64.whl", False),
         ("cu126-torch25", "flash_attn-2.8.3+cu12torch2.5cxx11abiFALSE-cp311-cp311-linux_x86_64.whl", True),
         ("cu126-torch27", "flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp311-cp311-linux_x86_64.whl", False),
@@ -43,38 +30,29 @@ def flash_attn(of: Image) -> Pin:
         ("cu126-torch27", "flash_attn-2.8.2-cp311-cp311-linux_x86_64.whl", False),
         ("cu126-torch27", "flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl", False),
         ("cu126-torch27", "flash_attn-2.8.3-cp311-cp311-linux_aarch64.whl", False),
-        ("cu126-torch27", "flash_attn-2.8.3-cp311-cp311-musllinux_1_2_x86_64.whl", False),
         ("cu126-torch27", "flash_attn-2.8.3-cp311-cp311-macosx_11_0_x86_64.whl", False),
-        ("cu126-torch27", "flash_attn-2.8.3-cp311-cp311-manylinux_2_36_x86_64.whl", True),
         ("cu126-torch27", "flash_attn-2.8.3-cp311-cp311-manylinux_2_39_x86_64.whl", False),
-        ("cu126-torch27", "flash_attn-2.8.3-cp313-abi3-manylinux_2_28_x86_64.whl", False),
         ("cu126-torch27", "xformers-2.8.3-cp311-cp311-linux_x86_64.whl", False),
         ("cu126-torch27", "flash-attn-2.8.3.tar.gz", False),
         ("cu126-torch27", "not a wheel.whl", False),
     ],
 )
 def test_a_wheel_fits_by_name_version_python_and_build(name: str, filename: str, fits: bool) -> None:
-    wanted = image(name)
-    assert prebuilt.fits(filename, flash_attn(wanted), wanted) is fits
-
-
-def refuse(url: str, target: Path) -> None:
-    raise OSError("no route to host")
+    pin = image(name).pin("flash-attn")
+    assert pin and prebuilt.fits(filename, pin, image(name)) is fits
 
 
 def test_the_wheelhouse_comes_first(tmp_path: Path) -> None:
     wheel = tmp_path / "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl"
     wheel.write_bytes(b"wheel")
-    found = prebuilt.gather(
-        image("cu126-torch27"), wheelhouse=tmp_path, official=WheelSource(cache=tmp_path / "cache", fetch=refuse)
-    )
+    found = gathered("cu126-torch27", tmp_path, wheelhouse=tmp_path)
     assert found.files == {wheel.name: wheel}
     assert found.missing == {}
     assert found.digests() == {wheel.name: hashlib.sha256(b"wheel").hexdigest()}
 
 
 def test_what_cannot_be_had_is_missing_with_its_reason(tmp_path: Path) -> None:
-    found = prebuilt.gather(image("cu126-torch27"), wheelhouse=None, official=WheelSource(cache=tmp_path, fetch=refuse))
+    found = gathered("cu126-torch27", tmp_path)
     assert found.files == {}
     assert found.missing["flash-attn"] == "flash-attn==2.8.3: its official wheel could not be fetched", (
         "the image says it: no error of this machine, and no command as this installation spells it"
@@ -86,36 +64,33 @@ def test_what_cannot_be_had_is_missing_with_its_reason(tmp_path: Path) -> None:
     )
 
 
-def test_a_wheelhouse_wheel_with_the_official_name_must_be_the_official_one(tmp_path: Path) -> None:
-    (official,) = image("cu126-torch27").prebuilt
-    (tmp_path / official.filename).write_bytes(b"another")
-    with pytest.raises(UserError, match=r"7 bytes with sha256 .* refused"):
-        prebuilt.gather(
-            image("cu126-torch27"), wheelhouse=tmp_path, official=WheelSource(cache=tmp_path / "c", fetch=refuse)
-        )
+def official(folder: Path) -> None:
+    (folder / image("cu126-torch27").prebuilt[0].filename).write_bytes(b"another")
 
 
-def test_two_that_fit_are_an_error(tmp_path: Path) -> None:
+def two(folder: Path) -> None:
     for name in ("flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl", "flash_attn-2.8.3-py3-none-any.whl"):
-        (tmp_path / name).write_bytes(b"")
-    with pytest.raises(UserError, match="two wheels fit"):
-        prebuilt.gather(image("cu126-torch27"), wheelhouse=tmp_path, official=WheelSource(cache=tmp_path, fetch=refuse))
+        (folder / name).write_bytes(b"")
 
 
-def test_a_wheelhouse_that_is_no_folder_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no folder"):
-        prebuilt.gather(
-            image("cu126-torch27"), wheelhouse=tmp_path / "nothing", official=WheelSource(cache=tmp_path, fetch=refuse)
-        )
+@pytest.mark.parametrize(
+    ("fill", "said"),
+    [(official, r"7 bytes with sha256 .* refused"), (two, "two wheels fit"), (Path.rmdir, "is no folder")],
+)
+def test_a_wheelhouse_with_a_changed_official_wheel_or_two_that_fit_is_refused(
+    tmp_path: Path, fill: Callable[[Path], None], said: str
+) -> None:
+    (tmp_path / "house").mkdir()
+    fill(tmp_path / "house")
+    with pytest.raises(UserError, match=said):
+        gathered("cu126-torch27", tmp_path, wheelhouse=tmp_path / "house")
 
 
 def test_only_the_locked_installer_is_taken_along(tmp_path: Path) -> None:
     locked = f"uv-{TOOLS[0].partition('==')[2]}-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
     for name in (locked, "uv-0.1.0-py3-none-manylinux_2_17_x86_64.whl", locked.replace("x86_64", "aarch64")):
         (tmp_path / name).write_bytes(b"")
-    found = prebuilt.gather(
-        image("cu126-torch27"), wheelhouse=tmp_path, official=WheelSource(cache=tmp_path / "cache", fetch=refuse)
-    )
+    found = gathered("cu126-torch27", tmp_path, wheelhouse=tmp_path)
     assert list(found.files) == [locked]
 
 
@@ -130,9 +105,7 @@ def needing_conv1d(*, optional: bool) -> Image:
 
 def test_a_required_wheel_that_nobody_compiled_stops_the_build_with_the_next_command(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        prebuilt.gather(
-            needing_conv1d(optional=False), wheelhouse=None, official=WheelSource(cache=tmp_path, fetch=refuse)
-        )
+        gathered(needing_conv1d(optional=False), tmp_path)
     (problem,) = caught.value.problems
     assert problem.cause == (
         "needs causal-conv1d==1.7.0, which no index has as a wheel, and which is not compiled for this image yet"
@@ -140,34 +113,20 @@ def test_a_required_wheel_that_nobody_compiled_stops_the_build_with_the_next_com
     assert problem.then.startswith("`nox -s wheels -- cu130-torch211-sm90 causal-conv1d` compiles it once")
 
 
-def test_an_optional_one_is_missing_with_the_command_that_compiles_it(tmp_path: Path) -> None:
-    found = prebuilt.gather(
-        needing_conv1d(optional=True), wheelhouse=None, official=WheelSource(cache=tmp_path, fetch=refuse)
-    )
-    assert "`nox -s wheels -- cu130-torch211-sm90 causal-conv1d`" in found.details["causal-conv1d"]
-
-
 @pytest.mark.parametrize("optional", [True, False])
-def test_a_compiled_one_is_taken(tmp_path: Path, optional: bool) -> None:
-    kept = tmp_path / "causal_conv1d-1.7.0-cp311-cp311-linux_x86_64.whl"
+def test_a_compiled_one_is_taken_and_an_optional_one_is_else_missing(tmp_path: Path, optional: bool) -> None:
+    kept, wanted = tmp_path / "causal_conv1d-1.7.0-cp311-cp311-linux_x86_64.whl", needing_conv1d(optional=optional)
     kept.write_bytes(b"wheel")
-    found = prebuilt.gather(
-        needing_conv1d(optional=optional),
-        wheelhouse=None,
-        official=WheelSource(cache=tmp_path / "cache", fetch=refuse),
-        compiled=lambda _image, pin: kept if pin.name == "causal-conv1d" else None,
-    )
+    found = gathered(wanted, tmp_path, compiled=lambda _, pin: kept if pin.name == "causal-conv1d" else None)
     assert (dict(found.files), dict(found.missing)) == ({kept.name: kept}, {})
+    if optional:
+        told = gathered(wanted, tmp_path).details["causal-conv1d"]
+        assert "`nox -s wheels -- cu130-torch211-sm90 causal-conv1d`" in told
 
 
 # --- compiled extensions ----------------------------------------------------------------------------------------------
 
 NATIVE_WHEEL = "colossalai-0.5.0-cp311-cp311-linux_x86_64.whl"
-
-
-def gathered(name: str, tmp_path: Path, **more: object) -> prebuilt.Gathered:
-    options: dict[str, object] = {"wheelhouse": None, "official": WheelSource(cache=tmp_path, fetch=refuse), **more}
-    return prebuilt.gather(image(name), **options)  # type: ignore[arg-type]
 
 
 def test_a_compiled_wheel_takes_the_place_of_the_locks_pure_python(tmp_path: Path) -> None:
