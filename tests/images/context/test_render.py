@@ -13,19 +13,12 @@ from images.context import labels as image_labels
 from images.context import render, templates
 from images.context.labels import BaseContext
 from images.locking import lock_file
-from images.planning import plan
 from images.planning.image import Image
 from tests.support.checkout import ROOT
-from tests.support.sources import SOURCES
+from tests.support.sources import SOURCES, image
 from tools import generate
 
 BASE_CONTEXT = BaseContext(reference="debian:bookworm-slim", origin="tag")
-
-
-def image(name: str) -> Image:
-    (planned,) = plan.select([name], SOURCES)
-    assert planned.image is not None, planned.reasons
-    return planned.image
 
 
 def context(wanted: Image, **extras: object) -> dict[str, bytes]:

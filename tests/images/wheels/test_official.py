@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from images.errors import UserError
-from images.planning import plan
 from images.planning.image import Image, Prebuilt
 from images.wheels import prebuilt
 from images.wheels.prebuilt import NotFetched, WheelSource, obtain
+from tests.support import sources
 from tests.support.http_server import Reply, Server, serving
-from tests.support.sources import SOURCES
 
 NAME = "flash_attn-2.8.3+cu12torch2.7cxx11abiTRUE-cp311-cp311-linux_x86_64.whl"
 
@@ -73,12 +72,13 @@ def test_a_redirect_is_followed_and_its_end_is_checked_too(tmp_path: Path) -> No
         assert server.count("GET", "/blob") == 2
 
 
-def test_wrong_bytes_are_refused_with_place_cause_and_next_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("body", [OTHER, WHOLE[: len(WHOLE) // 2], b"<html>sign in</html>"])
+def test_wrong_bytes_are_refused_with_place_cause_and_next_step(tmp_path: Path, body: bytes) -> None:
     with serving() as server, pytest.raises(UserError) as caught:
-        obtain(wheel(answering(server, (200, {}, OTHER))), WheelSource(cache=tmp_path))
+        obtain(wheel(answering(server, (200, {}, body))), WheelSource(cache=tmp_path))
     (problem,) = caught.value.problems
     assert problem.where == f"127.0.0.1: {NAME}"
-    assert f"{len(OTHER)} bytes with sha256 {hashlib.sha256(OTHER).hexdigest()}" in problem.cause
+    assert f"{len(body)} bytes with sha256 {hashlib.sha256(body).hexdigest()}" in problem.cause
     assert hashlib.sha256(WHOLE).hexdigest() in problem.cause and problem.cause.endswith("refused")
     assert problem.then.startswith("nothing was kept; ask whoever serves it")
     assert kept(tmp_path) == []
@@ -113,20 +113,6 @@ def test_what_does_not_come_whole_is_not_taken(tmp_path: Path, reply: Reply | No
     assert problem.where == "127.0.0.1" and re.search(cause, problem.cause)
     assert problem.then == "--wheel-mirror URL takes it from another server, --wheelhouse FOLDER from a folder"
     assert kept(tmp_path) == []
-
-
-def test_half_a_file_of_unknown_length_differs_from_its_hash(tmp_path: Path) -> None:
-    def half(_url: str, target: Path) -> None:
-        target.write_bytes(WHOLE[: len(WHOLE) // 2])
-
-    with serving() as server, pytest.raises(UserError, match=f"{len(WHOLE) // 2} bytes with sha256"):
-        obtain(wheel(server), WheelSource(cache=tmp_path, fetch=half))
-    assert kept(tmp_path) == []
-
-
-def test_a_sign_in_page_is_no_wheel(tmp_path: Path) -> None:
-    with serving() as server, pytest.raises(UserError, match="20 bytes with sha256"):
-        obtain(wheel(answering(server, (200, {}, b"<html>sign in</html>"))), WheelSource(cache=tmp_path))
 
 
 def test_a_dead_server_is_said(tmp_path: Path) -> None:
@@ -177,10 +163,9 @@ def test_builds_at_once_keep_one_whole_wheel(tmp_path: Path) -> None:
 
 
 def image(server: Server, *, optional: bool) -> Image:
-    (planned,) = plan.select(["cu126-torch27"], SOURCES)
-    assert planned.image is not None
-    pins = tuple(replace(pin, optional=optional) if pin.name == "flash-attn" else pin for pin in planned.image.pins)
-    return replace(planned.image, pins=pins, prebuilt=(wheel(server),))
+    usual = sources.image("cu126-torch27")
+    pins = tuple(replace(pin, optional=optional) if pin.name == "flash-attn" else pin for pin in usual.pins)
+    return replace(usual, pins=pins, prebuilt=(wheel(server),))
 
 
 @pytest.mark.parametrize("optional", [True, False])
