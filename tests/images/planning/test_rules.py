@@ -193,6 +193,7 @@ def test_what_cannot_be_is_refused_with_the_reason(name: str, sources: Sources, 
     assert not planned.accepted and any(reason in text for text in planned.reasons), planned.reasons
 
 
+BY_PTX = bent(with_library("0.49.1", "12.6", archs=["8.0"], ptx=["9.0"]))
 COMPILE_CONV1D = "`nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has compiled it"
 
 
@@ -205,11 +206,7 @@ COMPILE_CONV1D = "`nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has co
             with_stack("2.8", bitsandbytes="0.50.2"),
             "bitsandbytes 0.50.2 runs its CUDA 12.8 library beside torch's CUDA 12.9",
         ),
-        (
-            "cu126-torch27-sm90",
-            bent(with_library("0.49.1", "12.6", archs=["8.0"], ptx=["9.0"])),
-            "sm_90 only through PTX",
-        ),
+        ("cu126-torch27-sm90", BY_PTX, "sm_90 only through PTX"),
         (
             "cu126-torch27",
             bent(with_official(torch="2.6"), sources={}),
@@ -233,7 +230,7 @@ COMPILE_CONV1D = "`nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has co
         (
             "cu124-torch25-colossalai",
             SOURCES,
-            "colossalai 0.5.0 lacks its compiled extensions until `nox -s wheels -- cu124-torch25-colossalai colossalai`",
+            "colossalai 0.5.0 lacks its compiled extensions until `nox -s wheels -- cu124-torch25-colossalai",
         ),
         ("cu130-torch211-arm64", REAL, "lacks flash-attn 2.8.3.post2 (optional): no wheel for aarch64"),
     ],
@@ -255,8 +252,7 @@ def test_a_whole_toolkit_of_cuda_12_comes_from_debians_packages_where_they_have_
 
 
 def test_an_arch_that_one_part_reaches_by_ptx_alone_is_not_promised_unasked() -> None:
-    sources = bent(with_library("0.49.1", "12.6", archs=["8.0"], ptx=["9.0"]))
-    assert [str(arch) for arch in one("cu126-torch27", sources).archs] == ["sm_80", "sm_86"]
+    assert [str(arch) for arch in one("cu126-torch27", BY_PTX).archs] == ["sm_80", "sm_86"]
 
 
 @pytest.mark.parametrize("changes", [{"cxx11_abi": False}, {"python": "3.12"}, {"cuda": 11}, {"torch": "2.6"}])
