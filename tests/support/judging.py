@@ -1,5 +1,6 @@
 """Judging one claim by the file of its check."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,3 +21,19 @@ def fails(finding: Finding, *told: str) -> None:
     """It is a FAIL whose reason says each of these."""
     assert finding.status is Status.FAIL, finding.reason
     assert not [words for words in told if words not in finding.reason], finding.reason
+
+
+def spoiled(evidence: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A copy with another value at `ranks|1|facts`; KeyError takes it away, a function makes it of what was there."""
+    found: dict[str, Any] = {"": copy.deepcopy(dict(evidence))}
+    *parents, last = ["", *path.split("|")] if path else [""]
+    place: Any = found
+    for name in parents:
+        place = place[int(name)] if isinstance(place, list) else place[name]
+    key: Any = int(last) if isinstance(place, list) else last
+    if value is KeyError:
+        del place[key]
+    else:
+        place[key] = value(place[key]) if callable(value) else value
+    whole: dict[str, Any] = found[""]
+    return whole

@@ -8,7 +8,7 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ from images.planning.image import Image
 from images.validation import run
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.multigpu import ROWS, link_of, multigpu_claims
-from tests.support.judging import fails, judge_claim
+from tests.support.judging import fails, judge_claim, spoiled
 from tests.support.sources import SOURCES
 from validate.checks.multigpu import _launch, _ranks
 from validate.checks.multigpu._launch import Heard
@@ -126,22 +126,6 @@ def test_what_was_measured_well_passes(subject: str) -> None:
     assert finding.reason
 
 
-def edit(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    """Set `ranks.1.facts.x` to a value."""
-
-    def change(evidence: dict[str, Any]) -> None:
-        *parents, last = path.split("|")
-        place: Any = evidence
-        for name in parents:
-            place = place[int(name)] if isinstance(place, list) else place[name]
-        if value is KeyError:
-            del place[int(last) if isinstance(place, list) else last]
-        else:
-            place[int(last) if isinstance(place, list) else last] = value
-
-    return change
-
-
 WRONG: list[tuple[str, str, Any, str]] = [
     ("ddp", "ranks|1|comparisons|gradients|error", 2e-6, "rank 1: gradients are off by 2.00e-06"),
     ("ddp", "ranks|0|comparisons|gradients|error", "nan", "gradients are off by nan"),
@@ -183,10 +167,7 @@ WRONG: list[tuple[str, str, Any, str]] = [
 
 @pytest.mark.parametrize(("subject", "path", "value", "reason"), WRONG, ids=[f"{row[0]}-{row[1]}" for row in WRONG])
 def test_what_is_wrong_fails_and_is_named(subject: str, path: str, value: Any, reason: str) -> None:
-    evidence = copy.deepcopy(dict(WELL[subject]))
-    edit(path, value)(evidence)
-    wanted = claim(subject)
-    fails(judge_claim(wanted, evidence), reason)
+    fails(judge_claim(claim(subject), spoiled(WELL[subject], path, value)), reason)
 
 
 @pytest.mark.parametrize(
@@ -194,10 +175,8 @@ def test_what_is_wrong_fails_and_is_named(subject: str, path: str, value: Any, r
     [("ranks|1|all_reduce", 9e9), ("ranks|0|send", "nan"), ("ranks|1", KeyError), ("ranks|1|device|backend", "gloo")],
 )
 def test_a_slow_link_is_a_warning_and_never_red(path: str, value: Any) -> None:
-    evidence = copy.deepcopy(BANDWIDTH)
-    edit(path, value)(evidence)
     wanted = claim("bandwidth")
-    finding = judge_claim(wanted, evidence)
+    finding = judge_claim(wanted, spoiled(BANDWIDTH, path, value))
     assert finding.status is Status.UNPROVEN and finding.reason.startswith("warning: ")
     assert not wanted.required
 
