@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,28 +43,21 @@ def settings(*gpus: Gpu, framework: str = "transformers", with_: Stack | None = 
     return advise(machine(*gpus), with_ or stack(), Goal(framework=Framework(framework), **goal))
 
 
+FLASH, FUSED = "flash_attention_2", "adamw_torch_fused"
+
+
 @pytest.mark.parametrize(
     ("card", "capability", "gigabytes", "expected"),
     [
         # name, capability, GB -> dtype, tf32, attention, fp8, 4-bit, optimizer, batch, accumulation (7b, transformers)
-        ("H100", (9, 0), 85, ("bfloat16", True, "flash_attention_2", "available", False, "adamw_torch_fused", 4, 2)),
-        ("A100-40", (8, 0), 42, ("bfloat16", True, "flash_attention_2", "no", False, "adamw_torch_fused", 4, 2)),
-        (
-            "RTX 4090",
-            (8, 9),
-            25,
-            ("bfloat16", True, "flash_attention_2", "inference only", True, "adamw_torch_fused", 2, 4),
-        ),
-        ("RTX 3060", (8, 6), 8, ("bfloat16", True, "flash_attention_2", "no", True, "adamw_8bit", 1, 8)),
-        ("T4", (7, 5), 16, ("float16", False, "sdpa", "no", True, "adamw_torch_fused", 2, 4)),
-        ("V100", (7, 0), 17, ("float16", False, "sdpa", "no", True, "adamw_torch_fused", 2, 4)),
-        ("B200", (10, 0), 190, ("bfloat16", True, "flash_attention_2", "available", False, "adamw_torch_fused", 4, 2)),
-        (
-            "RTX 5090",
-            (12, 0),
-            34,
-            ("bfloat16", True, "flash_attention_2", "available", True, "adamw_torch_fused", 2, 4),
-        ),
+        ("H100", (9, 0), 85, ("bfloat16", True, FLASH, "available", False, FUSED, 4, 2)),
+        ("A100-40", (8, 0), 42, ("bfloat16", True, FLASH, "no", False, FUSED, 4, 2)),
+        ("RTX 4090", (8, 9), 25, ("bfloat16", True, FLASH, "inference only", True, FUSED, 2, 4)),
+        ("RTX 3060", (8, 6), 8, ("bfloat16", True, FLASH, "no", True, "adamw_8bit", 1, 8)),
+        ("T4", (7, 5), 16, ("float16", False, "sdpa", "no", True, FUSED, 2, 4)),
+        ("V100", (7, 0), 17, ("float16", False, "sdpa", "no", True, FUSED, 2, 4)),
+        ("B200", (10, 0), 190, ("bfloat16", True, FLASH, "available", False, FUSED, 4, 2)),
+        ("RTX 5090", (12, 0), 34, ("bfloat16", True, FLASH, "available", True, FUSED, 2, 4)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -79,11 +73,11 @@ def test_the_rules_by_card(
 @pytest.mark.parametrize(
     ("targets", "cards", "value", "why"),
     [
-        (("sm_80", "sm_90"), [(9, 0)], "flash_attention_2", "with code for 8.0, 9.0"),
-        (("sm_80", "sm_90"), [(8, 9)], "flash_attention_2", "with code for 8.0, 9.0"),
+        (("sm_80", "sm_90"), [(9, 0)], FLASH, "with code for 8.0, 9.0"),
+        (("sm_80", "sm_90"), [(8, 9)], FLASH, "with code for 8.0, 9.0"),
         (("sm_80", "sm_90"), [(12, 0)], "sdpa", "has code for 8.0, 9.0 alone"),
         (("sm_80", "sm_90"), [(8, 0), (12, 0)], "sdpa", "has code for 8.0, 9.0 alone"),
-        (("sm_80", "sm_120"), [(8, 0), (12, 0)], "flash_attention_2", "with code for 8.0, 12.0"),
+        (("sm_80", "sm_120"), [(8, 0), (12, 0)], FLASH, "with code for 8.0, 12.0"),
         (("sm_80", "sm_120"), [(9, 0)], "sdpa", "has code for 8.0, 12.0 alone"),
         ((), [(9, 0)], "sdpa", "no claim for which GPUs its flash-attn has code"),
     ],
@@ -96,12 +90,23 @@ def test_flash_attn_is_for_the_gpus_that_the_image_claims_code_for(
     assert attention.value == value and why in attention.why
 
 
-def test_flash_attn_4_is_for_gpus_that_it_trains_on() -> None:
-    here = stack(packages={"flash-attn-4": "4.0.0b36"})
-    assert settings(gpu((9, 0)), with_=here)["attention"] == "flash_attention_4"
-    assert settings(gpu((10, 0)), with_=here)["attention"] == "sdpa"  # no run of ours
-    assert settings(gpu((8, 9)), with_=here)["attention"] == "sdpa"  # no backward
-    assert settings(gpu((9, 0)), gpu((8, 0)), with_=here)["attention"] == "sdpa"
+FOURTH: Mapping[str, Any] = {"with_": stack(packages={"flash-attn-4": "4.0.0b36"})}
+
+
+@pytest.mark.parametrize(
+    ("cards", "given_", "attention"),
+    [
+        ([(9, 0)], FOURTH, "flash_attention_4"),
+        ([(10, 0)], FOURTH, "sdpa"),  # no run of ours
+        ([(8, 9)], FOURTH, "sdpa"),  # no backward
+        ([(9, 0), (8, 0)], FOURTH, "sdpa"),
+        ([(7, 5)], {"framework": "unsloth"}, "xformers"),
+        ([(7, 0)], {"framework": "unsloth"}, "sdpa"),
+        ([(9, 0)], {"framework": "axolotl", "with_": stack(packages={})}, "sdpa"),
+    ],
+)
+def test_other_attention_is_for_gpus_and_frameworks_that_can(cards: Any, given_: Any, attention: str) -> None:
+    assert settings(*map(gpu, cards), **given_)["attention"] == attention
 
 
 def test_the_code_is_read_from_the_images_own_claims(tmp_path: Path) -> None:
@@ -116,20 +121,11 @@ def test_the_code_is_read_from_the_images_own_claims(tmp_path: Path) -> None:
     assert hardware.claimed_code(file) == hardware.claimed_code(tmp_path / "nothing") == {}
 
 
-def test_turing_takes_xformers_where_the_framework_can() -> None:
-    assert settings(gpu((7, 5), 16), framework="unsloth")["attention"] == "xformers"
-    assert settings(gpu((7, 0), 16), framework="unsloth")["attention"] == "sdpa"
-    assert settings(gpu(), framework="axolotl", with_=stack(packages={}))["attention"] == "sdpa"
+NEW = "PYTORCH_ALLOC_CONF"
 
 
 @pytest.mark.parametrize(
-    ("torch", "variable"),
-    [
-        ("2.8.0", "PYTORCH_CUDA_ALLOC_CONF"),
-        ("2.9.1", "PYTORCH_ALLOC_CONF"),
-        ("2.10.0", "PYTORCH_ALLOC_CONF"),
-        ("2.1", ""),
-    ],
+    ("torch", "variable"), [("2.8.0", "PYTORCH_CUDA_ALLOC_CONF"), ("2.9.1", NEW), ("2.10.0", NEW), ("2.1", "")]
 )
 def test_the_allocators_variable_changes_its_name(torch: str, variable: str) -> None:
     assert str(settings(gpu(), with_=stack(torch=torch))["allocator"]).partition("=")[0] == variable
@@ -137,57 +133,40 @@ def test_the_allocators_variable_changes_its_name(torch: str, variable: str) -> 
 
 def test_without_bitsandbytes_nothing_is_quantized() -> None:
     found = settings(gpu(gigabytes=8), with_=stack(packages={}))
-    assert (found["load_in_4bit"], found["optimizer"]) == (False, "adamw_torch_fused")
+    assert (found["load_in_4bit"], found["optimizer"]) == (False, FUSED)
     assert "bitsandbytes is not in this image" in next(one.why for one in found.settings if one.name == "load_in_4bit")
 
 
-def test_a_model_that_does_not_fit_is_said() -> None:
-    assert any("does not fit" in warning for warning in settings(gpu(gigabytes=24), billions=70).warnings)
-
-
-def test_no_gpu_is_said_and_the_cpu_recommended() -> None:
-    found = settings()
-    assert (found["device"], found["dtype"], found["load_in_4bit"]) == ("cpu", "float32", False)
-    assert any("no GPU" in warning for warning in found.warnings)
-
-
-def test_a_gpu_that_torch_has_no_code_for_is_left_out_and_named() -> None:
-    found = settings(gpu((6, 1), 24, "GTX 1080"), gpu((8, 0), 40, "A100"))
-    assert [one.name for one in found.gpus] == ["A100"]
-    assert any("GTX 1080 (sm_61)" in warning for warning in found.warnings)
-
-
-def test_different_gpus_are_served_by_the_weakest() -> None:
-    found = settings(gpu((9, 0), 80, "H100"), gpu((7, 5), 16, "T4"))
-    assert (found["dtype"], found["load_in_4bit"], found["batch_size"]) == ("float16", True, 2)
-    assert any("differ" in warning for warning in found.warnings)
-    assert (found.strategy, found["strategy"]) == (Strategy.DDP, "ddp")
-
-
-def test_small_shared_memory_and_mig_are_told() -> None:
-    sliced = Hardware(gpus=(gpu(gigabytes=10, name="A100 MIG 1g.10gb", mig=True),), shm=64 * 1024**2)
-    warnings = " ".join(advise(sliced, stack(), Goal()).warnings)
-    assert "--ipc=host" in warnings and "MIG" in warnings
+SLICE = Hardware(gpus=(gpu(gigabytes=10, name="A100 MIG 1g.10gb", mig=True),), shm=64 * 1024**2)
+FOREIGN = Hardware(disks=(Disk(path="/home/trainer/.cache", holds="downloads", free=500 * GB, writable=False),))
+OLD, MIXED = (gpu((6, 1), 24, "GTX 1080"), gpu((8, 0), 40, "A100")), (gpu((9, 0), 80), gpu((7, 5), 16))
 
 
 @pytest.mark.parametrize(
-    ("archs", "capability", "runs"),
+    ("there", "billions", "told"),
     [
-        (("sm_80",), (8, 6), True),
-        (("sm_86",), (8, 0), False),
-        (("sm_80",), (9, 0), False),
-        (("compute_80",), (9, 0), True),
-        (("compute_90",), (8, 0), False),
-        (("sm_90a",), (9, 0), True),
-        (("compute_90a",), (10, 0), False),
-        (("sm_100",), (10, 3), True),
-        ((), (5, 0), True),
+        (machine(gpu(gigabytes=24)), 70, "does not fit"),
+        (machine(), 7, "no GPU"),
+        (machine(*OLD), 7, "GTX 1080 (sm_61)"),
+        (machine(*MIXED), 7, "differ"),
+        (SLICE, 7, "--ipc=host"),
+        (SLICE, 7, "MIG"),
+        (FOREIGN, 7, "/home/trainer/.cache, for downloads, is not this user's to write to"),
+        (FOREIGN, 7, "`--user $(id -u):$(id -g)`, or one for everybody (`install -d -m 1777 FOLDER`)"),
     ],
 )
-def test_code_runs_on_its_own_major_and_ptx_on_anything_newer(
-    archs: tuple[str, ...], capability: tuple[int, int], runs: bool
-) -> None:
-    assert runs_on(archs, capability) is runs
+def test_what_stands_in_the_way_is_told(there: Hardware, billions: float, told: str) -> None:
+    assert len([one for one in advise(there, stack(), Goal(billions=billions)).warnings if told in one]) == 1
+
+
+def test_settings_are_for_the_weakest_gpu_that_torch_has_code_for_or_the_cpu() -> None:
+    found = settings()
+    assert (found["device"], found["dtype"], found["load_in_4bit"]) == ("cpu", "float32", False)
+    assert [one.name for one in settings(*OLD).gpus] == ["A100"]
+    found = settings(*MIXED)
+    assert (found["dtype"], found["load_in_4bit"], found["batch_size"]) == ("float16", True, 2)
+    assert (found.strategy, found["strategy"]) == (Strategy.DDP, "ddp")
+    assert runs_on((), (5, 0)), "targets that are not known"
 
 
 CAPABILITIES = st.sampled_from([(7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)])
@@ -207,24 +186,18 @@ def frugality(found: Advice) -> tuple[int, bool, bool, bool, int]:
     )
 
 
-@given(CAPABILITIES, ROOM, ROOM, SIZES, FRAMEWORKS)
-def test_more_memory_never_gets_a_more_frugal_setting(
-    capability: tuple[int, int], one: float, other: float, billions: float, framework: str
+@given(CAPABILITIES, ROOM, ROOM, SIZES, SIZES, FRAMEWORKS)
+def test_more_memory_or_a_smaller_model_never_gets_a_more_frugal_setting(
+    capability: tuple[int, int], one: float, other: float, size: float, another: float, framework: str
 ) -> None:
-    less, more = sorted((one, other))
-    small = frugality(settings(gpu(capability, less), billions=billions, framework=framework))
-    large = frugality(settings(gpu(capability, more), billions=billions, framework=framework))
-    assert all(after <= before for before, after in zip(small, large, strict=True))
+    def frugal(room: float, billions: float) -> tuple[int, ...]:
+        return frugality(settings(gpu(capability, room), billions=billions, framework=framework))
 
-
-@given(CAPABILITIES, ROOM, SIZES, SIZES)
-def test_a_larger_model_never_gets_a_laxer_setting(
-    capability: tuple[int, int], room: float, one: float, other: float
-) -> None:
-    less, more = sorted((one, other))
-    small = frugality(settings(gpu(capability, room), billions=less))
-    large = frugality(settings(gpu(capability, room), billions=more))
-    assert all(after >= before for before, after in zip(small, large, strict=True))
+    for tight, ample in (
+        (frugal(min(one, other), size), frugal(max(one, other), size)),
+        (frugal(one, max(size, another)), frugal(one, min(size, another))),
+    ):
+        assert all(after <= before for before, after in zip(tight, ample, strict=True))
 
 
 @given(st.lists(st.tuples(CAPABILITIES, ROOM), min_size=1, max_size=8), SIZES)
@@ -262,7 +235,7 @@ def test_a_model_that_fits_on_no_gpu_is_shared_by_all(
 
 def test_what_gpus_hold_together_decides_when_they_share_a_model() -> None:
     found = settings(*[gpu(gigabytes=24)] * 8, billions=30, strategy=Strategy.FSDP)
-    assert (found["load_in_4bit"], found["optimizer"]) == (False, "adamw_torch_fused")
+    assert (found["load_in_4bit"], found["optimizer"]) == (False, FUSED)
     assert "192 GB holds a 16-bit 30b model" in next(one.why for one in found.settings if one.name == "load_in_4bit")
     short = settings(*[gpu(gigabytes=24)] * 8, billions=70, strategy=Strategy.FSDP)
     assert not short["load_in_4bit"] and any("--for axolotl" in warning for warning in short.warnings)
@@ -318,14 +291,6 @@ def test_a_gpu_is_named_as_the_variable_that_is_set_names_it(mask: tuple[str, ..
     assert f"export CUDA_VISIBLE_DEVICES={expected}\n" in snippets.snippet(found, stack())[1]
 
 
-def test_the_variable_counts_where_torch_numbered_the_gpus() -> None:
-    mask = ("2", "3")
-    facts = {"name": "G", "capability": [9, 0], "memory": 80 * GB}
-    by_torch = hardware.interpret(DRIVER, [{"torch": "2.7.1"}, {"gpu": facts}], Hardware(mask=mask))
-    by_driver = hardware.interpret(DRIVER, [{"torch_error": "ImportError: broken"}], Hardware(mask=mask))
-    assert (by_torch.hardware.mask, by_driver.hardware.mask) == (mask, ())
-
-
 def test_deepspeed_that_is_not_there_is_not_recommended() -> None:
     found = settings(gpu(), gpu(), strategy=Strategy.DEEPSPEED, with_=stack(packages={}))
     assert found.strategy is Strategy.DDP
@@ -348,10 +313,8 @@ def test_disks_are_those_of_this_folder_and_of_downloads(tmp_path: Path, monkeyp
     assert (disk.path, disk.holds) == (str(tmp_path), "checkpoints and downloads")
     assert 0 < disk.free <= shutil.disk_usage(tmp_path).total
     monkeypatch.setenv("HF_HOME", "/proc/self")
-    assert [(one.path, one.holds) for one in hardware._disks()] == [
-        (str(tmp_path), "checkpoints"),
-        ("/proc/self", "downloads"),
-    ]
+    found = [(one.path, one.holds) for one in hardware._disks()]
+    assert found == [(str(tmp_path), "checkpoints"), ("/proc/self", "downloads")]
 
 
 @given(ROOM, ROOM)
@@ -419,15 +382,13 @@ def test_torchs_own_view_counts_where_there_is_torch() -> None:
 
 
 def test_the_drivers_view_counts_where_torch_can_not_be_imported() -> None:
-    found = hardware.interpret(DRIVER, [{"torch_error": "ImportError: broken"}], Hardware())
-    assert [one.name for one in found.hardware.gpus] == ["H100"]
+    mask = ("2", "3")  # CUDA_VISIBLE_DEVICES, by which torch numbers GPUs and the driver does not
+    found = hardware.interpret(DRIVER, [{"torch_error": "ImportError: broken"}], Hardware(mask=mask))
+    assert [one.name for one in found.hardware.gpus] == ["H100"] and found.hardware.mask == ()
     assert "ImportError: broken" in found.troubles
-
-
-def test_a_mig_slice_is_known_by_its_name() -> None:
-    slice_ = {"gpu": {"name": "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "capability": [8, 0], "memory": 5 * GB}}
-    found = hardware.interpret([], [{"torch": "2.7.1"}, slice_], Hardware())
-    assert found.hardware.gpus[0].mig
+    facts = {"name": "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "capability": [8, 0], "memory": 5 * GB}
+    found = hardware.interpret(DRIVER, [{"torch": "2.7.1"}, {"gpu": facts}], Hardware(mask=mask))
+    assert found.hardware.gpus[0].mig and found.hardware.mask == mask
 
 
 def test_a_crash_of_torch_is_a_finding_and_not_an_end() -> None:
@@ -468,17 +429,5 @@ def test_wrong_arguments_end_with_two() -> None:
     assert done.returncode == 2 and "write 7b" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_levels_are_ordered() -> None:
-    rooms = [settings(gpu(gigabytes=size)).level for size in (4, 6, 16, 40, 100)]
-    assert rooms == [Level.OVERFULL, Level.TIGHT, Level.BALANCED, Level.AMPLE, Level.SPACIOUS]
-
-
 def test_the_doctor_recommends_the_allocator_setting_that_images_have() -> None:
     assert SOURCES.matrix.environment["PYTORCH_ALLOC_CONF"] == allocator.SETTING
-
-
-def test_a_folder_that_is_not_the_users_is_told_with_what_to_do() -> None:
-    disk = Disk(path="/home/trainer/.cache", holds="downloads", free=500 * GB, writable=False)
-    warnings = advise(Hardware(disks=(disk,)), stack(), Goal()).warnings
-    told = [text for text in warnings if disk.path in text]
-    assert len(told) == 1 and "--user $(id -u):$(id -g)" in told[0] and "install -d -m 1777" in told[0]
