@@ -20,8 +20,7 @@ from images.building import validating
 from images.config.paths import RESOURCES as ROOT
 from images.engine import gpus
 from images.engine.gpus import Attachment, GpuMode
-from images.hardware import inventory
-from images.hardware.inventory import Gpu, Inventory, Link
+from images.hardware.inventory import Gpu, Inventory, Link, of_nvml
 from images.planning import plan
 from images.planning.image import Image
 from images.validation import run
@@ -29,7 +28,7 @@ from images.validation.claims.context import ClaimContext
 from images.validation.claims.multigpu import ROWS, link_of, multigpu_claims
 from tests.support.judging import fails, judge_claim, spoiled
 from tests.support.sources import SOURCES
-from validate.checks.multigpu import _launch, _ranks
+from validate.checks.multigpu import _launch
 from validate.checks.multigpu._launch import Heard
 from validate.checks.multigpu.collectives import built, parsed
 from validate.claims import Claim, ClaimSet, Tier
@@ -66,64 +65,46 @@ def of_ranks(one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 COMPARISON = {"error": 6e-8, "controls": {"scaled by 1.01": 0.01, "not exchanged": 0.7}}
-DDP = of_ranks(
-    {
-        "comparisons": {"gradients": COMPARISON, "weights": COMPARISON},
-        "facts": {"same on every rank": True},
-    }
-)
 SIZES = ["1", "1027", "1048576"]
 OPERATIONS = ROWS["collectives"]["expect"]["operations"]
-COLLECTIVES = of_ranks(
-    {
-        "exact": {name: dict.fromkeys(SIZES, True) for name in OPERATIONS},
-        "controls": {name: dict.fromkeys(SIZES, False) for name in OPERATIONS},
-    }
-)
-NCCL = of_ranks(
-    {
-        "cuda": "13.0",
-        "libraries": [
-            {
-                "path": "/v/nvidia/nccl/lib/libnccl.so.2",
-                "running": "2.28.9",
-                "built": {"version": "2.28.9", "cuda": "13.0"},
-                "owners": [{"name": "nvidia-nccl-cu13", "version": "2.28.9", "as_recorded": True}],
-            }
-        ],
-    }
-)
-TRANSPORT = of_ranks({"peer_access": True, "connections": {"P2P/CUMEM": 16}, "taken": {}, "versions": [], "lines": []})
-SETTINGS = of_ranks({"variables": {}, "files": {}})
-BANDWIDTH = of_ranks({"bytes": 1 << 28, "all_reduce": 330e9, "send": 310e9})
-SHM = {"size": 8 << 30, "free": 8 << 30, "refuses_more": True, "batch": 96 << 20, "handed_over": 4, "right": True}
-FP8 = of_ranks(
-    {
-        "comparisons": {"gradients": {"error": 0.0, "controls": {"float32": 0.056}}},
-        "figures": {"distance from float32": 0.056},
-        "facts": {"sharded": True, "parts make the whole": True, "layers": ["Float8Linear"]},
-    }
-)
-CONTEXT = of_ranks({"comparisons": {"gradients": {"error": 4e-3, "plain_error": 3e-3, "controls": {"apart": 0.4}}}})
+LIBRARY = {
+    "path": "/v/nvidia/nccl/lib/libnccl.so.2",
+    "running": "2.28.9",
+    "built": {"version": "2.28.9", "cuda": "13.0"},
+    "owners": [{"name": "nvidia-nccl-cu13", "version": "2.28.9", "as_recorded": True}],
+}
 WELL: Mapping[str, Mapping[str, Any]] = {
-    "ddp": DDP,
-    "collectives": COLLECTIVES,
-    "nccl": NCCL,
-    "transport": TRANSPORT,
-    "settings": SETTINGS,
-    "bandwidth": BANDWIDTH,
-    "/dev/shm": SHM,
-    "fp8 fsdp2": FP8,
-    "context parallel": CONTEXT,
+    "ddp": of_ranks(
+        {"comparisons": {"gradients": COMPARISON, "weights": COMPARISON}, "facts": {"same on every rank": True}}
+    ),
+    "collectives": of_ranks(
+        {
+            "exact": {name: dict.fromkeys(SIZES, True) for name in OPERATIONS},
+            "controls": {name: dict.fromkeys(SIZES, False) for name in OPERATIONS},
+        }
+    ),
+    "nccl": of_ranks({"cuda": "13.0", "libraries": [LIBRARY]}),
+    "transport": of_ranks({"peer_access": True, "connections": {"P2P/CUMEM": 16}, "taken": {}}),
+    "settings": of_ranks({"variables": {}, "files": {}}),
+    "bandwidth": of_ranks({"bytes": 1 << 28, "all_reduce": 330e9, "send": 310e9}),
+    "/dev/shm": {"size": 8 << 30, "refuses_more": True, "batch": 96 << 20, "handed_over": 4, "right": True},
+    "fp8 fsdp2": of_ranks(
+        {
+            "comparisons": {"gradients": {"error": 0.0, "controls": {"float32": 0.056}}},
+            "figures": {"distance from float32": 0.056},
+            "facts": {"sharded": True, "parts make the whole": True, "layers": ["Float8Linear"]},
+        }
+    ),
+    "context parallel": of_ranks(
+        {"comparisons": {"gradients": {"error": 4e-3, "plain_error": 3e-3, "controls": {"apart": 0.4}}}}
+    ),
 }
 
 
 @pytest.mark.parametrize("subject", WELL)
 def test_what_was_measured_well_passes(subject: str) -> None:
-    wanted = claim(subject)
-    finding = judge_claim(wanted, WELL[subject])
-    assert finding.status is Status.PASS, finding.reason
-    assert finding.reason
+    finding = judge_claim(claim(subject), WELL[subject])
+    assert finding.status is Status.PASS and finding.reason, finding.reason
 
 
 WRONG: list[tuple[str, str, Any, str]] = [
@@ -176,37 +157,24 @@ def test_what_is_wrong_fails_and_is_named(subject: str, path: str, value: Any, r
 )
 def test_a_slow_link_is_a_warning_and_never_red(path: str, value: Any) -> None:
     wanted = claim("bandwidth")
-    finding = judge_claim(wanted, spoiled(BANDWIDTH, path, value))
+    finding = judge_claim(wanted, spoiled(WELL["bandwidth"], path, value))
     assert finding.status is Status.UNPROVEN and finding.reason.startswith("warning: ")
     assert not wanted.required
-
-
-def test_a_bandwidth_that_was_not_measured_does_not_redden_the_image() -> None:
-    asked = claim("bandwidth")
-    record = Record(probe=asked.probe, outcome=Outcome.CRASHED, seconds=1.0, exit_code=1, log="rank 1 was killed")
+    record = Record(probe=wanted.probe, outcome=Outcome.CRASHED, seconds=1.0, exit_code=1, log="rank 1 was killed")
     evidence = Evidence(image="x", digest="", records=(record,))
-    verdict = judge(ClaimSet(image="x", claims=(asked,)), evidence, [Tier.MULTIGPU])
+    verdict = judge(ClaimSet(image="x", claims=(wanted,)), evidence, [Tier.MULTIGPU])
     assert verdict.overall is Status.UNPROVEN
 
 
-def test_variables_that_the_trial_lends_are_not_the_images() -> None:
+def test_variables_that_the_run_lends_are_not_the_images() -> None:
     lent = {"NCCL_NVLS_ENABLE": "0"}
     evidence = of_ranks({"variables": lent, "files": {}})
     assert judge_claim(claim("settings", injected=lent), evidence).status is Status.PASS
     assert judge_claim(claim("settings"), evidence).status is Status.FAIL
     other = of_ranks({"variables": {"NCCL_NVLS_ENABLE": "1"}, "files": {}})
     assert judge_claim(claim("settings", injected=lent), other).status is Status.FAIL
-
-
-def test_a_transport_names_what_switched_the_better_one_off() -> None:
-    evidence = of_ranks(
-        {
-            "peer_access": True,
-            "connections": {"NET/Socket": 4},
-            "taken": {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"},
-        }
-    )
-    fails(judge_claim(claim("transport", injected={"NCCL_NVLS_ENABLE": "0"}), evidence), "(NCCL_P2P_DISABLE=1)")
+    slow = {"peer_access": True, "connections": {"NET/Socket": 4}, "taken": {"NCCL_P2P_DISABLE": "1", **lent}}
+    fails(judge_claim(claim("transport", injected=lent), of_ranks(slow)), "(NCCL_P2P_DISABLE=1)")
 
 
 @pytest.mark.parametrize(
@@ -232,10 +200,7 @@ def test_the_link_decides_which_transports_will_do(links: Any, access: bool, way
 # ---- what ranks leave behind
 
 
-def heard(*, closed: bool = True, begun: str = "x") -> Heard:
-    return Heard(measured={}, begun=begun, pid=1, closed=closed)
-
-
+CLOSED, OPEN = (Heard(measured={}, begun="x", pid=1, closed=closed) for closed in (True, False))
 TORCHRUN = """
 rank 1: second: RuntimeError: boom
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
@@ -249,19 +214,26 @@ Root Cause (first observed failure):
 """
 
 
-def test_a_launch_counts_only_if_every_rank_closed_its_file() -> None:
-    assert _launch.end_of(0, "", [heard(), heard()], 10) == ""
-    silent = _launch.end_of(0, "", [heard(), heard(closed=False, begun="ddp")], 10)
-    assert silent == "ended with status 0 before it was done (rank 1 in ddp)"
-    assert "did not end in 10 s (rank 0 in x)" in _launch.end_of(None, "", [heard(closed=False)], 10)
-    assert "did not end in 480 s (rank 0 in its start)" in _launch.end_of(None, "", [heard(closed=False, begun="")], 10)
-    assert _launch.end_of(1, "", [heard()], 10) == "torchrun ended with status 1"
-
-
-def test_the_rank_that_died_first_is_named_with_its_last_words() -> None:
-    said = _launch.end_of(1, TORCHRUN, [heard(closed=False, begun="second"), heard(closed=False, begun="second")], 10)
-    assert said.startswith("rank 1 was killed by SIGSEGV (rank 0 in second, rank 1 in second)")
-    assert said.endswith(": rank 1: second: RuntimeError: boom")
+@pytest.mark.parametrize(
+    ("code", "log", "heard", "said"),
+    [
+        (0, "", [CLOSED, CLOSED], ""),
+        (0, "", [CLOSED, OPEN], "ended with status 0 before it was done (rank 1 in x)"),
+        (None, "", [OPEN], "torchrun did not end in 10 s (rank 0 in x)"),
+        (None, "", [replace(OPEN, begun="")], "torchrun did not end in 480 s (rank 0 in its start)"),
+        (1, "", [CLOSED], "torchrun ended with status 1"),
+        (
+            1,
+            TORCHRUN,
+            [OPEN, OPEN],
+            "rank 1 was killed by SIGSEGV (rank 0 in x, rank 1 in x): rank 1: second: RuntimeError: boom",
+        ),
+    ],
+)
+def test_a_launch_counts_only_if_every_rank_closed_its_file(
+    code: int | None, log: str, heard: list[Heard], said: str
+) -> None:
+    assert _launch.end_of(code, log, heard, 10) == said
 
 
 class Launch:
@@ -376,41 +348,38 @@ def test_what_an_image_does_not_hold_is_not_promised() -> None:
     assert {one.subject for one in all_claims(PAIR)} == set(ROWS)
 
 
-def test_what_the_gpus_cannot_do_is_not_applicable_and_not_required() -> None:
-    old = Inventory(driver="", gpus=(H200, replace(H200, name="RTX 3090", capability=(8, 6))), source="")
-    asked = claim("fp8 fsdp2", old)
-    assert not asked.required
-    finding = _ranks.judge(asked.subject, asked.expect, {})
-    assert (
-        finding.status is Status.NOT_APPLICABLE and "takes compute capability 8.9, RTX 3090 has 8.6" in finding.reason
-    )
-    assert claim("fp8 fsdp2").required
+OLD = Inventory(driver="", gpus=(H200, replace(H200, name="RTX 3090", capability=(8, 6))), source="")
 
 
-def test_what_torch_cannot_do_is_not_applicable_and_not_required() -> None:
-    asked = claim("fsdp2 4-bit", name="cu126-torch27")
-    assert not asked.required
-    assert "takes torch 2.8, this is 2.7.1" in _ranks.judge(asked.subject, asked.expect, {}).reason
-    assert claim("fsdp2 4-bit", name="cu128-torch28").required
+@pytest.mark.parametrize(
+    ("asked", "other", "why"),
+    [
+        (claim("fp8 fsdp2", OLD), claim("fp8 fsdp2"), "takes compute capability 8.9, RTX 3090 has 8.6"),
+        (
+            claim("fsdp2 4-bit", name="cu126-torch27"),
+            claim("fsdp2 4-bit", name="cu128-torch28"),
+            "takes torch 2.8, this is 2.7.1",
+        ),
+    ],
+)
+def test_what_gpus_or_torch_cannot_do_is_not_applicable_and_not_required(asked: Claim, other: Claim, why: str) -> None:
+    finding = judge_claim(asked, {})
+    assert finding.status is Status.NOT_APPLICABLE and why in finding.reason
+    assert (asked.required, other.required) == (False, True)
 
 
 def test_the_weakest_pair_decides_about_the_link() -> None:
     three = replace(PAIR, links=((0, 1, Link.NVLINK), (0, 2, Link.APART), (1, 2, Link.PCIE)))
-    assert (link_of(PAIR), link_of(three), link_of(None), link_of(replace(PAIR, links=()))) == (
-        "nvlink",
-        "apart",
-        "",
-        "",
-    )
+    assert [link_of(one) for one in (PAIR, three, None, replace(PAIR, links=()))] == ["nvlink", "apart", "", ""]
 
 
-def test_cores_owe_no_bandwidth() -> None:
-    """What they carry is what the rest of the machine leaves them."""
-    rehearsed = multigpu_claims(context(None), device="cpu")
-    asked = next(one for one in rehearsed if one.subject == "bandwidth")
+def test_links_owe_their_bandwidth_and_cores_none() -> None:
+    """What cores carry is what the rest of the machine leaves them."""
+    asked = next(one for one in multigpu_claims(context(None), device="cpu") if one.subject == "bandwidth")
     slow = {"ranks": [{"all_reduce": 3e6, "send": 1e6, "device": {"type": "cpu", "backend": "gloo"}}] * 2}
     assert judge_claim(asked, slow).status is Status.PASS
-    assert claim("bandwidth").expect["minimum"] > 1e9
+    few = replace(PAIR, gpus=(replace(H200, nvlinks=4), H200))
+    assert claim("bandwidth").expect["minimum"] > claim("bandwidth", few).expect["minimum"] > 5e9
 
 
 @pytest.mark.parametrize("machine", [25_276_063_744, 25_276_063_745, 7_000_000_001, 1 << 40])
@@ -419,11 +388,6 @@ def test_ranks_get_whole_pages_of_shared_memory_on_any_machine(machine: int) -> 
     found = run.shared_memory(machine)
     assert found % (1 << 16) == 0 and found <= machine / 4 and found <= run.SHARED_MEMORY
     assert found > min(machine / 4, run.SHARED_MEMORY) - (1 << 16)
-
-
-def test_more_nvlinks_lift_the_floor_of_the_bandwidth() -> None:
-    few = replace(PAIR, gpus=(replace(H200, nvlinks=4), H200))
-    assert claim("bandwidth").expect["minimum"] > claim("bandwidth", few).expect["minimum"] > 5e9
 
 
 def test_the_claims_of_an_image_itself_know_no_host() -> None:
@@ -437,7 +401,7 @@ def test_the_claims_of_an_image_itself_know_no_host() -> None:
 
 def test_links_and_nvlinks_are_part_of_the_inventory() -> None:
     row = {"name": "H", "capability": [9, 0], "memory": 1, "nvlinks": 18}
-    found = inventory.of_nvml({"driver": "1", "gpus": [row, row], "links": [[0, 1, "nvlink"]]})
+    found = of_nvml({"driver": "1", "gpus": [row, row], "links": [[0, 1, "nvlink"]]})
     assert found is not None
     assert found.links == ((0, 1, Link.NVLINK),) and found.gpus[0].nvlinks == 18
 
@@ -454,9 +418,8 @@ def test_a_hosts_ban_on_multicast_holds_in_its_containers() -> None:
 def test_a_build_judges_the_tier_where_there_are_several_gpus(
     count: int, tiers: set[Tier], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attachment = Attachment(
-        mode=GpuMode.NVIDIA, reason="", inventory=Inventory(driver="", gpus=(H200,) * count, source="")
-    )
+    inventory = Inventory(driver="", gpus=(H200,) * count, source="")
+    attachment = Attachment(mode=GpuMode.NVIDIA, reason="", inventory=inventory)
     monkeypatch.setattr(gpus, "attach", lambda *_args, **_options: attachment)
     engine: Any = SimpleNamespace(facts=SimpleNamespace(architecture="amd64"))
     _, found = validating.find_gpus(engine, image(), "auto", ())

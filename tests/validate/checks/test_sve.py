@@ -1,0 +1,34 @@
+"""C9 on AArch64: SVE instructions are told from NEON's, and from the unwinder's question for the vector length."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from validate.checks.cpu import instructions
+
+PTRUE, CNTD, NEON_FADD = (struct.pack("<I", word) for word in (0x2518E3E0, 0x04E0E3E0, 0x4E20D400))
+READS_ID_AA64PFR0, READS_COUNTER = (struct.pack("<I", word) for word in (0xD5380400, 0xD53BE040))
+
+
+def sve(code: bytes) -> int:
+    return instructions._sve(code[3::4]) - instructions._aligned(instructions._VECTOR_LENGTH, code, 0, len(code))
+
+
+def test_sve_is_told_from_neon_and_from_the_unwinders_question() -> None:
+    assert sve(NEON_FADD * 100) == 0
+    assert sve(NEON_FADD + PTRUE + NEON_FADD) == 1
+    assert sve((NEON_FADD + CNTD) * 6) == 0
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), max_size=50))
+def test_an_instruction_is_sves_by_its_bits_25_to_28(words: list[int]) -> None:
+    expected = sum((word >> 25) & 0xF == 0b0010 and word != 0x04E0E3E0 for word in words)
+    assert sve(b"".join(struct.pack("<I", word) for word in words)) == expected
+
+
+@pytest.mark.parametrize(("word", "asks"), [(READS_ID_AA64PFR0, 1), (READS_COUNTER, 0), (NEON_FADD, 0)])
+def test_a_file_asks_by_reading_an_id_register(word: bytes, asks: int) -> None:
+    code = NEON_FADD + word
+    assert instructions._aligned(instructions._ID_REGISTER, code, 0, len(code)) == asks
