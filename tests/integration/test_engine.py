@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -30,7 +29,7 @@ from images.engine import (
     connect,
 )
 from images.engine.buildkit import BuildEvent, LogLine, Retrying, StepFinished
-from images.engine.failures import BuildFailed, Cancelled, FailureKind
+from images.engine.failures import BuildFailed, FailureKind
 from images.errors import UserError
 from images.planning.image import Base
 from tests.support.checkout import ROOT
@@ -195,47 +194,6 @@ def test_ctrl_c_stops_the_build_in_the_engine_and_leaves_no_tag(engine: Engine, 
     assert engine.find(tag) is None
 
 
-def test_cancel_from_another_thread_ends_builds_and_containers(engine: Engine, base: AcquiredBase, tag: str) -> None:
-    raised: list[BaseException] = []
-    with connect(engine.facts.url) as other:
-
-        def build() -> None:
-            try:
-                other.build(
-                    {"Dockerfile": dockerfile(base, f"RUN {nonce()} sleep 600")}, tag, network="none", on_event=started
-                )
-            except BaseException as error:
-                raised.append(error)
-
-        def run() -> None:
-            try:
-                with other.container(ContainerSpec(base.reference, ["sleep", "600"])) as box:
-                    box.run()
-            except BaseException as error:
-                raised.append(error)
-
-        at_work = threading.Event()
-
-        def started(event: BuildEvent) -> None:
-            if "sleep 600" in getattr(event, "name", ""):
-                at_work.set()
-
-        threads = [threading.Thread(target=target) for target in (build, run)]
-        for thread in threads:
-            thread.start()
-        label = f"{RUN_LABEL}={other.run_id}"
-        assert at_work.wait(120)
-        assert wait_until(lambda: any(one.state == "running" for one in containers(other, label)))
-        other.cancel()
-        for thread in threads:
-            thread.join(120)
-        assert [type(error) for error in raised] == [Cancelled, Cancelled]
-        assert containers(other, label) == []
-        with pytest.raises(Cancelled):
-            other.build({"Dockerfile": dockerfile(base)}, tag)
-    assert engine.find(tag) is None
-
-
 # --- containers -----------------------------------------------------------------------------------------------------
 
 
@@ -375,47 +333,6 @@ def test_the_gateway_keeps_its_address_while_containers_come_and_go(engine: Engi
 
 
 # --- images ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_hosts_settings_stay_in_no_layer_and_no_label(engine: Engine, base: AcquiredBase, tag: str) -> None:
-    planted = [f"planted{uuid.uuid4().hex}" for _ in range(4)]
-    ca, name, password, proxy = planted
-    host = HostSettings.of(
-        {
-            "SSL_CERT_FILE": "/ca",
-            "PIP_INDEX_URL": f"https://{name}:{password}@index.test/simple",
-            "NO_PROXY": f"{proxy}.test",
-        },
-        {"/ca": f"-----BEGIN CERTIFICATE-----\n{ca}\n".encode()}.get,
-        {"Acquire::http::Proxy::" + proxy: "DIRECT"},
-    )
-    see = "env > /dev/null; cat $SSL_CERT_FILE $APT_CONFIG; echo $UV_DEFAULT_INDEX $NO_PROXY; touch /done"
-    seen: list[BuildEvent] = []
-    engine.build(
-        {
-            "Dockerfile": dockerfile(
-                base, f"RUN --mount=type=bind,source=host,target=/run/host . /run/host/env; {nonce()} {see}"
-            ),
-            **host.files(),
-        },
-        tag,
-        network="none",
-        on_event=seen.append,
-    )
-    text = "\n".join(event.text for event in seen if isinstance(event, LogLine))
-    assert all(word in text for word in planted), "the step did not see the settings"
-
-    found, names = set(), set()
-    for file in saved(engine, tag):
-        data = file.data.read()
-        found.add(file.layer)
-        names.add(file.member.name.removeprefix("./"))
-        where = f"{file.layer} {file.member.name}"
-        assert not any(word.encode() in data or word in where for word in planted), where
-    assert len(found) == len(engine.inspect(tag).layers) + 1  # and the configuration
-    assert "done" in names
-    assert "etc/debian_version" in names
-    assert not any(name.startswith("run/host/") for name in names)
 
 
 def test_names_and_labels(engine: Engine, base: AcquiredBase, tag: str) -> None:

@@ -412,6 +412,8 @@ IMAGES = {
     ),
     "switches": (
         "a-file-of-debian",
+        # Its probe fails where asserts are silenced, too: PYTHONOPTIMIZE is set in this image.
+        "02-bitsandbytes-without-its-cuda-library",
         "08-triton-interpreted",
         "08-dynamo-switched-off",
         "09-python-optimised",
@@ -464,7 +466,7 @@ IMAGES = {
     "a-python-in-front": ("a-python-in-front",),
     "no-library-of-libibverbs": ("no-library-of-libibverbs",),
     "a-command-and-its-record": ("a-command-and-its-record",),
-    "packages": ("06-flash-attn-4-alone", "02-bitsandbytes-without-its-cuda-library", "pip-without-a-place"),
+    "packages": ("06-flash-attn-4-alone", "pip-without-a-place"),
 }
 """Image -> its faults, in the order of their layers: what installs or compiles comes before what hinders that."""
 

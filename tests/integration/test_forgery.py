@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from images.building import validating
@@ -34,17 +36,22 @@ FORGERIES = {
 }
 
 
+CLAIMS = ("S5 bitsandbytes", "S7 environment")
+"""And S10: what an image prints is read of all of them alike."""
+
+
 @pytest.mark.parametrize("name", FORGERIES)
 @pytest.mark.parametrize("run_anyway", [False, True])
 def test_an_image_that_prints_its_own_evidence_gets_no_pass(
     engine: Engine, parent: ImageInfo, claims: ClaimSet, name: str, run_anyway: bool
 ) -> None:
     layers, last = FORGERIES[name]
+    looked_at = tuple(one for one in claims.claims if f"{one.id} {one.subject}" in CLAIMS or one.id == "S10")
     faults = [Fault("forged", layer, "", "", "") for layer in [BROKEN, *layers]]
     faults.append(Fault("forged", "", "", "", "", last=last))
     with broken(engine, parent, "forged", faults) as reference:
         evidence, verdict = validating.measure_and_judge(
-            engine, reference, claims, (Tier.STATIC,), run_anyway=run_anyway
+            engine, reference, replace(claims, claims=looked_at), (Tier.STATIC,), run_anyway=run_anyway
         )
     found = {f"{one.claim.id} {one.claim.subject}": one for one in verdict.claims}
     assert verdict.overall is Status.FAIL

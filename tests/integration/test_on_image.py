@@ -145,9 +145,8 @@ def test_the_commands_do_not_change_what_the_image_starts(engine: Engine, curren
     assert (found.entrypoint, found.command) == (parent.entrypoint, parent.command) == ((), ("bash",))
 
 
-@pytest.mark.parametrize("framework", ["transformers", "axolotl", "unsloth"])
-def test_doctor_sees_the_stack_and_says_that_there_is_no_gpu(engine: Engine, current: str, framework: str) -> None:
-    done = run(engine, current, ["doctor", "--for", framework, "--model-size", "1b", "--json"])
+def test_doctor_sees_the_stack_and_says_that_there_is_no_gpu(engine: Engine, current: str) -> None:
+    done = run(engine, current, ["doctor", "--for", "axolotl", "--model-size", "1b", "--json"])
     assert done.code == 0, done.stderr
     data = json.loads(done.stdout)
     assert data["stack"]["torch"].startswith("2.7.1")

@@ -209,23 +209,10 @@ def test_what_an_emulator_ran_opens_no_index_that_asks_for_the_cpu_tier(
         publish(engine, pair, strict, *ROW)
     assert named(options.repository, *ROW) == [None, None]
     publish(engine, pair, options, ARM64)
-    assert named(options.repository, AMD64, "latest") == [None, None], "nothing for most readers of the tag"
-    done = publish(engine, pair, strict, AMD64)
-    (told,) = done.left_out
+    (told,) = publish(engine, pair, strict, AMD64).left_out
     assert told.startswith(f"{AMD64} lacks linux/arm64: the cpu tier was measured under qemu-user")
-    with Registry(options.repository) as source:
-        assert [one.platform for one in source.get(AMD64).manifests] == ["linux/amd64"]
     with pytest.raises(UserError, match="no matching manifest for linux/arm64"):
         engine.pull(f"{options.repository}:{AMD64}", platform=Platform.ARM64)
-    assert not publish(engine, pair, options, AMD64).left_out
-    with Registry(options.repository) as source:
-        assert [one.platform for one in source.get(AMD64).manifests] == ["linux/amd64", "linux/arm64"]
-    with pytest.raises(UserError, match="and this has none: the cpu tier was measured under qemu-user") as refused:
-        publish(engine, pair, strict, AMD64)
-    assert "--drop-platforms" in str(refused.value)
-    publish(engine, pair, replace(strict, drop_platforms=True), AMD64)
-    with Registry(options.repository) as source:
-        assert [one.platform for one in source.get(AMD64).manifests] == ["linux/amd64"]
 
 
 def test_an_image_joins_only_what_the_same_key_signed(

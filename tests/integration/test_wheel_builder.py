@@ -101,74 +101,55 @@ def tiny(image: Image, digest: str) -> Recipe:
     return replace(made, environment={}, cpu="x86-64-v3")
 
 
-def build_wheel(
-    engine: Engine,
-    image: Image,
-    files: Mapping[str, str],
-    folder: Path,
-    progress: Progress | None = None,
-    *,
-    recompile: bool = False,
-) -> BuiltWheel:
-    sdists = folder / "sdists"
-    recipe = tiny(image, sdist(files, sdists))
-    cache = WheelCache(folder / "compiled")
-    options = WheelOptions(
+def wheel_options(folder: Path) -> WheelOptions:
+    return WheelOptions(
         out=folder / "out",
         facts=SOURCES.facts,
         locks=SOURCES.workspace.locks,
-        cache=cache,
-        sdists=sdists,
-        recompile=recompile,
+        cache=WheelCache(folder / "compiled"),
+        sdists=folder / "sdists",
     )
+
+
+def build_wheel(
+    engine: Engine, image: Image, files: Mapping[str, str], folder: Path, progress: Progress | None = None
+) -> BuiltWheel:
+    recipe = tiny(image, sdist(files, folder / "sdists"))
     with progress or Progress(Console(stderr=True)) as shown:
-        return builder.build_wheel(engine, image, recipe, options, host_settings(), shown)
+        return builder.build_wheel(engine, image, recipe, wheel_options(folder), host_settings(), shown)
 
 
-def test_it_is_compiled_once_for_the_asked_arch_alone(engine: Engine, image: Image, tmp_path: Path) -> None:
-    files = sources()
-    first = build_wheel(engine, image, files, tmp_path)
-    record = json.loads((first.cached.wheel.parent / "record.json").read_text())
-    assert (first.compiled, first.from_cache) == (4, 0)
-    assert record["shim"]["kept"] == [ASKED]
-    assert len(record["shim"]["dropped"]) == 3
-    assert record["shim"]["added"] == []
-    assert {(one["id"], one["verdict"]) for one in record["verdict"]} >= {("S4", "PASS"), ("S5", "PASS")}
-    assert "gcc" in record["compilers"]["g++"].lower() or "g++" in record["compilers"]["g++"]
-    assert "cuda_13.0" in record["compilers"]["nvcc"]
-    second = build_wheel(engine, image, files, tmp_path)
-    assert (second.compiled, second.from_cache, second.seconds) == (0, 0, 0)
-    assert second.cached.wheel == first.cached.wheel
-    assert engine.find(f"truetag-wheel:{first.recipe.key}") is None
-    again = build_wheel(engine, image, files, tmp_path, recompile=True)
-    assert (again.compiled, again.from_cache) == (0, 4)
-
-
-def test_a_build_that_may_compile_does_so_once_and_takes_the_wheel(
+def test_a_build_that_may_compile_does_so_once_for_the_asked_arch_alone(
     engine: Engine, image: Image, tmp_path: Path
 ) -> None:
     row = SourceRow(releases={"1.0": sdist(sources(), tmp_path / "sdists")}, cpu="x86-64-v3")
     known = SOURCES.matrix.model_copy(update={"sources": {"tiny": row}})
     pin = Pin(name="tiny", version="1.0", layer="kernels", compiled=True)
     wanted = replace(image, pins=(*(one for one in image.pins if one.name != "flash-attn"), pin))
-    cache = WheelCache(tmp_path / "compiled")
-    options = WheelOptions(
-        out=tmp_path / "out",
-        facts=SOURCES.facts,
-        locks=SOURCES.workspace.locks,
-        cache=cache,
-        sdists=tmp_path / "sdists",
-    )
+    options, recipe = wheel_options(tmp_path), recipe_for(wanted, "tiny", known)
 
     def gather(compiled: Callable[[Image, Pin], Path | None]) -> prebuilt.Gathered:
         return prebuilt.gather(wanted, wheelhouse=None, official=WheelSource(cache=tmp_path), compiled=compiled)
 
     with pytest.raises(UserError, match="not compiled for this image yet"):
-        gather(wheel_finder(known, cache))
+        gather(wheel_finder(known, options.cache))
     with Progress(Console(stderr=True)) as progress:
         made = gather(builder.wheel_builder(engine, known, options, host_settings(), progress))
-    assert [path.parent.parent for path in made.files.values()] == [cache.folder]
-    assert gather(wheel_finder(known, cache)) == made
+        (wheel,) = made.files.values()
+        record = json.loads((wheel.parent / "record.json").read_text())
+        assert gather(wheel_finder(known, options.cache)) == made
+        second = builder.build_wheel(engine, wanted, recipe, options, host_settings(), progress)
+        assert (second.compiled, second.from_cache, second.seconds, second.cached.wheel) == (0, 0, 0, wheel)
+        again = builder.build_wheel(engine, wanted, recipe, replace(options, recompile=True), host_settings(), progress)
+    assert (again.compiled, again.from_cache) == (0, 4)
+    assert (record["objects"]["compiled"], record["objects"]["from_cache"]) == (4, 0)
+    assert record["shim"]["kept"] == [ASKED]
+    assert len(record["shim"]["dropped"]) == 3
+    assert record["shim"]["added"] == []
+    assert {(one["id"], one["verdict"]) for one in record["verdict"]} >= {("S4", "PASS"), ("S5", "PASS")}
+    assert "gcc" in record["compilers"]["g++"].lower() or "g++" in record["compilers"]["g++"]
+    assert "cuda_13.0" in record["compilers"]["nvcc"]
+    assert engine.find(f"truetag-wheel:{recipe.key}") is None
 
 
 class Watching(Progress):

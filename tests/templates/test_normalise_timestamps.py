@@ -127,17 +127,6 @@ class Step:
         return set(normalise_timestamps.written(EPOCH, str(self.root), self.before))
 
 
-TICK = 5
-"""Changes of a file within one tick of the clock that STAT shows."""
-TOUCH = """
-echo >>"$COUNT"
-"""
-STAT = """
-case "$3" in "$ROOT"/.begin.*) ;; *) echo "a clock of another file system: $3" >&2; exit 1 ;; esac
-echo "tick $(($(wc -l <"$COUNT") / TICK))"
-"""
-
-
 @pytest.fixture
 def step(tmp_path: Path) -> Step:
     (tmp_path / "root").mkdir()
@@ -166,22 +155,6 @@ def test_what_an_earlier_step_wrote_just_before_is_let_be_and_what_this_one_chan
     assert not list(step.root.glob(".*")), "the marker is gone"
 
 
-def test_a_step_begins_with_a_new_tick_of_the_file_systems_clock(tmp_path: Path) -> None:
-    """By a clock that goes on with the changes of files: it can't go on by itself, however slow the machine is."""
-    root, count, shims = (tmp_path / name for name in ("root", "count", "shims"))
-    root.mkdir()
-    shims.mkdir()
-    count.touch()
-    for name, text in (("touch", TOUCH), ("stat", STAT)):
-        (shims / name).write_text(f"#!/bin/sh\n{text}")
-        (shims / name).chmod(0o755)
-    environ = {"PATH": f"{shims}:{os.environ['PATH']}", "COUNT": str(count), "ROOT": str(root), "TICK": str(TICK)}
-    script = ROOT / "templates" / "scripts" / "record_change_times.sh"
-    subprocess.run(["sh", script, root, tmp_path / "before"], check=True, timeout=20, env=environ)
-    assert count.read_text().count("\n") == TICK, "neither within the tick that was noted, nor ticks later"
-    assert list(root.iterdir()) == []
-
-
 def test_a_clock_that_is_set_back_or_forth_hides_nothing(step: Step) -> None:
     """Times of change can't be set from here, so what was noted is moved instead."""
     for away in (-3600, 3600):
@@ -200,17 +173,3 @@ def test_a_clock_that_is_set_back_or_forth_hides_nothing(step: Step) -> None:
 def test_a_step_that_did_not_begin_is_not_normalised(step: Step) -> None:
     with pytest.raises(FileNotFoundError):
         step.written()
-
-
-def test_a_mount_is_let_be_and_the_folders_that_the_engine_made_it_in_are_not(
-    step: Step, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mounted, other = step.root / "srv/made/mounted", step.root / "other"
-    mounted.mkdir(parents=True)
-    other.mkdir()
-    step.begin()
-    (mounted / "lent").write_text("")
-    monkeypatch.setattr(normalise_timestamps, "_mounted", lambda: {"/", "/proc", str(mounted)})
-    assert step.written() - {str(mounted / "lent")} == {str(step.root / name) for name in ("", "srv", "srv/made")}
-    os.utime(step.root / "srv", (EPOCH, EPOCH))
-    assert str(step.root / "srv") not in step.written(), "not later than what a step writes"

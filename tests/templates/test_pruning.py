@@ -400,22 +400,6 @@ def test_mode_times_and_the_other_name_of_a_hard_link_stay(tmp_path: Path) -> No
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "lib.so", "pkg-1.0.dist-info"]
 
 
-def test_owners_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record, given, whole = install(tmp_path, "pkg", {"lib.so": GOOD}), [], os.fchown
-    if os.geteuid() == 0:
-        os.chown(tmp_path / "lib.so", 12, 34)
-        os.chown(record, 56, 78)
-    before = [(path.stat().st_uid, path.stat().st_gid) for path in (tmp_path / "lib.so", record)]
-
-    def fchown(target: int, uid: int, gid: int) -> None:
-        given.append((uid, gid))
-        whole(target, uid, gid)
-
-    monkeypatch.setattr(os, "fchown", fchown)
-    pruning.prune_packages([record], ordered(), lambda _: None)
-    assert given == before == [(path.stat().st_uid, path.stat().st_gid) for path in (tmp_path / "lib.so", record)]
-
-
 def test_a_link_to_a_library_stays_a_link(tmp_path: Path) -> None:
     record = install(tmp_path, "pkg", {"pkg/lib.so.1": GOOD, "pkg/lib.so": b""})
     link = tmp_path / "pkg/lib.so"

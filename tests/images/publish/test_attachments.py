@@ -9,7 +9,7 @@ from images.errors import UserError
 from images.host.hashing import oci_digest
 from images.publish import attachments, signing, statements
 from images.publish.attachments import PublishedImage, statements_tag
-from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT
+from images.publish.statements import CYCLONEDX, TEST_RESULT
 from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, image_manifest
 from images.registry.errors import RegistryError
@@ -84,14 +84,6 @@ def test_the_last_of_five_writes_counts(target: Registry, server: Server, overwr
         with pytest.raises(RegistryError, match="concurrent writers"):
             attachments._write(target, TAG, [THEIRS])
     assert server.count("PUT", TAG) == 5
-
-
-def test_a_newer_test_result_takes_the_place_of_the_older_and_nothing_else_moves(target: Registry) -> None:
-    one = published(target, "one", date=days_ago(3))
-    again = judge_again(target, "one", date=days_ago(1))
-    assert [len(again.of(kind)) for kind in (TEST_RESULT, PROVENANCE, CYCLONEDX)] == [1, 1, 1]
-    assert {run.evidence_file for run in again.attestations} > {run.evidence_file for run in one.attestations}
-    assert again.of(CYCLONEDX) == one.of(CYCLONEDX)
 
 
 def test_what_is_none_of_ours_or_cannot_be_read_counts_for_nothing(target: Registry) -> None:

@@ -282,17 +282,6 @@ def test_the_end_of_a_push_waits_for_no_other_uploads_pause(
     assert place.server.count("PATCH") == (1 if interrupted else 2) and place.server.count("GET", "uploads") == 0
 
 
-def test_a_refusal_waits_for_no_pause_of_other_questions(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    image = Layers(layers=(layer(1), layer(2)))
-    place.push(image, [Compression.ZSTD])
-    monkeypatch.setattr(transport, "wait", REAL_WAIT)
-    place.fails([LATER, (403, {}, b"")], lambda method, _path: method == "HEAD")
-    place.server.seen.clear()
-    with pytest.raises(UserError, match="HTTP 403"):
-        place.push(image, [Compression.ZSTD])
-    assert place.server.count("HEAD") == 2
-
-
 def test_a_killed_push_is_finished_by_the_same_command(place: Place) -> None:
     """The kernel ends it, in the middle of a layer: nothing is tidied up, and nothing needs to be."""
     child = subprocess.Popen(

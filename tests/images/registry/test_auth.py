@@ -251,15 +251,6 @@ def test_what_a_proxy_names_over_http_is_the_registry_or_refused(host: str, name
             way._secured(named)
 
 
-def test_no_upload_goes_elsewhere_over_plain_http(encrypted: Server) -> None:
-    def answer(method: str, *_: object) -> Reply:
-        return (202, {"Location": "http://elsewhere.test/u"}, b"") if method == "POST" else (404, {}, b"")
-
-    encrypted.answer = guarded(answer)
-    with client(encrypted) as registry, pytest.raises(RegistryError, match="unencrypted address, http://elsewhere"):
-        registry.put_blob(b"content")
-
-
 def test_a_redirect_to_plain_http_gets_no_login(encrypted: Server) -> None:
     plain = {"Location": f"http://{encrypted.host}/v2/staging/images/manifests/moved"}
 

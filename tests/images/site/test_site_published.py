@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -17,21 +15,18 @@ from pydantic import ValidationError
 from benchmarks import loopback
 from images.commands.site import blocked_locks, write
 from images.planning import plan
-from images.publish import attachments, attestation, statements
-from images.publish.statements import TEST_RESULT, Statement
+from images.publish.statements import TEST_RESULT
 from images.registry.client import Registry
-from images.registry.distribution import OCI_MANIFEST, Descriptor, Manifest
 from images.registry.reference import Repository
 from images.site.assemble import make
 from images.site.index import Index, dumps
-from tests.support import recorded
 from tests.support import site_samples as samples
 from tests.support.commands import Called, call
+from tests.support.published import attach, published
 from tests.support.sources import SOURCES
 
 NAME = "cu130-torch211"
-RECORDED = "cu130-torch211-py312-sm90/h100"
-CREATED = "2026-11-20T10:00:00.5Z"
+DAY = "2026-11-20T12:00:00+00:00"
 
 
 @pytest.fixture(scope="module")
@@ -41,38 +36,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"{host}/images"
 
 
-def pushed(registry: Registry, name: str) -> tuple[Manifest, str]:
-    """A tagged image of one small layer, with our labels: its manifest, and the digest that verdicts name."""
-    labels = {"dev.truetag.image": name, "dev.truetag.torch": "2.11.0"}
-    config = json.dumps({"created": CREATED, "config": {"Labels": labels}, "rootfs": {}}).encode()
-    layer = b"a layer of an image that nobody runs"
-    registry.put_blob(config)
-    registry.put_blob(layer)
-    described = Descriptor.of("application/vnd.oci.image.config.v1+json", config)
-    data = {
-        "schemaVersion": 2,
-        "mediaType": OCI_MANIFEST,
-        "config": described.as_json(),
-        "layers": [Descriptor.of("application/vnd.oci.image.layer.v1.tar", layer).as_json()],
-    }
-    manifest = Manifest(media_type=OCI_MANIFEST, content=json.dumps(data).encode())
-    registry.put(manifest, name)
-    return manifest, described.digest
-
-
-def attach(registry: Registry, manifest: Manifest, name: str, lie: dict[str, Any] | None = None) -> None:
-    """Real evidence of pip, as an H100's run recorded it, said to be of this image."""
-    run = recorded.evidence(RECORDED)
-    claims = tuple(claim for claim in run.claims if (claim.id, claim.subject) == ("S1", "pip"))
-    host = {"date": "2026-11-20T12:00:00+00:00", "gpus": []}
-    digest = manifest.config.digest
-    evidence = replace(run, image=name, digest=digest, claims=claims, host=host, recorded_sha256="")
-    said = statements.test_result([attestation.read(evidence.dumps().encode(), "a run")], None) | (lie or {})
-    image = attachments.load(registry, manifest)
-    place = str(registry.repository)
-    attachments.attach(registry, image, [Statement.of(TEST_RESULT, said, repository=place, digest=manifest.digest)], "")
-
-
 def site(repository: str, out: Path) -> Called:
     folders = ("--results", str(out / "none"))
     return call("site", "--from", repository, "--out", str(out), "--date", "2026-11-21", *folders)
@@ -80,27 +43,26 @@ def site(repository: str, out: Path) -> Called:
 
 def test_tags_digests_and_attestations_come_from_the_registry(repository: str, tmp_path: Path) -> None:
     with Registry(Repository.parse(repository)) as registry:
-        manifest, digest = pushed(registry, NAME)
-        fixed = f"{NAME}-20261120-{digest[7:19]}"
-        registry.put(manifest, fixed)
-        registry.put(manifest, "cu999-torch99")
-        attach(registry, manifest, NAME)
+        kept = published(registry, NAME, date=DAY, name=NAME, created="2026-11-20T10:00:00Z")
+        fixed = f"{NAME}-20261120-{kept.image_id[7:19]}"
+        registry.put(kept.manifest, fixed)
+        registry.put(kept.manifest, "cu999-torch99")
     done = site(repository, tmp_path)
     assert done.returncode == 0, done.stderr
     images = {one["name"]: one for one in json.loads((tmp_path / "index.json").read_text())["images"]}
     image = images[NAME]
-    assert (image["digest"], image["published"]) == (digest, f"{repository}@{manifest.digest}")
+    assert (image["digest"], image["published"]) == (kept.image_id, f"{repository}@{kept.manifest.digest}")
     assert image["tags"] == [NAME, fixed] and image["get"] == f"docker pull {repository}:{NAME}"
-    (row,) = image["runs"]
-    assert (row["tier"], row["verdict"], row["date"], row["current"]) == ("static", "PASS", "2026-11-20", True)
+    row = next(one for one in image["runs"] if one["tier"] == "static")
+    assert (row["verdict"], row["date"], row["current"]) == ("PASS", "2026-11-20", True)
     assert image["validation"] == "partly" and (tmp_path / row["page"]).is_file()
     assert not [one for one in images.values() if one["published"] and one["name"] != NAME]
 
 
 def test_an_attestation_that_its_evidence_contradicts_stops_the_site(repository: str, tmp_path: Path) -> None:
     with Registry(Repository.parse(f"{repository}/lying")) as registry:
-        manifest, _ = pushed(registry, NAME)
-        attach(registry, manifest, NAME, {"passedTests": [], "failedTests": ["static/S1 pip"]})
+        said = published(registry, NAME, date=DAY, name=NAME).of(TEST_RESULT)[0].predicate
+        attach(registry, NAME, TEST_RESULT, {**said, "passedTests": [], "failedTests": said["passedTests"]})
     done = site(f"{repository}/lying", tmp_path)
     assert done.returncode == 1 and "not what the evidence says" in done.stderr
     assert not list(tmp_path.iterdir()), "written last"
@@ -108,8 +70,7 @@ def test_an_attestation_that_its_evidence_contradicts_stops_the_site(repository:
 
 def test_a_tag_that_names_another_image_stops_the_site(repository: str, tmp_path: Path) -> None:
     with Registry(Repository.parse(f"{repository}/mistaken")) as registry:
-        manifest, _ = pushed(registry, NAME)
-        attach(registry, manifest, "cu126-torch27")
+        published(registry, NAME, date=DAY, name="cu126-torch27")
     done = site(f"{repository}/mistaken", tmp_path)
     assert done.returncode == 1 and f"its attestation is of cu126-torch27, the tag says {NAME}" in done.stderr
 
