@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from images.building import bake, records
+from images.config.names import ImageName
 from images.context import base_images
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
@@ -22,7 +23,7 @@ from tests.support.other_engine import Other
 from tests.support.sources import SOURCES
 
 pytestmark = pytest.mark.engine
-NAMES = ("cu128-torch28", "cu128-torch28-axolotl", "cu126-torch27", "cu126-torch25")
+NAMES = ("cu128-torch28", "cu128-torch28-axolotl", "cu130-torch211", "cu130-torch211-arm64")
 
 
 @pytest.fixture(scope="session")
@@ -70,11 +71,14 @@ def test_buildx_reads_it_as_it_is_meant(buildx: str, tmp_path: Path) -> None:
     for name in NAMES:
         found = read["target"][name]
         assert found["tags"] == [f"{place}:{name}-candidate"] and found["output"] == ["type=registry"]
-        assert found["attest"] == ["type=provenance,disabled=true"] and found["platforms"] == ["linux/amd64"]
+        assert found["attest"] == ["type=provenance,disabled=true"] and found["platforms"] == [
+            str(ImageName.parse(name).platform)
+        ]
         assert found.get("cache-to") == ([cache] if name == NAMES[0] else None)
         assert (tmp_path / found["context"] / found["dockerfile"]).is_file()
-    only = json.loads(buildx_bake(buildx, tmp_path, "--print", "profile-axolotl").stdout)
-    assert set(only["target"]) == {"cu128-torch28-axolotl"}
+    for group, members in (("axolotl", {NAMES[1]}), ("none", {*NAMES} - {NAMES[1]})):
+        only = json.loads(buildx_bake(buildx, tmp_path, "--print", f"profile-{group}").stdout)
+        assert set(only["target"]) == members
 
 
 def thin(base: AcquiredBase, name: str, word: bytes = b"shared\n") -> dict[str, bytes]:

@@ -39,20 +39,14 @@ def discipline() -> str:
 
 def test_a_network_of_its_own_has_a_loopback_alone_with_the_speed_of_a_link() -> None:
     before = links()
-    with network.own_network():
+    with pytest.raises(KeyError), network.own_network():
         assert links() == ["lo"]
         network.shape("1 Gb/s")
         assert "tbf" in discipline() and "rate 1Gbit" in discipline()
         network.shape(network.LOOPBACK)
         assert "tbf" not in discipline()
-    assert links() == before and "tbf" not in discipline()
-
-
-def test_a_network_is_left_when_the_work_in_it_fails() -> None:
-    before = links()
-    with pytest.raises(KeyError), network.own_network():
         raise KeyError
-    assert links() == before
+    assert links() == before and "tbf" not in discipline(), "left where the work in it fails, too"
 
 
 def test_an_image_is_pushed_pulled_through_a_link_and_started(

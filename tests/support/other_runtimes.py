@@ -1,11 +1,11 @@
-"""Judges an image of this machine's engine without Docker, and tells which verdicts are other than Docker's.
+"""Judges an image of this machine's engine with Apptainer, and tells which verdicts are other than Docker's.
 
 By hand, with a registry of its own; EVIDENCE is what a build or `validate` with Docker left:
 
-    python -m tests.support.other_runtimes cu126-torch25 out/cu126-torch25/evidence.json podman apptainer
+    python -m tests.support.other_runtimes cu126-torch25 out/cu126-torch25/evidence.json
 
-Podman is Debian's, as a user without rights has it. Apptainer is sid's, in a root file system of its own, as such a
-user, with this machine's Python: it unpacks the image, and needs as much disk as that twice.
+Apptainer is sid's, in a root file system of its own, as a user without rights, with this machine's Python: it unpacks
+the image, and needs as much disk as that twice. (Podman: tests/integration/test_fleet.py.)
 """
 
 import os
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,10 +24,8 @@ from images.engine import connect
 from images.fleet import images
 from images.fleet.folder import JobFolder
 from images.registry.reference import Repository
-from tests.support import fleet_faults
 from tests.support.checkout import ROOT
 from tests.support.debian_tools import bootstrap
-from tests.support.rootless_podman import rootless_podman
 from validate.evidence import Evidence
 from validate.judge import judge
 
@@ -58,51 +56,30 @@ def apptainer_root() -> Iterator[list[str]]:
         ]
 
 
-def compared(image: str, evidence: Path, runtimes: Sequence[str]) -> None:
-    """Judge the static and the cpu tier, by one after another. Raises ValueError where one gives no verdict."""
-    recorded = Evidence.loads(evidence.read_text())
-    docker = _verdicts(recorded)
+def compared(image: str, evidence: Path) -> None:
+    """Judge the static and the cpu tier. Raises ValueError where there is no verdict."""
+    recorded, start = Evidence.loads(evidence.read_text()), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="truetag-runtimes-") as name, connect(None) as engine:
         folder = Path(name)
-        folder.chmod(0o755)
         with loopback.registry(folder / "registry") as host:
             info = engine.inspect(image)
             assert info.id == recorded.digest, "the evidence is of another image"
             sent = images.send(engine, info, Repository.parse(f"{host}/fleet"), folder / "push")
-            for runtime in runtimes:
-                start = time.monotonic()
-                found = {"podman": _by_podman, "apptainer": _by_apptainer}[runtime](image, sent, folder / runtime)
-                _tell(docker, found, time.monotonic() - start)
-
-
-def _by_podman(image: str, reference: str, out: Path) -> Verdicts:
-    with rootless_podman(reference.partition("/")[0]) as url:
-        done = fleet_faults.call([*_arguments(image, reference, out), "--engine", url], {})
-    sys.stderr.write(done.stderr[-3000:])
-    return _of_folder(out)
+            found = _by_apptainer(image, sent, folder / "apptainer")
+    _tell(_verdicts(recorded), found, time.monotonic() - start)
 
 
 def _by_apptainer(image: str, reference: str, out: Path) -> Verdicts:
+    asked = ["run", "--image", f"{image}={reference}", "--tier", "static", "--tier", "cpu", "--out", "/own/fleet"]
     with apptainer_root() as before:
-        command = [sys.executable, "-m", "images", "fleet", *_arguments(image, reference, Path("/own/fleet"))]
+        command = [sys.executable, "-m", "images", "fleet", *asked, "--engine", "apptainer"]
         script = 'cd "$0" && "$@"; status=$?; find /own -maxdepth 1; pgrep -a apptainer; exit $status'
         done = subprocess.run(
-            [*before, "sh", "-c", script, str(ROOT), *command, "--engine", "apptainer"],
-            capture_output=True,
-            text=True,
-            check=False,
+            [*before, "sh", "-c", script, str(ROOT), *command], capture_output=True, text=True, check=False
         )
         sys.stderr.write(done.stdout[-1000:] + done.stderr[-3000:])
         root = Path(before[before.index(str(_SCRIPT)) + 1])
         shutil.copytree(root / "own" / "fleet", out)
-    return _of_folder(out)
-
-
-def _arguments(image: str, reference: str, out: Path) -> list[str]:
-    return ["run", "--image", f"{image}={reference}", "--tier", "static", "--tier", "cpu", "--out", str(out)]
-
-
-def _of_folder(out: Path) -> Verdicts:
     folder = JobFolder(out)
     (record,) = folder.records().values()
     sys.stdout.write(f"{record.worker.engine}: judged in {record.seconds:.0f} s, the fetching among them\n")
@@ -128,4 +105,4 @@ def _tell(docker: Verdicts, found: Verdicts, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    compared(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
+    compared(sys.argv[1], Path(sys.argv[2]))

@@ -5,23 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
-from images.engine.buildkit import BuildEvent, LogLine, Retrying, StepFinished, StepProgress, StepStarted
+from images.engine.buildkit import BuildEvent, Retrying, StepFinished, StepStarted
 from images.engine.progress import Progress
 
 NAME = "[torch 2/5] RUN --mount=type=cache,target=/c uv pip install"
-
-
-def test_a_running_step_shows_its_latest_line() -> None:
-    progress = Progress(Console(file=io.StringIO()))
-    on_event = progress.job("a")
-    on_event(StepStarted(step="s", name=NAME))
-    (step,) = progress._jobs["a"].values()
-    on_event(LogLine(step="s", name=NAME, text="Downloading torch"))
-    assert (step.name, step.last) == (NAME, "Downloading torch")
-    on_event(StepProgress(step="s", name=NAME, what="sha256:ab", current=5_000_000, total=20_000_000))
-    assert step.last == "sha256:ab 5 of 20 MB"
-    on_event(Retrying(attempt=2, of=3, delay=5, cause="dns error"))
-    assert progress._jobs["a"] == {}, "a retry forgets what ran"
 
 
 def finished(name: str = NAME, **more: object) -> StepFinished:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from images.config import schema
-from images.planning import expectations, plan, user_overlay
+from images.planning import expectations, plan
 from images.planning.image import Image
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
@@ -102,18 +102,6 @@ def test_what_a_base_of_ones_own_brought_is_not_promised(name: str, key: str) ->
     assert "dev.truetag.pruned" not in labels and labels["dev.truetag.base-origin"] == "custom"
 
 
-def test_each_pin_is_promised_at_its_version() -> None:
-    of_image, found = image("cu126-torch27"), claims("cu126-torch27")
-    for pin in of_image.pins:
-        assert one(found, "S1", pin.name).expect["version"] == pin.version
-
-
-def test_every_variable_of_the_image_is_promised() -> None:
-    required = one(claims("cu126-torch27"), "S7", "environment").expect["required"]
-    wanted = image("cu126-torch27")
-    assert required == {**wanted.environment, **user_overlay.variables(wanted)}
-
-
 def test_what_could_not_be_had_is_unproven_and_not_required() -> None:
     found = claims("cu126-torch27", {"bitsandbytes": "no wheel answers"})
     about = [claim for claim in found.claims if claim.subject == "bitsandbytes"]
@@ -128,12 +116,6 @@ def test_the_lock_is_promised_without_the_toolkits_and_without_what_is_missing()
     assert expect["versions"]["numpy"] == "2.4.0"
     assert not {"nvidia-cuda-nvcc-cu12", "bitsandbytes"} & set(expect["versions"])
     assert expect["closed"]
-
-
-def test_triton_compiles_for_every_arch_that_it_can() -> None:
-    of_image, found = image("cu126-torch27"), claims("cu126-torch27")
-    archs = {claim.subject for claim in found.claims if claim.id == "C4"}
-    assert archs == {str(arch) for arch in of_image.archs if arch.major >= 7}
 
 
 @pytest.mark.parametrize(
