@@ -5,7 +5,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,43 +69,56 @@ def test_the_rules_by_card(
     assert all(setting.why and setting.source for setting in found.settings)
 
 
+def code(*targets: str) -> dict[str, Any]:
+    return {"with_": stack(code={"flash-attn": targets})}
+
+
+BARE, FOURTH = {"with_": stack(packages={})}, {"with_": stack(packages={"flash-attn-4": "4.0.0b36"})}
+UNSLOTH, AXOLOTL = {"framework": "unsloth"}, {"framework": "axolotl"}
+EIGHT, FOUR, H200 = [gpu(gigabytes=24)] * 8, [gpu((8, 9), 25.4, "RTX 4090")] * 4, gpu((8, 0), 141, "H200")
+FSDP, ZERO3 = {"strategy": Strategy.FSDP}, {"strategy": Strategy.DEEPSPEED}
+
+
 @pytest.mark.parametrize(
-    ("targets", "cards", "value", "why"),
+    ("gpus", "given_", "name", "value", "why"),
     [
-        (("sm_80", "sm_90"), [(9, 0)], FLASH, "with code for 8.0, 9.0"),
-        (("sm_80", "sm_90"), [(8, 9)], FLASH, "with code for 8.0, 9.0"),
-        (("sm_80", "sm_90"), [(12, 0)], "sdpa", "has code for 8.0, 9.0 alone"),
-        (("sm_80", "sm_90"), [(8, 0), (12, 0)], "sdpa", "has code for 8.0, 9.0 alone"),
-        (("sm_80", "sm_120"), [(8, 0), (12, 0)], FLASH, "with code for 8.0, 12.0"),
-        (("sm_80", "sm_120"), [(9, 0)], "sdpa", "has code for 8.0, 12.0 alone"),
-        ((), [(9, 0)], "sdpa", "no claim for which GPUs its flash-attn has code"),
+        ([gpu((9, 0))], code("sm_80", "sm_90"), "attention", FLASH, "with code for 8.0, 9.0"),
+        ([gpu((8, 9))], code("sm_80", "sm_90"), "attention", FLASH, "with code for 8.0, 9.0"),
+        ([gpu((12, 0))], code("sm_80", "sm_90"), "attention", "sdpa", "has code for 8.0, 9.0 alone"),
+        ([gpu((8, 0)), gpu((12, 0))], code("sm_80", "sm_90"), "attention", "sdpa", "has code for 8.0, 9.0 alone"),
+        ([gpu((8, 0)), gpu((12, 0))], code("sm_80", "sm_120"), "attention", FLASH, "with code for 8.0, 12.0"),
+        ([gpu((9, 0))], code("sm_80", "sm_120"), "attention", "sdpa", "has code for 8.0, 12.0 alone"),
+        ([gpu((9, 0))], code(), "attention", "sdpa", "no claim for which GPUs its flash-attn has code"),
+        ([gpu((9, 0))], FOURTH, "attention", "flash_attention_4", "compiled for this GPU"),
+        ([gpu((10, 0))], FOURTH, "attention", "sdpa", ""),  # no run of ours
+        ([gpu((8, 9))], FOURTH, "attention", "sdpa", ""),  # no backward
+        ([gpu((9, 0)), gpu((8, 0))], FOURTH, "attention", "sdpa", ""),
+        ([gpu((7, 5), 16)], UNSLOTH, "attention", "xformers", ""),
+        ([gpu((7, 0), 16)], UNSLOTH, "attention", "sdpa", ""),
+        ([gpu()], {**AXOLOTL, **BARE}, "attention", "sdpa", ""),
+        ([gpu(gigabytes=8)], BARE, "load_in_4bit", False, "bitsandbytes is not in this image"),
+        ([gpu(gigabytes=8)], BARE, "optimizer", FUSED, ""),
+        # the reason for 4 bits is the one that holds
+        ([gpu(gigabytes=8)], {"billions": 1}, "load_in_4bit", True, "8 GB a GPU have no room for two sequences"),
+        ([gpu(gigabytes=4)], {"billions": 1}, "load_in_4bit", True, "want 5 GB, there are 4"),
+        # what GPUs hold together decides when they share a model
+        (EIGHT, {**FSDP, "billions": 30}, "load_in_4bit", False, "192 GB holds a 16-bit 30b model"),
+        (EIGHT, {**FSDP, "billions": 30}, "optimizer", FUSED, ""),
+        (EIGHT, {**FSDP, "billions": 70}, "load_in_4bit", False, ""),
+        (EIGHT, {**FSDP, **AXOLOTL, "billions": 70}, "load_in_4bit", True, ""),
+        # 4 x 25 GB are 101 GB for the weights of a 7b model; each of them keeps its own sequences' activations
+        *((FOUR, strategy, "gradient_checkpointing", True, "") for strategy in (FSDP, ZERO3)),
+        *((FOUR, strategy, "load_in_4bit", False, "102 GB holds") for strategy in (FSDP, ZERO3)),
+        *((FOUR, strategy, "batch_size", 2, "25 GB a GPU") for strategy in (FSDP, ZERO3)),
+        ([H200], {}, "gradient_checkpointing", False, ""),
+        ([H200], {}, "batch_size", 4, ""),
     ],
 )
-def test_flash_attn_is_for_the_gpus_that_the_image_claims_code_for(
-    targets: tuple[str, ...], cards: list[tuple[int, int]], value: str, why: str
+def test_a_setting_follows_from_machine_image_and_goal(
+    gpus: list[Gpu], given_: Any, name: str, value: object, why: str
 ) -> None:
-    found = settings(*map(gpu, cards), with_=stack(code={"flash-attn": targets}))
-    (attention,) = (setting for setting in found.settings if setting.name == "attention")
-    assert attention.value == value and why in attention.why
-
-
-FOURTH: Mapping[str, Any] = {"with_": stack(packages={"flash-attn-4": "4.0.0b36"})}
-
-
-@pytest.mark.parametrize(
-    ("cards", "given_", "attention"),
-    [
-        ([(9, 0)], FOURTH, "flash_attention_4"),
-        ([(10, 0)], FOURTH, "sdpa"),  # no run of ours
-        ([(8, 9)], FOURTH, "sdpa"),  # no backward
-        ([(9, 0), (8, 0)], FOURTH, "sdpa"),
-        ([(7, 5)], {"framework": "unsloth"}, "xformers"),
-        ([(7, 0)], {"framework": "unsloth"}, "sdpa"),
-        ([(9, 0)], {"framework": "axolotl", "with_": stack(packages={})}, "sdpa"),
-    ],
-)
-def test_other_attention_is_for_gpus_and_frameworks_that_can(cards: Any, given_: Any, attention: str) -> None:
-    assert settings(*map(gpu, cards), **given_)["attention"] == attention
+    (found,) = (setting for setting in settings(*gpus, **given_).settings if setting.name == name)
+    assert found.value == value and why in found.why
 
 
 def test_the_code_is_read_from_the_images_own_claims(tmp_path: Path) -> None:
@@ -131,32 +143,27 @@ def test_the_allocators_variable_changes_its_name(torch: str, variable: str) -> 
     assert str(settings(gpu(), with_=stack(torch=torch))["allocator"]).partition("=")[0] == variable
 
 
-def test_without_bitsandbytes_nothing_is_quantized() -> None:
-    found = settings(gpu(gigabytes=8), with_=stack(packages={}))
-    assert (found["load_in_4bit"], found["optimizer"]) == (False, FUSED)
-    assert "bitsandbytes is not in this image" in next(one.why for one in found.settings if one.name == "load_in_4bit")
-
-
 SLICE = Hardware(gpus=(gpu(gigabytes=10, name="A100 MIG 1g.10gb", mig=True),), shm=64 * 1024**2)
 FOREIGN = Hardware(disks=(Disk(path="/home/trainer/.cache", holds="downloads", free=500 * GB, writable=False),))
 OLD, MIXED = (gpu((6, 1), 24, "GTX 1080"), gpu((8, 0), 40, "A100")), (gpu((9, 0), 80), gpu((7, 5), 16))
 
 
 @pytest.mark.parametrize(
-    ("there", "billions", "told"),
+    ("there", "goal", "told"),
     [
-        (machine(gpu(gigabytes=24)), 70, "does not fit"),
-        (machine(), 7, "no GPU"),
-        (machine(*OLD), 7, "GTX 1080 (sm_61)"),
-        (machine(*MIXED), 7, "differ"),
-        (SLICE, 7, "--ipc=host"),
-        (SLICE, 7, "MIG"),
-        (FOREIGN, 7, "/home/trainer/.cache, for downloads, is not this user's to write to"),
-        (FOREIGN, 7, "`--user $(id -u):$(id -g)`, or one for everybody (`install -d -m 1777 FOLDER`)"),
+        (machine(gpu(gigabytes=24)), {"billions": 70}, "does not fit"),
+        (machine(*EIGHT), {**FSDP, "billions": 70}, "--for axolotl"),
+        (machine(), {}, "no GPU"),
+        (machine(*OLD), {}, "GTX 1080 (sm_61)"),
+        (machine(*MIXED), {}, "differ"),
+        (SLICE, {}, "--ipc=host"),
+        (SLICE, {}, "MIG"),
+        (FOREIGN, {}, "/home/trainer/.cache, for downloads, is not this user's to write to"),
+        (FOREIGN, {}, "`--user $(id -u):$(id -g)`, or one for everybody (`install -d -m 1777 FOLDER`)"),
     ],
 )
-def test_what_stands_in_the_way_is_told(there: Hardware, billions: float, told: str) -> None:
-    assert len([one for one in advise(there, stack(), Goal(billions=billions)).warnings if told in one]) == 1
+def test_what_stands_in_the_way_is_told(there: Hardware, goal: Any, told: str) -> None:
+    assert len([one for one in advise(there, stack(), Goal(**goal)).warnings if told in one]) == 1
 
 
 def test_settings_are_for_the_weakest_gpu_that_torch_has_code_for_or_the_cpu() -> None:
@@ -231,27 +238,8 @@ def test_a_model_that_fits_on_no_gpu_is_shared_by_all(
     assert found.strategy is expected
     asked = goal.get("strategy")
     assert any("not possible" in warning for warning in found.warnings) == (asked not in (None, expected))
-
-
-def test_what_gpus_hold_together_decides_when_they_share_a_model() -> None:
-    found = settings(*[gpu(gigabytes=24)] * 8, billions=30, strategy=Strategy.FSDP)
-    assert (found["load_in_4bit"], found["optimizer"]) == (False, FUSED)
-    assert "192 GB holds a 16-bit 30b model" in next(one.why for one in found.settings if one.name == "load_in_4bit")
-    short = settings(*[gpu(gigabytes=24)] * 8, billions=70, strategy=Strategy.FSDP)
-    assert not short["load_in_4bit"] and any("--for axolotl" in warning for warning in short.warnings)
-    axolotl = settings(*[gpu(gigabytes=24)] * 8, billions=70, strategy=Strategy.FSDP, framework="axolotl")
-    assert axolotl["load_in_4bit"]
-
-
-@pytest.mark.parametrize("strategy", [Strategy.FSDP, Strategy.DEEPSPEED])
-def test_gpus_share_weights_and_no_activations(strategy: Strategy) -> None:
-    """4 x 25 GB are 101 GB for the weights of a 7b model; each of them keeps its own sequences' activations."""
-    found = settings(*[gpu((8, 9), 25.4, "RTX 4090")] * 4, strategy=strategy)
-    told = {one.name: one.why for one in found.settings}
-    assert found["gradient_checkpointing"] is True and found["load_in_4bit"] is False
-    assert told["batch_size"].startswith("25 GB a GPU") and "102 GB holds" in told["load_in_4bit"]
-    alone = settings(gpu((8, 0), 141, "H200"))
-    assert alone["gradient_checkpointing"] is False and alone["batch_size"] == 4
+    without = settings(gpu(), gpu(), strategy=Strategy.DEEPSPEED, with_=stack(packages={}))
+    assert without.strategy is Strategy.DDP and "deepspeed is not in this image" in " ".join(without.warnings)
 
 
 @pytest.mark.parametrize(
@@ -273,13 +261,6 @@ def test_logits_and_activations_must_fit_beside_the_weights(
     assert (found["gradient_checkpointing"], found["batch_size"]) == (checkpointing, batch)
 
 
-def test_the_reason_for_4_bit_is_the_one_that_holds() -> None:
-    for gigabytes, why in ((8, "8 GB a GPU have no room for two sequences"), (4, "want 5 GB, there are 4")):
-        found = settings(gpu(gigabytes=gigabytes), billions=1)
-        (setting,) = [one for one in found.settings if one.name == "load_in_4bit"]
-        assert setting.value is True and why in setting.why, setting
-
-
 @pytest.mark.parametrize(
     ("mask", "expected"), [((), "1"), (("2", "3"), "3"), (("GPU-aa", "GPU-bb"), "GPU-bb")], ids=str
 )
@@ -289,12 +270,6 @@ def test_a_gpu_is_named_as_the_variable_that_is_set_names_it(mask: tuple[str, ..
     found = advise(there, stack(), Goal(strategy=Strategy.SINGLE))
     assert found.visible == (expected,)
     assert f"export CUDA_VISIBLE_DEVICES={expected}\n" in snippets.snippet(found, stack())[1]
-
-
-def test_deepspeed_that_is_not_there_is_not_recommended() -> None:
-    found = settings(gpu(), gpu(), strategy=Strategy.DEEPSPEED, with_=stack(packages={}))
-    assert found.strategy is Strategy.DDP
-    assert any("deepspeed is not in this image" in warning for warning in found.warnings)
 
 
 @pytest.mark.parametrize(

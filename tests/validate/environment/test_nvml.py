@@ -43,19 +43,12 @@ def managed(monkeypatch: pytest.MonkeyPatch, memory: int) -> nvml.Gpu:
     return found
 
 
-def test_a_gpu_with_memory_of_its_own_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = managed(monkeypatch, 0)
-    assert (found["memory"], "unified" in found) == (OWN, False)
-
-
-def test_a_gpu_that_shares_the_machines_memory_has_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a GB10 answers, with NVML_ERROR_NOT_SUPPORTED."""
-    found = managed(monkeypatch, NOT_SUPPORTED)
+def test_a_gpu_tells_its_own_memory_or_shares_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GB10 answers with NVML_ERROR_NOT_SUPPORTED. Another error is one."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert found == {"name": "NVIDIA GB10", "capability": [12, 1], "memory": machine, "nvlinks": 0, "unified": True}
-
-
-def test_another_error_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"name": "NVIDIA GB10", "capability": [12, 1], "memory": OWN, "nvlinks": 0}
+    assert managed(monkeypatch, 0) == own
+    assert managed(monkeypatch, NOT_SUPPORTED) == {**own, "memory": machine, "unified": True}
     with pytest.raises(nvml.DriverError, match="nvmlDeviceGetMemoryInfo answers 999"):
         managed(monkeypatch, UNKNOWN)
 

@@ -67,11 +67,8 @@ def test_a_file_that_was_changed_with_its_row_is_named(tmp_path: Path, file: str
     wheel, environment = wheels.make(tmp_path), wheels.environment(tmp_path / "venv")
     site = wheels.install(wheel, environment, by="uv")
     folder = os.path.realpath(environment / "bin")
-    rewrite(
-        site,
-        Path(file.format(site=site, bin=environment / "bin")).resolve(),
-        content.replace(b"{bin}", folder.encode()),
-    )
+    path = Path(file.format(site=site, bin=environment / "bin")).resolve()
+    rewrite(site, path, content.replace(b"{bin}", folder.encode()))
     found, known = read(site, environment), wheel_contents.contents(rows_of(wheel))
     assert wheel_contents.contents(found.rows).digest != known.digest
     assert wheel_contents.strange(found.rows, known.tags) == [strange]
@@ -102,7 +99,6 @@ def test_long_tags_know_their_rows_and_no_others(rows: dict[str, str], others: d
     knows = wheel_contents.knows(wheel_contents.long_tags(rows.items()))
     assert all(knows(path, digest) for path, digest in rows.items())
     assert not any(knows(path, digest) for path, digest in others.items() if rows.get(path) != digest)
-    both = wheel_contents.knows(
-        wheel_contents.joined([wheel_contents.long_tags(one.items()) for one in (rows, others)])
-    )
+    tags = [wheel_contents.long_tags(one.items()) for one in (rows, others)]
+    both = wheel_contents.knows(wheel_contents.joined(tags))
     assert all(both(path, digest) for path, digest in (*rows.items(), *others.items()))

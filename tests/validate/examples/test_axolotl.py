@@ -16,6 +16,13 @@ from validate.examples.run import Run
 from validate.examples.trained import stored_type
 
 _RULER = "=" * 80
+
+
+def run(config: Any, *commands: str, folder: Path = Path()) -> Run:
+    example: Any = {"commands": commands}
+    return Run(folder=folder, config=config, example=example, device="cpu", seconds=1.0, compiled=0)
+
+
 _ASKED = f"Give me an instruction: \n{_RULER}\n<s>Write a response.\n\n### Response:\n"
 
 
@@ -43,9 +50,7 @@ def test_an_answer_is_what_stands_after_the_question_and_before_the_ruler(text: 
     ],
 )
 def test_ranks_have_rows_of_their_own_unless_they_share_them(command: str, config: Any, ranks: int) -> None:
-    example: Any = {"commands": ("python3 ../tiny.py", command)}
-    run = Run(folder=Path(), config=config, example=example, device="cpu", seconds=1.0, compiled=0)
-    assert axolotl._ranks(run) == ranks
+    assert axolotl._ranks(run(config, "python3 ../tiny.py", command)) == ranks
 
 
 @pytest.mark.parametrize(
@@ -61,9 +66,7 @@ def test_what_is_merged_into_goes_by_how_this_axolotl_merges(
     if has_it:
         (package / "cli" / "utils" / "lora_merge.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    example: Any = {"commands": ()}
-    run = Run(folder=Path(), config=config, example=example, device="cpu", seconds=1.0, compiled=0)
-    assert axolotl._merged_into(run, {"a": "file"}, {"a": "loaded"}) == {"a": which}
+    assert axolotl._merged_into(run(config), {"a": "file"}, {"a": "loaded"}) == {"a": which}
 
 
 @pytest.mark.parametrize(("trl", "first"), [("0.27.0", []), ("1.9.0", [1])])
@@ -78,13 +81,10 @@ def test_prompts_begin_as_this_trl_begins_them(
     monkeypatch.setitem(sys.modules, "transformers", cast("Any", automatic))
     monkeypatch.setattr(importlib.metadata, "version", lambda _name: trl)
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}')
-    config: Any = {"base_model": "m", "datasets": [{"path": "rows.jsonl"}]}
-    example: Any = {"commands": ()}
-    run = Run(folder=tmp_path, config=config, example=example, device="cpu", seconds=1.0, compiled=0)
+    config = {"base_model": "m", "datasets": [{"path": "rows.jsonl"}]}
     ignored = [-100] * (len(first) + 1)
-    assert axolotl._preferences(run) == [
-        (([*first, 97, 98, 2], [*ignored, 98, 2]), ([*first, 97, 99, 2], [*ignored, 99, 2]))
-    ]
+    chosen, rejected = (([*first, 97, end, 2], [*ignored, end, 2]) for end in (98, 99))
+    assert axolotl._preferences(run(config, folder=tmp_path)) == [(chosen, rejected)]
 
 
 def _safetensors(file: Path, dtype: str) -> None:
@@ -116,23 +116,8 @@ def test_whole_weights_are_reloaded_as_stored_and_a_base_as_it_was_trained_or_fr
     for name, fake in fakes.items():
         monkeypatch.setitem(sys.modules, name, cast("Any", fake))
     _safetensors(tmp_path / "model.safetensors", "F32")
-    run = cast("Run", SimpleNamespace(config=config, model=tmp_path, device="cpu"))
-    axolotl._reloaded(run, tmp_path, "bfloat16")
+    axolotl._reloaded(run({**config, "base_model": "."}, folder=tmp_path), tmp_path, "bfloat16")
     assert asked == [read_in]
-
-
-@pytest.mark.parametrize(
-    ("config", "over"),
-    [({}, ("loaded", None)), ({"load_in_4bit": True}, (("loaded", "bfloat16"), ("stored", "float32")))],
-)
-def test_4_bits_are_trained_over_in_the_type_of_training_and_read_over_in_float32(
-    config: Any, over: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch", cast("Any", SimpleNamespace(float32="float32")))
-    monkeypatch.setattr(axolotl, "shape_of", lambda _model: None)
-    monkeypatch.setattr(axolotl, "twice_rounded", lambda weights, _shape, _device, precision: (weights, precision))
-    run = cast("Run", SimpleNamespace(config=config, model=Path(), device="cuda"))
-    assert axolotl._bases(run, cast("Any", "stored"), cast("Any", "loaded"), "bfloat16") == over
 
 
 @pytest.mark.parametrize(

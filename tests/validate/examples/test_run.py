@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from validate.checks._examples import one_gpu
 from validate.examples import run as running
 from validate.examples.run import ExampleError, ExampleExpect, run
 
@@ -27,9 +28,8 @@ def example(*commands: str, seconds: float = 60) -> ExampleExpect:
 def test_commands_run_in_a_copy_one_after_another(examples: Path, tmp_path: Path) -> None:
     write = """sh -c 'mkdir out && echo "{\\"losses\\": [1.5]}" > out/result.json'"""
     done = run(example(write, "test -f out/result.json"), tmp_path / "place", "cpu")
-    assert done.result() == {"losses": [1.5]}
-    assert done.model == tmp_path / "place" / "examples" / "one" / "m"
-    assert done.compiled == 0
+    model = tmp_path / "place" / "examples" / "one" / "m"
+    assert (done.result(), done.model, done.compiled) == ({"losses": [1.5]}, model, 0)
     assert not (examples / "one" / "out").exists()
 
 
@@ -53,3 +53,8 @@ def test_the_last_words_of_a_command_that_fails_are_told(
 def test_a_command_that_hangs_is_ended(examples: Path, tmp_path: Path) -> None:
     with pytest.raises(ExampleError, match="`sleep 600` did not end in time"):
         run(example("sleep 600", seconds=0.1), tmp_path / "place", "cpu")
+
+
+def test_p2_is_of_one_gpu_whatever_the_machine_has() -> None:
+    masks = ({}, {"CUDA_VISIBLE_DEVICES": "3,1"}, {"CUDA_VISIBLE_DEVICES": ""})
+    assert [one_gpu(mask) for mask in masks] == ["0", "3", ""]

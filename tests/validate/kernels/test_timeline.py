@@ -1,7 +1,6 @@
 """What ran when, told apart by spins on the device."""
 
 import sys
-from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -14,41 +13,29 @@ GEMM, OWN, COPY = "nvjet_tst", "flash_fwd", "at::native::copy"
 SPIN = "at::cuda::spin_kernel(long)"
 
 
-def test_kernels_that_plain_torch_runs_too_are_not_the_kernels_own() -> None:
-    stretches = [None, ("a", PLAIN), ("a", ASKED), None]
-    names = [LEAD_IN, SPIN, "setup", SPIN, GEMM, COPY, SPIN, OWN, COPY, SPIN, "later"]
-    found = _timeline.described(names, stretches, ["flash"])
-    assert found["ran"] == {"a": [OWN]}
-    assert found["matching"] == {"flash": [OWN]}
-    assert found["works"]
-
-
-def test_a_fallback_to_what_plain_torch_runs_leaves_nothing() -> None:
-    found = _timeline.described([LEAD_IN, SPIN, GEMM, SPIN, GEMM], [("a", PLAIN), ("a", ASKED)], [])
-    assert found["ran"] == {"a": []}
-
-
-def test_cases_do_not_share_what_ran() -> None:
-    stretches = [("a", PLAIN), ("a", ASKED), ("b", PLAIN), ("b", ASKED)]
-    found = _timeline.described([LEAD_IN, SPIN, GEMM, SPIN, OWN, SPIN, OWN, SPIN, GEMM], stretches, [])
-    assert found["ran"] == {"a": [OWN], "b": [GEMM]}
+A, B = [("a", PLAIN), ("a", ASKED)], [("b", PLAIN), ("b", ASKED)]
 
 
 @pytest.mark.parametrize(
-    "names",
+    ("stretches", "names", "ran"),
     [
-        [],
-        [OWN],
-        [LEAD_IN],
-        [LEAD_IN, SPIN, OWN],
-        [LEAD_IN, SPIN, SPIN, SPIN],
-        [SPIN, OWN, SPIN],  # what was dropped may have been more than the lead-in
+        ([None, *A, None], [SPIN, "setup", SPIN, GEMM, COPY, SPIN, OWN, COPY, SPIN, "later"], {"a": [OWN]}),
+        (A, [SPIN, GEMM, SPIN, GEMM], {"a": []}),  # a fallback to what plain torch runs
+        ([*A, *B], [SPIN, GEMM, SPIN, OWN, SPIN, OWN, SPIN, GEMM], {"a": [OWN], "b": [GEMM]}),
     ],
 )
-def test_a_spin_that_the_profiler_lost_or_made_up_leaves_nothing_told(names: list[str]) -> None:
-    found = _timeline.described(names, [("a", ASKED), None], [])
-    assert not found["works"]
-    assert "ran" not in found
+def test_kernels_that_plain_torch_runs_too_are_not_the_kernels_own(stretches: Any, names: Any, ran: Any) -> None:
+    found = _timeline.described([LEAD_IN, *names], stretches, ["flash"])
+    assert found["works"] and found["ran"] == ran
+    assert found["matching"] == {"flash": [OWN] if OWN in names else []}
+
+
+def test_a_spin_that_the_profiler_lost_or_made_up_leaves_nothing_told() -> None:
+    lost = [[], [OWN], [LEAD_IN], [LEAD_IN, SPIN, OWN], [LEAD_IN, SPIN, SPIN, SPIN]]
+    # Of the last, what was dropped may have been more than the lead-in.
+    for names in (*lost, [SPIN, OWN, SPIN]):
+        found = _timeline.described(names, [("a", ASKED), None], [])
+        assert not found["works"] and "ran" not in found
 
 
 class FakeGpu:
@@ -106,7 +93,11 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     return fake
 
 
-def test_the_order_on_the_device_decides(gpu: FakeGpu) -> None:
+@pytest.mark.parametrize(("lost", "sessions"), [(0, 1), (9, 1), (10, 2), (11, 2), (150, 3), (401, 3)])
+def test_kernels_dropped_at_the_start_cost_only_the_lead_in(gpu: FakeGpu, lost: int, sessions: int) -> None:
+    """The order on the device decides. More lost than any lead-in has is said."""
+    gpu.lost = lost
+
     def work(timeline: Timeline) -> None:
         timeline.mark(("a", PLAIN))
         gpu.run(GEMM)
@@ -115,28 +106,12 @@ def test_the_order_on_the_device_decides(gpu: FakeGpu) -> None:
         gpu.run(GEMM)
         gpu.run(OWN)
 
-    profiled: Callable[..., Any] = _timeline.profiled
-    assert profiled(gpu, work, ["flash"])["ran"] == {"a": [OWN]}
-
-
-@pytest.mark.parametrize(("lost", "sessions"), [(0, 1), (9, 1), (10, 2), (11, 2), (150, 3)])
-def test_kernels_dropped_at_the_start_cost_only_the_lead_in(gpu: FakeGpu, lost: int, sessions: int) -> None:
-    gpu.lost = lost
-
-    def work(timeline: Timeline) -> None:
-        timeline.mark(("a", ASKED))
-        gpu.run(OWN)
-
     found: Any = _timeline.profiled(gpu, work, [])
-    assert found["ran"] == {"a": [OWN]}
     assert gpu.sessions == sessions
-
-
-def test_more_lost_than_any_lead_in_has_is_said(gpu: FakeGpu) -> None:
-    gpu.lost = 401
-    found = _timeline.profiled(gpu, lambda timeline: timeline.mark(None), [])
-    assert not found["works"]
-    assert found["marks"] == {"made": 3, "seen": 2, "lead_in": 0}
+    if lost > 400:
+        assert not found["works"] and found["marks"] == {"made": 4, "seen": 3, "lead_in": 0}
+    else:
+        assert found["ran"] == {"a": [OWN]}
 
 
 def row(**given: Any) -> Kernel:

@@ -59,9 +59,8 @@ def test_files_are_read_for_the_first_python_on_path_that_has_packages(
     (tmp_path / "front").mkdir()
     (tmp_path / "front/python3").write_text("#!/bin/sh\n")
     monkeypatch.setattr(main, "_package_folders", lambda _top: folders)
-    given = UserEnvironment(
-        environ={"PATH": f"{tmp_path}/front:{tmp_path}/b/bin:{tmp_path}/a/bin"}, directory="/", python=""
-    )
+    path = f"{tmp_path}/front:{tmp_path}/b/bin:{tmp_path}/a/bin"
+    given = UserEnvironment(environ={"PATH": path}, directory="/", python="")
     found = main.as_files_say(given)
     assert (found.python, dict(found.start or {})["prefix"]) == (f"{tmp_path}/b/bin/python3.11", f"{tmp_path}/b")
     monkeypatch.setattr(main, "_package_folders", lambda _top: [])
@@ -69,21 +68,19 @@ def test_files_are_read_for_the_first_python_on_path_that_has_packages(
         main.as_files_say(given)
 
 
-def test_pth_files_pythonpath_and_the_users_folder_add_to_the_path(tmp_path: Path) -> None:
+def test_the_path_and_what_runs_at_the_start_are_found_where_python_would(
+    tmp_path: Path,
+) -> None:
     own, user = _site(tmp_path / "a"), _site(tmp_path / "home/.local", python=False)
     (tmp_path / "project").mkdir()
     Path(own, "x.pth").write_text(f"# comment\nimport os\n{tmp_path}/project\n/not/there\n")
-    (one,), orphans = environments.find([own, user], {"HOME": f"{tmp_path}/home", "PYTHONPATH": "/first"})
-    assert one.path[0] == "/first" and f"{tmp_path}/project" in one.path and "/not/there" not in one.path
-    assert one.path.index(user) < one.path.index(own) and orphans == []
-
-
-def test_start_up_modules_are_found_where_python_would(tmp_path: Path) -> None:
-    own = _site(tmp_path / "a")
     Path(own, "sitecustomize.py").write_text("x = 1\n")
-    (one,), _ = environments.find([own], {"PYTHONOPTIMIZE": "1"})
+    environ = {"HOME": f"{tmp_path}/home", "PYTHONPATH": "/first", "PYTHONOPTIMIZE": "1"}
+    (one,), orphans = environments.find([own, user], environ)
     assert one.start["modules"] == {"sitecustomize": f"{own}/sitecustomize.py"}
     assert one.start["flags"]["optimize"] == 1
+    assert one.path[0] == "/first" and f"{tmp_path}/project" in one.path and "/not/there" not in one.path
+    assert one.path.index(user) < one.path.index(own) and orphans == []
 
 
 @pytest.mark.parametrize("suffix", ["dist-info", "egg-info"])
@@ -113,18 +110,11 @@ def test_a_torch_for_the_cpu_has_no_cuda(tmp_path: Path) -> None:
 
 
 def test_device_code_is_counted_by_architecture(tmp_path: Path) -> None:
-    code = fatbins.library(
-        fatbins.region(Code(arch=80, kernels={"k": 100}), Code(arch=90, kernels={"k": 100}, flags=0x11)),
-        fatbins.region(Code(arch=90, kernels={"long": 100}, ptx=True)),
-    )
-    for name, content in {
-        "lib.so": code + bytes(4096),
-        "text.so": b"x" * 5000,
-        "cut.so": code[:400] + bytes(4096),
-    }.items():
+    machine_code = fatbins.region(Code(arch=80, kernels={"k": 100}), Code(arch=90, kernels={"k": 100}, flags=0x11))
+    code = fatbins.library(machine_code, fatbins.region(Code(arch=90, kernels={"long": 100}, ptx=True)))
+    contents = {"lib.so": code + bytes(4096), "text.so": b"x" * 5000, "cut.so": code[:400] + bytes(4096)}
+    for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     rows = {Path(str(row["path"])).name: row for row in main.device_code([str(path) for path in tmp_path.iterdir()])}
-    whole = rows["lib.so"]
-    assert set(whole["archs"]) == {"sm_80", "sm_90", "compute_90"}
-    assert "text.so" not in rows
+    assert set(rows["lib.so"]["archs"]) == {"sm_80", "sm_90", "compute_90"} and "text.so" not in rows
     assert main.device_code([]) == []
