@@ -1,5 +1,6 @@
 """Judges of the gpu tier on mutated evidence: what a real run recorded, one fault at a time."""
 
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -9,6 +10,7 @@ from tests.support import recorded
 from tests.support.judging import fails, judge_claim, spoiled
 from validate.claims import Claim
 from validate.judging import Finding, Status
+from validate.kernels import expected_path, table
 
 Facts = dict[str, Any]
 
@@ -211,3 +213,93 @@ def test_cudnn_is_compatible_backward_within_a_major_version(
     finding = judged("cudnn", "", lambda e: {**e, "compiled": compiled, "running": running})
     assert finding.status is status
     assert ".".join(map(str, running)) in finding.reason
+
+
+# ---- which kernel ran: a name that is not known fails nothing, a fallback does
+
+TABLE = table()
+NEWEST = dict.fromkeys(("torch", "triton", "bitsandbytes", "liger-kernel", "flash-attn"), "99")
+COPY = "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<...> >"
+SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 9, false, false>"
+UNKNOWN = "void frob::nicate_kernel<4>(float*)"
+NAMED = [
+    claim["subject"] for claim in h100()["claims"] if TABLE.get(claim["subject"], TABLE["sdpa-math"]).expected_kernels
+]
+
+
+def ran_as(subject: str, ran: Mapping[str, Sequence[str]], **versions: str) -> Finding:
+    """A kernel of today's table, its results as recorded, and these kernels apart from plain torch's."""
+    names = expected_path(TABLE[subject], {**NEWEST, **versions})
+    return judged(subject, "kernels", lambda seen: {**seen, "ran": ran, "matching": {}}, **names)
+
+
+def in_every_case(subject: str, names: Sequence[str]) -> dict[str, Sequence[str]]:
+    return dict.fromkeys(TABLE[subject].cases or [subject], names)
+
+
+def healthy(subject: str) -> dict[str, Sequence[str]]:
+    """What was recorded, as if each case had run all of it, and torch's copies beside it."""
+    names = [name for found in evidence_of(subject)["kernels"]["matching"].values() for name in found]
+    return in_every_case(subject, [*names, COPY])
+
+
+@pytest.mark.parametrize("subject", NAMED)
+def test_what_ran_on_an_h100_has_a_name_and_another_fails_nothing_and_is_told(subject: str) -> None:
+    ran = healthy(subject)
+    if subject == "bnb-int8":
+        ran["77x260x132"] = ["void cutlass::Kernel2<cutlass_80_tensorop_i16832gemm_s8_64x64_128x5_tn_align16>"]
+        ran[subject] = [name for name in healthy(subject)["77x260x132"] if "kInt8" in name]
+    finding, other = ran_as(subject, ran), ran_as(subject, in_every_case(subject, [COPY, UNKNOWN]))
+    assert (finding.status, other.status) == (Status.PASS, Status.PASS), (finding.reason, other.reason)
+    assert "no name is known" not in finding.reason
+    assert "ran as frob::nicate_kernel: no name is known for " in other.reason
+
+
+@pytest.mark.parametrize(
+    ("subject", "torch", "names"),
+    [
+        ("compile-fullgraph", "2.5.1", ["triton_"]),
+        ("scaled-mm-fp8", "2.8.0", ["nvjet_qqtst_64x64_128x16_4x1_h_bz_TNT"]),
+        ("torchao-float8-training", "2.8.0", ["nvjet_qqtst_64x64_128x16_4x1_h", "nvjet_qrtst_64x8_128x16_h_bz_TNT"]),
+    ],
+)
+def test_names_of_another_torch_are_known_for_it(subject: str, torch: str, names: list[str]) -> None:
+    finding = ran_as(subject, in_every_case(subject, names), torch=torch)
+    assert finding.status is Status.PASS and "no name is known" not in finding.reason, finding.reason
+
+
+FLASH, UNQUANTISED = "void pytorch_flash::flash_fwd_kernel<...>", "which is a product of unquantised numbers"
+FALLBACKS: list[tuple[str, list[str], str]] = [
+    ("compile-fullgraph", [COPY, SOFTMAX], "float32: no kernel of its own ran"),
+    ("compile-fullgraph", [], "float32: no kernel of its own ran (none was seen)"),
+    ("sdpa-flash", [COPY, SOFTMAX], "ran softmax_warp_forward, which is plain products'"),
+    ("sdpa-cudnn", [FLASH], "ran pytorch_flash::flash_fwd_kernel, which is FlashAttention's"),
+    ("sdpa-efficient", ["cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7"], "which is cuDNN's"),
+    ("sdpa-math", [FLASH], "which is FlashAttention's"),
+    ("flash-attn-dense", [FLASH, COPY], "which is torch's own FlashAttention"),
+    ("scaled-mm-fp8", ["nvjet_sm90_tst_64x8_64x16_1x4_h_bz_TNT", COPY], UNQUANTISED),
+    ("torchao-float8-inference", ["sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x32_stage4"], UNQUANTISED),
+    ("triton-jit", [], "int32: no kernel of its own ran"),
+    ("liger-rms-norm", [COPY], "float32: no kernel of its own ran"),
+    ("bnb-fp4", [COPY], "bnb-fp4: no kernel of its own ran"),
+    # the control's kernel alone
+    ("bnb-adamw8bit", ["void kOptimizer32bit2State<float, 0>(float*, float*)", COPY], "(seen were kOptimizer32bit2Sta"),
+]
+
+
+@pytest.mark.parametrize(("subject", "names", "told"), FALLBACKS, ids=lambda value: str(value)[:40])
+def test_a_fallback_fails_though_its_results_are_right(subject: str, names: list[str], told: str) -> None:
+    fails(ran_as(subject, in_every_case(subject, names)), told)
+
+
+def test_a_fallback_of_one_case_is_not_hidden_by_the_others_and_a_backward_that_nothing_ran_fails() -> None:
+    ran = {**healthy("sdpa-flash"), BFLOAT16: [SOFTMAX]}
+    fails(ran_as("sdpa-flash", ran), f"{BFLOAT16}: ran softmax_warp_forward")
+    forward = [name for name in healthy("sdpa-flash")["float16 causal"] if "flash_fwd" in name]
+    found = ran_as("sdpa-flash", in_every_case("sdpa-flash", forward))
+    fails(found, "no CUDA kernel like pytorch_flash::flash_bwd ran")
+
+
+def test_a_pass_says_which_cases_its_versions_cannot_do() -> None:
+    finding = judged("sdpa-cudnn", left_out={"odd": "it reads past the end"})
+    assert finding.status is Status.PASS and "not claimed: it reads past the end" in finding.reason

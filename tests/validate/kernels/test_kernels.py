@@ -16,6 +16,8 @@ from images.validation.claims.image import image_claims
 from tests.support.sources import SOURCES
 from validate import checks, kernels
 from validate.claims import Claim, Tier
+from validate.kernels import expected_path
+from validate.kernels._names import Name, at_least
 
 TABLE = kernels.table()
 FOLDER = Path(kernels.__file__).parent
@@ -149,3 +151,33 @@ def test_kernels_of_a_wheel_that_could_not_be_had_are_not_required() -> None:
     about = [claim for claim in gpu_claims("cu126-torch27", flash_attn="no wheel") if claim.id == "G3"]
     assert about
     assert all(not claim.required and "no wheel" in claim.unproven for claim in about)
+
+
+# ---- names of CUDA kernels, as facts of versions
+
+TORCHES = sorted(SOURCES.facts.torch)
+OTHERS = dict.fromkeys({row.package for row in TABLE.values()}, "1.0")
+NAMES = [name for row in TABLE.values() for names in row.expected_kernels.values() for name in names]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: name.pattern)
+def test_a_name_has_a_source_and_some_version(name: Name) -> None:
+    assert name.source
+    re.compile(name.pattern)
+    assert any(name.holds({"torch": torch}) for torch in TORCHES) or name.of != "torch"
+
+
+@pytest.mark.parametrize("torch", [torch for torch in TORCHES if at_least({"torch": torch}, "torch", "2.5")])
+def test_every_part_of_a_kernel_has_a_name_in_every_torch(torch: str) -> None:
+    for subject, row in TABLE.items():
+        expected = expected_path(row, {**OTHERS, "torch": torch})["expected_kernels"]
+        assert len(expected) == len(row.expected_kernels), subject
+
+
+@pytest.mark.parametrize(
+    ("version", "holds"),
+    [("2.5.1", False), ("2.6.0", True), ("2.6.0a1+cu126", True), ("2.8.4", True), ("2.9.0", False)],
+)
+def test_a_name_holds_from_a_version_on_and_before_another(version: str, holds: bool) -> None:
+    assert Name("x", "test", since="2.6", before="2.9").holds({"torch": version}) is holds
+    assert Name("x", "test", since="9").holds({}), "a version that is not given excludes none"
