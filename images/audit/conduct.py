@@ -24,7 +24,7 @@ from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import TimedOut
 from images.errors import Problem, UserError
 from images.validation import own_python
-from images.validation.containers import INSIDE, run_suite, suite_files
+from images.validation.containers import INSIDE, require_end, run_suite, suite_files
 from images.validation.run import credentials_of
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence, Record
@@ -180,7 +180,7 @@ def _survey(engine: Engine, image: ImageInfo, options: AuditOptions) -> Mapping[
     """What the image has (validate/survey/main.py). Raises UserError where that can't be read."""
     arguments, nothing = ["survey", f"{INSIDE}/user.json"], ClaimSet(image="", claims=())
     limit, most = options.container_limit, options.most
-    lines = own_python.read_files(
+    lines, _end = own_python.read_files(
         engine, image, arguments, nothing, own_python.user_of(image), timeout=limit, most=most
     )
     for line in lines:
@@ -210,7 +210,10 @@ def _read(engine: Engine, image: ImageInfo, claims: ClaimSet, user: bytes, optio
         options.on_record(found[-1])
 
     limit, most = options.container_limit, options.most
-    own_python.read_files(engine, image, arguments, claims, user, timeout=limit, most=most, on_record=on_record)
+    _lines, end = own_python.read_files(
+        engine, image, arguments, claims, user, timeout=limit, most=most, on_record=on_record
+    )
+    require_end(engine, image, "files", end, began=bool(found))
     return found
 
 

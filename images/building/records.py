@@ -126,13 +126,13 @@ def built_elsewhere(folder: Path, info: ImageInfo, missing: Mapping[str, str]) -
 def record_validation(folder: Path, evidence: Evidence, verdict: Verdict, changes: Changes | None = None) -> None:
     """Write evidence.json, verdict.json, junit.xml, report.md and report.html; of a child changes.json, too."""
     record_evidence(folder, evidence)
-    write_json(folder / "verdict.json", report.json_data(verdict))
     (folder / "junit.xml").write_text(page.junit(verdict), encoding="utf-8")
     told = "\n".join(["", "Beside its parent:", "", *(f"- {line}" for line in changes.lines()), ""]) if changes else ""
     (folder / "report.md").write_text(report.markdown(verdict) + told)
     if changes:
         write_json(folder / "changes.json", asdict(changes))
     (folder / "report.html").write_text(page.html(verdict, evidence.host), encoding="utf-8")
+    write_json(folder / "verdict.json", report.json_data(verdict))  # last: a fleet takes it for the end of a job
 
 
 def record_evidence(folder: Path, evidence: Evidence) -> None:

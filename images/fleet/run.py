@@ -159,8 +159,9 @@ def _finished(run_of: FleetRun, job: Job, ended: Ended, options: RunOptions) -> 
                 job = images.resolved(job, record, options.sources)
                 folder.note(job)
             verdict = folder.verdict(record, job, job.claim_set)
+            # Before the verdict, which ends the job: a submitter that is killed later leaves no lease of it.
+            folder.release(key, run_of.id)
             record_validation(folder.job_path(key), folder.evidence(record), explain(verdict))
-            folder.release(key, run_of.id)  # now, and not at the end: a submitter that is killed leaves no lease of it
             return Outcome(job=job, record=record, verdict=verdict)
     except UserError as error:
         cause = str(error.problems[0])

@@ -155,7 +155,7 @@ def _built(job: Job, image: Image, sources: Sources, engine: Engine) -> tuple[Im
     No name is left behind: while it is built, it has one of this user's alone.
     """
     suffix = f"-fleet-u{os.getuid()}"
-    name = f"{image.name}{suffix}"
+    name, tag = f"{image.name}{suffix}", f"{image.local_name}{suffix}"
     with tempfile.TemporaryDirectory(prefix="truetag-build-") as scratch, Progress(plain=True) as progress:
         options = BuildOptions(
             sources=sources,
@@ -165,7 +165,7 @@ def _built(job: Job, image: Image, sources: Sources, engine: Engine) -> tuple[Im
             compiled=wheel_cache.wheel_finder(sources.matrix, wheel_cache.default()),
             suffix=suffix,
         )
-        with engine.alone(f"job {name}", waiting=lambda: _say(f"waits: another job builds {image.name} here")):
+        with engine.alone(f"job {tag}", waiting=lambda: _say(f"waits: another job builds {image.name} here")):
             untag_left(engine)
             try:
                 lock = lock_file.read(image, sources.workspace.locks)
@@ -175,8 +175,8 @@ def _built(job: Job, image: Image, sources: Sources, engine: Engine) -> tuple[Im
                 staging, tell = Repository.parse(job.staging), progress.job(name)
                 reference = images.send(engine, built.info, staging, options.cache / "push", tell, job.context)
             finally:
-                for tag in (f"{image.prefix}{name}", f"{image.prefix}{name}-candidate"):
-                    engine.untag(tag)
+                engine.untag(tag)
+                engine.untag(f"{tag}-candidate")
         evidence = schemas.read_evidence(options.out / name / "evidence.json")
         build = json.loads((options.out / name / "build.json").read_text(encoding="utf-8"))
     return built.info, evidence, build, reference

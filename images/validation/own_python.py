@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from images.config.platforms import Platform
-from images.engine.runtime import ContainerSpec, ImageInfo, Runtime
+from images.engine.runtime import ContainerSpec, Exit, ImageInfo, Runtime
 from images.errors import Problem, UserError
 from images.validation.containers import INSIDE, run_suite, suite_files
 from validate.binaries import elf
@@ -82,11 +82,11 @@ def read_files(
     timeout: float,
     most: int | None = None,
     on_record: Callable[[Record], None] = lambda _record: None,
-) -> list[str]:
+) -> tuple[list[str], Exit]:
     """Run the suite by this process's Python, as root, over the files of an image, of which nothing runs.
 
     `user`: how a user's process would start there (validate/environment/user_environment.py), as INSIDE/user.json.
-    Returns the lines that are no records. Raises UserError, TimedOut, TooMuchOutput.
+    Returns the lines that are no records, and how the container ended. Raises UserError, TimedOut, TooMuchOutput.
     """
     spec = ContainerSpec(
         image.id,
@@ -101,7 +101,7 @@ def read_files(
     )
     content = {**files(INSIDE), **suite_files(claims), "user.json": user}
     asked = {claim.probe for claim in claims.claims}
-    return run_suite(engine, spec, {INSIDE: content}, timeout=timeout, asked=asked, most=most, on_record=on_record)[0]
+    return run_suite(engine, spec, {INSIDE: content}, timeout=timeout, asked=asked, most=most, on_record=on_record)
 
 
 def environment(root: str) -> dict[str, str]:

@@ -17,10 +17,10 @@ from typing import Any
 
 from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit, ImageInfo
 from images.engine.gpus import NO_GPU, Attachment
-from images.engine.runtime import KILLED, Runtime
+from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
 from images.validation import limits, own_python
-from images.validation.containers import INSIDE, ContainerPlan, planned, run_suite, suite_files
+from images.validation.containers import INSIDE, ContainerPlan, planned, require_end, run_suite, suite_files
 from validate.claims import HOST_PROBE, ClaimSet, Tier
 from validate.environment import credentials
 from validate.evidence import Evidence, Measurement, Outcome, Record
@@ -186,7 +186,8 @@ def _read_files(engine: Runtime, image: ImageInfo, claims: ClaimSet, keep: Calla
         keep(record)
 
     user = own_python.user_of(image, hidden=hidden)
-    said = own_python.read_files(engine, image, arguments, asked, user, timeout=_SECONDS, on_record=on_record)
+    said, end = own_python.read_files(engine, image, arguments, asked, user, timeout=_SECONDS, on_record=on_record)
+    require_end(engine, image, "files", end, began=bool(found))
     if not found:
         tail = " | ".join(text.strip() for text in said[-3:] if text.strip())
         where, then = image.tags[0] if image.tags else image.id, "is it an image with a Python on its PATH?"
@@ -215,19 +216,10 @@ def _run(engine: Runtime, image: ImageInfo, plan: ContainerPlan, keep: Callable[
             raise
         refused, spec = error.problems[0].cause, replace(spec, ulimits={})
         complaints, end = run_suite(engine, spec, files, timeout=_SECONDS, asked=asked, on_record=on_record)
-    name = image.tags[0] if image.tags else image.id
-    if end.code == KILLED and not end.oom:
-        # What such a container did not measure says nothing about the image.
-        memory = " (Apptainer can't tell whether for its memory)" if engine.facts.apptainer else ", not for its memory"
-        cause = f"its container `{plan.name}` was killed from outside in the middle of the suite{memory}"
-        then = "validate it again; if nobody killed it, see whether machine or job ran out of memory (`dmesg`, `sacct`)"
-        raise UserError(Problem(where=name, cause=cause, then=then), code=1)
-    if found and end.code != 0 and not end.oom:
-        cause = f"the suite in its container `{plan.name}` ended with status {end.code}: something there stopped it"
-        then = "validate it again; if it ends so each time, see what the image starts beside its programs"
-        raise UserError(Problem(where=name, cause=cause, then=then), code=1)
+    require_end(engine, image, plan.name, end, began=bool(found))
     if not found:
         tail = " | ".join(text.strip() for text in complaints[-3:] if text.strip())
+        name = image.tags[0] if image.tags else image.id
         cause = f"the suite did not start in it: {tail or f'status {end.code}, nothing printed'}"
         then = f"`docker run --rm -it {name} python3 --version`: an image needs a python3 on its PATH"
         raise UserError(Problem(where=name, cause=cause, then=then), code=1)

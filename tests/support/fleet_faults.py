@@ -130,14 +130,13 @@ class Killing:
         self.check(folder, told)
         return killed
 
-    def submitter_killed(self, folder: Path) -> int:
-        """Kill a submitter in the middle of a trial, once one image is judged. Returns how many are."""
+    def submitter_killed(self, folder: Path) -> None:
+        """Kill a submitter in the middle of a validation run, once one image is judged."""
         process, jobs = self.command.start(folder), JobFolder(folder)
-        self._until(lambda: bool(jobs.records()) and bool(self._containers("running")), process)
+        self._until(lambda: any(map(jobs.done, jobs.job_keys())) and bool(self._containers("running")), process)
         assert process.poll() is None, process.communicate()
         process.kill()
         process.communicate()
-        return len(jobs.records())
 
     def interrupted(self) -> None:
         """Ctrl-C in the middle: the cluster's jobs are cancelled, their containers removed, and nothing is leased."""
