@@ -118,7 +118,7 @@ def fleet(
             places = Places(engine=docker_engine, staging=repository)
             located = [images.locate(one, places, sources, claim or ()) for one in wanted]
             there = [one for one, _ in located]
-            known = images.known(folder, before, sources.workspace.results, there)
+            known = images.known(folder, before, there)
             now, leased = datetime.now(UTC), images.leased(folder)
             cells = planning.plan(there, machines, now, tiers=tiers, known=known, leased=leased)
             if action == "plan":

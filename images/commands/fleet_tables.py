@@ -109,7 +109,7 @@ def _judged(folder: JobFolder, record: JobRecord) -> dict[str, str]:
         verdict = folder.verdict(record, job, job.claim_set)
     except UserError as error:
         return {"state": "unusable", "told": error.problems[0].cause}
-    shown = " ".join(f"{cell.tier} {one.verdict}" for cell, one in of_verdict(job, verdict, record.ended, ""))
+    shown = " ".join(f"{cell.tier} {one.verdict}" for cell, one in of_verdict(job, verdict, record.ended, "").items())
     worker = record.worker
     built = ", built there" if record.build else ""
     told = f"{worker.executor} {worker.id}, engine {worker.engine}, {record.seconds:.0f} s{built}"

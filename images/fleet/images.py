@@ -21,7 +21,7 @@ from images.engine.gpus import NO_GPU
 from images.errors import Problem, UserError, command
 from images.fleet import planning
 from images.fleet.folder import JobFolder
-from images.fleet.model import Job, JobRecord, MatrixCell, claims_data
+from images.fleet.model import Job, JobRecord, MatrixCell
 from images.fleet.planning import FleetImage, Known
 from images.host.hashing import sha256
 from images.locking import lock_file
@@ -32,11 +32,11 @@ from images.publish.compression import Compression
 from images.publish.push import push
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
-from images.site import records
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from images.validation.containers import suite_files
 from validate.claims import Tier
+from validate.judging import Status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,31 +201,31 @@ def resolved(job: Job, record: JobRecord, sources: Sources) -> Job:
         then = "begin a new run, which builds it again; does the worker have the same checkout?"
         raise UserError([Problem(where=job.key, cause=cause, then=then) for cause in causes], code=1)
     claims = validating.claims_of(image, sources, found.described, job.tiers, attachment=NO_GPU)
-    known = {"digest": found.digest, "reference": found.reference, "claims": claims_data(claims.of(job.tiers))}
+    known = {"digest": found.digest, "reference": found.reference, "claims": json.loads(claims.of(job.tiers).dumps())}
     return job.model_copy(update=known)
 
 
 def known(
-    folder: JobFolder, judged_before: Mapping[str, JobRecord], results: Path, planned: Iterable[FleetImage]
+    folder: JobFolder, judged_before: Mapping[str, JobRecord], planned: Iterable[FleetImage]
 ) -> dict[MatrixCell, Known]:
-    """What was judged of these images before: by this fleet (job's key -> record), and in results/runs.jsonl.
+    """The newest that this fleet judged of each cell of these images before. `judged_before`: job's key -> record.
 
     Evidence is judged by today's claims: a claim may have changed since its record was written.
     """
-    found = [cell for line in records.read(results) for cell in planning.of_line(line, line.id)]
+    found: dict[MatrixCell, Known] = {}
     today = {(one.name, one.digest): one.claims for one in planned}
-    for key, record in judged_before.items():
+    for key, record in sorted(judged_before.items(), key=lambda one: one[1].ended):
         job = folder.job(key)
         if job is None or (job.image, job.digest) not in today:
             continue
         date, source = record.ended.astimezone(UTC), f"{record.worker.node}, {record.worker.executor}"
         try:
             verdict = folder.verdict(record, job, today[job.image, job.digest])
+            found |= planning.of_verdict(job, verdict, date, source)
         except UserError as error:
-            found += planning.of_unusable(job, error.problems[0].cause, date, source)
-        else:
-            found += planning.of_verdict(job, verdict, date, source)
-    return planning.newest(found)
+            nothing = Known(date=date, verdict=Status.UNPROVEN, source=source, unusable=error.problems[0].cause)
+            found |= dict.fromkeys(job.cells, nothing)
+    return found
 
 
 def leased(folder: JobFolder) -> dict[MatrixCell, str]:

@@ -84,11 +84,6 @@ class Job(Row):
         return ClaimSet.loads(json.dumps(self.claims))
 
 
-def claims_data(claims: ClaimSet) -> dict[str, Any]:
-    """A claim set as a job has it."""
-    return dict(json.loads(json.dumps({"image": claims.image, "claims": [vars(one) for one in claims.claims]})))
-
-
 class WorkerInfo(Row):
     """Who did a job: the machine's name, what started it there, and its engine."""
 

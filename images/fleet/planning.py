@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import cache
 
 from images.building.validating import ANYWHERE
 from images.config.names import Arch
 from images.config.platforms import Platform
-from images.errors import UserError
 from images.fleet.config import Fleet
-from images.fleet.model import ON_GPUS, Job, MatrixCell, claims_data
-from images.planning import chooser
-from images.site.records import RunLine
+from images.fleet.model import ON_GPUS, Job, MatrixCell
 from validate import compute_capability
 from validate.claims import ClaimSet, Tier
 from validate.judge import Verdict
@@ -63,7 +60,7 @@ class Known:
 
     date: datetime
     verdict: Status
-    judged: frozenset[str]
+    judged: frozenset[str] = frozenset()
     """`ID SUBJECT` of its claims that are PASS or NOT_APPLICABLE."""
     source: str
     unusable: str = ""
@@ -167,56 +164,14 @@ def _answered(
     return replace(one, state=State.LEASED, reason=who) if who else replace(one, state=State.DUE, reason=due)
 
 
-def newest(records: Iterable[tuple[MatrixCell, Known]]) -> dict[MatrixCell, Known]:
-    """The newest record of each cell."""
-    found: dict[MatrixCell, Known] = {}
-    for cell, known in records:
-        if cell not in found or found[cell].date < known.date:
-            found[cell] = known
-    return found
-
-
-def of_line(line: RunLine, source: str) -> Iterator[tuple[MatrixCell, Known]]:
-    """What a line of runs.jsonl says of each of its cells; nothing, if it is an experiment or undated."""
-    if line.experiment or line.date is None:
-        return
-    for tier in line.tiers:
-        cell = _cell_of(line, tier)
-        if cell is None:
-            continue
-        kept = frozenset(key for status in _KEPT for key in line.claims.get(tier, {}).get(status, ()))
-        verdict = line.tiers[tier].verdict
-        yield cell, Known(date=line.date.astimezone(UTC), verdict=verdict, judged=kept, source=source)
-
-
-def of_verdict(job: Job, verdict: Verdict, date: datetime, source: str) -> Iterator[tuple[MatrixCell, Known]]:
+def of_verdict(job: Job, verdict: Verdict, date: datetime, source: str) -> dict[MatrixCell, Known]:
     """What a verdict on a job's evidence says of each of its cells."""
+    found = {}
     for cell in job.cells:
         own = replace(verdict, claims=tuple(one for one in verdict.claims if one.claim.tier is cell.tier))
         kept = frozenset(f"{one.claim.id} {one.claim.subject}" for one in own.claims if one.status in _KEPT)
-        yield cell, Known(date=date, verdict=own.overall, judged=kept, source=source)
-
-
-def of_unusable(job: Job, cause: str, date: datetime, source: str) -> Iterator[tuple[MatrixCell, Known]]:
-    """The cells of a record whose evidence is no evidence."""
-    known = Known(date=date, verdict=Status.UNPROVEN, judged=frozenset(), source=source, unusable=cause)
-    return ((cell, known) for cell in job.cells)
-
-
-def _cell_of(line: RunLine, tier: Tier) -> MatrixCell | None:
-    """None: a GPU tier that ran without a GPU, or on one that nobody knows."""
-    if tier not in ON_GPUS:
-        return MatrixCell(image=line.image, digest=line.digest, tier=tier)
-    capability = _capability(line.gpus[0]) if line.gpus else ""
-    return MatrixCell(image=line.image, digest=line.digest, tier=tier, arch=capability) if capability else None
-
-
-@cache
-def _capability(gpu: str) -> str:
-    try:
-        return chooser.find_model(gpu)[1].capability
-    except UserError:
-        return ""
+        found[cell] = Known(date=date, verdict=own.overall, judged=kept, source=source)
+    return found
 
 
 def jobs(
@@ -266,7 +221,7 @@ def _job(image: FleetImage, cells: Sequence[PlannedCell], only: Sequence[str]) -
         platform=image.platform,
         required=tuple(sorted(key for tier in tiers if tier in ON_GPUS for key in _required(image.claims, tier))),
         only=tuple(only),
-        claims=claims_data(image.claims.of([tier for tier in tiers if tier not in ON_GPUS])),
+        claims=json.loads(image.claims.of([tier for tier in tiers if tier not in ON_GPUS]).dumps()),
     )
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from statistics import median
 
 from images.building.records import record_validation
 from images.config import paths
@@ -15,7 +12,7 @@ from images.config.matrix import Sources
 from images.errors import UserError
 from images.fleet import images
 from images.fleet.config import Fleet
-from images.fleet.executors.executor import Ended, Executor, Placed
+from images.fleet.executors import Ended, Executor, Placed
 from images.fleet.folder import JobFolder
 from images.fleet.model import Failure, FleetRun, Job, JobRecord, Lease
 from images.fleet.worker import Task
@@ -88,19 +85,13 @@ def run(
                 folder.submitted(key, run_of.id, cluster_id)
             watched = True
             outcomes += [_finished(run_of, by_key[key], Ended(key=key), options) for key in there]
-            left = _expected(folder, [by_key[one.key] for one in waiting])
-            states, began, work, at_once = executor.states(), time.monotonic(), sum(left.values()), 0
-            for key, seconds in left.items():
-                takes = f"; takes {_about(seconds)}" if seconds else ""
-                options.progress(key, f"{states.get(key, 'started')}{takes}")
-            for ended in executor.ended():
+            states = executor.states()
+            for one in waiting:
+                options.progress(one.key, states.get(one.key, "started"))
+            for left, ended in zip(reversed(range(len(waiting))), executor.ended(), strict=True):
                 outcome = _finished(run_of, by_key[ended.key], ended, options)
                 outcomes.append(outcome)
-                left.pop(ended.key, None)
-                running = executor.running()
-                at_once = max(at_once, len(running))
-                rate = at_once or (work - sum(left.values())) / (time.monotonic() - began)  # Ray does not tell
-                options.progress(ended.key, _told(outcome) + _left(left, running, rate))
+                options.progress(ended.key, _told(outcome) + (f"; {left} wait or run" if left else ""))
         finally:
             executor.cancel()
             for key, lease in leases.items():
@@ -175,30 +166,3 @@ def _told(outcome: Outcome) -> str:
         return f"no verdict: {outcome.cause[:_LINE]}"
     built = " (built there)" if outcome.record.build else ""
     return f"{outcome.verdict.overall} on {outcome.record.worker.node} in {outcome.record.seconds:.0f} s{built}"
-
-
-def _expected(folder: JobFolder, jobs: Sequence[Job]) -> dict[str, float]:
-    """Key -> seconds, by what the same tiers of the same images took before, else by the median; 0: none is known."""
-    took: dict[object, float] = {}
-    for key, record in sorted(folder.records().items(), key=lambda one: one[1].ended):
-        if job := folder.job(key):
-            took[job.image, job.tiers, job.gpus] = record.seconds
-    usual = median(took.values()) if took else 0.0
-    return {job.key: took.get((job.image, job.tiers, job.gpus), usual) for job in jobs}
-
-
-def _left(left: Mapping[str, float], running: Mapping[str, float], at_once: float) -> str:
-    """`; 3 wait or run, about 4 min`: until the last ends, if so many run at once. Without earlier records no time.
-
-    `left`: key -> seconds that it takes; `running`: key -> seconds that it has run.
-    """
-    if not left:
-        return ""
-    each = [max(seconds - running.get(key, 0.0), 0.0) for key, seconds in left.items()]
-    until = f", {_about(max(*each, sum(each) / at_once))}" if at_once and any(left.values()) else ""
-    return f"; {len(left)} wait or run{until}"
-
-
-def _about(seconds: float) -> str:
-    """`about 4 min`, rounded up."""
-    return f"about {max(math.ceil(seconds / 60), 1)} min"

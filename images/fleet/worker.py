@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -58,10 +58,6 @@ class Task:
     """How containers get the GPUs (`--gpus`)."""
     engine: str = ""
     """Address of the engine, or `apptainer`; empty: the machine's own."""
-
-    def elsewhere(self) -> Task:
-        """For a machine that sees neither this one's checkout nor its folders: the checkout that travels has both."""
-        return replace(self, matrix="", folder="")
 
 
 @dataclass(frozen=True, kw_only=True)

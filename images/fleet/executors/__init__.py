@@ -2,18 +2,66 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from images.config.paths import Workspace
 from images.errors import Problem, UserError
-from images.fleet.config import Fleet
-
-if TYPE_CHECKING:
-    from images.fleet.executors.executor import Executor
+from images.fleet.config import Fleet, WorkerType
+from images.fleet.model import JobResult
+from images.fleet.worker import Task
 
 NAMES = "local|slurm|ray|ray://HEAD:PORT"
 LOCAL = "local"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """A job with the machines that do it."""
+
+    key: str
+    task: Task
+    gpus: int
+    machines: str
+    """Their name in fleet.yaml."""
+    on: WorkerType
+    cluster_id: str = ""
+    """What a dead run's submission of this job is called on the cluster: if it goes on, it is watched, not repeated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A job that came to an end. Without a cause it has a record: that of the result, else the one in the folder."""
+
+    key: str
+    cause: str = ""
+    node: str = ""
+    result: JobResult | None = None
+
+
+class Executor(Protocol):
+    """Runs jobs. Raises UserError where its engine can't be had."""
+
+    name: str
+
+    def start(self, jobs: Sequence[Placed]) -> Mapping[str, str]:
+        """Hand the jobs over. Returns key -> what the job is called there."""
+        ...
+
+    def ended(self) -> Iterator[Ended]:
+        """Each job once, as it ends. Blocks."""
+        ...
+
+    def states(self) -> Mapping[str, str]:
+        """Key -> `runs on n1`, `waits (Resources)`, of the jobs that have not ended."""
+        ...
+
+    def cancel(self) -> None:
+        """End every job that was started here and has not ended. Called on any way out, more than once."""
+        ...
 
 
 def require_known(on: str) -> None:
@@ -35,3 +83,13 @@ def open_executor(on: str, folder: Path, fleet: Fleet, workspace: Workspace) -> 
     from images.fleet.executors.ray import RayExecutor
 
     return RayExecutor("auto" if on == "ray" else on, fleet.ray, workspace)
+
+
+def library(name: str) -> Any:
+    """submitit or ray, which only their executors need. Raises UserError where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        extra = {"submitit": "slurm"}.get(name, name)
+        then = f"`pip install 'truetag[{extra}]'`, or in a checkout `pip install {name}`"
+        raise UserError(Problem(where=f"--on {extra}", cause=f"needs the package {name}", then=then), code=1) from None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from images.errors import UserError
 from images.fleet import worker
-from images.fleet.executors.executor import Ended, Placed
+from images.fleet.executors import Ended, Placed
 from images.fleet.worker import TaskContext
 
 
@@ -18,7 +17,6 @@ class LocalExecutor:
 
     def __init__(self) -> None:
         self._waiting: list[Placed] = []
-        self._began = 0.0
 
     def start(self, jobs: Sequence[Placed]) -> Mapping[str, str]:
         self._waiting += jobs
@@ -26,21 +24,17 @@ class LocalExecutor:
 
     def ended(self) -> Iterator[Ended]:
         while self._waiting:
-            job, self._began = self._waiting[0], time.monotonic()
+            job = self._waiting[0]
             try:
                 result = worker.perform(job.task, TaskContext())
                 ended = Ended(key=job.key, node=result.record.worker.node, result=result)
             except UserError as error:
                 ended = Ended(key=job.key, node=worker.node(), cause=str(error.problems[0]))
             self._waiting.pop(0)
-            self._began = time.monotonic()
             yield ended
 
     def states(self) -> Mapping[str, str]:
         return {job.key: "waits" if number else "runs here" for number, job in enumerate(self._waiting)}
-
-    def running(self) -> Mapping[str, float]:
-        return {job.key: time.monotonic() - self._began for job in self._waiting[:1]}
 
     def cancel(self) -> None:
         self._waiting.clear()

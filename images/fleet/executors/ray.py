@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from images.engine.runtime import Runtime
 from images.errors import Problem, UserError, problem_of
 from images.fleet import worker
 from images.fleet.config import RaySettings, WorkerType
-from images.fleet.executors.executor import Ended, Placed
+from images.fleet.executors import Ended, Placed, library
 from images.fleet.model import JobResult
 from images.fleet.worker import Task, TaskContext
 
@@ -44,9 +45,9 @@ def run_there(task: Task) -> JobResult | str:
         try:
             results.append(worker.perform(task, context))
         except UserError as error:
-            results.append(_told(error.problems[0]))
+            results.append(" ".join(str(error.problems[0]).split()))
         except OSError as error:
-            results.append(_told(problem_of(error, machine)))
+            results.append(" ".join(str(problem_of(error, machine)).split()))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -68,7 +69,7 @@ class RayExecutor:
 
     def __init__(self, address: str, settings: RaySettings, workspace: Workspace) -> None:
         """Raises UserError where there is no ray, or the cluster does not answer."""
-        self._ray = _library()
+        self._ray = library("ray")
         self._settings = settings
         self._tasks: dict[Any, str] = {}
         with tempfile.TemporaryDirectory(prefix="truetag-checkout-") as folder:
@@ -78,9 +79,11 @@ class RayExecutor:
 
     def start(self, jobs: Sequence[Placed]) -> Mapping[str, str]:
         remote = self._ray.remote(run_there)
-        for job in jobs:
+        for job in jobs:  # there they see neither this checkout nor its folders: the one that travels has both
             wanted = options(job.on, job.gpus, self._settings)
-            self._tasks[remote.options(name=job.key, **wanted).remote(job.task.elsewhere())] = job.key
+            self._tasks[remote.options(name=job.key, **wanted).remote(replace(job.task, matrix="", folder=""))] = (
+                job.key
+            )
         return {}
 
     def ended(self) -> Iterator[Ended]:
@@ -91,9 +94,6 @@ class RayExecutor:
 
     def states(self) -> Mapping[str, str]:
         return dict.fromkeys(list(self._tasks.values()), "was handed to Ray")
-
-    def running(self) -> Mapping[str, float]:
-        return {}
 
     def cancel(self) -> None:
         if not self._ray.is_initialized():
@@ -131,10 +131,6 @@ class RayExecutor:
         return Ended(key=key, node=found.record.worker.node, result=found)
 
 
-def _told(problem: Problem) -> str:
-    return " ".join(str(problem).split())
-
-
 def options(on: WorkerType, gpus: int, settings: RaySettings) -> dict[str, Any]:
     """What Ray is asked for. Pure."""
     wanted: dict[str, Any] = {"num_cpus": on.ray.cpus, "max_retries": settings.retries}
@@ -158,12 +154,3 @@ def stage(folder: Path, workspace: Workspace) -> None:
     shutil.copy(workspace.matrix, folder / paths.MATRIX_NAME)
     if workspace.locks.is_dir():
         shutil.copytree(workspace.locks, folder / "locks")
-
-
-def _library() -> Any:
-    try:
-        import ray
-    except ImportError:
-        then = "`pip install 'truetag[ray]'`, or in a checkout `pip install ray`"
-        raise UserError(Problem(where="--on ray", cause="needs the package ray", then=then), code=1) from None
-    return ray

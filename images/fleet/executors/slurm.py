@@ -11,7 +11,6 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from images.config import paths
 from images.errors import Problem, UserError
 from images.fleet import worker
 from images.fleet.config import SlurmSettings, WorkerType
-from images.fleet.executors.executor import Ended, Placed
+from images.fleet.executors import Ended, Placed, library
 from images.fleet.worker import Task, TaskContext
 
 if TYPE_CHECKING:
@@ -49,7 +48,8 @@ class SlurmExecutor:
 
     def __init__(self, folder: Path, settings: SlurmSettings) -> None:
         """Raises UserError where there is no submitit, or no Slurm."""
-        _require_submitit()
+        library("submitit")
+        logging.getLogger("submitit").setLevel(logging.ERROR)
         _slurm("squeue", "--version")
         self._folder, self._settings = own_folder(folder.absolute() / "slurm") / "%j", settings
         self._jobs: dict[str, WatchedJob] = {}
@@ -88,11 +88,6 @@ class SlurmExecutor:
 
     def states(self) -> Mapping[str, str]:
         return {key: job.told for key, job in list(self._jobs.items())}
-
-    def running(self) -> Mapping[str, float]:
-        now = datetime.now(UTC)
-        since = {key: job.began for key, job in list(self._jobs.items())}
-        return {key: (now - began).total_seconds() for key, began in since.items() if began}
 
     def cancel(self) -> None:
         ids = [job.job_id for job in list(self._jobs.values())]
@@ -187,15 +182,6 @@ def cause_in(text: str) -> str:
         if (told := line.partition("images.errors.UserError: "))[1]:
             return " ".join([told[2], *lines[number + 1 :]])
     return " ".join(lines[:1] + lines[-2:])
-
-
-def _require_submitit() -> None:
-    try:
-        import submitit  # noqa: F401
-    except ImportError:
-        then = "`pip install 'truetag[slurm]'`, or in a checkout `pip install submitit`"
-        raise UserError(Problem(where="--on slurm", cause="needs the package submitit", then=then), code=1) from None
-    logging.getLogger("submitit").setLevel(logging.ERROR)
 
 
 def _slurm(*command: str) -> str:

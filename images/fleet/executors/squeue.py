@@ -6,15 +6,12 @@ longer lists is over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
-
 from submitit import SlurmJob
 from submitit.slurm.slurm import SlurmInfoWatcher
 
 COMMAND = (
-    *("env", "SLURM_TIME_FORMAT=standard", "squeue", "--me", "--array", "--states=all", "--noheader"),
-    "--format=%i|%T|%N|%S|%r",
+    *("squeue", "--me", "--array", "--states=all", "--noheader"),
+    "--format=%i|%T|%N|%r",
 )
 _OVER = frozenset(
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY REVOKED TIMEOUT".split()  # squeue(1)
@@ -50,12 +47,6 @@ class WatchedJob(SlurmJob[str]):
         return f"waits ({info.get('Reason') or info.get('State') or 'submitted'})"
 
     @property
-    def began(self) -> datetime | None:
-        """When it began; None: it does not run, as far as squeue was asked."""
-        info = self.watcher.get_info(self.job_id)
-        return start_of(info) if info.get("State") == "RUNNING" else None
-
-    @property
     def node(self) -> str:
         """Where it ran; empty: squeue has forgotten it."""
         return self.watcher.get_info(self.job_id, mode="force").get("NodeList", "")
@@ -68,15 +59,7 @@ def parsed(listing: str) -> dict[str, dict[str, str]]:
     """
     found = {}
     for line in listing.splitlines():
-        job, state, node, start, reason = [*(word.strip() for word in line.split("|", 4)), "", "", "", ""][:5]
+        job, state, node, reason = [*(word.strip() for word in line.split("|", 3)), "", "", ""][:4]
         known = state if state in {*_OVER, "RUNNING"} else "PENDING"
-        found[job] = {"State": known, "NodeList": node, "Start": start, "Reason": reason}
+        found[job] = {"State": known, "NodeList": node, "Reason": reason}
     return found
-
-
-def start_of(info: Mapping[str, str]) -> datetime | None:
-    """When squeue says that a job began, in this machine's zone as squeue has it; None: it says none."""
-    try:
-        return datetime.fromisoformat(info.get("Start", "")).astimezone()
-    except ValueError:
-        return None

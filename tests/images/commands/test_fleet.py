@@ -17,7 +17,7 @@ from images.config.names import Arch
 from images.errors import UserError
 from images.fleet import executors, images, run
 from images.fleet.config import ONE_MACHINE
-from images.fleet.executors.executor import Ended, Placed
+from images.fleet.executors import Ended, Placed
 from images.fleet.folder import JobFolder
 from images.fleet.model import FleetRun, Job, Lease, claims_data
 from images.fleet.planning import FleetImage

@@ -17,8 +17,7 @@ from images.config import paths
 from images.errors import Problem, UserError
 from images.fleet import worker
 from images.fleet.config import RaySettings, SlurmSettings, WorkerType
-from images.fleet.executors import ray, slurm
-from images.fleet.executors.executor import Placed
+from images.fleet.executors import Placed, ray, slurm
 from images.fleet.executors.ray import RayExecutor
 from images.fleet.executors.slurm import SlurmExecutor
 from images.fleet.executors.squeue import SqueueWatcher, parsed, start_of

@@ -12,7 +12,7 @@ import pytest
 from images.errors import Problem, UserError
 from images.fleet import images, run
 from images.fleet.config import ONE_MACHINE
-from images.fleet.executors.executor import Ended, Placed
+from images.fleet.executors import Ended, Placed
 from images.fleet.folder import JobFolder
 from images.fleet.model import FleetRun, Job, JobRecord, JobResult, Lease, claims_data
 from images.fleet.run import Outcome, RunOptions
