@@ -36,7 +36,6 @@ from images.locking import lock_file
 from images.nightly import proposal, results, sets
 from images.nightly import run as one_image
 from images.nightly.canary import Locked
-from images.nightly.results import Job
 from images.nightly.run import ImageResult
 from images.nightly.sets import NightlyOptions, State
 from images.planning import plan
@@ -63,9 +62,6 @@ def nightly(
         Path | None,
         typer.Option("--results", metavar="FOLDER", help="Where lines are appended; default: results/nightly."),
     ] = None,
-    branch: Annotated[
-        bool, typer.Option("--branch", help="Commit each update proposal to a branch of its own.")
-    ] = False,
     tier: Tiers = None,
     gpus: Gpus = "auto",
     base: BaseImage = "auto",
@@ -106,7 +102,7 @@ def nightly(
             sources=sources,
             validate=sets.laid_over(docker_engine, controls, build, progress)
             if as_layer
-            else sets.built(docker_engine, build, progress, str(Job.CONTROL)),
+            else sets.built(docker_engine, build, progress),
             state=State(folder / "state.jsonl", resume=resume),
             now=lambda: datetime.now(UTC).replace(microsecond=0),
             results=lines or sources.workspace.results / "nightly",
@@ -127,9 +123,7 @@ def nightly(
         (report or folder / "reports").mkdir(parents=True, exist_ok=True)
         ((report or folder / "reports") / name).write_text(text)
     proposals = {
-        one.image: proposal.write(one, sources, folder / "proposals" / one.image, branch=branch)
-        for one in found
-        if one.proposed
+        one.image: proposal.write(one, sources, folder / "proposals" / one.image) for one in found if one.proposed
     }
     if as_json:
         rows = [_row(one, proposals.get(one.image, "")) for one in found]

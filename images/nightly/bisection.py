@@ -180,7 +180,6 @@ class Search:
             candidates=len(movable),
             builds=len(built),
             unresolved=found.unresolved,
-            rounds=found.asked,
             seconds=round(time.monotonic() - start, 1),
             ranges=dict(options.ranges),
         )

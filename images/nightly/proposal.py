@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +11,7 @@ from pathlib import Path
 from images.config import matrix
 from images.config.matrix import Sources
 from images.config.yamlfile import YamlFile
-from images.errors import Problem, UserError, command
+from images.errors import command
 from images.locking import lock_file
 from images.nightly import results
 from images.nightly.canary import Locked
@@ -26,11 +24,8 @@ PATCH = "update.patch"
 LOG = "CHANGES.md"
 
 
-def write(found: ImageResult, sources: Sources, folder: Path, *, branch: bool = False) -> str:
-    """Write the change that moves an image to its canary. Returns where it is: the folder, or a branch of its own.
-
-    Raises UserError: git refuses.
-    """
+def write(found: ImageResult, sources: Sources, folder: Path) -> str:
+    """Write the change that moves an image to its canary. Returns the folder."""
     if found.proposed is None:
         return ""
     root = sources.workspace.root
@@ -43,11 +38,7 @@ def write(found: ImageResult, sources: Sources, folder: Path, *, branch: bool = 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PATCH).write_text(patch(before, after))
     (folder / LOG).write_text(message)
-    if not branch:
-        return str(folder)
-    name = f"nightly/{found.image}-{found.canary.date:%Y%m%d}"
-    _commit(after, name, message, root)
-    return name
+    return str(folder)
 
 
 def _before_merging(text: str, found: ImageResult, sources: Sources) -> list[str]:
@@ -69,28 +60,6 @@ def _before_merging(text: str, found: ImageResult, sources: Sources) -> list[str
     # The patch has no locks/wheels. S10 is required, and UNPROVEN of files that nobody has read.
     read = f"`{command('lock', found.image, *stale)}` renews locks, and reads what their new files bring"
     return [*todo, f"{read}; until then `publish` refuses the image (S10)"]
-
-
-def _commit(files: Mapping[str, str], name: str, message: str, root: Path) -> None:
-    """The files over HEAD as a commit of a new branch; checkout and index stay as they are. Raises UserError."""
-
-    def git(*arguments: str, text: str = "") -> str:
-        command = ["git", *arguments]
-        done = subprocess.run(
-            command, cwd=root, input=text, capture_output=True, text=True, check=False, env=environment
-        )
-        if done.returncode:
-            raise UserError(Problem(where=f"git {arguments[0]}", cause=done.stderr.strip(), then="fix that"), code=1)
-        return done.stdout.strip()
-
-    with tempfile.TemporaryDirectory() as scratch:
-        environment = {**os.environ, "GIT_INDEX_FILE": str(Path(scratch, "index"))}
-        git("read-tree", "HEAD")
-        for path, text in files.items():
-            blob = git("hash-object", "-w", "--stdin", text=text)
-            git("update-index", "--add", "--cacheinfo", f"100644,{blob},{path}")
-        commit = git("commit-tree", git("write-tree"), "-p", "HEAD", text=message.removeprefix("# "))
-        git("branch", "--force", name, commit)
 
 
 def pins(text: str, file: YamlFile, image: Image, changes: Sequence[Change]) -> str:

@@ -9,7 +9,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -37,8 +36,6 @@ class Job(StrEnum):
     """The committed lock, built without a cache: with Debian's newest packages."""
     CANARY = "canary"
     """The newest that the matrix's ranges allow."""
-    REBUILD = "rebuild"
-    """The committed lock again, with Debian's newest packages: in lines from before 2026-11-25."""
 
 
 class Outcome(StrEnum):
@@ -64,9 +61,9 @@ class Change(Row):
 
     name: str
     before: str
-    """Version in the committed lock, or in the image before its rebuild; empty: it was not there."""
+    """Version in the committed lock, or in the image that people have; empty: it was not there."""
     after: str
-    """Version in the canary, or in the rebuild; empty: it is gone."""
+    """Version in the canary, or in the control; empty: it is gone."""
     pinned: bool
     """matrix.yaml pins it; else it is a dependency."""
 
@@ -95,31 +92,31 @@ class JobLine(Row):
     image: str
     job: Job
     outcome: Outcome
-    versions: str
+    versions: str = ""
     """First 12 hexadecimal digits of the sha256 over the lock's files; empty where nothing could be locked."""
     revision: str
     """Short hash of matrix and facts."""
-    tiers: dict[Tier, TierCount]
+    tiers: dict[Tier, TierCount] = {}
     """The tiers that were judged; empty where there is no verdict."""
-    failing: list[ClaimRow]
+    failing: list[ClaimRow] = []
     """Claims that are FAIL, and required ones that are UNPROVEN."""
-    expected: list[Expected]
+    expected: list[Expected] = []
     """Those of `failing` that an `xfail` row expects."""
-    unexpected_passes: list[Expected]
+    unexpected_passes: list[Expected] = []
     """Claims that an `xfail` row expects to fail, and that passed."""
-    digest: str
+    digest: str = ""
     """`sha256:...` of the image that was judged; empty where there is none."""
-    bytes: Annotated[int, Field(ge=0)]
-    seconds: Annotated[float, Field(ge=0)]
+    bytes: Annotated[int, Field(ge=0)] = 0
+    seconds: Annotated[float, Field(ge=0)] = 0.0
     """Resolving, building and judging."""
-    gpus: list[str]
+    gpus: list[str] = []
     """Names of the GPUs that the validation run saw."""
-    changes: list[Change]
+    changes: list[Change] = []
     """What moved against the committed lock (canary); the Debian packages that moved against the image that people have
-    (control), or against the image before (rebuild)."""
+    (control)."""
     ranges: dict[str, str]
     """Ranges asked for on the command line, over the matrix's: an experiment, no regular nightly run."""
-    cause: str
+    cause: str = ""
     """Why there is no verdict; empty where there is one."""
 
 
@@ -146,10 +143,6 @@ class BreakageLine(Row):
     """Images built and judged by the search."""
     unresolved: Annotated[int, Field(ge=0)]
     """Sets that the search asked for and that don't fit together: no build."""
-    rounds: Annotated[int, Field(ge=0)] = 0
-    """How often the search tried sets together; lines from before 2026-11-23 don't say it."""
-    at_once: Annotated[int, Field(ge=1)] = 1
-    """Sets that were tried side by side, at most; one, since 2026-11-25."""
     seconds: Annotated[float, Field(ge=0)]
     ranges: dict[str, str]
 
@@ -164,17 +157,12 @@ def append(line: JobLine | BreakageLine, folder: Path) -> Path:
     path = folder / f"{line.date:%Y-%m}.jsonl"
     text = json.dumps(line.model_dump(mode="json"), separators=(",", ":")) + "\n"
     with path.open("ab+") as file:
-        size = file.seek(0, 2)
-        if size and not _ends_its_line(path):  # a write that was cut off: what it left keeps its own line
-            text = "\n" + text
+        if size := file.seek(0, 2):
+            file.seek(size - 1)
+            if file.read() != b"\n":  # a write that was cut off: what it left keeps its own line
+                text = "\n" + text
         file.write(text.encode())
     return path
-
-
-def _ends_its_line(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(-1, 2)
-        return file.read() == b"\n"
 
 
 def read(*folders: Path) -> tuple[JobLine | BreakageLine, ...]:
@@ -203,11 +191,7 @@ def read(*folders: Path) -> tuple[JobLine | BreakageLine, ...]:
 def latest(lines: Sequence[JobLine | BreakageLine], image: str, job: Job) -> JobLine | None:
     """The newest line of an image's job without ranges of the command line."""
     own = (one for one in lines if isinstance(one, JobLine) and one.image == image and one.job is job)
-    return max((one for one in own if not one.ranges), key=_date, default=None)
-
-
-def _date(line: JobLine) -> datetime:
-    return line.date
+    return max((one for one in own if not one.ranges), key=lambda line: line.date, default=None)
 
 
 def generated() -> dict[str, bytes]:
@@ -237,8 +221,7 @@ def shortened(reason: str) -> str:
 
 def search_cost(one: BreakageLine) -> str:
     """What a search cost."""
-    together = f" in {one.rounds} rounds of at most {one.at_once}" if one.at_once > 1 else ""
-    built = f"{one.builds} images built{together}, {one.unresolved} sets unresolvable"
+    built = f"{one.builds} images built, {one.unresolved} sets unresolvable"
     return f"{one.candidates} packages that changed, {built}, {one.seconds:.0f} s"
 
 

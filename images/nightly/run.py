@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -57,12 +58,12 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     try:
         newest = _newest(control, options)
     except uv.NoSolution as error:
-        line = _plain(planned, Job.CANARY, Outcome.UNRESOLVED, options, cause=error.problems[0].cause)
-        return ImageResult(image=planned.name, control=control_line, canary=_appended(line, options))
+        line = _appended(planned, Job.CANARY, Outcome.UNRESOLVED, options, cause=error.problems[0].cause)
+        return ImageResult(image=planned.name, control=control_line, canary=line)
     changed = canary.changes(control, newest)
     if not changed:
-        line = _plain(planned, Job.CANARY, Outcome.UNCHANGED, options, versions=control.hash)
-        return ImageResult(image=planned.name, control=control_line, canary=_appended(line, options))
+        line = _appended(planned, Job.CANARY, Outcome.UNCHANGED, options, versions=control.hash)
+        return ImageResult(image=planned.name, control=control_line, canary=line)
     options.progress(planned.name, f"canary: {', '.join(str(one) for one in changed if one.pinned)}")
     after = sets.validated(newest, options.tiers, str(Job.CANARY), options)
     canary_line = _line(planned, newest, Job.CANARY, changed, after, options)
@@ -117,22 +118,25 @@ def _line(
     failing = [claim for claim in found.claims if is_open(claim)]
     outcome = _outcome(found, failing, expect)
     counts = {tier: Counter(claim.verdict for claim in found.claims if claim.tier is tier) for tier in found.overall}
-    line = _plain(planned, job, outcome, options, versions=locked.hash, cause=found.cause)
-    line = line.model_copy(
-        update={
-            "tiers": {tier: TierCount(verdict=one, counts=dict(counts[tier])) for tier, one in found.overall.items()},
-            "failing": failing,
-            "expected": expect,
-            "unexpected_passes": unexpected_passes(found.claims, rows),
-            "digest": found.digest,
-            "bytes": found.bytes,
-            "seconds": found.seconds,
-            "gpus": list(found.gpus),
-            "changes": list(changed),
-        }
+    line = _appended(
+        planned,
+        job,
+        outcome,
+        options,
+        versions=locked.hash,
+        cause=found.cause,
+        tiers={tier: TierCount(verdict=one, counts=dict(counts[tier])) for tier, one in found.overall.items()},
+        failing=failing,
+        expected=expect,
+        unexpected_passes=unexpected_passes(found.claims, rows),
+        digest=found.digest,
+        bytes=found.bytes,
+        seconds=found.seconds,
+        gpus=list(found.gpus),
+        changes=list(changed),
     )
     options.progress(planned.name, results.told(line))
-    return _appended(line, options)
+    return line
 
 
 def _outcome(found: SetResult, failing: Sequence[ClaimRow], expected: Sequence[Expected]) -> Outcome:
@@ -147,33 +151,17 @@ def _outcome(found: SetResult, failing: Sequence[ClaimRow], expected: Sequence[E
     return Outcome.PASS if required and not failing else Outcome.UNPROVEN
 
 
-def _plain(
-    planned: Planned, job: Job, outcome: Outcome, options: NightlyOptions, *, versions: str = "", cause: str = ""
-) -> JobLine:
-    """The line of a job without a set that was validated."""
-    return JobLine(
+def _appended(planned: Planned, job: Job, outcome: Outcome, options: NightlyOptions, **more: Any) -> JobLine:
+    """The line of a job, appended once: a resumed run has those that it wrote before."""
+    line = JobLine(
         date=options.now(),
         image=planned.name,
         job=job,
         outcome=outcome,
-        versions=versions,
         revision=options.sources.revision,
-        tiers={},
-        failing=[],
-        expected=[],
-        unexpected_passes=[],
-        digest="",
-        bytes=0,
-        seconds=0.0,
-        gpus=[],
-        changes=[],
         ranges=dict(options.ranges),
-        cause=cause,
+        **more,
     )
-
-
-def _appended(line: JobLine, options: NightlyOptions) -> JobLine:
-    """Append a line once: a resumed run has those that it wrote before."""
     key = f"line {line.image} {line.job} {line.versions} {line.revision} {sorted(options.ranges.items())}"
     if (known := options.state.find(key)) is not None:
         return JobLine.model_validate(known)
@@ -200,8 +188,11 @@ def _holds(when: str, versions: Mapping[str, str]) -> bool:
 
 def expected(claims: Sequence[ClaimRow], rows: Sequence[ExpectedFailure]) -> list[Expected]:
     """The claims that failed as a row says they do."""
-    found = ((claim, _row_of(claim, rows)) for claim in claims if claim.verdict is Status.FAIL)
-    return [_about(claim, row, claim.reason) for claim, row in found if row]
+    found = []
+    for claim in (one for one in claims if one.verdict is Status.FAIL):
+        if row := next((row for row in rows if _is_about(row, claim)), None):
+            found.append(_about(claim, row, claim.reason))
+    return found
 
 
 def unexpected_passes(claims: Sequence[ClaimRow], rows: Sequence[ExpectedFailure]) -> list[Expected]:
@@ -212,10 +203,6 @@ def unexpected_passes(claims: Sequence[ClaimRow], rows: Sequence[ExpectedFailure
         if about and all(claim.verdict is Status.PASS for claim in about):
             found += [_about(claim, row, "") for claim in about]
     return found
-
-
-def _row_of(claim: ClaimRow, rows: Sequence[ExpectedFailure]) -> ExpectedFailure | None:
-    return next((row for row in rows if _is_about(row, claim)), None)
 
 
 def _is_about(row: ExpectedFailure, claim: ClaimRow) -> bool:

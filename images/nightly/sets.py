@@ -29,6 +29,7 @@ from images.errors import UserError
 from images.host.hashing import sha256
 from images.locking import lock_file, measure_contents, uv
 from images.nightly.canary import Locked, changes
+from images.nightly.results import Job
 from images.publish import sbom
 from images.validation import schemas
 from images.validation.claims.context import ClaimContext
@@ -152,28 +153,26 @@ def _suite() -> str:
     return sha256(b"\0".join(name.encode() + text for name, text in sorted(files.items())))[:12]
 
 
-def built(engine: Engine, options: BuildOptions, progress: Progress, control: str) -> ValidateSet:
+def built(engine: Engine, options: BuildOptions, progress: Progress) -> ValidateSet:
     """Builds with the engine, validates, and leaves no image behind.
 
-    The set with the label `control` is built without a cache, so that it takes Debian's newest packages, and these are
-    read.
+    The control is built without a cache, so that it takes Debian's newest packages, and these are read.
     """
 
     def validate(locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
         start, name, debian = time.monotonic(), f"{locked.image.name}-{label}", dict[str, str]()
         lock = with_contents(locked, options.out / "locks" / label, options.sources.workspace.locks)
-        own = replace(
-            options, suffix=f"-{label}", tiers=tiers or options.tiers, no_cache=options.no_cache or label == control
-        )
+        is_control = label == Job.CONTROL
+        own = replace(options, suffix=f"-{label}", tiers=tiers or options.tiers, no_cache=is_control)
         try:
             (result,) = build_all(engine, [(locked.image, lock)], own, progress)
             if isinstance(result, UserError):
                 return SetResult(claims=(), cause=_cause(result), seconds=round(time.monotonic() - start, 1))
-            if label == control:
+            if is_control:
                 debian = {one["name"]: one["version"] for one in sbom.read(engine, result.info.id)["debian"]}
         finally:
-            for tag in (f"{locked.image.prefix}{name}", f"{locked.image.prefix}{name}-candidate"):
-                engine.untag(tag)
+            engine.untag(f"{locked.image.prefix}{name}")
+            engine.untag(f"{locked.image.prefix}{name}-candidate")
         evidence = schemas.read_evidence(options.out / name / "evidence.json")
         return _result(result.info, evidence, result.verdict, start, debian)
 
@@ -264,13 +263,14 @@ def _result(
     info: ImageInfo, evidence: Evidence, verdict: Verdict, start: float, debian: Mapping[str, str] | None = None
 ) -> SetResult:
     """A verdict as the state of a nightly run has it. `start`: when the work began, by the monotonic clock."""
-
-    def of(tier: Tier, whole: Verdict) -> Verdict:
-        return replace(whole, claims=tuple(one for one in whole.claims if one.claim.tier is tier))
-
+    recorded = verdict.recorded
+    overall = {}
+    for tier in {one.claim.tier for one in verdict.claims}:
+        own = tuple(one for one in recorded.claims if one.claim.tier is tier)
+        overall[tier] = replace(recorded, claims=own).overall
     return SetResult(
-        claims=tuple(map(_row, verdict.recorded.claims)),
-        overall={tier: of(tier, verdict.recorded).overall for tier in Tier if of(tier, verdict).claims},
+        claims=tuple(map(_row, recorded.claims)),
+        overall={tier: overall[tier] for tier in Tier if tier in overall},
         digest=info.id,
         bytes=info.size,
         seconds=round(time.monotonic() - start, 1),
