@@ -19,7 +19,7 @@ from images.fleet import executors, images, run
 from images.fleet.config import ONE_MACHINE
 from images.fleet.executors import Ended, Placed
 from images.fleet.folder import JobFolder
-from images.fleet.model import FleetRun, Job, Lease, claims_data
+from images.fleet.model import FleetRun, Job, Lease
 from images.fleet.planning import FleetImage
 from images.fleet.run import RunOptions
 from tests.images.fleet.test_run import Obedient
@@ -243,7 +243,7 @@ def test_an_image_that_staging_lacks_is_built_first_and_then_validated_on_gpus(
     lacking = an_image(job(1, PIP), digest=context, reference="", staging="a.test/b", claims=both, archs=(Arch(9, 0),))
     there = replace(lacking, digest=digest, reference=f"a.test/b@{digest}", staging="")
     found_as(monkeypatch, lacking, there)
-    resolved = {"digest": digest, "reference": there.reference, "claims": claims_data(PIP)}
+    resolved = {"digest": digest, "reference": there.reference, "claims": json.loads(PIP.dumps())}
     monkeypatch.setattr(images, "resolved", lambda one, *_: one.model_copy(update=resolved))
 
     def start(placed: Sequence[Placed]) -> Mapping[str, str]:

@@ -6,7 +6,6 @@ import stat
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,7 +19,7 @@ from images.fleet.config import RaySettings, SlurmSettings, WorkerType
 from images.fleet.executors import Placed, ray, slurm
 from images.fleet.executors.ray import RayExecutor
 from images.fleet.executors.slurm import SlurmExecutor
-from images.fleet.executors.squeue import SqueueWatcher, parsed, start_of
+from images.fleet.executors.squeue import SqueueWatcher
 from images.fleet.worker import Task
 
 H100 = WorkerType.model_validate(
@@ -177,11 +176,11 @@ def test_the_checkout_that_travels_has_all_that_a_worker_imports(tmp_path: Path)
 
 
 LISTING = """\
-12_0|RUNNING|n1|2026-11-22T10:00:00|None
-12_1|COMPLETED|n2|2026-11-22T10:00:00|None
-12_3|PENDING||N/A|Resources
-13|CONFIGURING|n3|2026-11-22T10:00:00|None
-14|NODE_FAIL|n4|2026-11-22T10:00:00|NodeDown
+12_0|RUNNING|n1|None
+12_1|COMPLETED|n2|None
+12_3|PENDING||Resources
+13|CONFIGURING|n3|None
+14|NODE_FAIL|n4|NodeDown
 """
 
 
@@ -200,13 +199,8 @@ LISTING = """\
 def test_squeue_is_read(job: str, state: str) -> None:
     watcher = SqueueWatcher(delay_s=1)
     watcher.register_job(job)
-    assert watcher.read_info(LISTING)[job]["State"] == state
-
-
-def test_when_a_job_began_is_in_the_zone_of_this_machine_and_why_one_waits_is_kept() -> None:
-    found = parsed(LISTING)
-    assert start_of(found["12_0"]) == datetime(2026, 11, 22, 10).astimezone()
-    assert start_of(found["12_3"]) is None and start_of({}) is None and found["12_3"]["Reason"] == "Resources"
+    found = watcher.read_info(LISTING)[job]
+    assert found["State"] == state and (job != "12_3" or found["Reason"] == "Resources")
 
 
 TRACE = """\

@@ -27,7 +27,7 @@ STAGING = Repository.parse("a.test/b")
 
 
 def known(folder: JobFolder, image: FleetImage) -> dict[MatrixCell, Known]:
-    return images.known(folder, folder.records(), folder.path / "results", [image])
+    return images.known(folder, folder.records(), [image])
 
 
 def planned(folder: JobFolder, one: Job, today: ClaimSet) -> tuple[State, str]:

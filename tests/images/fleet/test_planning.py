@@ -1,12 +1,8 @@
 """The plan: what is fresh, due, leased or impossible, and which jobs that makes."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
-
-from hypothesis import given
-from hypothesis import strategies as st
 
 from images.config.names import Arch
 from images.config.platforms import Platform
@@ -14,7 +10,6 @@ from images.fleet import planning
 from images.fleet.config import Fleet
 from images.fleet.model import Job, MatrixCell
 from images.fleet.planning import FleetImage, Known, State
-from images.site.records import RunLine
 from validate.claims import Claim, ClaimSet, Tier
 from validate.judging import Status
 
@@ -200,53 +195,3 @@ def test_keys_differ_where_jobs_differ() -> None:
     keys = {one.key for group in jobs.values() for one in group} | {one.key for one in others}
     assert len(keys) == 7
     assert job.model_copy(update={"reference": "other.test/x@" + DIGEST}).key == job.key
-
-
-def line(date: datetime | None, **more: Any) -> RunLine:
-    data: dict[str, Any] = {
-        "id": "cu126-torch27/a",
-        "image": "cu126-torch27",
-        "digest": DIGEST,
-        "date": date,
-        "experiment": False,
-        "gpus": ["NVIDIA H100 80GB HBM3"],
-        "driver": "550",
-        "tiers": {"gpu": {"verdict": "PASS", "counts": {"PASS": 1}}, "cpu": {"verdict": "PASS", "counts": {"PASS": 1}}},
-        "claims": {"gpu": {"PASS": ["G1 torch"]}, "cpu": {"PASS": ["C1 torch"]}},
-        "findings": [],
-        "packages": {},
-        "bytes": 0,
-        "evidence_sha256": "",
-        "kept": False,
-    }
-    return RunLine.model_validate({**data, **more})
-
-
-def known_cells(lines: Iterable[RunLine]) -> dict[MatrixCell, Known]:
-    return planning.newest(cell for one in lines for cell in planning.of_line(one, one.id))
-
-
-def test_records_are_filed_by_the_architecture_that_they_ran_on() -> None:
-    found = known_cells([line(NOW)])
-    assert {(cell.tier, cell.arch) for cell in found} == {(Tier.GPU, "9.0"), (Tier.CPU, "")}
-
-
-def test_a_claim_that_failed_is_none_that_a_record_answers_for() -> None:
-    """It was not required then; today it is."""
-    claims = {"cpu": {"PASS": ["C2 torch"], "FAIL": ["C1 torch"]}, "static": {"NOT_APPLICABLE": ["S1 torch"]}}
-    passed = {"verdict": "PASS", "counts": {}}
-    found = known_cells([line(NOW, claims=claims, tiers={"cpu": passed, "static": passed})])
-    assert planned(known=found)["cpu", ""] == (State.DUE, "its record of 2026-11-22 lacks C1 torch")
-    assert planned(known=found)["static", ""][0] is State.FRESH
-
-
-def test_experiments_undated_runs_and_unknown_gpus_are_no_records() -> None:
-    assert known_cells([line(None), line(NOW, experiment=True)]) == {}
-    assert {cell.tier for cell in known_cells([line(NOW, gpus=["Novel 9000"])])} == {Tier.CPU}
-    assert {cell.tier for cell in known_cells([line(NOW, gpus=[])])} == {Tier.CPU}
-
-
-@given(st.permutations([1, 2, 3, 4]))
-def test_the_newest_record_counts_in_whatever_order_they_come(days: list[int]) -> None:
-    lines = [line(NOW - timedelta(days=day), id=f"a/{day}") for day in days]
-    assert {one.source for one in known_cells(lines).values()} == {"a/1"}
