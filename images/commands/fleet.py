@@ -18,12 +18,13 @@ from images.commands import common, engines, fleet_tables
 from images.commands.common import talk
 from images.commands.options import EngineUrl, Gpus, Json, MatrixFile, OutFolder, Selectors, Tiers
 from images.config.matrix import Sources
+from images.config.paths import Workspace
 from images.engine import Engine, NoEngine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, command
-from images.fleet import config, executors, images, planning, run
+from images.fleet import config, images, planning, run
 from images.fleet.config import Fleet
-from images.fleet.executors import LOCAL
+from images.fleet.executors import Executor
 from images.fleet.folder import JobFolder, left
 from images.fleet.images import Found, Places, RequestedImage
 from images.fleet.model import ON_GPUS, Job, JobRecord
@@ -35,11 +36,14 @@ from images.registry.reference import Repository
 from validate.claims import Tier
 from validate.judging import Status
 
+NAMES = "local|slurm|ray|ray://HEAD:PORT"
+LOCAL = "local"
+
 
 def fleet(
     action: Annotated[str, typer.Argument(metavar="plan|run|status")],
     selectors: Selectors = None,
-    on: Annotated[str, typer.Option("--on", metavar=executors.NAMES, help="What runs the jobs.")] = LOCAL,
+    on: Annotated[str, typer.Option("--on", metavar=NAMES, help="What runs the jobs.")] = LOCAL,
     staging: Annotated[
         str,
         typer.Option(
@@ -74,7 +78,7 @@ def fleet(
     OUT (out/fleet) keeps leases and records. On Slurm it lies where the nodes see it, and nobody who shares it does a
     job twice at once. A run exits with 1 for what has no PASS.
     """
-    executors.require_known(on)
+    require_known(on)
     if engine and action == "run" and on != LOCAL:
         then = "leave --engine out: DOCKER_HOST says where this machine's is, and each worker finds its own"
         raise UserError(Problem(where=f"--engine {engine}", cause=f"does not reach workers of {on}", then=then))
@@ -93,7 +97,7 @@ def fleet(
         options = RunOptions(
             fleet=machines,
             folder=folder,
-            executor=executors.open_executor(on, folder.path, machines, sources.workspace),
+            executor=open_executor(on, folder.path, machines, sources.workspace),
             progress=_progress,
             sources=sources,
             gpus=gpus,
@@ -136,6 +140,27 @@ def fleet(
         wanted = [one for one in wanted if str(one.image.name) in built]
         tiers = tuple(one for one in tiers if one in ON_GPUS)
     _end(outcomes, unanswered, others=others)
+
+
+def require_known(on: str) -> None:
+    """Raises UserError where `--on` names no executor."""
+    if on not in (LOCAL, "slurm", "ray") and not on.startswith("ray://"):
+        raise UserError(Problem(where=f"--on {on}", cause="is nothing that runs jobs", then=f"say {NAMES}"))
+
+
+def open_executor(on: str, folder: Path, fleet: Fleet, workspace: Workspace) -> Executor:
+    """What `--on` names. `folder`: where Slurm's files lie, which the nodes see. Raises UserError: it can't be had."""
+    if on == LOCAL:
+        from images.fleet.executors.local import LocalExecutor
+
+        return LocalExecutor()
+    if on == "slurm":
+        from images.fleet.executors.slurm import SlurmExecutor
+
+        return SlurmExecutor(folder, fleet.slurm)
+    from images.fleet.executors.ray import RayExecutor
+
+    return RayExecutor("auto" if on == "ray" else on, fleet.ray, workspace)
 
 
 def _end(outcomes: Sequence[Outcome], unanswered: Sequence[PlannedCell], *, others: bool) -> None:

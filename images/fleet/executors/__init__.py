@@ -5,17 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
-from images.config.paths import Workspace
 from images.errors import Problem, UserError
-from images.fleet.config import Fleet, WorkerType
+from images.fleet.config import WorkerType
 from images.fleet.model import JobResult
 from images.fleet.worker import Task
-
-NAMES = "local|slurm|ray|ray://HEAD:PORT"
-LOCAL = "local"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,27 +57,6 @@ class Executor(Protocol):
     def cancel(self) -> None:
         """End every job that was started here and has not ended. Called on any way out, more than once."""
         ...
-
-
-def require_known(on: str) -> None:
-    """Raises UserError where `--on` names no executor."""
-    if on not in (LOCAL, "slurm", "ray") and not on.startswith("ray://"):
-        raise UserError(Problem(where=f"--on {on}", cause="is nothing that runs jobs", then=f"say {NAMES}"))
-
-
-def open_executor(on: str, folder: Path, fleet: Fleet, workspace: Workspace) -> Executor:
-    """What `--on` names. `folder`: where Slurm's files lie, which the nodes see. Raises UserError: it can't be had."""
-    if on == LOCAL:
-        from images.fleet.executors.local import LocalExecutor
-
-        return LocalExecutor()
-    if on == "slurm":
-        from images.fleet.executors.slurm import SlurmExecutor
-
-        return SlurmExecutor(folder, fleet.slurm)
-    from images.fleet.executors.ray import RayExecutor
-
-    return RayExecutor("auto" if on == "ray" else on, fleet.ray, workspace)
 
 
 def library(name: str) -> Any:

@@ -15,7 +15,7 @@ from images import cli
 from images.commands import fleet as fleet_command
 from images.config.names import Arch
 from images.errors import UserError
-from images.fleet import executors, images, run
+from images.fleet import images, run
 from images.fleet.config import ONE_MACHINE
 from images.fleet.executors import Ended, Placed
 from images.fleet.folder import JobFolder
@@ -45,7 +45,7 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> Obedient:
     """In the place of this machine's engine."""
     made = Obedient({})
     made.name = "local"
-    monkeypatch.setattr(executors, "open_executor", lambda *_: made)
+    monkeypatch.setattr(fleet_command, "open_executor", lambda *_: made)
     monkeypatch.setattr(fleet_command, "_local_engine", lambda _url: nullcontext(None))
     return made
 
