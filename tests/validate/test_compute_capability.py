@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 import pytest
 
 from validate import compute_capability
 from validate.compute_capability import Capability
 
-ROOT = Path(__file__).parents[2]
 GPUS: tuple[Capability, ...] = (
     (7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1), (13, 0),
 )  # fmt: skip
@@ -43,23 +39,3 @@ def test_machine_code_comes_before_ptx() -> None:
     assert compute_capability.fit([(8, 0)], [(8, 0)], (9, 0)) == "ptx"
     assert compute_capability.fit([(8, 0)], [], (9, 0)) == "no"
     assert compute_capability.fit([], [(9, 0)], (8, 9)) == "no"
-
-
-@pytest.mark.parametrize(
-    "user",
-    [
-        "images/config/facts.py",
-        "images/planning/chooser.py",
-        "validate/doctor/advice.py",
-        "validate/binaries/fatbin.py",
-    ],
-)
-def test_those_who_decide_by_it_import_it(user: str) -> None:
-    tree = ast.parse((ROOT / user).read_text())
-    imported = {
-        f"{node.module}.{name.name}"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        for name in node.names
-    }
-    assert any(name.startswith("validate.compute_capability") for name in imported)

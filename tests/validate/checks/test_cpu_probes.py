@@ -17,7 +17,7 @@ from validate.checks.cpu import compiler, imports
 from validate.checks.cpu.native import _matches
 from validate.checks.cpu.triton import EM_CUDA, cubin_facts
 from validate.claims import Claim, Tier
-from validate.harness.forked import attempt, in_fork
+from validate.harness.forked import in_fork
 from validate.harness.nf4 import LEVELS as NF4
 from validate.harness.reference import Shape
 from validate.judging import Status
@@ -26,17 +26,7 @@ from validate.judging import Status
 def test_apart_brings_evidence_back_and_leaves_the_parent_alone() -> None:
     seen: list[int] = []
     evidence = in_fork(lambda: {"process": os.getpid(), "seen": seen.append(1), "long": "x" * 300_000})
-    assert evidence["process"] != os.getpid()
-    assert len(evidence["long"]) == 300_000
-    assert seen == []
-
-
-def test_apart_reports_what_was_raised() -> None:
-    def measure() -> dict[str, str]:
-        raise OSError("libcudart.so.12: cannot open shared object file")
-
-    error = in_fork(measure)["error"]
-    assert (error["kind"], error["message"]) == ("OSError", "libcudart.so.12: cannot open shared object file")
+    assert (evidence["process"] != os.getpid(), len(evidence["long"]), seen) == (True, 300_000, [])
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
@@ -52,7 +42,8 @@ def test_apart_survives_a_crash(number: signal.Signals) -> None:
     assert error["log"].endswith("loading the library\n")
 
 
-def test_apart_is_not_fooled_by_a_clean_exit() -> None:
+def test_apart_tells_what_was_raised_and_is_not_fooled_by_a_clean_exit() -> None:
+    assert in_fork(lambda: {"is": 1 // 0})["error"]["kind"] == "ZeroDivisionError"
     assert in_fork(lambda: os._exit(0))["error"]["message"] == "ended with status 0 before it was done"
     assert in_fork(lambda: sys.exit(0))["error"]["kind"] == "crash"
 
@@ -62,12 +53,7 @@ def test_apart_is_not_fooled_by_a_clean_exit() -> None:
     [
         ("print('no kernels')", ["no kernels"], None, None),
         # torch 2.5's compile worker: a child that outlives the import and prints where its parent is gone
-        (
-            "import subprocess; subprocess.Popen(['sh', '-c', 'sleep 1; echo BrokenPipeError'])",
-            [],
-            ["BrokenPipeError"],
-            None,
-        ),
+        ("import subprocess; subprocess.Popen(['sh', '-c', 'sleep 1; echo Broken'])", [], ["Broken"], None),
         ("import atexit; atexit.register(print, 'late')", [], ["late"], None),
         ("import atexit, os; atexit.register(os._exit, 3)", [], None, ("status 3", "nothing was said")),
         ("import atexit, os; atexit.register(os.abort)", [], None, ("status -6", "nothing was said")),
@@ -93,30 +79,15 @@ def test_an_import_is_judged_by_what_it_prints_and_by_how_its_process_ends(
     assert found.get("said_at_exit") == at_exit
 
 
-def test_attempt_makes_evidence_of_exceptions() -> None:
-    assert attempt(lambda: {"is": 1 // 0})["error"]["kind"] == "ZeroDivisionError"
-    assert attempt(lambda: {"is": 1}) == {"is": 1}
-
-
-def _elf(*, abi: int, machine: int, flags: int) -> bytes:
-    ident = b"\x7fELF\x02\x01\x01" + bytes([0x33, abi]) + bytes(7)
-    return ident + struct.pack("<HHIQQQI", 2, machine, 1, 0, 0, 0, flags) + bytes(12)
-
-
-@given(st.integers(min_value=50, max_value=255), st.integers(min_value=0, max_value=255))
-def test_cubin_arch_is_where_its_abi_keeps_it(arch: int, other: int) -> None:
-    old = cubin_facts(_elf(abi=7, machine=EM_CUDA, flags=other << 16 | 5 << 8 | arch))
-    new = cubin_facts(_elf(abi=8, machine=EM_CUDA, flags=other << 24 | arch << 8 | 2))
-    assert (old["arch"], new["arch"]) == (arch, arch)
-
-
 @pytest.mark.parametrize(
     ("abi", "flags", "arch"),
     [(7, 0x460546, 70), (7, 0x5A0D5A, 90), (8, 0xA005A04, 90), (8, 0xA006402, 100), (8, 0x900780A, 120)],
 )
 def test_cubin_arch_of_headers_that_ptxas_made(abi: int, flags: int, arch: int) -> None:
     """Flags of what Triton 3.1, 3.3 and 3.9 compiled."""
-    assert cubin_facts(_elf(abi=abi, machine=EM_CUDA, flags=flags))["arch"] == arch
+    ident = b"\x7fELF\x02\x01\x01" + bytes([0x33, abi]) + bytes(7)
+    content = ident + struct.pack("<HHIQQQI", 2, EM_CUDA, 1, 0, 0, 0, flags) + bytes(12)
+    assert cubin_facts(content)["arch"] == arch
 
 
 @given(st.binary(max_size=200))
@@ -170,15 +141,10 @@ def test_compiler_that_does_not_compile(
     program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
     program.chmod(0o755)
     monkeypatch.setenv("CC", str(program))
-    monkeypatch.setattr(compiler, "_python_include", lambda: str(_headers(tmp_path)))
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(compiler, "_python_include", lambda: str(tmp_path))
     status, reason = _compiler_finding("c-extension")
-    assert status is Status.FAIL
-    assert culprit in reason
-
-
-def _headers(folder: Path) -> Path:
-    (folder / "Python.h").touch()
-    return folder
+    assert status is Status.FAIL and culprit in reason
 
 
 def test_reference_constants() -> None:

@@ -31,14 +31,8 @@ def library(**parts: Any) -> bytes:
 
 
 def test_symbols_of_the_closure_the_interpreter_and_the_driver_are_there(site: Site) -> None:
-    site.install(
-        "pkg",
-        "1.0",
-        {
-            "pkg/one.so": library(needed=["two.so", "libcuda.so.1"], undefined=["of_two", "cuInit", "PyLong_FromLong"]),
-            "pkg/two.so": library(exports=["of_two"], weak=["nowhere"]),
-        },
-    )
+    one = library(needed=["two.so", "libcuda.so.1"], undefined=["of_two", "cuInit", "PyLong_FromLong"])
+    site.install("pkg", "1.0", {"pkg/one.so": one, "pkg/two.so": library(exports=["of_two"], weak=["nowhere"])})
     assert judged(symbols, linked()).status is Status.PASS
 
 
@@ -54,11 +48,8 @@ def test_an_undefined_symbol_is_named_with_its_library(site: Site, undefined: st
 
 def test_a_version_that_the_library_does_not_define_is_named(site: Site) -> None:
     wanting = library(needed=["libx.so.1"], needs_versions={"libx.so.1": ["X_1", "X_9"]})
-    site.install(
-        "pkg",
-        "1.0",
-        {"pkg/one.so": wanting, "pkg/libx.so.1": library(soname="libx.so.1", defines_versions=["libx.so.1", "X_1"])},
-    )
+    having = library(soname="libx.so.1", defines_versions=["libx.so.1", "X_1"])
+    site.install("pkg", "1.0", {"pkg/one.so": wanting, "pkg/libx.so.1": having})
     fails(judged(symbols, linked()), "X_9 of libx.so.1")
 
 
@@ -88,141 +79,97 @@ def install(site: Site, *regions: bytes) -> None:
     site.install("pkg", "1.0", {"pkg/lib.so": fatbins.library(*regions)})
 
 
+def code(arch: int, name: str = "k", size: int = REAL, **more: Any) -> Code:
+    return Code(arch=arch, kernels={name: size}, **more)
+
+
 CUBINS = {"80": "cubin", "90": "cubin"}
+BWD = "_ZN5flash3bwdEv"
+PTX_80 = code(80, size=0, ptx=True)
+ONLY = fatbins.region(code(80, emptied=True), code(90))
+ALL = fatbins.region(code(80), code(90))
+ONLY_PTX = fatbins.library(fatbins.region(code(80), PTX_80))
+DAMAGED = bytearray(fatbins.region(code(80)))
+DAMAGED[24] = 255
 
 
 def test_every_kernel_for_every_arch_passes(site: Site) -> None:
-    install(site, fatbins.region(Code(arch=80, kernels={"k": REAL}), Code(arch=90, kernels={"k": REAL})))
+    install(site, ALL)
     found = judged(devicecode, code_claim({**CUBINS, "86": "cubin"}))
     assert found.status is Status.PASS, found.reason
     assert "1 kernels" in found.reason
 
 
-def _one_region_lacks_an_arch(site: Site) -> None:
-    whole = fatbins.region(Code(arch=80, kernels={"fwd": REAL}), Code(arch=90, kernels={"fwd": REAL}))
-    install(site, whole, fatbins.region(Code(arch=80, kernels={"_ZN5flash3bwdEv": REAL})))
-
-
-def _one_kernel_is_left_out(site: Site) -> None:
-    kernels = {"fwd": REAL, "_ZN5flash3bwdEv": REAL}
-    install(site, fatbins.region(Code(arch=80, kernels=kernels), Code(arch=90, kernels={"fwd": REAL})))
-
-
-def _one_kernel_is_a_stub(site: Site) -> None:
-    install(
-        site,
-        fatbins.region(
-            Code(arch=80, kernels={"_ZN5flash3bwdEv": REAL}), Code(arch=90, kernels={"_ZN5flash3bwdEv": STUB})
-        ),
-    )
-
-
-def _code_was_emptied(site: Site) -> None:
-    install(
-        site,
-        fatbins.region(Code(arch=80, kernels={"k": REAL}), Code(arch=90, kernels={"k": REAL}, emptied=True)),
-    )
-
-
-def _only_ptx(site: Site) -> None:
-    install(site, fatbins.region(Code(arch=80, kernels={"k": REAL}), Code(arch=80, kernels={"k": 0}, ptx=True)))
-
-
-def _no_code_at_all(site: Site) -> None:
-    site.install("pkg", "1.0", {"pkg/lib.so": elves.make()})
-
-
-def _no_file(site: Site) -> None:
-    site.install("pkg", "1.0", {"pkg/other.so": elves.make()})
-
-
-def _damaged(site: Site) -> None:
-    region = bytearray(fatbins.region(Code(arch=80, kernels={"k": REAL})))
-    region[24] = 255
-    install(site, bytes(region))
-
-
 @pytest.mark.parametrize(
-    ("breaks", "culprit"),
+    ("library", "culprit"),
     [
-        (_one_region_lacks_an_arch, "1 of 2 kernels in pkg/lib.so have no code for sm_90: flash::bwd"),
-        (_one_kernel_is_left_out, "flash::bwd"),
-        (_one_kernel_is_a_stub, "empty stubs for sm_90: flash::bwd"),
-        (_code_was_emptied, "was emptied"),
-        (_only_ptx, "PTX alone, where machine code is expected, sm_90: k"),
-        (_no_code_at_all, "no code for any GPU"),
-        (_no_file, "has no pkg/lib.so"),
-        (_damaged, "can't be read"),
+        (
+            fatbins.library(ALL, fatbins.region(code(80, BWD))),
+            "1 of 2 kernels in pkg/lib.so have no code for sm_90: flash::bwd",
+        ),
+        (fatbins.library(fatbins.region(Code(arch=80, kernels={"k": REAL, BWD: REAL}), code(90))), "flash::bwd"),
+        (fatbins.library(fatbins.region(code(80, BWD), code(90, BWD, STUB))), "empty stubs for sm_90: flash::bwd"),
+        (fatbins.library(fatbins.region(code(80), code(90, emptied=True))), "was emptied"),
+        (ONLY_PTX, "PTX alone, where machine code is expected, sm_90: k"),
+        (elves.make(), "no code for any GPU"),
+        (b"", "has no pkg/lib.so"),
+        (fatbins.library(bytes(DAMAGED)), "can't be read"),
     ],
-    ids=lambda value: getattr(value, "__name__", "")[1:],
 )
-def test_broken_device_code_is_named(site: Site, breaks: Any, culprit: str) -> None:
-    breaks(site)
+def test_broken_device_code_is_named(site: Site, library: bytes, culprit: str) -> None:
+    site.install("pkg", "1.0", {"pkg/lib.so" if library else "pkg/other.so": library or elves.make()})
     fails(judged(devicecode, code_claim(CUBINS)), culprit)
 
 
 def test_ptx_is_enough_where_no_more_is_claimed(site: Site) -> None:
-    _only_ptx(site)
+    site.install("pkg", "1.0", {"pkg/lib.so": ONLY_PTX})
     assert judged(devicecode, code_claim({"80": "cubin", "90": "jit"})).status is Status.PASS
 
 
 @pytest.mark.parametrize(
-    ("name", "archs", "status"),
+    ("name", "by_design", "status"),
     [
-        ("gemm_sm80", {"90": "cubin"}, Status.PASS),
-        ("gemm_sm90", {"90": "cubin"}, Status.FAIL),
-        ("enable_sm80_to_sm89", {"90": "cubin"}, Status.PASS),
-        ("SM75_copy_Sm90_gemm", {"90": "cubin"}, Status.FAIL),
-        ("SM90_copy_Sm100_gemm", {"90": "cubin"}, Status.PASS),
+        ("gemm_sm80", (), Status.PASS),
+        ("gemm_sm90", (), Status.FAIL),
+        ("enable_sm80_to_sm89", (), Status.PASS),
+        ("SM75_copy_Sm90_gemm", (), Status.FAIL),
+        ("SM90_copy_Sm100_gemm", (), Status.PASS),
+        ("wide_k", [{"kernels": "wide_*", "needed": [[80, 89]], "reason": "-"}], Status.PASS),
+        ("wide_k", [{"kernels": "wide_*", "needed": [[80, 99]], "reason": "-"}], Status.FAIL),
     ],
 )
-def test_a_kernel_named_after_other_archs_may_be_empty(
-    site: Site, name: str, archs: dict[str, str], status: Status
+def test_a_kernel_for_other_archs_by_name_or_design_may_be_empty(
+    site: Site, name: str, by_design: Any, status: Status
 ) -> None:
-    install(site, fatbins.region(Code(arch=80, kernels={name: REAL}), Code(arch=90, kernels={name: STUB})))
-    assert judged(devicecode, code_claim(archs)).status is status
-
-
-@pytest.mark.parametrize(("needed", "status"), [([[80, 89]], Status.PASS), ([[80, 99]], Status.FAIL)])
-def test_a_kernel_that_is_empty_by_design_is_told(site: Site, needed: list[list[int]], status: Status) -> None:
-    install(site, fatbins.region(Code(arch=80, kernels={"wide_k": REAL}), Code(arch=90, kernels={"wide_k": STUB})))
-    row = {"kernels": "wide_*", "needed": needed, "reason": "-"}
-    assert judged(devicecode, code_claim(CUBINS, by_design=[row])).status is status
+    install(site, fatbins.region(code(80, name), code(90, name, STUB)))
+    assert judged(devicecode, code_claim({"90": "cubin"}, by_design=list(by_design))).status is status
 
 
 def test_small_kernels_alike_on_all_archs_are_no_stubs(site: Site) -> None:
-    install(site, fatbins.region(*(Code(arch=arch, kernels={"tiny": STUB}) for arch in (80, 90))))
+    install(site, fatbins.region(*(code(arch, "tiny", STUB) for arch in (80, 90))))
     assert judged(devicecode, code_claim(CUBINS)).status is Status.PASS
 
 
 def test_a_gap_of_upstream_is_said_and_passes(site: Site) -> None:
-    install(site, fatbins.region(Code(arch=80, kernels={"k": REAL})))
-    found = judged(
-        devicecode, code_claim(CUBINS, known_gaps=[{"file": "pkg/lib.so", "archs": [90], "reason": "upstream"}])
-    )
+    install(site, fatbins.region(code(80)))
+    gaps = [{"file": "pkg/lib.so", "archs": [90], "reason": "upstream"}]
+    found = judged(devicecode, code_claim(CUBINS, known_gaps=gaps))
     assert found.status is Status.PASS
-    assert "WARNING" in found.reason
-    assert "upstream" in found.reason
+    assert "WARNING" in found.reason and "upstream" in found.reason
 
 
 def test_by_file_any_code_for_an_arch_will_do(site: Site) -> None:
-    regions = [fatbins.region(Code(arch=arch, kernels={f"k{arch}": REAL})) for arch in (80, 90)]
-    install(site, *regions)
+    install(site, *(fatbins.region(code(arch, f"k{arch}")) for arch in (80, 90)))
     assert judged(devicecode, code_claim(CUBINS, kind="files")).status is Status.PASS
-    found = judged(devicecode, code_claim({**CUBINS, "100": "cubin"}, kind="files"))
-    assert (found.status, "no code for sm_100" in found.reason) == (Status.FAIL, True)
+    fails(judged(devicecode, code_claim({**CUBINS, "100": "cubin"}, kind="files")), "no code for sm_100")
 
 
-def test_what_is_not_there_and_need_not_be_is_not_applicable(site: Site) -> None:
-    site.install("pkg", "1.0", {"pkg/other.so": elves.make()})
+def test_what_need_not_be_there_is_a_fault_only_where_it_can_not_be_read(site: Site) -> None:
     asked = code_claim(CUBINS, files=[], also=["pkg/lib.so"])
+    site.install("pkg", "1.0", {"pkg/other.so": elves.make()})
     assert judged(devicecode, asked).status is Status.NOT_APPLICABLE
-
-
-def test_what_need_not_be_there_and_cannot_be_read_is_a_fault(site: Site) -> None:
-    _damaged(site)
-    found = judged(devicecode, code_claim(CUBINS, files=[], also=["pkg/lib.so"]))
-    assert (found.status, "can't be read" in found.reason) == (Status.FAIL, True)
+    install(site, bytes(DAMAGED))
+    fails(judged(devicecode, asked), "can't be read")
 
 
 def test_every_kernel_excused_has_its_reason() -> None:
@@ -239,10 +186,6 @@ def surplus(*, nvidia: bool = False, by_design: Any = ()) -> Any:
     return code_claim({"90": "cubin"}, kind="pruned", nvidia=nvidia, files=also, by_design_of=dict(by_design))
 
 
-ONLY = fatbins.region(Code(arch=80, kernels={"k": REAL}, emptied=True), Code(arch=90, kernels={"k": REAL}))
-ALL = fatbins.region(Code(arch=80, kernels={"k": REAL}), Code(arch=90, kernels={"k": REAL}))
-
-
 def test_code_for_one_arch_alone_passes_both_ways(site: Site) -> None:
     install(site, ONLY)
     found = judged(devicecode, surplus())
@@ -252,7 +195,7 @@ def test_code_for_one_arch_alone_passes_both_ways(site: Site) -> None:
 
 
 def test_what_serves_in_place_of_the_arch_is_said(site: Site) -> None:
-    install(site, ONLY, fatbins.region(Code(arch=80, kernels={"k": REAL}, ptx=True)))
+    install(site, ONLY, fatbins.region(code(80, ptx=True)))
     found = judged(devicecode, surplus())
     assert found.status is Status.PASS
     assert found.reason.endswith("alone, and compute_80 where a library has none")
@@ -261,9 +204,7 @@ def test_what_serves_in_place_of_the_arch_is_said(site: Site) -> None:
 @pytest.mark.parametrize("section", [".nv_fatbin", "__nv_relfatbin"])
 def test_code_for_another_arch_is_named_with_its_size(site: Site, section: str) -> None:
     site.install("pkg", "1.0", {"pkg/lib.so": fatbins.library(ALL, section=section)})
-    found = judged(devicecode, surplus())
-    assert found.status is Status.FAIL
-    assert "pkg/lib.so has" in found.reason and "sm_80" in found.reason
+    fails(judged(devicecode, surplus()), "pkg/lib.so has", "sm_80")
 
 
 def test_code_that_was_only_half_taken_out_is_found(site: Site) -> None:
@@ -286,7 +227,7 @@ def test_an_environment_without_device_code_is_not_pruned_but_broken(site: Site)
 
 
 def test_a_library_whose_code_was_taken_out_whole_serves_nothing(site: Site) -> None:
-    emptied = [Code(arch=arch, kernels={"k": REAL}, ptx=ptx, emptied=True) for arch, ptx in ((80, False), (80, True))]
+    emptied = [code(80, ptx=ptx, emptied=True) for ptx in (False, True)]
     install(site, fatbins.region(*emptied), ONLY)
     assert judged(devicecode, surplus()).status is Status.PASS
     fails(judged(devicecode, code_claim({"90": "cubin"})), "emptied")
@@ -297,8 +238,7 @@ def test_a_library_whose_code_was_taken_out_whole_serves_nothing(site: Site) -> 
 
 def marks(*kinds: tuple[int, bool], beside: Sequence[Code] = ()) -> bytes:
     """A region whose entries say that their code was taken out; `kinds` are the arch and whether it really was."""
-    codes = [Code(arch=arch, kernels={"k": REAL}, emptied=gone) for arch, gone in kinds]
-    return region_of(*map(marked, codes), *map(fatbins.entry, beside))
+    return region_of(*(marked(code(arch, emptied=gone)) for arch, gone in kinds), *map(fatbins.entry, beside))
 
 
 def test_entries_marked_as_taken_out_are_believed_only_where_they_hold_nothing(site: Site) -> None:
@@ -311,10 +251,7 @@ def test_entries_marked_as_taken_out_are_believed_only_where_they_hold_nothing(s
 
 
 def cubins(*archs: int, flags: int = 0x11) -> list[Code]:
-    return [Code(arch=arch, kernels={"k": REAL}, flags=flags) for arch in archs]
-
-
-PTX_80 = Code(arch=80, kernels={"k": 0}, ptx=True)
+    return [code(arch, flags=flags) for arch in archs]
 
 
 @pytest.mark.parametrize("kind", ["kernels", "files"])
@@ -331,9 +268,8 @@ PTX_80 = Code(arch=80, kernels={"k": 0}, ptx=True)
 )
 def test_code_behind_the_mark_is_none_that_the_driver_takes(site: Site, kind: str, region: bytes, target: int) -> None:
     install(site, fatbins.region(*cubins(80, 90)), region)
-    found = judged(devicecode, code_claim({str(target): "jit"}, kind=kind))
-    assert found.status is Status.FAIL
-    assert f"the sm_{target} code of 1 regions in pkg/lib.so is marked as taken out, and the driver" in found.reason
+    words = f"the sm_{target} code of 1 regions in pkg/lib.so is marked as taken out, and the driver"
+    fails(judged(devicecode, code_claim({str(target): "jit"}, kind=kind)), words)
     install(site, region)
     found = judged(devicecode, code_claim({str(target): "jit"}, kind=kind, files=[], also=["pkg/*"]))
     assert found.status is Status.FAIL and not found.reason.endswith("but ")
@@ -349,8 +285,7 @@ def test_a_pruner_that_marks_and_takes_nothing_out_is_found_wherever_it_was(site
     for section in (".nv_fatbin", "__nv_relfatbin"):
         for region in (marks((80, False), (90, False)), marks((80, False), beside=cubins(90)), marks((90, False))):
             site.install("pkg", "1.0", {"pkg/lib.so": fatbins.library(region, section=section)})
-            found = judged(devicecode, surplus())
-            assert found.status is Status.FAIL and "marked as taken out, and still there" in found.reason
+            fails(judged(devicecode, surplus()), "marked as taken out, and still there")
 
 
 def test_a_library_pruned_for_another_gpu_serves_nothing(site: Site) -> None:
