@@ -24,16 +24,21 @@ def fails(finding: Finding, *told: str) -> None:
 
 
 def spoiled(evidence: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """A copy with another value at `ranks|1|facts`; KeyError takes it away, a function makes it of what was there."""
+    """A copy with another value at `ranks|1|facts` (`*`: at each); KeyError takes it away, a function makes it of what
+    was there."""
+
+    def keys(place: Any, name: str) -> list[Any]:
+        return list(place) if name == "*" else [int(name) if isinstance(place, list) else name]
+
     found: dict[str, Any] = {"": copy.deepcopy(dict(evidence))}
     *parents, last = ["", *path.split("|")] if path else [""]
-    place: Any = found
+    places: list[Any] = [found]
     for name in parents:
-        place = place[int(name)] if isinstance(place, list) else place[name]
-    key: Any = int(last) if isinstance(place, list) else last
-    if value is KeyError:
-        del place[key]
-    else:
-        place[key] = value(place[key]) if callable(value) else value
+        places = [place[key] for place in places for key in keys(place, name)]
+    for place, key in [(place, key) for place in places for key in keys(place, last)]:
+        if value is KeyError:
+            del place[key]
+        else:
+            place[key] = value(place[key]) if callable(value) else value
     whole: dict[str, Any] = found[""]
     return whole

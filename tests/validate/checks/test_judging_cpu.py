@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.judging import spoiled
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judge import Verdict, judge
@@ -48,16 +49,6 @@ def judged_set(claims: ClaimSet, records: tuple[Record, ...]) -> Verdict:
     return judge(claims, Evidence(image=claims.image, digest="sha256:0", records=records), tiers=[Tier.CPU])
 
 
-def changed(evidence: Any, path: str, value: Any) -> None:
-    """Makes `value` of what is at a path, `libraries>NAME>mapped`; `*`: of each."""
-    first, _, rest = path.partition(">")
-    for key in list(evidence) if first == "*" else [int(first) if isinstance(evidence, list) else first]:
-        if rest:
-            changed(evidence[key], rest, value)
-        else:
-            evidence[key] = value
-
-
 def raised(kind: str, message: str, log: str = "") -> dict[str, str]:
     return {"kind": kind, "message": message, "log": log}
 
@@ -66,43 +57,43 @@ ADAPTER = next(iter(evidence_of(claim_of("C10 lora-step"))["adapters"]))
 
 FAULTS: dict[str, list[tuple[str, Any]]] = {
     "C2 bitsandbytes": [
-        (f"{BNB} is missing", {f"files>{BNB}": False, "libraries": {}}),
-        ("lacks 2 of 6 symbols: cquantize", {f"libraries>{BNB}>missing_symbols": ["cquantize_nf4", "cget_ptr"]}),
-        ("can't be loaded: libcudart.so.13", {f"libraries>{BNB}>load_error": "libcudart.so.13: cannot open"}),
+        (f"{BNB} is missing", {f"files|{BNB}": False, "libraries": {}}),
+        ("lacks 2 of 6 symbols: cquantize", {f"libraries|{BNB}|missing_symbols": ["cquantize_nf4", "cget_ptr"]}),
+        ("can't be loaded: libcudart.so.13", {f"libraries|{BNB}|load_error": "libcudart.so.13: cannot open"}),
         (
             "would take libbnb.so (BNB_CUDA_VERSION=130), not libbitsandbytes_cuda126.so",
-            {"selection>file": "libbnb.so", "selection>override": "130"},
+            {"selection|file": "libbnb.so", "selection|override": "130"},
         ),
-        ("CUDA 12.4, not 12.6", {"selection>torch_cuda": "12.4"}),
+        ("CUDA 12.4, not 12.6", {"selection|torch_cuda": "12.4"}),
         ("lookup can't be asked: AttributeError", {"selection": {"error": raised("AttributeError", "no attribute")}}),
         ("bitsandbytes is not installed", None),
     ],
     "C2 xformers": [
         ("no file matches xformers/", {"files": {}, "libraries": {}}),
-        (f"importing xformers.ops does not load {XFORMERS}", {f"libraries>{XFORMERS}>mapped_by_import": False}),
+        (f"importing xformers.ops does not load {XFORMERS}", {f"libraries|{XFORMERS}|mapped_by_import": False}),
         ("torch does not know xformers::swiglu_packedw", {"operators": {}}),
-        ("no CUDA kernel is registered for xformers::swiglu_packedw", {"operators>xformers::swiglu_packedw": False}),
+        ("no CUDA kernel is registered for xformers::swiglu_packedw", {"operators|xformers::swiglu_packedw": False}),
         (
             "crash: killed by SIGBUS (importing xformers.ops)",
             {"error": raised("crash", "killed by SIGBUS", "importing xformers.ops\n")},
         ),
         (
             "import xformers.ops: ImportError: no flash_attn_interface",
-            {"imports>xformers.ops": raised("ImportError", "no flash_attn_interface")},
+            {"imports|xformers.ops": raised("ImportError", "no flash_attn_interface")},
         ),
         (
             "2 CUDA runtimes are loaded",
             {"cuda_runtimes": [{"file": "a", "owner": None, "major": 12, "version": 12060}] * 2},
         ),
-        ("libcudart.so.12 is 13.0", {"cuda_runtimes>0>major": 13, "cuda_runtimes>0>version": 13000}),
+        ("libcudart.so.12 is 13.0", {"cuda_runtimes|0|major": 13, "cuda_runtimes|0|version": 13000}),
     ],
     "C3 c-extension": [
-        ("neither gcc nor clang is on PATH", {"compiler>path": None}),
+        ("neither gcc nor clang is on PATH", {"compiler|path": None}),
         ("Python.h is not in /usr/include/python3.11", {"python_h": False}),
-        ("fatal error: stdlib.h", {"build>exit_code": 1, "build>stderr": "In file\nfatal error: stdlib.h: none"}),
-        ("status 0 and made nothing", {"build>bytes": 0}),
-        ("control", {"control>refused": False}),
-        ("answers 1, its source says", {"import>answer": 1}),
+        ("fatal error: stdlib.h", {"build|exit_code": 1, "build|stderr": "In file\nfatal error: stdlib.h: none"}),
+        ("status 0 and made nothing", {"build|bytes": 0}),
+        ("control", {"control|refused": False}),
+        ("answers 1, its source says", {"import|answer": 1}),
     ],
     "C3 triton-launcher": [
         ("CC=icx is no program", {"compiler": {"from": "CC", "command": "icx", "path": None}}),
@@ -112,53 +103,53 @@ FAULTS: dict[str, list[tuple[str, Any]]] = {
     "C4 sm_90": [
         (
             "InterpretedFunction instead of JITFunction (TRITON_INTERPRET=1)",
-            {"jit": "InterpretedFunction", "environment>TRITON_INTERPRET": "1"},
+            {"jit": "InterpretedFunction", "environment|TRITON_INTERPRET": "1"},
         ),
         (
             "matmul for sm_90: PTXASError: codegen (ptxas fatal : sm_90a)",
-            {"kernels>matmul": {"error": raised("PTXASError", "codegen\nptxas fatal : sm_90a")}},
+            {"kernels|matmul": {"error": raised("PTXASError", "codegen\nptxas fatal : sm_90a")}},
         ),
         (
             "0 bytes that are no CUDA binary",
-            {"kernels>softmax": {"bytes": 0, "machine": None, "arch": None, "entry": False}},
+            {"kernels|softmax": {"bytes": 0, "machine": None, "arch": None, "entry": False}},
         ),
-        ("the binary is for sm_80", {"kernels>softmax>arch": 80}),
-        ("does not hold the kernel", {"kernels>softmax>entry": False}),
+        ("the binary is for sm_80", {"kernels|softmax|arch": 80}),
+        ("does not hold the kernel", {"kernels|softmax|entry": False}),
         ("softmax was not compiled", {"kernels": {}}),
         ("sm_999 does not exist", {"control": {"arch": 999, "bytes": 9}}),
-        ("control", {"control>arch": 90}),
+        ("control", {"control|arch": 90}),
     ],
     "C10 nf4-weights": [
         (
             "expected Linear4bit in 14 of 14 projections, found torch.nn.Linear in model.layers.0.",
-            {"projections>*>class": "torch.nn.Linear"},
+            {"projections|*|class": "torch.nn.Linear"},
         ),
         (
             f"found bfloat16 at 2.00 in {Q_PROJ}",
-            {f"projections>{Q_PROJ}>dtype": "bfloat16", f"projections>{Q_PROJ}>bytes": 73728},
+            {f"projections|{Q_PROJ}|dtype": "bfloat16", f"projections|{Q_PROJ}|bytes": 73728},
         ),
-        ("found fp4 in blocks of 64", {"projections>*>quant_type": "fp4"}),
-        ("found 0.00e+00", {"projections>*>mean_error": 0.0}),
-        ("found 9.65e-02", {"projections>*>mean_error": 0.0965}),
-        ("decode its own codes", {"projections>*>decoder_difference": 0.1}),
-        ("bytes of scales", {"projections>*>scale_bytes": 4}),
-        ("RuntimeError: shape", {f"projections>{Q_PROJ}>error": raised("RuntimeError", "shape")}),
+        ("found fp4 in blocks of 64", {"projections|*|quant_type": "fp4"}),
+        ("found 0.00e+00", {"projections|*|mean_error": 0.0}),
+        ("found 9.65e-02", {"projections|*|mean_error": 0.0965}),
+        ("decode its own codes", {"projections|*|decoder_difference": 0.1}),
+        ("bytes of scales", {"projections|*|scale_bytes": 4}),
+        ("RuntimeError: shape", {f"projections|{Q_PROJ}|error": raised("RuntimeError", "shape")}),
         ("no projection was looked at", {"projections": {}}),
     ],
     "C10 fp32": [
-        ("off by 1.00e-02", {"comparisons>float32>error": 0.01}),
-        ("float32 has no control", {"comparisons>float32>controls": {}}),
+        ("off by 1.00e-02", {"comparisons|float32|error": 0.01}),
+        ("float32 has no control", {"comparisons|float32|controls": {}}),
     ],
     "C10 nf4-logits": [
-        ("bfloat16 logits are off by nan", {"comparisons>bfloat16>error": "nan"}),
-        ("control: float32 scaled by 1.01 is off by", {"comparisons>float32>plain_error": 0.2}),
+        ("bfloat16 logits are off by nan", {"comparisons|bfloat16|error": "nan"}),
+        ("control: float32 scaled by 1.01 is off by", {"comparisons|float32|plain_error": 0.2}),
         ("TypeError: q_proj holds no 4-bit weights", {"error": raised("TypeError", "q_proj holds no 4-bit weights")}),
     ],
     "C10 lora-step": [
-        ("B did not move in 1 of 14 adapters", {f"adapters>{ADAPTER}>after": 0.0}),
-        ("B is off by 2.00e-02", {f"adapters>{ADAPTER}>error": 0.02}),
-        ("was not zero before", {f"adapters>{ADAPTER}>before": 0.1}),
-        ("control: ", {f"adapters>{ADAPTER}>control": 0.0}),
+        ("B did not move in 1 of 14 adapters", {f"adapters|{ADAPTER}|after": 0.0}),
+        ("B is off by 2.00e-02", {f"adapters|{ADAPTER}|error": 0.02}),
+        ("was not zero before", {f"adapters|{ADAPTER}|before": 0.1}),
+        ("control: ", {f"adapters|{ADAPTER}|control": 0.0}),
         ("no adapter was attached", {"adapters": {}}),
         ("the loss is inf", {"loss": "inf"}),
         ("the loss is 6.00000", {"loss": 6.0}),
@@ -166,10 +157,10 @@ FAULTS: dict[str, list[tuple[str, Any]]] = {
         ("no base weight", {"base_count": 0}),
     ],
     "C1 xformers": [
-        ("undefined symbol: _ZN3c10", {"orders>first>error": raised("status 1", "undefined symbol: _ZN3c10")}),
+        ("undefined symbol: _ZN3c10", {"orders|first|error": raised("status 1", "undefined symbol: _ZN3c10")}),
         (
             "after torch it says: WARNING[XFORMERS]: xF",
-            {"orders>after torch>said": ["WARNING[XFORMERS]: xFormers can't load C++/CUDA"]},
+            {"orders|after torch|said": ["WARNING[XFORMERS]: xFormers can't load C++/CUDA"]},
         ),
     ],
     "C1 all": [
@@ -188,7 +179,7 @@ FAULTS: dict[str, list[tuple[str, Any]]] = {
         ("No working C++ compiler", {"error": raised("InvalidCxxCompiler", "No working C++ compiler found")}),
     ],
     "C6 numpy": [
-        ("share memory for float16", {"shared>float16": False}),
+        ("share memory for float16", {"shared|float16": False}),
         ("sums up to 14.0", {"copied_sum": 14.0}),
     ],
     "C7 threads": [
@@ -200,13 +191,13 @@ FAULTS: dict[str, list[tuple[str, Any]]] = {
         ("threads, 1 has worked", {"cores": 8, "busy_threads": 1}),
     ],
     "C8 arbitrary UID": [
-        ("user name: KeyError", {"steps>user name": {"error": raised("KeyError", "uid not found")}}),
-        ("checkpoint False", {"steps>training>answer>checkpoint": False}),
+        ("user name: KeyError", {"steps|user name": {"error": raised("KeyError", "uid not found")}}),
+        ("checkpoint False", {"steps|training|answer|checkpoint": False}),
     ],
     "C11 pip": [
         (
             "pip replaces torch where a package asks for another; torch",
-            {"mover": {"code": 0, "said": "done"}, "after>version": "99.0"},
+            {"mover": {"code": 0, "said": "done"}, "after|version": "99.0"},
         ),
         (
             "not for the constraints: ERROR: No space left",
@@ -246,7 +237,7 @@ def test_fault_is_caught_and_named(key: str, culprit: str, changes: dict[str, An
     claim = claim_of(key)
     evidence = {} if changes is None else evidence_of(claim)
     for path, value in (changes or {}).items():
-        changed(evidence, path, value)
+        evidence = spoiled(evidence, path, value)
     status, reason = judged(claim, evidence)
     assert status is Status.FAIL
     assert culprit in reason

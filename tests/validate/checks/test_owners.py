@@ -13,7 +13,7 @@ from images.planning import plan
 from images.validation import child
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.provenance import provenance_claims
-from tests.support.judging import judge_claim
+from tests.support.judging import fails, judge_claim
 from tests.support.sources import SOURCES
 from validate.checks.static import files, owners
 from validate.claims import Claim, ClaimSet
@@ -53,11 +53,7 @@ def judged(claim: Claim, **changed: Any) -> Finding:
 
 
 def test_a_healthy_image_is_green() -> None:
-    assert {subject: judged(CLAIMS[subject]).status for subject in ("files", "lookup", "privileges")} == {
-        "files": Status.PASS,
-        "lookup": Status.PASS,
-        "privileges": Status.PASS,
-    }
+    assert {judged(CLAIMS[subject]).status for subject in ("files", "lookup", "privileges")} == {Status.PASS}
 
 
 @pytest.mark.parametrize(
@@ -65,11 +61,7 @@ def test_a_healthy_image_is_green() -> None:
     [
         ("files", {"unowned": ["/opt/x"], "unowned_count": 1}, "/opt/x belongs to nobody"),
         ("files", {"unowned": ["/opt/x"], "unowned_count": 3}, "2 more files belong to nobody"),
-        (
-            "files",
-            {"altered": [{"path": "/usr/bin/git", "owner": "Debian's git"}], "altered_count": 1},
-            "/usr/bin/git is",
-        ),
+        ("files", {"altered": [{"path": "/bin/git", "owner": "Debian's git"}], "altered_count": 1}, "/bin/git is not"),
         ("lookup", {"path": ["/opt/x/bin", *GOOD["path"]]}, "/opt/x/bin is not as expected"),
         ("lookup", {"path": GOOD["path"][::-1]}, "the order of its folders is not as expected"),
         ("lookup", {"in_front": ["/usr/local/bin/gcc"]}, "/usr/local/bin/gcc is found before"),
@@ -84,8 +76,7 @@ def test_a_healthy_image_is_green() -> None:
     ],
 )
 def test_each_fault_is_named(subject: str, changed: dict[str, Any], words: str) -> None:
-    status, reason = judged(CLAIMS[subject], **changed)
-    assert status is Status.FAIL and words in reason
+    fails(judged(CLAIMS[subject], **changed), words)
 
 
 def test_a_child_may_have_files_and_folders_of_its_own_and_nothing_that_hides_the_parents() -> None:
