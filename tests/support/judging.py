@@ -35,7 +35,7 @@ def spoiled(evidence: Mapping[str, Any], path: str, value: Any) -> dict[str, Any
     places: list[Any] = [found]
     for name in parents:
         places = [place[key] for place in places for key in keys(place, name)]
-    for place, key in [(place, key) for place in places for key in keys(place, last)]:
+    for place, key in [(one, key) for one in places for key in keys(one, last)]:
         if value is KeyError:
             del place[key]
         else:
