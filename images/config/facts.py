@@ -33,10 +33,6 @@ def _text(what: str, parse: Callable[[str], object]) -> BeforeValidator:
     return BeforeValidator(checked)
 
 
-def _capability(value: object) -> str:
-    return Arch.parse(str(value)).capability
-
-
 def _minor(value: object) -> str:
     text = str(value)
     if not re.fullmatch(r"\d+\.\d+", text):
@@ -47,7 +43,7 @@ def _minor(value: object) -> str:
 VersionText = Annotated[str, _text("version (PEP 440)", Version)]
 RangeText = Annotated[str, _text("version range (PEP 440)", SpecifierSet)]
 RequirementText = Annotated[str, _text("requirement (PEP 508)", Requirement)]
-Capability = Annotated[str, BeforeValidator(_capability)]
+Capability = Annotated[str, BeforeValidator(lambda value: Arch.parse(str(value)).capability)]
 MinorText = Annotated[str, BeforeValidator(_minor), Field(pattern=r"^\d+\.\d+$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Sentence = Annotated[str, StringConstraints(min_length=1)]

@@ -117,7 +117,7 @@ Fault = tuple[yamlfile.Path, str, str]
 def inconsistent(matrix: Matrix, file: YamlFile, left_out: frozenset[yamlfile.Path]) -> Iterator[Problem]:
     """What the types can't say: names that stand twice, or point at nothing. `left_out`: rows that were unsound."""
     faults = [*_twice(matrix, file), *_stacks(matrix, left_out), *_images(matrix, file, left_out)]
-    faults += [*_nightly(matrix), *_profiles(matrix), *_extensions(matrix), *_waived(matrix)]
+    faults += [*_nightly(matrix), *_profiles(matrix), *_extensions(matrix)]
     for path, cause, then in faults:
         yield Problem(where=file.where(path), cause=cause, then=then or fix(file))
 
@@ -157,6 +157,9 @@ def _stacks(matrix: Matrix, left_out: frozenset[yamlfile.Path]) -> Iterator[Faul
     for index, name in enumerate(matrix.optional):
         if name not in layered:
             yield ("optional", index), f"no layer installs {name!r}, so no image can lack it", "name it under `layers`"
+    for name in matrix.waived:  # what is left out with a distribution that no image has is left out nowhere
+        if name not in layered:
+            yield ("waived", name), f"no layer installs {name!r}", "name a distribution of `layers`, or take it out"
     for torch, pins in matrix.stacks.items():
         if "torch" not in pins and ("stacks", torch, "torch") not in left_out:
             yield ("stacks", torch), "has no torch", "pin torch in it"
@@ -222,14 +225,6 @@ def _profiles(matrix: Matrix) -> Iterator[Fault]:
         for torch in {*profile.waived, *profile.unproven} - {*profile.stacks}:
             key = "waived" if torch in profile.waived else "unproven"
             yield (*at, key, torch), f"the profile has no pins for torch {torch}", "take it out"
-
-
-def _waived(matrix: Matrix) -> Iterator[Fault]:
-    """What is left out with a distribution that no image has is left out nowhere."""
-    installed = {name for names in matrix.layers.values() for name in names}
-    for name in matrix.waived:
-        if name not in installed:
-            yield ("waived", name), f"no layer installs {name!r}", "name a distribution of `layers`, or take it out"
 
 
 def _extensions(matrix: Matrix) -> Iterator[Fault]:

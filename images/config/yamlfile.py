@@ -96,7 +96,8 @@ def validated(model: type[Model], file: YamlFile) -> tuple[Model | None, list[Pr
         try:
             return model.model_validate(data), problems, frozenset(left_out)
         except ValidationError as error:
-            errors = [(_location(item["loc"]), dict(item)) for item in error.errors()]
+            # Without pydantic's mark of an error in a mapping's key, which is a part of its own.
+            errors = [(tuple(one for one in item["loc"] if one != "[key]"), dict(item)) for item in error.errors()]
         # Only the first round's errors are the person's: later ones come from what was left out.
         if not left_out:
             problems += [
@@ -116,11 +117,6 @@ def validated(model: type[Model], file: YamlFile) -> tuple[Model | None, list[Pr
 def fix(file: YamlFile) -> str:
     """What a person does about a problem of the file."""
     return f"fix {file.name}; docs/matrix.md explains each key"
-
-
-def _location(loc: tuple[str | int, ...]) -> Path:
-    """Without pydantic's mark of an error in a mapping's key, which is a part of its own."""
-    return tuple(part for part in loc if part != "[key]")
 
 
 def _sentence(at: Path, error: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
     layers = (*lower, *([PROFILE_LAYER] if profile else []), top)
     pins = _pins(candidate, layers, torch_local="" if default_index else variant)
     own_layer = any(pin.layer == PROFILE_LAYER for pin in pins)
+    with_pins = {name for pin in candidate.pins for name in matrix.waived.get(pin, ())}
     parts = [*toolkit.parts, *(toolkit.devel if candidate.name.devel else ())] if toolkit else []
     nvcc_of_debian = candidate.name.devel and toolkit and not toolkit.devel and toolkit.compiler
     return Image(
@@ -50,18 +51,12 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
         prebuilt=tuple(wheel for pin in candidate.pins.items() if (wheel := candidate.official_wheel(*pin))),
         warnings=warnings,
         from_source=tuple(sorted(matrix.pure_python)) if own_layer else (),
-        waived=_waived(candidate),
+        waived=tuple(sorted({*with_pins, *candidate.profile.waived})),
         unproven=candidate.profile.unproven,
         pruning=_pruning(candidate),
         entrypoint=candidate.profile.entrypoint,
         prefix=matrix.prefix,
     )
-
-
-def _waived(candidate: Candidate) -> tuple[str, ...]:
-    """What is required and left out: by the profile, and with what is pinned."""
-    with_pins = {name for pin in candidate.pins for name in candidate.matrix.waived.get(pin, ())}
-    return tuple(sorted({*with_pins, *candidate.profile.waived}))
 
 
 def _pins(candidate: Candidate, layers: Sequence[str], torch_local: str) -> tuple[Pin, ...]:
@@ -104,9 +99,10 @@ def _compiled(candidate: Candidate, pin: Pin, extensions: str) -> Pin:
 def _pruning(candidate: Candidate) -> Pruning | None:
     if candidate.name.arch is None:
         return None
-    bitsandbytes = candidate.facts.bitsandbytes.get(candidate.pins.get("bitsandbytes", ""))
-    kept = (bitsandbytes.file_for(candidate.wheel_cuda), "bitsandbytes/libbitsandbytes_cpu.so") if bitsandbytes else ()
-    alternatives = {"bitsandbytes/libbitsandbytes_*.so": kept} if kept else {}
+    alternatives = {}
+    if bitsandbytes := candidate.facts.bitsandbytes.get(candidate.pins.get("bitsandbytes", "")):
+        kept = (bitsandbytes.file_for(candidate.wheel_cuda), "bitsandbytes/libbitsandbytes_cpu.so")
+        alternatives = {"bitsandbytes/libbitsandbytes_*.so": kept}
     return Pruning(arch=candidate.name.arch, nvidia=candidate.matrix.prune.nvidia, alternatives=alternatives)
 
 

@@ -67,7 +67,7 @@ def find_model(text: str) -> tuple[str, ModelRow]:
     if fitting:
         return max(fitting, key=lambda item: len(_words(item[0])))
     short = {" ".join(sorted(_words(name))): name for name in models()}
-    close = [short[key] for key in get_close_matches(" ".join(sorted(asked)), short, n=3, cutoff=0.6)]
+    close = [short[one] for one in get_close_matches(" ".join(sorted(asked)), short, n=3, cutoff=0.6)]
     near = f"nearest: {', '.join(close)}; or " if close else ""
     then = f"{near}name its architecture: --arch sm89 (`nvidia-smi --query-gpu=compute_cap --format=csv` prints 8.9)"
     raise UserError(Problem(where=f"--gpu {text!r}", cause="is no GPU of images/data/gpu_models.yaml", then=then))
@@ -381,15 +381,16 @@ def table(images: Sequence[ImageSummary]) -> dict[str, Any]:
     rows = {name: (Arch.parse(row.capability), row.arm) for name, row in models().items()}
     archs = {Arch.parse(text) for image in images for text in image.archs}
     kinds = {(arch, arch in ON_ARM_ALONE) for arch in archs} | set(rows.values())
+    names = {(arch, arm): f"{arch} arm" if arm else str(arch) for arch, arm in kinds}
     drivers = sorted({text for image in images for text in (image.min_driver, image.native_driver)}, key=Version)
     texts: dict[str, int] = {}
     answers = {}
     for arch, arm in sorted(kinds):
         machines = [Machine(gpus=(), archs=(arch,), driver=text, arm=arm) for text in ("", "0", *drivers)]
-        answers[_kind(arch, arm)] = [_row(images, machine, texts) for machine in machines]
+        answers[names[arch, arm]] = [_row(images, machine, texts) for machine in machines]
     return {
         "ignored": f"^(?:{'|'.join(sorted(_BRANDS))}|{_VARIANTS.pattern})$",
-        "models": {_key(name): [name, _kind(*kind)] for name, kind in rows.items()},
+        "models": {key(name): [name, names[kind]] for name, kind in rows.items()},
         "drivers": drivers,
         "answers": answers,
         "texts": list(texts),
@@ -398,20 +399,14 @@ def table(images: Sequence[ImageSummary]) -> dict[str, Any]:
 
 def _row(images: Sequence[ImageSummary], machine: Machine, texts: dict[str, int]) -> list[list[list[Any]]]:
     """The page compares profile, torch and Python itself: here each image is what was asked for."""
-    own = (Options(profile=image.profile, python=image.python, devel=image.devel) for image in images)
-    answers = [answer(image, machine, options) for image, options in zip(images, own, strict=True)]
-    found = list(enumerate(answers))
-    found.sort(key=lambda item: item[1].rank, reverse=True)
+    asked = [Options(profile=image.profile, python=image.python, devel=image.devel) for image in images]
+    answers = [answer(image, machine, options) for image, options in zip(images, asked, strict=True)]
     row: list[list[list[Any]]] = [[], []]
-    for at, one in found:
+    for at, one in sorted(enumerate(answers), key=lambda item: item[1].rank, reverse=True):
         row[bool(one.against)].append([at, [texts.setdefault(text, len(texts)) for text in one.against or one.reasons]])
     return row
 
 
-def _kind(arch: Arch, arm: bool) -> str:
-    return f"{arch} arm" if arm else str(arch)
-
-
-def _key(name: str) -> str:
+def key(name: str) -> str:
     """The words that tell one model from all others."""
     return " ".join(sorted(word for word in _words(name) if not _VARIANTS.fullmatch(word)))

@@ -139,7 +139,12 @@ def check(sources: Sources) -> tuple[Planned, ...]:
     planned = plan(sources)
     problems = [*sources.problems, *_alias_problems(planned, sources), *_nightly_problems(planned, sources)]
     if problems:
-        raise UserError(sorted(problems, key=lambda problem: _line(problem.where)))
+
+        def line(problem: Problem) -> tuple[str, int]:
+            file, _, number = problem.where.rpartition(":")
+            return (file, int(number)) if number.isdigit() else (problem.where, 0)
+
+        raise UserError(sorted(problems, key=line))
     return planned
 
 
@@ -168,11 +173,6 @@ def _nightly_problems(planned: Sequence[Planned], sources: Sources) -> Iterator[
         if not any(map(selector, planned)):
             (problem,) = selectors.unmatched(selector, [image.name for image in planned]).problems
             yield replace(problem, where=sources.matrix_file.where(path), cause=f"{text} {problem.cause}")
-
-
-def _line(where: str) -> tuple[str, int]:
-    file, _, line = where.rpartition(":")
-    return (file or where, int(line) if line.isdigit() else 0)
 
 
 def plan_one(name: ImageName, sources: Sources) -> Planned:

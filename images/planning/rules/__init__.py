@@ -12,15 +12,11 @@ from images.planning.rules import packages, stack
 
 Rule = Callable[[Candidate], Iterator[Finding]]
 RULES: tuple[Rule, ...] = (
-    stack.wheel_is_older_than_toolkit,
-    stack.variant_is_verified,
-    stack.packages_exist_on_arm64,
-    stack.tried_on_amd64_alone,
+    stack.wheel_is_torchs_best,
+    stack.exists_on_arm64,
     stack.toolkit_is_known,
-    stack.devel_has_a_provider,
-    stack.devel_compiler_fits,
-    stack.default_python_is_not_spelled_out,
-    stack.torch_supports_python,
+    stack.devel_has_a_compiler,
+    stack.python_has_a_base_and_torch,
     packages.triton_is_torchs,
     packages.companions_are_known,
     packages.xformers_fits,

@@ -131,8 +131,9 @@ def requirements_agree(candidate: Candidate) -> Iterator[Finding]:
     for name, row in candidate.known.items():
         version = candidate.pins[name]
         yield from map(refuse, _contradictions(candidate, name, version, row))
-        if name not in candidate.optional:
-            yield from map(refuse, _not_to_be_had(candidate, name, version, row))
+        source_only = row.form == "cuda-source" and not candidate.official_wheel(name, version)
+        if source_only and name not in candidate.optional:
+            yield from map(refuse, uncompilable(candidate, name, version))
     yield from map(refuse, _clashing(candidate))
 
 
@@ -164,7 +165,8 @@ def unfit(candidate: Candidate, name: str, version: str) -> tuple[str, ...]:
     if row is None:
         return (f"nothing is known of {name} {version}",)
     against = _contradictions(candidate, name, version, row)
-    return (*against, *_not_to_be_had(candidate, name, version, row))
+    source_only = row.form == "cuda-source" and not candidate.official_wheel(name, version)
+    return (*against, *(uncompilable(candidate, name, version) if source_only else ()))
 
 
 @cache
@@ -230,11 +232,6 @@ def _clashing(candidate: Candidate) -> Iterator[str]:
         first, version = exact.get(on, (by, ""))
         if first != by and not requirement.specifier.contains(version, prereleases=True):
             yield f"{by} requires {_shown(requirement)}, which excludes the {on} {version} that {first} requires"
-
-
-def _not_to_be_had(candidate: Candidate, name: str, version: str, row: PackageFacts) -> Iterator[str]:
-    if row.form == "cuda-source" and not candidate.official_wheel(name, version):
-        yield from uncompilable(candidate, name, version)
 
 
 def wheels_of_no_index_are_said(candidate: Candidate) -> Iterator[Finding]:

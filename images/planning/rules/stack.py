@@ -33,35 +33,29 @@ def no_variant(torch_version: str, torch: TorchFacts, toolkit: Minor) -> str:
     return f"torch {torch_version} has wheels for {', '.join(f'cu{build.digits}' for build in builds)}: {why}"
 
 
-def wheel_is_older_than_toolkit(candidate: Candidate) -> Iterator[Finding]:
+def wheel_is_torchs_best(candidate: Candidate) -> Iterator[Finding]:
     toolkit, wheel = candidate.name.cuda, candidate.wheel_cuda
     if wheel != toolkit:
         yield warn(
             f"torch {candidate.torch} has no cu{toolkit.digits} wheel: toolkit {toolkit} beside its "
             f"cu{wheel.digits} wheel (CUDA minor version compatibility)"
         )
-
-
-def variant_is_verified(candidate: Candidate) -> Iterator[Finding]:
     if unverified := candidate.variant.unverified:
-        build = f"torch {candidate.torch} cu{candidate.wheel_cuda.digits}"
-        yield warn(f"archs of {build} are not measured ({unverified})")
+        yield warn(f"archs of torch {candidate.torch} cu{wheel.digits} are not measured ({unverified})")
 
 
-def packages_exist_on_arm64(candidate: Candidate) -> Iterator[Finding]:
-    """What may be missing (`optional`) the plan has left out already."""
-    if candidate.name.platform is Platform.ARM64:
-        for name, reason in candidate.facts.arm64.lacking.items():
-            if name in candidate.pins:
-                lacking = f"{name} {candidate.pins[name]} has no wheel for aarch64 ({reason})"
-                yield refuse(f"{lacking}: leave it out (`without: [{name}]`)")
-
-
-def tried_on_amd64_alone(candidate: Candidate) -> Iterator[Finding]:
-    """nvcc would run emulated, or on a machine that nobody has tried (docs/arm64.md)."""
-    if candidate.name.platform is Platform.ARM64 and candidate.name.profile:
+def exists_on_arm64(candidate: Candidate) -> Iterator[Finding]:
+    """Packages that must be there (the plan has left out optional ones already), and what somebody has tried there:
+    nvcc would run emulated, or on a machine that nobody has tried (docs/arm64.md)."""
+    if candidate.name.platform is not Platform.ARM64:
+        return
+    for name, reason in candidate.facts.arm64.lacking.items():
+        if name in candidate.pins:
+            lacking = f"{name} {candidate.pins[name]} has no wheel for aarch64 ({reason})"
+            yield refuse(f"{lacking}: leave it out (`without: [{name}]`)")
+    if candidate.name.profile:
         yield refuse(f"the profile {candidate.name.profile} was resolved and tried on linux/amd64 alone")
-    if candidate.name.platform is Platform.ARM64 and candidate.name.devel:
+    if candidate.name.devel:
         yield refuse("-devel was tried on linux/amd64 alone")
 
 
@@ -71,11 +65,16 @@ def toolkit_is_known(candidate: Candidate) -> Iterator[Finding]:
         yield refuse(f"no parts for a CUDA {candidate.name.cuda} toolkit in matrix.yaml (`toolkits` has {known})")
 
 
-def devel_has_a_provider(candidate: Candidate) -> Iterator[Finding]:
-    """Wheels, or a Debian suite that the base's apt reaches. NVIDIA's devel image provides for `wheels` alone: it would
-    make the image stand on a second one that not every machine can have."""
-    name, toolkit = candidate.name, candidate.toolkit
-    if not name.devel or toolkit is None or toolkit.devel:
+def devel_has_a_compiler(candidate: Candidate) -> Iterator[Finding]:
+    """Wheels, or a Debian suite that the base's apt reaches; and it takes the base's gcc. NVIDIA's devel image provides
+    for `wheels` alone: it would make the image stand on a second one that not every machine can have."""
+    name, toolkit, facts = candidate.name, candidate.toolkit, candidate.toolkit_facts
+    gcc = candidate.matrix.bases[candidate.base.key].gcc
+    if not name.devel:
+        return
+    if facts and gcc > facts.gcc_max:
+        yield refuse(f"nvcc {name.cuda} accepts gcc up to {facts.gcc_max}, {candidate.base.key} has gcc {gcc}")
+    if toolkit is None or toolkit.devel:
         return
     if not (toolkit.compiler and toolkit.compiler.debian):
         others = [one for row in candidate.matrix.images if (one := row.image_name).devel and not one.profile]
@@ -94,19 +93,9 @@ def devel_has_a_provider(candidate: Candidate) -> Iterator[Finding]:
         )
 
 
-def devel_compiler_fits(candidate: Candidate) -> Iterator[Finding]:
-    facts, gcc = candidate.toolkit_facts, candidate.matrix.bases[candidate.base.key].gcc
-    if candidate.name.devel and facts and gcc > facts.gcc_max:
-        accepted = f"nvcc {candidate.name.cuda} accepts gcc up to {facts.gcc_max}"
-        yield refuse(f"{accepted}, {candidate.base.key} has gcc {gcc}")
-
-
-def default_python_is_not_spelled_out(candidate: Candidate) -> Iterator[Finding]:
+def python_has_a_base_and_torch(candidate: Candidate) -> Iterator[Finding]:
     if candidate.name.python and candidate.base.python != candidate.name.python:
         yield refuse(f"no base in matrix.yaml has Python {candidate.name.python}")
-
-
-def torch_supports_python(candidate: Candidate) -> Iterator[Finding]:
     has, python = candidate.torch_facts.pythons, candidate.base.python
     if str(python) not in has:
         yield refuse(f"torch {candidate.torch} has no wheel for Python {python} (it has {', '.join(has)})")

@@ -257,7 +257,7 @@ def test_the_table_of_the_site_has_the_answers_of_the_command_line() -> None:
     assert len({kind for _, kind in found["models"].values()}) > 15
     drivers = ["", "0", *found["drivers"]]
     for gpu in ("RTX 4090", "H100", "GTX 980", "B300", "GH200", "Thor", "Tesla V100-SXM2-32GB"):
-        name, kind = found["models"][chooser._key(gpu)]
+        name, kind = found["models"][chooser.key(gpu)]
         for driver, row in zip(drivers, found["answers"][kind], strict=True):
             machine = chooser.described(gpu, "", driver)
             assert machine.gpus == (name,)
