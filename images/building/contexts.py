@@ -101,7 +101,10 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
         kept=base.kept,
         compiled=options.compiled,
     )
-    stock = prebuilt.stock(lock, base.kept, options.wheelhouse) if options.offline else {}
+    own = lock.inputs.layers  # toolkit and tools are no packages of the base's environment
+    rows = [(layer, one) for layer, packages in lock.layers.items() for one in packages]
+    locked = [one for layer, one in rows if one.name not in base.kept or layer not in own]
+    stock = prebuilt.stock(locked, options.wheelhouse) if options.offline else {}
     claimed = ClaimContext.of(
         image,
         lock,

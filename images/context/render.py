@@ -175,12 +175,6 @@ def parted(files: Context, bottom: str, groups: Sequence[Sequence[str]] = ()) ->
     return found
 
 
-def library_stages(files: Context, image: Image) -> tuple[str, ...]:
-    """The stages that `parted` gave locks of their own, bottom first."""
-    names = [*(f"{LIBRARIES}-{number}" for number in range(1, len(image.library_layers) + 1)), LIBRARIES]
-    return tuple(name for name in names if f"locks/{name}.txt" in files)
-
-
 def libraries(index: str, *, name: str = LIBRARIES, below: str = "system", pruned: bool = False) -> Stage:
     """A stage that `parted` gave a lock of its own."""
     holds = ("NVIDIA's libraries",)
@@ -191,9 +185,10 @@ def _stages(
     image: Image, files: Context, wheels: Sequence[str], missing: Collection[str], index: str
 ) -> Iterator[Stage]:
     below, extended = "system", image.extended(wheels)
-    for name in library_stages(files, image):
-        yield libraries(index, name=name, below=below, pruned=bool(image.pruning and image.pruning.nvidia))
-        below = name
+    for name in (*(f"{LIBRARIES}-{number}" for number in range(1, len(image.library_layers) + 1)), LIBRARIES):
+        if f"locks/{name}.txt" in files:
+            yield libraries(index, name=name, below=below, pruned=bool(image.pruning and image.pruning.nvidia))
+            below = name
     for name in image.layers:
         pins = [pin for pin in image.pins if pin.layer == name]
         # The lock's own wheels lie there too in a build without a network, and are installed by the lock.

@@ -1,8 +1,4 @@
-"""SHA-256 of bytes and of files, as bare hexadecimal and as an OCI digest.
-
-Streams that are hashed while they are written use `hashlib` directly. So does `images.config`, which stands below this
-package.
-"""
+"""SHA-256 of bytes and of files, as bare hexadecimal and as an OCI digest."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Compiles packages that are published as source only, once, into wheels that any image of the same key takes.
-
-A recipe says everything that a wheel depends on; its hash is the wheel's key. The suite judges what comes out of the
-builder before the wheel cache takes it.
-"""
+"""Compiles packages that are published as source only into wheels, which the suite judges before the cache has them."""
 
 from __future__ import annotations
 
@@ -326,7 +322,7 @@ def builder_context(
     files |= host
     if options.offline:
         rows = [lock_file.parse_requirements(content, f"{name}.txt") for name, content in locks.items()]
-        stock = prebuilt.in_stock([package for packages in rows for package in packages], options.wheelhouse)
+        stock = prebuilt.stock([package for packages in rows for package in packages], options.wheelhouse)
         files |= {f"wheels/{path.name}": path for path in stock.values()}
         files["host/env"] = render.offline_settings(files["host/env"])
     files |= {f"recipe/{path.name}": path.read_bytes() for path in FOLDER.iterdir() if path.suffix in (".sh", ".py")}

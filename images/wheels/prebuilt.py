@@ -6,7 +6,7 @@ import csv
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -25,7 +25,6 @@ from images.errors import Problem, UserError, command
 from images.host.hashing import sha256_of_file
 from images.locking.contents import rows_of
 from images.locking.inputs import TOOLS
-from images.locking.lock_file import Lock
 from images.locking.uv import Package
 from images.planning.image import Image, Pin, Prebuilt, has_extensions
 from validate.environment import wheel_contents
@@ -126,8 +125,9 @@ def _wheel(
     try:
         return obtain(row, official)
     except NotFetched as error:
+        (problem,) = error.problems
         also = f", `{command('wheels', str(image.name), pin.name)}` compiles one" if pin.compiled else ""
-        return replace(error.problem, then=f"{error.problem.then}{also}")
+        return replace(problem, then=f"{problem.then}{also}")
 
 
 def _why_missing(pin: Pin, unfetched: Problem | None, compile_it: str) -> tuple[str, str]:
@@ -139,22 +139,11 @@ def _why_missing(pin: Pin, unfetched: Problem | None, compile_it: str) -> tuple[
     return "no official wheel for this combination is known", "--wheelhouse FOLDER takes one of yours"
 
 
-def stock(locked: Lock, kept: Collection[str], wheelhouse: Path | None) -> dict[str, Path]:
-    """The locked wheels that a build without a network installs, by file name, each of the lock's own hash.
+def stock(packages: Iterable[Package], wheelhouse: Path | None) -> dict[str, Path]:
+    """The locked wheels that a build without a network installs, by file name, each of its own hash.
 
-    `kept` are packages that the base has already. Raises UserError with everything that the wheelhouse lacks.
+    Raises UserError with everything that the wheelhouse lacks.
     """
-    wanted = [
-        package
-        for layer, packages in locked.layers.items()
-        for package in packages
-        if package.name not in kept or layer not in locked.inputs.layers
-    ]
-    return in_stock(wanted, wheelhouse)
-
-
-def in_stock(packages: Iterable[Package], wheelhouse: Path | None) -> dict[str, Path]:
-    """The wheels of these packages in a wheelhouse, by file name, each of its own hash. Raises as `stock` does."""
     held = {sha256_of_file(path): path for path in _listing(wheelhouse)}
     found: dict[str, Path] = {}
     lacking: list[str] = []
@@ -217,12 +206,8 @@ _PATIENCE = 20.0
 """Seconds for a host to answer, and between two chunks of its answer."""
 
 
-class NotFetched(Exception):  # noqa: N818  # said as an outcome
+class NotFetched(UserError):  # noqa: N818  # said as an outcome
     """A wheel could not be had: nothing is wrong with it, as far as is known."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.cause)
-        self.problem = problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,20 +301,13 @@ _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 @cache
 def supported_tags(python: Minor, glibc: Minor, platform: Platform = Platform.AMD64) -> frozenset[Tag]:
     """Every tag of a wheel that installs on this Python and this glibc."""
-    version, platforms = (python.major, python.minor), [*_platforms(glibc, platform.machine)]
-    interpreter = f"cp{python.digits}"
-    return frozenset(
-        [*cpython_tags(version, [interpreter], platforms), *compatible_tags(version, interpreter, platforms)]
-    )
-
-
-def _platforms(glibc: Minor, machine: str) -> Iterator[str]:
-    """A manylinux tag names the oldest glibc that will do."""
-    for minor in range(glibc.minor, min(_LEGACY) - 1, -1):
-        yield f"manylinux_{glibc.major}_{minor}_{machine}"
-        if minor in _LEGACY:
-            yield f"{_LEGACY[minor]}_{machine}"
-    yield f"linux_{machine}"
+    minors = range(min(_LEGACY), glibc.minor + 1)  # a manylinux tag names the oldest glibc that will do
+    names = [f"manylinux_{glibc.major}_{minor}" for minor in minors]
+    names += ["linux", *(name for minor, name in _LEGACY.items() if minor in minors)]
+    platforms = [f"{name}_{platform.machine}" for name in names]
+    version, interpreter = (python.major, python.minor), f"cp{python.digits}"
+    own = cpython_tags(version, [interpreter], platforms)
+    return frozenset([*own, *compatible_tags(version, interpreter, platforms)])
 
 
 # --- what wheels bring that are in no lock, read where they lie -------------------------------------------------------

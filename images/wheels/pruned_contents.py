@@ -1,8 +1,4 @@
-"""What the pruner makes of the wheels of a lock, measured outside any image: claim S10 of images for one architecture.
-
-Each wheel with libraries is fetched whole, by its hash, and pruned in a scratch folder by the program that build steps
-run. The result depends on nothing but the wheel and the pruner.
-"""
+"""What the pruner of build steps leaves of a lock's wheels: claim S10 of images for one GPU architecture."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from packaging.specifiers import SpecifierSet
@@ -99,12 +99,18 @@ def recipe_for(image: Image, package: str, matrix: Matrix) -> Recipe:
         raise UserError(Problem(where=f"{package} for {image.name}", cause=cause, then="leave it out of this image"))
     provider, parts = _provider(image, matrix) if row.nvcc else ("none", ())
     torch = image.pin("torch")
+    numbers = ";".join(f"{arch.major}{arch.minor}" for arch in archs)
+    capabilities = ";".join(arch.capability for arch in archs)
+    environment = {
+        key: row.environment[key].replace("{numbers}", numbers).replace("{capabilities}", capabilities)
+        for key in sorted(row.environment)
+    }
     return Recipe(
         package=package,
         distribution=row.distribution or package,
         version=version,
         sdist=row.releases[version],
-        environment=dict(sorted(_told(row, archs).items())),
+        environment=environment,
         torch=torch.version if torch else "",
         wheel_cuda=str(image.wheel_cuda),
         cxx11_abi=image.cxx11_abi,
@@ -171,16 +177,6 @@ def no_nvcc(image: Image, why: str) -> UserError:
         "has NVIDIA's devel image, or `docker load` it"
     )
     return UserError(Problem(where=str(image.name), cause=cause, then=then), code=1)
-
-
-def _told(row: SourceRow, archs: Sequence[Arch]) -> dict[str, str]:
-    """The row's variables, with the architectures in the form that each asks for."""
-    numbers = ";".join(f"{arch.major}{arch.minor}" for arch in archs)
-    capabilities = ";".join(arch.capability for arch in archs)
-    return {
-        name: value.replace("{numbers}", numbers).replace("{capabilities}", capabilities)
-        for name, value in row.environment.items()
-    }
 
 
 def beside(image: Image) -> tuple[Pin, ...]:

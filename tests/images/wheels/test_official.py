@@ -109,7 +109,7 @@ def test_wrong_bytes_in_the_cache_are_refused_and_stay_for_whoever_looks(tmp_pat
 def test_what_does_not_come_whole_is_not_taken(tmp_path: Path, reply: Reply | None, cause: str) -> None:
     with serving() as server, pytest.raises(NotFetched) as caught:
         obtain(wheel(answering(server, reply)), WheelSource(cache=tmp_path))
-    problem = caught.value.problem
+    problem = caught.value.problems[0]
     assert problem.where == "127.0.0.1" and re.search(cause, problem.cause)
     assert problem.then == "--wheel-mirror URL takes it from another server, --wheelhouse FOLDER from a folder"
     assert kept(tmp_path) == []
@@ -141,8 +141,8 @@ def test_a_mirror_that_is_dead_is_said_without_its_address(tmp_path: Path) -> No
         wanted = replace(wheel(server), url="https://releases.invalid/v2.8.3/x.whl")
     with pytest.raises(NotFetched) as caught:
         obtain(wanted, WheelSource(cache=tmp_path, mirror=mirror))
-    assert caught.value.problem.where == "--wheel-mirror"
-    assert "secret" not in str(caught.value.problem) and server.host not in str(caught.value.problem)
+    assert caught.value.problems[0].where == "--wheel-mirror"
+    assert "secret" not in str(caught.value) and server.host not in str(caught.value)
 
 
 @pytest.mark.parametrize("mirror", ["/srv/wheels", "file:///srv/wheels", "mirror.example/wheels"])
