@@ -62,7 +62,7 @@ def _lower_bound(session: Session, image: Image, locked: Lock, beside: Path) -> 
     `beside` is a folder on the disk to measure. Nobody who ends up with these files can leave any of this out.
     """
     rest(session)
-    target = lock_inputs(image).target
+    target = lock_inputs(image)
     with TemporaryDirectory(dir=beside) as folder, ThreadPoolExecutor() as pool, load_around() as load:
         start = time.monotonic()
         jobs = [

@@ -61,11 +61,6 @@ class Sources:
         content = json.dumps([self.revision, str(platform), self.facts.arm64.model_dump()], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
-    @cached_property
-    def facts_on(self) -> dict[Platform, Facts]:
-        """What the world ships for each platform."""
-        return {platform: self.facts.on(platform) for platform in Platform}
-
 
 def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:
     """Read both files; without `matrix`, the checkout's. Raises UserError with every problem at once.

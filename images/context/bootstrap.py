@@ -96,10 +96,7 @@ def require_mmdebstrap(on_progress: Callable[[str], None]) -> None:
 
 
 def _root_file_system(suite: str, host: HostSettings, platform: Platform) -> Iterator[bytes]:
-    """The tar of a minimal Debian, streamed from mmdebstrap. Raises UserError when it fails.
-
-    Debian's maintainer scripts run for another platform, too: by the emulator that the kernel knows.
-    """
+    """The tar of a minimal Debian, streamed from mmdebstrap. Raises UserError when it fails."""
     # mmdebstrap's own check of an emulator needs a package (arch-test); images/host/emulation.py has asked the kernel.
     emulated = [f"--architectures={platform.architecture}", "--skip=check/qemu"]
     command = [

@@ -27,20 +27,13 @@ _NEWEST_GLIBC = Minor(2, 40)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LockInputs:
+class LockInputs(Target):
     """Everything a lock is made from."""
 
-    python: str
-    platform: str
-    index: str | None
     layers: Mapping[str, tuple[str, ...]]
     """Layer -> its pins, bottom first: each is resolved with all that its packages need."""
     alone: Mapping[str, tuple[str, ...]]
     """File -> exact wheels that are installed by themselves (toolkit parts, the installer)."""
-    from_source: tuple[str, ...] = ()
-    """Distributions locked as source."""
-    excluded: tuple[str, ...] = ()
-    """Distributions left out though something requires them."""
     builders: tuple[str, ...] = ()
     """Platforms of machines that build it: the installer is locked for each, as it runs natively there. Empty: for the
     image's own alone."""
@@ -52,16 +45,6 @@ class LockInputs:
     def asked(self, layer: str) -> tuple[str, ...]:
         """All that a layer is resolved from."""
         return (*self.layers[layer], *self.needs.get(layer, ()))
-
-    @property
-    def target(self) -> Target:
-        return Target(
-            python=self.python,
-            platform=self.platform,
-            index=self.index,
-            from_source=self.from_source,
-            excluded=self.excluded,
-        )
 
     def shares(self, other: LockInputs) -> tuple[str, ...]:
         """The layers, bottom first, that both images could have in common."""

@@ -114,7 +114,7 @@ def _addresses(files: Sequence[LockedFile], lock: Lock, name: str, run: Runner) 
     found: dict[str, str] = {}
     for toolkit in (False, True):
         exact = sorted({f"{one.package.name}=={one.package.version}" for one in files if one.toolkit is toolkit})
-        found.update(uv.addresses(exact, lock.inputs.target, run=run, where=name) if exact else {})
+        found.update(uv.addresses(exact, lock.inputs, run=run, where=name) if exact else {})
     if lost := [one for one in files if one.digest not in found]:
         first = lost[0].package
         cause = f"the index no longer has {first.name} {first.version} as the lock has it ({len(lost)} files)"

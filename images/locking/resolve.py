@@ -81,7 +81,7 @@ def resolve(image: Image, run: Runner = uv.run, *, preferred: Mapping[str, str] 
     """
     where, wanted = str(image.name), lock_inputs(image)
     pins = [pin for layer in wanted.layers for pin in wanted.asked(layer)]
-    chosen = uv.versions(pins, wanted.target, preferred=preferred or {}, run=run, where=where)
+    chosen = uv.versions(pins, wanted, preferred=preferred or {}, run=run, where=where)
     layers = _split(wanted, chosen, run, where)
     everything = [package for layer in layers.values() for package in layer]
     if problems := [*_foreign_builds(image, everything), *_not_this_cuda(image, everything)]:
@@ -97,7 +97,7 @@ def _alone(name: str, exact: Sequence[str], wanted: LockInputs, run: Runner, whe
     platforms = wanted.builders if name == INSTALLER and wanted.builders else (wanted.platform,)
     found: dict[str, Package] = {}
     for platform in platforms:
-        target = replace(wanted.target, platform=platform)
+        target = replace(wanted, platform=platform)
         for one in uv.packages(exact, target, chosen={}, run=run, where=where, dependencies=False):
             others = found[one.name].hashes if one.name in found else ()
             found[one.name] = replace(one, hashes=tuple(sorted({*others, *one.hashes})))
@@ -113,7 +113,7 @@ def _split(wanted: LockInputs, chosen: Mapping[str, str], run: Runner, where: st
     home = {distribution(pin): layer for layer, pins in wanted.layers.items() for pin in pins}
     needed: dict[str, Package] = {}
     for layer, pins in zip(wanted.layers, accumulate(map(wanted.asked, wanted.layers)), strict=True):
-        for package in uv.packages(pins, wanted.target, chosen=chosen, run=run, where=where) if pins else ():
+        for package in uv.packages(pins, wanted, chosen=chosen, run=run, where=where) if pins else ():
             needed.setdefault(package.name, package)
             home.setdefault(package.name, layer)
     ordered = sorted(needed.values(), key=lambda package: package.name)

@@ -129,7 +129,7 @@ def _over(own: Mapping[str, str], pins: Mapping[str, str]) -> dict[str, str]:
 def newest(control: Locked, lines: list[str], run: Runner = uv.run) -> Locked:
     """The canary. Raises NoSolution where no versions fit together, UserError where the index can't be asked."""
     where = str(control.image.name)
-    chosen = uv.versions(lines, control.lock.inputs.target, preferred={}, run=run, where=where)
+    chosen = uv.versions(lines, control.lock.inputs, preferred={}, run=run, where=where)
     return relocked(control, chosen, run)
 
 

@@ -128,10 +128,7 @@ class Candidate:
         return tuple(arch for arch in archs if all(code.covers(arch) == "cubin" for code in parts))
 
     def official_wheel(self, name: str, version: str) -> Prebuilt | None:
-        """The official wheel for this torch, CUDA major, C++ ABI and Python, which no index has; None: none is known.
-
-        The table is `prebuilt` in images/data/facts.yaml.
-        """
+        """The official wheel (`prebuilt` in facts.yaml) for this torch, CUDA major, C++ ABI and Python, if any."""
         wanted = (str(self.name.torch), self.wheel_cuda.major, self.variant.cxx11_abi, str(self.base.python))
         for release in self.facts.prebuilt:
             for wheel in release.wheels if (release.package, release.version) == (name, version) else ():

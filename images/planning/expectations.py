@@ -1,7 +1,4 @@
-"""What every image is held to: tables of images/data, each row with its reason. What a table means stands above it.
-
-`images/validation/claims/` writes claims of them; owners.yaml and device_code.yaml are two of those files.
-"""
+"""What every image is held to: tables of images/data, each row with its reason. What a table means stands above it."""
 
 from __future__ import annotations
 

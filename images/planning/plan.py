@@ -182,7 +182,7 @@ def plan_one(name: ImageName, sources: Sources) -> Planned:
 
 
 def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
-    matrix, facts = sources.matrix, sources.facts_on[name.platform]
+    matrix, facts = sources.matrix, sources.facts.on(name.platform)
     # The stack's torch, else the newest known release of that minor.
     known = [text for text in facts.torch if Minor.parse(text) == name.torch]
     release = matrix.stacks.get(str(name.torch), {}).get("torch") or max(known, key=Version, default=None)

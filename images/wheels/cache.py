@@ -1,7 +1,4 @@
-"""The wheel cache: wheels compiled here, by a key of what they were made from. `KEY/` has wheel and `record.json`.
-
-A wheel is there whole or not at all, and is what its record says: one that was changed is not taken.
-"""
+"""The wheel cache: wheels compiled here, by a key of what they were made from. `KEY/` has wheel and `record.json`."""
 
 from __future__ import annotations
 

@@ -140,10 +140,7 @@ def _why_missing(pin: Pin, unfetched: Problem | None, compile_it: str) -> tuple[
 
 
 def stock(packages: Iterable[Package], wheelhouse: Path | None) -> dict[str, Path]:
-    """The locked wheels that a build without a network installs, by file name, each of its own hash.
-
-    Raises UserError with everything that the wheelhouse lacks.
-    """
+    """The locked wheels of a build without a network, by file name. Raises UserError with all that is lacking."""
     held = {sha256_of_file(path): path for path in _listing(wheelhouse)}
     found: dict[str, Path] = {}
     lacking: list[str] = []

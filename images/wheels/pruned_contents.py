@@ -42,7 +42,7 @@ def update(
         return {}
     wanted = pruner.unmeasured(image.pruning, lock)
     exact = sorted({f"{package.name}=={package.version}" for package, _ in wanted})
-    addresses = uv.addresses(exact, lock.inputs.target, run=run, where=str(image.name)) if exact else {}
+    addresses = uv.addresses(exact, lock.inputs, run=run, where=str(image.name)) if exact else {}
     key, made = pruner.key(image.pruning), dict(pruner.files(image.pruning))
     found: dict[str, dict[str, FileContents]] = {}
     for number, (package, digest) in enumerate(wanted, start=1):

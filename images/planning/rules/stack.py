@@ -1,7 +1,4 @@
-"""Torch's build, platform, toolkit, Python and GPU architectures: what they need of each other. Pure.
-
-validate/compute_capability.py says which code runs on which GPU.
-"""
+"""Torch's build, platform, toolkit, Python and GPU architectures: what they need of each other. Pure."""
 
 from __future__ import annotations
 
