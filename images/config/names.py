@@ -37,11 +37,6 @@ class Minor(NamedTuple):
             raise ValueError(f"{text!r} is not a version of the form X.Y")
         return cls(int(match[1]), int(match[2]))
 
-    @classmethod
-    def of_digits(cls, digits: str, major: int) -> Minor:
-        """Read `126` for 12.6, as names have it: the first `major` digits are the major's."""
-        return cls(int(digits[:major]), int(digits[major:]))
-
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}"
 
@@ -97,9 +92,9 @@ class ImageName:
             raise UserError(Problem(where=text, cause="is not an image name", then=then))
         cuda, torch, python, arch, devel, profile = match.group("cuda", "torch", "python", "arch", "devel", "profile")
         return cls(
-            cuda=Minor.of_digits(cuda, 2),
-            torch=Minor.of_digits(torch, 1),
-            python=Minor.of_digits(python, 1) if python else None,
+            cuda=Minor(int(cuda[:2]), int(cuda[2:])),
+            torch=Minor(int(torch[0]), int(torch[1:])),
+            python=Minor(int(python[0]), int(python[1:])) if python else None,
             arch=Arch.parse(f"sm{arch}") if arch else None,
             devel=bool(devel),
             profile=profile,

@@ -53,12 +53,6 @@ def _pin(value: object) -> str:
     return str(value)
 
 
-def _left_out(value: object) -> str:
-    if value == "torch":
-        raise ValueError("an image without torch is none")
-    return str(value)
-
-
 def _word(pattern: str, what: str, but: tuple[str, ...] = ()) -> BeforeValidator:
     """Text that goes into a Dockerfile, a file name or a tag as it stands."""
 
@@ -75,7 +69,7 @@ Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 ExactRequirement = Annotated[str, BeforeValidator(_exact)]
 PinText = Annotated[str, BeforeValidator(_pin)]
 SelectorText = Annotated[str, _parsed(selectors.parse)]
-LeftOut = Annotated[str, BeforeValidator(_left_out)]
+LeftOut = Annotated[str, _word(r".*", "package that can be left out: an image without torch is none", but=("torch",))]
 Reference = Annotated[str, _word(r"[a-z0-9][\w./:@-]*", "image reference (debian:bookworm-slim)")]
 Variable = Annotated[str, _word(r"[A-Za-z_]\w*", "name of an environment variable")]
 Alias = Annotated[str, _word(r"[a-z0-9][a-z0-9._-]*", "name for an image (lower case, digits, . _ -)")]

@@ -12,7 +12,6 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from images.config.paths import TEMPLATES
-from images.config.platforms import Platform
 from images.context.hosting import HostSettings
 from images.context.labels import BaseContext, Origin
 from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, ImageInfo
@@ -70,10 +69,18 @@ def acquire(
     with engine.alone(
         f"base {base.key} {base.platform}", lambda: on_progress(f"waits: another build acquires {base.reference}")
     ):
-        if wanted != AUTO:
-            return _custom(engine, wanted, base.platform, on_progress)
-        found = _from_registry(engine, base, pinned.get(base.reference, ""), on_progress)
-        return found or _bootstrapped(engine, base, host, on_progress)
+        if wanted == AUTO:
+            found = _from_registry(engine, base, pinned.get(base.reference, ""), on_progress)
+            return found or _bootstrapped(engine, base, host, on_progress)
+        info = engine.find(wanted)
+        if info is None:
+            on_progress(f"pulling {wanted}")
+            info = engine.pull(wanted, platform=base.platform)
+        elif info.architecture != base.platform.architecture:
+            cause = f"is for {info.architecture}, the image is for {base.platform}"
+            raise UserError(Problem(where=wanted, cause=cause, then="give a base of that platform: --base REF"))
+        python = read_python(engine, wanted)
+        return AcquiredBase(reference=wanted, digest=_digest(info), origin=Origin.CUSTOM, python=python)
 
 
 def acquire_for(
@@ -89,18 +96,6 @@ def acquire_for(
     base = acquire(engine, image.base, wanted, pinned=pinned, host=host, on_progress=on_progress)
     require_no_contradiction(image, base)
     return base
-
-
-def _custom(engine: Engine, reference: str, platform: Platform, on_progress: Callable[[str], None]) -> AcquiredBase:
-    info = engine.find(reference)
-    if info is None:
-        on_progress(f"pulling {reference}")
-        info = engine.pull(reference, platform=platform)
-    elif info.architecture != platform.architecture:
-        cause = f"is for {info.architecture}, the image is for {platform}"
-        raise UserError(Problem(where=reference, cause=cause, then="give a base of that platform: --base REF"))
-    python = read_python(engine, reference)
-    return AcquiredBase(reference=reference, digest=_digest(info), origin=Origin.CUSTOM, python=python)
 
 
 def _from_registry(engine: Engine, base: Base, pinned: str, on_progress: Callable[[str], None]) -> AcquiredBase | None:

@@ -75,16 +75,12 @@ class HostSettings:
         )
         return replace(settings, warnings=(*problems, *dropped, *local))
 
-    @property
-    def loopback(self) -> bool:
-        """An index or proxy listens on this machine: only `network="host"` on a local engine reaches it."""
-        return any(True for _ in self._local_addresses())
-
     def network(self, *, local: bool, offline: bool = False) -> str | None:
-        """The network of build steps; None: the engine's default. `local`: the engine runs on this machine."""
+        """The network of build steps; None: the engine's default. `local`: the engine runs on this machine, whose
+        loopback an index or a proxy may listen on."""
         if offline:
             return "none"
-        return "host" if self.loopback and local else None
+        return "host" if local and any(self._local_addresses()) else None
 
     def files(self) -> dict[str, bytes]:
         """The part of a build context that carries the settings. `host/env` is always there, be it empty."""

@@ -45,8 +45,11 @@ def update(
     asked once. Raises UserError with the problems of all images at once.
     """
     wanted = {image.lock_name: image for image in images}
-    if upgrade:
-        wanted.update((image.lock_name, image) for image in others if _renewed_with(image, images, folder))
+    mine = [lock_inputs(image) for image in images]
+    for other in others if upgrade else ():
+        is_locked = (folder / other.lock_name / lock_file.RECORD).is_file()
+        if is_locked and any(lock_inputs(other).shares(one) for one in mine):
+            wanted[other.lock_name] = other
     present = [one for one in others if not upgrade and lock_file.is_present(one, folder)]
     locks = [*(lock_file.load(folder / one.lock_name) for one in present)]
     made: dict[str, Lock] = {}
@@ -143,12 +146,6 @@ def _not_this_cuda(image: Image, packages: Iterable[Package]) -> Iterator[Proble
         cause = f"torch {by_name.get('torch', '')} {has}; the image wants CUDA {image.wheel_cuda}"
         then = "does the index have the variant that images/data/facts.yaml says?"
         yield Problem(where=str(image.name), cause=cause, then=then)
-
-
-def _renewed_with(image: Image, images: Sequence[Image], folder: Path) -> bool:
-    mine = lock_inputs(image)
-    locked = (folder / image.lock_name / lock_file.RECORD).is_file()
-    return locked and any(mine.shares(lock_inputs(other)) for other in images)
 
 
 def _versions_at(place: Path) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from urllib.parse import quote
 
 from images.config.facts import CudaFacts, DeviceCode, Facts, PackageFacts, TorchFacts, TorchVariant
@@ -58,12 +58,7 @@ class Finding:
     refuses: bool = False
 
 
-def refuse(text: str) -> Finding:
-    return Finding(text, refuses=True)
-
-
-def warn(text: str) -> Finding:
-    return Finding(text)
+warn, refuse = Finding, partial(Finding, refuses=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,8 +47,7 @@ def given_base(engine: Engine, base: AcquiredBase, host: HostSettings) -> Iterat
 
 
 def _build(engine: Engine, dockerfile: str, tag: str, host: HostSettings) -> None:
-    network = "host" if host.loopback else None
-    engine.build({"Dockerfile": dockerfile.encode(), **host.files()}, tag, network=network)
+    engine.build({"Dockerfile": dockerfile.encode(), **host.files()}, tag, network=host.network(local=True))
 
 
 def test_what_a_custom_base_lacks_is_added_and_its_toolkit_stays(

@@ -30,7 +30,7 @@ def test_no_settings_still_make_a_file_to_source(tmp_path: Path) -> None:
     host = settings({})
     assert host.files() == {"host/env": b""}
     assert sourced(host, tmp_path) == {}
-    assert not host.loopback
+    assert host.network(local=True) is None
 
 
 def test_the_first_bundle_that_is_one_is_taken() -> None:
@@ -93,14 +93,14 @@ def test_a_further_index_is_left_out_and_said(name: str) -> None:
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]", "proxy.localhost"])
 def test_an_address_on_this_machine_is_said(host: str) -> None:
     found = settings({"HTTP_PROXY": f"http://me:secret@{host}:3128"})
-    assert found.loopback
+    assert found.network(local=True) == "host"
     assert "http_proxy" in found.warnings[0]
     assert "secret" not in found.warnings[0]
 
 
 def test_an_index_on_this_machine_is_seen_too() -> None:
-    assert settings({"UV_DEFAULT_INDEX": "http://localhost:8080/simple"}).loopback
-    assert not settings({"UV_DEFAULT_INDEX": "https://inner.test/simple"}).loopback
+    assert settings({"UV_DEFAULT_INDEX": "http://localhost:8080/simple"}).network(local=True) == "host"
+    assert settings({"UV_DEFAULT_INDEX": "https://inner.test/simple"}).network(local=True) is None
 
 
 def test_apts_proxies_and_switches_pass_but_no_paths_of_this_machine() -> None:

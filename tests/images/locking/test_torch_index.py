@@ -53,9 +53,7 @@ def stock(indexes: Indexes, *wanted: Image) -> None:
     indexes.add(DEFAULT, "fsspec", "2026.1")
     for requirement in (*inputs.TOOLS, *inputs.BUILD_TOOLS):
         indexes.add(DEFAULT, *requirement.split("=="))
-    for each in sorted(
-        wanted, key=lambda one: one.index is None
-    ):  # a default torch replaces the one that is not to be taken
+    for each in sorted(wanted, key=lambda one: not one.index):  # a default torch replaces the one not to be taken
         folder = TORCH.format(f"cu{each.wheel_cuda.digits}") if each.index else DEFAULT
         for pin in each.toolkit:
             indexes.add(DEFAULT, pin.name, pin.version)
@@ -66,13 +64,8 @@ def stock(indexes: Indexes, *wanted: Image) -> None:
             indexes.add(DEFAULT, need, "1.0")
         torch = each.pin("torch")
         assert torch is not None
-        indexes.add(
-            folder,
-            "torch",
-            f"{torch.version}{f'+{torch.local}' if torch.local else ''}",
-            runtime(indexes, each),
-            "fsspec",
-        )
+        version = f"{torch.version}{f'+{torch.local}' if torch.local else ''}"
+        indexes.add(folder, "torch", version, runtime(indexes, each), "fsspec")
         if each.index:
             # The default index has the same release for another CUDA: a torch that must not be taken.
             indexes.add(DEFAULT, "torch", torch.version, "nvidia-cuda-runtime-cu11==11.8.89")
@@ -117,9 +110,12 @@ def test_an_image_of_each_of_pytorchs_indexes_gets_its_lock(indexes: Indexes, tm
     )
 
 
-def test_the_hash_is_that_of_the_variants_own_wheel(indexes: Indexes, tmp_path: Path) -> None:
+def test_the_hash_is_that_of_the_variants_own_wheel_and_a_second_lock_the_same(
+    indexes: Indexes, tmp_path: Path
+) -> None:
     wanted = image(indexes, "cu128-torch27")
     stock(indexes, wanted)
+    unhashed = indexes.add("/whl/cu128", "torchao", "0.11.0+cu128", algorithm="")  # it is fetched and hashed
     digest = indexes.add("/whl/cu128", "torch", "2.7.1+cu128", runtime(indexes, wanted))
     other = indexes.add(DEFAULT, "torch", "2.7.1", "nvidia-cuda-runtime-cu11==11.8.89")
     locked(indexes, tmp_path, wanted)
@@ -130,29 +126,9 @@ def test_the_hash_is_that_of_the_variants_own_wheel(indexes: Indexes, tmp_path: 
     assert record["index"] == f"http://{indexes.server.host}/whl/cu128"
     assert record["layers"]["torch"][0] == "torch==2.7.1+cu128"
     assert lock_file.read(wanted, tmp_path).versions(["kernels"])["torchao"] == "0.11.0+cu128"
-
-
-def test_what_is_older_on_pytorchs_index_is_taken_from_the_default_one(indexes: Indexes, tmp_path: Path) -> None:
-    wanted = image(indexes, "cu128-torch27")
-    stock(indexes, wanted)
-    locked(indexes, tmp_path, wanted)
-    assert lock_file.read(wanted, tmp_path).versions(["torch"])["fsspec"] == "2026.1"
-
-
-def test_a_second_lock_changes_nothing(indexes: Indexes, tmp_path: Path) -> None:
-    wanted = image(indexes, "cu126-torch29")
-    stock(indexes, wanted)
-    locked(indexes, tmp_path, wanted)
+    assert f"--hash=sha256:{unhashed}" in (tmp_path / "cu128-torch27" / "kernels.txt").read_text()
     again = resolve.update([wanted], images(indexes), folder=tmp_path).files
     assert lock_file.differing(again, tmp_path) == ()
-
-
-def test_a_file_that_the_index_gives_no_hash_for_is_fetched_and_hashed(indexes: Indexes, tmp_path: Path) -> None:
-    wanted = image(indexes, "cu128-torch27")
-    stock(indexes, wanted)
-    digest = indexes.add("/whl/cu128", "torchao", "0.11.0+cu128", algorithm="")
-    locked(indexes, tmp_path, wanted)
-    assert f"--hash=sha256:{digest}" in (tmp_path / "cu128-torch27" / "kernels.txt").read_text()
 
 
 @pytest.mark.parametrize("local", ["cpu", "cu126", "rocm6.3"])
