@@ -41,12 +41,8 @@ def test_a_container_gets_its_folders_and_nothing_else_of_the_host() -> None:
     assert {"--containall", "--no-home", "--no-privs", "--no-nv", "--no-rocm"} < set(found)
     assert after("--no-mount", found) == ["tmp,cwd,hostfs,bind-paths"]
     assert not {"--writable", "--writable-tmpfs", "--fakeroot", "--nv"} & set(found), "its root is read-only"
-
-
-def test_it_has_no_network_and_resolves_its_own_name() -> None:
-    found = words()
     assert after("--network", found) == ["none"] and "--net" in found
-    assert after("--hostname", found) == ["validation"] and " validation\n" in command.HOSTS
+    assert after("--hostname", found) == ["validation"] and " validation\n" in command.HOSTS, "it resolves its own name"
 
 
 def test_its_variables_are_those_of_docker() -> None:
@@ -78,12 +74,6 @@ def test_a_sites_variables_give_a_container_nothing() -> None:
     assert command.host_variables({**site, **inside, **kept}) == kept
 
 
-def test_a_folder_may_have_any_name() -> None:
-    """`--bind` splits at commas and colons."""
-    found = command.exec_command(SPEC, IMAGE, Path("/x/root"), {"/tmp": Path('/a,b:c"d')})
-    assert after("--mount", found) == ['type=bind,"source=/a,b:c""d",destination=/tmp']
-
-
 @pytest.mark.parametrize(
     ("spec", "word"),
     [
@@ -100,11 +90,13 @@ def test_what_can_not_be_given_has_a_name(spec: ContainerSpec, word: str) -> Non
     assert word in found and bool(found) is bool(word)
 
 
-def test_gpus_come_by_nv() -> None:
+def test_gpus_come_by_nv_and_folders_of_any_name_by_mount() -> None:
     request = {"Driver": "", "Count": -1, "DeviceIDs": None, "Capabilities": [["gpu"]], "Options": {}}
     found = words(replace(SPEC, device_requests=(request,), binds={"/driver": "/driver"}))
     assert "--nv" in found and "--no-nv" not in found
     assert "type=bind,source=/driver,destination=/driver,ro" in after("--mount", found)
+    found = command.exec_command(SPEC, IMAGE, Path("/x/root"), {"/tmp": Path('/a,b:c"d')})
+    assert after("--mount", found) == ['type=bind,"source=/a,b:c""d",destination=/tmp'], "`--bind` splits at , and :"
 
 
 def test_a_configuration_says_what_an_engine_would() -> None:

@@ -18,36 +18,25 @@ def container(tmp_path: Path, *command: str) -> ApptainerContainer:
     return ApptainerContainer("x", list(command), {"/judge": tmp_path})
 
 
-def test_it_prints_two_streams_and_has_a_status(tmp_path: Path) -> None:
+def test_it_prints_two_streams_and_has_a_status_as_with_docker(tmp_path: Path) -> None:
     found = container(tmp_path, "sh", "-c", "echo out; echo err >&2; printf last; exit 3")
     found.start()
-    assert sorted((line.stream, line.text) for line in found.lines()) == [
-        ("stderr", "err"),
-        ("stdout", "last"),
-        ("stdout", "out"),
-    ]
-    assert found.wait().code == 3
+    printed = sorted((line.stream, line.text) for line in found.lines())
+    assert printed == [("stderr", "err"), ("stdout", "last"), ("stdout", "out")] and found.wait().code == 3
+    killed = container(tmp_path, "sh", "-c", "kill -9 $$")
+    killed.start()
+    assert list(killed.lines()) == [] and killed.wait().code == KILLED == 128 + signal.SIGKILL
 
 
-def test_files_are_there_before_it_starts(tmp_path: Path) -> None:
-    found = container(tmp_path, "cat", str(tmp_path / "validate" / "x.py"))
-    found.put({"validate/x.py": b"content\n"}, "/judge")
-    found.start()
-    assert [line.text for line in found.lines()] == ["content"]
-
-
-def test_a_sites_options_do_not_reach_apptainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_there_before_it_starts_and_a_sites_options_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("APPTAINER_BIND", "/scratch")
     monkeypatch.setenv("APPTAINER_CACHEDIR", "/cache")
-    found = container(tmp_path, "sh", "-c", "echo $APPTAINER_BIND $APPTAINER_CACHEDIR")
+    found = container(tmp_path, "sh", "-c", f"cat {tmp_path}/validate/x.py; echo $APPTAINER_BIND $APPTAINER_CACHEDIR")
+    found.put({"validate/x.py": b"content\n"}, "/judge")
     found.start()
-    assert [line.text for line in found.lines()] == ["/cache"]
-
-
-def test_a_killed_one_has_the_status_that_docker_gives(tmp_path: Path) -> None:
-    found = container(tmp_path, "sh", "-c", "kill -9 $$")
-    found.start()
-    assert list(found.lines()) == [] and found.wait().code == KILLED == 128 + signal.SIGKILL
+    assert [line.text for line in found.lines()] == ["content", "/cache"]
 
 
 def test_past_its_time_it_is_ended(tmp_path: Path) -> None:

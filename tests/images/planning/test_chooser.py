@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pytest
 from packaging.version import Version
 
-from images.config import matrix
 from images.config.facts import DeviceCode
 from images.config.names import Arch
 from images.config.platforms import Platform
@@ -18,11 +17,12 @@ from images.hardware.inventory import Gpu, Inventory
 from images.planning import chooser, plan
 from images.planning.chooser import Machine, Options
 from images.planning.image import Image
-from tests.support.commands import Called, call
+from tests.support.commands import call
 from tests.support.small import SOURCES
+from tests.support.sources import SOURCES as MATRIX
+from tests.support.sources import image
 
 IMAGES = [planned.image for planned in plan.plan(SOURCES) if planned.image]
-MATRIX = matrix.load()
 OF_THE_MATRIX = [planned.image for planned in plan.plan(MATRIX) if planned.image]
 
 
@@ -68,11 +68,9 @@ def test_what_is_not_one_model_is_an_error_with_a_way_out(said: str) -> None:
 
 
 def test_every_model_means_itself_and_has_a_source() -> None:
-    names = chooser.models()
-    assert len(names) > 90
-    for name, row in names.items():
-        assert chooser.find_model(name) == (name, row)
-        assert row.source.startswith("https://") and Arch.parse(row.capability)
+    assert len(chooser.models()) > 90
+    for name, row in chooser.models().items():
+        assert chooser.find_model(name) == (name, row) and row.source.startswith("https://")
 
 
 def test_an_older_driver_gets_the_newest_torch_of_a_cuda_it_can_run() -> None:
@@ -119,17 +117,13 @@ def test_only_ptx_is_the_last_resort_and_needs_a_driver_of_its_own_cuda() -> Non
     assert found.others[0][1] == (f"PTX of CUDA {image.wheel_cuda} needs driver {native} or newer",)
 
 
-@pytest.mark.parametrize("gpu", ["GB10", "GB200", "GH200", "GB300", "Thor", "NVIDIA Thor", "DGX Spark GB10"])
-def test_arm_hosts_get_images_for_arm64_and_no_others(gpu: str) -> None:
+@pytest.mark.parametrize("gpu", ["GB10", "GB200", "GH200", "GB300", "Thor", "DGX Spark GB10", "RTX 5090"])
+def test_arm_hosts_get_images_for_arm64_and_no_others_do(gpu: str) -> None:
     found = choose(OF_THE_MATRIX, chooser.described(gpu, "", ""), Options())
-    assert found.fitting and all(one.name.endswith("-arm64") for one in found.fitting)
-    assert ("is for x86-64, and this GPU's host processor is ARM",) in [reasons for _, reasons in found.others]
-
-
-def test_other_hosts_get_none_for_arm64() -> None:
-    found = choose(OF_THE_MATRIX, chooser.described("RTX 5090", "", ""), Options())
-    assert found.fitting and not any(one.name.endswith("-arm64") for one in found.fitting)
-    assert ("is for ARM processors",) in [reasons for _, reasons in found.others]
+    on_arm = gpu != "RTX 5090"
+    assert found.fitting and {one.name.endswith("-arm64") for one in found.fitting} == {on_arm}
+    why = "is for x86-64, and this GPU's host processor is ARM" if on_arm else "is for ARM processors"
+    assert (why,) in [reasons for _, reasons in found.others]
 
 
 def test_a_board_that_no_image_names_gets_none_though_code_of_its_family_is_there() -> None:
@@ -140,15 +134,11 @@ def test_a_board_that_no_image_names_gets_none_though_code_of_its_family_is_ther
     assert "cu130-torch211-arm64" not in [one.name for one in thor.fitting]  # Triton 3.6 can't assemble for it
 
 
-def test_the_torch_range_is_kept() -> None:
+def test_another_torch_or_python_or_a_toolkit_is_given_as_it_is_asked_for() -> None:
     found = answer("H100", "580.65", torch=chooser.torch_range("2.7"))
     assert {one.image.torch for one in found.fitting} == {"2.7.1"}
-    assert all(
-        one.image.torch < "2.9" for one in answer("H100", "580.65", torch=chooser.torch_range("<2.9,>=2.7")).fitting
-    )
-
-
-def test_another_python_or_a_toolkit_is_given_only_when_asked_for() -> None:
+    newest = answer("H100", "580.65", torch=chooser.torch_range("<2.9,>=2.7")).fitting
+    assert newest and all(one.image.torch < "2.9" for one in newest)
     assert not [one for one in answer("H100", "999").fitting if "-py" in one.name or one.name.endswith("-devel")]
     assert all(one.name.endswith("-devel") for one in answer("H100", "999", devel=True).fitting)
     assert all("-py313" in one.name for one in answer("H100", "999", python="3.13").fitting)
@@ -161,21 +151,11 @@ def test_a_machine_of_two_kinds_needs_code_for_both() -> None:
     assert "cu130" not in found.fitting[0].name, "CUDA 13 has dropped Volta"
 
 
-@pytest.mark.parametrize(
-    ("name", "capability"),
-    [
-        ("NVIDIA GH200 480GB", (9, 0)),
-        ("NVIDIA GB200", (10, 0)),
-        ("NVIDIA GB300", (10, 3)),
-        ("NVIDIA GB10", (12, 1)),
-        ("NVIDIA L40S", (8, 9)),
-        ("NVIDIA A10", (8, 6)),
-    ],
-)
-def test_a_host_with_an_arm_processor_gets_an_image_for_it(name: str, capability: tuple[int, int]) -> None:
-    found = Inventory(driver="580.95.05", gpus=(Gpu(name=name, capability=capability, memory=1),), source="NVML")
-    machine = chooser.detected(found, Platform.ARM64)
-    fitting = choose(OF_THE_MATRIX, machine, Options()).fitting
+@pytest.mark.parametrize("capability", [(9, 0), (10, 0), (10, 3), (12, 1), (8, 9), (8, 6)])
+def test_a_host_with_an_arm_processor_gets_an_image_for_it(capability: tuple[int, int]) -> None:
+    """GH200, GB200, GB300, GB10; L40S and A10 in an ARM server."""
+    found = Inventory(driver="580.95.05", gpus=(Gpu(name="x", capability=capability, memory=1),), source="NVML")
+    fitting = choose(OF_THE_MATRIX, chooser.detected(found, Platform.ARM64), Options()).fitting
     assert fitting and all(one.name.endswith("-arm64") for one in fitting)
 
 
@@ -193,10 +173,12 @@ def test_this_machine_is_asked_for_its_processor(
 
 
 def test_wrong_words_are_told() -> None:
-    with pytest.raises(UserError, match="no version of a driver"):
-        chooser.described("RTX 4090", "", "new")
-    with pytest.raises(UserError, match="--arch ninety"):
-        chooser.described("", "ninety", "")
+    for gpu, arch, driver, said in (
+        ("RTX 4090", "", "new", "no version of a driver"),
+        ("", "ninety", "", "--arch ninety"),
+    ):
+        with pytest.raises(UserError, match=said):
+            chooser.described(gpu, arch, driver)
     with pytest.raises(UserError, match="no range of versions"):
         chooser.torch_range("newest")
 
@@ -216,24 +198,24 @@ def test_the_answer_is_told_to_people_and_to_machines() -> None:
     assert data["fitting"][0]["fits"] and data["others"][0]["against"]
 
 
-def test_the_command_line_answers_with_its_status() -> None:
-    def run(*arguments: str) -> Called:
-        return call("choose", *arguments)
-
-    done = run("--gpu", "H100", "--driver", "580.65", "--json")
-    assert done.returncode == 0 and json.loads(done.stdout)["fitting"] and not done.stderr
-    done = run("--gpu", "GTX 980")
-    assert done.returncode == 1 and "No image fits." in done.stdout
-    done = run("--gpu", "B200", "--profile", "axolotl", "--devel")
-    assert done.returncode == 1 and "leave out --profile or --devel" in done.stdout
-    done = run("--gpu", "GTX 9800")
-    assert done.returncode == 2 and "nearest: GeForce GTX 980" in done.stderr and "Traceback" not in done.stderr
-    assert run("--gpu", "H100", "--profile", "axolottl").returncode == 2
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["--gpu", "H100", "--driver", "580.65"], 0, "Take cu13"),
+        (["--gpu", "GTX 980"], 1, "No image fits."),
+        (["--gpu", "B200", "--profile", "axolotl", "--devel"], 1, "leave out --profile or --devel"),
+        (["--gpu", "GTX 9800"], 2, "nearest: GeForce GTX 980"),
+        (["--gpu", "H100", "--profile", "axolottl"], 2, "axolottl"),
+    ],
+)
+def test_the_command_line_answers_with_its_status(arguments: list[str], status: int, said: str) -> None:
+    done = call("choose", *arguments)
+    assert done.returncode == status and said in (done.stderr if status == 2 else done.stdout)
+    assert "Traceback" not in done.stderr
 
 
 def test_an_arch_image_goes_before_its_parent() -> None:
-    (small,) = (one.image for one in plan.select(["cu126-torch27-sm90"], SOURCES))
-    assert isinstance(small, Image)
+    small = image("cu126-torch27-sm90", SOURCES)
     machine = chooser.described("H100", "", "580.65")
     found = choose([*IMAGES, small], machine, Options(torch=chooser.torch_range("2.7")))
     names = [one.name for one in found.fitting]

@@ -84,13 +84,9 @@ def test_a_requirement_without_its_waiver_is_refused_by_the_resolver_alone_and_w
     assert "xformers" not in lock_file.read(waived, CHECKOUT.locks).versions(waived.layers)
 
 
-def test_optional_packages_are_taken_where_they_fit() -> None:
-    old, new = image("cu128-torch28-axolotl"), image("cu130-torch213-axolotl")
-    assert old.pin("fbgemm-gpu-genai") is not None and new.pin("fbgemm-gpu-genai") is None
-
-
 def test_a_profile_takes_over_what_it_extends() -> None:
-    several = image("cu128-torch28-axolotl-multigpu")
+    several, newer = image("cu128-torch28-axolotl-multigpu"), image("cu130-torch213-axolotl")
+    assert several.pin("fbgemm-gpu-genai") and not newer.pin("fbgemm-gpu-genai"), "optional: taken where it fits"
     assert {pin.name for pin in several.pins} >= {"axolotl", "deepspeed", "ray"}
     assert several.entrypoint == "p2p.sh"
     assert image("cu124-torch25-colossalai").environment["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
@@ -310,11 +306,8 @@ def test_an_optional_package_that_must_be_compiled_is_an_optional_pin_that_no_lo
     assert pin is not None
     assert (pin.compiled, pin.optional, pin.locked, pin.layer) == (True, True, False, "profile")
     assert pin.needs == ("ninja", "packaging") and str(pin.minimum_arch) == "sm_75"
-
-
-def test_the_lock_brings_what_a_compiled_pin_requires_and_not_the_pin() -> None:
     locked = lock_file.read(image("cu130-torch213-axolotl", REAL), CHECKOUT.locks)
-    assert "ninja" in locked.versions(["profile"])
+    assert "ninja" in locked.versions(["profile"]), "the lock brings what it requires"
     assert "causal-conv1d" not in locked.versions(locked.inputs.layers)
 
 

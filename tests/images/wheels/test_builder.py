@@ -62,17 +62,31 @@ def test_the_torch_layer_is_the_images_own_byte_for_byte() -> None:
         assert layer in ours
 
 
-def test_without_nvcc_there_is_no_toolkit_in_the_builder() -> None:
-    files = context("cu128-torch28", "deepspeed")
-    assert "toolkit" not in files["Dockerfile"]
-    assert "shim.sh" not in files["Dockerfile"]
-    assert files["recipe/env"] == "export DS_BUILD_OPS=0\n"
-
-
-def test_nvidias_image_lends_its_toolkit() -> None:
-    dockerfile = context("cu128-torch28", "causal-conv1d")["Dockerfile"]
-    assert "FROM nvidia/cuda:12.8.1-devel-ubuntu22.04 AS nvidia" in dockerfile
-    assert "shim.sh /usr/local/cuda-12.8" in dockerfile
+@pytest.mark.parametrize(
+    ("name", "package", "holds", "lacks"),
+    [
+        ("cu128-torch28", "deepspeed", ["export DS_BUILD_OPS=0"], ["toolkit", "shim.sh"]),
+        (
+            "cu128-torch28",
+            "causal-conv1d",
+            ["nvidia/cuda:12.8.1-devel-ubuntu22.04 AS nvidia", "shim.sh /usr/local/cuda-12.8"],
+            [],
+        ),
+        (
+            "cu124-torch26",
+            "causal-conv1d",
+            ["debian_toolkit.sh 12.4 trixie", "shim.sh /usr/local/cuda-12.4"],
+            ["TRUETAG_CPU"],
+        ),
+        ("cu124-torch25-colossalai", "colossalai", ["export TRUETAG_CPU=x86-64-v3", "kernel_loader.py"], []),
+    ],
+    ids=["no nvcc", "nvcc of NVIDIA's image", "nvcc of Debian's packages", "a level of processors and a patch"],
+)
+def test_a_builder_has_what_its_recipe_asks_for(name: str, package: str, holds: list[str], lacks: list[str]) -> None:
+    files = context(name, package)
+    text = files["Dockerfile"] + files["recipe/env"] + files.get("recipe/source.patch", "")
+    assert all(one in text for one in holds) and not any(one in text for one in lacks)
+    assert "recipe/host.sh" in files and ("recipe/source.patch" in files) is (package == "colossalai")
 
 
 def test_rendered_builders_pass_hadolint(tmp_path: Path) -> None:
@@ -113,21 +127,6 @@ def test_a_toolkit_that_nobody_locked_and_a_patch_that_was_edited_meanwhile_are_
     patched = replace(recipe_of("cu124-torch25-colossalai", "colossalai"), patch="0" * 64)
     with pytest.raises(UserError, match="no patch with sha256 000"):
         made(image("cu124-torch25-colossalai"), patched)
-
-
-def test_debians_packages_are_unpacked_into_nvidias_layout() -> None:
-    files = context("cu124-torch26", "causal-conv1d")
-    assert "debian_toolkit.sh 12.4 trixie" in files["Dockerfile"]
-    assert "shim.sh /usr/local/cuda-12.4" in files["Dockerfile"]
-
-
-def test_a_level_of_processors_and_a_patch_reach_the_builder() -> None:
-    files = context("cu124-torch25-colossalai", "colossalai")
-    assert "export TRUETAG_CPU=x86-64-v3" in files["recipe/env"]
-    assert "kernel_loader.py" in files["recipe/source.patch"]
-    assert "recipe/host.sh" in files
-    plain = context("cu124-torch26", "causal-conv1d")
-    assert "TRUETAG_CPU" not in plain["recipe/env"] and "recipe/source.patch" not in plain
 
 
 def test_the_libraries_of_a_wheel_are_named() -> None:
