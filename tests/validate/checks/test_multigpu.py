@@ -4,11 +4,10 @@ NCCL's log, and claims from a host's inventory."""
 from __future__ import annotations
 
 import copy
-import json
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,13 +20,11 @@ from images.config.paths import RESOURCES as ROOT
 from images.engine import gpus
 from images.engine.gpus import Attachment, GpuMode
 from images.hardware.inventory import Gpu, Inventory, Link, of_nvml
-from images.planning import plan
-from images.planning.image import Image
 from images.validation import run
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.multigpu import ROWS, link_of, multigpu_claims
 from tests.support.judging import fails, judge_claim, spoiled
-from tests.support.sources import SOURCES
+from tests.support.sources import SOURCES, image
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu._launch import Heard
 from validate.checks.multigpu.collectives import built, parsed
@@ -39,12 +36,6 @@ from validate.judging import Status
 
 H200 = Gpu(name="NVIDIA H200", capability=(9, 0), memory=143 << 30, nvlinks=18)
 PAIR = Inventory(driver="580.1", gpus=(H200, H200), source="NVML", links=((0, 1, Link.NVLINK),))
-
-
-def image(name: str = "cu130-torch211") -> Image:
-    (planned,) = plan.select([name], SOURCES)
-    assert planned.image is not None
-    return planned.image
 
 
 def context(inventory: Inventory | None, name: str = "cu130-torch211", **options: Any) -> ClaimContext:
@@ -312,15 +303,12 @@ h:99:120 [0] NCCL INFO Channel 02 : 0[0] -> 1[1] via SHM/direct/direct
 """
 
 
-def test_ncclls_log_says_which_transport_was_used() -> None:
+def test_nccls_log_says_its_transport_and_its_file_for_which_cuda_it_was_built() -> None:
     found = parsed(LOG)
     assert found["connections"] == {"NET/Socket": 1, "P2P/CUMEM": 1, "P2P/CUMEM/read": 1, "SHM/direct/direct": 1}
     assert found["taken"] == {"NCCL_NVLS_ENABLE": "0"}
     assert found["versions"] == ["2.28.9+cuda13.0"]
     assert parsed("") == {"connections": {}, "taken": {}, "versions": [], "lines": []}
-
-
-def test_a_library_says_for_which_cuda_it_was_built() -> None:
     assert built(b"\0NCCL version 2.27.5+cuda12.9\0") == {"version": "2.27.5", "cuda": "12.9"}
     assert built(b"\0") == {}
 
@@ -328,8 +316,7 @@ def test_a_library_says_for_which_cuda_it_was_built() -> None:
 # ---- claims from a host
 
 
-def all_claims(inventory: Inventory | None, **options: Any) -> Iterator[Claim]:
-    return multigpu_claims(context(inventory, "cu128-torch28-axolotl-multigpu", **options))
+ALL = "cu128-torch28-axolotl-multigpu"
 
 
 def test_without_a_gpu_or_with_one_every_claim_is_there_and_unproven() -> None:
@@ -337,7 +324,7 @@ def test_without_a_gpu_or_with_one_every_claim_is_there_and_unproven() -> None:
         (None, {"no_gpu": "no GPU was found"}, "no GPU was found"),
         (Inventory(driver="", gpus=(H200,), source=""), {}, "the host has one GPU (NVIDIA H200), several are needed"),
     ):
-        found = list(all_claims(found_gpus, **options))
+        found = list(multigpu_claims(context(found_gpus, ALL, **options)))
         assert {one.id for one in found} == {f"M{number}" for number in range(1, 9)}
         assert {one.unproven for one in found} == {reason}
 
@@ -345,7 +332,7 @@ def test_without_a_gpu_or_with_one_every_claim_is_there_and_unproven() -> None:
 def test_what_an_image_does_not_hold_is_not_promised() -> None:
     subjects = {one.subject for one in multigpu_claims(context(PAIR))}
     assert subjects == set(ROWS) - {"ray train", "zero 1", "zero 2", "zero 3"}
-    assert {one.subject for one in all_claims(PAIR)} == set(ROWS)
+    assert {one.subject for one in multigpu_claims(context(PAIR, ALL))} == set(ROWS)
 
 
 OLD = Inventory(driver="", gpus=(H200, replace(H200, name="RTX 3090", capability=(8, 6))), source="")
@@ -371,6 +358,8 @@ def test_what_gpus_or_torch_cannot_do_is_not_applicable_and_not_required(asked: 
 def test_the_weakest_pair_decides_about_the_link() -> None:
     three = replace(PAIR, links=((0, 1, Link.NVLINK), (0, 2, Link.APART), (1, 2, Link.PCIE)))
     assert [link_of(one) for one in (PAIR, three, None, replace(PAIR, links=()))] == ["nvlink", "apart", "", ""]
+    of_image = claim("transport", None)
+    assert (of_image.expect["ranks"], of_image.expect["link"], of_image.unproven) == (None, "", "")
 
 
 def test_links_owe_their_bandwidth_and_cores_none() -> None:
@@ -388,12 +377,6 @@ def test_ranks_get_whole_pages_of_shared_memory_on_any_machine(machine: int) -> 
     found = run.shared_memory(machine)
     assert found % (1 << 16) == 0 and found <= machine / 4 and found <= run.SHARED_MEMORY
     assert found > min(machine / 4, run.SHARED_MEMORY) - (1 << 16)
-
-
-def test_the_claims_of_an_image_itself_know_no_host() -> None:
-    found = claim("transport", None)
-    assert (found.expect["ranks"], found.expect["link"], found.unproven) == (None, "", "")
-    assert json.loads(json.dumps(found.expect)) == found.expect
 
 
 # ---- what a host lends
@@ -422,5 +405,5 @@ def test_a_build_judges_the_tier_where_there_are_several_gpus(
     attachment = Attachment(mode=GpuMode.NVIDIA, reason="", inventory=inventory)
     monkeypatch.setattr(gpus, "attach", lambda *_args, **_options: attachment)
     engine: Any = SimpleNamespace(facts=SimpleNamespace(architecture="amd64"))
-    _, found = validating.find_gpus(engine, image(), "auto", ())
+    _, found = validating.find_gpus(engine, image("cu130-torch211"), "auto", ())
     assert set(found) == {*validating.ANYWHERE, *tiers}

@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from images.planning import plan
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from tests.support.checkout import ROOT
 from tests.support.machines import gpu, machine, stack
-from tests.support.sources import SOURCES
+from tests.support.sources import SOURCES, image
 from validate.doctor import hardware, snippets
 from validate.doctor import main as doctor
 from validate.doctor.advice import (
@@ -122,9 +121,7 @@ def test_a_setting_follows_from_machine_image_and_goal(
 
 
 def test_the_code_is_read_from_the_images_own_claims(tmp_path: Path) -> None:
-    (planned,) = plan.select(["cu128-torch28"], SOURCES)
-    assert planned.image is not None
-    claims = image_claims(ClaimContext(image=planned.image, facts=SOURCES.facts))
+    claims = image_claims(ClaimContext(image=image("cu128-torch28"), facts=SOURCES.facts))
     file = tmp_path / "claims.json"
     file.write_text(claims.dumps())
     assert hardware.claimed_code(file)["flash-attn"] == ("sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
@@ -205,6 +202,8 @@ def test_more_memory_or_a_smaller_model_never_gets_a_more_frugal_setting(
         (frugal(one, max(size, another)), frugal(one, min(size, another))),
     ):
         assert all(after <= before for before, after in zip(tight, ample, strict=True))
+    less, more = (advise(Hardware(memory=int(room * GB)), stack(), Goal()) for room in sorted((one, other)))
+    assert more.level >= less.level and more["load_in_4bit"] <= less["load_in_4bit"], "of a machine without a GPU"
 
 
 @given(st.lists(st.tuples(CAPABILITIES, ROOM), min_size=1, max_size=8), SIZES)
@@ -290,13 +289,6 @@ def test_disks_are_those_of_this_folder_and_of_downloads(tmp_path: Path, monkeyp
     monkeypatch.setenv("HF_HOME", "/proc/self")
     found = [(one.path, one.holds) for one in hardware._disks()]
     assert found == [(str(tmp_path), "checkpoints"), ("/proc/self", "downloads")]
-
-
-@given(ROOM, ROOM)
-def test_more_memory_of_the_machine_never_gets_the_cpu_a_more_frugal_setting(one: float, other: float) -> None:
-    less, more = sorted((one, other))
-    small, large = (advise(Hardware(memory=int(size * GB)), stack(), Goal()) for size in (less, more))
-    assert int(large.level) >= int(small.level) and large["load_in_4bit"] <= small["load_in_4bit"]
 
 
 # --- memory that CPU and GPU share ----------------------------------------------------------------------------------

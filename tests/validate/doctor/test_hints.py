@@ -9,7 +9,7 @@ import pytest
 from tests.support import machines
 from tools import hints
 from tools.hints import HintRow
-from validate.doctor.advice import Advice, Framework, Goal, Stack, Strategy, advise, runs_on
+from validate.doctor.advice import Advice, Goal, Stack, Strategy, advise, runs_on
 from validate.doctor.snippets import snippet
 
 ROWS = hints.load()
@@ -100,12 +100,3 @@ def test_a_hint_that_speaks_of_a_setting_says_which_to_avoid(row: HintRow) -> No
     speaks = _SETTINGS.search(f"{row.pattern} {row.cause} {row.fix}") is not None
     assert not speaks or row.avoid or row.id in NO_SETTING, "add `avoid` to validate/hints.yaml, or a reason here"
     assert row.id not in NO_SETTING or (speaks and not row.avoid), "the reason here is for no hint"
-
-
-def test_the_pairs_that_were_once_recommended_are_avoided() -> None:
-    two = machines.machine(*[machines.gpu((8, 6), 8)] * 2)
-    tight = advise(two, machines.stack(), Goal(billions=7, strategy=Strategy.FSDP, framework=Framework.AXOLOTL))
-    assert (tight["strategy"], tight["optimizer"]) == ("fsdp", "adamw_torch_fused")
-    zero = advise(two, machines.stack(), Goal(billions=7, strategy=Strategy.DEEPSPEED, framework=Framework.AXOLOTL))
-    assert (zero["load_in_4bit"], zero["use_reentrant"]) == (True, True)
-    assert "use_reentrant: true" in snippet(zero, machines.stack())[1]

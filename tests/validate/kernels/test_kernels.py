@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from images.hardware.inventory import Gpu, Inventory
-from images.planning import plan
-from images.planning.image import Image
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
-from tests.support.sources import SOURCES
+from tests.support.sources import SOURCES, image
 from validate import checks, kernels
 from validate.claims import Claim, Tier
 from validate.kernels import expected_path
@@ -23,12 +21,6 @@ TABLE = kernels.table()
 FOLDER = Path(kernels.__file__).parent
 H100 = Inventory(driver="580.1", gpus=(Gpu(name="NVIDIA H100", capability=(9, 0), memory=80 * 1024**3),), source="test")
 TURING = Inventory(driver="580.1", gpus=(Gpu(name="Tesla T4", capability=(7, 5), memory=16 * 1024**3),), source="test")
-
-
-def image(name: str) -> Image:
-    (planned,) = plan.select([name], SOURCES)
-    assert planned.image is not None
-    return planned.image
 
 
 def gpu_claims(name: str, inventory: Inventory | None = H100, no_gpu: str = "", **missing: str) -> list[Claim]:
