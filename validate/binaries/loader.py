@@ -229,16 +229,13 @@ class Found:
     owners: tuple[str, ...]
 
 
-class _Alternative(TypedDict, total=False):
-    alternative: str
-    """The library of the same name that the same distribution brings for this machine: nothing loads this one here."""
-
-
-class Unreadable(_Alternative):
+class Unreadable(TypedDict, total=False):
     """A file that the loader could not read, and why."""
 
     path: str
     error: str
+    alternative: str
+    """The library of the same name that the same distribution brings for this machine: nothing loads this one here."""
 
 
 def objects(locations: Sequence[str], owners: Iterable[str]) -> Iterator[str]:

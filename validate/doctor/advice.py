@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
-from functools import cache, cached_property
 
 from validate.compute_capability import target_runs_on
 from validate.environment import allocator
@@ -154,11 +153,7 @@ class Advice:
     warnings: tuple[str, ...]
 
     def __getitem__(self, name: str) -> str | int | bool:
-        return self._values[name]
-
-    @cached_property
-    def _values(self) -> Mapping[str, str | int | bool]:
-        return {setting.name: setting.value for setting in self.settings}
+        return next(setting.value for setting in self.settings if setting.name == name)
 
 
 _UNSLOTH = "seed:unsloth-setup"
@@ -234,17 +229,20 @@ def _strategy(gpus: tuple[Gpu, ...], stack: Stack, goal: Goal) -> Strategy:
     """What was asked for, if it can be had; else a whole model on each GPU where it fits, else one over all."""
     if len(gpus) < 2 or goal.framework is Framework.UNSLOTH or any(gpu.mig for gpu in gpus):
         return Strategy.SINGLE
-    if goal.strategy and possible(goal.strategy, stack, goal.framework):
+    if goal.strategy and not _why_not(goal.strategy, stack, goal.framework, len(gpus)):
         return goal.strategy
     fits = _level_of_gpus(gpus, Strategy.DDP, goal) > Level.OVERFULL
     return Strategy.DDP if fits or goal.framework is Framework.COLOSSALAI else Strategy.FSDP
 
 
-def possible(strategy: Strategy, stack: Stack, framework: Framework) -> bool:
-    """Whether a framework of this image offers it."""
-    if framework is Framework.COLOSSALAI:
-        return not strategy.shards  # its own plugins do that, and only DDP's and ZeRO's are tried here
-    return strategy is not Strategy.DEEPSPEED or "deepspeed" in stack.packages
+def _why_not(strategy: Strategy, stack: Stack, framework: Framework, gpus: int) -> str:
+    """Why a framework of this image does not offer it; empty: it does."""
+    if strategy is Strategy.DEEPSPEED and "deepspeed" not in stack.packages:
+        return "deepspeed is not in this image (the axolotl-multigpu profile has it)"
+    if gpus < 2:
+        return "it takes two GPUs or more"
+    # ColossalAI's own plugins do that, and only DDP's and ZeRO's are tried here.
+    return f"{framework} has no snippet for it" if framework is Framework.COLOSSALAI and strategy.shards else ""
 
 
 def _each(gpus: tuple[Gpu, ...]) -> float:
@@ -262,7 +260,6 @@ def _room(gpus: tuple[Gpu, ...], strategy: Strategy) -> float:
     return _each(gpus) * _holders(gpus, strategy)
 
 
-@cache
 def runs_on(archs: tuple[str, ...], capability: tuple[int, int]) -> bool:
     """Whether code of these targets (`sm_80`, `compute_90`) runs on a GPU. No targets: not known, taken for yes."""
     return not archs or any(target_runs_on(arch, capability) for arch in archs)
@@ -482,7 +479,8 @@ def _warnings(hardware: Hardware, stack: Stack, advice: Advice) -> Iterator[str]
     elif advice.strategy.shards and advice.level < Level.AMPLE and not advice["load_in_4bit"]:
         yield f"a {goal.billions:g}b model hardly fits over these GPUs in 16 bit: --for axolotl shards it in 4-bit"
     if goal.strategy and goal.strategy is not advice.strategy:
-        yield f"{goal.strategy} is not possible here: {_why_not(goal.strategy, stack, advice)}"
+        why = _why_not(goal.strategy, stack, goal.framework, len(advice.gpus))
+        yield f"{goal.strategy} is not possible here: {why}"
     if goal.framework is Framework.UNSLOTH and not advice.gpus:
         yield "unsloth does not start without a GPU: the snippet is transformers'"
     if advice.gpus and hardware.shm is not None and hardware.shm < _ROOMY_SHM:
@@ -529,11 +527,3 @@ def _about_gpus(hardware: Hardware, stack: Stack, advice: Advice) -> Iterator[st
         yield "this is a MIG slice: a process sees one slice at a time, and NCCL does not join them"
     if len(able) > 1 and advice.goal.framework is Framework.UNSLOTH:
         yield f"{len(able)} GPUs are here and the snippet uses one: unsloth is tried on one GPU alone"
-
-
-def _why_not(strategy: Strategy, stack: Stack, advice: Advice) -> str:
-    if strategy is Strategy.DEEPSPEED and "deepspeed" not in stack.packages:
-        return "deepspeed is not in this image (the axolotl-multigpu profile has it)"
-    if len(advice.gpus) < 2:
-        return "it takes two GPUs or more"
-    return f"{advice.goal.framework} has no snippet for it"

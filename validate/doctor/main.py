@@ -17,7 +17,7 @@ from typing import Any
 
 from validate import hints, report
 from validate.doctor import hardware, snippets
-from validate.doctor.advice import GB, Advice, Framework, Goal, Gpu, Setting, Strategy, advise
+from validate.doctor.advice import GB, Advice, Framework, Goal, Setting, Strategy, advise
 from validate.doctor.hardware import Found
 
 _WIDEST = 120
@@ -29,9 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Look, advise, print. 0 whatever is found; 2 for arguments that mean nothing."""
     options = _parser().parse_args(arguments)
     found = hardware.detect()
+    frameworks = (Framework.AXOLOTL, Framework.UNSLOTH, Framework.COLOSSALAI)
+    at_hand = (one for one in frameworks if one in found.stack.packages)  # the one that the image was made for
     goal = Goal(
         billions=options.model_size,
-        framework=options.framework or at_hand(found),
+        framework=options.framework or next(at_hand, Framework.TRANSFORMERS),
         strategy=options.strategy,
         model=options.model,
         data=options.data,
@@ -40,12 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shown = json.dumps(json_data(found, advice), indent=1) if options.json else "\n".join(text(found, advice))
     sys.stdout.write(shown + "\n")
     return 0
-
-
-def at_hand(found: Found) -> Framework:
-    """The framework that the image was made for."""
-    frameworks = (Framework.AXOLOTL, Framework.UNSLOTH, Framework.COLOSSALAI)
-    return next((one for one in frameworks if one in found.stack.packages), Framework.TRANSFORMERS)
 
 
 def model_size(value: str) -> float:
@@ -80,10 +76,13 @@ def text(found: Found, advice: Advice) -> Iterator[str]:
     machine, stack = found.hardware, found.stack
     driver = f", driver {machine.driver}" if machine.driver else ""
     for gpu in dict.fromkeys(machine.gpus):
-        yield f"GPU       {machine.gpus.count(gpu)} x {_shown(gpu)}{driver}"
+        shared, capability = " shared with the CPU" if gpu.unified else "", ".".join(map(str, gpu.capability))
+        shown = f"{gpu.name}, {gpu.memory / GB:.1f} GB{shared}, compute capability {capability}"
+        yield f"GPU       {machine.gpus.count(gpu)} x {shown}{driver}"
     if not machine.gpus:
         yield f"GPU       none{driver}"
-    yield f"torch     {stack.torch or 'none'}, with {_listed(stack.packages)}"
+    packages = ", ".join(f"{name} {version}" for name, version in stack.packages.items())
+    yield f"torch     {stack.torch or 'none'}, with {packages or 'nothing that matters here'}"
     shm = f", /dev/shm {machine.shm / GB:.2f} GB" if machine.shm is not None else ""
     yield f"machine   {machine.cpus} cores, {machine.memory / GB:.0f} GB of memory{shm}"
     for disk in machine.disks:
@@ -119,15 +118,6 @@ def _row(setting: Setting, width: int) -> Iterator[str]:
 
 def _indented(columns: int) -> dict[str, Any]:
     return {"subsequent_indent": " " * columns, "break_on_hyphens": False, "break_long_words": False}
-
-
-def _shown(gpu: Gpu) -> str:
-    shared = " shared with the CPU" if gpu.unified else ""
-    return f"{gpu.name}, {gpu.memory / GB:.1f} GB{shared}, compute capability {gpu.capability[0]}.{gpu.capability[1]}"
-
-
-def _listed(packages: Any) -> str:
-    return ", ".join(f"{name} {version}" for name, version in packages.items()) or "nothing that matters here"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,24 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 _BY_VARIABLE = "a secret"
-_CODE = (
-    ".h",
-    ".hpp",
-    ".hxx",
-    ".c",
-    ".cc",
-    ".cpp",
-    ".cu",
-    ".cuh",
-    ".py",
-    ".pyi",
-    ".js",
-    ".ts",
-    ".pl",
-    ".pm",
-    ".rs",
-    ".go",
-)
+_CODE = tuple(".h .hpp .hxx .c .cc .cpp .cu .cuh .py .pyi .js .ts .pl .pm .rs .go".split())
 """In programs a variable named `token` holds anything."""
 
 _KINDS: Mapping[str, str] = {

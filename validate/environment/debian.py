@@ -35,8 +35,9 @@ def owned(database: str = DATABASE) -> Owned:
         for line in _lines(listing.with_suffix(".md5sums")):
             digest, _, path = line.partition("  ")
             md5[real(f"/{path}")] = digest
-    diverted = {real(path): real(to) for path, to in _diversions(Path(database, "diversions"))}
-    for path, to in diverted.items():
+    # Three lines each: the file, where it is instead, the package that has it there.
+    lines = _lines(Path(database, "diversions"))
+    for path, to in {real(path): real(to) for path, to in zip(lines[0::3], lines[1::3], strict=False)}.items():
         if path in packages:
             packages[to] = packages[path]
             md5[to] = md5.pop(path, "")
@@ -50,12 +51,6 @@ def _lines(file: Path) -> list[str]:
         return file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return []
-
-
-def _diversions(file: Path) -> Iterator[tuple[str, str]]:
-    """Three lines each: the file, where it is instead, the package that has it there."""
-    lines = _lines(file)
-    yield from zip(lines[0::3], lines[1::3], strict=False)
 
 
 def _configuration(status: Path) -> Iterator[tuple[str, str]]:

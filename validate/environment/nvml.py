@@ -99,14 +99,11 @@ def _managed_gpu(library: ctypes.CDLL, index: int) -> Gpu:
         "memory": memory.total,
         "nvlinks": up,
     }
-    return {**found, "memory": _of_machine(), "unified": True} if told == _NOT_SUPPORTED else found
-
-
-def _of_machine() -> int:
-    """Bytes of the machine's memory. NVML tells none of a GPU that shares it: NVIDIA's "DGX Spark known issues",
-    seen with drivers 580.95 to 580.173 (XuehaiPan/nvitop#208, leptonai/gpud#1170).
-    """
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if told != _NOT_SUPPORTED:
+        return found
+    # It has the machine's. NVML tells none of a GPU that shares it: NVIDIA's "DGX Spark known issues", seen with
+    # drivers 580.95 to 580.173 (XuehaiPan/nvitop#208, leptonai/gpud#1170).
+    return {**found, "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "unified": True}
 
 
 def _link(library: ctypes.CDLL, one: int, other: int) -> str:

@@ -58,9 +58,7 @@ def read(file: Path) -> UserEnvironment:
 def recorded() -> UserEnvironment:
     """What the suite recorded before it started this probe; outside of the suite, this process's own."""
     file = os.environ.get(_RECORDED_IN)
-    if not file:
-        return of_this_process()
-    return read(Path(file))
+    return read(Path(file)) if file else of_this_process()
 
 
 _MARK = "validate:start:"

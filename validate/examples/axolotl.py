@@ -14,7 +14,6 @@ from validate.examples.run import Run
 from validate.examples.trained import (
     Adapters,
     Batch,
-    Optimiser,
     Trained,
     Weights,
     adapter_pairs,
@@ -44,7 +43,7 @@ def read_axolotl(run: Run) -> Trained:
         batches=list(_batches(run, ranks)),
         parts=ranks,
         preference=float(config["rl_beta"]) if config.get("rl") == "dpo" else None,
-        optimiser=Optimiser(rate=float(config["learning_rate"])),
+        rate=float(config["learning_rate"]),
         adapters=_adapters(out, config) if adapter else None,
         saved=adapter_pairs(out) if adapter else tensors(merged if merged.is_dir() else out),
         merged=(_merged_into(run, weights, loaded), tensors(merged)) if adapter and merged.is_dir() else None,

@@ -7,7 +7,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +15,7 @@ from typing import Any, cast
 from validate.claims import Claim
 from validate.examples import axolotl, programs
 from validate.examples.run import PATIENT, ExampleExpect, Run, run
-from validate.examples.trained import Adapters, Batch, Optimiser, Pairs, Trained, Weights
+from validate.examples.trained import Adapters, Batch, Pairs, Trained, Weights
 from validate.harness.forked import in_fork
 from validate.harness.reference import Shape, llama_logits
 
@@ -45,19 +45,19 @@ def _example(example: ExampleExpect, device: str) -> Mapping[str, object]:
 
 def compared(trained: Trained) -> Mapping[str, object]:
     """Everything that a claim may ask of a run, each deviation beside the control that must be told apart from it."""
-    course = train(trained)
-    idle = train(trained, rate=0.0)
-    frozen = train(trained, frozen=_last(trained))
+    losses, weights = train(trained)
+    idle, _ = train(trained, rate=0.0)
+    _, frozen = train(trained, frozen=_last(trained))
     found = _found(trained, trained.saved)
     return {
         "steps": len(trained.losses),
         "losses": [round(loss, 4) for loss in trained.losses],
-        "reference_losses": [round(loss, 4) for loss in course.losses],
+        "reference_losses": [round(loss, 4) for loss in losses],
         "fall": trained.losses[0] - trained.losses[-1],
-        "loss_deviation": _furthest(trained.losses, course.losses),
-        "control_idle": _furthest(trained.losses, idle.losses),
-        "update_deviation": _update(trained, found, course.weights),
-        "control_frozen": _update(trained, found, frozen.weights),
+        "loss_deviation": _furthest(trained.losses, losses),
+        "control_idle": _furthest(trained.losses, idle),
+        "update_deviation": _update(trained, found, weights),
+        "control_frozen": _update(trained, found, frozen),
         **_tensors(trained),
         **_merged(trained),
         **_read_back(trained),
@@ -81,12 +81,12 @@ def _merged(trained: Trained) -> Mapping[str, object]:
     base, merged = trained.merged
     wanted = _found(trained, trained.saved, base)
     there = [name for name in base if name in merged]
-    unrounded = train(replace(trained, start=base))
+    unrounded, _ = train(replace(trained, start=base))
     return {
         "merged_lacking": [name for name in base if name not in merged],
         "strayed": [name for name in there if wanted[name] is base[name] and not _kept(merged[name], base[name])],
         "merge_deviation": max(_far(merged[name], wanted[name]) for name in there),
-        "control_unrounded": _furthest(trained.losses, unrounded.losses),
+        "control_unrounded": _furthest(trained.losses, unrounded),
         "control_unmerged": max(_far(merged[name], base[name]) for name in there),
     }
 
@@ -103,9 +103,10 @@ def _read_back(trained: Trained) -> Mapping[str, object]:
     tokens = trained.batches[0][0][:_READ_ROWS]
     with torch.no_grad():
         logits = trained.reload(tokens).float().cpu()
+        # The saved result, and as if the shard of its last layer had been left out.
+        kept = {name: one for name, one in trained.saved.items() if not name.startswith(_last(trained))}
         wanted, without = (
-            _logits(trained, _found(trained, saved, trained.read_over), tokens)
-            for saved in (trained.saved, _without(trained))
+            _logits(trained, _found(trained, saved, trained.read_over), tokens) for saved in (trained.saved, kept)
         )
         off = {"reload_deviation": _far(logits, wanted), "control_left_out": _far(logits, without)}
         if trained.held_out is None:
@@ -124,11 +125,6 @@ def _mean_loss(trained: Trained, batches: Sequence[Batch], model: Callable[[Any]
 
 def _logits(trained: Trained, weights: Weights, tokens: Any) -> Any:
     return llama_logits(weights, trained.shape, tokens, importlib.import_module("torch").float32)
-
-
-def _without(trained: Trained) -> Mapping[str, Any]:
-    """The saved result as if the shard of its last layer had been left out."""
-    return {name: one for name, one in trained.saved.items() if not name.startswith(_last(trained))}
 
 
 def _last(trained: Trained) -> str:
@@ -171,16 +167,8 @@ def _furthest(found: Sequence[float], wanted: Sequence[float]) -> float:
 IGNORED = -100
 
 
-@dataclass(frozen=True, kw_only=True)
-class Course:
-    """How training went: a loss a step, and the whole weights at the end, adapters added in."""
-
-    losses: Sequence[float]
-    weights: Weights
-
-
-def train(trained: Trained, *, rate: float | None = None, frozen: str = "\0") -> Course:
-    """Train as the example says it did, in float32 on the CPU.
+def train(trained: Trained, *, rate: float | None = None, frozen: str = "\0") -> tuple[Sequence[float], Weights]:
+    """Train as the example says it did, in float32 on the CPU: a loss a step, and the whole weights at the end.
 
     For controls: another `rate` (0 is an optimiser that does nothing), or parameters that stay as they are, by a part
     of their name.
@@ -190,19 +178,19 @@ def train(trained: Trained, *, rate: float | None = None, frozen: str = "\0") ->
     parameters: dict[str, Any] = {}
     for name, value in (flat(adapters.start) if adapters else start).items():
         parameters[name] = value.clone().float().requires_grad_(frozen not in name)
-    optimiser = _adamw(torch, parameters, trained.optimiser, trained.optimiser.rate if rate is None else rate)
+    moving = [parameter for parameter in parameters.values() if parameter.requires_grad]
+    optimiser = torch.optim.AdamW(moving, lr=trained.rate if rate is None else rate, weight_decay=0.0)
     losses = []
     for batch in trained.batches:
         loss = _objective(trained, _whole(start, parameters, adapters), batch)
         optimiser.zero_grad()
         loss.backward()
-        if trained.optimiser.clip:
-            moving = [parameter for parameter in parameters.values() if parameter.requires_grad]
-            torch.nn.utils.clip_grad_norm_(moving, trained.optimiser.clip)
+        if trained.clip:
+            torch.nn.utils.clip_grad_norm_(moving, trained.clip)
         optimiser.step()
         losses.append(float(loss.detach()))
     whole = _whole(start, parameters, adapters)
-    return Course(losses=losses, weights={name: value.detach() for name, value in whole.items()})
+    return losses, {name: value.detach() for name, value in whole.items()}
 
 
 def whole(start: Weights, pairs: Pairs, scale: float) -> dict[str, Any]:
@@ -230,7 +218,10 @@ def _objective(trained: Trained, weights: Weights, batch: Batch) -> Any:
         return _preference(trained, weights, batch)
     tokens, labels = batch
     parts = zip(tokens.chunk(trained.parts), labels.chunk(trained.parts), strict=True)
-    return torch.stack([_loss(weights, trained, part) for part in parts]).mean()
+    losses = [
+        token_loss(_logits(trained, weights, one), wanted, all_labels=trained.all_labels) for one, wanted in parts
+    ]
+    return torch.stack(losses).mean()
 
 
 def _preference(trained: Trained, weights: Weights, batch: Batch) -> Any:
@@ -248,17 +239,6 @@ def _log_likelihood(weights: Weights, shape: Shape, batch: Batch) -> Any:
     tokens, labels = batch
     logits = llama_logits(weights, shape, tokens, torch.float32)[:, :-1].transpose(1, 2).float()
     return -torch.nn.functional.cross_entropy(logits, labels[:, 1:], ignore_index=IGNORED, reduction="none").sum(1)
-
-
-def _loss(weights: Weights, trained: Trained, batch: Batch) -> Any:
-    tokens, labels = batch
-    logits = llama_logits(weights, trained.shape, tokens, importlib.import_module("torch").float32)
-    return token_loss(logits, labels, all_labels=trained.all_labels)
-
-
-def _adamw(torch: Any, parameters: Mapping[str, Any], settings: Optimiser, rate: float) -> Any:
-    moving = [parameter for parameter in parameters.values() if parameter.requires_grad]
-    return torch.optim.AdamW(moving, lr=rate, betas=settings.betas, eps=settings.epsilon, weight_decay=settings.decay)
 
 
 def flat(pairs: Pairs) -> dict[str, Any]:

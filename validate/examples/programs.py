@@ -13,7 +13,6 @@ from validate.examples.run import Run
 from validate.examples.trained import (
     Adapters,
     Batch,
-    Optimiser,
     Trained,
     Weights,
     adapter_pairs,
@@ -61,7 +60,7 @@ def fully_trained(run: Run, reload: Callable[[Any], Any]) -> Trained:
         shape=shape_of(run.model),
         start=tensors(run.model),
         batches=in_batches(rows, seeded_order(split, int(settings["seed"])), size, steps),
-        optimiser=Optimiser(rate=float(settings["learning_rate"])),
+        rate=float(settings["learning_rate"]),
         all_labels=True,
         saved={} if "lora" in run.config else tensors(run.folder / result["saved"]),
         reload=reload,
@@ -132,7 +131,7 @@ def read_booster(run: Run) -> Trained:
     return replace(
         fully_trained(run, reloaded(run)),
         batches=in_batches(rows, range(len(rows)), size, steps),
-        optimiser=Optimiser(rate=float(settings["learning_rate"]), clip=0.0),
+        clip=0.0,
         all_labels=False,
         facts={"shards": len(list((run.folder / run.result()["saved"]).glob("*.safetensors")))},
     )

@@ -21,18 +21,6 @@ Batch = tuple[Any, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimiser:
-    """AdamW at a constant rate, as the example's configuration has it."""
-
-    rate: float
-    clip: float = 1.0
-    """Largest norm of all gradients; the Trainer's default. 0: none."""
-    decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
-
-
-@dataclass(frozen=True, kw_only=True)
 class Adapters:
     """LoRA over frozen weights."""
 
@@ -51,11 +39,14 @@ class Trained:
     start: Weights
     batches: Sequence[Batch]
     """One a step, in the order trained, all rows of all ranks."""
-    optimiser: Optimiser
+    rate: float
+    """Of AdamW, constant."""
     saved: Weights | Pairs
     """Whole weights; of adapters, A and B."""
     reload: Callable[[Any], Any]
     """Logits of tokens, by the saved result as the framework itself loads it."""
+    clip: float = 1.0
+    """Largest norm of all gradients; the Trainer's default. 0: none."""
     all_labels: bool = False
     """Whether its losses are divided by the number of all labels. The Trainer does so, though none is predicted for a
     row's first token; models themselves divide by those that are predicted."""
@@ -153,11 +144,11 @@ def twice_rounded(weights: Weights, shape: Shape, device: str, precision: Any) -
     return found
 
 
-def seeded_order(rows: int, seed: int, epoch: int = 0) -> list[int]:
+def seeded_order(rows: int, seed: int) -> list[int]:
     """The order in which accelerate's SeedableRandomSampler gives a data set: the Trainer's default."""
     torch = importlib.import_module("torch")
     generator = torch.Generator()
-    generator.manual_seed(seed + epoch)
+    generator.manual_seed(seed)
     order: list[int] = torch.randperm(rows, generator=generator).tolist()
     return order
 

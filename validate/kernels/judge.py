@@ -27,7 +27,7 @@ from validate.judging import (
     scientific,
     unproven,
 )
-from validate.kernels.evidence import CaseEvidence, Device, KernelEvidence, KernelExpect, Observed, Output, Profile
+from validate.kernels.evidence import CaseEvidence, Device, KernelEvidence, KernelExpect, Observed, Output
 
 
 def suspects(evidence: Mapping[str, Any]) -> str:
@@ -60,7 +60,7 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
     problems = [
         *_case_problems(expect, evidence["cases"]),
         *_observed_problems(expect, evidence.get("observed", {})),
-        *_library_problems(expect["libraries"], evidence["libraries"]),
+        *(f"no library like {one} is loaded" for one in expect["libraries"] if not evidence["libraries"].get(one)),
     ]
     profile = evidence["kernels"]
     if profile["works"]:
@@ -68,15 +68,12 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
     if problems:
         return failed(f"{joined(problems)}{suspects(evidence)}")
     if not profile["works"]:
-        return unproven(f"the results are right, but {_missed(profile)}: which kernels ran can't be told")
+        missed = "the profiler missed kernels that surely ran"
+        if (marks := profile.get("marks")) is not None:
+            seen, lead_in = f"{marks['seen']} of {marks['made']} marks", f"{marks['lead_in']} spins before them"
+            missed = f"the profiler saw {seen}, and {lead_in}"
+        return unproven(f"the results are right, but {missed}: which kernels ran can't be told")
     return passed(_summary(expect, evidence))
-
-
-def _missed(profile: Profile) -> str:
-    marks = profile.get("marks")
-    if marks is None:
-        return "the profiler missed kernels that surely ran"
-    return f"the profiler saw {marks['seen']} of {marks['made']} marks, and {marks['lead_in']} spins before them"
 
 
 def _device_problems(expect: KernelExpect, device: Device) -> Iterator[str]:
@@ -163,12 +160,6 @@ def _observed_problems(expect: KernelExpect, found: Observed) -> Iterator[str]:
             yield f"{name}: {fact!r}, not {wanted!r}"
 
 
-def _library_problems(patterns: Sequence[str], mapped: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    for pattern in patterns:
-        if not mapped.get(pattern):
-            yield f"no library like {pattern} is loaded"
-
-
 def _summary(expect: KernelExpect, evidence: KernelEvidence) -> str:
     said = []
     shares = [
@@ -209,14 +200,14 @@ def path_problems(expect: KernelExpect, evidence: KernelEvidence) -> Iterator[st
     yield from wrong
     every = list(chain.from_iterable(ran.values()))
     if not wrong and not _nameless(expect, every):
-        yield from _unseen(patterns, [one for one in patterns if any(re.search(one, name) for name in every)], every)
+        yield from _unseen(patterns, [one for one in patterns if any(_is_like(name, [one]) for name in every)], every)
 
 
 def path_remark(expect: KernelExpect, evidence: KernelEvidence) -> str:
     """What ran in place of a kernel whose name is not known, or nothing."""
     every = list(chain.from_iterable(_ran(evidence).values()))
     patterns = expect["expected_kernels"]
-    if "names_of" not in expect or (patterns and all(any(re.search(one, n) for n in every) for one in patterns)):
+    if "names_of" not in expect or (patterns and all(any(_is_like(n, [one]) for n in every) for one in patterns)):
         return ""
     ran = list(dict.fromkeys(map(bare, _nameless(expect, every))))
     return f"ran as {listed(ran)}: no name is known for {expect['names_of']}" if ran else ""

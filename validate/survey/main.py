@@ -73,10 +73,11 @@ def survey(user: Path) -> dict[str, Any]:
     found, orphans = environments.find(_package_folders("/"), given.environ)
     folders = {folder for one in found for folder in one.path if Path(folder).name in _PACKAGES}
     toolkits = list(_toolkits())
+    release = dict(line.partition("=")[::2] for line in _lines("/etc/os-release"))
     homes = [toolkit["home"] for toolkit in toolkits]
     libraries = {os.path.realpath(path) for path in objects_under([*sorted(folders), *homes]) if ".so" in path}
     return {
-        "system": _release(),
+        "system": (release.get("PRETTY_NAME") or release.get("NAME") or "").strip("\"'")[:80],
         "toolkits": toolkits,
         "driver_files": sorted(set(_driver_files(given.environ, given.directory))),
         "preload": _lines("/etc/ld.so.preload"),
@@ -120,11 +121,6 @@ def _lines(path: str) -> list[str]:
     return [
         line.strip() for line in text_of(Path(path), _LARGEST).splitlines() if line.strip() and not line.startswith("#")
     ]
-
-
-def _release() -> str:
-    fields = dict(line.partition("=")[::2] for line in _lines("/etc/os-release"))
-    return (fields.get("PRETTY_NAME") or fields.get("NAME") or "").strip("\"'")[:80]
 
 
 def _toolkits() -> Iterator[dict[str, str]]:

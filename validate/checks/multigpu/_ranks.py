@@ -126,6 +126,13 @@ class Worker:
         """The data of all ranks, for one process alone."""
         return self.torch.cat([self.batch(rank, step) for rank in range(self.ranks)])
 
+    def pass_on(self, mine: Any, given: Any) -> None:
+        """Around the ring: `mine` to the next rank, into `given` what the one before has."""
+        distributed, after, before = self.distributed, (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
+        pair = [distributed.P2POp(distributed.isend, mine, after), distributed.P2POp(distributed.irecv, given, before)]
+        for work in distributed.batch_isend_irecv(pair):
+            work.wait()
+
     def same_everywhere(self, tensors: Sequence[Any]) -> bool:
         """Whether every rank holds the same bits."""
         digest = importlib.import_module("hashlib").sha256()

@@ -4,9 +4,7 @@ version, its transport and its settings.
 
 from __future__ import annotations
 
-import base64
 import ctypes
-import hashlib
 import importlib
 import os
 import re
@@ -19,7 +17,7 @@ from typing import Any
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu._ranks import RanksEvidence, Worker, of_ranks
 from validate.claims import Claim
-from validate.environment import installed, user_environment
+from validate.environment import installed, user_environment, wheel_contents
 from validate.harness.forked import mapped
 from validate.judging import Finding, listed
 
@@ -27,8 +25,6 @@ _SIZES = (1, 1027, 1 << 20)
 """Numbers a rank: NCCL takes other protocols for small, odd and large ones."""
 _VARIABLES = re.compile(r"(TORCH_)?NCCL_(?!VERSION$)\w+")
 """NCCL_VERSION is what NVIDIA's CUDA images write down: NCCL does not read it."""
-_OURS = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")
-"""What `environment` sets, so that NCCL tells what it does."""
 _VERSION = re.compile(rb"NCCL version (\d+(?:\.\d+)+)\+cuda(\d+\.\d+)")
 _LINES_SHOWN = 12
 
@@ -36,9 +32,9 @@ measure = partial(_launch.measure, __name__)
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """A rank's own NCCL log, by process."""
-    values = ("INFO", "INIT,ENV,P2P,SHM,NET,GRAPH,COLL", str(folder / "nccl.%p"))
-    return dict(zip(_OURS, values, strict=True))
+    """So that NCCL tells what it does, in a log a process."""
+    subsystems = "INIT,ENV,P2P,SHM,NET,GRAPH,COLL"
+    return {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": subsystems, "NCCL_DEBUG_FILE": str(folder / "nccl.%p")}
 
 
 def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
@@ -81,10 +77,6 @@ def _data(worker: Worker, rank_: int, size: int, step: int = 0) -> Any:
     return index * 1_000_003 + (rank_ + 1) * 7_919_000_000_019 + step * 104_729
 
 
-def _next(worker: Worker, rank_: int) -> int:
-    return (rank_ + 1) % worker.ranks
-
-
 def _all_reduce(worker: Worker, size: int) -> tuple[Any, Any, Any]:
     found = _data(worker, worker.rank, size)
     worker.distributed.all_reduce(found)
@@ -109,7 +101,7 @@ def _reduce_scatter(worker: Worker, size: int) -> tuple[Any, Any, Any]:
     def part(of: int) -> Any:
         return sum(_data(worker, one, size, of) for one in range(worker.ranks))
 
-    return found, part(worker.rank), part(_next(worker, worker.rank))
+    return found, part(worker.rank), part((worker.rank + 1) % worker.ranks)
 
 
 def _broadcast(worker: Worker, size: int) -> tuple[Any, Any, Any]:
@@ -131,17 +123,10 @@ def _all_to_all(worker: Worker, size: int) -> tuple[Any, Any, Any]:
 
 
 def _send_receive(worker: Worker, size: int) -> tuple[Any, Any, Any]:
-    """Around the ring: to the next rank, from the one before."""
-    distributed, before = worker.distributed, (worker.rank - 1) % worker.ranks
     mine = _data(worker, worker.rank, size)
     found = worker.torch.empty_like(mine)
-    pair = [
-        distributed.P2POp(distributed.isend, mine, _next(worker, worker.rank)),
-        distributed.P2POp(distributed.irecv, found, before),
-    ]
-    for work in distributed.batch_isend_irecv(pair):
-        work.wait()
-    return found, _data(worker, before, size), mine
+    worker.pass_on(mine, found)
+    return found, _data(worker, (worker.rank - 1) % worker.ranks, size), mine
 
 
 # ---- what changes how NCCL works
@@ -167,20 +152,21 @@ def _settings_in(file: Path) -> list[str]:
 
 def _library(worker: Worker) -> dict[str, Any]:
     """The NCCL that this process has mapped: its own version, the CUDA it was built for, whose file it is."""
-    files = mapped(r"/libnccl\.so")
     owners = installed.owners(installed.distributions(sys.path))
-    return {
-        "cuda": str(worker.torch.version.cuda),
-        "libraries": [
+    libraries = []
+    for file in mapped(r"/libnccl\.so"):
+        content = Path(file).read_bytes()
+        own = [
             {
-                "path": file,
-                "running": running(file),
-                "built": built(Path(file).read_bytes()),
-                "owners": [_owner(owner, file) for owner in owners.get(file, [])],
+                "name": owner.name,
+                "version": owner.version,
+                "as_recorded": wheel_contents.record_hash(content)
+                == next(entry.sha256 for entry in owner.entries or () if entry.path == file),
             }
-            for file in files
-        ],
-    }
+            for owner in owners.get(file, [])
+        ]
+        libraries.append({"path": file, "running": running(file), "built": built(content), "owners": own})
+    return {"cuda": str(worker.torch.version.cuda), "libraries": libraries}
 
 
 def running(file: str) -> str:
@@ -194,12 +180,6 @@ def built(content: bytes) -> dict[str, str]:
     """Version and CUDA as they were compiled into it; empty where it does not say."""
     found = _VERSION.search(content)
     return {"version": found[1].decode(), "cuda": found[2].decode()} if found else {}
-
-
-def _owner(owner: installed.Distribution, file: str) -> dict[str, Any]:
-    recorded = next(entry.sha256 for entry in owner.entries or () if entry.path == file)
-    digest = base64.urlsafe_b64encode(hashlib.sha256(Path(file).read_bytes()).digest()).decode().rstrip("=")
-    return {"name": owner.name, "version": owner.version, "as_recorded": digest == recorded}
 
 
 # ---- over which transport

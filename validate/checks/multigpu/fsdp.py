@@ -41,12 +41,17 @@ def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
     return subjects[claim.subject](worker)
 
 
+def composable() -> Any:
+    """The module that has `fully_shard` and its policies."""
+    module = importlib.import_module("torch.distributed.fsdp")
+    if hasattr(module, "fully_shard"):
+        return module
+    return importlib.import_module("torch.distributed._composable.fsdp")  # torch before 2.6
+
+
 def fully_shard(model: Any, **options: Any) -> Any:
     """Shard each block and then the whole model, as trainers do."""
-    try:
-        shard = importlib.import_module("torch.distributed.fsdp").fully_shard
-    except AttributeError:  # torch before 2.6
-        shard = importlib.import_module("torch.distributed._composable.fsdp").fully_shard
+    shard = composable().fully_shard
     for block in model:
         shard(block, **options)
     return shard(model, **options)
@@ -70,8 +75,9 @@ def _float32(worker: Worker) -> dict[str, Any]:
 
 def train_beside_one(worker: Worker, model: Any) -> dict[str, Any]:
     """A sharded model's gradients and three steps of AdamW beside one process with all data."""
-    torch, alone = worker.torch, worker.model()
+    torch, alone, separate = worker.torch, worker.model(), worker.model()
     before = weights(alone)
+    loss_of(separate(worker.batch(worker.rank))).backward()
     loss_of(model(worker.batch(worker.rank))).backward()
     found = gradients(model)
     loss_of(alone(worker.everything())).backward()
@@ -81,28 +87,17 @@ def train_beside_one(worker: Worker, model: Any) -> dict[str, Any]:
     trained(alone, optimizers[1], [worker.everything(step) for step in range(_STEPS)])
     return {
         "comparisons": {
-            "gradients": compared(found, wanted, not_exchanged=_own_gradients(worker)),
+            "gradients": compared(found, wanted, not_exchanged=gradients(separate)),
             "weights": compared(weights(model), weights(alone), untrained=before),
         },
         "facts": held(worker, list(model.parameters())),
     }
 
 
-def _own_gradients(worker: Worker, model: Any = None) -> dict[str, Any]:
-    """Gradients of this rank's data alone."""
-    model = model or worker.model()
-    loss_of(model(worker.batch(worker.rank))).backward()
-    return gradients(model)
-
-
 def _bfloat16(worker: Worker) -> dict[str, Any]:
     """Mixed precision. The reference is one process that takes each rank's data in turn and adds up in float32."""
     torch = worker.torch
-    try:
-        policy = importlib.import_module("torch.distributed.fsdp").MixedPrecisionPolicy
-    except AttributeError:  # torch before 2.6
-        policy = importlib.import_module("torch.distributed._composable.fsdp").MixedPrecisionPolicy
-    mixed = policy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    mixed = composable().MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     model = fully_shard(worker.model(), mesh=worker.mesh(), mp_policy=mixed)
     loss_of(model(worker.batch(worker.rank))).backward()
     alone, full = worker.model().to(torch.bfloat16), worker.model()
