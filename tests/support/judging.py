@@ -23,6 +23,11 @@ def fails(finding: Finding, *told: str) -> None:
     assert not [words for words in told if words not in finding.reason], finding.reason
 
 
+def says(finding: Finding, words: str) -> None:
+    """It is a FAIL whose reason says this; where there are no words, a PASS."""
+    assert (finding.status, words in finding.reason) == (Status.FAIL if words else Status.PASS, True), finding.reason
+
+
 def spoiled(evidence: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     """A copy with another value at `ranks|1|facts` (`*`: at each); KeyError takes it away, a function makes it of what
     was there."""

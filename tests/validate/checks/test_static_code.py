@@ -23,7 +23,7 @@ HOST = ["libcuda.so.1"]
 
 
 def linked(**row: Any) -> Any:
-    return claim("S4", "symbols", "symbols", {"host": HOST, "exceptions": [row] if row else []})
+    return claim("S4", "symbols", "symbols", host=HOST, exceptions=[row] if row else [])
 
 
 def library(**parts: Any) -> bytes:
@@ -72,7 +72,7 @@ REAL, STUB = 8000, 128
 def code_claim(archs: dict[str, str], *, kind: str = "kernels", **more: Any) -> Any:
     expect = {"files": ["pkg/lib.so"], "also": [], "archs": archs, "known_gaps": [], "kind": kind}
     expect = {**expect, **({"by_design": []} if kind == "kernels" else {}), **more}
-    return claim("S5", "pkg", "devicecode", expect)
+    return claim("S5", "pkg", "devicecode", **expect)
 
 
 def install(site: Site, *regions: bytes) -> None:
