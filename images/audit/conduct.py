@@ -48,7 +48,6 @@ class AuditOptions:
     """For a container in which our Python reads."""
     run_limit: float = 1800
     """For one in which the image's runs."""
-    probe_limit: float = 900
     most: int = 64 << 20
     """Bytes that a container may print."""
     progress: Callable[[str], None] = lambda _text: None
@@ -202,7 +201,7 @@ def _survey(engine: Engine, image: ImageInfo, options: AuditOptions) -> Mapping[
 def _read(engine: Engine, image: ImageInfo, claims: ClaimSet, user: bytes, options: AuditOptions) -> list[Record]:
     """The records of static probes, measured for one Python environment."""
     arguments = ["--claims", f"{INSIDE}/claims.json", "--user", f"{INSIDE}/user.json"]
-    arguments += ["--timeout", str(options.probe_limit)]
+    arguments += ["--timeout", str(options.container_limit / 2)]
     found: list[Record] = []
 
     def on_record(record: Record) -> None:
@@ -228,7 +227,7 @@ def _run(engine: Engine, image: ImageInfo, python: str, claims: ClaimSet, option
     writable = ("/tmp", image.env.get("HOME") or "/root")
     spec = ContainerSpec(
         image.id,
-        [*command, "--timeout", str(options.probe_limit)],
+        [*command, "--timeout", str(options.run_limit / 2)],
         tmpfs=dict.fromkeys(writable, f"rw,exec,nosuid,nodev,mode=1777,size={4 * _GIB}"),
         volumes=[INSIDE],
         env=gpus.environment(image.env),

@@ -62,7 +62,6 @@ def audit(
             gpus=gpu_access.attach(docker_engine, gpus, min_driver="0"),
             container_limit=timeout,
             run_limit=timeout,
-            probe_limit=timeout / 2,
             progress=lambda told: common.talk.print(text(told), style="dim", markup=False),
         )
         found = conduct.audit(docker_engine, reference, matrix_files.load_facts(), options)

@@ -26,7 +26,7 @@ from images.fleet import config, images, planning, run
 from images.fleet.config import Fleet
 from images.fleet.executors import Executor
 from images.fleet.folder import JobFolder, left
-from images.fleet.images import Found, Places, RequestedImage
+from images.fleet.images import Found, RequestedImage
 from images.fleet.model import ON_GPUS, Job, JobRecord
 from images.fleet.planning import FleetImage, PlannedCell, State
 from images.fleet.run import Outcome, RunOptions
@@ -103,7 +103,7 @@ def fleet(
             gpus=gpus,
             engine=engine or "",
         )
-        return run.run(jobs, options, outdated, resumes=resume)
+        return run.run(jobs, options, outdated)
 
     if resume and action == "run":
         jobs = _left(folder, machines, on.partition(":")[0])
@@ -119,16 +119,18 @@ def fleet(
     while wanted and tiers:
         before = folder.records()
         with _local_engine(engine) as docker_engine:
-            places = Places(engine=docker_engine, staging=repository)
-            located = [images.locate(one, places, sources, claim or ()) for one in wanted]
+            located = [images.locate(one, docker_engine, repository, sources, claim or ()) for one in wanted]
             there = [one for one, _ in located]
             known = images.known(folder, before, there)
             now, leased = datetime.now(UTC), images.leased(folder)
             cells = planning.plan(there, machines, now, tiers=tiers, known=known, leased=leased)
-            if action == "plan":
-                _show_plan(cells, as_json=as_json)
+            if action == "plan" and as_json:
+                typer.echo(json.dumps(fleet_tables.plan_as_json(cells), indent=1))
                 return
-            there = _sent(located, cells, places)
+            if action == "plan":
+                common.show(fleet_tables.plan(cells))
+                return
+            there = _sent(located, cells, docker_engine, repository)
         jobs = planning.jobs(cells, there, machines, claim or ())
         found = do(jobs, before)
         built = {one.job.image for one in found if one.job.context and one.verdict}
@@ -220,7 +222,10 @@ def _requested(selectors: list[str], references: Sequence[str], sources: Sources
 
 
 def _sent(
-    located: Sequence[tuple[FleetImage, Found | None]], planned: Sequence[PlannedCell], places: Places
+    located: Sequence[tuple[FleetImage, Found | None]],
+    planned: Sequence[PlannedCell],
+    engine: Engine | None,
+    staging: Repository | None,
 ) -> list[FleetImage]:
     """The images with references for the workers: what is due and in no registry yet is sent to staging."""
     due = {one.cell.digest for one in planned if one.state is State.DUE}
@@ -229,9 +234,9 @@ def _sent(
         for one, found in located:
             if one.digest in due and one.digest not in references and found and found.local:
                 references[one.digest] = one.digest
-                if places.staging and places.engine:
+                if staging and engine:
                     pushed, told = cache.folder() / "push", progress.job(one.name)
-                    references[one.digest] = images.send(places.engine, found.local, places.staging, pushed, told)
+                    references[one.digest] = images.send(engine, found.local, staging, pushed, told)
     return [replace(one, reference=references.get(one.digest, one.reference)) for one, _ in located]
 
 
@@ -254,13 +259,6 @@ def _local_engine(url: str | None) -> Iterator[Engine | None]:
 def _progress(key: str, text: str) -> None:
     """A line of progress about a job."""
     talk.print(f"[cyan]{key}[/]  {escape(text)}", highlight=False, soft_wrap=True)
-
-
-def _show_plan(planned: Sequence[PlannedCell], *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(fleet_tables.plan_as_json(planned), indent=1))
-        return
-    common.show(fleet_tables.plan(planned))
 
 
 def _show_status(folder: JobFolder, *, as_json: bool) -> None:

@@ -81,8 +81,8 @@ def status_rows(folder: JobFolder) -> list[dict[str, Any]]:
         elif lease:
             row |= {"state": "running", "machine": lease.cluster_id, "when": _time(lease.since), "told": lease.owner}
             if not folder.lives(lease.run):
-                on = [one.executor for one in runs if key in one.jobs]
-                row |= {"state": "left", "told": _next(lease.executor if lease.executor in on else (on or [""])[-1])}
+                is_noted = any(key in one.jobs for one in runs)
+                row |= {"state": "left", "told": _next(lease.executor if is_noted else "")}
         elif failure:
             row |= {"state": "failed", "machine": failure.node, "when": _time(failure.at), "told": failure.cause}
         if row["state"]:

@@ -71,20 +71,16 @@ class JobFolder:
 
     # --- leases -----------------------------------------------------------------------------------------------------
 
-    def take(self, run: FleetRun, job: Job, *, resumes: bool = False) -> Lease:
+    def take(self, run: FleetRun, job: Job) -> Lease:
         """Lease a job, unless another run has it that lives. Returns the lease that stands now: ours, or that run's.
 
-        A dead run's lease is replaced; what that run left on the same executor stays known. `resumes`: what it left on
-        another executor, where it may still go on, is left there.
+        A dead run's lease is replaced; what that run left on the same executor stays known.
         """
         with self._leasing(job.key):
-            other, cluster_id = self.lease(job.key), ""
+            other = self.lease(job.key)
             if other and self.lives(other.run):
                 return other
-            if other and other.executor == run.executor:
-                cluster_id = other.cluster_id
-            elif other and other.cluster_id and resumes and not self.done(job.key):
-                return other
+            cluster_id = other.cluster_id if other and other.executor == run.executor else ""
             mine = Lease(
                 run=run.id, owner=run.owner, since=datetime.now(UTC), executor=run.executor, cluster_id=cluster_id
             )
@@ -225,23 +221,19 @@ class JobFolder:
 def left(folder: JobFolder, executor: str) -> tuple[FleetRun, Sequence[str]]:
     """The newest run that left jobs which are not done and which no process has, and their keys.
 
-    Raises UserError: none did, living processes do the jobs, or another executor may still do them.
+    Raises UserError: none did, living processes do the jobs, or Slurm may still do them and `executor` is another.
     """
     held: list[Lease] = []
-    found: dict[str, tuple[FleetRun, list[str]]] = {}
     for run in reversed(folder.runs()):
         undone = [key for key in run.jobs if not folder.done(key)]
         leases = [lease for key in undone if (lease := folder.lease(key)) and folder.lives(lease.run)]
         held += leases
-        if len(leases) < len(undone):
-            found.setdefault(run.executor, (run, undone))
-    if executor in found:
-        return found[executor]
-    for run, undone in found.values():
-        if run.executor == "ray":  # it ends the tasks of a killed submitter, and their images are in a registry
-            return run, undone
-        cause, then = f"{run.id} was on {run.executor}", f"add --on {run.executor}; without --resume a run begins"
-        raise UserError(Problem(where=f"--on {executor}", cause=cause, then=then))
+        if len(leases) == len(undone):
+            continue
+        if run.executor == "slurm" != executor:  # other executors end the jobs of a killed submitter
+            cause, then = f"{run.id} was on slurm", "add --on slurm; without --resume a run begins"
+            raise UserError(Problem(where=f"--on {executor}", cause=cause, then=then))
+        return run, undone
     if held:
         cause, then = f"{held[0].run} goes on: {held[0].owner}", "wait for its end, or end that process"
         raise UserError(Problem(where="--resume", cause=cause, then=then), code=1)

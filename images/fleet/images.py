@@ -57,24 +57,21 @@ class Found:
     local: ImageInfo | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Places:
-    """Where images are looked for, in this order. Without `staging`, no image can be built."""
-
-    engine: Engine | None
-    staging: Repository | None
-
-
 def locate(
-    wanted: RequestedImage, places: Places, sources: Sources, only: Sequence[str] = ()
+    wanted: RequestedImage,
+    engine: Engine | None,
+    staging: Repository | None,
+    sources: Sources,
+    only: Sequence[str] = (),
 ) -> tuple[FleetImage, Found | None]:
     """An image with what it is held to, and where it was found; None: nowhere. `only`: texts of `--claim`.
 
+    It is looked for in the engine, then in the staging repository, without which it can't be built.
     Raises UserError: no access, a reference that names nothing, unknown claims, no lock.
     """
     image, name = wanted.image, str(wanted.image.name)
-    context = context_digest(image, sources) if places.staging and not wanted.reference else ""
-    found = _by_reference(name, wanted, places) if wanted.reference else _by_name(image, context, places)
+    context = context_digest(image, sources) if staging and not wanted.reference else ""
+    found = _by_reference(wanted, engine) if wanted.reference else _by_name(image, context, engine, staging)
     labelled = found.described if found else Described(labels={}, history=())
     planned = FleetImage(
         name=name,
@@ -84,9 +81,9 @@ def locate(
         platform=image.platform,
         claims=validating.claims_of(image, sources, labelled, tuple(Tier), only=only, attachment=NO_GPU),
         reference=found.reference if found else "",
-        staging=str(places.staging) if places.staging and not found else "",
+        staging=str(staging) if staging and not found else "",
         why_not=""
-        if found or places.staging
+        if found or staging
         else f"it is in no engine here: `{command('build', name)}`, or `--staging REPOSITORY` for workers to build it",
     )
     return planned, found
@@ -105,32 +102,31 @@ def context_digest(image: Image, sources: Sources) -> str:
     return sha256(json.dumps(digests, sort_keys=True).encode())
 
 
-def _by_reference(name: str, wanted: RequestedImage, places: Places) -> Found:
+def _by_reference(wanted: RequestedImage, engine: Engine | None) -> Found:
     """What this machine's engine calls so; else what the registry has that it names. Raises UserError: neither."""
-    found = in_engine(places.engine, wanted.reference) if places.engine else None
+    found = in_engine(engine, wanted.reference) if engine else None
     if found is None and "/" in wanted.reference:
         found = in_registry(Reference.parse(wanted.reference), wanted.image.platform)
     if found is None:
         then = "name an image of this machine's engine, or HOST/NAME:TAG, or HOST/NAME@sha256:..."
-        raise UserError(Problem(where=f"--image {name}={wanted.reference}", cause="is nowhere", then=then))
+        raise UserError(Problem(where=f"--image {wanted.image.name}={wanted.reference}", cause="is nowhere", then=then))
     return found
 
 
-def _by_name(image: Image, context: str, places: Places) -> Found | None:
+def _by_name(image: Image, context: str, engine: Engine | None, staging: Repository | None) -> Found | None:
     """What this machine's engine has under a name, or as its candidate; else what staging has of the context, or under
     the name if its labels are those of today's image.
 
     What was published may be older than a candidate that was built here.
     """
-    name = str(image.name)
     for tag in (image.local_name, f"{image.local_name}-candidate"):
-        if places.engine and (found := in_engine(places.engine, tag)):
+        if engine and (found := in_engine(engine, tag)):
             return found
-    if places.staging is None:
+    if staging is None:
         return None
-    if found := in_registry(Reference(places.staging, context_tag(context)), image.platform):
+    if found := in_registry(Reference(staging, context_tag(context)), image.platform):
         return found
-    found = in_registry(Reference(places.staging, name), image.platform)
+    found = in_registry(Reference(staging, str(image.name)), image.platform)
     return found if found and image_labels.describe(found.described.labels, image) else None
 
 

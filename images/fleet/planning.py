@@ -99,13 +99,17 @@ def plan(
         for tier in (tier for tier in Tier if tier in tiers and tier in there):
             for one in _on_gpus(image, tier, machines) if tier in ON_GPUS else [_on_plain(image, tier, machines)]:
                 if image.why_not:
-                    found.append(PlannedCell(cell=one.cell, state=State.IMPOSSIBLE, reason=image.why_not))
+                    found.append(_impossible(one.cell, image.why_not))
                 elif one.state is State.IMPOSSIBLE:
                     found.append(one)
                 else:
                     last, who = (known or {}).get(one.cell), (leased or {}).get(one.cell, "")
                     found.append(_answered(one, image, last, who, now, fleet.max_age_days))
     return tuple(found)
+
+
+def _impossible(cell: MatrixCell, reason: str) -> PlannedCell:
+    return PlannedCell(cell=cell, state=State.IMPOSSIBLE, reason=reason)
 
 
 def _required(claims: ClaimSet, tier: Tier) -> frozenset[str]:
@@ -115,7 +119,7 @@ def _required(claims: ClaimSet, tier: Tier) -> frozenset[str]:
 def _on_plain(image: FleetImage, tier: Tier, fleet: Fleet) -> PlannedCell:
     cell = MatrixCell(image=image.name, digest=image.digest, tier=tier)
     if not fleet.workers:
-        return PlannedCell(cell=cell, state=State.IMPOSSIBLE, reason=f"no machine of the fleet is {image.platform}")
+        return _impossible(cell, f"no machine of the fleet is {image.platform}")
     return PlannedCell(cell=cell, state=State.DUE, reason="", worker=fleet.plain)
 
 
@@ -127,17 +131,14 @@ def _on_gpus(image: FleetImage, tier: Tier, fleet: Fleet) -> Iterator[PlannedCel
         arch = Arch.parse(capability)
         if capability not in machines:
             other = f" on {image.platform}" if image.platform is not Platform.AMD64 else ""
-            reason = f"no machine of the fleet has {arch}{other}"
-            yield PlannedCell(cell=cell, state=State.IMPOSSIBLE, reason=reason)
+            yield _impossible(cell, f"no machine of the fleet has {arch}{other}")
             continue
         name, machine = machines[capability]
         wanted = machine.ranks if tier is Tier.MULTIGPU else 1
         if compute_capability.fit(image.archs, image.ptx, arch) != "cubin":
-            reason = f"the image has no machine code for {arch}"
-            yield PlannedCell(cell=cell, state=State.IMPOSSIBLE, reason=reason)
+            yield _impossible(cell, f"the image has no machine code for {arch}")
         elif machine.gpus < wanted:
-            reason = f"{name} has {machine.gpus} GPU, {wanted} are needed"
-            yield PlannedCell(cell=cell, state=State.IMPOSSIBLE, reason=reason)
+            yield _impossible(cell, f"{name} has {machine.gpus} GPU, {wanted} are needed")
         else:
             yield PlannedCell(cell=cell, state=State.DUE, reason="", worker=name, gpus=wanted)
 
@@ -197,32 +198,25 @@ def jobs(
     found: dict[str, list[Job]] = {}
     for worker, image in building.values():
         job = Job(
-            image=image.name,
-            tiers=ANYWHERE,
-            context=image.digest,
-            staging=image.staging,
-            platform=image.platform,
+            image=image.name, context=image.digest, platform=image.platform, tiers=ANYWHERE, staging=image.staging
         )
         found.setdefault(worker, []).append(job)
     for (worker, name, digest, _), cells in together.items():
-        found.setdefault(worker, []).append(_job(by_digest[name, digest], cells, only))
+        image, tiers = by_digest[name, digest], tuple(one.cell.tier for one in cells)
+        job = Job(
+            image=name,
+            digest=digest,
+            reference=image.reference,
+            tiers=tiers,
+            arch=cells[0].cell.arch,
+            gpus=cells[0].gpus,
+            platform=image.platform,
+            required=tuple(sorted(key for tier in tiers if tier in ON_GPUS for key in _required(image.claims, tier))),
+            only=tuple(only),
+            claims=json.loads(image.claims.of([tier for tier in tiers if tier not in ON_GPUS]).dumps()),
+        )
+        found.setdefault(worker, []).append(job)
     return found
-
-
-def _job(image: FleetImage, cells: Sequence[PlannedCell], only: Sequence[str]) -> Job:
-    tiers = tuple(one.cell.tier for one in cells)
-    return Job(
-        image=image.name,
-        digest=image.digest,
-        reference=image.reference,
-        tiers=tiers,
-        arch=cells[0].cell.arch,
-        gpus=cells[0].gpus,
-        platform=image.platform,
-        required=tuple(sorted(key for tier in tiers if tier in ON_GPUS for key in _required(image.claims, tier))),
-        only=tuple(only),
-        claims=json.loads(image.claims.of([tier for tier in tiers if tier not in ON_GPUS]).dumps()),
-    )
 
 
 def unanswered(planned: Iterable[PlannedCell], answered: Iterable[Job]) -> tuple[PlannedCell, ...]:
@@ -234,9 +228,7 @@ def unanswered(planned: Iterable[PlannedCell], answered: Iterable[Job]) -> tuple
     there = {cell for job in answered for cell in job.cells}
     cells = list(planned)
     left = [one for one in cells if one.state is not State.FRESH and one.cell not in there]
-    somewhere = {_tier_of(one.cell) for one in cells if one.state is State.FRESH or one.cell in there}
-    return tuple(one for one in left if one.state is not State.IMPOSSIBLE or _tier_of(one.cell) not in somewhere)
-
-
-def _tier_of(cell: MatrixCell) -> tuple[str, str, Tier]:
-    return cell.image, cell.digest, cell.tier
+    somewhere = {replace(one.cell, arch="") for one in cells if one.state is State.FRESH or one.cell in there}
+    return tuple(
+        one for one in left if one.state is not State.IMPOSSIBLE or replace(one.cell, arch="") not in somewhere
+    )

@@ -51,13 +51,11 @@ def run(
     jobs: Mapping[str, Sequence[Job]],
     options: RunOptions,
     outdated: Mapping[str, JobRecord] | None = None,
-    *,
-    resumes: bool = False,
 ) -> list[Outcome]:
     """Do the jobs (machines -> jobs) that nobody else has, and return what came of them.
 
     `outdated`: job's key -> its record that the plan found too old, or not good enough; all others answer for their
-    jobs. `resumes`: the jobs are those that a dead run left. Raises UserError, KeyboardInterrupt after cleaning up.
+    jobs. Raises UserError, KeyboardInterrupt after cleaning up.
     """
     folder, executor = options.folder, options.executor
     by_key = {job.key: job for group in jobs.values() for job in group}
@@ -70,7 +68,7 @@ def run(
     with folder.running(run_of):
         leases: dict[str, Lease] = {}
         for key, job in by_key.items():
-            if lease := _taken(run_of, job, options, (outdated or {}).get(key), resumes=resumes):
+            if lease := _taken(run_of, job, options, (outdated or {}).get(key)):
                 leases[key] = lease
         folder.note_run(run_of)
         there = [key for key in leases if folder.record(key)]
@@ -100,16 +98,13 @@ def run(
     return outcomes
 
 
-def _taken(
-    run_of: FleetRun, job: Job, options: RunOptions, outdated: JobRecord | None, *, resumes: bool
-) -> Lease | None:
+def _taken(run_of: FleetRun, job: Job, options: RunOptions, outdated: JobRecord | None) -> Lease | None:
     """Lease a job, and put its record aside if it is the `outdated` one. None: somebody else has it, who is told."""
     folder = options.folder
-    lease = folder.take(run_of, job, resumes=resumes)
+    lease = folder.take(run_of, job)
     if lease.run != run_of.id:
         who = f"{lease.owner}, who leased it on {lease.executor} at {lease.since:%H:%M:%S} UTC"
-        dead = "" if folder.lives(lease.run) else f"; that process is dead: --resume --on {lease.executor} goes on"
-        options.progress(job.key, f"is left to {who}{dead}")
+        options.progress(job.key, f"is left to {who}")
         return None
     if outdated is None or folder.record(job.key) != outdated:
         return lease

@@ -100,7 +100,9 @@ def regressions(control: SetResult, newer: SetResult, expected: Sequence[Expecte
     if control.cause:
         return []
     if newer.cause:
-        return [_unbuilt(newer.cause)]
+        return [
+            ClaimRow(id=BUILD, subject="", tier=Tier.STATIC, verdict=Status.FAIL, required=True, reason=newer.cause)
+        ]
     known = {(one.id, one.subject) for one in expected}
     worse = [
         claim
@@ -108,10 +110,6 @@ def regressions(control: SetResult, newer: SetResult, expected: Sequence[Expecte
         if is_open(claim) and control.verdict(claim.key) is Status.PASS and (claim.id, claim.subject) not in known
     ]
     return sorted(worse, key=lambda claim: list(Tier).index(claim.tier))
-
-
-def _unbuilt(cause: str) -> ClaimRow:
-    return ClaimRow(id=BUILD, subject="", tier=Tier.STATIC, verdict=Status.FAIL, required=True, reason=cause)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,8 +195,5 @@ def _outcome(found: SetResult, claim: ClaimRow) -> Outcome:
 
 def _is_same(one: ClaimRow, other: ClaimRow) -> bool:
     """The same failure: its reason begins alike, numbers aside. The rest may name other failures."""
-    return (one.key, one.verdict, _head(one.reason)) == (other.key, other.verdict, _head(other.reason))
-
-
-def _head(reason: str) -> str:
-    return re.sub(r"[\d\s]+", " ", reason)[:_HEAD]
+    first, second = (re.sub(r"[\d\s]+", " ", each.reason)[:_HEAD] for each in (one, other))
+    return (one.key, one.verdict, first) == (other.key, other.verdict, second)

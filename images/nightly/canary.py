@@ -59,11 +59,9 @@ def requirements(
     lines += [need for layer, needs in control.lock.inputs.needs.items() if layer not in held for need in needs]
     for layer in layers:
         for pin in _locked_pins(control, layer) if layer not in held else ():
-            if pin.name in asked:
-                lines.append(_requirement(pin.name, asked[pin.name]))
-            else:
-                excluded = (f"!={version}" for version in refused.get(pin.name, ()))
-                lines.append(_requirement(pin.name, f">={pin.version}", ranges.get(pin.name, ""), *excluded))
+            excluded = [f"!={version}" for version in refused.get(pin.name, ())]
+            allowed = [f">={pin.version}", *filter(None, [ranges.get(pin.name)]), *excluded]
+            lines.append(f"{pin.name}{asked.get(pin.name, ','.join(allowed))}")
     return lines
 
 
@@ -79,51 +77,34 @@ def _locked_pins(locked: Locked, layer: str) -> Iterator[Pin]:
     return (pin for pin in locked.image.pins if pin.layer == layer and pin.name in names)
 
 
-def _requirement(name: str, *ranges: str) -> str:
-    return f"{name}{','.join(text for text in ranges if text)}"
-
-
 def refused_by_facts(image: Image, sources: Sources) -> dict[str, tuple[str, ...]]:
     """Distribution -> newer versions that the rules, by what the facts know of them, would refuse in this image."""
-    found: dict[str, tuple[str, ...]] = {}
-    for pin in image.pins:
-        newer = [version for version in _known(pin.name, sources) if Version(version) > Version(pin.version)]
-        wrong = tuple(version for version in newer if _refuses(image.name, {pin.name: version}, sources))
-        if wrong:
-            found[pin.name] = wrong
-    return found
-
-
-def _known(name: str, sources: Sources) -> list[str]:
     facts = sources.facts
     own: dict[str, Mapping[str, object]] = {
         "xformers": facts.xformers,
         "torchao": facts.torchao,
         "bitsandbytes": facts.bitsandbytes,
     }
-    return [*own.get(name, {}), *facts.packages.get(name, {})]
-
-
-def _refuses(name: ImageName, pins: Mapping[str, str], sources: Sources) -> bool:
-    matrix = with_pins(sources.matrix, name, pins)
-    return not plan.plan_one(name, replace(sources, matrix=matrix)).accepted
+    found: dict[str, list[str]] = {}
+    for pin in image.pins:
+        for version in (*own.get(pin.name, {}), *facts.packages.get(pin.name, {})):
+            matrix = with_pins(sources.matrix, image.name, {pin.name: version})
+            newer = Version(version) > Version(pin.version)
+            if newer and not plan.plan_one(image.name, replace(sources, matrix=matrix)).accepted:
+                found.setdefault(pin.name, []).append(version)
+    return {name: tuple(versions) for name, versions in found.items()}
 
 
 def with_pins(matrix: Matrix, name: ImageName, pins: Mapping[str, str]) -> Matrix:
     """The matrix as if these were its pins for one image: in its stack, and in the profiles that pin them over it."""
     torch = str(name.torch)
     stack = {**matrix.stacks[torch], **pins}
-    profiles = {
-        key: profile.model_copy(update={"stacks": {**profile.stacks, torch: _over(profile.stacks[torch], pins)}})
-        if torch in profile.stacks
-        else profile
-        for key, profile in matrix.profiles.items()
-    }
+    profiles = dict(matrix.profiles)
+    for key, profile in profiles.items():
+        if own := profile.stacks.get(torch):
+            over = {name: pins.get(name, version) for name, version in own.items()}
+            profiles[key] = profile.model_copy(update={"stacks": {**profile.stacks, torch: over}})
     return matrix.model_copy(update={"stacks": {**matrix.stacks, torch: stack}, "profiles": profiles})
-
-
-def _over(own: Mapping[str, str], pins: Mapping[str, str]) -> dict[str, str]:
-    return {name: pins.get(name, version) for name, version in own.items()}
 
 
 def newest(control: Locked, lines: list[str], run: Runner = uv.run) -> Locked:
@@ -135,14 +116,13 @@ def newest(control: Locked, lines: list[str], run: Runner = uv.run) -> Locked:
 
 def relocked(control: Locked, chosen: Mapping[str, str], run: Runner = uv.run) -> Locked:
     """The control's image at other versions, locked. `chosen` binds pins; the rest only as far as it still fits."""
-    pins = tuple(_at(pin, chosen) for pin in control.image.pins)
+    pins = tuple(
+        # Builds of torch other than the default index's are named by their local version, which the pin keeps apart.
+        replace(pin, version=Version(chosen[pin.name]).public) if pin.name in chosen and not pin.optional else pin
+        for pin in control.image.pins
+    )
     image = replace(control.image, pins=pins)
     return Locked(image=image, lock=resolve.resolve(image, run, preferred=chosen))
-
-
-def _at(pin: Pin, chosen: Mapping[str, str]) -> Pin:
-    """Builds of torch other than the default index's are named by their local version, which the pin keeps apart."""
-    return replace(pin, version=Version(chosen[pin.name]).public) if pin.name in chosen and not pin.optional else pin
 
 
 def changes(control: Locked, canary: Locked) -> tuple[Change, ...]:

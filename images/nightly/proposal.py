@@ -14,7 +14,6 @@ from images.config.yamlfile import YamlFile
 from images.errors import command
 from images.locking import lock_file
 from images.nightly import results
-from images.nightly.canary import Locked
 from images.nightly.results import Change
 from images.nightly.run import ImageResult
 from images.planning import plan
@@ -31,7 +30,9 @@ def write(found: ImageResult, sources: Sources, folder: Path) -> str:
     root = sources.workspace.root
     text = sources.workspace.matrix.read_text(encoding="utf-8")
     moved = pins(text, sources.matrix_file, found.proposed.image, found.canary.changes)
-    after = {"matrix.yaml": moved, **locks(found.proposed)}
+    lock = lock_file.written(found.proposed.lock)
+    folder_of = f"locks/{found.proposed.image.lock_name}"
+    after = {"matrix.yaml": moved, **{f"{folder_of}/{name}": content.decode() for name, content in lock.items()}}
     before = {path: (root / path).read_text(encoding="utf-8") for path in after if (root / path).is_file()}
     validated = f"{results.told(found.canary)}, on {found.canary.date:%Y-%m-%d}, as the committed lock."
     message = log(found.image, validated, found.canary.changes, _before_merging(moved, found, sources))
@@ -81,14 +82,11 @@ def pins(text: str, file: YamlFile, image: Image, changes: Sequence[Change]) -> 
             written = rf"(\b{re.escape(change.name)}: *[\"']?){re.escape(change.before)}\b"
             lines[number] = re.sub(written, rf"\g<1>{change.after}", lines[number])
         if not places:
-            added.append(f"    {change.name}: {_quoted(change.after)}\n")
+            # A version of two parts would be read as a number by other readers of YAML.
+            version = f'"{change.after}"' if re.fullmatch(r"\d+(\.\d+)?", change.after) else change.after
+            added.append(f"    {change.name}: {version}\n")
     head = file.lines[stack]
     return "".join([*lines[:head], *added, *lines[head:]])
-
-
-def _quoted(version: str) -> str:
-    """A version of two parts would be read as a number by other readers of YAML."""
-    return f'"{version}"' if re.fullmatch(r"\d+(\.\d+)?", version) else version
 
 
 def patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
@@ -103,20 +101,12 @@ def patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     return "".join(parts)
 
 
-def locks(canary: Locked) -> dict[str, str]:
-    """Path below the project's root -> content of the new lock."""
-    folder = f"locks/{canary.image.lock_name}"
-    return {f"{folder}/{name}": content.decode() for name, content in lock_file.written(canary.lock).items()}
-
-
 def log(image: str, validated: str, changes: Sequence[Change], before_merging: Sequence[str]) -> str:
     """CHANGES.md: what changed, from, to; and what else must be done before it can be merged."""
-    rows = [f"| {one.name} | {one.before or '-'} | {one.after or '-'} | {_why(one)} |" for one in changes]
-    table = ["| package | from | to | |", "|---|---|---|---|", *rows]
+    table = ["| package | from | to | |", "|---|---|---|---|"]
+    for one in changes:
+        why = "pinned" if one.pinned else "dependency" if one.after else "no longer needed"
+        table.append(f"| {one.name} | {one.before or '-'} | {one.after or '-'} | {why} |")
     todo = ["", "Before it is merged:", "", *(f"- {text}" for text in before_merging)] if before_merging else []
     head = [f"# Move {image} to the newest versions", "", validated, "", f"`git apply {PATCH}` makes the change.", ""]
     return "\n".join([*head, *table, *todo]) + "\n"
-
-
-def _why(change: Change) -> str:
-    return "pinned" if change.pinned else "dependency" if change.after else "no longer needed"

@@ -175,15 +175,13 @@ def _appended(planned: Planned, job: Job, outcome: Outcome, options: NightlyOpti
 
 def rows_for(image: Selectable, versions: Mapping[str, str], rows: Sequence[ExpectedFailure]) -> list[ExpectedFailure]:
     """The rows that speak of an image with these versions (distribution -> version)."""
-    return [row for row in rows if selectors.parse(row.select)(image) and _holds(row.when, versions)]
-
-
-def _holds(when: str, versions: Mapping[str, str]) -> bool:
-    if not when:
-        return True
-    wanted = Requirement(when)
-    version = versions.get(canonicalize_name(wanted.name))
-    return version is not None and wanted.specifier.contains(version, prereleases=True)
+    found = []
+    for row in (row for row in rows if selectors.parse(row.select)(image)):
+        wanted = Requirement(row.when) if row.when else None
+        version = versions.get(canonicalize_name(wanted.name)) if wanted else None
+        if wanted is None or (version and wanted.specifier.contains(version, prereleases=True)):
+            found.append(row)
+    return found
 
 
 def expected(claims: Sequence[ClaimRow], rows: Sequence[ExpectedFailure]) -> list[Expected]:
