@@ -11,7 +11,6 @@ from images.fleet.folder import JobFolder
 from images.fleet.model import JobRecord
 from images.fleet.planning import PlannedCell, State, of_verdict
 from images.fleet.run import Outcome
-from validate.judge import Verdict
 from validate.judging import Status
 from validate.terminal import aligned
 
@@ -48,7 +47,11 @@ def outcomes(found: Sequence[Outcome]) -> list[str]:
     """Who judged what, a row a job."""
     rows = [("image", "digest", "tiers", "GPU", "verdict", "machine", "job", "s", "open")]
     for one in sorted(found, key=lambda outcome: outcome.job.key):
-        job, record, verdict = one.job, one.record, one.verdict
+        job, record, verdict, told = one.job, one.record, one.verdict, one.cause
+        if verdict:
+            counts = [f"{len(verdict.of(status))} {status}" for status in Status if verdict.of(status)]
+            failed = [f"{each.claim.id} {each.claim.subject}: {each.reason}" for each in verdict.of(Status.FAIL)]
+            told = "; ".join([", ".join(counts), *failed[:2]])
         row = (
             job.image,
             _short(job.digest),
@@ -58,16 +61,10 @@ def outcomes(found: Sequence[Outcome]) -> list[str]:
             record.worker.node if record else "",
             f"{record.worker.executor} {record.worker.id}"[:24] if record else "",
             f"{record.seconds:.0f}" if record else "",
-            _open(verdict) if verdict else one.cause,
+            told,
         )
         rows.append(row)
     return [*aligned(rows), "", counted(len(found), "job")]
-
-
-def _open(verdict: Verdict) -> str:
-    counts = [f"{len(verdict.of(status))} {status}" for status in Status if verdict.of(status)]
-    failed = [f"{one.claim.id} {one.claim.subject}: {one.reason}" for one in verdict.of(Status.FAIL)]
-    return "; ".join([", ".join(counts), *failed[:2]])
 
 
 def status_rows(folder: JobFolder) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -29,7 +29,6 @@ from images.commands.options import (
 )
 from images.config.matrix import Sources
 from images.context.hosting import host_settings
-from images.engine import Engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of
 from images.locking import lock_file
@@ -40,7 +39,6 @@ from images.nightly.run import ImageResult
 from images.nightly.sets import NightlyOptions, State
 from images.planning import plan
 from images.planning.plan import Planned
-from images.publish import sbom
 from images.wheels import cache as wheel_cache
 
 
@@ -106,7 +104,7 @@ def nightly(
             state=State(folder / "state.jsonl", resume=resume),
             now=lambda: datetime.now(UTC).replace(microsecond=0),
             results=lines or sources.workspace.results / "nightly",
-            debian_before=lambda name: _debian(docker_engine, name),
+            debian_before=lambda name: sets.debian_packages(docker_engine, name),
             ranges=_ranges(ranges or [], tracked),
             tiers=tier or (),
             progress=progress.say,
@@ -126,19 +124,26 @@ def nightly(
         one.image: proposal.write(one, sources, folder / "proposals" / one.image) for one in found if one.proposed
     }
     if as_json:
-        rows = [_row(one, proposals.get(one.image, "")) for one in found]
+        rows = [
+            {
+                "image": one.image,
+                "control": one.control.model_dump(mode="json"),
+                "canary": one.canary.model_dump(mode="json"),
+                "breakages": [line.model_dump(mode="json") for line in one.breakages],
+                "proposal": proposals.get(one.image, ""),
+            }
+            for one in found
+        ]
         typer.echo(json.dumps({"date": now.isoformat(), "images": rows}, indent=1))
-    else:
-        _tell(found, proposals)
+    for one in found if not as_json else ():
+        told = [results.told(one.control), results.told(one.canary)]
+        told += [f"{breakage.sentence} ({results.search_cost(breakage)})" for breakage in one.breakages]
+        told += [f"update proposal: {proposals[one.image]}"] if one.image in proposals else []
+        for text in told:
+            typer.echo(f"{one.image}  {text}")
     if problems:
         raise UserError(problems, code=1)
     raise typer.Exit(1 if any(one.broken for one in found) else 0)
-
-
-def _debian(engine: Engine, name: str) -> Mapping[str, str]:
-    """Debian package -> version of the image that this engine has under a name; none where it has none."""
-    info = engine.find(name)
-    return {one["name"]: one["version"] for one in sbom.read(engine, info.id)["debian"]} if info else {}
 
 
 def _tracked(selectors: list[str], sources: Sources) -> list[Planned]:
@@ -167,23 +172,3 @@ def _ranges(texts: Sequence[str], wanted: Sequence[Planned]) -> dict[str, str]:
             raise UserError(Problem(where=f"--range {text}", cause=f"no such image pins {name}", then=then))
         found[name] = str(parsed.specifier)
     return found
-
-
-def _tell(found: Sequence[ImageResult], proposals: Mapping[str, str]) -> None:
-    for one in found:
-        for line in (one.control, one.canary):
-            typer.echo(f"{one.image}  {results.told(line)}")
-        for breakage in one.breakages:
-            typer.echo(f"{one.image}  {breakage.sentence} ({results.search_cost(breakage)})")
-        if one.image in proposals:
-            typer.echo(f"{one.image}  update proposal: {proposals[one.image]}")
-
-
-def _row(one: ImageResult, proposal: str) -> dict[str, object]:
-    return {
-        "image": one.image,
-        "control": one.control.model_dump(mode="json"),
-        "canary": one.canary.model_dump(mode="json"),
-        "breakages": [line.model_dump(mode="json") for line in one.breakages],
-        "proposal": proposal,
-    }

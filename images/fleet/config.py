@@ -127,19 +127,13 @@ def read(path: Path | None, root: Path) -> Fleet:
     fleet, problems, _ = validated(Fleet, parsed)
     advice = f"fix {parsed.name}; docs/fleet.md explains each key"
     told = [Problem(where=one.where, cause=one.cause, then=advice) for one in problems]
-    told += _inconsistent(fleet, parsed) if fleet and not told else []
+    for name, one in fleet.workers.items() if fleet and not told else ():
+        if bool(one.arch) != bool(one.gpus):
+            has, lacks = (f"arch {one.arch}", "gpus") if one.arch else ("gpus", "arch")
+            then = "say arch: '9.0' (`nvidia-smi --query-gpu=compute_cap --format=csv` prints it)"
+            then = "say gpus: 1" if one.arch else then
+            where = parsed.where(("workers", name))
+            told.append(Problem(where=where, cause=f"{name} has {has} and no {lacks}", then=then))
     if told or fleet is None:
         raise UserError(told)
     return fleet
-
-
-def _inconsistent(fleet: Fleet, file: yamlfile.YamlFile) -> list[Problem]:
-    problems = []
-    for name, one in fleet.workers.items():
-        where = file.where(("workers", name))
-        if one.arch and not one.gpus:
-            problems.append(Problem(where=where, cause=f"{name} has arch {one.arch} and no gpus", then="say gpus: 1"))
-        if one.gpus and not one.arch:
-            then = "say arch: '9.0' (`nvidia-smi --query-gpu=compute_cap --format=csv` prints it)"
-            problems.append(Problem(where=where, cause=f"{name} has gpus and no arch", then=then))
-    return problems

@@ -97,7 +97,14 @@ def plan(
         machines = fleet.of(image.platform)
         there = {claim.tier for claim in image.claims.claims}
         for tier in (tier for tier in Tier if tier in tiers and tier in there):
-            for one in _on_gpus(image, tier, machines) if tier in ON_GPUS else [_on_plain(image, tier, machines)]:
+            plain = MatrixCell(image=image.name, digest=image.digest, tier=tier)
+            if tier in ON_GPUS:
+                possible = list(_on_gpus(image, tier, machines))
+            elif machines.workers:
+                possible = [PlannedCell(cell=plain, state=State.DUE, reason="", worker=machines.plain)]
+            else:
+                possible = [_impossible(plain, f"no machine of the fleet is {image.platform}")]
+            for one in possible:
                 if image.why_not:
                     found.append(_impossible(one.cell, image.why_not))
                 elif one.state is State.IMPOSSIBLE:
@@ -114,13 +121,6 @@ def _impossible(cell: MatrixCell, reason: str) -> PlannedCell:
 
 def _required(claims: ClaimSet, tier: Tier) -> frozenset[str]:
     return frozenset(f"{one.id} {one.subject}" for one in claims.claims if one.tier is tier and one.required)
-
-
-def _on_plain(image: FleetImage, tier: Tier, fleet: Fleet) -> PlannedCell:
-    cell = MatrixCell(image=image.name, digest=image.digest, tier=tier)
-    if not fleet.workers:
-        return _impossible(cell, f"no machine of the fleet is {image.platform}")
-    return PlannedCell(cell=cell, state=State.DUE, reason="", worker=fleet.plain)
 
 
 def _on_gpus(image: FleetImage, tier: Tier, fleet: Fleet) -> Iterator[PlannedCell]:

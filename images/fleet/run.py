@@ -72,11 +72,22 @@ def run(
                 leases[key] = lease
         folder.note_run(run_of)
         there = [key for key in leases if folder.record(key)]
-        waiting = [
-            _placed(run_of, by_key[key], lease, machines[key], options)
-            for key, lease in leases.items()
-            if key not in there
-        ]
+        waiting, matrix = [], options.sources.workspace.matrix
+        for key, lease in leases.items():
+            if key in there:
+                continue
+            task = Task(
+                job=by_key[key].model_dump_json(),
+                run=run_of.id,
+                executor=run_of.executor,
+                matrix=str(matrix) if matrix != paths.CHECKOUT.matrix else "",
+                folder=str(folder.path.absolute()),
+                gpus=options.gpus,
+                engine=options.engine,
+            )
+            on, gpus = options.fleet.workers[machines[key]], by_key[key].gpus
+            one = Placed(key=key, task=task, gpus=gpus, machines=machines[key], on=on, cluster_id=lease.cluster_id)
+            waiting.append(one)
         watched = False
         try:
             for key, cluster_id in executor.start(waiting).items():
@@ -111,21 +122,6 @@ def _taken(run_of: FleetRun, job: Job, options: RunOptions, outdated: JobRecord 
     folder.put_aside(job.key)  # it has ended: nothing is watched that a dead run submitted of it
     folder.submitted(job.key, run_of.id, "")
     return lease.model_copy(update={"cluster_id": ""})
-
-
-def _placed(run_of: FleetRun, job: Job, lease: Lease, machines: str, options: RunOptions) -> Placed:
-    matrix = options.sources.workspace.matrix
-    task = Task(
-        job=job.model_dump_json(),
-        run=run_of.id,
-        executor=run_of.executor,
-        matrix=str(matrix) if matrix != paths.CHECKOUT.matrix else "",
-        folder=str(options.folder.path.absolute()),
-        gpus=options.gpus,
-        engine=options.engine,
-    )
-    on = options.fleet.workers[machines]
-    return Placed(key=job.key, task=task, gpus=job.gpus, machines=machines, on=on, cluster_id=lease.cluster_id)
 
 
 def _finished(run_of: FleetRun, job: Job, ended: Ended, options: RunOptions) -> Outcome:

@@ -26,7 +26,7 @@ from images.config.names import ImageName
 from images.context.hosting import host_settings
 from images.context.labels import LABELS
 from images.engine import Engine, ImageInfo, connect
-from images.engine.gpus import NO_GPU, Attachment
+from images.engine.gpus import NO_GPU
 from images.engine.progress import Progress
 from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
@@ -212,7 +212,14 @@ def _validated(job: Job, image: Image, sources: Sources, engine: Runtime, info: 
     attachment = NO_GPU
     if set(job.tiers) & set(ON_GPUS):
         attachment, _ = validating.find_gpus(engine, image, gpus, job.tiers)
-        _require_gpus(job, attachment)
+        # A machine that has not what fleet.yaml says of it: its verdict would be filed under another GPU.
+        there = attachment.inventory.gpus if attachment.attached and attachment.inventory else ()
+        archs = sorted({".".join(map(str, one.capability)) for one in there})
+        if archs != [job.arch] or len(there) < job.gpus:
+            have, reason = ", ".join(archs) or "none", "" if attachment.attached else f" ({attachment.reason})"
+            cause = f"the job needs {job.gpus} GPU of {job.arch}, the machine has {len(there)} of {have}{reason}"
+            then = "correct `arch` and `gpus` in fleet.yaml, or what its machines are asked for by"
+            raise UserError(Problem(where=node(), cause=cause, then=then), code=1)
     if job.claims and attachment is NO_GPU:
         claims = job.claim_set
     else:
@@ -220,18 +227,6 @@ def _validated(job: Job, image: Image, sources: Sources, engine: Runtime, info: 
         claims = validating.claims_of(image, sources, found, job.tiers, only=job.only, attachment=attachment)
     evidence, _ = validating.measure_and_judge(engine, info.id, claims, job.tiers, attachment, on_record=_told)
     return evidence
-
-
-def _require_gpus(job: Job, attachment: Attachment) -> None:
-    """Refuse a machine that has not what fleet.yaml says of it: its verdict would be filed under another GPU."""
-    found = attachment.inventory.gpus if attachment.attached and attachment.inventory else ()
-    there = sorted({".".join(map(str, one.capability)) for one in found})
-    if there != [job.arch] or len(found) < job.gpus:
-        have = ", ".join(there) or "none"
-        cause = f"the job needs {job.gpus} GPU of {job.arch}, the machine has {len(found)} of {have}"
-        reason = "" if attachment.attached else f" ({attachment.reason})"
-        then = "correct `arch` and `gpus` in fleet.yaml, or what its machines are asked for by"
-        raise UserError(Problem(where=node(), cause=cause + reason, then=then), code=1)
 
 
 def _other_checkout(job: Job, cause: str) -> UserError:

@@ -6,7 +6,7 @@ the facts do not know are taken: finding out is what the canary is for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 from packaging.utils import canonicalize_name
@@ -21,7 +21,7 @@ from images.locking.lock_file import Lock
 from images.locking.uv import Runner
 from images.nightly.results import Change
 from images.planning import plan
-from images.planning.image import Image, Pin
+from images.planning.image import Image
 
 _SHORT = 12
 
@@ -53,12 +53,14 @@ def requirements(
     `refused` is distribution -> versions that the facts speak against; `asked` is distribution -> range for this run,
     which neither the matrix's ranges nor the facts bend.
     """
-    layers, held = control.lock.inputs.layers, held_layers(control.image, wanted)
+    inputs, held = control.lock.inputs, held_layers(control.image, wanted)
     ranges = {**wanted.ranges, **wanted.stacks.get(str(control.image.name.torch), {})}
     lines = [f"{name}=={version}" for name, version in control.lock.versions(held).items()]
-    lines += [need for layer, needs in control.lock.inputs.needs.items() if layer not in held for need in needs]
-    for layer in layers:
-        for pin in _locked_pins(control, layer) if layer not in held else ():
+    lines += [need for layer, needs in inputs.needs.items() if layer not in held for need in needs]
+    for layer in (layer for layer in inputs.layers if layer not in held):
+        # The pins that the lock is made from: not those that no index has.
+        names = {str(canonicalize_name(text.partition("==")[0])) for text in inputs.layers[layer]}
+        for pin in (pin for pin in control.image.pins if pin.layer == layer and pin.name in names):
             excluded = [f"!={version}" for version in refused.get(pin.name, ())]
             allowed = [f">={pin.version}", *filter(None, [ranges.get(pin.name)]), *excluded]
             lines.append(f"{pin.name}{asked.get(pin.name, ','.join(allowed))}")
@@ -69,12 +71,6 @@ def held_layers(image: Image, wanted: Nightly) -> tuple[str, ...]:
     """The layers that a canary leaves alone: torch's, always, or it would be another image."""
     torch = image.pin("torch")
     return tuple(layer for layer in image.layers if layer in wanted.held or (torch and layer == torch.layer))
-
-
-def _locked_pins(locked: Locked, layer: str) -> Iterator[Pin]:
-    """The pins of a layer that the lock is made from: not those that no index has."""
-    names = {str(canonicalize_name(text.partition("==")[0])) for text in locked.lock.inputs.layers[layer]}
-    return (pin for pin in locked.image.pins if pin.layer == layer and pin.name in names)
 
 
 def refused_by_facts(image: Image, sources: Sources) -> dict[str, tuple[str, ...]]:

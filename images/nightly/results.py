@@ -247,18 +247,15 @@ def _issue(name: str, group: Sequence[BreakageLine]) -> str:
     for one in group:
         lines += [f"**{one.image}**, {one.date:%Y-%m-%d %H:%M} UTC: {one.sentence}", ""]
         lines += ["| claim | subject | tier | verdict | reason |", "|---|---|---|---|---|"]
-        lines += [f"| {_cells(claim)} |" for claim in one.claims]
+        for claim in one.claims:
+            reason = shortened(claim.reason).replace("|", "\\|")
+            lines.append(f"| {claim.id} | {claim.subject} | {claim.tier} | {claim.verdict} | {reason} |")
         lines += ["", f"Found by bisection over {search_cost(one)}.", ""]
     lines += ["To expect the failure until upstream has fixed it, add a row to matrix.yaml:", "", "```yaml", "xfail:"]
     claim, culprit = first.claims[0], first.culprits[0]
     row = f'select: {first.image}, claim: "{claim.key}", issue: OWNER/REPOSITORY#NUMBER'
     lines += [f'  - {{{row}, when: "{culprit.name}>={culprit.after}"}}', "```", "", f"<!-- truetag: {name} -->", ""]
     return "\n".join(lines)
-
-
-def _cells(claim: ClaimRow) -> str:
-    reason = shortened(claim.reason).replace("|", "\\|")
-    return " | ".join((claim.id, claim.subject, claim.tier, claim.verdict, reason))
 
 
 def told(line: JobLine) -> str:

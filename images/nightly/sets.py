@@ -38,7 +38,7 @@ from images.validation.containers import suite_files
 from images.validation.rows import ClaimRow
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence
-from validate.judge import ClaimVerdict, Verdict
+from validate.judge import Verdict
 from validate.judging import Status
 
 _ELSEWHERE = frozenset(
@@ -169,7 +169,7 @@ def built(engine: Engine, options: BuildOptions, progress: Progress) -> Validate
             if isinstance(result, UserError):
                 return SetResult(claims=(), cause=_cause(result), seconds=round(time.monotonic() - start, 1))
             if is_control:
-                debian = {one["name"]: one["version"] for one in sbom.read(engine, result.info.id)["debian"]}
+                debian = debian_packages(engine, result.info.id)
         finally:
             engine.untag(f"{locked.image.prefix}{name}")
             engine.untag(f"{locked.image.prefix}{name}-candidate")
@@ -177,6 +177,12 @@ def built(engine: Engine, options: BuildOptions, progress: Progress) -> Validate
         return _result(result.info, evidence, result.verdict, start, debian)
 
     return validate
+
+
+def debian_packages(engine: Engine, reference: str) -> dict[str, str]:
+    """Debian package -> version of what this engine has under a name; none where it has nothing."""
+    info = engine.find(reference)
+    return {one["name"]: one["version"] for one in sbom.read(engine, info.id)["debian"]} if info else {}
 
 
 def laid_over(engine: Engine, controls: Mapping[str, Locked], options: BuildOptions, progress: Progress) -> ValidateSet:
@@ -269,22 +275,21 @@ def _result(
         own = tuple(one for one in recorded.claims if one.claim.tier is tier)
         overall[tier] = replace(recorded, claims=own).overall
     return SetResult(
-        claims=tuple(map(_row, recorded.claims)),
+        claims=tuple(
+            ClaimRow(
+                id=one.claim.id,
+                subject=one.claim.subject,
+                tier=one.claim.tier,
+                verdict=one.status,
+                required=one.claim.required,
+                reason=one.reason[:_REASON],
+            )
+            for one in recorded.claims
+        ),
         overall={tier: overall[tier] for tier in Tier if tier in overall},
         digest=info.id,
         bytes=info.size,
         seconds=round(time.monotonic() - start, 1),
         gpus=tuple(str(gpu["name"]) for gpu in evidence.host.get("gpus", ())),
         debian=dict(debian or {}),
-    )
-
-
-def _row(one: ClaimVerdict) -> ClaimRow:
-    return ClaimRow(
-        id=one.claim.id,
-        subject=one.claim.subject,
-        tier=one.claim.tier,
-        verdict=one.status,
-        required=one.claim.required,
-        reason=one.reason[:_REASON],
     )

@@ -75,7 +75,18 @@ class RayExecutor:
         with tempfile.TemporaryDirectory(prefix="truetag-checkout-") as folder:
             stage(Path(folder), workspace)
             environment = {"working_dir": folder, **({"pip": list(settings.pip)} if settings.pip else {})}
-            self._connect(address, environment)
+            try:
+                self._ray.init(
+                    address=address,
+                    runtime_env=environment,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    configure_logging=False,
+                )
+            except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+                cause = f"no cluster answers: {' '.join(str(error).split())[:300]}"
+                then = "`ray status` on a machine of the cluster; from elsewhere --on ray://HEAD:10001"
+                raise UserError(Problem(where=f"--on ray ({address})", cause=cause, then=then), code=1) from None
 
     def start(self, jobs: Sequence[Placed]) -> Mapping[str, str]:
         remote = self._ray.remote(run_there)
@@ -106,20 +117,6 @@ class RayExecutor:
         self._tasks.clear()
         self._ray.shutdown()
 
-    def _connect(self, address: str, environment: Mapping[str, Any]) -> None:
-        try:
-            self._ray.init(
-                address=address,
-                runtime_env=dict(environment),
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                configure_logging=False,
-            )
-        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-            cause = f"no cluster answers: {' '.join(str(error).split())[:300]}"
-            then = "`ray status` on a machine of the cluster; from elsewhere --on ray://HEAD:10001"
-            raise UserError(Problem(where=f"--on ray ({address})", cause=cause, then=then), code=1) from None
-
     def _end_of(self, key: str, reference: Any) -> Ended:
         try:
             found = self._ray.get(reference)
@@ -133,14 +130,14 @@ class RayExecutor:
 
 def options(on: WorkerType, gpus: int, settings: RaySettings) -> dict[str, Any]:
     """What Ray is asked for. Pure."""
-    wanted: dict[str, Any] = {"num_cpus": on.ray.cpus, "max_retries": settings.retries}
-    if gpus:
-        wanted["num_gpus"] = gpus
-    if on.ray.accelerator_type and gpus:
-        wanted["accelerator_type"] = on.ray.accelerator_type
-    if on.ray.resources:
-        wanted["resources"] = dict(on.ray.resources)
-    return wanted
+    wanted = {
+        "num_cpus": on.ray.cpus,
+        "max_retries": settings.retries,
+        "num_gpus": gpus,
+        "accelerator_type": on.ray.accelerator_type if gpus else "",
+        "resources": dict(on.ray.resources),
+    }
+    return {name: value for name, value in wanted.items() if value or name in ("num_cpus", "max_retries")}
 
 
 def stage(folder: Path, workspace: Workspace) -> None:

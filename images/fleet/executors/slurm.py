@@ -82,7 +82,11 @@ class SlurmExecutor:
             for key, job in list(self._jobs.items()):
                 if job.done():
                     del self._jobs[key]
-                    yield _end_of(key, job)
+                    if error := job.exception():
+                        cause = f"Slurm's job {job.job_id}: {cause_in(str(error))}"
+                        yield Ended(key=key, node=job.node, cause=cause)
+                    else:
+                        yield Ended(key=key, node=job.result())
             if self._jobs:
                 time.sleep(_LOOK_AGAIN)
 
@@ -165,13 +169,6 @@ def parameters(machines: str, on: WorkerType, gpus: int, settings: SlurmSettings
         **{name: value for name, value in wanted.items() if value},
         "additional_parameters": {"requeue": True, **({"mem": asked.mem} if asked.mem else {}), **asked.more},
     }
-
-
-def _end_of(key: str, job: WatchedJob) -> Ended:
-    error = job.exception()
-    if error is None:
-        return Ended(key=key, node=job.result())
-    return Ended(key=key, node=job.node, cause=f"Slurm's job {job.job_id}: {cause_in(str(error))}")
 
 
 def cause_in(text: str) -> str:

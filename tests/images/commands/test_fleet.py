@@ -102,44 +102,16 @@ def test_resume_reports_what_workers_of_a_dead_submitter_recorded(
         call(tmp_path, "--resume")
 
 
-def test_resume_on_another_executor_forgets_no_job_of_a_cluster(tmp_path: Path, executor: Obedient) -> None:
-    """What was left here goes on here, though a newer run was on the cluster."""
-    folder, one, two = JobFolder(tmp_path), job(1, PIP), job(2, PIP)
+def test_resume_leaves_to_slurm_what_goes_on_there(tmp_path: Path, executor: Obedient) -> None:
+    folder, one = JobFolder(tmp_path), job(1, PIP)
     dead = note(folder, "one", one, days=1, on="slurm")
     with folder.running(dead):
         folder.take(dead, one)
         folder.submitted(one.key, dead.id, "7")
-    note(folder, "two", two, days=2)
-    answer(executor, two)
-    assert call(tmp_path, "--resume").exit_code == 0 and executor.started == [two.key]
     with pytest.raises(UserError, match="--on local: one was on slurm\n    next: add --on slurm") as told:
         call(tmp_path, "--resume")
     lease = folder.lease(one.key)
-    assert told.value.code == 2 and lease and lease.cluster_id == "7" and executor.started == [two.key]
-
-
-def test_what_another_cluster_got_since_resume_looked_is_left_to_it(
-    tmp_path: Path, executor: Obedient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process resumes the same jobs on Slurm in between, and is killed once the first of them is submitted."""
-    folder, one, two, said = JobFolder(tmp_path), job(1, PIP), job(2, PIP), list[str]()
-    note(folder, "left", one, two, days=1)
-    answer(executor, one, two)
-
-    def overtaken(key: str, text: str) -> None:
-        said.append(text)
-        if key == "left":  # nothing is leased yet
-            theirs = note(folder, "theirs", one, two, days=0, on="slurm")
-            with folder.running(theirs):
-                folder.take(theirs, one)
-                folder.submitted(one.key, theirs.id, "7")
-                folder.take(theirs, two)
-
-    monkeypatch.setattr(fleet_command, "_progress", overtaken)
-    assert call(tmp_path, "--resume").exit_code == 1 and executor.started == [two.key]
-    assert any(text.startswith("is left to theirs, who leased it on slurm") for text in said), said
-    lease = folder.lease(one.key)
-    assert lease and (lease.run, lease.cluster_id) == ("theirs", "7")
+    assert told.value.code == 2 and lease and lease.cluster_id == "7" and not executor.started
 
 
 def test_resume_says_what_another_process_still_does_and_does_not_end_with_0(
@@ -174,10 +146,10 @@ def test_status_names_resume_only_where_it_takes_the_job_over(tmp_path: Path, ex
     folder, one, two = JobFolder(tmp_path), job(1, PIP), job(2, PIP)
 
     class Killed(JobFolder):
-        def take(self, asked: FleetRun, one: Job, *, resumes: bool = False) -> Lease:
+        def take(self, asked: FleetRun, one: Job) -> Lease:
             if one == two:
                 raise KeyboardInterrupt
-            return super().take(asked, one, resumes=resumes)
+            return super().take(asked, one)
 
     options = RunOptions(
         fleet=ONE_MACHINE, folder=Killed(tmp_path), executor=executor, progress=lambda *_: None, sources=SOURCES
@@ -192,8 +164,6 @@ def test_status_names_resume_only_where_it_takes_the_job_over(tmp_path: Path, ex
     assert told() == [("left", "nox -s fleet -- run SELECTOR...")]
     with pytest.raises(UserError, match="left anything to do"):
         call(tmp_path, "--resume")
-    note(folder, "older", one, days=1, on="slurm")
-    assert told() == [("left", "nox -s fleet -- run --resume --on slurm")]
     note(folder, "here", one, days=2)
     assert told() == [("left", "nox -s fleet -- run --resume --on local")], "where it was leased"
     answer(executor, one)

@@ -6,8 +6,6 @@ import os
 import resource
 import signal
 import stat
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -21,7 +19,6 @@ from images.fleet import folder as folder_module
 from images.fleet import images
 from images.fleet.folder import JobFolder
 from images.fleet.model import Failure, FleetRun, JobResult
-from tests.support.checkout import ROOT
 from tests.support.fleet_records import claim, claims, installed, job, result
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -73,30 +70,6 @@ def test_a_lease_of_a_run_that_nobody_holds_is_taken_over(tmp_path: Path) -> Non
         assert holder(folder) == "two"
 
 
-def test_who_resumes_takes_nothing_that_a_dead_run_left_on_another_cluster(tmp_path: Path) -> None:
-    """Looked at and taken under one lock. A new run takes it; who watches that cluster resumes it."""
-    folder = JobFolder(tmp_path)
-    left_on(folder, "one", "slurm", "12")
-    with folder.running(run_of("two")):
-        assert folder.take(run_of("two"), JOB, resumes=True).run == holder(folder) == "one"
-        assert folder.take(run_of("two", "slurm"), JOB, resumes=True).cluster_id == "12"
-    with folder.running(run_of("three")):
-        mine = folder.take(run_of("three"), JOB)
-        assert (mine.run, mine.cluster_id) == ("three", "")
-
-
-def test_a_job_that_is_done_is_left_to_nobody(tmp_path: Path) -> None:
-    """The record answers, wherever it was made."""
-    folder = JobFolder(tmp_path)
-    left_on(folder, "one", "slurm", "12")
-    folder.keep(given())
-    assert not folder.done(JOB.key)
-    judged(folder)
-    assert folder.done(JOB.key)
-    with folder.running(run_of("two")):
-        assert folder.take(run_of("two"), JOB, resumes=True).run == "two"
-
-
 def judged(folder: JobFolder) -> None:
     """As a submitter notes it."""
     record = folder.record(JOB.key)
@@ -126,29 +99,6 @@ def test_a_lease_has_the_job_that_it_was_taken_for(tmp_path: Path, there: str) -
     with folder.running(run_of("one")):
         folder.take(run_of("one"), JOB)
     assert folder.job(JOB.key) == JOB
-
-
-def _take(path: str, word: str, start: object, results: object) -> None:
-    folder = JobFolder(Path(path))
-    with folder.running(run_of(word)):
-        start.wait()  # type: ignore[attr-defined]
-        results.put(folder.take(run_of(word), JOB).run == word)  # type: ignore[attr-defined]
-        start.wait()  # type: ignore[attr-defined]
-
-
-def test_of_many_who_take_over_at_once_one_has_the_job(tmp_path: Path) -> None:
-    left_on(JobFolder(tmp_path), "dead", "local", "")
-    context = multiprocessing.get_context("fork")
-    start, results = context.Barrier(8), context.Queue()
-    processes = [
-        context.Process(target=_take, args=(str(tmp_path), f"r{number}", start, results)) for number in range(8)
-    ]
-    for process in processes:
-        process.start()
-    found = [results.get(timeout=60) for _ in processes]
-    for process in processes:
-        process.join()
-    assert found.count(True) == 1
 
 
 class Overtaken(JobFolder):
@@ -234,17 +184,6 @@ def test_the_first_record_stays(tmp_path: Path) -> None:
     record = folder.record(JOB.key)
     assert record and record.worker.node == "n1" and folder.evidence(record).sha256 == record.evidence_sha256
     assert folder.failure(JOB.key) is None
-
-
-def test_evidence_without_a_record_is_no_record(tmp_path: Path) -> None:
-    """What a worker leaves that is killed between the two."""
-    folder = JobFolder(tmp_path)
-    folder.job_path(JOB.key).mkdir(parents=True)
-    (folder.job_path(JOB.key) / "evidence.json").write_text("killed")
-    assert folder.record(JOB.key) is None
-    folder.keep(given())
-    record = folder.record(JOB.key)
-    assert record and folder.evidence(record).digest == JOB.digest
 
 
 @pytest.mark.parametrize(
@@ -393,30 +332,3 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatc
     monkeypatch.setattr(os, "fsync", watched)
     folder.keep(given())
     assert there == {"evidence": False, "record": False}
-
-
-HOLD = """
-import sys, time
-from pathlib import Path
-from images.fleet.folder import JobFolder
-from images.fleet.model import FleetRun
-folder, run = JobFolder(Path(sys.argv[1])), FleetRun.new("local", [])
-with folder.running(run), folder.doing("a"):
-    print(run.id, flush=True)
-    time.sleep(600)
-"""
-
-
-def test_locks_go_with_a_process_that_is_killed(tmp_path: Path) -> None:
-    folder = JobFolder(tmp_path)
-    child = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE
-    )
-    assert child.stdout
-    run_id = child.stdout.readline().decode().strip()
-    assert folder.lives(run_id)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    assert not folder.lives(run_id)
-    with folder.doing("a"):
-        pass

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -10,10 +11,11 @@ from images.commands import fleet_tables
 from images.config.platforms import Platform
 from images.context import labels as image_labels
 from images.context.labels import BaseContext
+from images.engine import Engine
 from images.fleet import images, planning
 from images.fleet.config import Fleet
 from images.fleet.folder import JobFolder
-from images.fleet.images import Found, Places, RequestedImage
+from images.fleet.images import Found, RequestedImage
 from images.fleet.model import Job, MatrixCell
 from images.fleet.planning import FleetImage, Known, State
 from images.planning import plan
@@ -110,13 +112,13 @@ def test_what_is_here_comes_before_what_was_pushed_and_what_is_nowhere_can_be_bu
 
     monkeypatch.setattr(images, "in_engine", in_engine)
     monkeypatch.setattr(images, "in_registry", in_registry)
-    places = Places(engine=object(), staging=STAGING)  # type: ignore[arg-type]
-    located, there = images.locate(RequestedImage(image=row.image), places, SOURCES)
+    wanted, an_engine = RequestedImage(image=row.image), cast(Engine, object())
+    located, there = images.locate(wanted, an_engine, STAGING, SOURCES)
     assert (there.digest if there else "") == found
     expected = (found, "", "") if found else (context, str(STAGING), "")
     assert (located.digest, located.staging, located.why_not) == expected
     if not found:
-        nowhere, _ = images.locate(RequestedImage(image=row.image), Places(engine=None, staging=None), SOURCES)
+        nowhere, _ = images.locate(wanted, None, None, SOURCES)
         assert "--staging REPOSITORY" in nowhere.why_not and not nowhere.staging
 
 

@@ -1,6 +1,5 @@
 """A run from lease to outcome, with an executor that does as it is told; the real ones are in tests/integration."""
 
-import fcntl
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -69,13 +68,12 @@ def go(
     executor: Obedient,
     *jobs: Job,
     outdated: Mapping[str, JobRecord] | None = None,
-    resumes: bool = False,
     **more: Any,
 ) -> dict[str, Outcome]:
     """Key -> outcome."""
     options = {"progress": lambda _key, _text: None, **more}
     given = RunOptions(fleet=ONE_MACHINE, folder=folder, executor=executor, sources=SOURCES, **options)
-    found = run.run({ONE_MACHINE.plain: list(jobs)}, given, outdated, resumes=resumes)
+    found = run.run({ONE_MACHINE.plain: list(jobs)}, given, outdated)
     return {one.job.key: one for one in found}
 
 
@@ -165,7 +163,7 @@ def test_a_resumed_run_hands_its_jobs_over_before_it_judges_a_record(
         return verdict(self, *given)
 
     monkeypatch.setattr(JobFolder, "verdict", watched)
-    go(folder, executor, done, lost, resumes=True)
+    go(folder, executor, done, lost)
     assert started == [[lost.key], [lost.key]]
 
 
@@ -227,7 +225,7 @@ def test_what_each_job_is_about_is_there_before_the_first_is_leased(tmp_path: Pa
     one, two = job(1), job(2)
 
     class Killed(JobFolder):
-        def take(self, _run: FleetRun, _job: Job, *, resumes: bool = False) -> Lease:
+        def take(self, _run: FleetRun, _job: Job) -> Lease:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -235,42 +233,7 @@ def test_what_each_job_is_about_is_there_before_the_first_is_leased(tmp_path: Pa
     assert [JobFolder(tmp_path).job(key) for key in (one.key, two.key)] == [one, two]
 
 
-def test_who_is_left_a_job_by_a_dead_process_is_told_what_goes_on(tmp_path: Path) -> None:
-    one, folder, said = job(1), JobFolder(tmp_path), list[str]()
-    other = FleetRun.new("slurm", []).model_copy(update={"owner": "ann"})
-
-    def left_over() -> None:
-        assert not go(folder, Obedient({}), one, resumes=True, progress=lambda _key, text: said.append(text))
-
-    with folder.running(other):
-        folder.take(other, one)
-        folder.submitted(one.key, other.id, "12")
-        left_over()
-    left_over()
-    living, dead = said
-    assert living.startswith("is left to ann, who leased it on slurm at ")
-    assert dead == f"{living}; that process is dead: --resume --on slurm goes on"
-
-
 def test_workers_here_take_the_engine_that_was_named(tmp_path: Path) -> None:
     one, executor = job(1), Obedient.of(result(job(1)))
     go(JobFolder(tmp_path), executor, one, engine="unix:///x")
     assert [each.task.engine for each in executor.placed] == ["unix:///x"]
-
-
-def test_a_record_is_kept_under_the_lock_that_its_worker_would_hold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, held, keep = job(1), list[str](), JobFolder.keep
-
-    def watched(folder: JobFolder, given: JobResult) -> None:
-        with (folder.job_path(one.key) / "lock").open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                held.append(given.record.key)
-        keep(folder, given)
-
-    monkeypatch.setattr(JobFolder, "keep", watched)
-    go(JobFolder(tmp_path), Obedient.of(result(one)), one)
-    assert held == [one.key]
