@@ -19,7 +19,6 @@ MODULES = (
     "binaries/fatbin.py",
     "compute_capability.py",
     "binaries/kernel_states.py",
-    "binaries/lz4.py",
 )
 """What of the suite the pruner reads device code with."""
 _AROUND = ("pruner/__main__.py", "pruner/normalise_timestamps.py")

@@ -16,11 +16,11 @@ import mmap
 import re
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from validate.binaries import elf, lz4
+from validate.binaries import elf
 from validate.binaries.elf import ElfError, Section
 from validate.compute_capability import runs_on
 
@@ -44,6 +44,8 @@ _ARCH_SPECIFIC, _FAMILY_SPECIFIC = 0x100000, 0x200000
 _CHUNK = 1 << 20
 _NVIDIAS = re.compile(r"lib(cu(blas|dart|dnn|dss|fft|file|pti|rand|solver|sparse|tensor)|nccl|npp|nv(?!fuser))")
 """Older torch wheels hold some of these libraries themselves. nvFuser is PyTorch's."""
+_LARGEST_RATIO = 255
+"""No LZ4 block of n bytes decodes to more than about this many times n."""
 _MOST_BYTES = 1 << 30
 """The largest cubin seen (cuBLASLt's) is a tenth of this."""
 
@@ -140,8 +142,7 @@ def regions(data: Buffer, sections: Sequence[str] = LOADED) -> Iterator[Region]:
 def kernels(data: Buffer, entry: Entry) -> dict[str, int]:
     """Bytes of machine code by (mangled) name of each kernel of an entry; 0 for those of PTX. Raises FatbinError."""
     stored = data[entry.offset : entry.offset + entry.stored]
-    unpack = {"lz4": _unpack_lz4, "zstd": _unpack_zstd}.get(entry.coding)
-    payload = unpack(stored, entry.whole) if unpack else memoryview(stored)
+    payload = _decoded(entry.coding, stored, entry.whole) if entry.coding else memoryview(stored)
     if entry.ptx:
         return {name.decode(): 0 for name in _PTX_ENTRY.findall(bytes(payload))}
     # Kernels are the functions that the symbol table marks as entries.
@@ -260,54 +261,30 @@ class _Scratch(threading.local):
 _SCRATCH = _Scratch()
 
 
-def _unpack_lz4(stored: bytes, whole: int) -> memoryview:
-    if whole > lz4.LARGEST_RATIO * (len(stored) + 1):
+def _decoded(coding: str, stored: bytes, whole: int) -> memoryview:
+    """What was packed, until this thread asks for the next."""
+    if coding == "lz4" and whole > _LARGEST_RATIO * (len(stored) + 1):
         raise FatbinError(f"{len(stored)} bytes of LZ4 can't hold {whole}")
-    native = _native_lz4()
-    if native is None:
-        try:
-            return memoryview(lz4.decompress(stored, whole))
-        except lz4.Lz4Error as error:
-            raise FatbinError(str(error)) from error
-    output = _SCRATCH.of(whole)
-    if native(stored, output, len(stored), whole) != whole:
-        raise FatbinError("its LZ4 data is damaged")
-    return memoryview(output).cast("B")[:whole]
-
-
-def _unpack_zstd(stored: bytes, whole: int) -> memoryview:
-    native = _native_zstd()
-    if native is None:
-        raise FatbinError("it is compressed with zstd, and this machine has no libzstd.so.1")
-    output = _SCRATCH.of(whole)
-    if native(output, whole, stored, len(stored)) != whole:
-        raise FatbinError("its zstd data is damaged")
+    output, decode = _SCRATCH.of(whole), _decoder(coding)
+    if coding == "lz4":
+        size = decode(stored, output, len(stored), whole)
+    else:
+        size = decode(output, ctypes.c_size_t(whole), stored, ctypes.c_size_t(len(stored)))
+    if size != whole:
+        raise FatbinError(f"its {coding} data is damaged")
     return memoryview(output).cast("B")[:whole]
 
 
 @functools.cache
-def _native_lz4() -> Callable[..., int] | None:
-    """Debian's apt brings the library. Without it all still works, a hundred times slower."""
-    return _native("liblz4.so.1", "LZ4_decompress_safe", ctypes.c_int)
-
-
-@functools.cache
-def _native_zstd() -> Callable[..., int] | None:
-    """Debian's dpkg brings the library."""
-    return _native(
-        "libzstd.so.1",
-        "ZSTD_decompress",
-        ctypes.c_size_t,
-        [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t],
-    )
-
-
-def _native(library: str, function: str, result: Any, arguments: list[Any] | None = None) -> Callable[..., int] | None:
+def _decoder(coding: str) -> Any:
+    """Debian's apt and dpkg bring these libraries."""
+    library, function, result = {
+        "lz4": ("liblz4.so.1", "LZ4_decompress_safe", ctypes.c_int),
+        "zstd": ("libzstd.so.1", "ZSTD_decompress", ctypes.c_size_t),
+    }[coding]
     try:
         found = getattr(ctypes.CDLL(library), function)
-    except (OSError, AttributeError):
-        return None
+    except (OSError, AttributeError) as error:
+        raise FatbinError(f"it is compressed with {coding}, and this machine has no {library}") from error
     found.restype = result
-    if arguments:
-        found.argtypes = arguments
-    return found  # type: ignore[no-any-return]
+    return found

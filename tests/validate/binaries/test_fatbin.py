@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support import fatbins
 from tests.support.fatbins import FAMILY, LZ4, SPECIFIC, Code
-from validate.binaries import fatbin, lz4
+from validate.binaries import fatbin
 from validate.binaries.demangle import readable
 from validate.binaries.fatbin import Entry, FatbinError
 
@@ -112,12 +112,11 @@ def test_a_bomb_is_refused_before_memory_is_taken(monkeypatch: pytest.MonkeyPatc
     tracemalloc.stop()
 
 
-def test_without_native_decoders_lz4_is_read_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = read(GOOD)
-    monkeypatch.setattr(fatbin, "_native", lambda *_: None)
-    fatbin._native_lz4.cache_clear()
-    assert read(GOOD) == expected
-    fatbin._native_lz4.cache_clear()
+def test_a_library_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    fatbin._decoder.cache_clear()
+    monkeypatch.setattr(fatbin.ctypes, "CDLL", lambda name: (_ for _ in ()).throw(OSError(name)))
+    with pytest.raises(FatbinError, match=r"it is compressed with lz4, and this machine has no liblz4.so.1"):
+        read(GOOD)
 
 
 def resized(entry: bytes, *, size: int = 0, compressed: int = 0) -> bytes:
@@ -207,24 +206,6 @@ def test_code_behind_the_mark_of_what_was_taken_out_is_no_entry_and_seen() -> No
     (region,) = fatbin.regions(data)
     found = [[entry.arch for entry in entries] for entries in (region.entries, region.taken_out, region.hidden)]
     assert found == [[90], [86], [80]]
-
-
-# ---- LZ4
-
-
-def test_overlapping_matches_repeat() -> None:
-    assert lz4.decompress(b"\x34abc\x03\x00\x50vwxyz", 16) == b"abcabcabcabvwxyz"
-
-
-@given(st.binary(max_size=300), st.integers(0, 5000))
-def test_any_bytes_decode_to_the_size_promised_or_are_refused(block: bytes, size: int) -> None:
-    with contextlib.suppress(lz4.Lz4Error):
-        assert len(lz4.decompress(block, size)) == size
-
-
-@given(st.binary(max_size=2000))
-def test_what_was_packed_comes_out(data: bytes) -> None:
-    assert lz4.decompress(fatbins.lz4_literals(data), len(data)) == data
 
 
 # ---- names
