@@ -18,8 +18,6 @@ from validate.checks.cpu.native import _matches
 from validate.checks.cpu.triton import EM_CUDA, cubin_facts
 from validate.claims import Claim, Tier
 from validate.harness.forked import in_fork
-from validate.harness.nf4 import LEVELS as NF4
-from validate.harness.reference import Shape
 from validate.judging import Status
 
 
@@ -145,12 +143,3 @@ def test_compiler_that_does_not_compile(
     monkeypatch.setattr(compiler, "_python_include", lambda: str(tmp_path))
     status, reason = _compiler_finding("c-extension")
     assert status is Status.FAIL and culprit in reason
-
-
-def test_reference_constants() -> None:
-    assert len(NF4) == 16
-    assert sorted(NF4) == list(NF4)
-    assert (NF4[0], NF4[7], NF4[15]) == (-1.0, 0.0, 1.0)
-    shape = Shape()
-    assert len(shape.projections) == 7 * shape.layers
-    assert all(side % 64 == 0 for sides in shape.projections.values() for side in sides)

@@ -15,7 +15,7 @@ from images.validation.claims.context import ClaimContext
 from images.validation.claims.provenance import provenance_claims
 from tests.support.judging import fails, judge_claim
 from tests.support.sources import SOURCES
-from validate.checks.static import files, owners
+from validate.checks.static import environment, files, owners
 from validate.claims import Claim, ClaimSet
 from validate.environment import debian
 from validate.judging import Finding, Status
@@ -164,3 +164,20 @@ def test_a_link_in_place_of_a_packages_file_and_one_that_leads_elsewhere_are_tol
     assert [Path(path).name for path, _ in altered] == ["git"]
     assert [Path(path).name for path, _ in owners._redirected(owned, places, explained)] == ["libm.so.6"]
     assert not list(owners._redirected(owned, places, explained | {str(tmp_path / "other")}))
+
+
+def test_a_file_of_a_debian_package_is_known_while_it_is_as_packaged(tmp_path: Path) -> None:
+    file, other = tmp_path / "usr/distutils-precedence.pth", tmp_path / "usr/other.pth"
+    file.parent.mkdir()
+    for one in (file, other):
+        one.write_text("import os\n")
+    info = tmp_path / "dpkg/info"
+    info.mkdir(parents=True)
+    digest = hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()
+    (info / "python3-setuptools.list").write_text(f"{file}\n")
+    (info / "python3-setuptools.md5sums").write_text(f"{digest}  {str(file)[1:]}\n")
+    packages = debian.owned(str(tmp_path / "dpkg"))
+    assert environment._of_debian(str(file), packages)
+    assert not environment._of_debian(str(other), packages)
+    file.write_text("import sys\n")
+    assert not environment._of_debian(str(file), packages)
