@@ -17,11 +17,7 @@ from validate.judging import Status
 
 FOLDER = Path(__file__).with_name("arm64_faults")
 FAULTS = {
-    "x86-library": (
-        "S3",
-        "environment",
-        "libbitsandbytes_cuda130.so can't be loaded: it is built for x86-64, not AArch64",
-    ),
+    "x86-library": ("S3", "environment", "_cuda130.so can't be loaded: it is built for x86-64, not AArch64"),
     "torch-without-cuda": ("S1", "torch", "is built for no CUDA at all, 13.0 is expected"),
     "no-code-for-sm121": ("S5", "bitsandbytes", "have no code for sm_12"),
     "no-libgomp": ("S3", "environment", "libgomp"),

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from images.planning import expectations
 from tests.support.judging import fails, judge_claim
 from validate.claims import HOST_PROBE, Claim, Tier
 from validate.environment import credentials
@@ -25,6 +24,7 @@ HEALTHY: dict[str, Any] = {
     "leftovers": {},
     "home": {"path": "/home/trainer", "mode": "1777", "for_all": True},
 }
+LEFT = {"files": 2, "bytes": 3_000_000, "example": "/root/.cache/a"}
 EXPECT: dict[str, Any] = {
     "labels": {"labels": {"dev.truetag.torch": "2.7.1"}},
     "size": {"bytes": 10**10},
@@ -43,8 +43,10 @@ def judged(subject: str, **evidence: Any) -> Finding:
 
 
 @pytest.mark.parametrize("subject", EXPECT)
-def test_a_healthy_image_passes(subject: str) -> None:
+def test_a_healthy_image_passes_and_what_could_not_be_read_leaves_it_unproven(subject: str) -> None:
     assert judged(subject).status is Status.PASS
+    unsure = subject in ("leftovers", "secrets")
+    assert judged(subject, unreadable=["/root"]).status is (Status.UNPROVEN if unsure else Status.PASS)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,7 @@ def test_a_healthy_image_passes(subject: str) -> None:
         ("history", {"secrets": [{"where": "the variable X", "kind": "a GitHub token"}]}, "X holds a GitHub token"),
         (
             "leftovers",
-            {"leftovers": {"*/.cache/*": {"files": 2, "bytes": 3_000_000, "example": "/root/.cache/a"}}},
+            {"leftovers": {"*/.cache/*": LEFT}},
             "2 files (3.0 MB) of a user's cache are left: /root/.cache/a",
         ),
         ("secrets", {"secrets": [{"path": "/a", "line": 7, "kind": "a key"}]}, "/a holds a key (line 7)"),
@@ -71,11 +73,6 @@ def test_a_healthy_image_passes(subject: str) -> None:
 )
 def test_each_fault_is_named(subject: str, evidence: dict[str, Any], culprit: str) -> None:
     fails(judged(subject, **evidence), culprit)
-
-
-@pytest.mark.parametrize("subject", ["leftovers", "secrets"])
-def test_folders_that_could_not_be_read_leave_it_unproven(subject: str) -> None:
-    assert judged(subject, unreadable=["/root"]).status is Status.UNPROVEN
 
 
 @pytest.mark.parametrize(
@@ -120,13 +117,6 @@ def test_variables_of_programs_are_not_read_as_settings() -> None:
     assert list(credentials.in_text("hf_" + "a" * 34, f"{place}/barrier")), "what an issuer's token looks like is told"
 
 
-@pytest.mark.parametrize(
-    ("path", "known"),
-    [("/root/.netrc", True), ("/home/x/.docker/config.json", True), ("/etc/netrc.md", False), ("/a/.env", True)],
-)
-def test_files_are_known_by_name(path: str, known: bool) -> None:
-    assert bool(credentials.by_name(path)) is known
-
-
-def test_every_leftover_is_named() -> None:
-    assert all(expectations.LEFTOVERS.values())
+def test_files_are_known_by_name() -> None:
+    paths = ("/root/.netrc", "/home/x/.docker/config.json", "/etc/netrc.md", "/a/.env")
+    assert [path for path in paths if not credentials.by_name(path)] == ["/etc/netrc.md"]

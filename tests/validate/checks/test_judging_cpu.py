@@ -35,12 +35,8 @@ def evidence_of(claim: Claim) -> dict[str, Any]:
 
 def judged(claim: Claim, evidence: dict[str, Any]) -> Finding:
     """Through judge(), so that evidence a judge can't read is seen as the runner's user sees it."""
-    record = Record(
-        probe=claim.probe,
-        outcome=Outcome.COMPLETED,
-        seconds=1.0,
-        measurements=(Measurement(subject=claim.subject, seconds=1.0, evidence=evidence),),
-    )
+    found = Measurement(subject=claim.subject, seconds=1.0, evidence=evidence)
+    record = Record(probe=claim.probe, outcome=Outcome.COMPLETED, seconds=1.0, measurements=(found,))
     verdict = judged_set(ClaimSet(image=CLAIMS.image, claims=(claim,)), (record,)).claims[0]
     return Finding(verdict.status, verdict.reason)
 
