@@ -7,8 +7,8 @@ The same file travels into the container, so only the standard library is used.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -61,8 +61,11 @@ class ClaimSet:
     image: str
     claims: tuple[Claim, ...]
 
+    def where(self, keep: Callable[[Claim], bool]) -> ClaimSet:
+        return replace(self, claims=tuple(filter(keep, self.claims)))
+
     def of(self, tiers: Sequence[Tier]) -> ClaimSet:
-        return ClaimSet(image=self.image, claims=tuple(claim for claim in self.claims if claim.tier in tiers))
+        return self.where(lambda claim: claim.tier in tiers)
 
     def inside(self) -> ClaimSet:
         """Those that can be measured in a container."""
@@ -70,16 +73,20 @@ class ClaimSet:
 
     def only(self, probes: Collection[str]) -> ClaimSet:
         """Those that these probes measure."""
-        return ClaimSet(image=self.image, claims=tuple(claim for claim in self.claims if claim.probe in probes))
+        return self.where(lambda claim: claim.probe in probes)
 
     def less(self, probes: Collection[str]) -> ClaimSet:
         """Those that other probes measure."""
-        return ClaimSet(image=self.image, claims=tuple(claim for claim in self.claims if claim.probe not in probes))
+        return self.where(lambda claim: claim.probe not in probes)
 
     def about(self, texts: Collection[str]) -> ClaimSet:
         """Those whose `ID SUBJECT` holds one of these texts; of a text with `=` before it, those that are named so."""
-        chosen = tuple(claim for claim in self.claims if any(_is_about(claim, text) for text in texts))
-        return ClaimSet(image=self.image, claims=chosen)
+
+        def is_chosen(claim: Claim) -> bool:
+            key = f"{claim.id} {claim.subject}"
+            return any(key == text[1:] if text.startswith("=") else text in key for text in texts)
+
+        return self.where(is_chosen)
 
     def dumps(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True)
@@ -88,8 +95,3 @@ class ClaimSet:
     def loads(cls, text: str) -> ClaimSet:
         data = json.loads(text)
         return cls(image=data["image"], claims=tuple(Claim.from_json(claim) for claim in data["claims"]))
-
-
-def _is_about(claim: Claim, text: str) -> bool:
-    key = f"{claim.id} {claim.subject}"
-    return key == text[1:] if text.startswith("=") else text in key

@@ -8,15 +8,14 @@ from __future__ import annotations
 import importlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from validate.checks._behaviour import BehaviourEvidence, judge
 from validate.checks.cpu.quantized_llama import SavedLlama
 from validate.claims import Claim
-from validate.harness.forked import attempt
+from validate.harness.forked import asked
 
 _STEPS = 8
 _RATE = 1e-2
@@ -27,17 +26,16 @@ _KEPT_SHARE = 0.6
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     """Yield the evidence of the subjects asked for: `device-map`, `mixed-precision`, `compile`, `trainer`."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
-    asked = {claim.subject for claim in claims}
-    measures: Mapping[str, Callable[[Path], BehaviourEvidence]] = {
-        "device-map": _device_map,
-        "mixed-precision": _mixed_precision,
-        "compile": _compiled,
-        "trainer": _trainer,
-    }
-    for subject, evidence in measures.items():
-        if subject in asked:
-            with tempfile.TemporaryDirectory(prefix="profile-") as folder:
-                yield subject, attempt(partial(evidence, Path(folder)))
+    with tempfile.TemporaryDirectory(prefix="profile-") as folder:
+        yield from asked(
+            claims,
+            {
+                "device-map": lambda: _device_map(Path(folder, "device-map")),
+                "mixed-precision": lambda: _mixed_precision(Path(folder, "mixed-precision")),
+                "compile": lambda: _compiled(Path(folder, "compile")),
+                "trainer": lambda: _trainer(Path(folder, "trainer")),
+            },
+        )
 
 
 def _device_map(folder: Path) -> BehaviourEvidence:

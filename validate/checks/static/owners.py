@@ -20,6 +20,7 @@ from typing import Any, TypedDict
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import SearchPath, machine_named
 from validate.checks.static.files import as_record, hashes
+from validate.checks.static.toolkit import configured
 from validate.claims import Claim
 from validate.environment import debian, installed, user_environment, wheel_contents
 from validate.judging import Finding, conclude, matches
@@ -285,7 +286,9 @@ def _loadable(unowned: Sequence[str], given: user_environment.UserEnvironment) -
         search = SearchPath.of(given.environ, given.directory, machine)
     except ElfError:
         search = SearchPath(defaults=machine.folders)
-    folders = {os.path.realpath(folder) for folder in (*search.library_path, *search.defaults, *_configured())}
+    # Those that ldconfig is told of, whether it has run since or not.
+    told = [folder for folder, _ in configured("/etc/ld.so.conf")]
+    folders = {os.path.realpath(folder) for folder in (*search.library_path, *search.defaults, *told)}
     cached = {os.path.realpath(path) for paths in search.cache.values() for path in paths}
     for path in unowned:
         folder, _, name = path.rpartition("/")
@@ -302,12 +305,6 @@ def _plugins(unowned: Sequence[str], patterns: Mapping[str, str]) -> dict[str, s
         if fitting:
             found[path] = patterns[max(fitting, key=len)]
     return found
-
-
-def _configured() -> Iterator[str]:
-    """Folders of /etc/ld.so.conf.d, whether ldconfig has run since or not."""
-    for file in sorted(Path("/etc/ld.so.conf.d").glob("*.conf")):
-        yield from (line.strip() for line in file.read_text(errors="replace").splitlines() if line.startswith("/"))
 
 
 # ---- what has rights

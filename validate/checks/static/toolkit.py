@@ -21,7 +21,6 @@ from validate.checks.static.libraries import soname_major
 from validate.checks.static.pins import TorchVersion, torch_version
 from validate.claims import Claim
 from validate.environment import installed
-from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, failed, listed
 
 
@@ -42,11 +41,11 @@ class ToolkitEvidence(TypedDict):
 
 _SECONDS = 120
 _DRIVER = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1")
-_CONFIGURATION = "/etc/ld.so.conf"
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
     given, _, everything = installed.of_user()
+    search = SearchPath.of(given.environ, given.directory, machine_named(given.machine))
     of_torch = [one for one in everything if one.name == "torch"]
     for claim in claims:
         expect = claim.expect
@@ -63,8 +62,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
                 "default_link": os.path.realpath(default) if os.path.lexists(default) else None,
                 "programs_on_path": {name: os.path.realpath(path) if path else None for name, path in found.items()},
                 "torch": torch_version(of_torch),
-                "loader_folders": _loader_folders(given),
-                "driver_libraries": _driver_libraries(given),
+                "loader_folders": _loader_folders(search),
+                "driver_libraries": _driver_libraries(search),
             },
         )
 
@@ -152,11 +151,10 @@ _PARTS: Mapping[str, Callable[[Path], Mapping[str, Any]]] = {
 """What a toolkit is made of, and how each part is looked at."""
 
 
-def _loader_folders(given: UserEnvironment) -> list[Mapping[str, Any]]:
+def _loader_folders(search: SearchPath) -> list[Mapping[str, Any]]:
     """Every folder that the environment or the system adds to the loader's path, and what says so."""
-    search = SearchPath.of(given.environ, given.directory, machine_named(given.machine))
     sources = [(folder, "LD_LIBRARY_PATH") for folder in search.library_path]
-    sources += [(folder, file) for folder, file in _configured(_CONFIGURATION)]
+    sources += [(folder, file) for folder, file in configured("/etc/ld.so.conf")]
     in_cache = {str(Path(path).parent) for paths in search.cache.values() for path in paths}
     sources += [(folder, "ld.so.cache") for folder in sorted(in_cache)]
     return [
@@ -165,7 +163,7 @@ def _loader_folders(given: UserEnvironment) -> list[Mapping[str, Any]]:
     ]
 
 
-def _configured(file: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+def configured(file: str, depth: int = 0) -> Iterator[tuple[str, str]]:
     """Folders of ld.so.conf and what it includes, each with the file that names it."""
     if depth > 5 or not Path(file).is_file():
         return
@@ -173,16 +171,15 @@ def _configured(file: str, depth: int = 0) -> Iterator[tuple[str, str]]:
         word, _, rest = line.partition("#")[0].strip().partition(" ")
         if word == "include":
             for included in sorted(glob.glob(str(Path(file).parent / rest.strip()))):  # noqa: PTH207
-                yield from _configured(included, depth + 1)
+                yield from configured(included, depth + 1)
         elif word:
             yield word, file
 
 
-def _driver_libraries(given: UserEnvironment) -> list[Mapping[str, Any]]:
+def _driver_libraries(search: SearchPath) -> list[Mapping[str, Any]]:
     """Files of the host's driver on the loader's path that lie in the image itself, not mounted into the container."""
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     mounted = frozenset(line.split()[4] for line in lines)
-    search = SearchPath.of(given.environ, given.directory, machine_named(given.machine))
     found = {path for name in _DRIVER for path in search.everywhere(name) if Path(path).exists()}
     return [
         {"path": path, "real": os.path.realpath(path)}
