@@ -36,8 +36,6 @@ _CONSTRAINTS_HEAD = """\
 # What pip and uv may not move in {name} (PIP_CONSTRAINT, UV_CONSTRAINT): torch, CUDA's libraries and kernels.
 # A package that wants others is refused: take a release of it that fits this torch, or an image with its torch.
 """
-_KEPT = ("transformers", "datasets")
-"""What pip is asked for beside everything: they are parted by a huggingface-hub of another series."""
 
 Context = dict[str, bytes | Path]
 """Path in the context -> its bytes, or the file on this machine that holds them (large wheels)."""
@@ -248,11 +246,11 @@ def overlay_files(
 ) -> dict[str, bytes]:
     """Path in the context -> content, of what the last stage puts into /opt/truetag."""
     folder = TEMPLATES / "additions"
-    kept = " ".join(f"{pin.name}=={pin.version}" for pin in map(image.pin, _KEPT) if pin)
     additions = user_overlay.environment(image, overlay_key(image, locks))
     # What python.sh says where pip does not install a package: `NAME<TAB>what to take instead`.
-    hints = "".join(f"{name}\t{row.instead}\n" for name, row in packages().items() if row.instead)
-    settings = f"home={user_overlay.HOME}\nimage_python={base.executable}\nadditions={additions}\nkept='{kept}'\n"
+    instead = {name: row.instead for name, row in packages().items() if row.instead} | dict(image.unfit)
+    hints = "".join(f"{name}\t{text}\n" for name, text in instead.items())
+    settings = f"home={user_overlay.HOME}\nimage_python={base.executable}\nadditions={additions}\n"
     return {
         "additions/python.sh": (folder / "python.sh").read_bytes(),
         "additions/create.py": (folder / "create.py").read_bytes(),
@@ -263,7 +261,7 @@ def overlay_files(
 
 
 def constraints(image: Image, locks: Mapping[str, bytes], missing: Collection[str]) -> bytes:
-    """A constraints file of torch, what it loads of CUDA, and all that has kernels for this torch."""
+    """A constraints file of torch, what it loads of CUDA, all with kernels for this torch, and what has none for it."""
     torch = image.pin("torch")
     minor = str(Minor.parse(".".join(torch.version.split(".")[:2]))) if torch else ""
     # Releases that are built for this torch, of packages that publish one for each: no other need be tried.

@@ -9,7 +9,7 @@ from images.config.matrix import Sources
 from images.config.names import Arch, Minor
 from images.planning.candidate import PROFILE_LAYER, Candidate
 from images.planning.image import Image, Pin, Pruning
-from images.planning.rules.packages import applying, extensions_of
+from images.planning.rules.packages import applying, extensions_of, none_fits
 from validate.environment import allocator
 
 _ALLOCATOR = "PYTORCH_ALLOC_CONF"
@@ -52,6 +52,7 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
         warnings=warnings,
         from_source=tuple(sorted(matrix.pure_python)) if own_layer else (),
         waived=tuple(sorted({*with_pins, *candidate.profile.waived})),
+        unfit=none_fits(candidate),
         unproven=candidate.profile.unproven,
         pruning=_pruning(candidate),
         entrypoint=candidate.profile.entrypoint,

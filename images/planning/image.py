@@ -143,6 +143,8 @@ class Image:
     """Distributions that are installed from source: pure Python that no index has as a wheel."""
     waived: tuple[str, ...] = ()
     """Distributions that something requires and the image goes without, as the matrix says."""
+    unfit: Mapping[str, str] = field(default_factory=dict)
+    """Package with kernels that it lacks, of which no known release fits its torch and CUDA -> why."""
     unproven: Mapping[str, str] = field(default_factory=dict)
     """`C10` or `C10 subject` -> why the profile's own pins put that claim out of reach."""
     pruning: Pruning | None = None

@@ -61,15 +61,26 @@ def variables(image: Image) -> Mapping[str, str]:
     return {**caches, **installers}
 
 
+NONE_FITS = "0+none.fits.this.torch"
+"""A release that no package has: pip and uv show it where they refuse one."""
+
+
 def held(image: Image, locked: Mapping[str, str], missing: Collection[str]) -> dict[str, str]:
-    """What users' packages may not move: torch, all with kernels for it, and `locked`, of which CUDA's libraries."""
+    """What users' packages may not move: torch, all with kernels for it, and `locked`, of which CUDA's libraries.
+
+    A package with kernels of which no release is made for this torch is held at NONE_FITS.
+    """
     pins = {
         pin.name: pin.requirement.partition("==")[2]
         for pin in image.pins
         if pin.name not in missing
         and (pin.name in expectations.HELD or pin.name in expectations.NATIVE or pin.compiled)
     }
-    return {**pins, **{name: version for name, version in locked.items() if name.startswith("nvidia-")}}
+    return {
+        **dict.fromkeys(image.unfit, NONE_FITS),
+        **pins,
+        **{name: version for name, version in locked.items() if name.startswith("nvidia-")},
+    }
 
 
 class Package(Row):

@@ -78,6 +78,15 @@ def _take(command: Path, to: Path, python: Path) -> None:
 
 def _refuse(target: Path, cause: str) -> int:
     cache = target.parent.parent
+    there = next(path for path in (target, *target.parents) if path.exists())
+    owner = there.stat().st_uid
+    if os.path.ismount(cache) and cache in there.parents and owner != os.getuid():
+        chown = f"docker run --rm --user 0 -v VOLUME:{cache} IMAGE chown -R {os.getuid()} {cache}"
+        sys.stderr.write(
+            f"truetag: nothing can be installed: {cause}; uid {owner} used this volume first. Give it to uid {os.getuid()} "
+            f"once (`{chown}`), or mount another\n"
+        )
+        return 1
     ways = (
         f"a named volume (`-v truetag-cache:{cache}`)",
         f"a folder of its own (`mkdir cache`, then `--user $(id -u):$(id -g) -v $PWD/cache:{cache}`)",

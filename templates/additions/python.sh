@@ -14,8 +14,12 @@ case "$* " in
   *pip*" install "*) ;;
   *) exec "$python" "$@" ;;
 esac
-# pip sees to the needs of what it is asked for, and of nothing else: so it is asked for what must go together with the rest, as it is.
-# Where nothing fits that, it may move them along. Not where asking would do more than that.
+# pip sees to the needs of what it is asked for, and of nothing else: so it is asked for what must go together with the rest, as it is
+# installed: a huggingface-hub of another series parts them. Where nothing fits that, it may move them along. Not where asking would do
+# more than that.
+kept=$("$python" -I -c '
+from importlib.metadata import distributions
+print(*(f"{name}=={one.version}" for name in ("transformers", "datasets") for one in list(distributions(name=name))[:1]))')
 before=
 for argument in "$@"; do
   case "$argument" in
@@ -27,29 +31,40 @@ for argument in "$@"; do
   esac
   before=$argument
 done
-said=
-if [ -n "$kept" ] && said=$(mktemp); then
-  trap 'rm -f "$said"' EXIT
-  code=0
-  "$python" "$@" $kept 2>"$said" || code=$?
-  if [ $code = 0 ] || ! grep -q ResolutionImpossible "$said"; then
-    cat "$said" >&2
+said=$(mktemp -d) || exec "$python" "$@"
+trap 'rm -rf "$said"' EXIT
+export PIP_LOG="$said/log"
+code=0
+if [ -n "$kept" ]; then
+  "$python" "$@" $kept 2>"$said/errors" || code=$?
+  if [ $code = 0 ] || ! grep -qs 'ERROR: ResolutionImpossible' "$PIP_LOG"; then
+    cat "$said/errors" >&2
   else
     echo "truetag: no release fits $kept: they may move" >&2
     code=0
+    rm -f "$PIP_LOG"
     "$python" "$@" $(printf '%s ' $kept | sed 's/==[^ ]*//g') || code=$?
   fi
 else
-  code=0
   "$python" "$@" || code=$?
 fi
-# pip itself says what is in conflict, and not what to take instead.
+# pip itself says what is in conflict, and neither why nor what to take instead.
 [ $code != 0 ] || exit 0
-echo "truetag: torch, CUDA's libraries and kernels stay as validated (/opt/truetag/constraints.txt)." >&2
-for argument in "$@"; do
-  name=$(printf %s "${argument%%[!A-Za-z0-9._-]*}" | tr A-Z_. a-z--)
-  while IFS='	' read -r package instead; do
-    [ "$package" != "$name" ] || echo "truetag: $package: $instead" >&2
-  done <"$here/hints"
-done
+if grep -qs CERTIFICATE_VERIFY_FAILED "$PIP_LOG"; then
+  bundle=/etc/ssl/certs/ca-certificates.crt
+  echo "truetag: this container does not know the authority that signed the index's certificate. Give it the host's:" \
+    "\`docker run -v $bundle:/run/ca.pem:ro -e PIP_CERT=/run/ca.pem\`" >&2
+  exit $code
+fi
+if grep -qs 'ERROR: ResolutionImpossible' "$PIP_LOG"; then
+  echo "truetag: torch, CUDA's libraries and kernels stay as validated (/opt/truetag/constraints.txt)." >&2
+fi
+names=$(for argument in "$@"; do printf ' %s ' "${argument%%[!A-Za-z0-9._-]*}" | tr A-Z_. a-z--; done)
+while IFS='	' read -r package instead; do
+  case "$names" in
+    *" $package "*) ;;
+    *) grep -qs "requested (constraint) $package==" "$PIP_LOG" || continue ;;
+  esac
+  echo "truetag: $package: $instead" >&2
+done <"$here/hints"
 exit $code

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from images.config.facts import PackageFacts, Row, within
+from images.config.facts import Facts, PackageFacts, Row, within
 from images.config.names import Arch, Minor
 from images.errors import command
 from images.planning.candidate import Candidate, Finding, refuse, warn
@@ -26,17 +27,15 @@ def triton_is_torchs(candidate: Candidate) -> Iterator[Finding]:
         yield refuse(f"torch {candidate.torch} needs triton{candidate.torch_facts.triton}, the stack pins {triton}")
 
 
+def _companions(facts: Facts) -> dict[str, Mapping[str, Row]]:
+    """Packages with CUDA code of their own, of which images/data/facts.yaml has tables: version -> row."""
+    return {"xformers": facts.xformers, "torchao": facts.torchao, "bitsandbytes": facts.bitsandbytes}
+
+
 def companions_are_known(candidate: Candidate) -> Iterator[Finding]:
-    """Packages with CUDA code of their own, of which images/data/facts.yaml has tables."""
-    facts = candidate.facts
-    tables: dict[str, Mapping[str, Row]] = {
-        "xformers": facts.xformers,
-        "torchao": facts.torchao,
-        "bitsandbytes": facts.bitsandbytes,
-    }
-    for package, known in tables.items():
+    for package, known in _companions(candidate.facts).items():
         version = candidate.pins.get(package)
-        if version and version not in known and package not in facts.arm64.lacking:
+        if version and version not in known and package not in candidate.facts.arm64.lacking:
             yield refuse(f"nothing is known of {package} {version}: add its row to images/data/facts.yaml")
 
 
@@ -101,6 +100,20 @@ def bitsandbytes_fits(candidate: Candidate) -> Iterator[Finding]:
         yield refuse(f"bitsandbytes {version} needs torch {row.torch}, the stack pins {candidate.torch}")
     if not _python_fits(candidate, row.python):
         yield refuse(f"bitsandbytes {version} needs Python {row.python}, the base has {candidate.base.python}")
+
+
+def none_fits(candidate: Candidate) -> dict[str, str]:
+    """Package with kernels that a candidate lacks, and that has no known release for its torch and CUDA -> why."""
+    rules = {"xformers": xformers_fits, "torchao": torchao_fits, "bitsandbytes": bitsandbytes_fits}
+    why = {}
+    for name, known in _companions(candidate.facts).items():
+        tried = (replace(candidate, pins={**candidate.pins, name: version}) for version in known)
+        if known and name not in candidate.pins and all(any(one.refuses for one in rules[name](of)) for of in tried):
+            why[name] = (
+                f"no release from {min(known, key=Version)} to {max(known, key=Version)} is made for "
+                f"torch {candidate.torch} with CUDA {candidate.wheel_cuda}, and what finds it imports it, and fails"
+            )
+    return why
 
 
 def xformers_covers_archs(candidate: Candidate) -> Iterator[Finding]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 from images.config.paths import CHECKOUT, TEMPLATES
 from images.context import render
 from images.locking import lock_file
+from images.planning import user_overlay
 from tests.support.sources import image
 
 BASE: Any = types.SimpleNamespace(executable="/opt/venv/bin/python")
@@ -101,33 +101,57 @@ def test_an_environment_that_is_anothers_is_left_alone_and_named(made: Path) -> 
     assert done.returncode == 1 and f"belongs to uid {os.geteuid()}" in done.stderr
 
 
+_PIP = """
+import os, pathlib, sys
+print(*sys.argv[1:])
+said = {"vllm>=1": "ERROR: ResolutionImpossible", "Flash_Attn": "no nvcc", "uses-ao": "ERROR: ResolutionImpossible: requested (constraint) torchao==0"}
+said["a"] = "CERTIFICATE_VERIFY_FAILED"
+for one in set(sys.argv) & set(said):
+    pathlib.Path(os.environ["PIP_LOG"]).write_text(said[one])
+    sys.exit(3)
+"""
+"""Fails as pip does: the cause is in its log."""
+
+
 @pytest.fixture
 def interpreter(made: Path, tmp_path: Path) -> Path:
     """python.sh with what the last stage puts beside it."""
     shutil.copy(TEMPLATES / "additions" / "python.sh", tmp_path / "python")
     (tmp_path / "python").chmod(0o755)
-    (tmp_path / "settings").write_text(
-        f"home=/\nimage_python={made}/bin/python\nadditions={made}\nkept='transformers==4.57.6 datasets==4.5.0'\n"
-    )
-    (tmp_path / "hints").write_bytes(render.overlay_files(image("cu126-torch27"), BASE, {}, ())["additions/hints"])
-    (tmp_path / "pip.py").write_text(
-        "import sys; print(*sys.argv[1:]); sys.exit(3 if 'vllm>=1' in sys.argv or 'Flash_Attn' in sys.argv else 0)"
-    )
+    (tmp_path / "settings").write_text(f"home=/\nimage_python={made}/bin/python\nadditions={made}\n")
+    (packages,) = made.glob("lib/python*/site-packages")
+    for name, version in (
+        ("transformers", "5.5.4"),
+        ("datasets", "4.5.0"),
+    ):  # a child may have other releases than its parent
+        (packages / f"{name}-{version}.dist-info").mkdir(exist_ok=True)
+        (packages / f"{name}-{version}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+    (tmp_path / "hints").write_bytes(render.overlay_files(image("cu126-torch25"), BASE, {}, ())["additions/hints"])
+    (tmp_path / "pip.py").write_text(_PIP)
     return tmp_path / "python"
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
-    [(["x", "vllm>=1"], "vllm: each release"), (["Flash_Attn"], "flash-attn: the index"), (["x"], "")],
+    [
+        (["x", "vllm>=1"], ["they may move", "stay as validated", "vllm: each release"]),
+        (["Flash_Attn"], ["flash-attn: the index"]),
+        (
+            ["uses-ao"],
+            ["they may move", "stay as validated", "torchao: no release from 0.9.0 to 0.18.0 is made for torch 2.5.1"],
+        ),
+        (["a"], ["docker run -v /etc/ssl/certs/ca-certificates.crt:/run/ca.pem:ro -e PIP_CERT=/run/ca.pem"]),
+        (["x"], []),
+    ],
 )
 def test_who_is_refused_a_package_is_told_what_to_take_instead(
-    interpreter: Path, arguments: list[str], told: str
+    interpreter: Path, arguments: list[str], told: list[str]
 ) -> None:
     pip = interpreter.with_name("pip.py")
     done = subprocess.run([interpreter, pip, "install", *arguments], capture_output=True, text=True)
     assert done.returncode == (3 if told else 0)
-    assert told in done.stderr and ("stay as validated" in done.stderr) is bool(told)
-    assert len(done.stderr.splitlines()) == (2 if told else 0), "of no other package"
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(told) and all(text in line for text, line in zip(told, lines, strict=True)), lines
 
 
 @pytest.mark.parametrize(
@@ -152,24 +176,31 @@ def test_transformers_is_asked_for_beside_what_is_installed(
     (tmp_path / "hashed.txt").write_text("gradio==1 \\\n    --hash=sha256:0\n")
     command = [interpreter, interpreter.with_name("pip.py"), *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.split() == [*arguments, *(["transformers==4.57.6", "datasets==4.5.0"] if kept else [])]
+    assert done.stdout.split() == [*arguments, *(["transformers==5.5.4", "datasets==4.5.0"] if kept else [])]
 
 
 def test_what_is_kept_moves_where_nothing_else_fits(interpreter: Path) -> None:
     pip = interpreter.with_name("pip.py")
     pip.write_text(
-        "import sys; print(*sys.argv[1:])\n"
-        "sys.exit('ResolutionImpossible' if any('==' in one for one in sys.argv) else 0)\n"
+        "import os, sys; print(*sys.argv[1:])\n"
+        "kept = any('==' in one for one in sys.argv)\n"
+        "open(os.environ['PIP_LOG'], 'w').write('ERROR: ResolutionImpossible' if kept else '')\n"
+        "sys.exit(kept)\n"
     )
     done = subprocess.run([interpreter, pip, "install", "new"], capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1] == "install new transformers datasets"
-    assert done.stderr == "truetag: no release fits transformers==4.57.6 datasets==4.5.0: they may move\n"
+    assert done.stderr == "truetag: no release fits transformers==5.5.4 datasets==4.5.0: they may move\n"
 
 
-def test_an_image_without_transformers_asks_for_nothing_more() -> None:
-    whole = image("cu126-torch27")
-    bare = dataclasses.replace(whole, pins=tuple(pin for pin in whole.pins if pin.name not in render._KEPT))
-    for one, wanted in ((whole, "kept='transformers==4.57.6 datasets==4.5.0'"), (bare, "kept=''")):
-        files = render.overlay_files(one, BASE, lock_file.read(whole, CHECKOUT.locks).files, ())
-        assert files["additions/settings"].decode().splitlines()[-1] == wanted
+def test_an_image_without_transformers_asks_for_nothing_more(interpreter: Path, made: Path) -> None:
+    for folder in made.glob("lib/python*/site-packages/*-*.dist-info"):
+        shutil.rmtree(folder)
+    command = [interpreter, interpreter.with_name("pip.py"), "install", "x"]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "install x\n"
+
+
+def test_what_has_no_release_for_this_torch_is_refused() -> None:
+    assert constraints("cu126-torch25")["torchao"] == user_overlay.NONE_FITS
+    assert constraints("cu130-torch211")["xformers"] == user_overlay.NONE_FITS, "it is built for CUDA 12 alone"
+    assert "xformers" not in image("cu126-torch211").unfit, "one fits: it is left to pip"
