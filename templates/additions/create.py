@@ -83,8 +83,8 @@ def _refuse(target: Path, cause: str) -> int:
     if os.path.ismount(cache) and cache in there.parents and owner != os.getuid():
         chown = f"docker run --rm --user 0 -v VOLUME:{cache} IMAGE chown -R {os.getuid()} {cache}"
         sys.stderr.write(
-            f"truetag: nothing can be installed: {cause}; uid {owner} used this volume first. Give it to uid {os.getuid()} "
-            f"once (`{chown}`), or mount another\n"
+            f"truetag: nothing can be installed: {cause}; uid {owner} used this volume first. Give it to "
+            f"uid {os.getuid()} once (`{chown}`), or mount another\n"
         )
         return 1
     ways = (

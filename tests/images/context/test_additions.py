@@ -104,7 +104,8 @@ def test_an_environment_that_is_anothers_is_left_alone_and_named(made: Path) -> 
 _PIP = """
 import os, pathlib, sys
 print(*sys.argv[1:])
-said = {"vllm>=1": "ERROR: ResolutionImpossible", "Flash_Attn": "no nvcc", "uses-ao": "ERROR: ResolutionImpossible: requested (constraint) torchao==0"}
+_CONFLICT = "ERROR: ResolutionImpossible: "
+said = {"vllm>=1": _CONFLICT, "Flash_Attn": "no nvcc", "uses-ao": _CONFLICT + "requested (constraint) torchao==0"}
 said["a"] = "CERTIFICATE_VERIFY_FAILED"
 for one in set(sys.argv) & set(said):
     pathlib.Path(os.environ["PIP_LOG"]).write_text(said[one])
