@@ -26,26 +26,15 @@ ROW = {
 
 def release(**changes: object) -> PrebuiltRelease:
     own = {key: changes.pop(key) for key in ("package", "version", "address") if key in changes}
-    return PrebuiltRelease.model_validate(
-        {
-            "package": "causal-conv1d",
-            "version": "1.6.2.post1",
-            "address": "https://example.invalid/v1.6.2.post1/",
-            "archs": ["9.0"],
-            "source": "a list",
-            "wheels": [{**ROW, **changes}],
-            **own,
-        }
-    )
+    usual = {"package": "causal-conv1d", "version": "1.6.2.post1", "address": "https://example.invalid/v1/"}
+    wheels = [{**ROW, **changes}]
+    return PrebuiltRelease.model_validate({**usual, "archs": ["9.0"], "source": "a list", "wheels": wheels, **own})
 
 
 def test_no_two_wheels_are_the_same_and_none_serves_a_combination_twice() -> None:
     assert len({wheel.sha256 for _, wheel in WHEELS}) == len({wheel.file for _, wheel in WHEELS}) == len(WHEELS)
-    keys = [
-        (release.package, release.version, wheel.torch, wheel.cuda, wheel.cxx11_abi, wheel.python)
-        for release, wheel in WHEELS
-    ]
-    assert len(keys) == len(set(keys))
+    keys = {(one.package, one.version, at.torch, at.cuda, at.cxx11_abi, at.python) for one, at in WHEELS}
+    assert len(keys) == len(WHEELS)
 
 
 def test_each_wheel_goes_with_a_torch_and_a_base_that_exist() -> None:
@@ -77,9 +66,7 @@ def test_each_wheel_is_found_for_its_build_and_no_other_by_one_mechanism() -> No
 
 
 def test_no_code_that_takes_wheels_knows_a_package_by_name() -> None:
-    names = {release.package for release in FACTS.prebuilt} | {
-        release.package.replace("-", "_") for release in FACTS.prebuilt
-    }
+    names = {name for one in FACTS.prebuilt for name in (one.package, one.package.replace("-", "_"))}
     folders = [ROOT / "images" / name for name in ("wheels", "planning/rules", "locking", "building", "context")]
     files = [path for folder in folders for path in folder.glob("*.py")]
     files += [ROOT / "images/planning" / f"{name}.py" for name in ("candidate", "assemble", "plan")]

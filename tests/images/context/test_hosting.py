@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from images.context import hosting
 from images.context.hosting import HostSettings
 
 PEM = b"-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n"
@@ -24,13 +25,6 @@ def sourced(host: HostSettings, folder: Path) -> dict[str, str]:
     )
     pairs = (entry.partition("=")[::2] for entry in done.stdout.decode().split("\0") if entry)
     return {name: value for name, value in pairs if name not in ("PWD", "_", "SHLVL", "OLDPWD")}
-
-
-def test_no_settings_still_make_a_file_to_source(tmp_path: Path) -> None:
-    host = settings({})
-    assert host.files() == {"host/env": b""}
-    assert sourced(host, tmp_path) == {}
-    assert host.network(local=True) is None
 
 
 def test_the_first_bundle_that_is_one_is_taken() -> None:
@@ -54,7 +48,9 @@ def test_a_bundle_reaches_uv_pip_curl_git_and_apt(tmp_path: Path) -> None:
     }
 
 
-def test_values_survive_the_shell(tmp_path: Path) -> None:
+def test_values_survive_the_shell_and_no_settings_still_make_a_file_to_source(tmp_path: Path) -> None:
+    bare = settings({})
+    assert bare.files() == {"host/env": b""} and sourced(bare, tmp_path) == {} and bare.network(local=True) is None
     address = "https://me:p'a$(id)\"`x`\\;w@example.test/simple"
     host = settings({"UV_DEFAULT_INDEX": address, "https_proxy": "http://a b;c"})
     assert sourced(host, tmp_path) == {
@@ -70,37 +66,29 @@ def test_pips_index_serves_uv_unless_uv_has_its_own() -> None:
     assert "UV_DEFAULT_INDEX" not in both.index
 
 
-@pytest.mark.parametrize("name", ["PIP_FIND_LINKS", "UV_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "UV_CACHE_DIR", "HOME"])
-def test_other_places_to_look_and_other_variables_are_left_out(name: str) -> None:
-    assert settings({name: "https://x.test/"}).index == {}
-
-
-def test_an_index_in_files_of_this_machine_is_left_out_and_said() -> None:
-    host = settings({"UV_DEFAULT_INDEX": "file:///opt/simple", "PIP_INDEX_URL": "/opt/simple"})
-    assert host.index == {}
-    assert [warning.split()[0] for warning in host.warnings] == ["PIP_INDEX_URL", "UV_DEFAULT_INDEX"]
-
-
-@pytest.mark.parametrize("name", ["UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL"])
-def test_a_further_index_is_left_out_and_said(name: str) -> None:
-    host = settings({name: "https://me:secret@inner.test/simple"})
-    assert host.index == {}
-    (warning,) = host.warnings
-    assert warning.startswith(name)
-    assert "secret" not in warning
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"UV_DEFAULT_INDEX": "file:///o", "PIP_INDEX_URL": "/opt/simple"}, ["PIP_INDEX_URL", "UV_DEFAULT_INDEX"]),
+        *(({name: "https://me:secret@inner.test/simple"}, [name]) for name in hosting._FURTHER_INDEXES),
+        *(({name: "https://x.test/"}, []) for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS", "UV_CACHE_DIR", "HOME")),
+    ],
+)
+def test_a_further_index_and_one_in_files_of_this_machine_are_left_out_and_said(
+    env: dict[str, str], said: list[str]
+) -> None:
+    found = settings(env)
+    assert found.index == {} and [warning.split()[0] for warning in found.warnings] == said
+    assert not any("secret" in warning for warning in found.warnings)
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]", "proxy.localhost"])
-def test_an_address_on_this_machine_is_said(host: str) -> None:
-    found = settings({"HTTP_PROXY": f"http://me:secret@{host}:3128"})
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "UV_DEFAULT_INDEX"])
+def test_an_address_on_this_machine_is_said(name: str, host: str) -> None:
+    found = settings({name: f"http://me:secret@{host}:3128"})
     assert found.network(local=True) == "host"
-    assert "http_proxy" in found.warnings[0]
+    assert name.lower() in found.warnings[0].lower()
     assert "secret" not in found.warnings[0]
-
-
-def test_an_index_on_this_machine_is_seen_too() -> None:
-    assert settings({"UV_DEFAULT_INDEX": "http://localhost:8080/simple"}).network(local=True) == "host"
-    assert settings({"UV_DEFAULT_INDEX": "https://inner.test/simple"}).network(local=True) is None
 
 
 def test_apts_proxies_and_switches_pass_but_no_paths_of_this_machine() -> None:

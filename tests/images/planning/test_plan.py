@@ -17,6 +17,7 @@ from images.planning.plan import Planned
 from tests.support.checkout import ROOT
 from tests.support.small import SOURCES
 from tests.support.sources import SOURCES as REAL
+from tests.support.sources import image
 
 LOCKABLE = """cu126-torch25 cu124-torch25 cu124-torch26 cu126-torch27 cu128-torch28 cu128-torch29 cu128-torch210
 cu130-torch211 cu130-torch212 cu130-torch213 cu130-torch214 cu132-torch215""".split()
@@ -40,29 +41,29 @@ def test_a_variant_of_its_own_index_is_pinned_by_its_local_version() -> None:
 
 
 def test_an_ad_hoc_refusal_names_what_exists() -> None:
+    assert plan.nearest(ImageName.parse("cu129-torch27"), plan.plan(SOURCES))[0] == "cu128-torch27"
     assert "cu132-torch215" in one("cu118-torch215").reasons[-1]
     assert "cu128-torch27" in one("cu126-torch27-sm120").reasons[-1]
 
 
 def test_an_arch_image_promises_that_arch_alone() -> None:
-    image = one("cu126-torch27-sm90").image
-    assert image is not None
-    assert [str(arch) for arch in image.archs] == ["sm_90"]
-    assert image.environment["TORCH_CUDA_ARCH_LIST"] == "9.0"
+    found = image("cu126-torch27-sm90", SOURCES)
+    assert [str(arch) for arch in found.archs] == ["sm_90"]
+    assert found.environment["TORCH_CUDA_ARCH_LIST"] == "9.0"
 
 
-def test_flash_attn_wheel_is_the_one_of_torchs_abi() -> None:
-    old, new = one("cu126-torch25").image, one("cu126-torch27").image
-    assert old is not None and new is not None
-    assert old.prebuilt[0].filename == "flash_attn-2.8.3+cu12torch2.5cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
-    assert "torch2.7cxx11abiTRUE" in new.prebuilt[0].filename
-
-
-def test_allocator_variable_follows_torch() -> None:
-    old, new = one("cu128-torch28").image, one("cu128-torch29").image
-    assert old is not None and new is not None
-    assert "PYTORCH_CUDA_ALLOC_CONF" in old.environment and "PYTORCH_ALLOC_CONF" not in old.environment
-    assert "PYTORCH_ALLOC_CONF" in new.environment and "PYTORCH_CUDA_ALLOC_CONF" not in new.environment
+@pytest.mark.parametrize(
+    ("name", "wheel", "variable"),
+    [
+        ("cu126-torch25", "cu12torch2.5cxx11abiFALSE-cp311-cp311-linux_x86_64.whl", "PYTORCH_CUDA_ALLOC_CONF"),
+        ("cu126-torch27", "cu12torch2.7cxx11abiTRUE-cp311-cp311-linux_x86_64.whl", "PYTORCH_CUDA_ALLOC_CONF"),
+        ("cu128-torch29", "", "PYTORCH_ALLOC_CONF"),
+    ],
+)
+def test_official_wheel_and_allocator_follow_torch(name: str, wheel: str, variable: str) -> None:
+    found = image(name, SOURCES)
+    assert [one.filename for one in found.prebuilt] == ([f"flash_attn-2.8.3+{wheel}"] if wheel else [])
+    assert {one for one in found.environment if "ALLOC_CONF" in one} == {variable}
 
 
 def test_json_has_exactly_the_promised_keys() -> None:
@@ -72,6 +73,8 @@ def test_json_has_exactly_the_promised_keys() -> None:
         "buildable blocked".split()
     )
     assert (row["lock"], row["buildable"], row["blocked"]) == ("present", True, "")
+    refused = plan_verb.as_row(one("cu118-torch27"), {})
+    assert (refused["status"], refused["buildable"], refused["blocked"]) == ("refused", False, "")
 
 
 @pytest.mark.parametrize(
@@ -96,15 +99,6 @@ def test_an_image_without_a_lock_is_not_said_to_be_ok(name: str, status: Status,
     assert (row["status"], row["lock"], row["buildable"], row["blocked"]) == ("accepted", status, False, said)
     text = "\n".join(tables.plan([planned], {name: status}))
     assert said in text and ("no lock" in text or "stale" in text) and " ok " not in text
-
-
-def test_a_refused_image_has_no_word_on_locks() -> None:
-    row = plan_verb.as_row(one("cu118-torch27"), {})
-    assert (row["status"], row["buildable"], row["blocked"]) == ("refused", False, "")
-
-
-def test_nearest_prefers_the_same_torch() -> None:
-    assert plan.nearest(ImageName.parse("cu129-torch27"), plan.plan(SOURCES))[0] == "cu128-torch27"
 
 
 def test_the_small_matrix_of_the_documents_is_one_image_that_reaches_gpus(tmp_path: Path) -> None:

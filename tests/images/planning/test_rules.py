@@ -83,6 +83,18 @@ def conv1d(**changes: Any) -> Sources:
 
 
 NO_COMPILER = MATRIX.toolkits["13.0"].model_copy(update={"devel": [], "compiler": None})
+NO_NVCC = requiring_conv1d(toolkits={**MATRIX.toolkits, "13.0": NO_COMPILER})
+NO_CODE = bent(with_library("0.49.1", "12.6", archs=["3.5"], ptx=[]))
+BY_PTX = bent(with_library("0.49.1", "12.6", archs=["8.0"], ptx=["9.0"]))
+OTHER_LIBRARY = with_stack("2.8", bitsandbytes="0.50.2")
+NO_WHEEL = bent(with_official(torch="2.6"), optional=[], sources={})
+NO_SOURCE = bent(with_official(torch="2.6"), sources={})
+UNRULED = with_profile("colossalai", stacks={"2.5": {"colossalai": "0.5.0", "peft": "0.13.2"}})
+UNREAD = with_profile("axolotl", stacks={"2.8": {"axolotl": "0.14.0"}})
+VISION = with_torchvision_of_another_torch()
+THREE = {"axolotl": "0.13.2", "one": "1.0", "two": "1.0"}
+CLASHING = with_profile("axolotl", facts=with_requirements(), stacks={"2.8": THREE})
+DEAD = with_profile("transformers", stacks={"2.8": {"nvidia-ml-py3": "7.352.0"}})
 NEITHER = "neither as wheels (from 13.0 on) nor as packages of Debian (12.4): take cu130-torch211-devel, or"
 
 
@@ -104,11 +116,7 @@ NEITHER = "neither as wheels (from 13.0 on) nor as packages of Debian (12.4): ta
         ("cu118-torch27", SOURCES, "excluded by matrix.yaml"),
         ("cu128-torch210-sm103", SOURCES, "CUDA 12.8 cannot compile for sm_103"),
         ("cu130-torch211", with_stack("2.11", xformers="0.0.35"), "without: [xformers]"),
-        (
-            "cu126-torch27",
-            with_stack("2.7", xformers="0.0.30"),
-            "needs torch ==2.7.0, the stack pins 2.7.1: pin 0.0.31",
-        ),
+        ("cu126-torch27", with_stack("2.7", xformers="0.0.30"), "the stack pins 2.7.1: pin 0.0.31.post1"),
         ("cu130-torch211", with_stack("2.11", xformers="0.0.34"), "the stack pins 2.11.0: leave xformers out"),
         ("cu126-torch212-py312", with_stack("2.12", torchao="0.16.0"), "the stack pins 2.12.1: leave torchao out"),
         ("cu128-torch29", with_stack("2.9", xformers="0.0.33"), "built for CUDA 13.0"),
@@ -118,69 +126,21 @@ NEITHER = "neither as wheels (from 13.0 on) nor as packages of Debian (12.4): ta
         ("cu132-torch215", with_stack("2.15", bitsandbytes="0.49.1"), "libbitsandbytes_cuda132.so"),
         ("cu128-torch28", with_stack("2.8", bitsandbytes="0.1.0"), "nothing is known of bitsandbytes 0.1.0"),
         ("cu130-torch211-devel", with_base("bookworm", gcc=16), "nvcc 13.0 accepts gcc up to 15, bookworm has gcc 16"),
-        (
-            "cu124-torch26-devel",
-            with_base("bookworm", suite=""),
-            "comes from Debian's packages, which bookworm does not",
-        ),
+        ("cu124-torch26-devel", with_base("bookworm", suite=""), "Debian's packages, which bookworm does not reach"),
         ("cu126-torch27-py399", with_base("trixie", python="3.99"), "torch 2.7.1 has no wheel for Python 3.99"),
-        (
-            "cu126-torch27",
-            bent(with_library("0.49.1", "12.6", archs=["3.5"], ptx=[])),
-            "no GPU architecture is covered by torch",
-        ),
-        (
-            "cu126-torch27",
-            bent(with_official(torch="2.6"), optional=[], sources={}),
-            "no official wheel of flash-attn 2.8.3 is known for",
-        ),
-        (
-            "cu124-torch25-colossalai",
-            with_profile("colossalai", stacks={"2.5": {"colossalai": "0.5.0", "peft": "0.13.2"}}),
-            "colossalai 0.5.0 requires transformers==4.51.3, the stack of torch 2.5 pins transformers 4.57.6",
-        ),
-        (
-            "cu128-torch28-axolotl",
-            with_profile("axolotl", stacks={"2.8": {"axolotl": "0.14.0"}}),
-            "python -m tools.releases axolotl==0.14.0",
-        ),
-        (
-            "cu128-torch28-axolotl",
-            with_torchvision_of_another_torch(),
-            "torchvision 0.28.0 requires torch==2.13.0, the stack of torch 2.8 pins torch 2.8.0",
-        ),
-        (
-            "cu128-torch28-axolotl",
-            with_torchvision_of_another_torch(),
-            "torchvision 0.28.0 is built for CUDA 13, torch's wheel brings CUDA 12.8",
-        ),
-        (
-            "cu128-torch28-axolotl",
-            with_profile(
-                "axolotl",
-                facts=with_requirements(),
-                stacks={"2.8": {"axolotl": "0.13.2", "one": "1.0", "two": "1.0"}},
-            ),
-            "two 1.0 requires third>=2, which excludes the third 1.0 that one 1.0 requires",
-        ),
-        (
-            "cu128-torch28-transformers",
-            with_profile("transformers", stacks={"2.8": {"nvidia-ml-py3": "7.352.0"}}),
-            "nvidia-ml-py3 is no longer maintained: pin nvidia-ml-py instead",
-        ),
+        ("cu126-torch27", NO_CODE, "no GPU architecture is covered by torch"),
+        ("cu126-torch27", NO_WHEEL, "no official wheel of flash-attn 2.8.3 is known for"),
+        ("cu124-torch25-colossalai", UNRULED, "transformers==4.51.3, the stack of torch 2.5 pins transformers 4.57.6"),
+        ("cu128-torch28-axolotl", UNREAD, "python -m tools.releases axolotl==0.14.0"),
+        ("cu128-torch28-axolotl", VISION, "requires torch==2.13.0, the stack of torch 2.8 pins torch 2.8.0"),
+        ("cu128-torch28-axolotl", VISION, "is built for CUDA 13, torch's wheel brings CUDA 12.8"),
+        ("cu128-torch28-axolotl", CLASHING, "two 1.0 requires third>=2, which excludes the third 1.0 that one 1.0"),
+        ("cu128-torch28-transformers", DEAD, "nvidia-ml-py3 is no longer maintained: pin nvidia-ml-py instead"),
         ("cu130-torch213-axolotl", conv1d(releases={"1.5.2": "0" * 64}), "`sources` in matrix.yaml does not have it"),
         ("cu130-torch213-axolotl", conv1d(torch="<2.13"), "compiles on torch <2.13, the stack pins 2.13.0"),
         ("cu130-torch213-axolotl", conv1d(minimum_arch="13.0"), "compiles for sm_130 and newer"),
-        (
-            "cu130-torch213-axolotl",
-            requiring_conv1d(toolkits={**MATRIX.toolkits, "13.0": NO_COMPILER}),
-            "has an nvcc of CUDA 13.0",
-        ),
-        (
-            "cu130-torch210-arm64",
-            REAL,
-            "torch 2.10.0 has no wheel for CUDA on aarch64 that was measured: 2.11.0 is the first",
-        ),
+        ("cu130-torch213-axolotl", NO_NVCC, "has an nvcc of CUDA 13.0"),
+        ("cu130-torch210-arm64", REAL, "no wheel for CUDA on aarch64 that was measured: 2.11.0 is the first"),
         ("cu126-torch211-arm64", REAL, "torch 2.11.0 has wheels for cu130: none for CUDA 12"),
         ("cu130-torch211-sm87-arm64", REAL, "sm_87 is the GPU of Jetson Orin: CUDA for it stays apart"),
         ("cu130-torch211-sm110-arm64", REAL, "triton 3.6.0 can't assemble for sm_110: torch.compile would fail there"),
@@ -193,7 +153,6 @@ def test_what_cannot_be_is_refused_with_the_reason(name: str, sources: Sources, 
     assert not planned.accepted and any(reason in text for text in planned.reasons), planned.reasons
 
 
-BY_PTX = bent(with_library("0.49.1", "12.6", archs=["8.0"], ptx=["9.0"]))
 COMPILE_CONV1D = "`nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has compiled it"
 
 
@@ -201,37 +160,17 @@ COMPILE_CONV1D = "`nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has co
     ("name", "sources", "warning"),
     [
         ("cu126-torch25", SOURCES, "minor version compatibility"),
-        (
-            "cu129-torch28",
-            with_stack("2.8", bitsandbytes="0.50.2"),
-            "bitsandbytes 0.50.2 runs its CUDA 12.8 library beside torch's CUDA 12.9",
-        ),
+        ("cu129-torch28", OTHER_LIBRARY, "runs its CUDA 12.8 library beside torch's CUDA 12.9"),
         ("cu126-torch27-sm90", BY_PTX, "sm_90 only through PTX"),
-        (
-            "cu126-torch27",
-            bent(with_official(torch="2.6"), sources={}),
-            "`sources` in matrix.yaml does not have it: built without it, unless a wheelhouse has one (--wheelhouse)",
-        ),
-        (
-            "cu124-torch25-colossalai",
-            SOURCES,
-            "the profile colossalai pins transformers 4.51.3 over the stack's 4.57.6",
-        ),
+        ("cu126-torch27", NO_SOURCE, "does not have it: built without it, unless a wheelhouse has one (--wheelhouse)"),
+        ("cu124-torch25-colossalai", SOURCES, "pins transformers 4.51.3 over the stack's 4.57.6"),
         ("cu128-torch28-axolotl", SOURCES, "vllm 0.11.0 requires xformers==0.0.32.post1"),
-        (
-            "cu128-torch28-axolotl",
-            SOURCES,
-            "mamba-ssm 1.2.0.post1 requires causal-conv1d<1.5.2,>=1.2.0, the profile axolotl",
-        ),
+        ("cu128-torch28-axolotl", SOURCES, "mamba-ssm 1.2.0.post1 requires causal-conv1d<1.5.2,>=1.2.0, the profile"),
         ("cu130-torch213-axolotl", SOURCES, "fbgemm-gpu-genai 1.3.0 is built for CUDA 12"),
         ("cu130-torch213-axolotl", REAL, "axolotl 0.19.0 requires xformers"),
         ("cu130-torch213-axolotl", SOURCES, f"the image lacks it until {COMPILE_CONV1D}"),
         ("cu130-torch213-axolotl", requiring_conv1d(), f"no image can be built before {COMPILE_CONV1D}"),
-        (
-            "cu124-torch25-colossalai",
-            SOURCES,
-            "colossalai 0.5.0 lacks its compiled extensions until `nox -s wheels -- cu124-torch25-colossalai",
-        ),
+        ("cu124-torch25-colossalai", SOURCES, "lacks its compiled extensions until `nox -s wheels -- cu124"),
         ("cu130-torch211-arm64", REAL, "lacks flash-attn 2.8.3.post2 (optional): no wheel for aarch64"),
     ],
 )
