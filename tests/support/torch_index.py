@@ -6,7 +6,6 @@ fragment, and beside each wheel its METADATA as `.metadata`, whose own sha256 st
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import html
 import io
@@ -20,29 +19,28 @@ import pytest
 
 from tests.support.http_server import Reply, Server, serving
 from tests.support.known_python import known_python, uv_asks_once
+from tests.support.wheels import record_hash
 
 __all__ = ["Indexes", "indexes", "known_python", "uv_asks_once"]
 
 DEFAULT = "/simple"
 
 
-def make_wheel(name: str, version: str, *needs: str) -> bytes:
+def make_wheel(name: str, version: str, *needs: str, library: bytes = b"") -> bytes:
     info = f"{name.replace('-', '_')}-{version}.dist-info"
     files = {
-        f"{info}/METADATA": metadata(name, version, *needs),
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/LICENSE": "free",
+        f"{info}/METADATA": metadata(name, version, *needs).encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/LICENSE": b"free",
+        **({f"{name}/lib.so": library} if library else {}),
     }
-    rows = [
-        f"{path},sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()},{len(text)}"
-        for path, text in files.items()
-    ]
-    files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""])
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        for path, text in files.items():
-            archive.writestr(zipfile.ZipInfo(path), text)
-    return content.getvalue()
+    rows = [f"{path},{record_hash(content)},{len(content)}" for path, content in files.items()]
+    files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for path, content in files.items():
+            archive.writestr(zipfile.ZipInfo(path), content)
+    return made.getvalue()
 
 
 def metadata(name: str, version: str, *needs: str) -> str:
@@ -71,9 +69,11 @@ class Indexes:
         """As facts.yaml has it, for each variant."""
         return f"http://{self.server.host}/whl/{{variant}}"
 
-    def add(self, folder: str, name: str, version: str, *needs: str, algorithm: str = "sha256") -> str:
+    def add(
+        self, folder: str, name: str, version: str, *needs: str, algorithm: str = "sha256", library: bytes = b""
+    ) -> str:
         """A wheel below `/simple` or `/whl/cu128`. Returns its sha256. `algorithm`: of the hash in its link, if any."""
-        content, told = make_wheel(name, version, *needs), metadata(name, version, *needs).encode()
+        content, told = make_wheel(name, version, *needs, library=library), metadata(name, version, *needs).encode()
         file = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
         path = f"{folder}/{file}"
         self.files[path], self.files[f"{path}.metadata"] = content, told

@@ -14,12 +14,16 @@ from images.commands.lock import lock
 from images.config.matrix import Sources
 from images.config.names import Minor
 from images.config.paths import Workspace
+from images.context.pruner import key
 from images.errors import UserError
 from images.locking import inputs, lock_file, resolve
 from images.locking.lock_file import Status
 from images.planning import plan
 from images.planning.image import Image
+from tests.support import fatbins
+from tests.support.fatbins import Code
 from tests.support.sources import SOURCES as REAL
+from tests.support.sources import image as sources_image
 from tests.support.torch_index import DEFAULT, Indexes, indexes, known_python, uv_asks_once
 
 __all__ = ["indexes", "known_python", "uv_asks_once"]
@@ -188,6 +192,27 @@ def test_a_check_names_what_nobody_has_read(
     with pytest.raises(UserError, match=r"torch-2\.7\.1\.json: does not say what files of torch 2\.7\.1 bring"):
         lock([], check=True)
     assert not read.exists()
+
+
+def test_the_lock_of_an_image_for_one_arch_is_its_parents_with_what_the_pruner_leaves(
+    indexes: Indexes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, name = some(["cu126-torch27"], indexes, monkeypatch, tmp_path), "cu126-torch27-sm90"
+    wanted = sources_image(name, few)
+    stock(indexes, wanted)
+    code = (Code(arch=arch, kernels={"kernel": 512}) for arch in (80, 90))
+    library, needs = fatbins.library(fatbins.region(*code)), (runtime(indexes, wanted), "fsspec")
+    digest = indexes.add(DEFAULT, "torch", "2.7.1", *needs, library=library)
+    lock([name])
+    assert [path.parent.name for path in (tmp_path / "locks").glob("*/lock.json")] == ["cu126-torch27"]
+    file = tmp_path / "locks" / "wheels" / "torch-2.7.1.json"
+    row = json.loads(file.read_text())[digest]
+    assert wanted.pruning and row["pruned"].keys() == {key(wanted.pruning)}
+    assert row["pruned"][key(wanted.pruning)]["digest"] != row["digest"], "the library has less in it"
+    lock([name], check=True)
+    file.write_text(json.dumps({digest: {**row, "pruned": {}}}))
+    with pytest.raises(UserError, match=r"does not say what files of torch 2\.7\.1 bring"):
+        lock([name], check=True)
 
 
 def test_where_pytorchs_index_is_silent_the_others_are_locked_and_it_is_said(
