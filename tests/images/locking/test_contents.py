@@ -18,10 +18,10 @@ from images.locking.contents import FileContents
 from images.locking.lock_file import Lock
 from images.locking.measure_contents import LockedFile
 from images.locking.uv import Package
-from images.planning import plan
 from tests.support import wheels
-from tests.support.http_server import Reply, Server, serving
-from tests.support.sources import SOURCES
+from tests.support.http_server import Reply, serving
+from tests.support.sources import image
+from tests.support.torch_index import Indexes
 from validate.environment import wheel_contents
 from validate.environment.wheel_contents import Contents
 
@@ -34,6 +34,8 @@ KNOWN = st.builds(
     bytecode=st.lists(HEX, max_size=2, unique=True).map(sorted).map(tuple),
     pruned=st.dictionaries(HEX, st.builds(Contents, HEX, st.text("abc", max_size=8)), max_size=2),
 )
+EMPTY = b"PK\5\6" + bytes(18)
+"""A zip archive of nothing."""
 WHEEL = LockedFile(package=Package(name="small", version="1.0", hashes=()), digest="", source=False, toolkit=False)
 
 
@@ -59,19 +61,6 @@ def test_a_damaged_file_is_told_with_the_next_command(tmp_path: Path, text: str)
     assert "is damaged" in caught.value.problems[0].cause and "nox -s lock" in caught.value.problems[0].then
 
 
-def by_ranges(content: bytes) -> Server:
-    """Answers as index servers do: `bytes=A-B` and `bytes=-N`."""
-
-    def answer(_method: str, _path: str, headers: dict[str, str], _body: bytes) -> Reply:
-        first, _, last = headers["Range"].removeprefix("bytes=").partition("-")
-        begin = int(first) if first else max(0, len(content) - int(last))
-        end = min(int(last) + 1, len(content)) if first else len(content)
-        told = {"Content-Range": f"bytes {begin}-{end - 1}/{len(content)}"}
-        return 206, told, content[begin:end]
-
-    return Server(answer=answer)
-
-
 def test_the_record_of_a_wheel_is_read_and_not_the_wheel(tmp_path: Path) -> None:
     filler = {"small/big.bin": bytes(range(256)) * 20_000}
     wheel = wheels.make(tmp_path, {**wheels.FILES, **filler})
@@ -79,7 +68,7 @@ def test_the_record_of_a_wheel_is_read_and_not_the_wheel(tmp_path: Path) -> None
         expected = contents.rows_of(opened)
     content = wheel.read_bytes()
     with serving() as server:
-        server.answer = by_ranges(content).answer
+        Indexes(server).files["/small.whl"] = content
         measured = measure_contents._measure(WHEEL, f"http://{server.host}/small.whl", requests.Session())
         asked = [headers["Range"] for _, _, headers in server.seen]
     assert measured.wheel == wheel_contents.contents(expected) and "small/big.bin" in expected
@@ -92,6 +81,7 @@ def test_the_record_of_a_wheel_is_read_and_not_the_wheel(tmp_path: Path) -> None
         ((200, {}, b"the whole file"), "does not answer range requests"),
         ((404, {}, b""), "404"),
         ((206, {"Content-Range": "bytes 0-9/10"}, b"no archive"), "can't be read"),
+        ((206, {"Content-Range": f"bytes 0-{len(EMPTY) - 1}/{len(EMPTY)}"}, EMPTY), "0 RECORD files"),
     ],
 )
 def test_a_server_that_gives_no_wheel_is_told_with_the_next_command(reply: Reply, words: str) -> None:
@@ -100,13 +90,6 @@ def test_a_server_that_gives_no_wheel_is_told_with_the_next_command(reply: Reply
         measure_contents._measure(WHEEL, f"http://{server.host}/a/small.whl", requests.Session())
     problem = caught.value.problems[0]
     assert problem.where == "small.whl" and words in problem.cause and "nox -s lock" in problem.then
-
-
-def test_a_wheel_without_a_record_is_none(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "x.whl", "w") as wheel:
-        wheel.writestr("x.py", "")
-    with zipfile.ZipFile(tmp_path / "x.whl") as opened, pytest.raises(KeyError):
-        contents.rows_of(opened)
 
 
 def small_lock(digest: str) -> Lock:
@@ -119,7 +102,7 @@ def small_lock(digest: str) -> Lock:
 def test_files_are_measured_once_and_those_of_no_lock_are_left_over(tmp_path: Path) -> None:
     wheel, digest, calls = wheels.make(tmp_path, {**wheels.FILES, "nvidia/part/lib/x.so.1": b"x"}), "ab" * 32, []
     with serving() as server:
-        server.answer = by_ranges(wheel.read_bytes()).answer
+        Indexes(server).files["/small-1.0-py3-none-any.whl"] = wheel.read_bytes()
 
         def run(arguments: list[str]) -> CompletedProcess[str]:
             calls.append(arguments)
@@ -164,9 +147,7 @@ def test_every_file_of_a_lock_of_the_repository_is_known() -> None:
 
 
 def test_a_lock_that_is_read_has_its_contents() -> None:
-    (planned,) = plan.select(["cu126-torch27"], SOURCES)
-    assert planned.image
-    lock = lock_file.read(planned.image, CHECKOUT.locks)
+    lock = lock_file.read(image("cu126-torch27"), CHECKOUT.locks)
     (torch,) = (package for package in lock.packages() if package.name == "torch")
     wheel = lock.contents[torch.hashes[0]].wheel
     assert wheel and len(wheel.digest) == 64

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from images.config.names import ImageName, Minor
+from images.config.names import Minor
 from images.config.paths import CHECKOUT
 from images.errors import UserError
 from images.locking import inputs, lock_file, resolve, uv
@@ -18,8 +18,8 @@ from images.locking.inputs import lock_inputs
 from images.locking.lock_file import Status
 from images.locking.uv import Package
 from images.planning import plan
-from images.planning.image import Base, Image, Pin, Prebuilt
-from tests.support.sources import SOURCES
+from images.planning.image import Image, Pin, Prebuilt
+from tests.support.sources import SOURCES, image
 from tests.support.torch_index import DEFAULT, Indexes, indexes, known_python, make_wheel, uv_asks_once
 
 __all__ = ["indexes", "known_python", "uv_asks_once"]
@@ -52,7 +52,6 @@ def stocked(indexes: Indexes, monkeypatch: pytest.MonkeyPatch) -> Indexes:
     return indexes
 
 
-BOOKWORM = Base(key="bookworm", reference="debian:x", suite="bookworm", python=Minor(3, 11), glibc=Minor(2, 36))
 PINS = (
     Pin(name="torch", version="2.5.1", layer="torch"),
     Pin(name="xformers", version="0.0.29", layer="kernels"),
@@ -63,25 +62,9 @@ PINS = (
 
 
 def make_image(name: str = "cu126-torch25", pins: tuple[Pin, ...] = PINS, index: str | None = None) -> Image:
-    parsed = ImageName.parse(name)
-    nvcc = {"12.6": "12.6.85", "12.4": "12.4.131"}[str(parsed.cuda)]
-    return Image(
-        name=parsed,
-        base=BOOKWORM,
-        python=BOOKWORM.python,
-        toolkit_cuda=parsed.cuda,
-        wheel_cuda=Minor(12, 4),
-        index=index,
-        archs=(),
-        ptx=(),
-        min_driver="525",
-        cxx11_abi=False,
-        pins=pins,
-        toolkit=(Pin(name="nvidia-cuda-nvcc-cu12", version=nvcc, layer="toolkit"),),
-        layers=("torch", "kernels", "libraries", "light"),
-        environment={},
-        revision="0",
-    )
+    nvcc = "12.6.85" if name.startswith("cu126") else "12.4.131"
+    toolkit = (Pin(name="nvidia-cuda-nvcc-cu12", version=nvcc, layer="toolkit"),)
+    return dataclasses.replace(image(name), pins=pins, index=index, toolkit=toolkit, prebuilt=())
 
 
 def repinned(**versions: str) -> tuple[Pin, ...]:
@@ -320,9 +303,9 @@ def test_what_comes_goes_and_moves_is_told_but_of_optional_pins(tmp_path: Path) 
     made_of(make_image(), tmp_path)
     assert lock_file.state(make_image(pins=repinned(flash_attn="2.9.0")), tmp_path).status is Status.PRESENT
     pins = (*(pin for pin in PINS if pin.name != "xformers"), Pin(name="peft", version="0.18.1", layer="libraries"))
-    trixie = dataclasses.replace(BOOKWORM, glibc=Minor(2, 41))
-    image = dataclasses.replace(make_image(pins=pins), python=Minor(3, 13), base=trixie, index="https://i.example")
-    assert lock_file.state(image, tmp_path).differences == (
+    trixie = dataclasses.replace(make_image().base, glibc=Minor(2, 41))
+    moved = dataclasses.replace(make_image(pins=pins), python=Minor(3, 13), base=trixie, index="https://i.example")
+    assert lock_file.state(moved, tmp_path).differences == (
         "Python 3.11 -> 3.13",
         "index default -> https://i.example",
         "platform x86_64-manylinux_2_36 -> x86_64-manylinux_2_40",
