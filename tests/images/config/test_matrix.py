@@ -59,12 +59,6 @@ def test_what_is_no_matrix_is_told_with_its_line(tmp_path: Path, text: str, sent
     assert problems(tmp_path, text)[0].startswith(sentence)
 
 
-def test_versions_are_never_floats(tmp_path: Path) -> None:
-    file = tmp_path / "matrix.yaml"
-    file.write_text(GOOD.replace('pip: "26.3"', "pip: 26.10"))
-    assert matrix.load(file, small.FACTS).matrix.common["pip"] == "26.10"
-
-
 def test_a_pin_in_no_layer_and_a_name_not_canonical(tmp_path: Path) -> None:
     text = GOOD.replace("common: {", "common: {Flash_Attn: 1.0, numpy: 2.0.0, ")
     found = "\n".join(problems(tmp_path, text))
@@ -72,14 +66,10 @@ def test_a_pin_in_no_layer_and_a_name_not_canonical(tmp_path: Path) -> None:
     assert "no layer installs 'numpy'" in found
 
 
-def test_what_is_waived_with_a_distribution_that_nothing_pins_is_a_mistake(tmp_path: Path) -> None:
-    text = GOOD + "waived:\n  flash-attn-5: {nvidia-cutlass-dsl-libs-cu12: of another CUDA}\n"
-    (found,) = problems(tmp_path, text)
-    assert f"matrix.yaml:{line_of(text, 'flash-attn-5')}: " in found and "no layer installs 'flash-attn-5'" in found
-
-
-def test_comments_do_not_change_the_revision(tmp_path: Path) -> None:
+def test_comments_do_not_change_the_revision_and_versions_are_never_floats(tmp_path: Path) -> None:
     file = tmp_path / "matrix.yaml"
+    file.write_text(GOOD.replace('pip: "26.3"', "pip: 26.10"))
+    assert matrix.load(file, small.FACTS).matrix.common["pip"] == "26.10"
     file.write_text(GOOD + "\n# a comment\n")
     assert matrix.load(file, small.FACTS).revision == small.SOURCES.revision
     file.write_text(GOOD.replace('pip: "26.3"', 'pip: "26.2"'))
@@ -111,6 +101,8 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         ("  latest: ", '  "cu12*": ', "'cu12*' is no name for an image"),
         ("-cu12==12.6.85", "-cu12==12.*", "'12.*' is no version"),
         ("\noptional", " \a\noptional", "holds the control character"),
+        ("\nimages:", "\nwaived:\n  flash-attn-5: {x: of another CUDA}\nimages:", "no layer installs 'flash-attn-5'"),
+        ("\nimages:", "\nlibrary_layers:\n  - [torch]\nimages:", "pattern of NVIDIA's distributions"),
     ],
 )
 def test_each_mistake_is_told_and_none_is_a_traceback(tmp_path: Path, before: str, after: str, sentence: str) -> None:
@@ -137,9 +129,3 @@ def test_libraries_in_layers_of_their_own_are_another_revision_and_without_them_
         file.write_text(GOOD + more)
         revisions.append(matrix.load(file, small.FACTS).revision)
     assert revisions[0] == small.SOURCES.revision != revisions[1]
-
-
-def test_only_nvidias_libraries_are_split_off(tmp_path: Path) -> None:
-    text = GOOD + SPLIT.replace("nvidia-cublas*", "torch")
-    (found,) = problems(tmp_path, text)
-    assert f"matrix.yaml:{line_of(text, '  - [torch]')}: " in found and "pattern of NVIDIA's distributions" in found

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -35,9 +36,13 @@ from validate.checks.cpu import profile_entrypoint
 from validate.claims import Claim, Tier
 from validate.judging import Status
 
+image = partial(sources_image, sources=SOURCES)
 
-def image(name: str, sources: Sources = SOURCES) -> Image:
-    return sources_image(name, sources)
+
+def claims_of(wanted: Image) -> dict[tuple[str, str], Claim]:
+    facts = (REAL if wanted.revision == REAL.revision else SOURCES).facts
+    claims = image_claims(ClaimContext(image=wanted, facts=facts, no_gpu="none here")).claims
+    return {(claim.id, claim.subject): claim for claim in claims}
 
 
 SMALL_PROFILED = [planned for planned in plan.plan(SOURCES) if planned.profile]
@@ -64,24 +69,29 @@ SHARED = ("torch.txt", "kernels.txt", "libraries.txt", "toolkit.txt", "light.txt
     ],
 )
 def test_a_profile_shares_layers_byte_for_byte(parent: str, child: str, files: tuple[str, ...]) -> None:
-    below, above = (lock_file.read(image(name, REAL), CHECKOUT.locks) for name in (parent, child))
+    below, above = (lock_file.read(image(name, sources=REAL), CHECKOUT.locks) for name in (parent, child))
     assert {name: below.files[name] for name in files} == {name: above.files[name] for name in files}
 
 
 @pytest.mark.parametrize("name", ["cu128-torch28-axolotl", "cu128-torch28-axolotl-multigpu", "cu130-torch213-axolotl"])
 def test_torchvisions_kernels_are_claimed_for_every_arch_of_the_image(name: str) -> None:
-    found = image(name, REAL)
-    everything = image_claims(ClaimContext(image=found, facts=REAL.facts)).claims
-    claims = [claim for claim in everything if claim.subject == "torchvision"]
-    assert [claim.id for claim in claims] == ["S1", "S5", "C1", "C2", "C6"]
-    device_code = next(claim for claim in claims if claim.id == "S5").expect
-    assert device_code["archs"] == {str(arch.major * 10 + arch.minor): "cubin" for arch in found.archs}
+    found = image(name, sources=REAL)
+    claims = {claim: one for (claim, subject), one in claims_of(found).items() if subject == "torchvision"}
+    assert [*claims] == ["S1", "S5", "C1", "C2", "C6"]
+    assert claims["S5"].expect["archs"] == {str(arch.major * 10 + arch.minor): "cubin" for arch in found.archs}
 
 
-def test_a_requirement_without_its_waiver_is_refused_by_the_resolver_alone_and_with_it_is_said() -> None:
-    waived = image("cu130-torch213-axolotl", REAL)
+def test_what_is_waived_is_in_no_lock_and_sources_are_by_hash_with_the_tools_that_build_them() -> None:
+    waived, axolotl, plain = (
+        image(name, sources=REAL)
+        for name in ("cu130-torch213-axolotl", "cu128-torch28-axolotl", "cu128-torch28-transformers")
+    )
     assert waived.waived == ("nvidia-cutlass-dsl-libs-cu12", "torch-c-dlpack-ext", "xformers")
     assert "xformers" not in lock_file.read(waived, CHECKOUT.locks).versions(waived.layers)
+    locked = lock_file.read(axolotl, CHECKOUT.locks)
+    assert [len(one.hashes) for one in locked.layers["profile"] if one.name == "axolotl"] == [1]
+    assert b"setuptools==" in locked.files["build.txt"]
+    assert "build.txt" not in lock_file.read(plain, CHECKOUT.locks).files
 
 
 def test_a_profile_takes_over_what_it_extends() -> None:
@@ -97,33 +107,28 @@ def test_mistakes_in_profiles_are_told() -> None:
     told = "\n".join(map(str, matrix.inconsistent(broken.matrix, broken.matrix_file, frozenset())))
     for sentence in ("write 'Unsloth_Zoo' as 'unsloth-zoo'", "no stack for torch 9.9", "extends 'nothing'"):
         assert sentence in told
-
-
-def test_sources_are_locked_by_the_hash_of_their_archive_with_the_tools_that_build_them() -> None:
-    locked = lock_file.read(image("cu128-torch28-axolotl", REAL), CHECKOUT.locks)
-    (axolotl,) = (package for package in locked.layers["profile"] if package.name == "axolotl")
-    assert len(axolotl.hashes) == 1
-    assert "setuptools==" in locked.files["build.txt"].decode()
-    assert "build.txt" not in lock_file.read(image("cu128-torch28-transformers", REAL), CHECKOUT.locks).files
+    bent = with_profile("colossalai", extensions=["colossalai", "nothing", "flash-attn"])
+    causes = [problem.cause for problem in matrix.inconsistent(bent.matrix, bent.matrix_file, frozenset())]
+    assert causes == ["'nothing' is no row of `sources`", "flash-attn makes flash-attn, which the profile does not pin"]
 
 
 @pytest.mark.parametrize("planned", SMALL_PROFILED, ids=lambda planned: planned.name)
 def test_claims_of_a_profile_are_judged(planned: Planned) -> None:
     assert planned.image is not None
-    claims = image_claims(ClaimContext(image=planned.image, facts=SOURCES.facts, no_gpu="none here"))
-    own = [claim for claim in claims.claims if claim.id in ("P1", "P2", "P3")]
-    assert own
+    own = [claim for claim in claims_of(planned.image).values() if claim.id in ("P1", "P2", "P3")]
     on_gpus = [claim for claim in own if claim.tier in (Tier.GPU, Tier.MULTIGPU)]
-    assert all(claim.unproven == "none here" for claim in on_gpus if claim.required)
+    assert own and all(claim.unproven == "none here" for claim in on_gpus if claim.required)
     assert all("nvcc" in claim.unproven for claim in on_gpus if not claim.required)
 
 
 def test_what_the_pins_put_out_of_reach_is_said_and_not_required() -> None:
-    claims = image_claims(ClaimContext(image=image("cu124-torch25-colossalai"), facts=SOURCES.facts)).claims
-    (nf4,) = (claim for claim in claims if (claim.id, claim.subject) == ("C10", "nf4-weights"))
-    (fp32,) = (claim for claim in claims if (claim.id, claim.subject) == ("C10", "fp32"))
+    claims = claims_of(image("cu124-torch25-colossalai"))
+    nf4, fp32 = claims["C10", "nf4-weights"], claims["C10", "fp32"]
     assert not nf4.required and "4.51.3 refuses" in nf4.unproven
     assert fp32.required and not fp32.unproven
+    coded = claims_of(image("cu128-torch28-axolotl"))["S5", "causal-conv1d"].expect
+    assert "70" not in coded["archs"] and coded["archs"]["75"] == "cubin", "from its minimum arch on"
+    assert coded["files"] == ["causal_conv1d_cuda*.so"]
 
 
 @pytest.mark.parametrize(
@@ -148,23 +153,10 @@ def test_the_entrypoint_switches_p2p_off_where_gpus_are_apart_and_nowhere_else(t
     program = tmp_path / "entrypoint"
     program.write_bytes((ROOT / "templates" / "entrypoints" / "p2p.sh").read_bytes())
     program.chmod(0o755)
-    asked = Claim(
-        id="P1",
-        subject="x",
-        tier=Tier.CPU,
-        probe="cpu.profile_entrypoint",
-        statement="x",
-        expect={"program": str(program)},
-    )
+    place = {"tier": Tier.CPU, "probe": "cpu.profile_entrypoint", "statement": "x"}
+    asked = Claim(id="P1", subject="x", expect={"program": str(program)}, **place)  # type: ignore[arg-type]
     ((_, evidence),) = profile_entrypoint.measure([asked])
     assert evidence == BEHAVIOURS["NCCL_P2P_DISABLE"]["expect"]["equal"]
-
-
-def test_a_page_row_that_names_no_claim_is_told() -> None:
-    row = profile_docs.PageRow(asks="something", by=["S1 nothing"])
-    pages = {**profile_docs.pages(), "unsloth-setup": [row]}
-    with pytest.raises(UserError, match="no image of the profile has a claim 'S1 nothing'"):
-        profile_docs.tables(SOURCES, pages, {})
 
 
 def profile_table(rows: list[profile_docs.PageRow], verdicts: dict[tuple[str, str], Status]) -> list[str]:
@@ -238,11 +230,20 @@ def test_every_variable_that_a_page_leaves_to_launchers_is_refused(row: profile_
     assert sorted(_VARIABLE.findall(row.asks)) == sorted(row.refuses), "the row names what it refuses, and all of it"
 
 
-def test_a_page_can_not_say_that_a_variable_is_refused_which_no_image_is_refused_for() -> None:
-    row = profile_docs.PageRow(asks="something", by=["S1 unsloth"], refuses=["FSDP_VERSION", "NOT_DENIED"])
-    with pytest.raises(UserError, match="says that NOT_DENIED is refused, and no image is refused for it") as caught:
-        profile_table([row], {})
-    assert "FSDP_VERSION" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("by", "refuses", "said"),
+    [
+        ("S1 nothing", [], "no image of the profile has a claim 'S1 nothing'"),
+        (
+            "S1 unsloth",
+            ["FSDP_VERSION", "NOT_DENIED"],
+            "says that NOT_DENIED is refused, and no image is refused for it",
+        ),
+    ],
+)
+def test_a_page_row_that_names_no_claim_or_variable_is_told(by: str, refuses: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        profile_table([profile_docs.PageRow(asks="something", by=[by], refuses=refuses)], {})
 
 
 def test_metadata_becomes_a_row_without_extras() -> None:
@@ -306,41 +307,23 @@ def test_an_optional_package_that_must_be_compiled_is_an_optional_pin_that_no_lo
     assert pin is not None
     assert (pin.compiled, pin.optional, pin.locked, pin.layer) == (True, True, False, "profile")
     assert pin.needs == ("ninja", "packaging") and str(pin.minimum_arch) == "sm_75"
-    locked = lock_file.read(image("cu130-torch213-axolotl", REAL), CHECKOUT.locks)
+    locked = lock_file.read(image("cu130-torch213-axolotl", sources=REAL), CHECKOUT.locks)
     assert "ninja" in locked.versions(["profile"]), "the lock brings what it requires"
     assert "causal-conv1d" not in locked.versions(locked.inputs.layers)
+    pins = {"2.13": {"axolotl": "0.19.0", "causal-conv1d": "1.7.0"}}
+    required = with_profile("axolotl", stacks=pins, optional={})
+    pin = image("cu130-torch213-sm90-axolotl", sources=required).pin("causal-conv1d")
+    assert pin is not None and (pin.compiled, pin.optional) == (True, False)
 
 
 def test_an_optional_package_may_have_a_version_for_each_torch_and_is_official_where_one_is_known() -> None:
-    older, newer = image("cu128-torch28-axolotl", REAL), image("cu130-torch213-axolotl", REAL)
+    older, newer = image("cu128-torch28-axolotl", sources=REAL), image("cu130-torch213-axolotl", sources=REAL)
     versions = [(pin.version if (pin := each.pin("causal-conv1d")) else "") for each in (older, newer)]
     assert versions == ["1.6.2.post1", "1.7.0"]
     assert sorted(wheel.name for wheel in older.prebuilt) == ["causal-conv1d", "flash-attn"] and not newer.prebuilt
     assert not any("causal-conv1d 1.6.2.post1" in text and "compiled it" in text for text in older.warnings)
     none = with_profile("axolotl", optional={"causal-conv1d": {"2.8": "1.6.2.post1"}})
-    assert image("cu130-torch213-axolotl", none).pin("causal-conv1d") is None
-
-
-def test_a_required_one_is_no_option() -> None:
-    pins = {"2.13": {"axolotl": "0.19.0", "causal-conv1d": "1.7.0"}}
-    pin = image("cu130-torch213-sm90-axolotl", with_profile("axolotl", stacks=pins, optional={})).pin("causal-conv1d")
-    assert pin is not None and (pin.compiled, pin.optional) == (True, False)
-
-
-def test_a_compiled_pins_kernels_are_claimed_from_its_minimum_arch_on() -> None:
-    claims = image_claims(ClaimContext(image=image("cu128-torch28-axolotl"), facts=SOURCES.facts)).claims
-    (coded,) = (claim for claim in claims if (claim.id, claim.subject) == ("S5", "causal-conv1d"))
-    assert "70" not in coded.expect["archs"] and coded.expect["archs"]["75"] == "cubin"
-    assert coded.expect["files"] == ["causal_conv1d_cuda*.so"]
-
-
-def test_extensions_are_pins_of_the_profile_that_sources_make() -> None:
-    bent = with_profile("colossalai", extensions=["colossalai", "nothing", "flash-attn"])
-    causes = [problem.cause for problem in matrix.inconsistent(bent.matrix, bent.matrix_file, frozenset())]
-    assert causes == [
-        "'nothing' is no row of `sources`",
-        "flash-attn makes flash-attn, which the profile does not pin",
-    ]
+    assert image("cu130-torch213-axolotl", sources=none).pin("causal-conv1d") is None
 
 
 def test_the_plan_says_which_extensions_can_be_compiled_and_which_cannot() -> None:
@@ -349,9 +332,8 @@ def test_the_plan_says_which_extensions_can_be_compiled_and_which_cannot() -> No
     toolkits = {**SOURCES.matrix.toolkits}
     toolkits["12.4"] = toolkits["12.4"].model_copy(update={"compiler": None})
     bent = dataclasses.replace(SOURCES, matrix=SOURCES.matrix.model_copy(update={"toolkits": toolkits}))
-    without = image("cu124-torch25-colossalai", bent)
+    without = image("cu124-torch25-colossalai", sources=bent)
     assert not any(pin.extensions for pin in without.pins)
     lacks = "compiled extensions: colossalai 0.5.0 is published as source only, and no"
     assert any(lacks in warning for warning in without.warnings)
-    claims = image_claims(ClaimContext(image=without, facts=SOURCES.facts)).claims
-    assert not [claim for claim in claims if claim.id in ("S5", "C2") and claim.subject == "colossalai"]
+    assert not {("S5", "colossalai"), ("C2", "colossalai")} & claims_of(without).keys()
