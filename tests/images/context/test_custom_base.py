@@ -21,10 +21,7 @@ READER = TEMPLATES / "base" / "read_python.py"
     ("wanted", "found", "fits"),
     [
         *(("2.11.0", one, True) for one in ("2.11.0", "2.11.0+cu130", "2.11")),
-        *(
-            ("2.11.0", one, False)
-            for one in ("2.11.0+cpu", "2.11.0+cpu.cxx11.abi", "2.11.0.post1", "2.10.0", "unreadable")
-        ),
+        *(("2.11.0", one, False) for one in ("2.11.0+cpu", "2.11.0+cpu.abi", "2.11.0.post1", "2.10.0", "unreadable")),
         ("2.7.1+cu128", "2.7.1+cu128", True),
         *(("2.7.1+cu128", one, False) for one in ("2.7.1+cu126", "2.7.1")),
     ],

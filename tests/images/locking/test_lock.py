@@ -165,29 +165,24 @@ def test_a_find_links_folder_and_an_extra_index_are_not_seen(
 # ---- guards
 
 
+NO_CUDA = [("torch", "2.5.2", "fsspec"), ("xformers", "0.0.30")]
+OTHER_CUDA = dataclasses.replace(make_image(), wheel_cuda=Minor(12, 6))
+
+
 @pytest.mark.parametrize(
     ("added", "image", "cause"),
     [
+        ([("torch", "2.5.1+cpu", "fsspec")], make_image(), "torch 2.5.1+cpu is a CPU build; the image wants CUDA 12.4"),
         (
-            [("torch", "2.5.1+cpu", "fsspec")],
-            make_image(),
-            "torch 2.5.1+cpu is a CPU build; the image wants CUDA 12.4",
-        ),
-        (
-            [("torch", "2.5.2", "fsspec"), ("xformers", "0.0.30")],
+            NO_CUDA,
             make_image(pins=repinned(torch="2.5.2", xformers="0.0.30")),
-            "torch 2.5.2 brings no CUDA runtime: it is a CPU build",
+            "torch 2.5.2 brings no CUDA runtime: it is",
         ),
-        (
-            [],
-            dataclasses.replace(make_image(), wheel_cuda=Minor(12, 6)),
-            "brings nvidia-cuda-runtime-cu12 12.4.127; the image wants CUDA 12.6",
-        ),
+        ([], OTHER_CUDA, "brings nvidia-cuda-runtime-cu12 12.4.127; the image wants CUDA 12.6"),
         (
             [],
             with_library("fsspec", "2026.1"),
-            "no set of versions fits (datasets==4.5.0 against fsspec==2026.1). uv says: Because all versions of "
-            "datasets depend on fsspec[http]",
+            "no set of versions fits (datasets==4.5.0 against fsspec==2026.1). uv says: ",
         ),
     ],
     ids=["a mirror's CPU build", "a torch without CUDA", "a torch of another CUDA", "pins that clash"],
@@ -224,10 +219,8 @@ def test_a_wheel_that_is_a_local_file_is_refused(stocked: Indexes, tmp_path: Pat
     def with_a_folder(arguments: list[str]) -> CompletedProcess[str]:
         return uv.run([*arguments, "--find-links", str(tmp_path / "local")])
 
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=r"einops 0\.8\.2 came from .* no file of a package index"):
         resolve.resolve(with_library("einops", "0.8.2"), with_a_folder)
-    assert "einops 0.8.2 came from" in causes(error)
-    assert "no file of a package index" in causes(error)
 
 
 def test_an_index_that_does_not_answer_is_named(stocked: Indexes) -> None:
@@ -244,13 +237,9 @@ def test_an_index_that_does_not_answer_is_named(stocked: Indexes) -> None:
 def test_the_default_index_of_pip_is_honoured_and_nothing_that_adds_to_it() -> None:
     env = {"PATH": "/bin", "PIP_INDEX_URL": "https://mirror.example/simple", "PIP_CERT": "/ca.pem"}
     noise = {"UV_INDEX": "x=file:///opt", "UV_EXTRA_INDEX_URL": "https://b.example", "PIP_EXTRA_INDEX_URL": "file:///o"}
-    assert uv.environment(
-        {**env, **noise, "UV_FIND_LINKS": "/opt/wheels", "UV_NO_CACHE": "", "UV_TORCH_BACKEND": "cpu"}
-    ) == {
-        "PATH": "/bin",
-        "UV_DEFAULT_INDEX": "https://mirror.example/simple",
-        "SSL_CERT_FILE": "/ca.pem",
-    }
+    noise |= {"UV_FIND_LINKS": "/opt/wheels", "UV_NO_CACHE": "", "UV_TORCH_BACKEND": "cpu"}
+    kept = {"PATH": "/bin", "UV_DEFAULT_INDEX": "https://mirror.example/simple", "SSL_CERT_FILE": "/ca.pem"}
+    assert uv.environment({**env, **noise}) == kept
     own = {"UV_INDEX_URL": "https://u.example/s?a=b", "SSL_CERT_FILE": "/s.pem"}
     assert uv.environment({**own, "PIP_INDEX_URL": "https://p.example", "PIP_CERT": "/p.pem"}) == own
 

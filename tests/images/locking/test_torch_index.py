@@ -47,9 +47,7 @@ def images(indexes: Indexes) -> list[Image]:
 
 
 def image(indexes: Indexes, name: str) -> Image:
-    (planned,) = plan.select([name], sources(indexes))
-    assert planned.image is not None
-    return planned.image
+    return sources_image(name, sources(indexes))
 
 
 def stock(indexes: Indexes, *wanted: Image) -> None:

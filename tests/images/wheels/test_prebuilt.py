@@ -136,6 +136,9 @@ def test_a_compiled_wheel_takes_the_place_of_the_locks_pure_python(tmp_path: Pat
     assert found.files[NATIVE_WHEEL] == wheel and "colossalai extensions" not in found.missing
     assert "colossalai" in asked
     assert image("cu124-torch25-colossalai").extended(found.files) == {"colossalai": NATIVE_WHEEL}
+    assert NATIVE_WHEEL in gathered("cu124-torch25-colossalai", tmp_path, wheelhouse=tmp_path).files
+    wheel.rename(tmp_path / "colossalai-0.5.0-py3-none-any.whl")  # pure Python is none
+    assert "colossalai extensions" in gathered("cu124-torch25-colossalai", tmp_path, wheelhouse=tmp_path).missing
 
 
 def test_extensions_that_nobody_compiled_are_missing_with_the_command(tmp_path: Path) -> None:
@@ -145,14 +148,6 @@ def test_extensions_that_nobody_compiled_are_missing_with_the_command(tmp_path: 
     )
     assert "`nox -s wheels -- cu130-torch213-axolotl-multigpu deepspeed-ops`" in found.details["deepspeed extensions"]
     assert "deepspeed" not in found.missing, "the package itself is there, as pure Python"
-
-
-def test_extensions_come_from_a_wheelhouse_too_and_pure_python_is_none(tmp_path: Path) -> None:
-    (tmp_path / "colossalai-0.5.0-py3-none-any.whl").write_bytes(b"")
-    assert "colossalai extensions" in gathered("cu124-torch25-colossalai", tmp_path, wheelhouse=tmp_path).missing
-    (tmp_path / NATIVE_WHEEL).write_bytes(b"")
-    found = gathered("cu124-torch25-colossalai", tmp_path, wheelhouse=tmp_path)
-    assert NATIVE_WHEEL in found.files and "colossalai extensions" not in found.missing
 
 
 def test_a_base_that_has_the_package_keeps_it_as_it_is(tmp_path: Path) -> None:
