@@ -85,20 +85,19 @@ def test_the_images_commands_start_with_the_interpreter_that_sees_additions(made
     assert said.strip() == str(made)
 
 
-def test_who_may_not_write_is_told_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("no folder")
-    done = subprocess.run(
-        [sys.executable, "-I", "-B", CREATE, tmp_path / "cache" / "venvs" / "a-1"], capture_output=True, text=True
-    )
+def create(target: Path) -> str:
+    """What create.py says where it fails."""
+    done = subprocess.run([sys.executable, "-I", "-B", CREATE, target], capture_output=True, text=True)
     assert done.returncode == 1
+    return done.stderr
+
+
+def test_who_may_not_write_is_told_what_to_do(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("no folder")
+    said = create(tmp_path / "cache" / "venvs" / "a-1")
     for way in ("-v truetag-cache:", "--user $(id -u):$(id -g)", "install -d -m 1777", "--tmpfs"):
-        assert way in done.stderr
-
-
-def test_an_environment_that_is_anothers_is_left_alone_and_named(made: Path) -> None:
-    """python.sh asks for a new one where it may not write to the one that is there."""
-    done = subprocess.run([sys.executable, "-I", "-B", CREATE, made], capture_output=True, text=True)
-    assert done.returncode == 1 and f"belongs to uid {os.geteuid()}" in done.stderr
+        assert way in said
+    assert f"belongs to uid {os.geteuid()}" in create(made), "another's is left alone: python.sh asks for a new one"
 
 
 _PIP = """

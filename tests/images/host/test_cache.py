@@ -28,25 +28,18 @@ def holder(file: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_another_process_is_waited_for_and_it_is_said_once(tmp_path: Path) -> None:
+def test_another_process_is_waited_for_until_it_is_killed_and_it_is_said_once(tmp_path: Path) -> None:
     file = tmp_path / "new" / "x.lock"
     process, told, pauses = holder(file), [], []
 
     def pause(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 3:
+            process.kill()
             process.communicate()
 
     with cache.alone(file, waiting=lambda: told.append("waits"), pause=pause):
         assert told == ["waits"] and len(pauses) == 3
-
-
-def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
-    process = holder(tmp_path / "x.lock")
-    process.kill()
-    process.communicate()
-    with cache.alone(tmp_path / "x.lock", waiting=lambda: pytest.fail("nobody holds it")):
-        pass
 
 
 def test_what_a_pause_raises_ends_the_waiting(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def registry(folder: Path, state: str = "enabled", flags: str = "POF") -> Path:
 
 @pytest.mark.parametrize(
     ("state", "flags", "found"),
-    [("enabled", "POF", PROGRAM), ("disabled", "POF", ""), ("enabled", "PO", ""), ("enabled", "", "")],
+    [("enabled", "POF", PROGRAM), *((*off, "") for off in (("disabled", "POF"), ("enabled", "PO"), ("enabled", "")))],
 )
 def test_an_emulator_counts_that_the_kernel_holds_open(tmp_path: Path, state: str, flags: str, found: str) -> None:
     assert emulation.registered(Platform.ARM64, registry(tmp_path, state, flags)) == found

@@ -77,23 +77,19 @@ def test_json_has_exactly_the_promised_keys() -> None:
     assert (refused["status"], refused["buildable"], refused["blocked"]) == ("refused", False, "")
 
 
+NONE, OLD = "no lock: can't be built here", "its lock is older than the pins: can't be built here"
+
+
 @pytest.mark.parametrize(
-    ("name", "status", "said"),
+    ("name", "status", "why", "then"),
     [
-        (
-            "cu128-torch27",
-            Status.MISSING,
-            "no lock: can't be built here; `nox -s lock -- cu128-torch27` makes it where download.pytorch.org answers",
-        ),
-        ("cu126-torch27-sm90", Status.MISSING, "no lock: can't be built here; `nox -s lock -- cu126-torch27` makes it"),
-        (
-            "cu126-torch27",
-            Status.STALE,
-            "its lock is older than the pins: can't be built here; `nox -s lock -- cu126-torch27` makes it anew",
-        ),
+        ("cu128-torch27", Status.MISSING, NONE, "cu128-torch27` makes it where download.pytorch.org answers"),
+        ("cu126-torch27-sm90", Status.MISSING, NONE, "cu126-torch27` makes it"),
+        ("cu126-torch27", Status.STALE, OLD, "cu126-torch27` makes it anew"),
     ],
 )
-def test_an_image_without_a_lock_is_not_said_to_be_ok(name: str, status: Status, said: str) -> None:
+def test_an_image_without_a_lock_is_not_said_to_be_ok(name: str, status: Status, why: str, then: str) -> None:
+    said = f"{why}; `nox -s lock -- {then}"
     planned = one(name)
     row = plan_verb.as_row(planned, {name: status})
     assert (row["status"], row["lock"], row["buildable"], row["blocked"]) == ("accepted", status, False, said)

@@ -144,11 +144,7 @@ LOG = "read /logs/x.log"
     ("lines", "cause", "then"),
     [
         (["[1/9] nvcc", '/build/a.cu(12): error: identifier "foo" is undefined'], 'a.cu:12: identifier "foo" is', LOG),
-        (
-            ["/build/b.cpp:7:10: fatal error: nope.h: No such file", "ninja: build stopped"],
-            "b.cpp:7: nope.h: No such",
-            LOG,
-        ),
+        (["/build/b.cpp:7:10: fatal error: nope.h: No such file", "ninja: stopped"], "b.cpp:7: nope.h: No such", LOG),
         (["nvcc fatal   : Unsupported gpu architecture 'compute_53'"], "Unsupported gpu architecture", "read"),
         (["  RuntimeError: the sources need CUDA 12"], "RuntimeError: the sources need CUDA 12", "read"),
         (["nvcc error   : 'cicc' died due to signal 9 (Kill signal)"], "was killed, which is often for", "--jobs N"),

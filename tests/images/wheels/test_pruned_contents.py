@@ -1,5 +1,6 @@
 """What the pruner leaves of a wheel, made outside an image, is what it leaves of the installed one."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,45 +15,36 @@ from images.wheels import pruned_contents
 from tests.support import fatbins, wheels
 from tests.support.fatbins import Code
 from validate.environment import wheel_contents
+from validate.environment.wheel_contents import Contents, Rows
 
 WANTED = Pruning(arch=Arch(9, 0), nvidia=False)
 
 
-def library() -> bytes:
-    kernels = {"kernel": 512}
-    return fatbins.library(fatbins.region(Code(arch=80, kernels=kernels), Code(arch=90, kernels=kernels)))
+def pruned(folder: Path, files: Mapping[str, bytes]) -> tuple[Contents, Rows]:
+    """What the pruner leaves of a wheel of these files, and the rows of the whole."""
+    wheel = wheels.make(folder, files)
+    found = pruned_contents._pruned(wheel.as_uri(), sha256_of_file(wheel), pruner.files(WANTED))
+    return found, wheel_contents.of_wheel([[name, wheels.record_hash(one)] for name, one in files.items()])
 
 
-def test_a_pruned_wheel_has_another_digest_and_its_other_rows(tmp_path: Path) -> None:
-    wheel = wheels.make(tmp_path, {**wheels.FILES, "small/lib.so": library()})
-    found = pruned_contents._pruned(wheel.as_uri(), sha256_of_file(wheel), dict(pruner.files(WANTED)))
-    files = {**wheels.FILES, "small/lib.so": library()}
-    whole = wheel_contents.of_wheel([[name, wheels.record_hash(one)] for name, one in files.items()])
+def test_a_pruned_wheel_has_another_digest_and_its_other_rows_and_one_without_other_code_stays(tmp_path: Path) -> None:
+    code = (Code(arch=arch, kernels={"kernel": 512}) for arch in (80, 90))
+    found, whole = pruned(tmp_path, {**wheels.FILES, "small/lib.so": fatbins.library(fatbins.region(*code))})
     assert wheel_contents.strange(whole, found.tags) == ["small/lib.so"]
     assert wheel_contents.lacking(whole, found.tags) == 1
-
-
-def test_a_wheel_without_other_code_stays_as_it_is(tmp_path: Path) -> None:
-    wheel = wheels.make(tmp_path)
-    found = pruned_contents._pruned(wheel.as_uri(), sha256_of_file(wheel), dict(pruner.files(WANTED)))
-    rows = wheel_contents.of_wheel([[name, wheels.record_hash(one)] for name, one in wheels.FILES.items()])
-    assert found == wheel_contents.contents(rows)
+    found, whole = pruned(tmp_path, wheels.FILES)
+    assert found == wheel_contents.contents(whole)
 
 
 def test_a_wheel_that_is_not_the_locks_is_refused(tmp_path: Path) -> None:
     wheel = wheels.make(tmp_path)
     with pytest.raises(UserError, match="the lock has 00"):
-        pruned_contents._pruned(wheel.as_uri(), "00", dict(pruner.files(WANTED)))
+        pruned_contents._pruned(wheel.as_uri(), "00", pruner.files(WANTED))
 
 
 def test_the_key_tells_one_pruner_from_another() -> None:
-    others = [
-        replace(WANTED, arch=Arch(8, 0)),
-        replace(WANTED, nvidia=True),
-        replace(WANTED, alternatives={"a": ("b",)}),
-    ]
+    nvidia, older = replace(WANTED, nvidia=True), replace(WANTED, arch=Arch(8, 0))
+    others = [nvidia, older, replace(WANTED, alternatives={"a": ("b",)})]
     assert len({pruner.key(one) for one in (WANTED, *others)}) == 4
-    assert (
-        pruner.reads(WANTED, "torch") and not pruner.reads(WANTED, "nvidia-nccl-cu12") and not pruner.reads(None, "x")
-    )
-    assert pruner.reads(others[1], "nvidia-nccl-cu12")
+    assert pruner.reads(WANTED, "torch") and not pruner.reads(None, "torch")
+    assert pruner.reads(nvidia, "nvidia-nccl-cu12") and not pruner.reads(WANTED, "nvidia-nccl-cu12")
