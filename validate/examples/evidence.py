@@ -66,7 +66,10 @@ def compared(trained: Trained) -> Mapping[str, object]:
 
 def _tensors(trained: Trained) -> Mapping[str, object]:
     """By name: what the saved result lacks, what did not move; and how many moved."""
-    before, after = _parameters(trained)
+    # What was trained, before and after.
+    before, after = trained.start, cast("Weights", trained.saved)
+    if trained.adapters:
+        before, after = flat(trained.adapters.start), flat(cast("Pairs", trained.saved))
     there = [name for name in before if name in after]
     still = [name for name in there if bool((after[name] == before[name]).all())]
     lacking = [name for name in before if name not in after]
@@ -84,16 +87,17 @@ def _merged(trained: Trained) -> Mapping[str, object]:
     unrounded, _ = train(replace(trained, start=base))
     return {
         "merged_lacking": [name for name in base if name not in merged],
-        "strayed": [name for name in there if wanted[name] is base[name] and not _kept(merged[name], base[name])],
+        # What is neither the same nor as a 16-bit file stores it.
+        "strayed": [
+            name
+            for name in there
+            if wanted[name] is base[name]
+            and all(_far(merged[name], one) for one in (base[name], base[name].bfloat16().float()))
+        ],
         "merge_deviation": max(_far(merged[name], wanted[name]) for name in there),
         "control_unrounded": _furthest(trained.losses, unrounded),
         "control_unmerged": max(_far(merged[name], base[name]) for name in there),
     }
-
-
-def _kept(found: Any, base: Any) -> bool:
-    """The same, or as a 16-bit file stores it."""
-    return _far(found, base) == 0 or _far(found, base.bfloat16().float()) == 0
 
 
 def _read_back(trained: Trained) -> Mapping[str, object]:
@@ -135,13 +139,6 @@ def _found(trained: Trained, saved: Mapping[str, Any], base: Weights | None = No
     """Whole weights by what was saved; what it lacks is as at the start."""
     start = trained.start if base is None else base
     return whole(start, saved, trained.adapters.scale) if trained.adapters else {**start, **saved}
-
-
-def _parameters(trained: Trained) -> tuple[Weights, Weights]:
-    """What was trained, before and after."""
-    if trained.adapters is None:
-        return trained.start, cast("Weights", trained.saved)
-    return flat(trained.adapters.start), flat(cast("Pairs", trained.saved))
 
 
 def _update(trained: Trained, found: Weights, wanted: Weights) -> float:

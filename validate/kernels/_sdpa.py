@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from validate.kernels import Case
 from validate.kernels._attention import case
 from validate.kernels.runner import SeededRandom
 
-_WHOSE = {
+FUSED = {
     r"pytorch_flash::": "FlashAttention's",
     r"PyTorchMemEffAttention::|fmha_cutlass[FB]": "memory-efficient attention's",
     r"cudnn.*(sdpa|flash|[fb]prop|mha)": "cuDNN's",
 }
 PLAIN = {r"softmax_warp|cunn_SoftMax": "plain products'"}
-FUSED: Mapping[str, str] = _WHOSE
 
 
 def others(own: str) -> Mapping[str, str]:
     """The kernels of all other ways to compute attention, and whose they are."""
-    return {pattern: whose for pattern, whose in {**_WHOSE, **PLAIN}.items() if whose != own}
+    return {pattern: whose for pattern, whose in {**FUSED, **PLAIN}.items() if whose != own}
 
 
 def forced(backend: str) -> Callable[[Any, Any, Any, bool], Any]:
@@ -36,23 +35,12 @@ def forced(backend: str) -> Callable[[Any, Any, Any, bool], Any]:
     return run
 
 
-def cases(backend: str, *dtypes: str) -> Mapping[str, Callable[[SeededRandom], Case]]:
-    """Odd lengths, equal and causal, then unequal and not."""
-    return _cases(backend, dtypes, equal=257, unequal=(129, 331))
-
-
-def cases_in_128s(backend: str, *dtypes: str) -> Mapping[str, Callable[[SeededRandom], Case]]:
-    """The same with lengths that are multiples of 128."""
-    made = _cases(backend, dtypes, equal=256, unequal=(128, 384))
-    return {f"{name} in 128s": one for name, one in made.items()}
-
-
-def _cases(
-    backend: str, dtypes: Sequence[str], *, equal: int, unequal: tuple[int, int]
-) -> Mapping[str, Callable[[SeededRandom], Case]]:
-    run = forced(backend)
+def cases(backend: str, *dtypes: str, in_128s: bool = False) -> Mapping[str, Callable[[SeededRandom], Case]]:
+    """Odd lengths, or multiples of 128: equal and causal, then unequal and not."""
+    run, named = forced(backend), " in 128s" if in_128s else ""
+    equal, unequal = (256, (128, 384)) if in_128s else (257, (129, 331))
     made: dict[str, Callable[[SeededRandom], Case]] = {}
     for dtype in dtypes:
-        made[f"{dtype} causal"] = case(dtype, heads=(3, 3), lengths=(equal, equal), dim=64, causal=True, run=run)
-        made[f"{dtype} cross"] = case(dtype, heads=(3, 3), lengths=unequal, dim=128, causal=False, run=run)
+        made[f"{dtype} causal{named}"] = case(dtype, heads=(3, 3), lengths=(equal, equal), dim=64, causal=True, run=run)
+        made[f"{dtype} cross{named}"] = case(dtype, heads=(3, 3), lengths=unequal, dim=128, causal=False, run=run)
     return made

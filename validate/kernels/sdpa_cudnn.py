@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from validate.kernels import RULE_T, Kernel, from_capability
 from validate.kernels._names import SDPA_CUDNN_BACKWARD, SDPA_CUDNN_FORWARD, at_least
-from validate.kernels._sdpa import cases, cases_in_128s, others
+from validate.kernels._sdpa import cases, others
 
 _WITHOUT_NVRTC = (
     "torch 2.5's wheels leave cuDNN without libnvrtc, and without it cuDNN's attention has no execution plan: by design"
@@ -39,7 +39,7 @@ KERNEL = Kernel(
     probe="gpu.sdpa",
     package="torch",
     statement="torch's attention through cuDNN, forward and backward, as plain torch computes it",
-    cases={**_ODD, **cases_in_128s("CUDNN_ATTENTION", "float16", "bfloat16")},
+    cases={**_ODD, **cases("CUDNN_ATTENTION", "float16", "bfloat16", in_128s=True)},
     leaves_out=_leaves_out,
     tolerance={"float16": RULE_T, "bfloat16": RULE_T},
     expected_kernels={"forward": SDPA_CUDNN_FORWARD, "backward": SDPA_CUDNN_BACKWARD},
