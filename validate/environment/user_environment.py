@@ -145,7 +145,9 @@ def start(user: UserEnvironment, modules: Sequence[str] = ()) -> Start:
         if line.startswith(_MARK):
             return Start(**json.loads(line[len(_MARK) :]))
     said = done.stderr.decode("utf-8", "replace")[-2000:] or "no word"
-    suspects = ", ".join(_start_files(user.python)) or "no .pth file that imports"
+    # Python itself can't be asked: it does not start.
+    files = sorted(Path(user.python).parent.parent.glob("lib/python*/*-packages/*.pth"))
+    suspects = ", ".join(str(file) for file in files if runs(file)) or "no .pth file that imports"
     raise StartError(f"python ended with status {done.returncode} and {said}; what runs before that: {suspects}")
 
 
@@ -156,12 +158,6 @@ def runs(file: Path) -> bool:
     except OSError:
         return False
     return any(line.startswith(("import ", "import\t")) for line in lines)
-
-
-def _start_files(python: str) -> list[str]:
-    """.pth files of this interpreter's environment that run code. Python itself can't be asked: it does not start."""
-    prefix = Path(python).parent.parent
-    return [str(file) for file in sorted(prefix.glob("lib/python*/*-packages/*.pth")) if runs(file)]
 
 
 EMULATED = {"VALIDATE_EMULATED": "1"}

@@ -35,8 +35,13 @@ def read_axolotl(run: Run) -> Trained:
     start, read_over = _bases(run, weights, loaded, precision)
     adapter, ranks = config.get("adapter"), _ranks(run)
     merged = out / "merged"
+    last = max(out.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    state = json.loads((last / "trainer_state.json").read_text())
+    # How many characters it said after the question, where it was asked (ask.sh).
+    answer = out / "answer.txt"
+    answered = {"answered": said(answer.read_text(encoding="utf-8", errors="replace"))} if answer.is_file() else {}
     return Trained(
-        losses=[float(entry["loss"]) for entry in _state(out)["log_history"] if "loss" in entry],
+        losses=[float(entry["loss"]) for entry in state["log_history"] if "loss" in entry],
         shape=shape_of(run.model),
         start=start,
         read_over=read_over,
@@ -48,7 +53,7 @@ def read_axolotl(run: Run) -> Trained:
         saved=adapter_pairs(out) if adapter else tensors(merged if merged.is_dir() else out),
         merged=(_merged_into(run, weights, loaded), tensors(merged)) if adapter and merged.is_dir() else None,
         reload=_reloaded(run, out, precision),
-        facts={"ranks": ranks, **_answer(out)},
+        facts={"ranks": ranks, **answered},
     )
 
 
@@ -84,22 +89,10 @@ def _ranks(run: Run) -> int:
     return max(1, max(asked, default=1) // sharing)
 
 
-def _answer(out: Path) -> Mapping[str, int]:
-    """How many characters it said after the question, where it was asked (ask.sh)."""
-    file = out / "answer.txt"
-    return {"answered": said(file.read_text(encoding="utf-8", errors="replace"))} if file.is_file() else {}
-
-
 def said(text: str) -> int:
     """Characters of the last answer that `axolotl inference` printed: between its prompt's end and its ruler."""
     _, marker, rest = text.rpartition("### Response:")
     return len(rest.partition("\n====")[0].replace("</s>", "").strip()) if marker else 0
-
-
-def _state(folder: Path) -> Mapping[str, Any]:
-    last = max(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-    state: Mapping[str, Any] = json.loads((last / "trainer_state.json").read_text())
-    return state
 
 
 def _adapters(folder: Path, config: Mapping[str, Any]) -> Adapters:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -53,6 +53,8 @@ def fully_trained(run: Run, reload: Callable[[Any], Any]) -> Trained:
     settings: Mapping[str, Any] = run.config["training"]
     result, rows = run.result(), rows_of(run)
     split = len(rows) - int(run.config["held_out"])
+    held_out = rows[split:]
+    evaluated = in_batches(held_out, range(len(held_out)), _AT_ONCE, len(held_out) // _AT_ONCE)
     ranks, steps = int(result.get("ranks", 1)), int(settings["max_steps"])
     size = ranks * int(settings["per_device_train_batch_size"])
     return Trained(
@@ -64,7 +66,7 @@ def fully_trained(run: Run, reload: Callable[[Any], Any]) -> Trained:
         all_labels=True,
         saved={} if "lora" in run.config else tensors(run.folder / result["saved"]),
         reload=reload,
-        held_out=(float(result["held_out"]), _evaluated(rows[split:])),
+        held_out=(float(result["held_out"]), evaluated),
         facts={"ranks": ranks, "compiled": run.compiled, "said": str(result.get("said", ""))},
     )
 
@@ -75,10 +77,6 @@ def adapters_trained(run: Run, start: Weights, adapters: Adapters, reload: Calla
     merged = tensors(run.folder / result["merged"])
     saved = adapter_pairs(run.folder / result["saved"])
     return replace(whole, start=start, adapters=adapters, saved=saved, merged=(whole.start, merged))
-
-
-def _evaluated(rows: Sequence[Batch]) -> list[Batch]:
-    return in_batches(rows, range(len(rows)), _AT_ONCE, len(rows) // _AT_ONCE)
 
 
 def rows_of(run: Run) -> list[Batch]:
@@ -155,13 +153,10 @@ def read_unsloth(run: Run) -> Trained:
     model, _ = language.from_pretrained(str(run.model), max_seq_length=run.config["length"], load_in_4bit=True)
     tuned = language.get_peft_model(model, target_modules=list(_TARGETS), random_state=seed, **lora)
     adapters = Adapters(scale=lora["lora_alpha"] / lora["r"], start=drawn(tuned))
-    found = adapters_trained(run, start, adapters, _unsloth_reloaded(run, language))
+    saved = str(run.folder / run.result()["saved"])
+    again, _ = language.from_pretrained(saved, max_seq_length=run.config["length"], load_in_4bit=True)
+    language.for_inference(again)
+    reload = lambda tokens: again(input_ids=tokens.to(run.device)).logits  # noqa: E731
+    found = adapters_trained(run, start, adapters, reload)
     # It divides a loss by the labels that are predicted, where the Trainer divides by all.
     return replace(found, all_labels=False)
-
-
-def _unsloth_reloaded(run: Run, language: Any) -> Callable[[Any], Any]:
-    saved = str(run.folder / run.result()["saved"])
-    model, _ = language.from_pretrained(saved, max_seq_length=run.config["length"], load_in_4bit=True)
-    language.for_inference(model)
-    return lambda tokens: model(input_ids=tokens.to(run.device)).logits

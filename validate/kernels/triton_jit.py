@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +38,6 @@ def _softmax(scores: Any) -> Any:
     return out
 
 
-def _softmax_plainly(scores: Any) -> Any:
-    return scores.softmax(-1)
-
-
 def _integers(rng: SeededRandom) -> Case:
     inputs = {name: rng.integers(-(2**31), 2**31, _ROWS, _COLUMNS, dtype="int32") for name in ("left", "right")}
     return Case(dtype="int32", inputs=inputs, run=_mixed, plain=_mixed_plainly)
@@ -50,7 +45,7 @@ def _integers(rng: SeededRandom) -> Case:
 
 def _floats(rng: SeededRandom) -> Case:
     inputs = {"scores": rng.normal(_ROWS, _COLUMNS)}
-    return Case(dtype="float32", inputs=inputs, run=_softmax, plain=_softmax_plainly)
+    return Case(dtype="float32", inputs=inputs, run=_softmax, plain=lambda scores: scores.softmax(-1))
 
 
 def _observe(rng: SeededRandom) -> Observed:
@@ -67,14 +62,12 @@ def _observe(rng: SeededRandom) -> Observed:
     }
 
 
-_CASES: Mapping[str, Callable[[SeededRandom], Case]] = {"int32": _integers, "float32": _floats}
-
 KERNEL = Kernel(
     claim="G6",
     probe="gpu.triton",
     package="triton",
     statement="Triton compiles for this GPU from a cold cache: whole numbers exact, float32 within 1e-6",
-    cases=_CASES,
+    cases={"int32": _integers, "float32": _floats},
     tolerance={"int32": 0.0, "float32": 1e-6},
     observe=_observe,
     facts={"kernel type": "JITFunction", "compiled here": ["validate_mix.cubin", "validate_softmax.cubin"]},

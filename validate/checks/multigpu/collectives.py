@@ -136,15 +136,14 @@ def settings() -> dict[str, Any]:
     """NCCL variables of the image (and of the validation run), and the lines of the files it reads settings from."""
     given = user_environment.recorded().environ
     places = ["/etc/nccl.conf", str(Path(given.get("HOME", "/root"), ".nccl.conf")), given.get("NCCL_CONF_FILE", "")]
+    texts = {place: Path(place).read_text("utf-8", "replace") for place in places if place and Path(place).is_file()}
     return {
         "variables": {name: value for name, value in sorted(given.items()) if _VARIABLES.fullmatch(name)},
-        "files": {place: _settings_in(Path(place)) for place in places if place and Path(place).is_file()},
+        "files": {
+            place: [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
+            for place, text in texts.items()
+        },
     }
-
-
-def _settings_in(file: Path) -> list[str]:
-    lines = (line.strip() for line in file.read_text(encoding="utf-8", errors="replace").splitlines())
-    return [line for line in lines if line and not line.startswith("#")]
 
 
 # ---- which NCCL
