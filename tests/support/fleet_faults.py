@@ -1,17 +1,9 @@
-"""Kills workers, their containers and submitters of a fleet, and holds what is left to what was promised.
+"""Kills workers and submitters of a fleet, and holds what is left to what was promised."""
 
-By hand, with a cluster and a registry of its own, about six seconds a kill:
-
-    python -m tests.support.fleet_faults 50
-"""
-
-import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,17 +14,16 @@ from typing import Any, Self
 import docker
 import docker.errors
 
-from benchmarks import loopback
-from images.engine import RUN_LABEL, Engine, connect
+from images.engine import RUN_LABEL, Engine
 from images.fleet.folder import JobFolder
 from tests.support import fleet_images
 from tests.support.broken_images import NAME
 from tests.support.checkout import ROOT
 from tests.support.engine_contents import containers
-from tests.support.slurm_cluster import Slurm, slurm_cluster
+from tests.support.slurm_cluster import Slurm
 from validate.judge import judge
 
-WORKER, CONTAINER, SUBMITTER = "worker", "container", "submitter"
+WORKER, SUBMITTER = "worker", "submitter"
 _PATIENCE = 120.0
 
 
@@ -104,24 +95,17 @@ class Killing:
     """What one machine alone gives, as `verdicts` does, where nobody is killed."""
     slurm: Slurm | None = None
     """The cluster; None: the command is on Ray, and submitters alone are killed."""
-    dice: random.Random = field(default_factory=random.Random)
-    rounds: int = 0
 
-    def round(self, victims: Sequence[str], *, at_random: bool = False) -> int:
-        """Judge all images in a new folder while these are killed, one after another. Returns how many were.
+    def round(self, victim: str) -> bool:
+        """Judge all images in a new folder while one of these is killed. Returns whether it was.
 
         The command is given again until all is judged, as a person would.
         """
-        self.rounds += 1
-        folder, killed = self.folder / f"round-{self.rounds}", 0
-        waiting, action = list(victims), ["run"]
+        folder, killed, action = self.folder / victim, False, ["run"]
         while True:
             process = self.command.start(folder, *action)
-            while waiting and process.poll() is None:
-                if self._kill(waiting[0], process, at_random=at_random):
-                    killed, waiting = killed + 1, waiting[1:]
-                if process.poll() is not None:
-                    break
+            while not killed and process.poll() is None:
+                killed = self._kill(victim, process)
             _, told = process.communicate(timeout=_PATIENCE)
             assert "Traceback" not in told, told
             if process.returncode != -signal.SIGKILL and "--resume" not in told:
@@ -140,8 +124,7 @@ class Killing:
 
     def interrupted(self) -> None:
         """Ctrl-C in the middle: the cluster's jobs are cancelled, their containers removed, and nothing is leased."""
-        self.rounds += 1
-        folder = self.folder / f"round-{self.rounds}"
+        folder = self.folder / "interrupted"
         process = self.command.start(folder)
         self._until(lambda: bool(self._containers()), process)
         process.send_signal(signal.SIGINT)
@@ -168,22 +151,18 @@ class Killing:
         """Every name that these images have in the engine."""
         return tuple(name for image in self.command.images for name in self.engine.inspect(image).tags)
 
-    def _kill(self, victim: str, submitter: subprocess.Popen[str], *, at_random: bool) -> bool:
-        """In the middle of a trial; or at any moment after something was submitted. Whether there was one to kill."""
-        if at_random:
-            self._until(lambda: bool(self._queue()), submitter)
-            time.sleep(self.dice.uniform(0, 4))
-        else:
-            self._until(lambda: bool(self._containers("running")), submitter)
+    def _kill(self, victim: str, submitter: subprocess.Popen[str]) -> bool:
+        """In the middle of a validation run. Whether there was one to kill."""
+        self._until(lambda: bool(self._containers("running")), submitter)
         if victim == SUBMITTER:
             submitter.kill()
             submitter.wait()
             return True
-        if victim == CONTAINER:
-            containers = self._containers("running")
-            return bool(containers) and kill_container(self.engine, self.dice.choice(containers))
-        workers = self._workers()
-        return bool(workers) and _kill_process(self.dice.choice(workers))
+        with suppress(ProcessLookupError):
+            for worker in self._workers()[:1]:
+                os.kill(worker, signal.SIGKILL)
+                return True
+        return False
 
     def _queue(self) -> list[str]:
         return self.slurm.queue() if self.slurm else []
@@ -225,49 +204,3 @@ def kill_container(engine: Engine, container: str) -> bool:
     finally:
         client.close()
     return True
-
-
-def _kill_process(pid: int) -> bool:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def main(kills: int, seed: int) -> None:
-    """Kill so many, and tell what was killed. Raises AssertionError for what does not hold."""
-    nodes = {"n1": "", "n2": "", "n3": "", "n4": ""}
-    with tempfile.TemporaryDirectory(prefix="truetag-kills-") as name, connect(None) as engine:
-        folder = Path(name)
-        fleet = folder / "fleet.yaml"
-        fleet.write_text("workers: {cpu: {slurm: {partition: cpu, minutes: 10}}}\n")
-        broken = dict(list(fleet_images.BREAKAGES.items())[:1])
-        with (
-            slurm_cluster(folder / "slurm", nodes) as slurm,
-            loopback.registry(folder / "registry") as host,
-            fleet_images.thin_images(engine, "truetag-kills", 5, broken, fleet_images.SLOW) as tags,
-        ):
-            options = ("--fleet", str(fleet), "--staging", f"{host}/fleet", "--tier", "static")
-            command = FleetCommand(images=tags, options=options, environment={"DOCKER_HOST": engine.facts.url})
-            alone = command.run(folder / "local")
-            assert alone.returncode == 1, alone.stderr
-            killing = Killing(
-                command=command.on("slurm", slurm.environment),
-                slurm=slurm,
-                engine=engine,
-                folder=folder / "rounds",
-                expected=verdicts(folder / "local"),
-                dice=random.Random(seed),
-            )
-            names, count, start = killing.names(), 0, time.monotonic()
-            while count < kills:
-                victims = [killing.dice.choice((WORKER, CONTAINER, SUBMITTER)) for _ in range(min(4, kills - count))]
-                count += killing.round(victims, at_random=True)
-                told = {"kills": count, "victims": victims, "seconds": round(time.monotonic() - start)}
-                sys.stderr.write(f"{json.dumps(told)}\n")
-            assert killing.names() == names
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 50, seed=int(sys.argv[2]) if len(sys.argv) > 2 else 1)

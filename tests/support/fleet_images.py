@@ -1,6 +1,6 @@
 """Small images for fleets: Python and two packages of the real parent, and thin layers above that; some are broken."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from images.engine import Engine
@@ -10,11 +10,6 @@ PACKAGES = ("einops", "safetensors")
 CLAIMS = (*(f"=S1 {name}" for name in PACKAGES), "=S2 files")
 """What the small images are held to: claims of the parent that need no more than they have, by two probes."""
 LIBRARIES = ("libexpat.so.1", "libz.so.1", "libcrypto.so.3", "libssl.so.3")
-BREAKAGES: Mapping[str, str] = {
-    "gone": f"rm -r {SITE}/einops",
-    "moved": f"sed -i 's/^Version: .*/Version: 0.0.1/' {SITE}/safetensors-*.dist-info/METADATA",
-    "shadowed": "mkdir /usr/lib/python3.11/einops && touch /usr/lib/python3.11/einops/__init__.py",
-}
 SLOW = (
     "cd /usr/bin && mv python3.11 python3.11.real && printf "
     "'#!/bin/sh\\nsleep 1\\nexec /usr/bin/python3.11.real \"$@\"\\n' >python3.11 && chmod 755 python3.11"
@@ -43,23 +38,17 @@ ENV PATH=/opt/venv/bin:/usr/bin:/bin
 
 
 @contextmanager
-def thin_images(
-    engine: Engine, prefix: str, count: int, broken: Mapping[str, str], also: str = "true", parent: str = ""
-) -> Iterator[tuple[str, ...]]:
-    """Tags of `count` sound images and of the broken ones (word -> command), removed afterwards.
-
-    `also`: a command in all. `parent`: what they lie over; empty: the small image.
-    """
-    below = parent or f"{prefix}-small"
-    commands = {**{f"{number:02}": "true" for number in range(count)}, **broken}
+def thin_images(engine: Engine, prefix: str, also: str = "true") -> Iterator[tuple[str, ...]]:
+    """Tags of two sound images and of one that lacks a package, removed afterwards. `also`: a command in all."""
+    below = f"{prefix}-small"
+    commands = {"00": "true", "01": "true", "gone": f"rm -r {SITE}/einops"}
     tags = tuple(f"{prefix}-{word}" for word in commands)
     try:
-        if not parent:
-            engine.build({"Dockerfile": dockerfile().encode()}, below, network="none")
+        engine.build({"Dockerfile": dockerfile().encode()}, below, network="none")
         for tag, command in zip(tags, commands.values(), strict=True):
             text = f"FROM {below}\nUSER root\nRUN echo {tag} >/var/log/own && {command}\nRUN {also}\nUSER 1001\n"
             engine.build({"Dockerfile": text.encode()}, tag, network="none")
         yield tags
     finally:
-        for tag in (*tags, *(() if parent else (below,))):
+        for tag in (*tags, below):
             engine.remove(tag, force=True)

@@ -104,16 +104,15 @@ class RayExecutor:
                 yield self._end_of(self._tasks.pop(reference), reference)
 
     def states(self) -> Mapping[str, str]:
-        return dict.fromkeys(list(self._tasks.values()), "was handed to Ray")
+        return dict.fromkeys(self._tasks.values(), "was handed to Ray")
 
     def cancel(self) -> None:
         if not self._ray.is_initialized():
             return
-        going = list(self._tasks)  # a thread that watches takes away what ends meanwhile
-        for reference in going:
+        for reference in self._tasks:
             self._ray.cancel(reference, force=False)
-        if going:
-            self._ray.wait(going, num_returns=len(going), timeout=_PATIENCE)
+        if self._tasks:
+            self._ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=_PATIENCE)
         self._tasks.clear()
         self._ray.shutdown()
 

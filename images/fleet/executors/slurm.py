@@ -75,7 +75,7 @@ class SlurmExecutor:
             self._jobs.update((job.key, self._watched(one)) for job, one in zip(group, ids, strict=True))
             self._submitting.remove(name)
         self._jobs.update(live)  # last: what sbatch refuses now cancels no job that a dead run left
-        return {key: job.job_id for key, job in list(self._jobs.items())}
+        return {key: job.job_id for key, job in self._jobs.items()}
 
     def ended(self) -> Iterator[Ended]:
         while self._jobs:
@@ -91,10 +91,10 @@ class SlurmExecutor:
                 time.sleep(_LOOK_AGAIN)
 
     def states(self) -> Mapping[str, str]:
-        return {key: job.told for key, job in list(self._jobs.items())}
+        return {key: job.told for key, job in self._jobs.items()}
 
     def cancel(self) -> None:
-        ids = [job.job_id for job in list(self._jobs.values())]
+        ids = [job.job_id for job in self._jobs.values()]
         names, self._submitting = self._submitting, []
         if ids:
             self._jobs.clear()

@@ -3,7 +3,6 @@
 import errno
 import os
 import stat
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from images.errors import Problem, UserError
 from images.fleet import worker
 from images.fleet.config import RaySettings, SlurmSettings, WorkerType
 from images.fleet.executors import Placed, ray, slurm
-from images.fleet.executors.ray import RayExecutor
 from images.fleet.executors.slurm import SlurmExecutor
 from images.fleet.executors.squeue import SqueueWatcher
 from images.fleet.worker import Task
@@ -76,34 +74,6 @@ def test_ray_is_asked_for_gpus_by_type() -> None:
         "max_retries": 1,
     }
     assert ray.options(WorkerType(), 0, RaySettings()) == {"num_cpus": 1, "max_retries": 3}
-
-
-class Cluster:
-    """Of Ray's: a task that is cancelled ends, and whoever watches takes it away at once."""
-
-    def __init__(self, watching: Callable[[str], object]) -> None:
-        self.watching, self.cancelled, self.down = watching, list[str](), False
-
-    def is_initialized(self) -> bool:
-        return not self.down
-
-    def cancel(self, reference: str, force: bool) -> None:
-        self.cancelled.append(reference)
-        self.watching(reference)
-
-    def wait(self, references: list[str], **_how: object) -> tuple[list[str], list[str]]:
-        return references, []
-
-    def shutdown(self) -> None:
-        self.down = True
-
-
-def test_every_task_of_rays_is_cancelled_while_another_thread_watches() -> None:
-    executor = RayExecutor.__new__(RayExecutor)
-    executor._tasks = {"a": "x", "b": "y", "c": "z"}
-    executor._ray = cluster = Cluster(executor._tasks.pop)
-    executor.cancel()
-    assert cluster.cancelled == ["a", "b", "c"] and cluster.down
 
 
 def test_what_the_system_refuses_a_task_of_rays_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

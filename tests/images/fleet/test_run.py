@@ -150,23 +150,6 @@ def test_what_a_dead_run_left_on_the_cluster_is_known_until_it_is_watched(tmp_pa
     assert [placed.cluster_id for placed in executor.placed] == ["7"] and not leases(folder), "cancelled: watched"
 
 
-def test_a_resumed_run_hands_its_jobs_over_before_it_judges_a_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done, lost, folder = job(1), job(2), JobFolder(tmp_path)
-    folder.keep(result(done))
-    executor, started = Obedient.of(result(lost)), list[list[str]]()
-    verdict = JobFolder.verdict
-
-    def watched(self: JobFolder, *given: Any) -> object:
-        started.append(list(executor.started))
-        return verdict(self, *given)
-
-    monkeypatch.setattr(JobFolder, "verdict", watched)
-    go(folder, executor, done, lost)
-    assert started == [[lost.key], [lost.key]]
-
-
 def test_a_workers_own_claims_do_not_count(tmp_path: Path) -> None:
     """Evidence for no claim would be PASS of nothing: the job's claims are judged."""
     one = fleet_records.job(1, claims(claim("pip"), claim("torch")))

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from itertools import combinations
 from math import ceil, log2
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,29 +86,3 @@ def test_whatever_the_answers_are_the_found_set_fails_and_no_single_change_can_b
     assert answers[frozenset(found.changes)] is Outcome.FAIL
     for less in combinations(found.changes, len(found.changes) - 1):
         assert answers[frozenset(less)] is not Outcome.FAIL
-
-
-@given(hidden(), st.integers(0, 12))
-def test_a_search_that_was_interrupted_goes_on_where_it_was(case: tuple[int, frozenset[int]], after: int) -> None:
-    count, culprits = case
-    remembered: dict[frozenset[int], Outcome] = {}
-    asked: list[frozenset[int]] = []
-
-    def attempt(most: int) -> Attempt:
-        def one(changes: frozenset[int]) -> Outcome:
-            if changes not in remembered:
-                if len(asked) >= most:
-                    raise KeyboardInterrupt
-                asked.append(changes)
-                remembered[changes] = breaking(culprits)(changes)
-            return remembered[changes]
-
-        return one
-
-    plain = smallest(range(count), breaking(culprits))
-    if plain.asked > after:
-        with pytest.raises(KeyboardInterrupt):
-            smallest(range(count), attempt(after))
-    assert smallest(range(count), attempt(1000)) == plain
-    assert len(asked) == plain.asked
-    assert len(set(asked)) == len(asked)
