@@ -173,11 +173,6 @@ def _as_image(
 
 def _pins(environment: Mapping[str, Any], facts: Facts) -> tuple[tuple[Pin, ...], list[str]]:
     """Known packages; those whose checks need facts that are not there are left out, with the reason."""
-    tables: Mapping[str, Mapping[str, object]] = {
-        "bitsandbytes": facts.bitsandbytes,
-        "xformers": facts.xformers,
-        "torchao": facts.torchao,
-    }
     pins: dict[str, Pin] = {}
     left_out = []
     for one in environment["distributions"]:
@@ -189,7 +184,7 @@ def _pins(environment: Mapping[str, Any], facts: Facts) -> tuple[tuple[Pin, ...]
         except InvalidVersion:
             left_out.append(f"{name} {version}: no version that can be compared")
             continue
-        if name in tables and version not in tables[name]:
+        if version not in facts.companions.get(name, [version]):
             left_out.append(f"{name} {version}: facts.yaml has no row of it")
         else:
             pins[name] = Pin(name=name, version=version, layer=_LAYER)

@@ -17,7 +17,6 @@ _ARCHS = ("50", "60", "70", "75", "80", "86", "89", "90", "100", "120")
 _LEAST_BYTES = 64 << 10
 """cuFFT's libraries hold a kernel of 320 bytes that nobody calls, and keep the others elsewhere."""
 _FOR_CUDA = re.compile(r"_cuda(\d\d)(\d)\.so")
-_MACHINE_CODE, _PTX, _NO = "machine code", "PTX", "no"
 
 
 def library_code(survey: Mapping[str, Any]) -> tuple[LibraryCode, ...]:
@@ -51,11 +50,16 @@ def runs(code: Sequence[LibraryCode], cuda: str) -> tuple[Runs, ...]:
         aside = one.nvidia and not one.owner.startswith(("nvidia", "toolkit"))
         if sum(one.archs.values()) >= _LEAST_BYTES and not aside:
             grouped[one.owner or one.path].append(one)
-    loaded = {package: [one for one in own if one.path in _loaded(own, cuda)] for package, own in grouped.items()}
-    return tuple(
-        Runs(package=package, libraries=len(own), on={arch: _best(own, arch) for arch in _ARCHS})
-        for package, own in sorted(loaded.items())
-    )
+    found = []
+    for package, every in sorted(grouped.items()):
+        own, on = [one for one in every if one.path in _loaded(every, cuda)], {}
+        for arch in _ARCHS:
+            gpu = divmod(int(arch), 10)
+            fitting = [target for one in own for target in one.archs if target_runs_on(target, gpu)]
+            has_code = any(target.startswith("sm_") for target in fitting)
+            on[arch] = "machine code" if has_code else "PTX" if fitting else "no"
+        found.append(Runs(package=package, libraries=len(own), on=on))
+    return tuple(found)
 
 
 def _loaded(own: Sequence[LibraryCode], cuda: str) -> frozenset[str]:
@@ -71,14 +75,6 @@ def _loaded(own: Sequence[LibraryCode], cuda: str) -> frozenset[str]:
     lower = [path for number, path in same if number <= wanted]
     chosen = lower[-1:] or [path for _, path in same][:1]
     return frozenset([*(one.path for one in own if one.path not in alternatives), *chosen])
-
-
-def _best(own: Sequence[LibraryCode], arch: str) -> str:
-    gpu = divmod(int(arch), 10)
-    fitting = [target for one in own for target in one.archs if target_runs_on(target, gpu)]
-    if any(target.startswith("sm_") for target in fitting):
-        return _MACHINE_CODE
-    return _PTX if fitting else _NO
 
 
 def drivers(environments: Sequence[Mapping[str, Any]], facts: Facts) -> tuple[Driver, ...]:

@@ -78,14 +78,18 @@ def fleet(
     OUT (out/fleet) keeps leases and records. On Slurm it lies where the nodes see it, and nobody who shares it does a
     job twice at once. A run exits with 1 for what has no PASS.
     """
-    require_known(on)
+    _require_known(on)
     if engine and action == "run" and on != LOCAL:
         then = "leave --engine out: DOCKER_HOST says where this machine's is, and each worker finds its own"
         raise UserError(Problem(where=f"--engine {engine}", cause=f"does not reach workers of {on}", then=then))
     sources = common.sources(matrix)
     folder = JobFolder(out or sources.workspace.out / "fleet")
     if action == "status":
-        _show_status(folder, as_json=as_json)
+        rows = fleet_tables.status_rows(folder)
+        if as_json:
+            typer.echo(json.dumps(rows, indent=1))
+        else:
+            common.show(fleet_tables.status(rows, folder))
         return
     if action not in ("plan", "run"):
         raise UserError(Problem(where=action, cause="is an unknown action", then="say one of plan, run, status"))
@@ -144,8 +148,7 @@ def fleet(
     _end(outcomes, unanswered, others=others)
 
 
-def require_known(on: str) -> None:
-    """Raises UserError where `--on` names no executor."""
+def _require_known(on: str) -> None:
     if on not in (LOCAL, "slurm", "ray") and not on.startswith("ray://"):
         raise UserError(Problem(where=f"--on {on}", cause="is nothing that runs jobs", then=f"say {NAMES}"))
 
@@ -259,14 +262,3 @@ def _local_engine(url: str | None) -> Iterator[Engine | None]:
 def _progress(key: str, text: str) -> None:
     """A line of progress about a job."""
     talk.print(f"[cyan]{key}[/]  {escape(text)}", highlight=False, soft_wrap=True)
-
-
-def _show_status(folder: JobFolder, *, as_json: bool) -> None:
-    rows = fleet_tables.status_rows(folder)
-    if as_json:
-        typer.echo(json.dumps(rows, indent=1))
-    elif rows:
-        common.show(fleet_tables.status(rows))
-    else:
-        begins = command("fleet", "run", "SELECTOR...")
-        typer.echo(f"nothing was leased or judged in {folder.path}: `{begins}` begins a run")

@@ -113,8 +113,11 @@ def _judged(folder: JobFolder, record: JobRecord) -> dict[str, str]:
     return {"state": "judged", "verdict": shown, "told": told}
 
 
-def status(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def status(rows: Sequence[Mapping[str, Any]], folder: JobFolder) -> list[str]:
     """The same for people."""
+    if not rows:
+        begins = command("fleet", "run", "SELECTOR...")
+        return [f"nothing was leased or judged in {folder.path}: `{begins}` begins a run"]
     columns = ("job", "state", "verdict", "machine", "when", "told")
     cells = [[str(row[key]) for key in columns] for row in rows]
     return [*aligned([(*columns[:-1], ""), *cells]), "", counted(len(rows), "job")]

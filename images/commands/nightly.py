@@ -27,7 +27,6 @@ from images.commands.options import (
     WheelMirror,
     require_writable,
 )
-from images.config.matrix import Sources
 from images.context.hosting import host_settings
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of
@@ -77,7 +76,12 @@ def nightly(
     """
     sources = common.sources(matrix)
     folder = require_writable(out or sources.workspace.out / "nightly")
-    tracked = _tracked(selectors or [], sources)
+    track = list(selectors or sources.matrix.nightly.track)
+    if not track:
+        then = "name images, or track some under `nightly` in matrix.yaml"
+        raise UserError(Problem(where="nightly", cause="no image is tracked", then=then))
+    accepted = {str(image.name) for image in common.accepted(track, sources)}
+    tracked = [planned for planned in plan.select(track, sources) if planned.name in accepted]
     now = datetime.now(UTC).replace(microsecond=0)
     found: list[ImageResult] = []
     problems: list[Problem] = []
@@ -144,16 +148,6 @@ def nightly(
     if problems:
         raise UserError(problems, code=1)
     raise typer.Exit(1 if any(one.broken for one in found) else 0)
-
-
-def _tracked(selectors: list[str], sources: Sources) -> list[Planned]:
-    """The images of a nightly run. Raises UserError: the matrix tracks none, or one of them is refused."""
-    track = selectors or sources.matrix.nightly.track
-    if not track:
-        then = "name images, or track some under `nightly` in matrix.yaml"
-        raise UserError(Problem(where="nightly", cause="no image is tracked", then=then))
-    accepted = {str(image.name) for image in common.accepted(list(track), sources)}
-    return [planned for planned in plan.select(track, sources) if planned.name in accepted]
 
 
 def _ranges(texts: Sequence[str], wanted: Sequence[Planned]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -283,6 +283,11 @@ class Facts(Row):
     cuda: dict[MinorText, CudaFacts]
     minimum_drivers: dict[str, MinimumDriver]
     arm64: Arm64Facts = Arm64Facts()
+
+    @property
+    def companions(self) -> dict[str, Mapping[str, Row]]:
+        """Packages with CUDA code of their own -> version -> what is known of it."""
+        return {"xformers": self.xformers, "torchao": self.torchao, "bitsandbytes": self.bitsandbytes}
 
     def model_post_init(self, _context: Any) -> None:
         cudas = {cuda for torch in self.torch.values() for cuda in torch.variants}

@@ -71,7 +71,15 @@ def locate(
     """
     image, name = wanted.image, str(wanted.image.name)
     context = context_digest(image, sources) if staging and not wanted.reference else ""
-    found = _by_reference(wanted, engine) if wanted.reference else _by_name(image, context, engine, staging)
+    if not (reference := wanted.reference):
+        found = _by_name(image, context, engine, staging)
+    else:
+        found = in_engine(engine, reference) if engine else None
+        if found is None and "/" in reference:
+            found = in_registry(Reference.parse(reference), image.platform)
+        if found is None:
+            then = "name an image of this machine's engine, or HOST/NAME:TAG, or HOST/NAME@sha256:..."
+            raise UserError(Problem(where=f"--image {name}={reference}", cause="is nowhere", then=then))
     labelled = found.described if found else Described(labels={}, history=())
     planned = FleetImage(
         name=name,
@@ -100,17 +108,6 @@ def context_digest(image: Image, sources: Sources) -> str:
     files = render.render(image, locked.files, base, suite=suite_files(image_claims(claimed)))
     digests = {path: sha256(render.content_of(content)) for path, content in files.items()}
     return sha256(json.dumps(digests, sort_keys=True).encode())
-
-
-def _by_reference(wanted: RequestedImage, engine: Engine | None) -> Found:
-    """What this machine's engine calls so; else what the registry has that it names. Raises UserError: neither."""
-    found = in_engine(engine, wanted.reference) if engine else None
-    if found is None and "/" in wanted.reference:
-        found = in_registry(Reference.parse(wanted.reference), wanted.image.platform)
-    if found is None:
-        then = "name an image of this machine's engine, or HOST/NAME:TAG, or HOST/NAME@sha256:..."
-        raise UserError(Problem(where=f"--image {wanted.image.name}={wanted.reference}", cause="is nowhere", then=then))
-    return found
 
 
 def _by_name(image: Image, context: str, engine: Engine | None, staging: Repository | None) -> Found | None:
@@ -186,16 +183,16 @@ def resolved(job: Job, record: JobRecord, sources: Sources) -> Job:
     """
     found = in_registry(Reference.parse(record.reference), job.platform)
     image = plan.plan_one(ImageName.parse(job.image), sources).image
-    causes = []
+    cause = ""
     if found is None or found.digest != record.digest:
-        causes = [f"{record.reference} is {found.digest[:19] if found else 'nothing'} in the registry"]
+        cause = f"{record.reference} is {found.digest[:19] if found else 'nothing'} in the registry"
     elif image is None:
-        causes = ["is refused by this checkout's matrix"]
+        cause = "is refused by this checkout's matrix"
     elif image_labels.on_custom_base(found.described.labels):
-        causes = ["stands on a custom base, and none was asked for"]
-    if found is None or image is None or causes:
+        cause = "stands on a custom base, and none was asked for"
+    if found is None or image is None or cause:
         then = "begin a new run, which builds it again; does the worker have the same checkout?"
-        raise UserError([Problem(where=job.key, cause=cause, then=then) for cause in causes], code=1)
+        raise UserError(Problem(where=job.key, cause=cause, then=then), code=1)
     claims = validating.claims_of(image, sources, found.described, job.tiers, attachment=NO_GPU)
     known = {"digest": found.digest, "reference": found.reference, "claims": json.loads(claims.of(job.tiers).dumps())}
     return job.model_copy(update=known)

@@ -31,6 +31,12 @@ class Outcome:
     verdict: Verdict | None = None
     cause: str = ""
 
+    def __str__(self) -> str:
+        if self.record is None or self.verdict is None:
+            return f"no verdict: {self.cause[:_LINE]}"
+        built = " (built there)" if self.record.build else ""
+        return f"{self.verdict.overall} on {self.record.worker.node} in {self.record.seconds:.0f} s{built}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
@@ -100,7 +106,7 @@ def run(
             for left, ended in zip(reversed(range(len(waiting))), executor.ended(), strict=True):
                 outcome = _finished(run_of, by_key[ended.key], ended, options)
                 outcomes.append(outcome)
-                options.progress(ended.key, _told(outcome) + (f"; {left} wait or run" if left else ""))
+                options.progress(ended.key, f"{outcome}; {left} wait or run" if left else str(outcome))
         finally:
             executor.cancel()
             for key, lease in leases.items():
@@ -150,10 +156,3 @@ def _finished(run_of: FleetRun, job: Job, ended: Ended, options: RunOptions) -> 
     folder.put_aside(key)
     folder.fail(key, Failure(run=run_of.id, at=datetime.now(UTC), cause=cause, node=ended.node))
     return Outcome(job=job, cause=cause)
-
-
-def _told(outcome: Outcome) -> str:
-    if outcome.record is None or outcome.verdict is None:
-        return f"no verdict: {outcome.cause[:_LINE]}"
-    built = " (built there)" if outcome.record.build else ""
-    return f"{outcome.verdict.overall} on {outcome.record.worker.node} in {outcome.record.seconds:.0f} s{built}"

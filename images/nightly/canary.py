@@ -50,10 +50,13 @@ def requirements(
 ) -> list[str]:
     """What a canary is resolved from: held layers exactly as they are locked, all other pins from theirs upward.
 
+    torch's layer is held always, or it would be another image.
+
     `refused` is distribution -> versions that the facts speak against; `asked` is distribution -> range for this run,
     which neither the matrix's ranges nor the facts bend.
     """
-    inputs, held = control.lock.inputs, held_layers(control.image, wanted)
+    inputs, torch = control.lock.inputs, control.image.pin("torch")
+    held = tuple(layer for layer in control.image.layers if layer in wanted.held or (torch and layer == torch.layer))
     ranges = {**wanted.ranges, **wanted.stacks.get(str(control.image.name.torch), {})}
     lines = [f"{name}=={version}" for name, version in control.lock.versions(held).items()]
     lines += [need for layer, needs in inputs.needs.items() if layer not in held for need in needs]
@@ -67,23 +70,12 @@ def requirements(
     return lines
 
 
-def held_layers(image: Image, wanted: Nightly) -> tuple[str, ...]:
-    """The layers that a canary leaves alone: torch's, always, or it would be another image."""
-    torch = image.pin("torch")
-    return tuple(layer for layer in image.layers if layer in wanted.held or (torch and layer == torch.layer))
-
-
 def refused_by_facts(image: Image, sources: Sources) -> dict[str, tuple[str, ...]]:
     """Distribution -> newer versions that the rules, by what the facts know of them, would refuse in this image."""
     facts = sources.facts
-    own: dict[str, Mapping[str, object]] = {
-        "xformers": facts.xformers,
-        "torchao": facts.torchao,
-        "bitsandbytes": facts.bitsandbytes,
-    }
     found: dict[str, list[str]] = {}
     for pin in image.pins:
-        for version in (*own.get(pin.name, {}), *facts.packages.get(pin.name, {})):
+        for version in (*facts.companions.get(pin.name, {}), *facts.packages.get(pin.name, {})):
             matrix = with_pins(sources.matrix, image.name, {pin.name: version})
             newer = Version(version) > Version(pin.version)
             if newer and not plan.plan_one(image.name, replace(sources, matrix=matrix)).accepted:

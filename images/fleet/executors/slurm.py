@@ -150,14 +150,8 @@ def own_folder(folder: Path) -> Path:
 def parameters(machines: str, on: WorkerType, gpus: int, settings: SlurmSettings) -> dict[str, Any]:
     """What sbatch is asked for, under submitit's names. Pure."""
     asked = on.slurm
-    gres = f"{asked.gres}:{gpus}" if asked.gres and gpus else ""
-    wanted = {
-        "partition": asked.partition,
-        "constraint": asked.constraint,
-        "account": asked.account,
-        "qos": asked.qos,
-        "gres": gres,
-    }
+    wanted = asked.model_dump(include={"partition", "constraint", "account", "qos"})
+    wanted["gres"] = f"{asked.gres}:{gpus}" if asked.gres and gpus else ""
     return {
         "job_name": f"truetag-{machines}",
         "time": asked.minutes,

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from images.config.facts import Facts, PackageFacts, Row, within
+from images.config.facts import PackageFacts, within
 from images.config.names import Arch, Minor
 from images.errors import command
 from images.planning.candidate import Candidate, Finding, refuse, warn
@@ -27,13 +27,8 @@ def triton_is_torchs(candidate: Candidate) -> Iterator[Finding]:
         yield refuse(f"torch {candidate.torch} needs triton{candidate.torch_facts.triton}, the stack pins {triton}")
 
 
-def _companions(facts: Facts) -> dict[str, Mapping[str, Row]]:
-    """Packages with CUDA code of their own, of which images/data/facts.yaml has tables: version -> row."""
-    return {"xformers": facts.xformers, "torchao": facts.torchao, "bitsandbytes": facts.bitsandbytes}
-
-
 def companions_are_known(candidate: Candidate) -> Iterator[Finding]:
-    for package, known in _companions(candidate.facts).items():
+    for package, known in candidate.facts.companions.items():
         version = candidate.pins.get(package)
         if version and version not in known and package not in candidate.facts.arm64.lacking:
             yield refuse(f"nothing is known of {package} {version}: add its row to images/data/facts.yaml")
@@ -106,7 +101,7 @@ def none_fits(candidate: Candidate) -> dict[str, str]:
     """Package with kernels that a candidate lacks, and that has no known release for its torch and CUDA -> why."""
     rules = {"xformers": xformers_fits, "torchao": torchao_fits, "bitsandbytes": bitsandbytes_fits}
     why = {}
-    for name, known in _companions(candidate.facts).items():
+    for name, known in candidate.facts.companions.items():
         tried = (replace(candidate, pins={**candidate.pins, name: version}) for version in known)
         if known and name not in candidate.pins and all(any(one.refuses for one in rules[name](of)) for of in tried):
             why[name] = (
