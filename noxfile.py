@@ -79,17 +79,17 @@ for _name, _purpose in VERBS.items():
     _add(_name, _purpose)
 
 
-def _lint(session: nox.Session) -> None:
+def _ruff(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
-    session.run("mypy")
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
     """ruff, mypy --strict, hadolint on every rendered Dockerfile."""
     _install(session, "dev")
-    _lint(session)
+    _ruff(session)
+    session.run("mypy")
     session.run("pytest", "-q", "-n", "auto", "tests/repository", env=TESTING)
 
 
@@ -97,9 +97,16 @@ def lint(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """All tests, those on a real Docker Engine included, and the coverage of the pure packages. [PYTEST ARGUMENT...]"""
     _install(session, "dev")
-    _lint(session)
-    # Which tests stay together on one worker, and how many workers there are: tests/conftest.py.
-    session.run("pytest", "-n", "auto", "--durations=40", *(session.posargs or ("--cov",)), env=TESTING)
+    _ruff(session)
+    # mypy takes a minute or more, in which the first tests wait for a network, too.
+    types = subprocess.Popen([str(Path(session.bin) / "mypy")], stdout=subprocess.PIPE, text=True)
+    try:
+        # Which tests stay together on one worker, and how many workers there are: tests/conftest.py.
+        session.run("pytest", "-n", "auto", "--durations=40", *(session.posargs or ("--cov",)), env=TESTING)
+    finally:
+        session.log(types.communicate()[0])
+    if types.returncode:
+        session.error("mypy found errors")
 
 
 @nox.session

@@ -46,6 +46,9 @@ FROM_THE_CACHE = ("test_engine.py::test_a_build_with_mounts_and_its_second_run_f
 NEWER_ENGINE = ("bake", "publish", "publish_platforms", "statements")
 """Tests of the engine of Debian trixie, which is made once for all of them."""
 ON_TRIXIE = "test_engines.py::test_engine_tests_pass_on_the_engine_of[trixie]"
+_PURE = ("config", "context", "fleet", "locking", "nightly", "planning", "publish", "site", "validation")
+COVERING = (*(f"tests/images/{name}/" for name in _PURE), "tests/validate/")
+"""Folders whose tests cover the pure packages (pyproject.toml); the others run without a tracer."""
 LONGEST_FIRST = (
     "big images",
     "newer engine",
@@ -90,13 +93,10 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first, so that no worker is left alone with it at the end.
-
-    The pure packages are covered by tests of their own: what runs an engine or a browser goes on without a tracer.
-    """
+    """What takes longest begins first, so that no worker is left alone with it at the end."""
     items.sort(key=lambda item: _rank(item.nodeid))
     for item in items:
-        if item.nodeid.startswith(("tests/integration/", "tests/browser/")):
+        if not item.nodeid.startswith(COVERING):
             item.add_marker("no_cover")
 
 

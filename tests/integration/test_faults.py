@@ -424,6 +424,7 @@ IMAGES = {
     ),
     "leftovers": (
         "07-torchao-for-cuda-13",
+        "a-python-in-front",
         "emptied-device-code",
         "a-provider-of-another-release",
         "package-lists-left",
@@ -455,7 +456,14 @@ IMAGES = {
         "13-cpu-adam-with-avx512",
         "a-library-among-bytecode",
     ),
-    "compilers": ("10-warm-caches-leftovers", "10-warm-caches-compiler", "other-gcc-removed", "no-cxx-compiler"),
+    "compilers": (
+        "a-command-and-its-record",
+        "no-library-of-libibverbs",
+        "10-warm-caches-leftovers",
+        "10-warm-caches-compiler",
+        "other-gcc-removed",
+        "no-cxx-compiler",
+    ),
     "runs": (
         "compile-off-from-inside",
         "a-second-openmp",
@@ -463,9 +471,6 @@ IMAGES = {
         "no-user-name",
         "torch-is-not-held",
     ),
-    "a-python-in-front": ("a-python-in-front",),
-    "no-library-of-libibverbs": ("no-library-of-libibverbs",),
-    "a-command-and-its-record": ("a-command-and-its-record",),
     "packages": ("06-flash-attn-4-alone", "pip-without-a-place"),
 }
 """Image -> its faults, in the order of their layers: what installs or compiles comes before what hinders that."""

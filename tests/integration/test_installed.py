@@ -21,7 +21,7 @@ from tests.support.published import days_ago, published
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install(tmp_path_factory.mktemp("installed"))
+    return install(tmp_path_factory)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ ROWS = ("cu126-torch25", "cu124-torch25", "cu126-torch27")
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install(tmp_path_factory.mktemp("installed"))
+    return install(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from images.context.hosting import host_settings
 from images.engine.client import private_home
 
 HOME = private_home().parent / "tests"
-"""Kept from run to run, like the engine: about 160 MB."""
+"""Kept from run to run, like the engine: about 1.5 GB."""
 BUILDX = "usr/libexec/docker/cli-plugins/docker-buildx"
 
 
@@ -36,14 +37,29 @@ def unpacked(*packages: str, suite: str = "trixie", architecture: str = "") -> P
 
     `architecture`: Debian's word for it, where it is not this machine's.
     """
+    of_machine = [f"--architectures={architecture}"] if architecture else []
+    name = f"{suite}-{'-'.join((*packages, *([architecture] if architecture else [])))}"
+    return _kept(name, suite, "--variant=extract", f"--include={','.join(packages)}", *of_machine)
+
+
+def bootstrapped(suite: str, packages: str) -> Path:
+    """A root file system with these packages, to be copied. It is made anew each week: sid moves."""
+    week = f"{datetime.now(UTC):%G-%V}"
+    kept = _kept(f"{suite}-root-{week}", suite, "--variant=minbase", f"--include={packages}")
+    for old in HOME.glob(f"{suite}-root-*"):
+        if old != kept and old.is_dir():
+            shutil.rmtree(old, ignore_errors=True)
+    return kept
+
+
+def _kept(name: str, suite: str, *options: str) -> Path:
     HOME.mkdir(parents=True, exist_ok=True)
-    target = HOME / f"{suite}-{'-'.join((*packages, *([architecture] if architecture else [])))}"
-    with (HOME / "lock").open("w") as lock:
+    target = HOME / name
+    with (HOME / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.is_dir():
             half = target.with_suffix(".half")
             shutil.rmtree(half, ignore_errors=True)
-            of_machine = [f"--architectures={architecture}"] if architecture else []
-            bootstrap(suite, half, "--variant=extract", f"--include={','.join(packages)}", *of_machine)
+            bootstrap(suite, half, *options)
             half.rename(target)
     return target
