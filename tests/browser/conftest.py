@@ -21,6 +21,7 @@ from images.nightly import results
 from images.site import pages, runs
 from images.site.assemble import SiteInputs
 from tests.support import site_samples as samples
+from tests.support.sources import SOURCES
 
 _FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -65,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two sites: of samples in every state, and of what this repository records."""
     out = tmp_path_factory.mktemp("site")
     recorded = SiteInputs(
-        sources=samples.sources(),
+        sources=SOURCES,
         today=samples.TODAY,
         runs=runs.recorded(ROOT / "results"),
         nightly=results.read(ROOT / "results" / "nightly"),

@@ -230,12 +230,6 @@ def test_there_is_no_network(engine: Engine, base: AcquiredBase) -> None:
     assert [line.split(":")[0].strip() for line in lines if "lo" not in line.split(":")[0]] in ([], ["sit0"], ["tunl0"])
 
 
-def test_a_container_without_network_knows_its_own_name(engine: Engine, base: AcquiredBase) -> None:
-    with engine.container(ContainerSpec(base.reference, ["sh", "-c", "getent hosts $(hostname)"])) as box:
-        done = box.run(300)
-    assert (done.exit.code, done.stdout.split()) == (0, ["127.0.0.1", "validation"])
-
-
 @pytest.mark.parametrize("way_out", [RuntimeError, KeyboardInterrupt, SystemExit])
 def test_a_container_and_its_volume_go_on_every_way_out(
     engine: Engine, base: AcquiredBase, way_out: type[BaseException]

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import subprocess
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from images.engine import Engine, ImageInfo
-from tests.support import commands
+from tests.support import commands, wheels
 from tests.support.broken_images import NAME
 from tests.support.checkout import ROOT
 
@@ -53,28 +51,13 @@ def test_the_first_commands_work_as_they_are_printed(shell: dict[str, str], tmp_
     assert done.stdout.strip().isdigit(), "the number of parameters that the second container read"
 
 
-def wheel(name: str, version: str) -> bytes:
-    """A wheel with one empty module."""
-    info = f"{name}-{version}.dist-info"
-    files = {
-        f"{name}.py": "",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        for path, text in files.items():
-            archive.writestr(path, text)
-    return content.getvalue()
-
-
 def validated(engine: Engine, out: Path, *options: str, name: str, version: str) -> subprocess.CompletedProcess[str]:
     """Build a child with one wheel more, and judge it from the command line."""
-    tag, file = f"truetag-test-child-{name}", f"{name}-{version}-py3-none-any.whl"
+    tag, wheel = f"truetag-test-child-{name}", wheels.module(out, name, version)
+    file = wheel.name
     step = f"--mount=type=bind,source={file},target=/run/{file} pip install --no-index --no-deps /run/{file}"
     dockerfile = f"FROM {NAME}\nUSER root\nRUN {step}\nRUN echo code >/workspace/train.py\nUSER 1001\n"
-    engine.build({"Dockerfile": dockerfile.encode(), file: wheel(name, version)}, tag)
+    engine.build({"Dockerfile": dockerfile.encode(), file: wheel}, tag)
     asked = ("--image", tag, "--tier", "static", "--out", str(out), *options)
     try:
         return commands.run("validate", NAME, *asked, DOCKER_HOST=engine.facts.url)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, date, datetime
-from functools import cache
 
-from images.config.matrix import Sources
 from images.nightly.results import BreakageLine, Change, Expected, Job, JobLine, Outcome
 from images.site.assemble import SiteInputs
 from images.site.records import tier_counts
@@ -32,11 +30,6 @@ VALIDATED, PARTLY, FAILING, STALE, UNDATED, REBUILT, ARCH = (
 )
 NEVER = "cu132-torch215"
 UNLOCKED = "cu126-torch28"
-
-
-@cache
-def sources() -> Sources:
-    return SOURCES
 
 
 def claim(
@@ -175,7 +168,7 @@ TAG = Published(
 
 def known(**more: object) -> SiteInputs:
     plain = {
-        "sources": sources(),
+        "sources": SOURCES,
         "today": TODAY,
         "runs": RUNS,
         "nightly": NIGHTLY,

@@ -30,15 +30,23 @@ def record_hash(content: bytes) -> str:
     return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
 
-def make(folder: Path, files: Mapping[str, bytes] = FILES) -> Path:
+def make(folder: Path, files: Mapping[str, bytes] = FILES, name: str = "small", version: str = "1.0") -> Path:
     """A wheel of these files, with their RECORD."""
-    path = folder / "small-1.0-py3-none-any.whl"
+    path = folder / f"{name}-{version}-py3-none-any.whl"
     rows = [f"{name},{record_hash(content)},{len(content)}" for name, content in files.items()]
-    record = "small-1.0.dist-info/RECORD"
+    record = f"{name}-{version}.dist-info/RECORD"
     with zipfile.ZipFile(path, "w") as wheel:
         for name, content in {**files, record: "\n".join([*rows, f"{record},,", ""]).encode()}.items():
             wheel.writestr(name, content)
     return path
+
+
+def module(folder: Path, name: str, version: str) -> Path:
+    """A wheel with one module."""
+    info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    files = {f"{name}.py": b"answer = 42\n", f"{info}/METADATA": metadata.encode(), f"{info}/WHEEL": _WHEEL.encode()}
+    return make(folder, files, name, version)
 
 
 def environment(folder: Path) -> Path:

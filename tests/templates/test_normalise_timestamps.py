@@ -6,7 +6,6 @@ import os
 import py_compile
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +13,7 @@ import pytest
 from uv import find_uv_bin
 
 from images.context.templates import EPOCH
+from tests.support import wheels
 from tests.support.checkout import ROOT
 
 
@@ -54,20 +54,9 @@ def test_bytecode_of_another_source_is_not_made_to_look_right(tmp_path: Path) ->
     assert bytecode.read_bytes() == before
 
 
-def wheel(folder: Path) -> Path:
-    file = folder / "kernel-1.0-py3-none-any.whl"
-    about = "kernel-1.0.dist-info"
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("kernel.py", "answer = 42\n")
-        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: kernel\nVersion: 1.0\n")
-        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{about}/RECORD", f"kernel.py,,\n{about}/METADATA,,\n{about}/WHEEL,,\n{about}/RECORD,,\n")
-    return file
-
-
 def test_a_local_wheel_leaves_no_time_behind(tmp_path: Path) -> None:
     """uv writes down when the wheel was made, in a file that RECORD lists with its hash."""
-    file, records = wheel(tmp_path), []
+    file, records = wheels.module(tmp_path, "kernel", "1.0"), []
     for target in (tmp_path / "first", tmp_path / "second"):
         command = [find_uv_bin(), "pip", "install", "-q", "--no-deps", "--no-index", "--python", sys.executable]
         subprocess.run([*command, "--target", target, "--cache-dir", tmp_path / "cache", file], check=True)

@@ -1,7 +1,6 @@
 """The scripts of the wheel builder: the nvcc shim, the record of objects."""
 
 import importlib.util
-import json
 import stat
 import subprocess
 import sys
@@ -65,43 +64,6 @@ SM90 = "arch=compute_90,code=sm_90"
 )
 def test_the_shim_keeps_what_was_asked_for(given: list[str], archs: list[int], ptx: list[int], left: list[str]) -> None:
     assert rewritten(given, archs, ptx) == left
-
-
-@pytest.fixture
-def installed(tmp_path: Path) -> tuple[Path, dict[str, str]]:
-    """The shim as the builder has it, before a ccache and an nvcc that print what they are called with."""
-    for name in ("real-nvcc", "ccache"):
-        tool = tmp_path / name
-        tool.write_text(f'#!/bin/sh\necho {name} "$@"\n')
-        tool.chmod(0o755)
-    shim = tmp_path / "nvcc"
-    shim.write_bytes((FOLDER / "nvcc.py").read_bytes())
-    shim.chmod(stat.S_IRWXU)
-    told = {
-        "TRUETAG_ARCHS": "90",
-        "TRUETAG_NVCC": str(tmp_path / "real-nvcc"),
-        "TRUETAG_NVCC_LOG": str(tmp_path / "log"),
-    }
-    return shim, {"PATH": f"{tmp_path}:/usr/bin:/bin", **told}
-
-
-def call(shim: Path, env: dict[str, str], *arguments: str) -> str:
-    command = [sys.executable, "-I", "-S", str(shim), *arguments]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def test_the_shim_hands_on_through_ccache_and_logs(installed: tuple[Path, dict[str, str]]) -> None:
-    shim, env = installed
-    said = call(shim, env, *TEN, "-c", "/src/a.cu", "-o", "a.o")
-    assert said == f"ccache {env['TRUETAG_NVCC']} -c /src/a.cu -o a.o -gencode {SM90}"
-    entry = json.loads(Path(env["TRUETAG_NVCC_LOG"]).read_text())
-    assert (entry["sources"], entry["kept"]) == (["a.cu"], [SM90])
-
-
-def test_questions_go_to_the_real_nvcc_untouched(installed: tuple[Path, dict[str, str]]) -> None:
-    shim, env = installed
-    assert call(shim, env, "-V") == "real-nvcc -V"
-    assert not Path(env["TRUETAG_NVCC_LOG"]).exists()
 
 
 def test_a_setup_that_asks_for_the_gpu_is_told_the_newest_arch(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from benchmarks import builder
-from images.engine import HistoryEntry
 from tests.support.checkout import ROOT
-from tools.reproduce import Layer, difference, pair, steps
+from tools.reproduce import difference
 
 FILE = {"kind": "0", "mode": "644", "owner": "0:0", "time": 1704067200, "size": 3, "attributes": {}, "sha256": "one"}
 
@@ -38,24 +37,6 @@ def test_the_first_by_path_is_told_and_the_others_counted() -> None:
     assert difference({}, {"a": FILE}) == "a is in the second alone"
     assert difference({"a": FILE, "b": FILE}, {"b": FILE, "a": FILE}) == "the same files in another order"
     assert difference({"a": FILE}, {"a": FILE}) == "in how the tar is written"
-
-
-def test_steps_are_named_bottom_first_without_what_makes_no_layer() -> None:
-    install = "RUN /bin/sh -c sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/torch.txt"
-    made = [
-        'CMD ["bash"]',
-        "WORKDIR /workspace",
-        "LABEL a=b",
-        "RUN /bin/sh -c sh /run/scripts/record_change_times.sh     && sh /run/scripts/suite.sh /venv/python # buildkit",
-        "RUN /bin/sh -c { [ -e /usr/local/cuda-12.6 ] || cp -a /run/toolkit /usr/local/cuda-12.6; }",
-        "RUN /bin/sh -c sh /run/scripts/install.sh /opt/venv/bin/python /run/wheels/flash_attn-2.8.3+cu12-cp311.whl",
-        f"{install} && normalise # buildkit",
-        "mmdebstrap bookworm",
-    ]
-    history = [HistoryEntry(created_by=text, size=0) for text in made]
-    names = ["mmdebstrap bookworm", "torch", "flash_attn", "toolkit", "suite", "WORKDIR /workspace"]
-    assert steps(history) == names
-    assert pair(["sha256:a"], ["sha256:a"], names) == (Layer(step="layer 0", first="sha256:a", second="sha256:a"),)
 
 
 def test_the_second_build_takes_no_wheel_that_the_first_made() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from images.engine import buildkit
 from images.engine.archive import pack
-from images.engine.buildkit import LogLine, StepFinished, StepProgress, StepStarted, Trace, plain_line
+from images.engine.buildkit import LogLine, StepFinished, StepStarted, Trace, plain_line
 from images.engine.buildkit_pb2 import StatusResponse
 
 
@@ -74,11 +74,6 @@ def test_a_step_stopped_because_of_another_is_not_the_failed_one() -> None:
     message.vertexes.add(digest="b", name="culprit", error="exit code: 1")
     trace, _ = feed(message.SerializeToString())
     assert trace.failed() == ("culprit", "exit code: 1", ())
-
-
-def test_downloads_are_reported_in_bytes() -> None:
-    _, events = feed(report(vertex={}, started=1, progress=("sha256:ab", 10, 40)))
-    assert events[-1] == StepProgress(step="d", name="[torch 2/5] RUN pip", what="sha256:ab", current=10, total=40)
 
 
 def test_other_bytes_are_no_report() -> None:

@@ -11,10 +11,7 @@ from images.validation import child
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from tests.support.sources import SOURCES
-from validate.claims import ClaimSet
 from validate.evidence import Evidence, Measurement, Outcome, Record
-from validate.judge import judge
-from validate.judging import Status
 
 (PLANNED,) = plan.select(["cu126-torch27"], SOURCES)
 assert PLANNED.image is not None
@@ -88,11 +85,3 @@ def test_what_was_not_measured_is_not_called_unchanged() -> None:
     assert child.changes(nothing, ["RUN x"]) is None
     same = child.changes(evidence(installed()), ["RUN x"])
     assert same is not None and same.lines()[1:] == ["no package differs from the parent's"]
-
-
-def test_an_added_package_is_no_fault_of_the_lock_and_a_moved_one_is_told() -> None:
-    lock = ClaimSet(image="cu126-torch27", claims=(of_child("S1", "lock"),))
-    (added,) = judge(lock, evidence(installed(wandb="1"))).claims
-    assert added.status is Status.PASS
-    (moved,) = judge(lock, evidence(installed(fsspec="1"))).claims
-    assert moved.status is Status.FAIL and "fsspec 1 is installed" in moved.reason and not moved.claim.required

@@ -1,10 +1,8 @@
 """Which probes of another processor's image a Python of this machine runs, and what emulated programs see."""
 
-import pytest
-
 from images.engine.gpus import NO_GPU
 from images.validation.containers import INSIDE, planned
-from images.validation.cross_platform import CPU_FOLDER, NativePython, processor_files, split
+from images.validation.cross_platform import CPU_FOLDER, NativePython, split
 from tests.support.claims import bare_claims
 from validate.claims import Claim, Tier
 
@@ -37,12 +35,3 @@ def test_every_claim_is_measured_natively_or_emulated_and_never_both() -> None:
         assert own is (INSIDE in plan.files) is ("--emulated" not in plan.arguments)
         assert ("QEMU_CPU" not in plan.environment) is own
         assert plan.environment["TMPDIR"] if own else CPU_FOLDER in plan.files
-
-
-@pytest.mark.parametrize(("cpus", "listed"), [(1, b"0\n"), (2, b"0-1\n"), (16, b"0-15\n")])
-def test_each_processor_has_its_identification(cpus: int, listed: bytes) -> None:
-    found = processor_files(cpus)
-    assert found["possible"] == found["online"] == found["present"] == listed
-    registers = {name: content for name, content in found.items() if name.endswith("/midr_el1")}
-    assert set(registers) == {f"cpu{cpu}/regs/identification/midr_el1" for cpu in range(cpus)}
-    assert set(registers.values()) == {b"0x00000000000f0510\n"}, "the kernel's form: 0x and 16 digits"

@@ -2,42 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from images.errors import UserError
 from images.validation import own_python
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    """A folder with a name as short as /judge: it must fit where the program names its loader."""
-    folder = Path(tempfile.mkdtemp(prefix="", dir="/tmp"))
-    yield folder
-    shutil.rmtree(folder)
-
-
-def test_it_starts_from_another_folder_with_its_own_loader_and_libraries_alone(root: Path) -> None:
-    for name, source in own_python.files(str(root)).items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(source, Path):
-            (root / name).symlink_to(source)
-        else:
-            (root / name).write_bytes(source)
-            (root / name).chmod(0o755)
-    maps = (
-        "import ctypes, hashlib, json, multiprocessing, sys; print(sys.prefix); print(open('/proc/self/maps').read())"
-    )
-    environment = own_python.environment(str(root))
-    done = subprocess.run(
-        [*own_python.command(str(root)), "-c", maps], env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.startswith(f"{root}/python\n") and "libc.so.6" in done.stdout
 
 
 def test_a_name_that_is_too_long_for_the_program_is_refused() -> None:

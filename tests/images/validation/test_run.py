@@ -160,25 +160,6 @@ def test_what_is_no_record_is_read_as_none(line: str) -> None:
     assert containers.parse_record(line) is None
 
 
-def test_each_kind_of_mount_has_a_container_of_its_own_as_the_claims_user() -> None:
-    engine, claims = Engine(), CLAIMS.only(["cpu.home", "cpu.additions"])
-    measure(engine, claims)
-    folder = "/home/trainer/.cache"
-    assert {claim.expect["mount"] for claim in claims.claims} == {"volume", "own", "foreign"}
-    for claim in claims.claims:
-        user, mount = f"{claim.expect['uid']}:{claim.expect['gid']}", claim.expect["mount"]
-        assert any(
-            spec.user == user
-            and (folder in spec.copied_volumes) == (mount == "volume")
-            and (folder in spec.volumes) == (mount == "foreign")
-            and (folder in spec.tmpfs) == (mount == "own")
-            for spec in engine.specs
-        )
-    # The folder is the image's, or the engine would copy nothing.
-    assert not any("/home/trainer" in spec.tmpfs for spec in engine.specs)
-    assert any("uid=61234,gid=61234" in spec.tmpfs.get(folder, "") for spec in engine.specs)
-
-
 def test_records_of_one_probe_from_several_containers_are_one_and_as_well_as_the_worst() -> None:
     def record(subject: str, outcome: Outcome) -> Record:
         measured = (Measurement(subject=subject, seconds=1, evidence={}),) if outcome is Outcome.COMPLETED else ()
