@@ -10,7 +10,6 @@ import subprocess
 import sys
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -472,9 +471,6 @@ def test_a_record_that_is_no_text_is_named(tmp_path: Path, line: bytes) -> None:
     with pytest.raises(pruning.PruningError, match="RECORD: "):
         pruning.prune_packages([record], ordered(), lambda _: None)
     assert (record.read_bytes(), (tmp_path / "lib.so").read_bytes()) == (before, GOOD)
-    removing = pruning._Plan(record=record, gone={"gone.so": 0}, cuts={})
-    with ThreadPoolExecutor() as pool, pytest.raises(pruning.PruningError, match="RECORD: "):
-        pruning._carry_out(removing, pool, lambda _: None)
 
 
 NVIDIAS = {"nvidia/cublas/lib/libcublas.so.12": GOOD}

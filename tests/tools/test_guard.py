@@ -71,11 +71,6 @@ def test_a_lost_file_is_named() -> None:
     assert lost(without) == [], "it named nothing"
 
 
-def test_what_is_no_yaml_is_refused() -> None:
-    with pytest.raises(UserError, match="is no YAML"):
-        lost({**FILES, YAML: b"<html>: : moved"})
-
-
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     for path, content in FILES.items():

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from images.engine.buildkit import BuildEvent, Retrying, StepFinished, StepStarted
+from images.engine.buildkit import BuildEvent, Retrying, StepFinished
 from images.engine.progress import Progress
 
 NAME = "[torch 2/5] RUN --mount=type=cache,target=/c uv pip install"
@@ -49,14 +49,3 @@ def test_without_a_terminal_lines_are_plain() -> None:
         progress.say("image-a", "[not markup] " + "x" * 60)
         progress.finish("image-a", "built")
     assert out.getvalue().splitlines() == ["image-a  [not markup] " + "x" * 60, "image-a  built"]
-
-
-def test_on_a_terminal_running_steps_of_all_builds_share_one_display() -> None:
-    out = io.StringIO()
-    progress = Progress(Console(file=out, width=120, force_terminal=True, _environ={}))
-    with progress:
-        for name in ("image-a", "image-b"):
-            progress.job(name)(StepStarted(step=name, name=NAME))
-        progress._live.refresh()
-    shown = out.getvalue()
-    assert "image-a" in shown and "image-b" in shown and "[torch 2/5] RUN uv pip install" in shown

@@ -12,7 +12,7 @@ import pytest
 
 from images.errors import UserError
 from images.registry import transport
-from images.registry.auth import Credentials, docker_credentials, origin
+from images.registry.auth import Credentials, docker_credentials
 from images.registry.client import Registry
 from images.registry.distribution import OCI_MANIFEST, Manifest
 from images.registry.errors import RegistryError
@@ -215,20 +215,6 @@ def test_a_redirect_gets_no_login_of_netrc(encrypted: Server, monkeypatch: pytes
         with client(encrypted) as registry:
             registry.get("latest")
         assert storage.seen and not any("Authorization" in headers for *_, headers in storage.seen)
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        ("https://a.test/x", "https://A.test:443/y", True),
-        ("http://a.test/x", "http://a.test:80/y", True),
-        ("https://a.test/x", "http://a.test/x", False),
-        ("https://a.test/x", "https://a.test:5000/x", False),
-        ("https://a.test/x", "https://a.test.evil/x", False),
-    ],
-)
-def test_an_origin_is_a_scheme_a_host_and_a_port_however_they_are_written(one: str, other: str, same: bool) -> None:
-    assert (origin(one) == origin(other)) is same
 
 
 @pytest.mark.parametrize(

@@ -73,13 +73,6 @@ def test_of_more_than_was_declared_little_is_read(server: Server) -> None:
     assert peak < len(content) // 2
 
 
-def test_what_is_not_there_is_none_or_told(server: Server) -> None:
-    with client(server) as registry:
-        assert registry.find("latest") is None
-        with pytest.raises(UserError, match="no such image"):
-            registry.get("latest")
-
-
 def test_a_mount_that_is_not_granted_is_seen(server: Server) -> None:
     granted = "sha256:" + "1" * 64
 

@@ -33,10 +33,17 @@ class Sessions:
     stored: dict[str, bytes] = field(default_factory=dict)
     open: dict[str, bytes] = field(default_factory=dict)
     sent: int = 0
-    fails: list[Callable[[str], Reply | None]] = field(default_factory=list)
+    fails: dict[str, list[Reply | None]] = field(default_factory=dict)
     """What the next requests with content (PATCH) or an end (PUT) get instead of an answer."""
+    arrives: Callable[[dict[str, str], bytes], bytes] = lambda _headers, body: body
+    """Headers and body of a request -> what comes of the body."""
+    says: Callable[[str, Reply | None], Reply | None] = lambda _method, right: right
+    """Method and right answer -> what is answered."""
 
     def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        return self.says(method, self._right(method, path, headers, self.arrives(headers, body)))
+
+    def _right(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
         last = path.partition("?")[0].rpartition("/")[2]
         if method == "HEAD":
             return (200, {}, self.stored[last]) if last in self.stored else (404, {}, b"")
@@ -52,8 +59,8 @@ class Sessions:
                 return 416, {}, b""
             self.open[last] += body
             self.sent += len(body)
-        if method in ("PATCH", "PUT") and self.fails:
-            return self.fails.pop(0)(method)
+        if self.fails.get(method):
+            return self.fails[method].pop()
         if method == "PUT":
             ((digest),) = re.findall(r"digest=(.*)", path)
             if oci_digest(self.open[last]) != digest:
@@ -108,14 +115,12 @@ def test_one_that_is_there_in_part_is_told(server: Server) -> None:
 def test_one_that_the_registry_had_in_part_elsewhere_is_told(server: Server) -> None:
     """In another repository: docker-registry 2.8 takes the upload, and keeps its damaged copy."""
     sessions = Sessions()
-    takes = sessions.answer
 
-    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
-        done = takes(method, path, headers, body)
+    def damaged(_method: str, right: Reply | None) -> Reply | None:
         sessions.stored = dict.fromkeys(sessions.stored, b"part")
-        return done
+        return right
 
-    sessions.answer = answer  # type: ignore[method-assign]
+    sessions.says = damaged
     with pytest.raises(RegistryError, match="holds 4 bytes of it, not 1048576"):
         put(server, sessions)
 
@@ -143,29 +148,13 @@ def test_after_a_connection_that_broke_in_a_layer_only_the_rest_is_sent(server: 
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
 @pytest.mark.parametrize("failure", [(500, {}, b""), (429, {"Retry-After": "1"}, b""), None], ids=["500", "429", "cut"])
 def test_what_was_stored_before_a_failure_is_not_sent_again(server: Server, method: str, failure: Reply | None) -> None:
-    fails = [lambda _: failure, lambda _: failure]
-    sessions = Sessions(fails=fails if method == "PATCH" else [])
-    if method == "PUT":
-        server_fails = [failure, failure]
-        ends = sessions.answer
-
-        def answer(asked: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
-            return server_fails.pop() if asked == "PUT" and server_fails else ends(asked, path, headers, body)
-
-        sessions.answer = answer  # type: ignore[method-assign]
+    sessions = Sessions(fails={method: [failure, failure]})
     put(server, sessions)
     assert sessions.stored == {oci_digest(CONTENT): CONTENT} and sessions.sent == len(CONTENT)
 
 
 def test_an_end_whose_answer_is_lost_is_noticed(server: Server) -> None:
-    sessions = Sessions()
-    ends = sessions.answer
-
-    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
-        done = ends(method, path, headers, body)
-        return None if method == "PUT" else done
-
-    sessions.answer = answer  # type: ignore[method-assign]
+    sessions = Sessions(says=lambda method, right: None if method == "PUT" else right)
     put(server, sessions)
     assert sessions.sent == len(CONTENT) and server.count("POST") == 1
 
@@ -173,14 +162,7 @@ def test_an_end_whose_answer_is_lost_is_noticed(server: Server) -> None:
 def test_a_registry_that_garbles_what_it_goes_on_with_gets_the_whole_layer_again(server: Server) -> None:
     breaks = [300_000]
     server.takes = lambda method, _path: breaks.pop(0) if method == "PATCH" and breaks else None
-    sessions = Sessions()
-    right = sessions.answer
-
-    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
-        garbled = b"x" + body[1:] if headers.get("Content-Range") else body
-        return right(method, path, headers, garbled)
-
-    sessions.answer = answer  # type: ignore[method-assign]
+    sessions = Sessions(arrives=lambda headers, body: b"x" + body[1:] if headers.get("Content-Range") else body)
     put(server, sessions)
     assert sessions.stored == {oci_digest(CONTENT): CONTENT} and server.count("POST") == 2
 
@@ -203,9 +185,7 @@ def test_five_attempts_that_bring_nothing_more_are_the_end(server: Server, arriv
 
 
 def test_a_digest_that_does_not_fit_is_final(server: Server) -> None:
-    sessions = Sessions()
-    right = sessions.answer
-    sessions.answer = lambda method, path, headers, body: right(method, path, headers, body[1:])  # type: ignore[method-assign]
+    sessions = Sessions(arrives=lambda _headers, body: body[1:])
     with pytest.raises(RegistryError, match="DIGEST_INVALID"):
         put(server, sessions)
     assert server.count("PATCH") == 1
@@ -224,16 +204,14 @@ def test_what_a_layer_raises_ends_its_upload(server: Server) -> None:
 @pytest.mark.parametrize(("said", "sent"), [("bytes=0-{}", 0), ("", 1), ("5-{}", 1), ("0-x", 1)])
 def test_what_a_session_says_it_holds(server: Server, said: str, sent: int) -> None:
     """`sent`: how often the part that had arrived is sent again."""
-    breaks, sessions = [300_000], Sessions()
+    breaks = [300_000]
     server.takes = lambda method, _path: breaks.pop(0) if method == "PATCH" and breaks else None
-    right = sessions.answer
 
-    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
-        reply = right(method, path, headers, body)
-        if method == "GET" and reply:
-            reply[1]["Range"] = said.format(300_000 - 1)
-        return reply
+    def holds(method: str, right: Reply | None) -> Reply | None:
+        if method == "GET" and right:
+            right[1]["Range"] = said.format(300_000 - 1)
+        return right
 
-    sessions.answer = answer  # type: ignore[method-assign]
+    sessions = Sessions(says=holds)
     put(server, sessions)
     assert sessions.sent == len(CONTENT) + sent * 300_000

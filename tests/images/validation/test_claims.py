@@ -133,7 +133,6 @@ def test_an_operator_is_asked_only_of_releases_that_have_it(version: str, operat
     assert one(found, "C2", "torchao").expect["operators"] == [operator]
 
 
-LINKED = ("environment", "toolkit")
 ELEMENTWISE = "_ZN2at6native29vectorized_elementwise_kernelILi8ENS0_10AbsFunctorIfEESt5arrayIPcLm2EE"
 
 
@@ -165,13 +164,6 @@ def test_kernels_are_excused_where_their_package_never_calls_them(
     assert {excuses.sort(kernel, state, arch) for arch in excused} <= {"by_design"}
 
 
-def test_only_the_toolkit_may_lack_what_a_whole_toolkit_lacks() -> None:
-    found = claims("cu130-torch211")
-    paths = {subject: {row["path"] for row in one(found, "S3", subject).expect["exceptions"]} for subject in LINKED}
-    assert paths["toolkit"] - paths["environment"] == {row["path"] for row in expectations.TOOLKIT_EXCEPTIONS}
-    assert not paths["environment"] - paths["toolkit"]
-
-
 @pytest.mark.parametrize(("name", "has"), [("cu130-torch214", True), ("cu132-torch215", False)])
 def test_libraries_that_torch_no_longer_requires_are_not_asked_for(name: str, has: bool) -> None:
     assert ("**/libcurand.so.*" in one(claims(name), "S5", "cuda-libraries").expect["files"]) is has
@@ -180,13 +172,6 @@ def test_libraries_that_torch_no_longer_requires_are_not_asked_for(name: str, ha
 @pytest.mark.parametrize("major", sorted({accepted.wheel_cuda.major for accepted in ACCEPTED}))
 def test_cuda_libraries_are_known_for_every_major_of_the_matrix(major: int) -> None:
     assert expectations.cuda_libraries(major)["libcudart"] == str(major)
-
-
-def test_every_denied_variable_and_exception_has_its_reason() -> None:
-    assert all(expectations.DENIED_VARIABLES.values())
-    exceptions = (*expectations.LINK_EXCEPTIONS, *expectations.TOOLKIT_EXCEPTIONS)
-    assert all(exception["reason"] and exception["names"] for exception in exceptions)
-    assert not set(expectations.DENIED_VARIABLES) & set(SOURCES.matrix.environment)
 
 
 def test_an_image_for_one_arch_promises_that_nothing_else_is_left() -> None:
