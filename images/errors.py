@@ -45,6 +45,20 @@ def problem_of(error: OSError, where: str = "") -> Problem:
     return Problem(where=place, cause=cause, then="check permissions, free space and file type, or name another place")
 
 
+def root_of(error: BaseException) -> BaseException:
+    """The innermost error: the SDK and requests wrap an OSError four times over."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return error
+
+
+def root_cause(error: BaseException) -> str:
+    """What the innermost error says."""
+    error = root_of(error)
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text or type(error).__name__
+
+
 class UserError(Exception):
     """Problems a person can solve: the CLI prints each one and exits with `code`, never with a traceback.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -80,5 +81,9 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def say(text: str) -> None:
-    talk.print(text, style="yellow")
+def say(text: str, style: str = "yellow") -> None:
+    talk.print(text, style=style)
+
+
+tell = partial(say, style="dim")
+"""What goes on, for who watches."""

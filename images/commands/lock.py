@@ -35,7 +35,7 @@ def lock(
     folder = sources.workspace.locks
     images = common.accepted(selectors or [], sources)
     everything = [planned.image for planned in plan.plan(sources) if planned.image]
-    made = resolve.update(images, everything, folder=folder, upgrade=upgrade, tell=_tell)
+    made = resolve.update(images, everything, folder=folder, upgrade=upgrade, tell=common.tell)
     if selectors and made.unreachable:  # what was asked for by name is no matter of luck
         raise UserError([problem for found in made.unreachable.values() for problem in found], code=1)
     again = f"`{command('lock', *(selectors or ()))}`"
@@ -69,12 +69,12 @@ def lock(
 def _write_contents(images: Sequence[Image], folder: Path) -> str:
     """Read what the locks' files bring, as far as it is not known. Each image's is kept as soon as it is there."""
     locks = {image.lock_name: lock_file.read(image, folder) for image in images}
-    found = measure_contents.update(locks, folder, tell=_tell)
+    found = measure_contents.update(locks, folder, tell=common.tell)
     lock_file.put(found, folder)
     changed = len(found)
     for image in images:
         if image.pruning:
-            found = pruned_contents.update(image, lock_file.read(image, folder), folder, on_progress=_tell)
+            found = pruned_contents.update(image, lock_file.read(image, folder), folder, on_progress=common.tell)
             lock_file.put(found, folder)
             changed += len(found)
     return f"read what {common.counted(changed, 'package')} bring" if changed else "what their files bring was known"
@@ -97,7 +97,3 @@ def _check_contents(images: Sequence[Image], folder: Path, then: str) -> str:
             code=1,
         )
     return "what their files bring is known"
-
-
-def _tell(text: str) -> None:
-    common.talk.print(text, style="dim")

@@ -82,7 +82,7 @@ def validate(
         gpus=gpus,
         only=claim or (),
         run_anyway=run_anyway,
-        say=_say,
+        say=common.tell,
     )
     if tag:
         reference = image or f"{wanted.local_name}-candidate"
@@ -145,7 +145,3 @@ def _show(verdict: Verdict, reference: str, everything: bool, *, as_json: bool) 
         typer.echo(json.dumps(report.json_data(verdict), indent=1))
     else:
         common.show(report.lines(verdict, reference=reference, everything=everything))
-
-
-def _say(text: str) -> None:
-    common.talk.print(text, style="dim")

@@ -47,7 +47,7 @@ from images.engine.failures import (
     engine_error_kind,
 )
 from images.engine.runtime import PLATFORM, ContainerSpec, HistoryEntry, ImageInfo, Work, engine_facts
-from images.errors import Problem, UserError, command
+from images.errors import Problem, UserError, command, root_cause
 from images.host import cache
 from images.host.hashing import sha256
 
@@ -351,7 +351,7 @@ def connect(url: str | None = None, *, builds: bool = True) -> Engine:
         try:
             return Engine(address, tls, builds=builds)
         except _UNREACHABLE as error:
-            cause = f"no Docker Engine answers: {containers.root_cause(error)}"
+            cause = f"no Docker Engine answers: {root_cause(error)}"
             then = "start that engine, or name another one with --engine URL"
             if address.startswith("ssh://"):
                 then = f"make `docker -H {address} version` work, without a question for a password"
@@ -365,7 +365,7 @@ def connect(url: str | None = None, *, builds: bool = True) -> Engine:
         try:
             return Engine(base_url=f"unix://{path}", builds=builds)
         except _UNREACHABLE as error:
-            tried.append(f"{path}: {containers.root_cause(error)}")
+            tried.append(f"{path}: {root_cause(error)}")
     then = (
         f"`{command('engine', 'start')}` installs and starts one (Debian, as root); elsewhere install Docker and "
         "`systemctl start docker`; or name another machine's: --engine ssh://HOST"

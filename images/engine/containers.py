@@ -23,7 +23,7 @@ from images.engine.archive import ChunkReader, Files, pack
 from images.engine.buildkit import plain_line
 from images.engine.failures import EngineError, EngineErrorKind, NoSuchImage, engine_error_kind
 from images.engine.runtime import KILLED, ContainerSpec, Exit, Line, TimedOut
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, root_cause, root_of
 
 RUN_LABEL = "dev.truetag.run"
 OWNER_LABEL = "dev.truetag.owner"
@@ -64,20 +64,6 @@ def asking(where: str, *, image: str | None = None, then: str = "") -> Iterator[
         cause = f"the connection to the engine broke: {root_cause(error)}"
         then = "is the engine still running (`docker info`), and its disk not full?"
         raise EngineError(Problem(where=where, cause=cause, then=then)) from None
-
-
-def root_of(error: BaseException) -> BaseException:
-    """The innermost error: the SDK and requests wrap an OSError four times over."""
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
-    return error
-
-
-def root_cause(error: BaseException) -> str:
-    """What the innermost error says."""
-    error = root_of(error)
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return text or type(error).__name__
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from pydantic import ValidationError
 from images.errors import Problem, UserError
 from images.fleet.model import ON_GPUS, Failure, FleetRun, Job, JobRecord, JobResult, Lease
 from images.validation import limits
-from images.validation.rows import Row
+from images.validation.rows import Row, first_fault
 from validate.claims import ClaimSet
 from validate.evidence import Evidence
 from validate.judge import Verdict, judge
@@ -248,8 +248,7 @@ def _read(model: type[Model], path: Path) -> Model | None:
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        first = error.errors()[0]
-        cause = f"is no {model.__name__}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        cause = f"is no {model.__name__}: {first_fault(error)}"
         then = "another version wrote it, or it is damaged: take it away, and give the command again"
         raise UserError(Problem(where=str(path), cause=cause, then=then), code=1) from None
 

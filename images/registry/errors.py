@@ -64,14 +64,6 @@ def refusal(repository: Repository, answer: requests.Response, what: str = "") -
     return error
 
 
-def root_message(error: BaseException) -> str:
-    """The message of the exception that an exception comes from."""
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return text or type(error).__name__
-
-
 def json_object(answer: requests.Response) -> dict[str, Any]:
     """An answer's JSON object. Raises RegistryError for anything else."""
     try:

@@ -16,9 +16,9 @@ import requests
 from urllib3 import Retry
 from urllib3.exceptions import InvalidHeader
 
-from images.errors import Problem
+from images.errors import Problem, root_cause
 from images.registry.auth import SECONDS, CredentialStore, RegistryAuth, anonymous, docker_credentials, origin
-from images.registry.errors import RegistryError, Stopped, TransientError, problem, refusal, root_message
+from images.registry.errors import RegistryError, Stopped, TransientError, problem, refusal
 from images.registry.reference import Repository, is_loopback
 
 PAUSES = (0.0, 2.0, 4.0, 8.0)
@@ -116,7 +116,7 @@ class Transport:
                 answer.content  # noqa: B018  # what is read in parts may break off here, too
         except requests.exceptions.RequestException as error:
             if _is_certificate(error):
-                cause = f"its certificate is not accepted: {root_message(error)}"
+                cause = f"its certificate is not accepted: {root_cause(error)}"
                 raise RegistryError(problem(self.repository, cause)) from None
             raise self._broken(error) from None
         if not answer.ok:
@@ -124,7 +124,7 @@ class Transport:
         return answer
 
     def _broken(self, error: requests.exceptions.RequestException) -> TransientError:
-        return TransientError(problem(self.repository, f"the connection broke: {root_message(error)}"))
+        return TransientError(problem(self.repository, f"the connection broke: {root_cause(error)}"))
 
     def _secured(self, url: str) -> str:
         """What a registry named, over https where it is reached so itself. Raises RegistryError.

@@ -199,9 +199,7 @@ def read(place: str) -> Index:
         where = str(Path(place, _NAME)) if Path(place).is_dir() else place
         return Index.model_validate_json(Path(where).read_bytes())
     except ValidationError as error:
-        first = error.errors()[0]
-        at = f"{'.'.join(map(str, first['loc']))}: " if first["loc"] else ""
-        cause = f"is no index.json of this version: {at}{first['msg']}"
+        cause = f"is no index.json of this version: {rows.first_fault(error)}"
     except requests.HTTPError as error:
         cause = f"answers {error.response.status_code}"
     except (requests.RequestException, UnicodeError) as error:

@@ -14,7 +14,7 @@ from pydantic import AwareDatetime, Field, ValidationError
 from images.config import paths
 from images.errors import Problem, UserError
 from images.publish import checks
-from images.validation.rows import ClaimRow, Row, TierCount
+from images.validation.rows import ClaimRow, Row, TierCount, first_fault
 from images.validation.schemas import ClaimVerdictRow
 from validate.claims import Tier
 from validate.evidence import Evidence
@@ -82,8 +82,7 @@ def read(folder: Path = FOLDER) -> tuple[RunLine, ...]:
         try:
             line = RunLine.model_validate_json(text)
         except ValidationError as error:
-            first = error.errors()[0]
-            problems.append(_unusable(where, f"{'.'.join(map(str, first['loc']))}: {first['msg']}"))
+            problems.append(_unusable(where, first_fault(error)))
             continue
         if line.id in seen:
             problems.append(_unusable(where, f"id: {line.id} is there twice"))
@@ -195,9 +194,8 @@ def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, 
     try:
         return RunLine.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        cause = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise UserError(Problem(where=where, cause=cause, then="use small letters, digits, `.` and `-`")) from None
+        then = "use small letters, digits, `.` and `-`"
+        raise UserError(Problem(where=where, cause=first_fault(error), then=then)) from None
 
 
 def packages(claims: Iterable[ClaimVerdict]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from validate.claims import Tier
 from validate.judging import Status
@@ -49,3 +49,9 @@ def schema(model: type[BaseModel], title: str) -> bytes:
     """JSON Schema of a file, or of its lines."""
     found = {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema(), "title": title}
     return (json.dumps(found, indent=1, sort_keys=True) + "\n").encode()
+
+
+def first_fault(error: ValidationError) -> str:
+    """`PATH: MESSAGE` of the first thing that is wrong in a file."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
