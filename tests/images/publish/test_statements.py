@@ -117,11 +117,6 @@ def test_what_was_not_measured_is_in_no_list_of_tests() -> None:
     assert said[TIERS]["gpu"]["unproven"] == ["S1 pip-on-gpu"]
 
 
-@pytest.mark.parametrize("date", ["", "yesterday"])
-def test_evidence_without_a_date_gives_none(date: str) -> None:
-    assert "measuredOn" not in statements.test_result([trial(GPU_PIP, date=date)], CLAIMS)[TIERS]["gpu"]
-
-
 def test_a_true_result_has_no_faults() -> None:
     found = [trial(PIP, GPU_PIP, date=EARLY), trial(GPU_PIP)]
     assert not list(statements.test_result_faults(statement(statements.test_result(found, CLAIMS)), found))

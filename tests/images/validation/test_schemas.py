@@ -145,8 +145,3 @@ def test_a_file_that_was_tampered_with_is_a_clear_error(change: Any, words: str,
     done = judged_again(file)
     assert done.returncode == 2 and words in done.stderr and "next:" in done.stderr and "Traceback" not in done.stderr
     assert not done.stdout
-
-
-def test_no_such_file_is_a_clear_error(tmp_path: Path) -> None:
-    done = judged_again(tmp_path)
-    assert done.returncode == 2 and "can't be read" in done.stderr
