@@ -50,14 +50,10 @@ def evidence(claim: Claim) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("subject", CLAIMS)
-def test_an_image_that_is_well_is_green(subject: str) -> None:
-    assert judge_claim(CLAIMS[subject], evidence(CLAIMS[subject])).status is Status.PASS
-
-
 @pytest.mark.parametrize(
     ("claim", "path", "value", "status", "words"),
     [
+        *((claim, "mounted|owner", 0, Status.PASS, "") for claim in CLAIMS.values()),
         (VOLUME, "caches|HF_HOME", {"path": "", "error": "not set"}, Status.FAIL, "HF_HOME is not set"),
         (
             VOLUME,
@@ -66,13 +62,7 @@ def test_an_image_that_is_well_is_green(subject: str) -> None:
             Status.FAIL,
             "can't write HF_HOME (denied",
         ),
-        (
-            VOLUME,
-            "caches|TRITON_CACHE_DIR|executable",
-            False,
-            Status.FAIL,
-            "TRITON_CACHE_DIR=/home/trainer/.cache/triton is mounted noexec",
-        ),
+        (VOLUME, "caches|TRITON_CACHE_DIR|executable", False, Status.FAIL, "/.cache/triton is mounted noexec"),
         (VOLUME, "additions|prefix", "/opt/venv", Status.FAIL, "packages would be added to /opt/venv"),
         (VOLUME, "additions|torch", f"{PREFIX}/lib/torch/x.py", Status.FAIL, "not the image's"),
         (VOLUME, "additions|code", 1, Status.FAIL, "does not run"),
