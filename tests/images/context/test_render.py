@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,10 +24,16 @@ from tools import generate
 BASE_CONTEXT = BaseContext(reference="debian:bookworm-slim", origin="tag")
 
 
-def context(wanted: Image, **extras: object) -> dict[str, bytes]:
-    files = render.render(wanted, lock_file.read(wanted, CHECKOUT.locks).files, BASE_CONTEXT, **extras)  # type: ignore[arg-type]
-    assert all(isinstance(content, bytes) for content in files.values())
-    return files  # type: ignore[return-value]
+def context(
+    wanted: Image, locks: Mapping[str, bytes] | None = None, base: BaseContext = BASE_CONTEXT, **extras: Any
+) -> dict[str, bytes]:
+    """The files of an image's context but for wheels; by default of its own lock."""
+    files = render.render(wanted, locks or lock_file.read(wanted, CHECKOUT.locks).files, base, **extras)
+    return {path: content for path, content in files.items() if isinstance(content, bytes)}
+
+
+def names(lock: bytes) -> list[str]:
+    return re.findall(r"^([a-z0-9-]+)==", lock.decode(), re.MULTILINE)
 
 
 def stages(dockerfile: bytes) -> dict[str, str]:
@@ -68,9 +76,7 @@ def test_moving_liger_changes_one_small_stage() -> None:
     before = stages(context(old)["Dockerfile"])
     locks = dict(lock_file.read(old, CHECKOUT.locks).files)
     locks["light.txt"] = locks["light.txt"].replace(b"liger-kernel==0.6.4", b"liger-kernel==0.6.3")
-    moved = render.render(dataclasses.replace(old, pins=pins), locks, BASE_CONTEXT)["Dockerfile"]
-    assert isinstance(moved, bytes)
-    after = stages(moved)
+    after = stages(context(dataclasses.replace(old, pins=pins), locks)["Dockerfile"])
     # The comment above a stage names its packages; the instructions of `light` read its lock.
     assert {name for name in before if before[name] != after[name]} == {"image"}
 
@@ -82,16 +88,11 @@ def test_no_layer_below_the_last_stage_sees_environment_or_labels() -> None:
 
 def test_packages_that_the_base_keeps_are_not_installed() -> None:
     wanted = image("cu126-torch27")
-    base_context = dataclasses.replace(
-        BASE_CONTEXT, python=True, executable="/opt/base/bin/python", kept=frozenset({"torch", "numpy"})
+    kept = dataclasses.replace(
+        BASE_CONTEXT, python=True, executable="/x/bin/python", kept=frozenset({"torch", "numpy"})
     )
-    files = render.render(wanted, lock_file.read(wanted, CHECKOUT.locks).files, base_context)
-    text = b"".join(
-        content for path, content in files.items() if path.startswith("locks/") and isinstance(content, bytes)
-    )
-    names = {line.split(b"==")[0] for line in text.splitlines() if line and not line.startswith((b" ", b"#"))}
-    assert b"torch" not in names and b"numpy" not in names
-    assert {b"triton", b"xformers", b"uv"} <= names
+    text = b"".join(one for path, one in context(wanted, base=kept).items() if path.startswith("locks/"))
+    assert {"triton", "xformers", "uv"} <= {*names(text)} and not {"torch", "numpy"} & {*names(text)}
     assert all(line.strip().startswith((b"#", b"--hash")) or b"==" in line for line in text.splitlines() if line)
 
 
@@ -104,8 +105,8 @@ EXTENSIONS = "colossalai extensions"
         ("cu126-torch27", {"torch": "not today", "flash-attn": "no wheel"}, ["flash-attn"]),
         (
             "cu124-torch25-colossalai",
-            {"colossalai extensions": "x", "torch extensions": "x"},
-            ["colossalai extensions"],
+            {EXTENSIONS: "x", "torch extensions": "x"},
+            [EXTENSIONS],
         ),
         ("cu124-torch25", {EXTENSIONS: "x"}, []),
     ],
@@ -132,27 +133,21 @@ def test_quoted_values_have_one_meaning(value: str) -> None:
 
 
 def test_the_variants_own_index_is_asked_only_for_its_torch() -> None:
-    default = stages(context(image("cu126-torch27"))["Dockerfile"])
-    assert "--index" not in default["torch"]
     wanted = image("cu126-torch27")
     other = dataclasses.replace(wanted, index="https://example.invalid/whl/cu128")
-    dockerfile = render.render(other, lock_file.read(wanted, CHECKOUT.locks).files, BASE_CONTEXT)["Dockerfile"]
-    assert isinstance(dockerfile, bytes)
-    assert "--index https://example.invalid/whl/cu128" in stages(dockerfile)["torch"]
+    assert "--index" not in stages(context(wanted)["Dockerfile"])["torch"]
+    locks = lock_file.read(wanted, CHECKOUT.locks).files
+    assert "--index https://example.invalid/whl/cu128" in stages(context(other, locks)["Dockerfile"])["torch"]
 
 
 def test_only_images_for_one_arch_are_pruned_and_in_the_step_that_installs() -> None:
     plain, pruned = context(image("cu126-torch27")), context(image("cu126-torch27-sm90"))
     assert not [path for path in plain if path.startswith("pruner/")]
     assert b"pruner" not in plain["Dockerfile"]
-    steps = [
-        step for step in pruned["Dockerfile"].decode().split("\nRUN ") if "install.sh" in step and "torch.txt" in step
-    ]
-    assert len(steps) == 1
-    installs, prunes, normalises = (
-        steps[0].index(text) for text in ("sh /run/scripts/install.sh", "-B /run/pruner", "normalise_timestamps.py 1")
-    )
-    assert installs < prunes < normalises
+    steps = pruned["Dockerfile"].decode().split("\nRUN ")
+    (step,) = (one for one in steps if "install.sh" in one and "torch.txt" in one)
+    order = ("sh /run/scripts/install.sh", "-B /run/pruner", "normalise_timestamps.py 1")
+    assert [*map(step.index, order)] == sorted(map(step.index, order))
     before, after = stages(plain["Dockerfile"]), stages(pruned["Dockerfile"])
     assert all(before[name] == after[name] for name in ("system", "tools", "cuda")), "NVIDIA's libraries are shared"
 
@@ -164,17 +159,13 @@ def test_libraries_are_split_by_the_first_pattern_and_no_package_is_lost() -> No
     plain = image("cu130-torch211")
     split = dataclasses.replace(plain, library_layers=SPLIT)
     whole, files = context(plain), context(split)
-    names = ("cuda-1", "cuda-3", "cuda")
-    parts = [re.findall(r"^([a-z0-9-]+)==", files[f"locks/{name}.txt"].decode(), re.MULTILINE) for name in names]
-    assert sorted(one for part in parts for one in part) == re.findall(
-        r"^([a-z0-9-]+)==", whole["locks/cuda.txt"].decode(), re.MULTILINE
-    )
+    parts = [names(files[f"locks/{name}.txt"]) for name in ("cuda-1", "cuda-3", "cuda")]
+    every, torch = [one for part in parts for one in part], names(whole["locks/torch.txt"])
+    assert sorted(every) == names(whole["locks/cuda.txt"]) and files["locks/torch.txt"] == whole["locks/torch.txt"]
     assert "nvidia-cufft" in parts[0] and "nvidia-cublas" in parts[1] and "nvidia-nccl-cu13" in parts[2]
-    assert files["locks/torch.txt"] == whole["locks/torch.txt"]
     locked = lock_file.read(plain, CHECKOUT.locks).layers["torch"]
-    torch = re.findall(r"^([a-z0-9-]+)==", whole["locks/torch.txt"].decode(), re.MULTILINE)
-    assert sorted([*torch, *(one for part in parts for one in part)]) == sorted(one.name for one in locked)
-    assert "torch" in torch and all(one.startswith("nvidia-") for part in parts for one in part)
+    assert sorted([*torch, *every]) == sorted(one.name for one in locked)
+    assert "torch" in torch and all(one.startswith("nvidia-") for one in every)
     below = re.findall(r"^FROM (\S+) AS (cuda\S*|torch)$", files["Dockerfile"].decode(), re.MULTILINE)
     assert below == [("system", "cuda-1"), ("cuda-1", "cuda-3"), ("cuda-3", "cuda"), ("cuda", "torch")]
 
@@ -201,10 +192,8 @@ def test_every_step_of_an_image_notes_what_stands_and_ends_by_normalising_timest
                 continue
             steps = text.replace("\\\n", " ").splitlines()
             runs = [step for step in steps if step.startswith("RUN ")]
-            assert all(re.search(r"&& \S+ -I -S -B /run/scripts/normalise_timestamps\.py \d+$", run) for run in runs), (
-                name,
-                stage,
-            )
+            ends = r"&& \S+ -I -S -B /run/scripts/normalise_timestamps\.py \d+$"
+            assert all(re.search(ends, run) for run in runs), (name, stage)
             noted = r"RUN (--mount=\S+ +)+sh /run/scripts/record_change_times\.sh +&& "
             assert all(re.match(noted, run) for run in runs), (name, stage)
             assert all("--mount=type=tmpfs,target=/run " in run for run in runs), "the notes stay in no layer"
@@ -213,15 +202,11 @@ def test_every_step_of_an_image_notes_what_stands_and_ends_by_normalising_timest
 
 def test_a_wheel_with_compiled_extensions_is_installed_in_place_of_the_locks_source(tmp_path: Path) -> None:
     wanted, wheel = image("cu124-torch25-colossalai"), "colossalai-0.5.0-cp311-cp311-linux_x86_64.whl"
-    plain = context(wanted)
-    assert b"\ncolossalai==0.5.0" in plain["locks/profile.txt"]
-    locks = lock_file.read(wanted, CHECKOUT.locks).files
-    extended = render.render(wanted, locks, BASE_CONTEXT, wheels={wheel: tmp_path})
-    assert b"\ncolossalai==0.5.0" not in bytes(extended["locks/profile.txt"])  # type: ignore[arg-type]
+    plain, extended = context(wanted), context(wanted, wheels={wheel: tmp_path})
     step = f"install.sh /opt/venv/bin/python /run/wheels/{wheel}"
-    assert step in stages(bytes(extended["Dockerfile"]))["profile"]  # type: ignore[arg-type]
-    other = plain["locks/profile.txt"].decode().count("==") - 1
-    assert bytes(extended["locks/profile.txt"]).decode().count("==") == other, "nothing else is taken out"  # type: ignore[arg-type]
+    assert step in stages(extended["Dockerfile"])["profile"]
+    before, after = (names(files["locks/profile.txt"]) for files in (plain, extended))
+    assert [one for one in before if one not in after] == ["colossalai"] and len(after) == len(before) - 1
 
 
 def test_an_arm64_images_installer_is_of_the_machine_that_builds() -> None:
