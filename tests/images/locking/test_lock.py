@@ -312,6 +312,9 @@ def test_the_hash_of_an_official_wheel_is_recorded_and_a_moved_one_makes_the_loc
     )
 
 
+ROW = b"torch==%s --hash=sha256:" + b"0" * 64 + b"\n"
+
+
 @pytest.mark.parametrize(
     ("file", "content", "told"),
     [
@@ -319,12 +322,8 @@ def test_the_hash_of_an_official_wheel_is_recorded_and_a_moved_one_makes_the_loc
         ("torch.txt", Path, "torch.txt: is missing"),
         ("torch.txt", b"<<<<<<< ours\n", "is not `name==version`"),
         ("torch.txt", b"", "torch.txt lacks torch 2.5.1"),
-        ("torch.txt", b"torch==2.6.0 --hash=sha256:" + b"0" * 64 + b"\n", "torch.txt holds torch 2.6.0, not 2.5.1"),
-        (
-            "torch.txt",
-            b"".join(b"torch==%s --hash=sha256:" % version + b"0" * 64 + b"\n" for version in (b"2.5.1", b"2.6.0")),
-            "torch.txt holds torch 2.6.0, not 2.5.1",
-        ),
+        ("torch.txt", ROW % b"2.6.0", "torch.txt holds torch 2.6.0, not 2.5.1"),
+        ("torch.txt", ROW % b"2.5.1" + ROW % b"2.6.0", "torch.txt holds torch 2.6.0, not 2.5.1"),
         ("lock.json", b"{", "lock.json: is damaged"),
         ("lock.json", b"[]", "lock.json: is damaged"),
     ],
@@ -356,9 +355,8 @@ def test_a_line_taken_out_by_hand_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_lock_holds_what_is_pinned_as_versions_are_equal() -> None:
-    recorded = dataclasses.replace(
-        lock_inputs(make_image()), layers={"torch": ("torch==2.5.1", "b==1.0", "a==1")}, alone={}
-    )
+    layers = {"torch": ("torch==2.5.1", "b==1.0", "a==1")}
+    recorded = dataclasses.replace(lock_inputs(make_image()), layers=layers, alone={})
     held = {"torch": "2.5.1+cu124", "a": "1.0", "b": "1"}
     assert list(inputs.lacking(recorded, {"torch": held})) == []
     assert list(inputs.lacking(recorded, {"torch": {"torch": "2.5.2"}})) == [
@@ -369,14 +367,8 @@ def test_a_lock_holds_what_is_pinned_as_versions_are_equal() -> None:
 
 
 def test_what_compiled_packages_need_is_asked_for_in_the_order_of_the_layers() -> None:
-    compiled = tuple(
-        Pin(name=name, version="1", layer=layer, compiled=True, needs=needs)
-        for name, layer, needs in (
-            ("x", "light", ("ninja", "einops")),
-            ("y", "kernels", ("einops",)),
-            ("z", "light", ("a",)),
-        )
-    )
+    rows = (("x", "light", ("ninja", "einops")), ("y", "kernels", ("einops",)), ("z", "light", ("a",)))
+    compiled = (Pin(name=name, version="1", layer=layer, compiled=True, needs=needs) for name, layer, needs in rows)
     wanted = lock_inputs(make_image(pins=(*PINS, *compiled)))
     assert list(wanted.needs.items()) == [("kernels", ("einops",)), ("light", ("a", "einops", "ninja"))]
     assert wanted.layers == lock_inputs(make_image()).layers
@@ -404,20 +396,14 @@ def test_moving_one_pin_does_not_move_the_world(stocked: Indexes, tmp_path: Path
     assert lock_file.differing(upgraded, folder) == ("cu126-torch25/libraries.txt", *changed)
 
 
-def test_a_new_lock_takes_what_it_shares_from_the_present_ones(stocked: Indexes, tmp_path: Path) -> None:
-    folder, first = tmp_path / "locks", make_image("cu126-torch25")
-    renewed(folder, first)
+def test_locks_that_share_a_layer_are_equal_in_it_a_new_one_and_at_an_upgrade(stocked: Indexes, tmp_path: Path) -> None:
+    folder, one, other = tmp_path / "locks", make_image("cu126-torch25"), make_image("cu124-torch25")
+    renewed(folder, one)
     stocked.add(DEFAULT, "numpy", "2.1")
     stocked.add(DEFAULT, "aiohttp", "3.1")
-    renewed(folder, make_image("cu124-torch25"), others=(first,))
+    renewed(folder, other, others=(one,))
     for layer in ("torch.txt", "kernels.txt", "libraries.txt"):
         assert (folder / "cu124-torch25" / layer).read_bytes() == (folder / "cu126-torch25" / layer).read_bytes()
-
-
-def test_an_upgrade_takes_along_the_locks_that_share_a_layer(stocked: Indexes, tmp_path: Path) -> None:
-    folder, one, other = tmp_path / "locks", make_image("cu126-torch25"), make_image("cu124-torch25")
-    renewed(folder, one, other)
-    stocked.add(DEFAULT, "numpy", "2.1")
     files = renewed(folder, one, others=(one, other), upgrade=True)
     assert {path.split("/")[0] for path in files} == {"cu126-torch25", "cu124-torch25"}
     assert b"numpy==2.1 " in files["cu124-torch25/kernels.txt"]

@@ -107,9 +107,8 @@ def test_an_image_of_each_of_pytorchs_indexes_gets_its_lock(indexes: Indexes, tm
         assert torch is not None and versions["torch"] == f"{torch.version}+cu{image.wheel_cuda.digits}"
         assert versions["fsspec"] == "2026.1"
     assert not [path for path in indexes.asked(".whl") if "/torch-" in path], "a torch wheel has gigabytes"
-    assert len({path for path in indexes.asked(".metadata") if "/torch-" in path}) == len(
-        {(image.index, image.name.torch) for image in wanted}
-    )
+    asked = {path for path in indexes.asked(".metadata") if "/torch-" in path}
+    assert len(asked) == len({(image.index, image.name.torch) for image in wanted})
 
 
 def test_the_hash_is_that_of_the_variants_own_wheel_and_a_second_lock_the_same(
@@ -133,22 +132,24 @@ def test_the_hash_is_that_of_the_variants_own_wheel_and_a_second_lock_the_same(
     assert lock_file.differing(again, tmp_path) == ()
 
 
-@pytest.mark.parametrize("local", ["cpu", "cu126", "rocm6.3"])
-def test_another_variants_build_of_a_package_is_refused(indexes: Indexes, local: str) -> None:
+@pytest.mark.parametrize(
+    ("package", "version", "said"),
+    [
+        *(
+            ("torchao", f"0.11.0+{one}", f"{one} is a .*; the image wants CUDA 12.8")
+            for one in ("cpu", "cu126", "rocm6.3")
+        ),
+        ("torch", "2.7.1+cu126", r"no set of versions fits \(torch==2.7.1\+cu128\)"),
+    ],
+)
+def test_another_variants_build_of_a_package_is_refused(
+    indexes: Indexes, package: str, version: str, said: str
+) -> None:
     wanted = image(indexes, "cu128-torch27")
     stock(indexes, wanted)
-    indexes.links["/whl/cu128/torchao/"].clear()
-    indexes.add("/whl/cu128", "torchao", f"0.11.0+{local}")
-    with pytest.raises(UserError, match=rf"torchao 0.11.0\+{local} is a (CPU )?build.*; the image wants CUDA 12.8"):
-        resolve.resolve(wanted)
-
-
-def test_a_variant_that_the_index_lacks_is_refused(indexes: Indexes) -> None:
-    wanted = image(indexes, "cu128-torch27")
-    stock(indexes, wanted)
-    indexes.links["/whl/cu128/torch/"].clear()
-    indexes.add("/whl/cu128", "torch", "2.7.1+cu126", "nvidia-cuda-runtime-cu12==12.6.77")
-    with pytest.raises(UserError, match=r"no set of versions fits \(torch==2.7.1\+cu128\)"):
+    indexes.links[f"/whl/cu128/{package}/"].clear()
+    indexes.add("/whl/cu128", package, version, *(["nvidia-cuda-runtime-cu12==12.6.77"] if package == "torch" else []))
+    with pytest.raises(UserError, match=said):
         resolve.resolve(wanted)
 
 
@@ -156,33 +157,25 @@ def test_a_variant_that_the_index_lacks_is_refused(indexes: Indexes) -> None:
 
 
 def some(names: list[str], indexes: Indexes, monkeypatch: pytest.MonkeyPatch, folder: Path, index: str = "") -> Sources:
-    """A matrix of a few images, with the locks' folder elsewhere."""
+    """A matrix of a few images that the indexes have all of, with the locks' folder elsewhere."""
     own = sources(indexes)
     rows = [row for row in own.matrix.images if row.name in names]
     facts = own.facts.model_copy(update={"torch_index": index}) if index else own.facts
     matrix = own.matrix.model_copy(update={"images": rows})
     few = replace(own, facts=facts, matrix=matrix, workspace=Workspace(folder / "matrix.yaml"))
     monkeypatch.setattr(common, "sources", lambda _matrix: few)
+    stock(indexes, *(one.image for one in plan.plan(few) if one.image))
     return few
 
 
-def test_without_selectors_every_accepted_image_is_locked(
+def test_without_selectors_every_accepted_image_is_locked_and_a_check_names_what_nobody_has_read(
     indexes: Indexes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = ["cu126-torch27", "cu128-torch27", "cu126-torch28"]
-    few = some(names, indexes, monkeypatch, tmp_path)
-    stock(indexes, *(one.image for one in plan.plan(few) if one.image))
+    names = ["cu126-torch27", "cu126-torch28", "cu128-torch27"]
+    some(names, indexes, monkeypatch, tmp_path)
     lock([])
     assert "3 locks: " in capsys.readouterr().out
-    assert sorted(path.parent.name for path in (tmp_path / "locks").glob("*/lock.json")) == sorted(names)
-
-
-def test_a_check_names_what_nobody_has_read(
-    indexes: Indexes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    few = some(["cu126-torch27"], indexes, monkeypatch, tmp_path)
-    stock(indexes, *(one.image for one in plan.plan(few) if one.image))
-    lock([])
+    assert sorted(path.parent.name for path in (tmp_path / "locks").glob("*/lock.json")) == names
     lock([], check=True)
     assert "what their files bring is known" in capsys.readouterr().out
     read = tmp_path / "locks" / "wheels" / "torch-2.7.1.json"
@@ -197,7 +190,6 @@ def test_the_lock_of_an_image_for_one_arch_is_its_parents_with_what_the_pruner_l
 ) -> None:
     few, name = some(["cu126-torch27"], indexes, monkeypatch, tmp_path), "cu126-torch27-sm90"
     wanted = sources_image(name, few)
-    stock(indexes, wanted)
     code = (Code(arch=arch, kernels={"kernel": 512}) for arch in (80, 90))
     library, needs = fatbins.library(fatbins.region(*code)), (runtime(indexes, wanted), "fsspec")
     digest = indexes.add(DEFAULT, "torch", "2.7.1", *needs, library=library)
@@ -217,8 +209,7 @@ def test_where_pytorchs_index_is_silent_the_others_are_locked_and_it_is_said(
     indexes: Indexes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ["cu126-torch27", "cu128-torch27", "cu129-torch28"]
-    few = some(names, indexes, monkeypatch, tmp_path, index="http://localhost:9/whl/{variant}")
-    stock(indexes, *(one.image for one in plan.plan(few) if one.image))
+    some(names, indexes, monkeypatch, tmp_path, index="http://localhost:9/whl/{variant}")
     with pytest.raises(UserError) as caught:
         lock([])
     (problem,) = caught.value.problems
