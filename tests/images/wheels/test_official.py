@@ -97,10 +97,7 @@ def test_wrong_bytes_in_the_cache_are_refused_and_stay_for_whoever_looks(tmp_pat
 @pytest.mark.parametrize(
     ("reply", "cause"),
     [
-        (
-            (200, {"Content-Length": str(len(WHOLE))}, WHOLE[:-100]),
-            f"broke off after {len(WHOLE) - 100} of {len(WHOLE)}",
-        ),
+        ((200, {"Content-Length": str(len(WHOLE))}, WHOLE[:-100]), f"off after {len(WHOLE) - 100} of {len(WHOLE)}"),
         ((404, {}, b"<html>no such page</html>"), "HTTP Error 404"),
         (None, "Remote end closed connection|RemoteDisconnected"),
     ],
@@ -115,34 +112,26 @@ def test_what_does_not_come_whole_is_not_taken(tmp_path: Path, reply: Reply | No
     assert kept(tmp_path) == []
 
 
-def test_a_dead_server_is_said(tmp_path: Path) -> None:
+def test_a_dead_server_is_said_and_a_mirror_without_its_address(tmp_path: Path) -> None:
     with serving() as server:
-        wanted = wheel(server)
+        wanted, mirror = wheel(server), f"http://user:secret@{server.host}/wheels"
     with pytest.raises(NotFetched, match=r"refused|unreachable"):
         obtain(wanted, WheelSource(cache=tmp_path))
-    assert kept(tmp_path) == []
+    with pytest.raises(NotFetched) as caught:
+        obtain(wanted, WheelSource(cache=tmp_path, mirror=mirror))
+    assert caught.value.problems[0].where == "--wheel-mirror" and kept(tmp_path) == []
+    assert "secret" not in str(caught.value) and server.host not in str(caught.value)
 
 
 def test_a_mirror_has_the_same_names_and_hashes(tmp_path: Path) -> None:
     with serving() as server:
         wanted = replace(wheel(server), url="https://releases.invalid/v2.8.3/x.whl")
         source = WheelSource(cache=tmp_path, mirror=f"http://{server.host}/wheels/")
-        answering(server, (200, {}, OTHER))
+        answering(server, (200, {}, OTHER), (200, {}, WHOLE))
         with pytest.raises(UserError, match=r"--wheel-mirror: flash_attn.* refused"):
             obtain(wanted, source)
-        answering(server, (200, {}, WHOLE))
         assert obtain(wanted, source).read_bytes() == WHOLE
         assert [path for _, path, _ in server.seen] == [f"/wheels/{NAME.replace('+', '%2B')}"] * 2
-
-
-def test_a_mirror_that_is_dead_is_said_without_its_address(tmp_path: Path) -> None:
-    with serving() as server:
-        mirror = f"http://user:secret@{server.host}/wheels"
-        wanted = replace(wheel(server), url="https://releases.invalid/v2.8.3/x.whl")
-    with pytest.raises(NotFetched) as caught:
-        obtain(wanted, WheelSource(cache=tmp_path, mirror=mirror))
-    assert caught.value.problems[0].where == "--wheel-mirror"
-    assert "secret" not in str(caught.value) and server.host not in str(caught.value)
 
 
 @pytest.mark.parametrize("mirror", ["/srv/wheels", "file:///srv/wheels", "mirror.example/wheels"])
@@ -173,10 +162,9 @@ def test_a_build_takes_the_right_bytes_and_stops_at_wrong_ones(tmp_path: Path, o
     """Also where the package is optional: to go without it in silence would hide that somebody altered a file."""
     with serving() as server:
         wanted, source = image(server, optional=optional), WheelSource(cache=tmp_path)
-        answering(server, (200, {}, OTHER))
+        answering(server, (200, {}, OTHER), (200, {}, WHOLE))
         with pytest.raises(UserError, match="refused"):
             prebuilt.gather(wanted, wheelhouse=None, official=source)
-        answering(server, (200, {}, WHOLE))
         found = prebuilt.gather(wanted, wheelhouse=None, official=source)
     assert found.digests() == {NAME: hashlib.sha256(WHOLE).hexdigest()} and not found.missing
 
