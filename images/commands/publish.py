@@ -27,6 +27,7 @@ from images.publish.compression import Compression
 from images.publish.publish import PublishOptions
 from images.registry.reference import Reference, Repository
 from validate.claims import ClaimSet
+from validate.evidence import Evidence
 
 
 class LayerCompression(StrEnum):
@@ -84,10 +85,12 @@ def publish(
     published = {str(one.name): one for row in rows for one in row}
     locks = {name: lock_file.written(lock_file.read(one, sources.workspace.locks)) for name, one in published.items()}
 
-    def claims_of(labels: Mapping[str, str]) -> ClaimSet | None:
+    def claims_of(labels: Mapping[str, str], run: Evidence) -> ClaimSet | None:
         """Of what is published by today's matrix; of what is there already only where it was built from it."""
         one = published.get(labels.get(f"{LABELS}.image", ""))
-        return releases.claims_of(one, labels, sources) if one else releases.claims_of_published(labels, sources)
+        if one:
+            return releases.claims_of(one, labels, run, sources)
+        return releases.claims_of_published(labels, run, sources)
 
     options = PublishOptions(
         repository=Repository.parse(to),

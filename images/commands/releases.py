@@ -14,15 +14,19 @@ from images.config.names import ImageName
 from images.config.platforms import Platform
 from images.config.schema import GATE
 from images.context import labels as image_labels
+from images.engine import gpus
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
 from images.publish.gate import ReleasePolicy, parse_tiers
 from images.publish.release import PublishResult
 from validate.claims import ClaimSet
+from validate.evidence import Evidence
 
 
-def policy(gate: str, sources: Sources, claims_of: Callable[[Mapping[str, str]], ClaimSet | None]) -> ReleasePolicy:
+def policy(
+    gate: str, sources: Sources, claims_of: Callable[[Mapping[str, str], Evidence], ClaimSet | None]
+) -> ReleasePolicy:
     """What the matrix asks of an image, with another gate where one is given."""
     return ReleasePolicy(
         gate=parse_tiers(gate) if gate else sources.matrix.gate,
@@ -36,14 +40,14 @@ def policy(gate: str, sources: Sources, claims_of: Callable[[Mapping[str, str]],
 def policy_of_published(gate: str, sources: Sources | None) -> ReleasePolicy:
     """The same for published images. Without a matrix they are held to their own claims, and no tag is known."""
     if sources:
-        return policy(gate, sources, lambda labels: claims_of_published(labels, sources))
+        return policy(gate, sources, lambda labels, run: claims_of_published(labels, run, sources))
     asked = parse_tiers(gate) if gate else GATE
     return ReleasePolicy(
         gate=asked,
         alias_gate=asked,
         aliases_of=lambda _name: (),
-        claims_of=lambda _labels: None,
-        no_claims="no matrix.yaml is here",
+        claims_of=lambda _labels, run: run.claim_set,
+        own_claims=True,
     )
 
 
@@ -54,12 +58,13 @@ def row_of(name: str, sources: Sources) -> tuple[str, ...]:
     return tuple(map(str, names)) or (name,)
 
 
-def claims_of(image: Image, labels: Mapping[str, str], sources: Sources) -> ClaimSet:
-    """The claims that today's matrix writes for an image with these labels."""
-    return validating.claims_of(image, sources, Described(labels=labels, history=()), ())
+def claims_of(image: Image, labels: Mapping[str, str], run: Evidence, sources: Sources) -> ClaimSet:
+    """The claims that today's matrix writes for an image with these labels on the machine of a validation run."""
+    found = Described(labels=labels, history=())
+    return validating.claims_of(image, sources, found, (), attachment=gpus.of_host(run.host))
 
 
-def claims_of_published(labels: Mapping[str, str], sources: Sources) -> ClaimSet | None:
+def claims_of_published(labels: Mapping[str, str], run: Evidence, sources: Sources) -> ClaimSet | None:
     """The same of a published image; None where the matrix makes another image of its name, or has no lock of it.
 
     An alias or a new row gives the whole matrix another revision, and changes nothing of this image.
@@ -70,7 +75,7 @@ def claims_of_published(labels: Mapping[str, str], sources: Sources) -> ClaimSet
         return None
     if not lock_file.is_present(image, sources.workspace.locks):
         return None
-    return claims_of(image, labels, sources)
+    return claims_of(image, labels, run, sources)
 
 
 def tell(result: PublishResult) -> None:

@@ -110,6 +110,15 @@ class Attachment:
         }
 
 
+def of_host(host: Mapping[str, Any]) -> Attachment:
+    """How the containers of a validation run had GPUs, as claims see it: from the `host` of its evidence."""
+    found = host.get("attached") or {}
+    gpus = of_nvml(host) if host.get("gpus") else None
+    mode = GpuMode(found.get("mode", GpuMode.NVIDIA if gpus else GpuMode.NONE))
+    reason, injected = str(found.get("reason", "")), found.get("environment") or {}
+    return Attachment(mode=mode, reason=reason or "no GPU was attached", inventory=gpus, injected=injected)
+
+
 NO_GPU = Attachment(mode=GpuMode.NONE, reason="no GPU was asked for")
 
 

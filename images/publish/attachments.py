@@ -28,7 +28,7 @@ from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, Manifest, image_manifest
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
-from validate.judge import Verdict
+from validate.evidence import Evidence
 
 _ENVELOPE = "application/vnd.dsse.envelope.v1+json"
 _SIMPLE_SIGNING = "application/vnd.dev.cosign.simplesigning.v1+json"
@@ -104,9 +104,9 @@ class PublishedImage:
         return tuple(found.values())
 
     @property
-    def verdicts(self) -> tuple[Verdict, ...]:
+    def evidence(self) -> tuple[Evidence, ...]:
         """Of every validation run. Raises UserError as `attestations` does."""
-        return tuple(one.verdict for one in self.attestations)
+        return tuple(one.evidence for one in self.attestations)
 
     def _contradictions(self, said: Statement, runs: Sequence[Attestation]) -> Iterator[str]:
         if self.manifest.digest not in said.subjects:

@@ -13,7 +13,7 @@ from images.engine import ImageInfo
 from images.errors import Problem, UserError, command
 from images.publish.gate import listed
 from images.validation.schemas import VerdictFile, parse_evidence, parse_verdict
-from validate.evidence import EvidenceChangedError
+from validate.evidence import Evidence, EvidenceChangedError
 from validate.judge import Verdict, judge
 
 VERDICT_FILE, EVIDENCE_FILE = "verdict.json", "evidence.json"
@@ -24,9 +24,14 @@ class Attestation:
     """A validation run, judged again when it was read."""
 
     verdict: Verdict
+    """By the claims that it was measured for; `ReleasePolicy.judged` gives the one by today's."""
+    evidence: Evidence
     evidence_file: bytes
-    host: Mapping[str, Any]
-    """The machine of the run, and its `date`, as evidence.json has them."""
+
+    @property
+    def host(self) -> Mapping[str, Any]:
+        """The machine of the run, and its `date`, as evidence.json has them."""
+        return self.evidence.host
 
 
 def read(evidence_file: bytes, where: str, verdict_file: bytes | None = None) -> Attestation:
@@ -46,7 +51,7 @@ def read(evidence_file: bytes, where: str, verdict_file: bytes | None = None) ->
     verdict = judge(evidence.claim_set, evidence)
     if written and (cause := next(_contradictions(written, verdict), "")):
         raise UserError(Problem(where=where, cause=cause, then=then), code=1)
-    return Attestation(verdict=verdict, evidence_file=evidence_file, host=evidence.host)
+    return Attestation(verdict=verdict, evidence=evidence, evidence_file=evidence_file)
 
 
 def read_folder(folder: Path, name: str, info: ImageInfo) -> Attestation:

@@ -50,7 +50,7 @@ def checks(image: PublishedImage) -> tuple[Check, ...]:
     if faults:
         return (attached,)
     try:
-        verdicts = image.verdicts
+        verdicts = [one.verdict for one in image.attestations]
     except UserError as error:
         return (attached, Check.of("attestation", [error.problems[0].cause], ""))
     of_image = f"of this very image ({image.image_id[:19]}); the test result says what the evidence says"
@@ -109,7 +109,7 @@ def admitted(image: PublishedImage, policy: ReleasePolicy, key: str) -> Publishe
         cause = "the key signed nothing that is attached to it"
         raise UserError(Problem(where=image.reference, cause=cause, then="is it the key of who published it?"), code=1)
     require_sound(counted)
-    policy.require_open(image.reference, counted.verdicts, policy.claims_of(image.labels))
+    policy.require_open(image.reference, image.labels, counted.evidence)
     return counted
 
 

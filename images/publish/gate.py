@@ -1,18 +1,26 @@
-"""The gate: what must have passed before an image is published, and which tags follow. Pure."""
+"""The gate: what must have passed before an image is published, and which tags follow. Pure.
+
+Evidence is judged by the claims that today's matrix writes, never by those that lie beside it: whoever measured an
+image may have expected less of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from images.errors import Problem, UserError
+from images.validation import limits
 from validate.claims import Claim, ClaimSet, Tier
-from validate.judge import ClaimVerdict, Verdict
+from validate.evidence import Evidence
+from validate.judge import ClaimVerdict, Verdict, judge
 from validate.judging import Status
 
-_ANYWHERE = (Tier.STATIC, Tier.CPU)
-"""Tiers whose required claims depend on the matrix alone, not on the GPU that was there."""
 _SHOWN = 5
+_WHEELS = "static.wheels"
+_NOT_ASKED = "the attestation has no such claim"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,37 +33,91 @@ class ReleasePolicy:
     """Tiers that must have passed before aliases (`latest`) follow: the matrix's gate."""
     aliases_of: Callable[[str], Sequence[str]]
     """Image name -> its aliases."""
-    claims_of: Callable[[Mapping[str, str]], ClaimSet | None]
-    """Labels of an image -> the claims that the matrix writes today; None where the matrix doesn't know the image."""
-    no_claims: str = "matrix.yaml makes another image of this name, or none"
-    """Why `claims_of` answers None."""
+    claims_of: Callable[[Mapping[str, str], Evidence], ClaimSet | None]
+    """Labels of an image, and a validation run -> the claims that the matrix writes today for that run's machine; None
+    where the matrix doesn't know the image."""
+    own_claims: bool = False
+    """No matrix is here: an image is judged by the claims of its own evidence, which only a signature vouches for."""
     row_of: Callable[[str], Sequence[str]] = lambda name: (name,)
     """Image name -> the images of its row in the matrix, one a platform. Of several, one tag names an index."""
 
-    def require_open(self, where: str, verdicts: Sequence[Verdict], claims: ClaimSet | None) -> None:
+    def judged(self, labels: Mapping[str, str], run: Evidence) -> Verdict:
+        """A validation run of an image, by today's claims. Raises UserError where there are none for it."""
+        claims = self.claims_of(labels, run)
+        if claims is None or claims.image != run.image:
+            cause = "matrix.yaml makes another image of this name, or none"
+            then = "use the checkout that it was built from (its provenance names the commit), or build it anew"
+            raise UserError(Problem(where=run.image, cause=cause, then=then), code=1)
+        return judged(run, claims)
+
+    def refusals(self, labels: Mapping[str, str], runs: Sequence[Evidence], tiers: Sequence[Tier]) -> tuple[str, ...]:
+        """Why an image's validation runs don't open the gate of these tiers; empty if they do."""
+        try:
+            return refusals([self.judged(labels, one) for one in runs], tiers)
+        except UserError as error:
+            return (error.problems[0].cause,)
+
+    def require_open(self, where: str, labels: Mapping[str, str], runs: Sequence[Evidence]) -> None:
         """Raises UserError with every reason why the gate is closed."""
-        if reasons := refusals(verdicts, self.gate, claims):
+        if reasons := self.refusals(labels, runs, self.gate):
             asked = ",".join(map(str, self.gate))
             staging = f"the gate asks for {asked}; for a staging repository, give --gate static,cpu"
             then = staging if Tier.GPU in self.gate else "fix the image, or validate it again"
             raise UserError([Problem(where=where, cause=reason, then=then) for reason in reasons], code=1)
 
-    def alias_refusal(self, verdicts: Sequence[Verdict], claims: ClaimSet | None) -> str:
+    def alias_refusal(self, labels: Mapping[str, str], runs: Sequence[Evidence]) -> str:
         """Why aliases don't follow; empty if they do."""
-        return next(iter(refusals(verdicts, self.alias_gate, claims)), "")
+        return next(iter(self.refusals(labels, runs, self.alias_gate)), "")
 
 
-def refusals(verdicts: Sequence[Verdict], tiers: Sequence[Tier], claims: ClaimSet | None) -> tuple[str, ...]:
+def judged(run: Evidence, claims: ClaimSet) -> Verdict:
+    """The tiers that a validation run measured, by other claims than its own.
+
+    What a probe records depends on what is expected (variables that nobody denies are not looked for), so evidence
+    answers a claim that it was measured for alone: every other is unproven until the image is validated again.
+    """
+    own = {(one.id, one.subject): one for one in run.claims}
+    tiers = {one.tier for one in run.claims}
+    not_here = {one.subject for one in claims.claims if one.probe == _WHEELS and one.unproven}
+    asked = [
+        replace(one, unproven=one.unproven or _not_measured(one, own.get((one.id, one.subject)), not_here))
+        for one in claims.claims
+        if one.tier in tiers
+    ]
+    return judge(limits.of_evidence(ClaimSet(image=claims.image, claims=tuple(asked)), run), run)
+
+
+def _not_measured(claim: Claim, own: Claim | None, not_here: Collection[str]) -> str:
+    """Why evidence that was measured for `own` does not answer a claim; empty if it does.
+
+    `not_here`: distributions whose wheels only the machine that built the image knows: they may be expected there.
+    """
+    if own is None or own.unproven:
+        return own.unproven if own else _NOT_ASKED
+    today, then = _plain(claim.expect), _plain(own.expect)
+    if claim.probe == _WHEELS:
+        then = {key: {name: row for name, row in rows.items() if name not in not_here} for key, rows in then.items()}
+    if (claim.probe, today) == (own.probe, then):
+        return ""
+    differing = listed(sorted(key for key in today.keys() | then.keys() if today.get(key) != then.get(key)))
+    return f"it was measured for other expectations than today's ({differing}): validate the image again"
+
+
+def _plain(expect: Mapping[str, Any]) -> dict[str, Any]:
+    """As it is read back from JSON."""
+    return dict(json.loads(json.dumps(expect)))
+
+
+def refusals(verdicts: Sequence[Verdict], tiers: Sequence[Tier]) -> tuple[str, ...]:
     """Why these verdicts on one image don't open the gate; empty if they do.
 
     One verdict must have every required claim of a tier PASS, and no verdict may have a required claim FAIL. What ran
-    under an emulator opens the gate for the static tier alone, which reads files. `claims`: those that the matrix
-    writes today; a verdict on fewer is not enough. None where the matrix doesn't know the image.
+    under an emulator opens the gate for the static tier alone, which reads files.
     """
     failed = [one for verdict in verdicts for one in verdict.of(Status.FAIL) if one.claim.required]
     reasons = [f"{_title(one)} is FAIL: {one.reason}" for one in failed if one.claim.tier in tiers]
     for tier in tiers:
-        answers = [tuple(_lacking(verdict, tier, claims)) for verdict in verdicts]
+        answers = [tuple(_lacking(verdict, tier)) for verdict in verdicts]
         if all(answers):
             reasons += [reason for reason in min(answers, key=len, default=()) if reason not in reasons]
         if not answers:
@@ -78,27 +140,17 @@ def listed(items: Sequence[str]) -> str:
     return ", ".join(items[:_SHOWN]) + more
 
 
-def _lacking(verdict: Verdict, tier: Tier, claims: ClaimSet | None) -> Iterator[str]:
-    judged = {(one.claim.id, one.claim.subject): one for one in verdict.claims if one.claim.tier is tier}
-    if not any(one.claim.required for one in judged.values()):
+def _lacking(verdict: Verdict, tier: Tier) -> Iterator[str]:
+    there = [one for one in verdict.claims if one.claim.tier is tier]
+    if not any(one.claim.required for one in there):
         yield f"the {tier} tier was not judged"
         return
-    for one in judged.values():
-        if one.claim.required and one.status is not Status.PASS:
-            yield f"{_title(one)} is {one.status}: {one.reason}"
-    if tier is not Tier.STATIC and (emulated := [one for one in judged.values() if one.emulated]):
+    lacking = [one for one in there if one.claim.required and one.status is not Status.PASS]
+    yield from (f"{_title(one)} is {one.status}: {one.reason}" for one in lacking if one.reason != _NOT_ASKED)
+    if missing := [f"{one.claim.id} {one.claim.subject}" for one in lacking if one.reason == _NOT_ASKED]:
+        yield f"the attestation has fewer claims than matrix.yaml today: it lacks {listed(missing)}"
+    if tier is not Tier.STATIC and (emulated := [one for one in there if one.emulated]):
         yield f"the {tier} tier was measured under {emulated[0].emulated}, and not on the processor that it is for"
-    missing = [claim for claim in claims.of([tier]).claims if not _is_judged(judged, claim)] if claims else []
-    if missing:
-        names = listed([f"{claim.id} {claim.subject}" for claim in missing])
-        yield f"the attestation has fewer claims than matrix.yaml today: it lacks {names}"
-
-
-def _is_judged(judged: Mapping[tuple[str, str], ClaimVerdict], claim: Claim) -> bool:
-    found = judged.get((claim.id, claim.subject))
-    if found is None:
-        return False
-    return found.claim.required or not claim.required or claim.tier not in _ANYWHERE
 
 
 def _title(one: ClaimVerdict) -> str:

@@ -107,8 +107,8 @@ def publish(
         there = [_there(target, image, options, public, say) for image in images]
         for image, found in zip(images, there, strict=True):
             # Other machines may have judged its other tiers.
-            verdicts = [image.run.verdict, *(verdict for one in found.values() for verdict in one.verdicts)]
-            policy.require_open(str(image.name), verdicts, policy.claims_of(image.info.labels))
+            runs = [image.run.evidence, *(run for one in found.values() for run in one.evidence)]
+            policy.require_open(str(image.name), image.info.labels, runs)
         row = policy.row_of(str(images[0].name))
         keeps = "" if options.drop_platforms else _ANEW
         release = Release(target=target, policy=policy, key=public, row=row if len(row) > 1 else (), keeps=keeps)
@@ -168,7 +168,8 @@ def _attach(
     runs = {run.evidence_file: run for one in found.values() for run in one.attestations}
     runs[local.run.evidence_file] = local.run
     lacking = {kind for kind in NAMES for one in found.values() if not one.of(kind)}
-    said = {TEST_RESULT: statements.test_result(list(runs.values()), options.policy.claims_of(info.labels))}
+    judged = [replace(run, verdict=options.policy.judged(info.labels, run.evidence)) for run in runs.values()]
+    said = {TEST_RESULT: statements.test_result(judged)}
     if PROVENANCE in lacking:
         said[PROVENANCE] = provenance.predicate(
             provenance.read_build_record(local.folder, name, info.id),

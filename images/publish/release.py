@@ -207,7 +207,7 @@ class Release:
         return made, [tags.version_of(one) for one in images]
 
     def _alias_refusal(self, image: PublishedImage) -> str:
-        return self.policy.alias_refusal(image.verdicts, self.policy.claims_of(image.labels))
+        return self.policy.alias_refusal(image.labels, image.evidence)
 
     def _left_behind(self, stored: Sequence[Stored]) -> Iterator[str]:
         """Tags of an older build's other variant, which a reader may take for this build's."""

@@ -24,7 +24,7 @@ from typing import Any
 from images.host.hashing import sha256
 from images.publish import attestation, gate
 from images.publish.attestation import Attestation
-from validate.claims import ClaimSet, Tier
+from validate.claims import Tier
 from validate.judging import Status
 
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
@@ -123,10 +123,9 @@ class Statement:
             return False
 
 
-def test_result(found: Sequence[Attestation], claims: ClaimSet | None) -> dict[str, Any]:
-    """The predicate of what all validation runs of an image say together: tests are named `TIER/CLAIM SUBJECT`.
-
-    `claims`: those that the matrix writes for the image. A run of fewer passes no tier. None: unknown.
+def test_result(found: Sequence[Attestation]) -> dict[str, Any]:
+    """The predicate of what all validation runs of an image say together, each with its verdict by today's claims:
+    tests are named `TIER/CLAIM SUBJECT`.
     """
     packed = [lzma.compress(one) for one in sorted({one.evidence_file for one in found})]
     rows = [
@@ -138,11 +137,11 @@ def test_result(found: Sequence[Attestation], claims: ClaimSet | None) -> dict[s
         }
         for content in packed
     ]
-    return {**_summary(found, claims), "configuration": rows}
+    return {**_summary(found), "configuration": rows}
 
 
-def _summary(found: Sequence[Attestation], claims: ClaimSet | None) -> dict[str, Any]:
-    tiers = {str(tier): _tier(found, tier, claims) for tier in Tier if any(_judged(one, tier) for one in found)}
+def _summary(found: Sequence[Attestation]) -> dict[str, Any]:
+    tiers = {str(tier): _tier(found, tier) for tier in Tier if any(_judged(one, tier) for one in found)}
     statuses: dict[str, set[Status]] = {}
     for one in (row for run in found for row in run.verdict.claims):
         statuses.setdefault(f"{one.claim.tier}/{one.claim.id} {one.claim.subject}", set()).add(one.status)
@@ -157,12 +156,14 @@ def _summary(found: Sequence[Attestation], claims: ClaimSet | None) -> dict[str,
 
 
 def test_result_faults(said: Statement, found: Sequence[Attestation]) -> Iterator[str]:
-    """Where a test result says more than its own evidence (`found`). Raises one of UNREADABLE."""
-    predicate, again = said.predicate, _summary(found, None)
-    for key in ("passedTests", "failedTests"):
-        if predicate[key] != again[key]:
-            rows = sorted(set(predicate[key]) ^ set(again[key]))
-            yield f"{key} differ in {gate.listed(rows)}"
+    """Where a test result says more than its own evidence (`found`): by the claims of its day it may say less.
+
+    Raises one of UNREADABLE.
+    """
+    predicate, again = said.predicate, _summary(found)
+    more = {"passedTests": set(predicate["passedTests"]) - set(again["passedTests"])}
+    more["failedTests"] = set(again["failedTests"]) - set(predicate["failedTests"])
+    yield from (f"{key} differ in {gate.listed(sorted(rows))}" for key, rows in more.items() if rows)
     files = {_evidence_digest(one): one for one in found}
     for name, tier in predicate[TIERS].items():
         one = files.get(tier["evidence"])
@@ -171,7 +172,7 @@ def test_result_faults(said: Statement, found: Sequence[Attestation]) -> Iterato
             continue
         if tier.get("measuredOn", "") != measured_on(one):
             yield f"the {name} tier was measured on {measured_on(one) or 'an unknown day'}"
-        if tier["result"] == PASSED and gate.refusals([one.verdict], [Tier(name)], None):
+        if tier["result"] == PASSED and gate.refusals([one.verdict], [Tier(name)]):
             yield f"the {name} tier did not pass"
     if predicate["result"] == PASSED and any(tier["result"] != PASSED for tier in predicate[TIERS].values()):
         yield "it says PASSED, and not every tier passed"
@@ -185,11 +186,11 @@ def measured_on(one: Attestation) -> str:
         return ""
 
 
-def _tier(found: Sequence[Attestation], tier: Tier, claims: ClaimSet | None) -> dict[str, Any]:
+def _tier(found: Sequence[Attestation], tier: Tier) -> dict[str, Any]:
     """A tier, by the newest run that passed it; where none did, by the newest that judged it."""
-    complete = [one for one in found if not gate.refusals([one.verdict], [tier], claims)]
+    complete = [one for one in found if not gate.refusals([one.verdict], [tier])]
     decides = max(complete or [one for one in found if _judged(one, tier)], key=measured_on)
-    passed = not gate.refusals([one.verdict for one in found], [tier], claims)
+    passed = not gate.refusals([one.verdict for one in found], [tier])
     failed = any(_names(one, tier, Status.FAIL) for one in found)
     date = measured_on(decides)
     return {

@@ -76,6 +76,8 @@ CLAIMS = ClaimSet(
     ),
 )
 
+NOTHING_DENIED = {**CLAIMS.claims[1].expect, "denied": {}}
+
 
 # --- a registry ----------------------------------------------------------------------------------------------------
 
@@ -190,7 +192,7 @@ def policy(
     claims: ClaimSet = CLAIMS,
 ) -> ReleasePolicy:
     return ReleasePolicy(
-        gate=gate, alias_gate=alias_gate, aliases_of=lambda _name: aliases, claims_of=lambda _labels: claims
+        gate=gate, alias_gate=alias_gate, aliases_of=lambda _name: aliases, claims_of=lambda _labels, _run: claims
     )
 
 
@@ -287,6 +289,31 @@ def test_what_a_fleet_pushed_by_digest_is_published_from_there(
         assert source.find(NAME) is None
     assert set(names(options.repository)) == {NAME, "latest", "cu126"}
     passes(Reference(options.repository, NAME), unsigned=True)
+
+
+def emptied(thin: Thin, engine: Engine, folder: Path) -> Thin:
+    """The same image, validated by somebody who expects nothing of its variables."""
+    claims = replace(CLAIMS, claims=(CLAIMS.claims[0], replace(CLAIMS.claims[1], expect=NOTHING_DENIED)))
+    found = thin_images.judged(engine, thin.info, folder, claims, (Tier.STATIC,))
+    shutil.copy(thin.folder / "build.json", folder)
+    return found
+
+
+def test_what_passed_by_an_emptied_deny_list_is_refused_here_and_by_who_verifies(
+    publisher: Engine, make: Callable[..., Thin], options: PublishOptions, tmp_path: Path
+) -> None:
+    thin = emptied(make(settings={**SETTINGS, "NCCL_P2P_DISABLE": "1"}), publisher, tmp_path)
+    assert thin_images.verdict_of(thin) is Status.PASS
+    words = r"S7 environment .*is UNPROVEN: it was measured for other expectations than today's \(denied\)"
+    with pytest.raises(UserError, match=words):
+        publish_it(publisher, thin, options)
+    theirs = replace(options.policy, claims_of=lambda _labels, run: run.claim_set)
+    publish_it(publisher, thin, replace(options, policy=theirs))
+    _, found = checked(Reference(options.repository, NAME), unsigned=True)
+    (gate,) = [check for check in found if check.status is not Status.PASS]
+    assert gate.subject == "gate static" and re.search(words, gate.reason)
+    with pytest.raises(UserError, match=words):
+        promote(Reference(options.repository, NAME), thin_images.production(options.repository), policy())
 
 
 # --- variants -------------------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def policy(*gate: Tier, aliases: tuple[str, ...] = ()) -> ReleasePolicy:
         gate=gate or (Tier.STATIC,),
         alias_gate=gate or (Tier.STATIC,),
         aliases_of=lambda name: aliases if name == AMD64 else (),
-        claims_of=lambda labels: claims(labels["dev.truetag.image"]),
+        claims_of=lambda labels, _run: claims(labels["dev.truetag.image"]),
         row_of=lambda name: ROW if name in ROW else (name,),
     )
 
@@ -247,7 +247,7 @@ def staging(repository: Repository) -> Iterator[Registry]:
 
 
 def rules() -> ReleasePolicy:
-    return replace(policy(aliases=("latest",)), claims_of=lambda _labels: None)
+    return replace(policy(aliases=("latest",)), claims_of=lambda _labels, run: run.claim_set)
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ COSIGNS = {"2.5": "trixie", "3.1": "forky"}
 SHORT = {"slsaprovenance1": PROVENANCE, "cyclonedx": CYCLONEDX}
 """What cosign calls a type, where it has a word for it."""
 POLICY = ReleasePolicy(
-    gate=[Tier.STATIC], alias_gate=[Tier.STATIC], aliases_of=lambda _name: (), claims_of=lambda _labels: CLAIMS
+    gate=[Tier.STATIC], alias_gate=[Tier.STATIC], aliases_of=lambda _name: (), claims_of=lambda _labels, _run: CLAIMS
 )
 RULE = """\
 predicateType: "https://in-toto.io/attestation/test-result/v0.1"

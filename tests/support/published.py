@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from images.config.names import ImageName
-from images.publish import attachments, attestation, provenance, sbom, statements
+from images.publish import attachments, attestation, gate, provenance, sbom, statements
 from images.publish.attachments import PublishedImage
 from images.publish.attestation import Attestation
 from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT, Statement
@@ -40,6 +40,13 @@ def validated(
     host = {"date": date, "driver": "580.95", "gpus": [{"name": "NVIDIA H100"}]}
     evidence = replace(attested.evidence(*claims, **more), image=name, digest=digest, host=host)
     return attestation.read(evidence.dumps().encode(), "a run")
+
+
+def result_of(runs: Sequence[Attestation], claims: ClaimSet = CLAIMS) -> dict[str, Any]:
+    """The test result of validation runs, judged by these claims."""
+    claims_of = {run.evidence.image: replace(claims, image=run.evidence.image) for run in runs}
+    judged = [gate.judged(run.evidence, claims_of[run.evidence.image]) for run in runs]
+    return statements.test_result([replace(run, verdict=one) for run, one in zip(runs, judged, strict=True)])
 
 
 def said(image: PublishedImage, predicate_type: str, predicate: Mapping[str, Any]) -> Statement:
@@ -85,7 +92,7 @@ def published(
     made = provenance.predicate(build, name=own_name, revision=revision, created=created, locks={}, source="")
     run = validated(image.image_id, date, claims, name)
     predicates = {
-        TEST_RESULT: statements.test_result([run], CLAIMS),
+        TEST_RESULT: result_of([run]),
         CYCLONEDX: bom,
         PROVENANCE: made,
     }
@@ -97,5 +104,5 @@ def judge_again(target: Registry, content: str, *, date: str, key: str = "", **m
     """Add a validation run to the test result that is attached to it."""
     image = attachments.load(target, target.get(content))
     runs = [*image.attestations, validated(image.image_id, date, **more)]
-    attachments.attach(target, image, [said(image, TEST_RESULT, statements.test_result(runs, CLAIMS))], key)
+    attachments.attach(target, image, [said(image, TEST_RESULT, result_of(runs))], key)
     return attachments.load(target, image.manifest)

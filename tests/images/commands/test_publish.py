@@ -9,10 +9,12 @@ from images.config.matrix import Sources
 from images.context import labels as image_labels
 from images.context.labels import BaseContext
 from images.planning import plan
+from tests.support import attested
 from tests.support.commands import call
 from tests.support.sources import SOURCES, image
 
 AMD64, ARM64 = "cu130-torch211", "cu130-torch211-arm64"
+RUN = attested.evidence()
 
 
 @pytest.mark.parametrize(
@@ -36,7 +38,7 @@ def changed(**keys: object) -> Sources:
 @pytest.mark.parametrize(("revision", "held_to"), [("", ARM64), ("of another matrix", "")])
 def test_another_image_of_the_row_that_was_published_before_is_held_to_its_own_row(revision: str, held_to: str) -> None:
     labels = {"dev.truetag.image": ARM64, "dev.truetag.matrix-revision": revision or image(ARM64).revision}
-    found = releases.claims_of_published(labels, SOURCES)
+    found = releases.claims_of_published(labels, RUN, SOURCES)
     assert (found.image if found else "") == held_to
 
 
@@ -49,13 +51,13 @@ def test_a_published_image_is_held_to_todays_claims_while_its_own_row_is_the_sam
     other_alias = changed(aliases={})
     flash_attn = {"flash-attn": "its official wheel could not be fetched"}
     for labels in (built("cu126-torch27"), built("cu126-torch27", **flash_attn), built(ARM64)):
-        found = releases.claims_of_published(labels, other_alias)
+        found = releases.claims_of_published(labels, RUN, other_alias)
         assert labels["dev.truetag.matrix-revision"] != other_alias.revision
         assert found is not None and found.claims == _claims_today(labels)
 
 
 def _claims_today(labels: dict[str, str]) -> tuple[object, ...]:
-    return releases.claims_of(image(labels["dev.truetag.image"]), labels, SOURCES).claims
+    return releases.claims_of(image(labels["dev.truetag.image"]), labels, RUN, SOURCES).claims
 
 
 @pytest.mark.parametrize(
@@ -70,16 +72,16 @@ def _claims_today(labels: dict[str, str]) -> tuple[object, ...]:
         {"image": "cu126-torch99"},
     ],
 )
-def test_an_image_of_another_row_is_held_to_its_own_claims(edited: dict[str, str]) -> None:
+def test_an_image_of_another_row_has_no_claims_today(edited: dict[str, str]) -> None:
     labels = {**built("cu126-torch27"), **{f"dev.truetag.{key}": value for key, value in edited.items()}}
-    assert releases.claims_of_published(labels, changed(aliases={})) is None
+    assert releases.claims_of_published(labels, RUN, changed(aliases={})) is None
 
 
-def test_an_image_whose_row_has_changed_is_held_to_its_own_claims() -> None:
+def test_an_image_whose_row_has_changed_has_no_claims_today() -> None:
     stacks = {**SOURCES.matrix.stacks, "2.7": {**SOURCES.matrix.stacks["2.7"], "datasets": "4.4.2"}}
     other = changed(stacks=stacks)
     assert plan.select(["cu126-torch27"], other)[0].accepted
-    assert releases.claims_of_published(built("cu126-torch27"), other) is None
+    assert releases.claims_of_published(built("cu126-torch27"), RUN, other) is None
 
 
 @pytest.mark.parametrize("option", ["--image", "--attestation"])

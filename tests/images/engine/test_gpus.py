@@ -1,5 +1,7 @@
 """What is on a host, and how a container gets it: decisions from plain facts, no GPU and no engine."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +12,11 @@ from images.engine import gpus
 from images.engine.gpus import Attachment, GpuMode, HostState
 from images.errors import UserError
 from images.hardware import inventory
-from images.hardware.inventory import Gpu, Inventory
+from images.hardware.inventory import Gpu, Inventory, Link
 
 NODES = ("/dev/nvidia0", "/dev/nvidiactl")
 H100 = Inventory(driver="580.159.04", gpus=(Gpu(name="NVIDIA H100", capability=(9, 0), memory=80),), source="NVML")
+TWO = replace(H100, gpus=H100.gpus * 2, links=((0, 1, Link.NVLINK),))
 FOLDER_HOST = HostState(local=True, inventory=H100, folder="/usr/local/nvidia", nodes=NODES)
 
 
@@ -149,3 +152,18 @@ def test_apptainer_takes_every_gpu_by_its_own_option(found: Inventory | None, mo
         with pytest.raises(UserError, match="by `--nv` alone"):
             gpus.attach(runtime, other, min_driver="525.60")
     assert not gpus.attach(runtime, "none", min_driver="525.60").attached
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        Attachment(mode=GpuMode.HOST_DRIVER, reason="x", inventory=TWO, injected={"NCCL_NVLS_ENABLE": "0"}),
+        replace(gpus.NO_GPU, reason="no driver"),
+    ],
+)
+def test_claims_are_written_again_for_the_machine_that_evidence_names(found: Attachment) -> None:
+    host = {
+        **(found.inventory.as_json() if found.inventory else {"driver": "", "gpus": []}),
+        "attached": found.as_json(),
+    }
+    assert gpus.of_host(json.loads(json.dumps(host))) == found

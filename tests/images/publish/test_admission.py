@@ -11,11 +11,10 @@ from typing import Any
 import yaml
 from jsonschema_rs import validator_for
 
-from images.publish import statements
 from images.publish.statements import TEST_RESULT
 from tests.support.attested import DIGEST
 from tests.support.checkout import ROOT
-from tests.support.published import CLAIMS, days_ago, validated
+from tests.support.published import days_ago, result_of, validated
 
 POLICY = yaml.safe_load((ROOT / "examples" / "kubernetes" / "admission-policy.yaml").read_text())
 
@@ -33,7 +32,7 @@ def test_the_example_asks_for_what_a_test_result_says() -> None:
     ((images,),) = [rule["verifyImages"] for rule in POLICY["spec"]["rules"]]
     (attestation,) = images["attestations"]
     assert attestation["type"] == TEST_RESULT
-    said = statements.test_result([validated(DIGEST, days_ago(1))], CLAIMS)
+    said = result_of([validated(DIGEST, days_ago(1))])
     conditions = attestation["conditions"][0]["all"]
     for one in conditions:
         (path,) = re.findall(r"truetagTiers[.\w]+", one["key"])

@@ -7,7 +7,7 @@ import pytest
 
 from images.errors import UserError
 from images.host.hashing import oci_digest
-from images.publish import attachments, signing, statements
+from images.publish import attachments, signing
 from images.publish.attachments import PublishedImage, statements_tag
 from images.publish.statements import CYCLONEDX, TEST_RESULT
 from images.registry.client import Registry
@@ -16,7 +16,7 @@ from images.registry.errors import RegistryError
 from images.registry.reference import Repository
 from tests.support.blob_registry import BlobRegistry
 from tests.support.http_server import Reply, Server, serving
-from tests.support.published import CLAIMS, attach, days_ago, judge_again, published, said, validated
+from tests.support.published import attach, days_ago, judge_again, published, result_of, said, validated
 
 TAG = "sha256-0.sig"
 
@@ -99,7 +99,7 @@ def test_what_is_none_of_ours_or_cannot_be_read_counts_for_nothing(target: Regis
 
 def test_a_run_of_another_image_is_refused(target: Registry) -> None:
     image = published(target, "one", date=days_ago(1))
-    foreign = statements.test_result([validated(oci_digest(b"another"), days_ago(1))], CLAIMS)
+    foreign = result_of([validated(oci_digest(b"another"), days_ago(1))])
     attach(target, "one", TEST_RESULT, foreign)
     with pytest.raises(UserError, match="the attestation is of sha256:"):
         _ = attachments.load(target, image.manifest).attestations
@@ -134,7 +134,7 @@ def test_what_a_promoted_statement_supersedes_goes_and_what_was_judged_there_alo
         judge_again(target, "one", date=days_ago(1))
         attachments.copy(target, there, image.manifest.digest, "")
         assert attachments.load(there, image.manifest).statements == attachments.load(target, image.manifest).statements
-        own = said(image, TEST_RESULT, statements.test_result([validated(image.image_id, days_ago(0))], CLAIMS))
+        own = said(image, TEST_RESULT, result_of([validated(image.image_id, days_ago(0))]))
         bare = PublishedImage(repository=there.repository, manifest=image.manifest, config={}, statements=())
         attachments.attach(there, bare, [own], "")
         attachments.copy(target, there, image.manifest.digest, "")

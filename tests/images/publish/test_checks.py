@@ -56,7 +56,7 @@ def with_attached(predicate_type: str, predicate: Any, digest: str = "") -> Publ
     """An image with a validation run, what is said of it, and a statement that says nothing for the others."""
     config = json.dumps({"config": {"Labels": labels()}}).encode()
     manifest = image_manifest(Descriptor.of(OCI_CONFIG, config), [])
-    run = statements.test_result([validated(manifest.config.digest, days_ago(1), [PIP])], None)
+    run = statements.test_result([validated(manifest.config.digest, days_ago(1), [PIP])])
     every = {TEST_RESULT: run, CYCLONEDX: {}, PROVENANCE: {}, predicate_type: predicate}
     attached = (
         Statement.of(kind, said, repository="x.org/y", digest=digest or manifest.digest) for kind, said in every.items()

@@ -1,68 +1,81 @@
 """What opens the gate: plain calls over judged evidence."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from images.errors import UserError
 from images.publish import gate
-from tests.support.attested import NAME, PIP, judged
-from validate.claims import ClaimSet, Tier
+from tests.support.attested import NAME, PIP, evidence, judged
+from validate.claims import Claim, ClaimSet, Tier
 from validate.judge import Verdict
 
 CPU = replace(PIP, tier=Tier.CPU)
 PASS = judged(PIP)
-CLAIMS = ClaimSet(image=NAME, claims=(PIP,))
-
-
 OTHER = replace(PIP, subject="torch")
-OPTIONAL = replace(PASS.claims[0], claim=replace(PIP, required=False))
-LACKS = "the attestation has fewer claims than matrix.yaml today: it lacks S1"
+OPTIONAL = replace(PIP, required=False)
+LESS = replace(PIP, expect={**PIP.expect, "version": "25"})
+WHEELS = replace(PIP, subject="wheels", probe="static.wheels", expect={"wheels": {}})
+BUILT_HERE = replace(WHEELS, expect={"wheels": {"flash-attn": [{"digest": "x"}]}})
+
+
+def by_today(*today: Claim, measured: Claim = PIP, **found: Any) -> Verdict:
+    """What was measured for a claim, judged by others."""
+    return gate.judged(evidence(measured, **found), ClaimSet(image=NAME, claims=today))
+
+
+STALE = by_today(PIP, measured=LESS, version="25")
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "tiers", "claims", "refusals"),
+    ("verdicts", "tiers", "refusals"),
     [
-        ([PASS], [Tier.STATIC], CLAIMS, ()),
-        ([PASS], [Tier.STATIC], None, ()),
-        ([PASS, judged(CPU)], [Tier.STATIC, Tier.CPU], None, ()),
-        ([PASS], [Tier.STATIC, Tier.GPU], CLAIMS, ("the gpu tier was not judged",)),
-        ([], [Tier.STATIC], CLAIMS, ("the static tier was not judged",)),
-        ([judged(OPTIONAL.claim)], [Tier.STATIC], None, ("the static tier was not judged",)),
+        ([PASS], [Tier.STATIC], ()),
+        ([PASS, judged(CPU)], [Tier.STATIC, Tier.CPU], ()),
+        ([by_today(PIP, CPU)], [Tier.STATIC], ()),
+        ([PASS], [Tier.STATIC, Tier.GPU], ("the gpu tier was not judged",)),
+        ([], [Tier.STATIC], ("the static tier was not judged",)),
+        ([by_today(PIP, CPU)], [Tier.CPU], ("the cpu tier was not judged",)),
+        ([judged(OPTIONAL)], [Tier.STATIC], ("the static tier was not judged",)),
+        ([judged(replace(PIP, unproven="no wheel"))], [Tier.STATIC], ("S1 pip (static) is UNPROVEN: no wheel",)),
+        ([by_today(PIP, OTHER)], [Tier.STATIC], ("fewer claims than matrix.yaml today: it lacks S1 torch",)),
+        ([by_today(PIP, measured=OPTIONAL, version="1")], [Tier.STATIC], ("S1 pip (static) is FAIL: pip 1 is",)),
         (
-            [judged(replace(PIP, unproven="no wheel"))],
+            [STALE],
             [Tier.STATIC],
-            None,
-            ("S1 pip (static) is UNPROVEN: no wheel",),
+            ("measured for other expectations than today's (version): validate",),
         ),
-        ([PASS], [Tier.STATIC], ClaimSet(image=NAME, claims=(PIP, OTHER)), (f"{LACKS} torch",)),
-        (
-            [replace(PASS, claims=(replace(OPTIONAL, claim=replace(PIP, subject="wheel")), OPTIONAL))],
-            [Tier.STATIC],
-            CLAIMS,
-            (f"{LACKS} pip",),
-        ),
+        ([STALE, by_today(PIP)], [Tier.STATIC], ()),
     ],
     ids=[
         "passed",
-        "by its own claims",
         "tiers of two machines",
+        "by today's claims",
         "a tier that nobody judged",
         "nothing",
+        "a tier of today that was not measured",
         "optional alone",
         "unproven",
         "fewer claims than today",
         "optional in the attestation, required today",
+        "by less than is expected today",
+        "measured anew",
     ],
 )
-def test_what_opens_the_gate(
-    verdicts: list[Verdict], tiers: list[Tier], claims: ClaimSet | None, refusals: tuple[str, ...]
-) -> None:
-    assert gate.refusals(verdicts, tiers, claims) == refusals
+def test_what_opens_the_gate(verdicts: list[Verdict], tiers: list[Tier], refusals: tuple[str, ...]) -> None:
+    found = gate.refusals(verdicts, tiers)
+    assert len(found) == len(refusals)
+    assert all(words in reason for words, reason in zip(refusals, found, strict=True)), found
+
+
+def test_a_wheel_that_only_the_machine_that_built_the_image_knows_is_no_other_expectation() -> None:
+    assert gate._not_measured(WHEELS, BUILT_HERE, {"flash-attn"}) == ""
+    assert "expectations than today's (wheels)" in gate._not_measured(WHEELS, BUILT_HERE, set())
 
 
 def test_a_failure_is_not_made_up_for_by_another_verdict() -> None:
-    (reason,) = gate.refusals([PASS, judged(PIP, version="25")], [Tier.STATIC], CLAIMS)
+    (reason,) = gate.refusals([PASS, judged(PIP, version="25")], [Tier.STATIC])
     assert reason.startswith("S1 pip (static) is FAIL")
 
 
@@ -77,8 +90,8 @@ def test_what_an_emulator_ran_opens_the_gate_for_what_reads_files_alone() -> Non
         replace(found, claims=tuple(replace(one, emulated="qemu-user 7.2") for one in found.claims))
         for found in (PASS, judged(CPU))
     )
-    assert gate.refusals([static], [Tier.STATIC], CLAIMS) == ()
-    assert gate.refusals([cpu], [Tier.CPU], None) == (
+    assert gate.refusals([static], [Tier.STATIC]) == ()
+    assert gate.refusals([cpu], [Tier.CPU]) == (
         "the cpu tier was measured under qemu-user 7.2, and not on the processor that it is for",
     )
-    assert gate.refusals([cpu, judged(CPU)], [Tier.CPU], None) == ()
+    assert gate.refusals([cpu, judged(CPU)], [Tier.CPU]) == ()

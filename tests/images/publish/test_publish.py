@@ -16,7 +16,7 @@ from images.engine import Engine
 from images.engine.layers import ImagePart
 from images.errors import UserError
 from images.host.hashing import oci_digest
-from images.publish import attachments, sbom, signing, statements
+from images.publish import attachments, sbom, signing
 from images.publish import publish as release
 from images.publish.attachments import PublishedImage
 from images.publish.attestation import Attestation
@@ -32,7 +32,7 @@ from images.registry.reference import Repository
 from tests.support.attested import NAME, PIP
 from tests.support.blob_registry import BlobRegistry
 from tests.support.http_server import serving
-from tests.support.published import CLAIMS, FOUND, GPU_PIP, LABELS, attach, days_ago, published, validated
+from tests.support.published import CLAIMS, FOUND, GPU_PIP, LABELS, attach, days_ago, published, result_of, validated
 from validate.claims import Claim, Tier
 
 GZIP, ZSTD = (Compression.GZIP,), (Compression.ZSTD,)
@@ -53,7 +53,7 @@ POLICY = ReleasePolicy(
     gate=(Tier.STATIC,),
     alias_gate=(Tier.STATIC, Tier.GPU),
     aliases_of=lambda _name: ("latest",),
-    claims_of=lambda _labels: CLAIMS,
+    claims_of=lambda _labels, _run: CLAIMS,
 )
 
 
@@ -113,7 +113,7 @@ class Site:
     def attach_forged(self, manifest: Manifest) -> None:
         """What anybody who may push can attach: a verdict of a GPU that nobody has, and an SBOM of nothing."""
         self.target.put(manifest, "forged")
-        attach(self.target, "forged", TEST_RESULT, statements.test_result([trial(GPU_PIP)], CLAIMS))
+        attach(self.target, "forged", TEST_RESULT, result_of([trial(GPU_PIP)]))
         attach(self.target, "forged", CYCLONEDX, {"components": []})
 
     def signed(self, tag: str = NAME) -> list[int]:

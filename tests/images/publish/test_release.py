@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from images.errors import UserError
-from images.publish import attachments, release, statements, tags
+from images.publish import attachments, release, tags
 from images.publish.attachments import PublishedImage
 from images.publish.compression import Compression
 from images.publish.gate import ReleasePolicy
@@ -21,7 +21,7 @@ from images.registry.reference import Reference, Repository
 from tests.support.attested import NAME
 from tests.support.blob_registry import BlobRegistry
 from tests.support.http_server import serving
-from tests.support.published import CLAIMS, GPU_PIP, attach, days_ago, published, validated
+from tests.support.published import CLAIMS, GPU_PIP, attach, days_ago, published, result_of, validated
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -32,7 +32,7 @@ POLICY = ReleasePolicy(
     gate=STATIC,
     alias_gate=STATIC,
     aliases_of=lambda name: ("latest",) if name == AMD64 else (),
-    claims_of=lambda _labels: None,
+    claims_of=lambda _labels, run: run.claim_set,
     row_of=lambda _name: ROW,
 )
 
@@ -113,7 +113,7 @@ def test_an_image_that_failed_since_is_left_out_and_aliases_lose_no_platform(sit
     arm, amd = site.promote(ARM64, 1), site.promote(AMD64, 1)
     before = site.named("latest")
     failed = validated(site.production.get(digest(arm)).config.digest, days_ago(0), name=ARM64, version="25")
-    attach(site.production, digest(arm), TEST_RESULT, statements.test_result([failed], CLAIMS))
+    attach(site.production, digest(arm), TEST_RESULT, result_of([failed]))
     found = verify(Reference(site.production.repository, "latest"), POLICY, unsigned=True)
     assert [check.subject for check in found.checks if check.status is Status.FAIL][-1] == "linux/arm64 gate static"
     with pytest.raises(UserError, match="is FAIL"):
@@ -211,7 +211,7 @@ class Passed:
             gate=gate,
             alias_gate=WHOLE,
             aliases_of=lambda _name: ("latest",),
-            claims_of=lambda _labels: CLAIMS,
+            claims_of=lambda _labels, _run: CLAIMS,
             row_of=lambda name: (name,),
         )
         reference = Reference(self.site.staging.repository, self.image.manifest.digest)
@@ -221,7 +221,7 @@ class Passed:
         """The image is in production, and a GPU machine finds that it fails; it tells nobody else."""
         with Registry(self.site.production.repository, mount_from=[self.site.staging.repository]) as target:
             copy(self.site.staging, target, self.image.manifest)
-        failed = statements.test_result([validated(self.image.image_id, days_ago(0), [GPU_PIP], version="25")], CLAIMS)
+        failed = result_of([validated(self.image.image_id, days_ago(0), [GPU_PIP], version="25")])
         attach(self.site.production, self.image.manifest.digest, TEST_RESULT, failed)
 
 

@@ -14,7 +14,7 @@ from images.publish import statements
 from images.publish.attestation import Attestation
 from images.publish.statements import FAILED, PASSED, PROVENANCE, TEST_RESULT, TIERS, UNPROVEN, Statement
 from tests.support.attested import DIGEST, PIP
-from tests.support.published import CLAIMS, GPU_PIP, validated
+from tests.support.published import CLAIMS, GPU_PIP, result_of, validated
 from validate.claims import Claim
 
 EARLY, LATE = "2026-11-01T10:00:00+00:00", "2026-11-20T12:00:00+02:00"
@@ -65,7 +65,7 @@ def test_what_is_no_envelope_is_told_as_such(content: bytes) -> None:
 
 
 def test_each_tier_has_a_result_a_date_and_its_evidence() -> None:
-    said = statements.test_result([static := trial(PIP, date=EARLY), gpu := trial(GPU_PIP)], CLAIMS)
+    said = result_of([static := trial(PIP, date=EARLY), gpu := trial(GPU_PIP)])
     assert said["result"] == PASSED and not said["failedTests"] and not said["warnedTests"]
     assert said["passedTests"] == ["gpu/S1 pip-on-gpu", "static/S1 pip"]
     assert said[TIERS]["gpu"] == {
@@ -83,8 +83,8 @@ def test_each_tier_has_a_result_a_date_and_its_evidence() -> None:
 
 
 def test_a_tier_that_nobody_judged_is_not_there() -> None:
-    assert list(statements.test_result([trial(PIP)], CLAIMS)[TIERS]) == ["static"]
-    assert statements.test_result([], CLAIMS)["result"] == FAILED
+    assert list(result_of([trial(PIP)])[TIERS]) == ["static"]
+    assert result_of([])["result"] == FAILED
 
 
 def test_the_newest_run_that_passed_a_tier_decides() -> None:
@@ -92,7 +92,7 @@ def test_the_newest_run_that_passed_a_tier_decides() -> None:
     other = replace(GPU_PIP, subject="more")
     claims = replace(CLAIMS, claims=(GPU_PIP, other))
     found = [trial(GPU_PIP, other, date=EARLY), trial(GPU_PIP, date=LATE)]
-    said = statements.test_result(found, claims)[TIERS]["gpu"]
+    said = result_of(found, claims)[TIERS]["gpu"]
     assert (said["result"], said["measuredOn"]) == (PASSED, "2026-11-01T10:00:00Z")
 
 
@@ -107,19 +107,19 @@ def test_the_newest_run_that_passed_a_tier_decides() -> None:
     ids=["failed", "failed once", "not measured", "fewer claims than the matrix has"],
 )
 def test_nothing_but_a_whole_tier_that_passed_is_passed(found: list[Attestation], result: str) -> None:
-    said = statements.test_result(found, replace(CLAIMS, claims=(GPU_PIP,)))
+    said = result_of(found, replace(CLAIMS, claims=(GPU_PIP,)))
     assert said[TIERS]["gpu"]["result"] == result and said["result"] == FAILED
 
 
 def test_what_was_not_measured_is_in_no_list_of_tests() -> None:
-    said = statements.test_result([trial(replace(GPU_PIP, unproven="no GPU"))], CLAIMS)
+    said = result_of([trial(replace(GPU_PIP, unproven="no GPU"))])
     assert said["passedTests"] == said["warnedTests"] == said["failedTests"] == []
     assert said[TIERS]["gpu"]["unproven"] == ["S1 pip-on-gpu"]
 
 
 def test_a_true_result_has_no_faults() -> None:
     found = [trial(PIP, GPU_PIP, date=EARLY), trial(GPU_PIP)]
-    assert not list(statements.test_result_faults(statement(statements.test_result(found, CLAIMS)), found))
+    assert not list(statements.test_result_faults(statement(result_of(found)), found))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_true_result_has_no_faults() -> None:
 )
 def test_a_tier_that_says_more_is_a_fault(field: str, lie: str, told: str) -> None:
     failed = trial(GPU_PIP, version="1")
-    said = statements.test_result([failed], CLAIMS)
+    said = result_of([failed])
     said[TIERS]["gpu"][field] = lie
     assert list(statements.test_result_faults(statement(said), [failed])) == [told]
 
@@ -140,7 +140,7 @@ def test_a_tier_that_says_more_is_a_fault(field: str, lie: str, told: str) -> No
 def test_lists_of_tests_are_those_of_the_evidence() -> None:
     """A verdict of an older judge, say: what was PASS then may be FAIL now."""
     failed = trial(GPU_PIP, version="1")
-    said = statements.test_result([failed], CLAIMS)
+    said = result_of([failed])
     said["passedTests"], said["failedTests"] = said["failedTests"], []
     told = "differ in gpu/S1 pip-on-gpu"
     faults = list(statements.test_result_faults(statement(said), [failed]))
@@ -149,14 +149,14 @@ def test_lists_of_tests_are_those_of_the_evidence() -> None:
 
 def test_a_whole_that_is_better_than_its_parts_is_a_fault() -> None:
     failed = trial(GPU_PIP, version="1")
-    said = {**statements.test_result([failed], CLAIMS), "result": PASSED}
+    said = {**result_of([failed]), "result": PASSED}
     faults = list(statements.test_result_faults(statement(said), [failed]))
     assert faults == ["it says PASSED, and not every tier passed"]
 
 
 def test_a_test_result_with_more_evidence_supersedes_one_with_less() -> None:
     first, later = trial(PIP, date=EARLY), trial(GPU_PIP)
-    one, both = (statement(statements.test_result(found, CLAIMS)) for found in ([first], [first, later]))
+    one, both = (statement(result_of(found)) for found in ([first], [first, later]))
     assert both.supersedes(one) and not one.supersedes(both) and not both.supersedes(both)
     assert not both.supersedes(statement({}, PROVENANCE)) and not statement({}).supersedes(one)
 
