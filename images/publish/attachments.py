@@ -15,6 +15,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from images.config.platforms import Platform
@@ -34,6 +35,8 @@ _ENVELOPE = "application/vnd.dsse.envelope.v1+json"
 _SIMPLE_SIGNING = "application/vnd.dev.cosign.simplesigning.v1+json"
 _SIGNATURE = "dev.cosignproject.cosign/signature"
 _TYPE = "predicateType"
+_TAGS, _DATE = "dev.truetag.tags", "dev.truetag.date"
+"""Annotations of a signature: the tags that are to name what it signs, and when that was signed (RFC 3339, UTC)."""
 _WRITES = 5
 """How often a tag is written at most where other machines write it at the same time."""
 
@@ -199,25 +202,55 @@ def attach(target: Registry, image: PublishedImage, new: Sequence[Statement], ke
     return replace(image, statements=(*(one for one in image.statements if one not in old), *made))
 
 
-def sign_image(target: Registry, digest: str, key: str, public: str) -> None:
-    """Sign an image or an index, once, for readers with `cosign verify`. `public`: the key's. Raises UserError."""
+def sign_image(target: Registry, digest: str, key: str, public: str, tags: Collection[str] = ()) -> None:
+    """Sign an image or an index, and that these tags are to name it, once, for readers with `cosign verify`.
+
+    Tags and date are annotations of cosign's (`cosign verify -a`). `public`: the key's. Raises UserError.
+    """
+    named = " ".join(sorted(tags))
+    if any(found[_TAGS] == named for found in _signed(target, digest, public)):
+        return
     payload = {
         "critical": {
             "identity": {"docker-reference": str(target.repository)},
             "image": {"docker-manifest-digest": digest},
             "type": "cosign container image signature",
         },
-        "optional": None,
+        "optional": {_TAGS: named, _DATE: datetime.now(UTC).isoformat(timespec="milliseconds")},
     }
     content = json.dumps(payload, separators=(",", ":")).encode()
-    there = target.find(signatures_tag(digest))
-    blob = Descriptor.of(_SIMPLE_SIGNING, content).digest
-    known = [one.annotations.get(_SIGNATURE, "") for one in (there.layers if there else ()) if one.digest == blob]
-    if any(signing.is_signature(one, content, public) for one in known if one):
-        return
     target.put_blob(content)
     signature = Descriptor.of(_SIMPLE_SIGNING, content, annotations={_SIGNATURE: signing.sign_bytes(content, key)})
     _write(target, signatures_tag(digest), [signature])
+
+
+def is_signed(source: Registry, digest: str, key: str) -> bool:
+    """Whether a public key signed an image or an index. Raises UserError."""
+    return any(_signed(source, digest, key))
+
+
+def signed_for(source: Registry, digest: str, tag: str, key: str, *, since: str = "") -> str:
+    """When a key last signed that a tag is to name a digest, from `since` on; empty: it didn't. Raises UserError."""
+    return max((found[_DATE] for found in _signed(source, digest, key, tag, since)), default="")
+
+
+def _signed(source: Registry, digest: str, key: str, tag: str = "", since: str = "") -> Iterator[Mapping[str, str]]:
+    """Annotations of a public key's signatures of a digest; with a tag, of those for it."""
+    there = source.find(signatures_tag(digest))
+    for layer in there.layers if there else ():
+        signature = layer.annotations.get(_SIGNATURE, "")
+        if layer.media_type != _SIMPLE_SIGNING or not signature:
+            continue
+        content = source.blob(layer)
+        try:
+            said = json.loads(content)
+            found = {one: str((said["optional"] or {}).get(one, "")) for one in (_TAGS, _DATE)}
+            wanted = said["critical"]["image"]["docker-manifest-digest"] == digest
+        except statements.UNREADABLE:
+            continue
+        wanted = wanted and found[_DATE] >= since and (not tag or tag in found[_TAGS].split())
+        if wanted and signing.is_signature(signature, content, key):
+            yield found
 
 
 def copy(source: Registry, target: Registry, digest: str, key: str) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from enum import StrEnum
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import zstandard
 from zlib_ng import zlib_ng
@@ -130,6 +130,25 @@ def compress(
             blob.close()
         raise
     return f"sha256:{digest.hexdigest()}", blobs
+
+
+def uncompressed(chunks: Iterable[bytes], compression: Compression) -> Iterator[bytes]:
+    """The tar of a compressed layer, all members or frames of it. Raises ValueError for what is not compressed so."""
+
+    def fresh() -> Any:
+        zstd = compression is Compression.ZSTD
+        return zstandard.ZstdDecompressor().decompressobj() if zstd else zlib_ng.decompressobj(wbits=_GZIP_FORMAT)
+
+    reading = fresh()
+    try:
+        for chunk in chunks:
+            rest = chunk
+            while rest:
+                yield reading.decompress(rest)
+                rest = reading.unused_data if reading.eof else b""
+                reading = fresh() if reading.eof else reading
+    except (zlib_ng.error, zstandard.ZstdError) as error:  # type: ignore[misc]  # the stub's `error` is a value
+        raise ValueError(f"it is no {compression}: {error}") from None
 
 
 def _gzip(block: bytes) -> bytes:

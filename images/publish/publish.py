@@ -22,7 +22,7 @@ from images.publish.attachments import PublishedImage
 from images.publish.attestation import Attestation
 from images.publish.compression import Compression, compression_of
 from images.publish.gate import ReleasePolicy
-from images.publish.push import push
+from images.publish.push import push, require_layers
 from images.publish.release import SUFFIXES, PublishResult, Release, Stored, load_same, variants
 from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE, TEST_RESULT, Statement
 from images.publish.tags import ImageVersion
@@ -116,6 +116,9 @@ def publish(
 
         stored: list[Stored] = []
         for image, found in zip(images, there, strict=True):
+            for one in found.values():  # what this key signed, it read before
+                if not (public and attachments.is_signed(target, one.manifest.digest, public)):
+                    require_layers(target, one.manifest, image.info, options.cache)
             had = {compression_of(one.manifest) for one in found.values()}
             if wanted := [one for one in options.compressions if one not in had]:
                 manifests, sent = push(
@@ -124,14 +127,16 @@ def publish(
                 say(f"sent {sent / 1e6:.0f} MB of layers as {' and '.join(wanted)}")
                 for compression, manifest in manifests.items():
                     beside = compression is Compression.ZSTD and Compression.GZIP in {*had, *wanted}
-                    same = load_same(target, manifest, image.info.id, f"{repository}@{manifest.digest}")
+                    again = target.get(manifest.digest)
+                    require_layers(target, again, image.info, options.cache)
+                    same = load_same(target, again, image.info.id, f"{repository}@{manifest.digest}")
                     found[SUFFIXES[beside]] = attachments.counted(same, public)
             stored += _attach(engine, target, image, found, options)
 
         plan = release.plan(stored)
         if options.key:
             for digest in plan.manifests:
-                attachments.sign_image(target, digest, options.key, public)
+                attachments.sign_image(target, digest, options.key, public, plan.tags_of(digest))
         return release.move(plan, signed=bool(options.key))
 
 

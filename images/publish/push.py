@@ -7,6 +7,7 @@ each: a layer that a registry has is then neither read nor compressed again.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -19,12 +20,14 @@ from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 
+import requests
+
 from images.engine import Engine, ImageInfo, ignore
 from images.engine.buildkit import BuildEvent, StepFinished, StepProgress, StepStarted
 from images.engine.layers import ImagePart
 from images.errors import Problem, UserError, problem_of
 from images.host.hashing import oci_digest
-from images.publish.compression import Compression, SpooledBlob, compress
+from images.publish.compression import Compression, SpooledBlob, compress, uncompressed
 from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, Manifest, image_manifest
 from images.registry.errors import RegistryError, Stopped, TransientError
@@ -137,6 +140,50 @@ def _compressed(
 def _changed(info: ImageInfo, what: str) -> UserError:
     cause = f"{what} is not what the image ID stands for: the engine's store was changed or is damaged"
     return UserError(Problem(where=info.id, cause=cause, then="build the image anew"), code=1)
+
+
+def require_layers(target: Registry, manifest: Manifest, info: ImageInfo, cache: Path) -> None:
+    """See that each layer that a manifest names is the image's own, by its diff ID.
+
+    What it came to when it was compressed here is remembered; any other is read from the registry. A manifest names its
+    layers beside the configuration, and not every client compares the two (podman 4.3.1 does not). Raises UserError.
+    """
+    layers, cause = manifest.layers, ""
+    if len(layers) != len(info.layers):
+        cause = f"names {len(layers)} layers, the image has {len(info.layers)}"
+    for layer, diff_id in zip(layers, info.layers, strict=False):
+        found = next((one for one in Compression if one.media_type == layer.media_type), None)
+        if cause or (found and (known := _known(cache, (found, diff_id))) and known.digest == layer.digest):
+            continue
+        if found and _diff_id(target, layer, found) == diff_id:
+            _note(cache, (found, diff_id), layer)
+        else:
+            cause = f"names layer {layer.digest[:19]}, which is not the image's own ({diff_id[:19]})"
+    if cause:
+        then = "delete the tags that name it: whoever may write to this repository put it there; then publish again"
+        raise UserError(Problem(where=f"{target.repository}@{manifest.digest}", cause=cause, then=then), code=1)
+
+
+def _diff_id(target: Registry, layer: Descriptor, compression: Compression) -> str:
+    """Of a layer as the registry gives it; empty for what is none. Raises RegistryError."""
+
+    def read() -> str:
+        blob, tar = hashlib.sha256(), hashlib.sha256()
+
+        def chunks(answer: requests.Response) -> Iterator[bytes]:
+            for chunk in answer.iter_content(_CHUNK):
+                blob.update(chunk)
+                yield chunk
+
+        try:
+            with target.send("GET", f"blobs/{layer.digest}", stream=True) as answer:
+                for part in uncompressed(chunks(answer), compression):
+                    tar.update(part)
+        except ValueError:
+            return ""
+        return f"sha256:{tar.hexdigest()}" if f"sha256:{blob.hexdigest()}" == layer.digest else ""
+
+    return target.repeat(read)
 
 
 # --- what is there already ------------------------------------------------------------------------------------------

@@ -67,6 +67,11 @@ class Plan:
         """Digest -> each image and index that a tag is to name."""
         return {change.after.digest: change.after for change in self.changes}
 
+    def tags_of(self, digest: str) -> list[str]:
+        """Those that are to name an image or an index."""
+        wanted = [one for one in self.changes if one.after.digest == digest and one.action is not Action.LEAVE]
+        return [change.tag for change in wanted]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
@@ -96,7 +101,10 @@ class Release:
                 tags.require_follows(self.target, every, self.row[0], keeps=self.keeps, absent=why)
 
     def plan(self, stored: Sequence[Stored]) -> Plan:
-        """Which tags are to name what. Indexes are stored, and no tag moves. Raises UserError."""
+        """Which tags are to name what. Indexes are stored, and no tag moves.
+
+        Raises UserError, with every change that is refused.
+        """
         changes = [change for suffix, image in stored for change in self._tags_of_image(suffix, image)]
         left_out: list[str] = []
         for suffix in dict.fromkeys(suffix for suffix, _ in stored) if self.row else ():
@@ -115,6 +123,7 @@ class Release:
             for change in changes
             if change.lost and change.action is Action.MOVE
         ]
+        tags.require_allowed(self.target, changes)
         return Plan(stored=stored, changes=changes, left_out=left_out)
 
     def move(self, plan: Plan, *, signed: bool) -> PublishResult:

@@ -212,6 +212,13 @@ def _named(target: Registry, manifest: Manifest) -> Sequence[ImageVersion]:
     return [one for one in versions if one] if all(versions) and len(versions) == len(listed) else []
 
 
+def require_allowed(target: Registry, changes: Sequence[TagChange]) -> None:
+    """Raises UserError with every change that is refused."""
+    if refused := [change for change in changes if change.action is Action.REFUSE]:
+        problems = [Problem(where=f"{target.repository}:{one.tag}", cause=one.reason, then=one.then) for one in refused]
+        raise UserError(problems, code=1)
+
+
 def move(target: Registry, changes: Sequence[TagChange]) -> None:
     """Let tags name manifests as planned: all of them, or none. Raises UserError, with every change that is refused.
 
@@ -220,9 +227,7 @@ def move(target: Registry, changes: Sequence[TagChange]) -> None:
     seconds: each tag is looked at again right before it moves. Any failure puts back what moved. An interrupt waits for
     the request under way, whose effect nobody could tell.
     """
-    if refused := [change for change in changes if change.action is Action.REFUSE]:
-        problems = [Problem(where=f"{target.repository}:{one.tag}", cause=one.reason, then=one.then) for one in refused]
-        raise UserError(problems, code=1)
+    require_allowed(target, changes)
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=1) as worker:
         moving = worker.submit(_move, target, changes, stop)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from images.errors import UserError
-from images.publish import attachments, signing
+from images.publish import attachments, signing, tags
 from images.publish.attachments import PublishedImage
 from images.publish.checks import Check, check_index, checks
-from images.publish.gate import ReleasePolicy
+from images.publish.gate import ReleasePolicy, listed
+from images.publish.release import SUFFIXES
 from images.publish.statements import NAMES
 from images.registry.client import Registry
-from images.registry.reference import Reference
+from images.registry.distribution import Manifest
+from images.registry.reference import Reference, is_digest
 from validate.judging import Status
 
 
@@ -35,12 +38,43 @@ def verify(reference: Reference, policy: ReleasePolicy, *, key: str = "", unsign
     with Registry(reference.repository) as source:
         named = source.get(reference.identifier)
         images = attachments.load_all(source, named)
+        tag = "" if is_digest(reference.identifier) else reference.identifier
+        faults = list(_tag_faults(source, tag, named, images, policy, key)) if tag else []
     found = [check_index(named, images)] if named.is_index else []
     for image in images:
         prefix = f"{image.platform} " if named.is_index else ""
         of_image = _checks(image, policy, key, unsigned=unsigned)
         found += [replace(one, subject=f"{prefix}{one.subject}") for one in of_image]
+    found += [Check.of("tag", faults, f"{tag} is to name {named.digest[:19]}")] if tag else []
     return VerifyReport(reference=f"{reference.repository}@{named.digest}", checks=tuple(found))
+
+
+def _tag_faults(
+    source: Registry, tag: str, named: Manifest, images: Sequence[PublishedImage], policy: ReleasePolicy, key: str
+) -> Iterator[str]:
+    """A tag must be the image's name, its dated tag or an alias; with a key, the last one that it was signed for.
+
+    Nobody can tell what whoever may write to the repository deleted.
+    """
+    try:
+        versions = [tags.version_of(image) for image in images]
+    except UserError as error:
+        yield error.problems[0].cause
+        return
+    name, digest = versions[0].name, named.digest
+    image_id = digest if named.is_index else images[0].image_id
+    own = [name, tags.immutable_tag(name, max(one.created for one in versions), image_id), *policy.aliases_of(name)]
+    if tag.removesuffix(SUFFIXES[1]) not in own and not (policy.own_claims and key):  # a signature tells aliases, too
+        yield f"{tag} names {name} ({digest[:19]}), whose tags are {listed(own)}"
+    elif key and not (when := attachments.signed_for(source, digest, tag, key)):
+        yield f"{tag} names {name} ({digest[:19]}), which the key did not sign for it"
+    elif key:
+        every = [one.removesuffix(".sig").replace("-", ":", 1) for one in source.tags() if one.endswith(".sig")]
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            dates = pool.map(lambda one: attachments.signed_for(source, one, tag, key, since=when), every)
+            last = max(zip(dates, every, strict=True), default=("", "nothing"))
+        if last[0] != when:
+            yield f"{tag} names {digest[:19]}, signed for it {when}; the key signed {last[1][:19]} for it {last[0]}"
 
 
 def _checks(image: PublishedImage, policy: ReleasePolicy, key: str, *, unsigned: bool) -> Iterator[Check]:

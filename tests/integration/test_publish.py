@@ -1,6 +1,7 @@
 """Publishing to Debian's registry, with a login: pushed by one engine, pulled by others, signed, promoted."""
 
 import base64
+import gzip
 import json
 import os
 import re
@@ -35,6 +36,7 @@ from images.publish.release import SUFFIXES, PublishResult
 from images.publish.statements import CYCLONEDX, NAMES, TEST_RESULT
 from images.publish.verify import verify
 from images.registry.client import Registry
+from images.registry.distribution import Descriptor, image_manifest
 from images.registry.reference import Reference, Repository
 from tests.support import thin as thin_images
 from tests.support.cosign_keys import cosign_verifies, key_pairs
@@ -198,7 +200,7 @@ def policy(
 
 def checked(reference: Reference, by: ReleasePolicy | None = None, **more: Any) -> tuple[str, tuple[Check, ...]]:
     """What `verify` says of an image."""
-    found = verify(reference, by or policy(), **more)
+    found = verify(reference, by or policy(aliases=("latest", "cu126")), **more)
     return found.reference, found.checks
 
 
@@ -245,7 +247,7 @@ def test_a_validated_image_is_published_with_all_that_belongs_to_it(
     reference = Reference(options.repository, NAME)
     _, verified = checked(reference, unsigned=True)
     assert {check.subject: check.status for check in verified} == dict.fromkeys(
-        ("attachments", "attestation", "labels", "SBOM", "provenance", "gate static"), Status.PASS
+        ("attachments", "attestation", "labels", "SBOM", "provenance", "gate static", "tag"), Status.PASS
     ), verified
     _, verified = checked(reference, policy(gate=(Tier.STATIC, Tier.GPU)))
     states = {check.subject: check.status for check in verified}
@@ -434,6 +436,52 @@ def test_a_signature_covers_the_image_and_what_is_attached(
     promote(reference, production, policy(), key=str(keys / "cosign.pub"))
     reference = Reference(production, NAME)
     assert set(verified("cosign.pub").values()) == {Status.PASS}
+
+
+def test_a_tag_that_was_moved_back_or_to_another_image_is_told(
+    publisher: Engine, first: Thin, second: Thin, options: PublishOptions, keys: Path
+) -> None:
+    signed_options = replace(options, key=str(keys / "cosign.key"))
+    done = [publish_it(publisher, one, signed_options) for one in (first, second)]
+    older, newer = (one.reference.partition("@")[2][:19] for one in done)
+    key = str(keys / "cosign.pub")
+    for tag in (NAME, "latest", done[0].tags[0], done[1].tags[0]):
+        passes(Reference(options.repository, tag), key=key)
+    with Registry(options.repository) as target:
+        image = target.get(done[0].tags[0])
+        for tag in (NAME, "latest", "cu130-torch214"):
+            target.put(image, tag)
+
+    def told(tag: str) -> str:
+        found = checked(Reference(options.repository, tag), key=key)[1]
+        (failed,) = [one for one in found if one.status is Status.FAIL]
+        return f"{failed.subject}: {failed.reason}"
+
+    for tag in (NAME, "latest"):
+        words = f"tag: {tag} names {older}, signed for it .*; the key signed {newer} for it "
+        assert re.match(words, told(tag)), told(tag)
+    assert told("cu130-torch214").startswith(f"tag: cu130-torch214 names {NAME} ({older}), whose tags are {NAME}, ")
+
+
+def test_no_layer_that_others_put_under_the_dated_tag_is_signed(
+    publisher: Engine, first: Thin, options: PublishOptions, keys: Path, tmp_path: Path
+) -> None:
+    """podman 4.3.1 pulls such a manifest under the image ID that was validated."""
+    dated = publish_it(publisher, first, options).tags[0]
+    with Registry(options.repository) as target:
+        own = target.get(dated)
+        target.put_blob(tar := gzip.compress(b"a setuid shell"))
+        foreign = Descriptor.of(Compression.GZIP.media_type, tar)
+        target.put(image_manifest(own.config, [*own.layers[:-1], foreign]), dated)
+    signed_options = replace(options, key=str(keys / "cosign.key"), cache=tmp_path)
+    with pytest.raises(UserError, match=f"names layer {foreign.digest[:19]}, which is not the image's own"):
+        publish_it(publisher, first, signed_options)
+    with Registry(options.repository) as target:
+        assert not [tag for tag in target.tags() if tag.endswith(".sig")]
+        target.put(own, dated)
+        target.put(own, NAME)
+    publish_it(publisher, first, signed_options)
+    passes(Reference(options.repository, NAME), key=str(keys / "cosign.pub"))
 
 
 def test_a_whole_round_into_an_empty_engine_and_on_to_production(

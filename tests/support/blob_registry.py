@@ -33,6 +33,8 @@ class BlobRegistry:
             return instead
         url = urlsplit(path)
         found = re.fullmatch(r"/v2/(.+?)/(blobs/uploads|blobs|manifests|referrers)/(.*)", url.path)
+        if listed := re.fullmatch(r"/v2/(.+?)/tags/list", url.path):
+            return 200, {}, json.dumps({"tags": sorted(self.tags(listed[1]))}).encode()
         if not found:
             return 200, {}, b"{}"
         repository, kind, last = found.groups()

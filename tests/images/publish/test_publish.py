@@ -1,6 +1,7 @@
 """What a publication with a key counts, copies and signs, in a registry of the test's own; and variants."""
 
 import base64
+import gzip
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -27,7 +28,7 @@ from images.publish.push import push
 from images.publish.release import PublishResult
 from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT
 from images.registry.client import Registry
-from images.registry.distribution import Manifest, index
+from images.registry.distribution import Descriptor, Manifest, image_manifest, index
 from images.registry.reference import Repository
 from tests.support.attested import NAME, PIP
 from tests.support.blob_registry import BlobRegistry
@@ -39,6 +40,7 @@ GZIP, ZSTD = (Compression.GZIP,), (Compression.ZSTD,)
 BOTH = (*GZIP, *ZSTD)
 KEY, DAY = "cosign.key", days_ago(1)
 LAYER = b"a tar"
+OWN, FOREIGN = gzip.compress(LAYER, mtime=0), gzip.compress(b"a tar with a setuid shell", mtime=0)
 CONFIG = json.dumps(
     {
         "architecture": "amd64",
@@ -88,13 +90,18 @@ class Site:
     says: list[str] = field(default_factory=list)
 
     def publish(
-        self, *claims: Claim, key: str = KEY, folder: Path | None = None, compressions: Sequence[Compression] = GZIP
+        self,
+        *claims: Claim,
+        key: str = KEY,
+        folder: Path | None = None,
+        compressions: Sequence[Compression] = GZIP,
+        cache: Path | None = None,
     ) -> PublishResult:
         """With a validation run of these claims; `folder`: of another machine, which has no build.json."""
         options = PublishOptions(
             repository=self.target.repository,
             policy=POLICY,
-            cache=self.built / "cache",
+            cache=(cache or self.built) / "cache",
             compressions=compressions,
             key=key,
         )
@@ -197,6 +204,47 @@ def test_labels_that_lie_attach_nothing_and_move_no_tag(site: Site, monkeypatch:
         site.publish(PIP)
     assert site.target.find(NAME) is None
     assert site.target.find(attachments.statements_tag(site.push().digest)) is None
+
+
+# --- what others put under the dated tag ----------------------------------------------------------------------------
+
+
+def layer(content: bytes) -> Descriptor:
+    return Descriptor.of(Compression.GZIP.media_type, content)
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        ([layer(OWN), layer(FOREIGN)], "names 2 layers, the image has 1"),
+        ([], "names 0 layers, the image has 1"),
+        ([layer(FOREIGN)], f"names layer {oci_digest(FOREIGN)[:19]}, which is not the image's own"),
+        ([layer(OWN + FOREIGN)], "which is not the image's own"),
+        ([layer(b"no gzip")], "which is not the image's own"),
+        ([Descriptor.of("text/plain", OWN)], "which is not the image's own"),
+    ],
+    ids=["one more", "none", "another", "the same and more", "not compressed", "of another type"],
+)
+@pytest.mark.parametrize("machine", ["the same", "another"])
+def test_no_manifest_with_a_foreign_layer_is_signed(
+    site: Site, tmp_path: Path, layers: list[Descriptor], words: str, machine: str
+) -> None:
+    dated, own = site.publish(PIP, key="").tags[0], site.image().manifest
+    for content in (FOREIGN, OWN, OWN + FOREIGN, b"no gzip"):
+        site.target.put_blob(content)
+    site.target.put(image_manifest(own.config, layers), dated)
+    with pytest.raises(UserError, match=words):
+        site.publish(PIP, cache=site.built if machine == "the same" else tmp_path / "other")
+    assert not [tag for tag in site.registry.manifests if str(tag).endswith(".sig")]
+
+
+@pytest.mark.parametrize("compressions", [GZIP, ZSTD])
+def test_what_another_machine_pushed_is_read_before_it_is_signed(
+    site: Site, tmp_path: Path, compressions: Sequence[Compression]
+) -> None:
+    site.publish(PIP, key="", compressions=compressions)
+    site.publish(PIP, compressions=compressions, cache=tmp_path / "other")
+    assert site.signed() == [1, 1, 1]
 
 
 # --- variants -------------------------------------------------------------------------------------------------------
