@@ -202,13 +202,16 @@ def attach(target: Registry, image: PublishedImage, new: Sequence[Statement], ke
     return replace(image, statements=(*(one for one in image.statements if one not in old), *made))
 
 
-def sign_image(target: Registry, digest: str, key: str, public: str, tags: Collection[str] = ()) -> None:
-    """Sign an image or an index, and that these tags are to name it, once, for readers with `cosign verify`.
+def sign_image(
+    target: Registry, digest: str, key: str, public: str, tags: Collection[str] = (), *, anew: bool = False
+) -> None:
+    """Sign an image or an index, and that these tags are to name it, for readers with `cosign verify`.
 
-    Tags and date are annotations of cosign's (`cosign verify -a`). `public`: the key's. Raises UserError.
+    Once, unless `anew`: a tag that comes back to it was signed for another one since. Tags and date are annotations of
+    cosign's (`cosign verify -a`). `public`: the key's. Raises UserError.
     """
     named = " ".join(sorted(tags))
-    if any(found[_TAGS] == named for found in _signed(target, digest, public)):
+    if not anew and any(found[_TAGS] == named for found in _signed(target, digest, public)):
         return
     payload = {
         "critical": {

@@ -25,7 +25,7 @@ from images.publish.gate import ReleasePolicy
 from images.publish.push import push, require_layers
 from images.publish.release import SUFFIXES, PublishResult, Release, Stored, load_same, variants
 from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE, TEST_RESULT, Statement
-from images.publish.tags import ImageVersion
+from images.publish.tags import Action, ImageVersion
 from images.registry.client import Registry
 from images.registry.reference import Repository
 
@@ -136,7 +136,10 @@ def publish(
         plan = release.plan(stored)
         if options.key:
             for digest in plan.manifests:
-                attachments.sign_image(target, digest, options.key, public, plan.tags_of(digest))
+                changes = plan.changes_to(digest)
+                moves = any(change.action is not Action.KEEP for change in changes)
+                names = [change.tag for change in changes]
+                attachments.sign_image(target, digest, options.key, public, names, anew=moves)
         return release.move(plan, signed=bool(options.key))
 
 

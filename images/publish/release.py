@@ -67,10 +67,9 @@ class Plan:
         """Digest -> each image and index that a tag is to name."""
         return {change.after.digest: change.after for change in self.changes}
 
-    def tags_of(self, digest: str) -> list[str]:
-        """Those that are to name an image or an index."""
-        wanted = [one for one in self.changes if one.after.digest == digest and one.action is not Action.LEAVE]
-        return [change.tag for change in wanted]
+    def changes_to(self, digest: str) -> list[TagChange]:
+        """Of the tags that are to name an image or an index."""
+        return [one for one in self.changes if one.after.digest == digest and one.action is not Action.LEAVE]
 
 
 @dataclass(frozen=True, kw_only=True)

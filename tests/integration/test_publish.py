@@ -21,6 +21,7 @@ from images.config.names import ImageName
 from images.config.platforms import Platform
 from images.context.base_images import AcquiredBase
 from images.engine import Engine, connect, layers, private_engine
+from images.errors import UserError
 from images.fleet import images
 from images.host.hashing import oci_digest
 from images.planning import expectations

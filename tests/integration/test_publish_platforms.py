@@ -197,7 +197,7 @@ def test_both_platforms_go_under_one_tag_and_each_machine_gets_its_own(
     digests = named(production, AMD64, "latest", ARM64)
     assert digests == [reference.partition("@")[2]] * 2 + [images[1].manifest.digest]
     assert set(promoted.tags) == set(done.tags)
-    assert verify(Reference(production, "latest"), policy(), unsigned=True).passed
+    assert verify(Reference(production, "latest"), options.policy, unsigned=True).passed
 
 
 def test_what_an_emulator_ran_opens_no_index_that_asks_for_the_cpu_tier(
@@ -262,7 +262,7 @@ def test_an_index_that_cosign_3_signed_is_promoted_with_its_signature(staging: R
     key, public = str(keys / "cosign.key"), str(keys / "cosign.pub")
     made = attachments.index_of([published(staging, name, date=days_ago(1), name=name, key=key) for name in ROW])
     staging.put(made)
-    attachments.sign_image(staging, made.digest, key, public)
+    attachments.sign_image(staging, made.digest, key, public, [AMD64, "latest"])
     production = thin.production(staging.repository)
     promote(Reference(staging.repository, made.digest), production, rules(), key=public)
     assert named(production, AMD64, "latest") == [made.digest] * 2

@@ -91,6 +91,8 @@ def test_an_older_signed_build_under_a_moving_tag_is_told_with_both_digests(
         assert reason.startswith(f"{tag} names {old.manifest.digest[:19]}, signed for it ")
         assert f"the key signed {new.manifest.digest[:19]} for it " in reason
     assert told(target, NAME, key="") == "", "without a key nobody knows"
+    attachments.sign_image(target, old.manifest.digest, KEY, KEY, [NAME, "latest"], anew=True)
+    assert told(target, NAME, policy) == "", "an index that lost a platform is one of before"
 
 
 @pytest.mark.parametrize("policy", [POLICY, NO_MATRIX])
