@@ -10,14 +10,20 @@ from typing import Annotated
 
 import typer
 
+from images.commands import common, releases
 from images.config import paths
+from images.config.matrix import Sources
+from images.context.labels import LABELS
 from images.errors import Problem, UserError
+from images.publish import gate
 from images.site import records
 from images.validation import schemas
 from images.validation.run import merged
 from tools import run
+from validate.claims import HOST_PROBE
 from validate.evidence import Evidence
 from validate.judge import judge
+from validate.judging import Status
 
 _MACHINE = ("gpus", "driver", "engine", "cpus")
 """What must be the same. A part whose tiers take no GPU knows of none."""
@@ -40,7 +46,10 @@ def main(
     ] = None,
 ) -> None:
     """Append a validation run to results/runs.jsonl. Several folders: parts of one run on one machine."""
-    evidence = joined([(str(folder), schemas.read_evidence(folder / "evidence.json")) for folder in folders])
+    parts = [(str(folder), schemas.read_evidence(folder / "evidence.json")) for folder in folders]
+    if not experiment:
+        require_own(parts, common.sources(None))
+    evidence = joined(parts)
     verdict = judge(evidence.claim_set, evidence)
     line = records.line_of(
         evidence, verdict, where, size=_size(folders, evidence.digest), kept=keep, experiment=experiment
@@ -50,6 +59,29 @@ def main(
     content = (folders[0] / "evidence.json").read_bytes() if len(folders) == 1 else evidence.dumps().encode() + b"\n"
     append(target, line, content)
     typer.echo(f"{target / records.LINES}: {line.id}, {verdict.overall}")
+
+
+def require_own(parts: Sequence[tuple[str, Evidence]], sources: Sources) -> None:
+    """Raises UserError for evidence of another image than the matrix's, or that says more than today's claims do.
+
+    An image that stands on one of ours is held to less, and what is wrong in it is not wrong in ours.
+    """
+    causes: list[tuple[str, str]] = []
+    for place, part in parts:
+        record = part.of(HOST_PROBE)
+        labels = dict(record.measurements[0].evidence["labels"]) if record and record.measurements else {}
+        name = part.host.get("labelled", labels.get(f"{LABELS}.image", part.image))
+        if steps := part.host.get("steps_above"):
+            causes.append((place, f"is of an image with {steps} steps above {part.image}"))
+        elif name != part.image:
+            causes.append((place, f"is of an image that is called {name or 'nothing'}, not {part.image}"))
+        elif claims := releases.claims_of_published(labels, part, sources):
+            own, today = judge(part.claim_set, part), gate.judged(part, claims)
+            if len(own.of(Status.PASS)) > len(today.of(Status.PASS)):
+                causes.append((place, "passed by other claims than matrix.yaml writes today: validate it again"))
+    if causes:
+        then = "give --experiment, or record a run of the image that `build` made"
+        raise UserError([Problem(where=place, cause=cause, then=then) for place, cause in causes])
 
 
 def joined(parts: Sequence[tuple[str, Evidence]]) -> Evidence:

@@ -125,7 +125,7 @@ def fleet(
         with _local_engine(engine) as docker_engine:
             located = [images.locate(one, docker_engine, repository, sources, claim or ()) for one in wanted]
             there = [one for one, _ in located]
-            known = images.known(folder, before, there)
+            known = images.known(folder, before, there, sources)
             now, leased = datetime.now(UTC), images.leased(folder)
             cells = planning.plan(there, machines, now, tiers=tiers, known=known, leased=leased)
             if action == "plan" and as_json:

@@ -110,16 +110,19 @@ class Attachment:
         }
 
 
+NO_GPU = Attachment(mode=GpuMode.NONE, reason="no GPU was asked for")
+
+
 def of_host(host: Mapping[str, Any]) -> Attachment:
     """How the containers of a validation run had GPUs, as claims see it: from the `host` of its evidence."""
-    found = host.get("attached") or {}
-    gpus = of_nvml(host) if host.get("gpus") else None
-    mode = GpuMode(found.get("mode", GpuMode.NVIDIA if gpus else GpuMode.NONE))
-    reason, injected = str(found.get("reason", "")), found.get("environment") or {}
-    return Attachment(mode=mode, reason=reason or "no GPU was attached", inventory=gpus, injected=injected)
-
-
-NO_GPU = Attachment(mode=GpuMode.NONE, reason="no GPU was asked for")
+    try:
+        found = host.get("attached") or {}
+        gpus = of_nvml(host) if host.get("gpus") else None
+        mode = GpuMode(found.get("mode", GpuMode.NVIDIA if gpus else GpuMode.NONE))
+        reason = str(found.get("reason") or NO_GPU.reason)
+        return Attachment(mode=mode, reason=reason, inventory=gpus, injected=dict(found.get("environment") or {}))
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return replace(NO_GPU, reason="the evidence does not say which GPUs the machine had")
 
 
 def parse(wanted: str) -> str:

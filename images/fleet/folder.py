@@ -27,13 +27,12 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from images.errors import Problem, UserError
-from images.fleet.model import ON_GPUS, Failure, FleetRun, Job, JobRecord, JobResult, Lease
-from images.validation import limits
+from images.fleet.model import Failure, FleetRun, Job, JobRecord, JobResult, Lease
+from images.publish import gate
 from images.validation.rows import Row, first_fault
 from validate.claims import ClaimSet
 from validate.evidence import Evidence
-from validate.judge import Verdict, judge
-from validate.judging import listed
+from validate.judge import Verdict
 
 Model = TypeVar("Model", bound=Row)
 
@@ -191,24 +190,16 @@ class JobFolder:
         return found
 
     def verdict(self, record: JobRecord, job: Job, claims: ClaimSet) -> Verdict:
-        """Judge the evidence of a record by `claims`; GPU tiers by the claims that the worker wrote for its GPUs.
+        """Judge the evidence of a record by `claims`, never by those that the worker wrote beside it.
 
-        A worker's own verdict is not used. What a container there can't be given is unproven. Raises UserError: the
-        evidence is damaged, of another image than the job's, or lacks a claim that the job requires.
+        Raises UserError: the evidence is damaged, or of another job or image.
         """
         evidence = self.evidence(record)
-        if (evidence.digest, evidence.image) != (job.digest, job.image):
-            cause = f"the evidence is of {evidence.image} {evidence.digest[:19]}"
+        if (record.key, evidence.digest, evidence.image) != (job.key, job.digest, job.image):
+            cause = f"the evidence is of {evidence.image} {evidence.digest[:19]} ({record.key})"
             then = f"take {self.job_path(job.key)} away"
             raise UserError(Problem(where=job.key, cause=cause, then=then), code=1)
-        if not set(job.tiers) & set(ON_GPUS):
-            return judge(limits.of_evidence(claims, evidence), evidence, job.tiers)
-        own = {f"{one.id} {one.subject}" for one in evidence.claim_set.of(job.tiers).claims}
-        if missing := sorted(set(job.required) - own):
-            cause = f"the worker did not judge {listed(missing)}"
-            then = "do the worker and the submitter have the same checkout? Do the job again"
-            raise UserError(Problem(where=job.key, cause=cause, then=then), code=1)
-        return judge(evidence.claim_set, evidence, job.tiers)
+        return gate.judged(evidence, claims, job.tiers)
 
     def fail(self, key: str, failure: Failure) -> None:
         """Note why a job gave no record."""

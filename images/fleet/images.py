@@ -15,13 +15,13 @@ from images.config.names import ImageName
 from images.config.platforms import Platform
 from images.context import base_images, render
 from images.context import labels as image_labels
-from images.engine import Engine, ImageInfo
+from images.engine import Engine, ImageInfo, gpus
 from images.engine.buildkit import BuildEvent
 from images.engine.gpus import NO_GPU
 from images.errors import Problem, UserError, command
 from images.fleet import planning
 from images.fleet.folder import JobFolder
-from images.fleet.model import Job, JobRecord, MatrixCell
+from images.fleet.model import ON_GPUS, Job, JobRecord, MatrixCell
 from images.fleet.planning import FleetImage, Known
 from images.host.hashing import sha256
 from images.locking import lock_file
@@ -35,7 +35,8 @@ from images.registry.reference import Reference, Repository
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from images.validation.containers import suite_files
-from validate.claims import Tier
+from validate.claims import ClaimSet, Tier
+from validate.evidence import Evidence
 from validate.judging import Status
 
 
@@ -88,6 +89,7 @@ def locate(
         ptx=image.ptx,
         platform=image.platform,
         claims=validating.claims_of(image, sources, labelled, tuple(Tier), only=only, attachment=NO_GPU),
+        described={"labels": dict(labelled.labels), "history": list(labelled.history)},
         reference=found.reference if found else "",
         staging=str(staging) if staging and not found else "",
         why_not=""
@@ -184,7 +186,9 @@ def resolved(job: Job, record: JobRecord, sources: Sources) -> Job:
     found = in_registry(Reference.parse(record.reference), job.platform)
     image = plan.plan_one(ImageName.parse(job.image), sources).image
     cause = ""
-    if found is None or found.digest != record.digest:
+    if Reference.parse(record.reference).repository != Repository.parse(job.staging):
+        cause = f"{record.reference} is not in {job.staging}, where it was to be pushed"
+    elif found is None or found.digest != record.digest:
         cause = f"{record.reference} is {found.digest[:19] if found else 'nothing'} in the registry"
     elif image is None:
         cause = "is refused by this checkout's matrix"
@@ -198,8 +202,21 @@ def resolved(job: Job, record: JobRecord, sources: Sources) -> Job:
     return job.model_copy(update=known)
 
 
+def claims_for(job: Job, evidence: Evidence, sources: Sources) -> ClaimSet:
+    """What this checkout's matrix writes for a job: for its GPU tiers, on the machine that the evidence names.
+
+    Raises UserError.
+    """
+    image = plan.plan_one(ImageName.parse(job.image), sources).image
+    if image is None or not set(job.tiers) & set(ON_GPUS):
+        return job.claim_set
+    found = Described(labels=job.described.get("labels", {}), history=job.described.get("history", ()))
+    there = gpus.of_host(evidence.host)
+    return validating.claims_of(image, sources, found, job.tiers, only=job.only, attachment=there)
+
+
 def known(
-    folder: JobFolder, judged_before: Mapping[str, JobRecord], planned: Iterable[FleetImage]
+    folder: JobFolder, judged_before: Mapping[str, JobRecord], planned: Iterable[FleetImage], sources: Sources
 ) -> dict[MatrixCell, Known]:
     """The newest that this fleet judged of each cell of these images before. `judged_before`: job's key -> record.
 
@@ -213,7 +230,10 @@ def known(
             continue
         date, source = record.ended.astimezone(UTC), f"{record.worker.node}, {record.worker.executor}"
         try:
-            verdict = folder.verdict(record, job, today[job.image, job.digest])
+            claims = today[job.image, job.digest]
+            if set(job.tiers) & set(ON_GPUS):
+                claims = claims_for(job, folder.evidence(record), sources)
+            verdict = folder.verdict(record, job, claims)
             found |= planning.of_verdict(job, verdict, date, source)
         except UserError as error:
             nothing = Known(date=date, verdict=Status.UNPROVEN, source=source, unusable=error.problems[0].cause)

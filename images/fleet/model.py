@@ -57,8 +57,8 @@ class Job(Row):
     """How many GPUs the worker is given."""
     platform: Platform = Platform.AMD64
     """Of the image: its machines have the same."""
-    required: tuple[str, ...] = ()
-    """`ID SUBJECT` of the claims of the GPU tiers that the plan requires: a worker's claims must have them."""
+    described: dict[str, Any] = {}
+    """Labels and history of the image: with them and the worker's GPUs, the submitter writes the claims again."""
     only: tuple[str, ...] = ()
     """Texts of `--claim`; empty: every claim."""
     claims: dict[str, Any] = {}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Any
 
 from images.building.validating import ANYWHERE
 from images.config.names import Arch
@@ -45,6 +46,8 @@ class FleetImage:
     ptx: tuple[Arch, ...]
     claims: ClaimSet
     """Every claim of today; those of the GPU tiers as for a machine with GPUs."""
+    described: Mapping[str, Any] = field(default_factory=dict)
+    """Its labels and history."""
     platform: Platform = Platform.AMD64
     reference: str = ""
     """`HOST/NAME@sha256:...`; empty until it was pushed."""
@@ -211,7 +214,7 @@ def jobs(
             arch=cells[0].cell.arch,
             gpus=cells[0].gpus,
             platform=image.platform,
-            required=tuple(sorted(key for tier in tiers if tier in ON_GPUS for key in _required(image.claims, tier))),
+            described=dict(image.described) if set(tiers) & set(ON_GPUS) else {},
             only=tuple(only),
             claims=json.loads(image.claims.of([tier for tier in tiers if tier not in ON_GPUS]).dumps()),
         )

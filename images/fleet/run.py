@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -137,16 +138,19 @@ def _finished(run_of: FleetRun, job: Job, ended: Ended, options: RunOptions) -> 
     checkout writes; evidence that can't be used is a failure of its job alone.
     """
     folder, key = options.folder, job.key
-    if ended.result:
+    cause = ended.cause or "it ended without a record"
+    if ended.result and ended.result.record.key == key:
         with folder.doing(key):
             folder.keep(ended.result)
-    cause = ended.cause or "it ended without a record"
+    elif ended.result:
+        cause = f"its worker gave back the record of {ended.result.record.key}"
     try:
         if record := folder.record(key):
             if job.context:
                 job = images.resolved(job, record, options.sources)
-                folder.note(job)
-            verdict = folder.verdict(record, job, job.claim_set)
+            claims = images.claims_for(job, folder.evidence(record), options.sources)
+            verdict = folder.verdict(record, job, claims)
+            folder.note(job.model_copy(update={"claims": json.loads(claims.of(job.tiers).dumps())}))
             # Before the verdict, which ends the job: a submitter that is killed later leaves no lease of it.
             folder.release(key, run_of.id)
             record_validation(folder.job_path(key), folder.evidence(record), explain(verdict))

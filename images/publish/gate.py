@@ -70,19 +70,17 @@ class ReleasePolicy:
         return next(iter(self.refusals(labels, runs, self.alias_gate)), "")
 
 
-def judged(run: Evidence, claims: ClaimSet) -> Verdict:
-    """The tiers that a validation run measured, by other claims than its own.
+def judged(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ()) -> Verdict:
+    """Tiers of a validation run, by other claims than its own. `tiers`: none means those that it measured.
 
     What a probe records depends on what is expected (variables that nobody denies are not looked for), so evidence
     answers a claim that it was measured for alone: every other is unproven until the image is validated again.
     """
     own = {(one.id, one.subject): one for one in run.claims}
-    tiers = {one.tier for one in run.claims}
     not_here = {one.subject for one in claims.claims if one.probe == _WHEELS and one.unproven}
     asked = [
         replace(one, unproven=one.unproven or _not_measured(one, own.get((one.id, one.subject)), not_here))
-        for one in claims.claims
-        if one.tier in tiers
+        for one in claims.of(tiers or [one.tier for one in run.claims]).claims
     ]
     return judge(limits.of_evidence(ClaimSet(image=claims.image, claims=tuple(asked)), run), run)
 

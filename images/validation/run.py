@@ -19,7 +19,7 @@ from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit, Ima
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
-from images.validation import limits, own_python
+from images.validation import child, limits, own_python
 from images.validation.containers import INSIDE, ContainerPlan, planned, require_end, run_suite, suite_files
 from validate.claims import HOST_PROBE, ClaimSet, Tier
 from validate.environment import credentials
@@ -78,6 +78,8 @@ def measure(
         **(gpus.inventory.as_json() if gpus.inventory else {"driver": "", "gpus": []}),
         "attached": gpus.as_json(),
         **limits.as_host(unsupported, engine.facts),
+        "labelled": image.labels.get("dev.truetag.image", ""),
+        "steps_above": len(child.steps_above([step.created_by for step in engine.history(image.id)]) or ()),
     }
     records: list[Record] = []
     to_come = Counter[str]()

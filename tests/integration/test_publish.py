@@ -135,7 +135,7 @@ def make(
     """Builds an image with a Python and one distribution, and validates its claims."""
     made: list[str] = []
 
-    def one() -> Thin:
+    def one(**settings: str) -> Thin:
         labels = {
             "dev.truetag.image": NAME,
             "dev.truetag.torch": "2.7.1",
@@ -148,7 +148,7 @@ def make(
             (
                 f"FROM {with_python}",
                 "COPY site /usr/local/lib/python3.11/dist-packages",
-                *(f"ENV {key}={value}" for key, value in SETTINGS.items()),
+                *(f"ENV {key}={value}" for key, value in {**SETTINGS, **settings}.items()),
                 *(f"LABEL {key}={json.dumps(value)}" for key, value in labels.items()),
                 "USER 1001",
             )
@@ -305,7 +305,7 @@ def emptied(thin: Thin, engine: Engine, folder: Path) -> Thin:
 def test_what_passed_by_an_emptied_deny_list_is_refused_here_and_by_who_verifies(
     publisher: Engine, make: Callable[..., Thin], options: PublishOptions, tmp_path: Path
 ) -> None:
-    thin = emptied(make(settings={**SETTINGS, "NCCL_P2P_DISABLE": "1"}), publisher, tmp_path)
+    thin = emptied(make(NCCL_P2P_DISABLE="1"), publisher, tmp_path)
     assert thin_images.verdict_of(thin) is Status.PASS
     words = r"S7 environment .*is UNPROVEN: it was measured for other expectations than today's \(denied\)"
     with pytest.raises(UserError, match=words):

@@ -96,3 +96,30 @@ def test_parts_that_are_not_of_one_run_are_refused(
     done = record(first, str(part(tmp_path, "rest", tiers, **changed)), "--as", "parts")
     assert done.returncode == 2 and cause in " ".join(done.stderr.split()), done.stderr
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "cause"),
+    [
+        ({"steps_above": 2, "labelled": WHOLE.image}, "is of an image with 2 steps above"),
+        ({"labelled": "cu126-torch99"}, "is of an image that is called cu126-torch99, not"),
+        ({"labelled": ""}, "is of an image that is called nothing, not"),
+    ],
+    ids=["a child", "another", "a foreign one"],
+)
+@pytest.mark.parametrize("tiers", [[Tier.STATIC], [Tier.GPU]])
+def test_no_other_image_is_booked_as_the_matrixs(
+    tmp_path: Path, host: dict[str, object], cause: str, tiers: Sequence[Tier]
+) -> None:
+    folder = part(tmp_path, "other", tiers, **host)
+    done = record(folder, "--as", "x")
+    assert done.returncode == 2 and cause in done.stderr and "--experiment" in done.stderr
+    assert not (tmp_path / "results").exists()
+    assert record(folder, "--as", "x", "--experiment").returncode == 0
+
+
+def test_labels_tell_another_image_where_the_machine_did_not_note_it(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "evidence.json").write_text(replace(WHOLE, image="cu126-torch99", recorded_sha256="").dumps())
+    assert f"is called {WHOLE.image}, not cu126-torch99" in record(folder, "--as", "x").stderr

@@ -114,10 +114,11 @@ def test_an_image_is_due_on_machines_of_its_platform_alone() -> None:
     assert "gh200" not in {one.worker for one in planning.plan([IMAGE], both, NOW)}
 
 
-def test_jobs_on_gpus_say_what_the_plan_requires_of_them() -> None:
-    jobs = planning.jobs(planning.plan([IMAGE], FLEET, NOW), [IMAGE], FLEET)
-    assert [one.required for one in jobs["h100"]] == [("G1 torch",), ("M1 torch",)]
-    assert jobs["cpu"][0].required == ()
+def test_jobs_on_gpus_say_what_their_claims_are_written_from() -> None:
+    image = replace(IMAGE, described={"labels": {"a": "b"}, "history": []})
+    jobs = planning.jobs(planning.plan([image], FLEET, NOW), [image], FLEET)
+    assert [one.described for one in jobs["h100"]] == [image.described] * 2
+    assert jobs["cpu"][0].described == {}
 
 
 def test_cells_that_nobody_answered_are_named() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from images.engine.gpus import Attachment
 from images.errors import Problem, UserError
 from images.fleet import images, run
 from images.fleet.config import ONE_MACHINE
@@ -19,7 +20,8 @@ from images.fleet.run import Outcome, RunOptions
 from tests.support import fleet_records
 from tests.support.fleet_records import NAME, claim, claims, installed
 from tests.support.sources import SOURCES
-from validate.claims import ClaimSet, Tier
+from validate.claims import Claim, ClaimSet, Tier
+from validate.judging import Status
 
 PIP = claims(claim("pip"))
 
@@ -151,10 +153,10 @@ def test_what_a_dead_run_left_on_the_cluster_is_known_until_it_is_watched(tmp_pa
 
 
 def test_a_workers_own_claims_do_not_count(tmp_path: Path) -> None:
-    """Evidence for no claim would be PASS of nothing: the job's claims are judged."""
+    """Evidence for no claim would be PASS of nothing: the job's claims are judged, and none was measured for."""
     one = fleet_records.job(1, claims(claim("pip"), claim("torch")))
     outcome = go(JobFolder(tmp_path), Obedient.of(result(one, claims())), one)[one.key]
-    assert outcome.verdict and [str(found.status) for found in outcome.verdict.claims] == ["PASS", "FAIL"]
+    assert outcome.verdict and [str(found.status) for found in outcome.verdict.claims] == ["UNPROVEN"] * 2
 
 
 def test_evidence_of_another_image_is_a_failure_of_its_job_alone(tmp_path: Path) -> None:
@@ -166,21 +168,49 @@ def test_evidence_of_another_image_is_a_failure_of_its_job_alone(tmp_path: Path)
     assert folder.record(bad.key) is None, "--resume does it again"
 
 
-def test_a_worker_that_leaves_out_a_claim_of_the_gpus_gives_no_verdict(tmp_path: Path) -> None:
-    """The worker writes these claims, for its GPUs; what the plan requires must be among them."""
-    one, folder = job(1).model_copy(update={"tiers": (Tier.GPU,), "arch": "9.0", "required": ("G0 device",)}), tmp_path
-    outcome = go(JobFolder(folder), Obedient.of(result(one, claims())), one)[one.key]
-    assert outcome.verdict is None and "did not judge G0 device" in outcome.cause
-    device = claims(claim("device", number="G0", tier=Tier.GPU))
-    assert go(JobFolder(folder), Obedient.of(result(one, device)), one)[one.key].verdict is not None
+@pytest.mark.parametrize(
+    ("theirs", "status"),
+    [
+        (claim("pip", tier=Tier.GPU), Status.PASS),
+        (claim("pip", tier=Tier.GPU, required=False), Status.PASS),
+        (claim("pip", "24.0", tier=Tier.GPU), Status.UNPROVEN),
+        (claim("torch", tier=Tier.GPU), Status.UNPROVEN),
+    ],
+    ids=["the same", "optional", "less is expected", "left out"],
+)
+def test_evidence_of_gpus_is_judged_by_the_submitters_claims_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theirs: Claim, status: Status
+) -> None:
+    """A worker writes claims for its GPUs, to measure by; the submitter writes its own."""
+    ours, machines = claims(claim("pip", tier=Tier.GPU)), list[Attachment]()
+
+    def claims_of(*_given: object, attachment: Attachment, **_more: object) -> ClaimSet:
+        machines.append(attachment)
+        return ours
+
+    monkeypatch.setattr(images.validating, "claims_of", claims_of)
+    one, folder = job(1).model_copy(update={"tiers": (Tier.GPU,), "arch": "9.0"}), JobFolder(tmp_path)
+    outcome = go(folder, Obedient.of(result(one, claims(theirs))), one)[one.key]
+    assert outcome.verdict and outcome.verdict.overall is status and len(machines) == 1
+    kept = folder.job(one.key)
+    assert kept and kept.claim_set == ours, "`status` judges by the same"
 
 
-@pytest.mark.parametrize("fault", ["", "other image", "custom base", "nothing"])
+def test_the_record_of_another_job_is_not_taken(tmp_path: Path) -> None:
+    one, two, folder = job(1), job(2), JobFolder(tmp_path)
+    theirs = result(one)
+    swapped = replace(theirs, record=theirs.record.model_copy(update={"key": two.key}))
+    outcome = go(folder, Obedient({one.key: Ended(key=one.key, result=swapped)}), one)[one.key]
+    assert outcome.cause == f"its worker gave back the record of {two.key}" and folder.record(two.key) is None
+
+
+@pytest.mark.parametrize("fault", ["", "elsewhere", "other image", "custom base", "nothing"])
 def test_a_built_image_is_judged_by_what_the_registry_has_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     """Neither digest nor labels nor claims of the worker count."""
-    built = Job(image=NAME, tiers=(Tier.STATIC,), context="c" * 64, staging="a.test/b")
+    staging = "a.test/other" if fault == "elsewhere" else "a.test/b"
+    built = Job(image=NAME, tiers=(Tier.STATIC,), context="c" * 64, staging=staging)
     digest, folder = "sha256:" + "ab" * 32, JobFolder(tmp_path)
     labels = {"dev.truetag.base-origin": "custom"} if fault == "custom base" else {}
     there = images.Found(
@@ -190,11 +220,12 @@ def test_a_built_image_is_judged_by_what_the_registry_has_of_it(
     )
     monkeypatch.setattr(images, "in_registry", lambda *_: None if fault == "nothing" else there)
     monkeypatch.setattr(images.validating, "claims_of", lambda *_given, **_more: PIP)
-    executor = Obedient.of(result(built, claims(), digest=digest, build={"digest": digest}))
+    executor = Obedient.of(result(built, PIP, digest=digest, build={"digest": digest}))
     outcome = go(folder, executor, built)[built.key]
     if fault:
         assert outcome.verdict is None and folder.record(built.key) is None
         told = {"other image": "999", "custom base": "stands on a custom base", "nothing": "is nothing"}
+        told |= {"elsewhere": "is not in a.test/other"}
         assert told[fault] in outcome.cause
         return
     assert outcome.verdict and [str(one.status) for one in outcome.verdict.claims] == ["PASS"]

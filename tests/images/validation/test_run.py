@@ -51,7 +51,10 @@ class Engine:
         )
 
     def inspect(self, _reference: str) -> Any:
-        return SimpleNamespace(id="sha256:1", tags=("a:1",), env={}, architecture="amd64", workdir="")
+        return SimpleNamespace(id="sha256:1", tags=("a:1",), env={}, architecture="amd64", workdir="", labels={})
+
+    def history(self, _reference: str) -> Any:
+        return ()
 
     def cancel(self) -> None:
         self.cancelled.set()
