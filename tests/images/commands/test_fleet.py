@@ -234,19 +234,20 @@ def test_an_image_that_staging_lacks_is_built_first_and_then_validated_on_gpus(
     assert (folder.job_path(built.key) / "build.json").is_file()
 
 
-def test_workers_elsewhere_need_a_registry(tmp_path: Path, executor: Obedient) -> None:
-    with pytest.raises(UserError, match="--staging: no registry is named"):
-        call(tmp_path, NAME, "--on", "slurm")
-
-
-def test_an_engine_is_named_for_this_machine_alone(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="does not reach workers of slurm"):
-        call(tmp_path, NAME, "--on", "slurm", "--engine", "unix:///x")
-
-
-def test_an_executor_that_nobody_knows_is_refused_before_anything_else(tmp_path: Path) -> None:
-    done = commands.call("fleet", "run", "cu126-torch27", "--on", "kube", "--out", str(tmp_path))
-    assert done.returncode == 2 and "--on kube: is nothing that runs jobs" in done.stderr
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--on", "slurm"], "--staging: no registry is named"),
+        (["--on", "slurm", "--engine", "unix:///x"], "does not reach workers of slurm"),
+        (["--on", "kube"], "--on kube: is nothing that runs jobs"),
+    ],
+)
+def test_what_can_not_be_is_refused_before_anything_begins(
+    tmp_path: Path, executor: Obedient, words: list[str], told: str
+) -> None:
+    with pytest.raises(UserError, match=told):
+        call(tmp_path, NAME, *words)
+    assert not executor.placed
 
 
 def test_status_of_an_empty_folder_says_what_begins_a_run(tmp_path: Path) -> None:

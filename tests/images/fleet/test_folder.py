@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -138,24 +137,6 @@ def test_who_looks_at_a_run_is_not_taken_for_it(tmp_path: Path) -> None:
     with (tmp_path / "runs" / "one.lock").open("rb") as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
         assert not folder.lives("one")
-
-
-def test_a_run_begins_while_somebody_looks_at_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = JobFolder(tmp_path)
-    with folder.running(run_of("one")):
-        pass
-    with (tmp_path / "runs" / "one.lock").open("rb") as looking:
-        fcntl.flock(looking, fcntl.LOCK_SH)
-        flock = fcntl.flock
-
-        def waits(file: IO[bytes], how: int) -> None:
-            if how == fcntl.LOCK_EX:
-                looking.close()
-            flock(file, how)
-
-        monkeypatch.setattr("fcntl.flock", waits)
-        with folder.running(run_of("one")):
-            assert folder.lives("one")
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o002, 0o664), (0o022, 0o644), (0o077, 0o600)])

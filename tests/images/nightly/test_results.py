@@ -10,58 +10,14 @@ import pytest
 from images.config.paths import RESOURCES as ROOT
 from images.errors import UserError
 from images.nightly import results
-from images.nightly.results import BreakageLine, Change, Job, JobLine, Outcome
-from images.validation.rows import ClaimRow, TierCount
-from validate.claims import Tier
-from validate.judging import Status
-
-FAILED = ClaimRow(
-    id="S4", subject="symbols", tier=Tier.STATIC, verdict=Status.FAIL, required=True, reason="undefined symbol"
-)
-MOVE = Change(name="torchao", before="0.11.0", after="0.14.1", pinned=True)
+from images.nightly.results import Job, JobLine, Outcome
+from tests.support import site_samples
+from tests.support.site_samples import FAILED, MOVE, breakage
 
 
-def job(
-    *, day: int = 21, month: int = 11, image: str = "cu126-torch27", job: Job = Job.CONTROL, **other: object
-) -> JobLine:
-    plain = {
-        "date": datetime(2026, month, day, 5, tzinfo=UTC),
-        "image": image,
-        "job": job,
-        "outcome": Outcome.PASS,
-        "versions": "0123456789ab",
-        "revision": "ba9876543210",
-        "tiers": {Tier.STATIC: TierCount(verdict=Status.PASS, counts={Status.PASS: 31})},
-        "failing": [],
-        "expected": [],
-        "unexpected_passes": [],
-        "digest": "sha256:" + "0" * 64,
-        "bytes": 7_000_000_000,
-        "seconds": 61.5,
-        "gpus": [],
-        "changes": [],
-        "ranges": {},
-        "cause": "",
-    }
-    return JobLine.model_validate({**plain, **other})
-
-
-def breakage() -> BreakageLine:
-    return BreakageLine(
-        date=datetime(2026, 11, 21, 6, tzinfo=UTC),
-        image="cu126-torch27",
-        versions="ab0123456789",
-        revision="ba9876543210",
-        claims=[FAILED],
-        culprits=[MOVE],
-        sentence="torchao 0.11.0 -> 0.14.1 breaks S4 symbols: undefined symbol",
-        key="torchao-0.14.1",
-        candidates=20,
-        builds=5,
-        unresolved=1,
-        seconds=120.0,
-        ranges={},
-    )
+def job(*, day: int = 21, month: int = 11, job: Job = Job.CONTROL, **other: object) -> JobLine:
+    date = datetime(2026, month, day, 5, tzinfo=UTC)
+    return site_samples.job("cu126-torch27", job, Outcome.PASS, date=date, **other)
 
 
 def test_lines_are_read_back_by_date_from_the_files_of_their_months(tmp_path: Path) -> None:
