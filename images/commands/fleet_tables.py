@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from images.commands.common import counted
@@ -29,16 +30,7 @@ def plan(planned: Sequence[PlannedCell]) -> list[str]:
 def plan_as_json(planned: Sequence[PlannedCell]) -> list[dict[str, Any]]:
     """`fleet plan --json`."""
     return [
-        {
-            "image": one.cell.image,
-            "digest": one.cell.digest,
-            "tier": str(one.cell.tier),
-            "arch": one.cell.arch,
-            "state": str(one.state),
-            "machines": one.worker,
-            "gpus": one.gpus,
-            "reason": one.reason,
-        }
+        {**asdict(one.cell), "state": one.state, "machines": one.worker, "gpus": one.gpus, "reason": one.reason}
         for one in planned
     ]
 
@@ -69,7 +61,7 @@ def outcomes(found: Sequence[Outcome]) -> list[str]:
 
 def status_rows(folder: JobFolder) -> list[dict[str, Any]]:
     """Every job that this folder knows: judged, leased, or why it has no record."""
-    runs, rows = folder.runs(), []
+    rows = []
     for key in folder.job_keys():
         lease, record, failure = folder.lease(key), folder.record(key), folder.failure(key)
         row = {"job": key, "state": "", "verdict": "", "machine": "", "when": "", "told": ""}
@@ -78,8 +70,7 @@ def status_rows(folder: JobFolder) -> list[dict[str, Any]]:
         elif lease:
             row |= {"state": "running", "machine": lease.cluster_id, "when": _time(lease.since), "told": lease.owner}
             if not folder.lives(lease.run):
-                is_noted = any(key in one.jobs for one in runs)
-                row |= {"state": "left", "told": _next(lease.executor if is_noted else "")}
+                row |= {"state": "left", "told": _goes_on(lease.executor)}
         elif failure:
             row |= {"state": "failed", "machine": failure.node, "when": _time(failure.at), "told": failure.cause}
         if row["state"]:
@@ -87,12 +78,8 @@ def status_rows(folder: JobFolder) -> list[dict[str, Any]]:
     return rows
 
 
-def _next(on: str) -> str:
-    """What does a job that a dead run leased. `on`: where it is resumed; empty: it is not."""
-    if on:
-        return f"`{command('fleet', 'run', '--resume', '--on', on)}` goes on"
-    again = command("fleet", "run", "SELECTOR...")
-    return f"`{again}` does it: its run was killed while it leased jobs, and --resume finds none"
+def _goes_on(on: str) -> str:
+    return f"`{command('fleet', 'run', '--resume', '--on', on)}` goes on"
 
 
 def _judged(folder: JobFolder, record: JobRecord) -> dict[str, str]:
@@ -101,7 +88,7 @@ def _judged(folder: JobFolder, record: JobRecord) -> dict[str, str]:
     if job is None:
         return {"state": "unusable", "told": "job.json is missing: the cell is due"}
     if not job.digest:
-        return {"state": "left", "told": _next(record.worker.executor)}
+        return {"state": "left", "told": _goes_on(record.worker.executor)}
     try:
         verdict = folder.verdict(record, job, job.claim_set)
     except UserError as error:

@@ -14,8 +14,6 @@ from images.config.yamlfile import validated
 from images.errors import Problem, UserError
 
 NAME = "fleet.yaml"
-_RANKS = 2
-_MINUTES = 120
 
 
 class SlurmRequest(Row):
@@ -27,7 +25,7 @@ class SlurmRequest(Row):
     constraint: str = ""
     account: str = ""
     qos: str = ""
-    minutes: Annotated[int, Field(gt=0)] = _MINUTES
+    minutes: Annotated[int, Field(gt=0)] = 120
     mem: str = ""
     cpus: Annotated[int, Field(gt=0)] = 1
     more: dict[str, str] = {}
@@ -51,7 +49,7 @@ class WorkerType(Row):
     """Compute capability of their GPUs: `9.0`."""
     gpus: Annotated[int, Field(ge=0)] = 0
     """GPUs of one machine; with `arch`, at least 1."""
-    ranks: Annotated[int, Field(ge=2, le=8)] = _RANKS
+    ranks: Annotated[int, Field(ge=2, le=8)] = 2
     """GPUs that the multigpu tier is given."""
     platform: Platform = Platform.AMD64
     """They judge the images of this platform alone."""

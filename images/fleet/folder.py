@@ -1,6 +1,6 @@
 """The fleet's folder: which process has leased a job, and the job's record. All submitters and Slurm's workers see it.
 
-    runs/ID.json             the jobs of a run, once all are leased; ID.lock is held for as long as its process lives
+    runs/ID.json             the jobs of a run; ID.lock is held for as long as its process lives
     jobs/KEY/job.json, lease.json, evidence.json, build.json, record.json, failed.json
     jobs/KEY/verdict.json    and reports, once a submitter has judged the record: they name its evidence
     jobs/KEY/lock            held by the worker that does the job, and by whoever keeps its record
@@ -214,19 +214,17 @@ def left(folder: JobFolder, executor: str) -> tuple[FleetRun, Sequence[str]]:
 
     Raises UserError: none did, living processes do the jobs, or Slurm may still do them and `executor` is another.
     """
-    held: list[Lease] = []
-    for run in reversed(folder.runs()):
+    held = [run for run in reversed(folder.runs()) if folder.lives(run.id)]
+    for run in (run for run in reversed(folder.runs()) if run not in held):
         undone = [key for key in run.jobs if not folder.done(key)]
-        leases = [lease for key in undone if (lease := folder.lease(key)) and folder.lives(lease.run)]
-        held += leases
-        if len(leases) == len(undone):
+        if all((lease := folder.lease(key)) and folder.lives(lease.run) for key in undone):
             continue
         if run.executor == "slurm" != executor:  # other executors end the jobs of a killed submitter
             cause, then = f"{run.id} was on slurm", "add --on slurm; without --resume a run begins"
             raise UserError(Problem(where=f"--on {executor}", cause=cause, then=then))
         return run, undone
     if held:
-        cause, then = f"{held[0].run} goes on: {held[0].owner}", "wait for its end, or end that process"
+        cause, then = f"{held[0].id} goes on: {held[0].owner}", "wait for its end, or end that process"
         raise UserError(Problem(where="--resume", cause=cause, then=then), code=1)
     cause, then = f"no run in {folder.path} left anything to do", "name images: without --resume a run begins"
     raise UserError(Problem(where="--resume", cause=cause, then=then))

@@ -73,11 +73,11 @@ def run(
             folder.note(job)
     outcomes: list[Outcome] = []
     with folder.running(run_of):
+        folder.note_run(run_of)
         leases: dict[str, Lease] = {}
         for key, job in by_key.items():
             if lease := _taken(run_of, job, options, (outdated or {}).get(key)):
                 leases[key] = lease
-        folder.note_run(run_of)
         there = [key for key in leases if folder.record(key)]
         waiting, matrix = [], options.sources.workspace.matrix
         for key, lease in leases.items():

@@ -80,8 +80,15 @@ def perform(task: Task, context: TaskContext) -> JobResult:
     planned = plan.plan_one(ImageName.parse(job.image), sources)
     if planned.image is None:
         raise _other_checkout(job, f"is refused on this worker: {'; '.join(planned.reasons)}")
-    staged = _staged(job, planned.image, sources) if job.context else None
-    reference, digest = (staged.reference, staged.digest) if staged else (job.reference, job.digest)
+    reference, digest = job.reference, job.digest
+    if job.context:
+        ours = images.context_digest(planned.image, sources)
+        if ours != job.context:
+            cause = f"its build context is {ours[:12]} in the worker's checkout, and {job.context[:12]} was asked for"
+            raise _other_checkout(job, cause)
+        built = Reference(Repository.parse(job.staging), images.context_tag(ours))
+        if staged := images.in_registry(built, job.platform):  # somebody has built it by now
+            reference, digest = staged.reference, staged.digest
     with open_runtime(task.engine or None) if digest else connect(task.engine or None) as engine:
         context.on_engine(engine)
         engine.sweep()
@@ -133,16 +140,6 @@ def end_on_sigterm() -> None:
 def node() -> str:
     """This machine's name, as Slurm has it where Slurm does."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-
-
-def _staged(job: Job, image: Image, sources: Sources) -> images.Found | None:
-    """What staging has of a job's context by now. Raises UserError: this checkout gives another context."""
-    context = images.context_digest(image, sources)
-    if context != job.context:
-        raise _other_checkout(
-            job, f"its build context is {context[:12]} in the worker's checkout, and {job.context[:12]} was asked for"
-        )
-    return images.in_registry(Reference(Repository.parse(job.staging), images.context_tag(context)), job.platform)
 
 
 def _built(job: Job, image: Image, sources: Sources, engine: Engine) -> tuple[ImageInfo, Evidence, dict[str, Any], str]:

@@ -9,8 +9,10 @@ from typing import Any
 
 @contextmanager
 def ray_cluster() -> Iterator[str]:
-    """Its address. It is a process of its own: what it starts ends with it."""
-    process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    """Its address. It is a process of its own: what it starts ends with it. `-P`: html.py beside it is not Python's."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout
         yield process.stdout.readline().strip()

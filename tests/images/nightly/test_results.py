@@ -17,7 +17,7 @@ from tests.support.site_samples import FAILED, MOVE, breakage
 
 def job(*, day: int = 21, month: int = 11, job: Job = Job.CONTROL, **other: object) -> JobLine:
     date = datetime(2026, month, day, 5, tzinfo=UTC)
-    return site_samples.job("cu126-torch27", job, Outcome.PASS, date=date, **other)
+    return site_samples.job("cu126-torch27", job, Outcome.PASS, **{"date": date, **other})
 
 
 def test_lines_are_read_back_by_date_from_the_files_of_their_months(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_lines_are_read_back_by_date_from_the_files_of_their_months(tmp_path: Pa
         job(day=2, month=12),
         breakage(),
         job(),
-        job(job=Job.CANARY, changes=[MOVE], outcome="FAIL", failing=[FAILED]),
+        job(job=Job.CANARY, changes=[MOVE], failing=[FAILED]),
     ]
     for line in lines:
         results.append(line, tmp_path)
