@@ -66,13 +66,11 @@ def test_the_record_of_a_wheel_is_read_and_not_the_wheel(tmp_path: Path) -> None
     wheel = wheels.make(tmp_path, {**wheels.FILES, **filler})
     with zipfile.ZipFile(wheel) as opened:
         expected = contents.rows_of(opened)
-    content = wheel.read_bytes()
     with serving() as server:
-        Indexes(server).files["/small.whl"] = content
+        Indexes(server).files["/small.whl"] = wheel.read_bytes()
         measured = measure_contents._measure(WHEEL, f"http://{server.host}/small.whl", requests.Session())
-        asked = [headers["Range"] for _, _, headers in server.seen]
+        assert len(server.seen) == 1, "its end is all that is read"
     assert measured.wheel == wheel_contents.contents(expected) and "small/big.bin" in expected
-    assert len(asked) == 1, "its end is all that is read"
 
 
 @pytest.mark.parametrize(
@@ -144,10 +142,5 @@ def test_every_file_of_a_lock_of_the_repository_is_known() -> None:
         assert {one.name for one in packages for digest in one.hashes if digest not in known} == set(), folder.name
         sources = {one.hashes[0] for one in lock.packages() if one.name in lock.inputs.from_source}
         assert all(known[digest].files for digest in sources)
-
-
-def test_a_lock_that_is_read_has_its_contents() -> None:
-    lock = lock_file.read(image("cu126-torch27"), CHECKOUT.locks)
-    (torch,) = (package for package in lock.packages() if package.name == "torch")
-    wheel = lock.contents[torch.hashes[0]].wheel
-    assert wheel and len(wheel.digest) == 64
+    read = lock_file.read(image("cu126-torch27"), CHECKOUT.locks)
+    assert read.contents == contents.read([one for layer in read.layers.values() for one in layer], CHECKOUT.locks)

@@ -19,16 +19,10 @@ def test_boards_whose_gpu_code_of_its_family_serves_are_supported() -> None:
     archs = set(image("cu130-torch213-arm64").archs)
     assert {Arch(9, 0), Arch(10, 0), Arch(10, 3), Arch(11, 0), Arch(12, 1)} < archs
     assert not {Arch(8, 7), Arch(10, 3), Arch(11, 0), Arch(12, 1)} & set(image("cu130-torch211").archs)
-
-
-def test_what_triton_cannot_assemble_for_is_not_supported() -> None:
-    assert Arch(11, 0) not in image("cu130-torch211-arm64").archs
-    assert image("cu130-torch213-sm110-arm64").archs == (Arch(11, 0),)
     assert image("cu130-torch211-sm121-arm64").archs == (Arch(12, 1),)
-
-
-def test_an_optional_package_without_a_wheel_is_left_out() -> None:
-    assert image("cu130-torch211-arm64").pin("flash-attn") is None and image("cu130-torch211").pin("flash-attn")
+    older = image("cu130-torch211-arm64")
+    assert Arch(11, 0) not in older.archs, "its triton can't assemble for it"
+    assert older.pin("flash-attn") is None and image("cu130-torch211").pin("flash-attn"), "optional, and no wheel"
 
 
 def test_the_lock_is_for_aarch64_with_an_installer_for_either_machine() -> None:
@@ -39,13 +33,9 @@ def test_the_lock_is_for_aarch64_with_an_installer_for_either_machine() -> None:
 
 
 def test_claims_name_the_processor_and_its_vector_code() -> None:
-    arm64, amd64 = (
-        {(one.id, one.subject): one for one in image_claims(ClaimContext(image=image(name), facts=facts)).claims}
-        for name, facts in (
-            ("cu130-torch211-arm64", SOURCES.facts.on(Platform.ARM64)),
-            ("cu130-torch211", SOURCES.facts),
-        )
-    )
+    facts, names = SOURCES.facts, ("cu130-torch211-arm64", "cu130-torch211")
+    contexts = [ClaimContext(image=image(one), facts=facts.on(image(one).platform)) for one in names]
+    arm64, amd64 = ({(one.id, one.subject): one for one in image_claims(context).claims} for context in contexts)
     assert arm64["S1", "torch"].expect["machine"] == "aarch64"
     assert "machine" not in amd64["S1", "torch"].expect
     assert arm64["S8", "labels"].expect["architecture"] == "arm64"

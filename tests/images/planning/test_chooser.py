@@ -117,10 +117,7 @@ def test_arm_hosts_get_images_for_arm64_and_no_others_do(gpu: str) -> None:
 
 
 def test_a_board_that_no_image_names_gets_none_though_code_of_its_family_is_there() -> None:
-    for gpu, said in (
-        ("Jetson AGX Orin", "has no code for sm_87 (it has sm_80"),
-        ("GTX 980", "has no code for sm_52 (it"),
-    ):
+    for gpu, said in (("Jetson AGX Orin", "has no code for sm_87 (it"), ("GTX 980", "has no code for sm_52 (it")):
         found = choose(OF_THE_MATRIX, chooser.described(gpu, "", ""), Options())
         assert not found.fitting and any(reasons[0].startswith(said) for _, reasons in found.others)
     thor = choose(OF_THE_MATRIX, chooser.described("Thor", "", ""), Options())

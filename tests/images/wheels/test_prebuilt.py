@@ -97,25 +97,21 @@ def needing_conv1d(*, optional: bool) -> Image:
     return replace(wanted, pins=(*(pin for pin in wanted.pins if pin.name != "flash-attn"), pin))
 
 
-def test_a_required_wheel_that_nobody_compiled_stops_the_build_with_the_next_command(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        gathered(needing_conv1d(optional=False), tmp_path)
-    (problem,) = caught.value.problems
-    assert problem.cause == (
-        "needs causal-conv1d==1.7.0, which no index has as a wheel, and which is not compiled for this image yet"
-    )
-    assert problem.then.startswith("`nox -s wheels -- cu130-torch211-sm90 causal-conv1d` compiles it once")
-
-
 @pytest.mark.parametrize("optional", [True, False])
-def test_a_compiled_one_is_taken_and_an_optional_one_is_else_missing(tmp_path: Path, optional: bool) -> None:
+def test_a_compiled_one_is_taken_and_one_that_nobody_compiled_is_told_with_the_next_command(
+    tmp_path: Path, optional: bool
+) -> None:
     kept, wanted = tmp_path / "causal_conv1d-1.7.0-cp311-cp311-linux_x86_64.whl", needing_conv1d(optional=optional)
     kept.write_bytes(b"wheel")
     found = gathered(wanted, tmp_path, compiled=lambda _, pin: kept if pin.name == "causal-conv1d" else None)
     assert (dict(found.files), dict(found.missing)) == ({kept.name: kept}, {})
+    then = "`nox -s wheels -- cu130-torch211-sm90 causal-conv1d` compiles it"
     if optional:
-        told = gathered(wanted, tmp_path).details["causal-conv1d"]
-        assert "`nox -s wheels -- cu130-torch211-sm90 causal-conv1d`" in told
+        assert gathered(wanted, tmp_path).details["causal-conv1d"] == then
+        return
+    cause = "needs causal-conv1d==1.7.0, which no index has as a wheel, and which is not compiled for this image yet"
+    with pytest.raises(UserError, match=f"{cause}\n    next: {then} once"):
+        gathered(wanted, tmp_path)
 
 
 # --- compiled extensions ----------------------------------------------------------------------------------------------
@@ -148,11 +144,8 @@ def test_extensions_that_nobody_compiled_are_missing_with_the_command(tmp_path: 
     )
     assert "`nox -s wheels -- cu130-torch213-axolotl-multigpu deepspeed-ops`" in found.details["deepspeed extensions"]
     assert "deepspeed" not in found.missing, "the package itself is there, as pure Python"
-
-
-def test_a_base_that_has_the_package_keeps_it_as_it_is(tmp_path: Path) -> None:
-    found = gathered("cu124-torch25-colossalai", tmp_path, kept=("colossalai",))
-    assert "the base brings its own colossalai" in found.missing["colossalai extensions"]
+    kept = gathered("cu124-torch25-colossalai", tmp_path, kept=("colossalai",)).missing["colossalai extensions"]
+    assert "the base brings its own colossalai" in kept
 
 
 INSTALLED = """cp311-cp311-manylinux_2_36_x86_64 cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64
