@@ -30,6 +30,15 @@ def _setting(value: object) -> object:
     return {"true": True, "false": False}.get(str(value), value)
 
 
+class BroughtBy(Row):
+    """What a child adds that brings the error, wherever nothing of `unless` is there."""
+
+    name: str
+    """A package, or a variable that is switched on."""
+    unless: list[str] = []
+    """Packages (`huggingface-hub>=1`: from that major on), variables, or `nvcc`."""
+
+
 class HintRow(Row):
     """One known error."""
 
@@ -41,6 +50,7 @@ class HintRow(Row):
     fix: Sentence
     source: Sentence
     """A page, `OWNER/REPOSITORY#NUMBER`, or `seed:PAGE`."""
+    brought_by: BroughtBy | None = None
     avoid: list[dict[str, Annotated[str | bool, BeforeValidator(_setting)]]] = []
     """Settings of doctor which together bring the error: it recommends none of these (tests/validate/doctor)."""
 
@@ -69,7 +79,7 @@ def load(text: str | None = None) -> tuple[HintRow, ...]:
 
 def generated() -> bytes:
     """The content of validate/hints.json."""
-    rows = [row.model_dump(include={"id", "pattern", "cause", "fix", "source"}) for row in load()]
+    rows = [row.model_dump(exclude={"examples", "avoid"}, exclude_none=True) for row in load()]
     return (json.dumps(rows, indent=1, ensure_ascii=False) + "\n").encode()
 
 

@@ -6,7 +6,7 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ class Hint:
     cause: str
     fix: str
     source: str
+    brought_by: Mapping[str, Any] | None = field(default=None, hash=False)
+    """`name` of a package or variable that brings the error, `unless` one of these is there."""
 
 
 @functools.cache

@@ -194,7 +194,9 @@ def _survey(engine: Engine, image: ImageInfo, options: AuditOptions) -> Mapping[
         then = "`docker image inspect` says whether it is a Linux image for x86-64; report it if it is"
         where = image.tags[0] if image.tags else image.id
         raise UserError(Problem(where=where, cause=f"could not be read: {tail}", then=then), code=1)
-    told: dict[str, Any] = cleaned({**found, "preload": own_python.preloaded(engine, image).split()})
+    told: dict[str, Any] = cleaned(
+        {**found, "preload": own_python.read_file(engine, image, own_python.PRELOAD).split()}
+    )
     return told
 
 

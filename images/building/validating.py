@@ -17,7 +17,7 @@ from images.errors import Problem, UserError
 from images.host import cache, emulation
 from images.locking import lock_file
 from images.planning.image import Image
-from images.validation import child, limits, run
+from images.validation import child, limits, own_python, run
 from images.validation.child import Changes
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
@@ -88,7 +88,10 @@ def claims_of(
     )
     claims = image_claims(context.on_host(attachment) if attachment else context)
     claims = chosen(claims, tiers, only) if only else claims
-    return child.claims(claims) if found.steps_above else claims
+    if not found.steps_above:
+        return claims
+    dead = {name: f"it is no longer maintained: take {row.by}" for name, row in sources.facts.replaced.items()}
+    return child.claims(claims, {**dead, **image.unfit}, nvcc=image.devel)
 
 
 def chosen(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str]) -> ClaimSet:
@@ -145,8 +148,19 @@ def validate_image(
         on_record=lambda one: say(f"measured {one.probe} in {one.seconds:.1f} s ({one.outcome})"),
         on_evidence=on_evidence,
     )
-    changes = child.changes(evidence, found.steps_above) if found.steps_above else None
+    debian = _debian_packages(engine, info, image) if found.steps_above else None
+    changes = child.changes(evidence, found.steps_above, info.env, debian) if found.steps_above else None
     return ValidationRun(tiers=tiers, evidence=evidence, verdict=verdict, changes=changes)
+
+
+def _debian_packages(engine: Runtime, info: ImageInfo, image: Image) -> tuple[dict[str, str], dict[str, str]] | None:
+    """Debian's packages of the parent and of a child; None: what the engine has under the parent's name is not it."""
+    parent = None if engine.facts.apptainer else engine.find(image.local_name)
+    if parent is None or info.layers[: len(parent.layers)] != parent.layers:
+        return None
+    read = (own_python.read_file(engine, one, "/var/lib/dpkg/status", most=1 << 24) for one in (parent, info))
+    before, after = map(child.debian_packages, read)
+    return before, after
 
 
 def measure_and_judge(

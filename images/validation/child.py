@@ -6,15 +6,21 @@ entrypoint) is named and no fault; what moves a pin, or breaks what was validate
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
+from validate import hints
 from validate.claims import Claim, ClaimSet
 from validate.evidence import Evidence
+from validate.judging import listed
 
 _LAST_STEPS = ('CMD ["bash"]', "WORKDIR /workspace")
 """How our Dockerfiles end, the last first (templates/stages/image.j2)."""
 _OURS = "dev.truetag."
+_LOGGING = ("NCCL_DEBUG*", "ACCELERATE_LOG_LEVEL")
+"""Variables that change what is said and nothing else: a child may set them."""
 _USERS_FILES = "/workspace/*"
 _FREE = {("S8", "size"), ("S8", "settings"), ("S1", "lock")}
 """Claims that a child need not keep: they are measured and shown."""
@@ -28,17 +34,42 @@ class Changes:
     added: Mapping[str, str]
     removed: Mapping[str, str]
     moved: Mapping[str, tuple[str, str]]
+    debian: Mapping[str, str] | None
+    """Debian package that differs from the parent's -> `5.1`, `5.1 to 5.2`, `removed`; None: no parent is here."""
+    variables: tuple[str, ...]
+    """Names that the steps set."""
+    files: Mapping[str, int]
+    """Package, or what else has files -> how many of them are not as the parent has them."""
 
     def lines(self) -> list[str]:
-        """In words, a line each kind."""
+        """In words, a line each kind; Debian's packages and variables count, too."""
         moved = {name: f"{before} to {after}" for name, (before, after) in self.moved.items()}
-        kinds = (("added", self.added), ("removed", self.removed), ("moved", moved))
-        told = [
-            f"{kind} {len(found)}: {', '.join(f'{name} {version}' for name, version in sorted(found.items()))}"
-            for kind, found in kinds
-            if found
+        debian, unknown = self.debian or {}, self.debian is None
+        kinds: Mapping[str, list[str]] = {
+            "packages added": _sorted(self.added),
+            "packages removed": _sorted(self.removed),
+            "packages moved": _sorted(moved),
+            "Debian's packages changed": _sorted(debian),
+            "variables set": list(self.variables),
+            "files altered": [f"{count} of {owner}" for owner, count in sorted(self.files.items())],
+        }
+        counts = {**{kind: len(found) for kind, found in kinds.items()}, "files altered": sum(self.files.values())}
+        told = [f"{kind}: {counts[kind]} ({listed(found, limit=30)})" for kind, found in kinds.items() if found]
+        return [
+            f"steps above the parent: {len(self.steps)}",
+            *(told or ["no package, variable or file of the parent's differs"]),
+            *(["Debian's packages: not compared, the parent is not in this engine"] if unknown else []),
         ]
-        return [f"{len(self.steps)} steps above the parent", *(told or ["no package differs from the parent's"])]
+
+
+def _sorted(versions: Mapping[str, str]) -> list[str]:
+    return [f"{name} {version}" for name, version in sorted(versions.items())]
+
+
+def debian_packages(status: str) -> dict[str, str]:
+    """Installed package -> version, of dpkg's own database (/var/lib/dpkg/status)."""
+    stanzas = (dict(line.partition(": ")[::2] for line in one.splitlines()) for one in status.split("\n\n"))
+    return {one["Package"]: one["Version"] for one in stanzas if one.get("Status", "").endswith(" installed")}
 
 
 def steps_above(history: Sequence[str]) -> tuple[str, ...] | None:
@@ -54,15 +85,38 @@ def steps_above(history: Sequence[str]) -> tuple[str, ...] | None:
     return None
 
 
-def claims(parent: ClaimSet) -> ClaimSet:
-    """The parent's claims as a child is held to them."""
-    return ClaimSet(image=parent.image, claims=tuple(map(_of_child, parent.claims)))
+def claims(parent: ClaimSet, known: Mapping[str, str] = MappingProxyType({}), *, nvcc: bool = False) -> ClaimSet:
+    """The parent's claims as a child is held to them, and one of what it adds.
+
+    `known`: package -> why it fails in the parent. `nvcc`: the parent has it.
+    """
+    locked = {name for claim in parent.claims if "closed" in claim.expect for name in claim.expect["versions"]}
+    pinned = sorted(locked | {claim.subject for claim in parent.claims if claim.id == "S1"})
+    rows = [{"name": name, "unless": [], "why": why} for name, why in known.items()]
+    for hint in hints.known():
+        if hint.brought_by and not (nvcc and "nvcc" in hint.brought_by["unless"]):
+            rows.append({**hint.brought_by, "why": f"{hint.cause} {hint.fix}"})
+    added = [
+        replace(
+            claim,
+            subject="additions",
+            statement="nothing that was added is known to fail in this image",
+            expect={"pinned": pinned, "known": rows},
+        )
+        for claim in parent.claims
+        if (claim.id, claim.subject) == ("S1", "lock")
+    ]
+    return ClaimSet(image=parent.image, claims=(*(_of_child(claim, pinned) for claim in parent.claims), *added))
 
 
-def _of_child(claim: Claim) -> Claim:
+def _of_child(claim: Claim, pinned: list[str]) -> Claim:
     expect = dict(claim.expect)
+    if claim.id == "S3":
+        expect["pinned"] = pinned
     if claim.id == "S1" and "closed" in expect:
         expect["closed"] = False
+    if "denied" in expect:
+        expect["allowed"] = list(_LOGGING)
     if "leftovers" in expect:
         expect["leftovers"] = {path: what for path, what in expect["leftovers"].items() if path != _USERS_FILES}
     if "free" in expect:
@@ -73,8 +127,16 @@ def _of_child(claim: Claim) -> Claim:
     return replace(claim, expect=expect, required=required)
 
 
-def changes(evidence: Evidence, steps: Sequence[str]) -> Changes | None:
-    """What a validation run of a child found of its packages; None where the static tier was not measured."""
+def changes(
+    evidence: Evidence,
+    steps: Sequence[str],
+    environment: Collection[str] = (),
+    debian: tuple[Mapping[str, str], Mapping[str, str]] | None = None,
+) -> Changes | None:
+    """What a validation run of a child found beside its parent; None where the static tier was not measured.
+
+    `environment`: the child's variables. `debian`: Debian's packages of parent and child.
+    """
     claim = next((one for one in evidence.claims if (one.id, one.subject) == ("S1", "lock")), None)
     record = evidence.of(claim.probe) if claim else None
     measured = record.of("lock") if record else None
@@ -91,4 +153,33 @@ def changes(evidence: Evidence, steps: Sequence[str]) -> Changes | None:
             for name, version in wanted.items()
             if name in found and found[name].partition("+")[0] != version.partition("+")[0]
         },
+        debian=_moved(*debian) if debian else None,
+        variables=tuple(sorted({name for step in steps for name in _variables(step)}.intersection(environment))),
+        files=_altered(evidence),
     )
+
+
+def _moved(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+    """Name -> how its version differs."""
+    moved = {name: f"{before[name]} to {after[name]}" for name in before.keys() & after.keys()}
+    gone = dict.fromkeys(before.keys() - after.keys(), "removed")
+    new = {name: after[name] for name in after.keys() - before.keys()}
+    return {**new, **gone, **{name: text for name, text in moved.items() if before[name] != after[name]}}
+
+
+def _variables(step: str) -> Iterator[str]:
+    """What a history has of ENV lacks the quotes: some of these may be parts of values."""
+    plain = step.removeprefix("/bin/sh -c #(nop) ").strip()
+    if plain.startswith("ENV "):
+        yield from re.findall(r"(?:^ENV |(?<=\s))([A-Za-z_][A-Za-z0-9_]*)=", plain)
+
+
+def _altered(evidence: Evidence) -> dict[str, int]:
+    """Owner -> how many of its files are altered or missing, as S2 and S10 found them."""
+    found: dict[str, set[str]] = {}
+    for record in evidence.records:
+        for one in record.measurements if record.probe in ("static.files", "static.owners") else ():
+            for file in (*one.evidence.get("wrong", ()), *one.evidence.get("altered", ())):
+                for owner in file.get("owners", {file.get("owner"): ""}):
+                    found.setdefault(str(owner), set()).add(file["path"])
+    return {owner: len(paths) for owner, paths in found.items()}

@@ -63,11 +63,11 @@ def user_of(
     return json.dumps({**found, "start": start, "hidden": list(hidden), "machine": machine}).encode()
 
 
-def preloaded(engine: Runtime, image: ImageInfo) -> str:
-    """The image's own /etc/ld.so.preload, which our containers have another file over; empty: none. Nothing is run."""
+def read_file(engine: Runtime, image: ImageInfo, path: str, *, most: int = 1 << 16) -> str:
+    """The beginning of a file of an image, of which nothing is run; empty: there is none."""
     with engine.container(ContainerSpec(image.id, ["true"])) as hidden:
         try:
-            return cast("Container", hidden).get_file(PRELOAD, most=1 << 16).decode("utf-8", "replace")
+            return cast("Container", hidden).get_file(path, most=most).decode("utf-8", "replace")
         except FileNotFoundError:
             return ""
 

@@ -179,7 +179,7 @@ def _read_files(engine: Runtime, image: ImageInfo, claims: ClaimSet, keep: Calla
     asked = claims.only(FROM_OUTSIDE)
     if not asked.claims or not own_python.usable(engine):
         return claims
-    hidden = [own_python.PRELOAD] if own_python.preloaded(engine, image).strip() else []
+    hidden = [own_python.PRELOAD] if own_python.read_file(engine, image, own_python.PRELOAD).strip() else []
     arguments = ["--claims", f"{INSIDE}/claims.json", "--user", f"{INSIDE}/user.json"]
     found = list[str]()
 

@@ -234,6 +234,8 @@ class Unreadable(TypedDict, total=False):
 
     path: str
     error: str
+    owners: list[str]
+    """Of a file for another machine."""
     alternative: str
     """The library of the same name that the same distribution brings for this machine: nothing loads this one here."""
 
@@ -272,7 +274,7 @@ def read_all(
             continue
         if seen.machine != files.machine.number:
             wrong = f"it is built for {machine_spoken(seen.machine)}, not {files.machine.spoken}"
-            other_machines.append({"path": path, "error": wrong})
+            other_machines.append({"path": path, "error": wrong, "owners": list(owners.get(path, ()))})
         elif files.loadable(path):
             found.append(Found(path, seen, owners.get(path, ())))
     brought = {(owner, Path(one.path).name): one.path for one in found for owner in one.owners}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from images.validation import child
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from tests.support.sources import SOURCES
+from validate.checks.static import environment, libraries, pins
 from validate.evidence import Evidence, Measurement, Outcome, Record
+from validate.judging import Status
 
 (PLANNED,) = plan.select(["cu126-torch27"], SOURCES)
 assert PLANNED.image is not None
@@ -55,6 +58,50 @@ def test_a_child_may_add_packages_and_code_but_not_move_a_pin_or_lie_in_our_labe
     assert {one.id for one in child.claims(PARENT).claims} == {one.id for one in PARENT.claims}
 
 
+@pytest.mark.parametrize(
+    ("added", "variables", "nvcc", "told"),
+    [
+        ({"wandb": "1"}, [], False, ""),
+        ({"deepspeed": "0.19.8"}, [], False, "deepspeed 0.19.8 was added: Where there is a GPU, DeepSpeed asks"),
+        ({"deepspeed": "0.19.8"}, ["DS_IGNORE_CUDA_DETECTION"], False, ""),
+        ({"deepspeed": "0.19.8"}, [], True, ""),
+        (
+            {},
+            ["HF_HUB_ENABLE_HF_TRANSFER"],
+            False,
+            "HF_HUB_ENABLE_HF_TRANSFER is set: HF_HUB_ENABLE_HF_TRANSFER has every",
+        ),
+        ({"hf-transfer": "0.1"}, ["HF_HUB_ENABLE_HF_TRANSFER"], False, ""),
+        ({"huggingface-hub": "1.33.0"}, ["HF_HUB_ENABLE_HF_TRANSFER"], False, ""),
+        ({"torchao": "0.18.0"}, [], False, "torchao 0.18.0 was added: none fits"),
+    ],
+)
+def test_what_is_known_of_packages_and_variables_is_held_against_what_a_child_added(
+    added: dict[str, str], variables: list[str], nvcc: bool, told: str
+) -> None:
+    claims = child.claims(PARENT, {"torchao": "none fits"}, nvcc=nvcc).claims
+    (claim,) = [one for one in claims if (one.id, one.subject) == ("S1", "additions")]
+    measured: Any = {"installed": {name: [version] for name, version in added.items()}, "variables": variables}
+    pinned = [name for name in claim.expect["pinned"] if name != "torchao"]
+    found = pins.judge_additions("additions", {**claim.expect, "pinned": pinned}, measured)
+    assert claim.required and (found.status is Status.PASS) is (not told) and told in found.reason, found.reason
+
+
+def test_a_child_may_say_more_of_nccl_and_not_bend_it() -> None:
+    expect = of_child("S7", "environment").expect
+    start = {"flags": {"optimize": 0}, "changes": {}, "code": []}
+    measured: Any = {
+        "required": {},
+        "in_files": [],
+        "settings_files": {},
+        "start": start,
+        "denied": {"NCCL_DEBUG": "INFO"},
+    }
+    assert environment.judge("environment", expect, measured).status is Status.PASS
+    measured["denied"]["NCCL_IB_DISABLE"] = "1"
+    assert "NCCL_IB_DISABLE=1 is set" in environment.judge("environment", expect, measured).reason
+
+
 def evidence(installed: dict[str, list[str]]) -> Evidence:
     claims = child.claims(PARENT).claims
     measured = Measurement(subject="lock", seconds=1, evidence={"installed": installed})
@@ -73,15 +120,106 @@ def test_added_removed_and_moved_packages_are_named() -> None:
     assert (found.added, found.removed) == ({"wandb": "0.31.0"}, {"sympy": "1.14.0"})
     assert found.moved == {"fsspec": ("2025.10.0", "2026.1.0")}
     assert found.lines() == [
-        "1 steps above the parent",
-        "added 1: wandb 0.31.0",
-        "removed 1: sympy 1.14.0",
-        "moved 1: fsspec 2025.10.0 to 2026.1.0",
+        "steps above the parent: 1",
+        "packages added: 1 (wandb 0.31.0)",
+        "packages removed: 1 (sympy 1.14.0)",
+        "packages moved: 1 (fsspec 2025.10.0 to 2026.1.0)",
+        "Debian's packages: not compared, the parent is not in this engine",
     ]
+
+
+def test_debians_packages_variables_and_altered_files_are_counted() -> None:
+    parent, own = (
+        "Package: {}\nStatus: install ok installed\nVersion: {}\n",
+        "Package: a\nStatus: deinstall ok config-files\n",
+    )
+    before = child.debian_packages("\n".join([parent.format("curl", "1"), parent.format("less", "1"), own]))
+    after = child.debian_packages("\n".join([parent.format("curl", "2"), parent.format("ffmpeg", "7:5.1")]))
+    files = Measurement(
+        subject="files",
+        seconds=1,
+        evidence={
+            "wrong": [
+                {"path": "/a.py", "owners": {"peft 0.18.1": "altered"}},
+                {"path": "/b", "owners": {"peft 0.18.1": ""}},
+            ]
+        },
+    )
+    seen = evidence(installed())
+    more = Record(probe="static.files", outcome=Outcome.COMPLETED, seconds=1, measurements=(files,))
+    found = child.changes(
+        replace(seen, records=(*seen.records, more)),
+        ["RUN x", "ENV TOKEN=s A=b c=d", "USER 1001"],
+        {"TOKEN", "A", "HOME"},
+        (before, after),
+    )
+    assert found is not None and found.lines()[1:] == [
+        "Debian's packages changed: 3 (curl 1 to 2, ffmpeg 7:5.1, less removed)",
+        "variables set: 2 (A, TOKEN)",
+        "files altered: 2 (2 of peft 0.18.1)",
+    ]
+
+
+_FFMPEG = "/s/torchcodec/libtorchcodec{}.so"
+
+
+def linked(path: str, owner: str, missing: list[str], cuda: list[str] | None = None) -> dict[str, Any]:
+    return {"path": path, "owners": [owner], "missing": missing, "assumed": {}, "needs_cuda": cuda or []}
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (
+            [
+                linked(_FFMPEG.format(4), "torchcodec", ["libavutil.so.56"]),
+                linked(_FFMPEG.format(5), "torchcodec", []),
+            ],
+            None,
+        ),
+        (
+            [linked(_FFMPEG.format(n), "torchcodec", [f"libavutil.so.{52 + n}"]) for n in (4, 5)],
+            "torchcodec, which was added, needs libavutil.so.56, libavutil.so.57, which the loader does not find",
+        ),
+        (
+            [
+                linked(_FFMPEG.format(4), "torchcodec", ["libavutil.so.56", "libc10.so"], ["libnvrtc.so.13"]),
+                linked(_FFMPEG.format(5), "torchcodec", []),
+            ],
+            "torchcodec, which was added, needs libnvrtc.so.13 of another CUDA major than torch's (libtorchcodec4.so)",
+        ),
+        (
+            [linked("/s/ort/libonnxruntime_providers_tensorrt.so", "onnxruntime-gpu", ["libnvinfer.so.10"]),
+             linked("/s/ort/libonnxruntime_providers_shared.so", "onnxruntime-gpu", [])],
+            None,
+        ),
+        (
+            [linked("/s/torch/libtorch_a.so", "torch", ["libx.so"]), linked("/s/torch/libtorch_b.so", "torch", [])],
+            "/s/torch/libtorch_a.so of torch needs libx.so",
+        ),
+    ],
+)  # fmt: skip
+def test_of_an_added_packages_alternatives_one_has_to_work(rows: list[dict[str, Any]], told: str | None) -> None:
+    expect = of_child("S3", "environment").expect
+    foreign = {"path": "/s/gekko/bin/apm_arm", "error": "it is built for ARM", "owners": ["gekko"]}
+    measured: Any = {
+        "files": 9,
+        "unreadable": [foreign],
+        "torch_holds": {},
+        "linked": rows,
+        "provided": [],
+        "second_owners": [],
+    }
+    found = libraries.judge("environment", expect, measured)
+    assert (found.status is Status.PASS) is (told is None) and (told or "") in found.reason, found.reason
+    measured["unreadable"] = [{**foreign, "owners": ["torch"]}]
+    assert "gekko/bin/apm_arm can't be loaded" in libraries.judge("environment", expect, measured).reason, (
+        "of the parent's"
+    )
 
 
 def test_what_was_not_measured_is_not_called_unchanged() -> None:
     nothing = Evidence(image="a", digest="", records=(), claims=child.claims(PARENT).claims)
     assert child.changes(nothing, ["RUN x"]) is None
     same = child.changes(evidence(installed()), ["RUN x"])
-    assert same is not None and same.lines()[1:] == ["no package differs from the parent's"]
+    assert same is not None and same.lines()[1] == "no package, variable or file of the parent's differs"

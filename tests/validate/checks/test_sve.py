@@ -32,3 +32,21 @@ def test_an_instruction_is_sves_by_its_bits_25_to_28(words: list[int]) -> None:
 def test_a_file_asks_by_reading_an_id_register(word: bytes, asks: int) -> None:
     code = NEON_FADD + word
     assert instructions._aligned(instructions._ID_REGISTER, code, 0, len(code)) == asks
+
+
+@pytest.mark.parametrize(
+    ("code", "asks"),
+    [
+        ("b8 01 00 00 00 0f a2", True),
+        ("53 41 50 51 52 56 89 f8 31 c9 0f a2 41 58", True),  # x264 and FFmpeg: the leaf is an argument
+        ("49 89 f8 89 f0 89 d1 49 89 d9 0f a2 41 89", True),  # dav1d
+        ("89 e8 89 e9 0f a2 85 c0", True),  # libwebp
+        ("0f f5 25 06 10 a2 00 66 0f f5 2d fe 0f a2 00 66", False),  # bytes of x265's addresses
+    ],
+)
+def test_a_leaf_that_comes_in_a_register_is_a_question_too(code: str, asks: bool) -> None:
+    assert bool(instructions._CPUID.search(bytes.fromhex(code))) == asks
+
+
+def test_a_library_asks_by_another_that_asks() -> None:
+    assert instructions._ASKING.fullmatch(b"av_get_cpu_flags") and not instructions._ASKING.fullmatch(b"memcpy")

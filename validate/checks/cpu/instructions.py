@@ -56,8 +56,13 @@ _AVX512 = re.compile(
 """P0 with a known opcode map and its zero bits, P1 with its one bit, P2 without a mask, then moves, sums, products,
 fused products (Intel SDM volume 2, 2.7 "EVEX")."""
 
-_CPUID = re.compile(rb"(?:\xb8[\x00-\x1f]\x00\x00[\x00\x80]|[\x31\x33]\xc0)[\x00-\xff]{0,24}?\x0f\xa2", re.DOTALL)
-_ASKING = re.compile(rb"__cpu_model|__cpu_indicator_init|cpuinfo_.*|__cpu_features2?|getauxval|.*is_avx512.*")
+_CPUID = re.compile(
+    rb"(?:(?:\xb8[\x00-\x1f]\x00\x00[\x00\x80]|[\x31\x33]\xc0)[\x00-\xff]{0,24}?"
+    rb"|\x89[\xc8\xd0\xd8\xe8\xf0\xf8](?:[\x31\x33]\xc9|\x89[\xc1\xd1\xd9\xe9\xf1\xf9])[\x00-\xff]{0,3}?)\x0f\xa2",
+    re.DOTALL,
+)
+"""With the leaf set just before; or leaf and subleaf from registers, in a function that is given them (x264, dav1d)."""
+_ASKING = re.compile(rb"__cpu_model|__cpu_indicator_init|cpuinfo_.*|.*cpu_(flags|features).*|getauxval|.*is_avx512.*")
 """Functions and data by which other libraries tell what the processor can do."""
 
 _SVE = bytes(byte for byte in range(256) if byte & 0x1E == 0x04)

@@ -158,7 +158,8 @@ def _of_debian(path: str, packages: debian.Owned) -> bool:
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: EnvironmentEvidence) -> Finding:
-    """S7. expect: {required: {name: value}, denied: {pattern: why}, start_files: {name pattern: why}}."""
+    """S7. expect: {required: {name: value}, denied: {pattern: why}, start_files: {name pattern: why}},
+    and of a child allowed: patterns that are not denied to it."""
     required, denied = expect["required"], expect["denied"]
 
     def why(name: str) -> str:
@@ -170,7 +171,9 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: EnvironmentEvidenc
         if found != required[name]
     ]
     faults += [
-        f"{name}={value} is set: {why(name)}" for name, value in evidence["denied"].items() if name not in required
+        f"{name}={value} is set: {why(name)}"
+        for name, value in evidence["denied"].items()
+        if name not in required and not matches(name, expect.get("allowed", ()))
     ]
     for one in evidence["in_files"]:
         if required.get(one["name"]) != one["value"].strip("\"'"):

@@ -9,6 +9,7 @@ assumption, and the evidence lists it under `assumed`.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypedDict
@@ -102,6 +103,7 @@ def _environment(
             if library.elf.soname:
                 holders.setdefault((owner, library.elf.soname), library.path)
     linked = [_link(library, with_torch, stems, holders, alone=interpreter_alone) for library in found]
+    troubled = {family for entry in linked if entry["missing"] for family in _families(entry["path"])}
     return {
         "files": len(found),
         "unreadable": unreadable,
@@ -111,7 +113,11 @@ def _environment(
             for name, path in sorted(with_torch.held.items())
             if stem(name) in stems
         },
-        "linked": [entry for entry in linked if entry["missing"] or entry["needs_cuda"] or entry["assumed"]],
+        "linked": [
+            entry
+            for entry in linked
+            if entry["needs_cuda"] or entry["assumed"] or not troubled.isdisjoint(_families(entry["path"]))
+        ],
         "second_owners": list(_second_owners(found, stems, search, files, owners)),
         "provided": sorted(
             {
@@ -163,21 +169,25 @@ def _second_owners(
 def judge(_subject: str, expect: Mapping[str, Any], evidence: LibrariesEvidence) -> Finding:
     """S3. expect: {of: `environment` or `toolkit`, home, cuda_libraries: {stem: SONAME version of this CUDA, or null
     where it says nothing of it}, host: libraries that the host injects, other_platforms: names of what only those have,
-    exceptions: [{path, names, reason}]}."""
+    exceptions: [{path, names, reason}], of a child pinned: its parent's distributions}."""
     if not evidence["files"]:
         return failed(f"there is no shared library in the {expect['of']}")
     faults = [
-        f"{one['path']} can't be loaded: {one['error']}" for one in evidence["unreadable"] if "alternative" not in one
+        f"{one['path']} can't be loaded: {one['error']}"
+        for one in evidence["unreadable"]
+        if "alternative" not in one and not _is_added(expect, one)
     ]
     # What `import torch` misses, all that needs torch misses too: the root comes first.
     torch_misses = [one for one in evidence.get("torch_misses", ()) if not matches(one["name"], expect["host"])]
     faults += [f"`import torch` misses {one['name']}, needed by {one['path']}" for one in torch_misses]
     linked = [_with_troubles(expect, one) for one in evidence["linked"]]
     troubled = [one for one in linked if one["troubles"] and not _excused(expect, one, linked)]
-    for one in sorted(troubled, key=lambda one: (not one["needs_cuda"], one["path"])):
+    faults += _of_added(expect, [one for one in troubled if _is_added(expect, one)])
+    ours = [one for one in troubled if not _is_added(expect, one)]
+    for one in sorted(ours, key=lambda one: (not one["needs_cuda"], one["path"])):
         what = f"{one['path']} of {listed(one['owners']) or 'no distribution'} needs"
         if one["missing"]:
-            faults.append(f"{what} {listed(one['missing'])}, which the loader does not find")
+            faults.append(f"{what} {listed(_telling_first(expect, one['missing']))}, which the loader does not find")
         else:
             faults.append(f"{what} {listed(one['troubles'])} of another CUDA major than torch's")
     if expect["of"] == "toolkit":
@@ -208,10 +218,42 @@ def _with_troubles(expect: Mapping[str, Any], one: Mapping[str, Any]) -> Mapping
     return {**one, "missing": missing, "troubles": sorted({*missing, *foreign})}
 
 
+def _is_added(expect: Mapping[str, Any], one: Mapping[str, Any]) -> bool:
+    """Whether a file is of a package that a child added."""
+    return bool(one.get("owners")) and "pinned" in expect and not set(one["owners"]) & set(expect["pinned"])
+
+
+def _of_added(expect: Mapping[str, Any], troubled: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A sentence a package: of alternatives, each lacks another release of the same."""
+    for owner in dict.fromkeys(listed(one["owners"]) for one in troubled):
+        of_owner = [one for one in troubled if listed(one["owners"]) == owner]
+        names = _telling_first(expect, {name for one in of_owner for name in one["troubles"]})
+        files = listed([PurePosixPath(one["path"]).name for one in of_owner], limit=1)
+        foreign = [name for name in names if _is_major(expect, name, own=False)]
+        of = " of another CUDA major than torch's" if foreign else ", which the loader does not find"
+        yield f"{owner}, which was added, needs {listed(foreign or names)}{of} ({files})"
+
+
+def _telling_first(expect: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """CUDA's libraries, then torch's, then the rest: where those lack, the rest is beside the point."""
+    return sorted(names, key=lambda name: (stem(name) not in expect["cuda_libraries"], not _is_torchs(name), name))
+
+
+def _is_torchs(name: str) -> bool:
+    return name.startswith(("libc10", "libtorch.", "libtorch_c", "libtorch_python"))
+
+
 def _excused(expect: Mapping[str, Any], one: Mapping[str, Any], linked: Sequence[Mapping[str, Any]]) -> bool:
-    """A named exception, or an alternative: made for another platform, where a sibling serves this image's CUDA."""
+    """A named exception, or an alternative: made for another platform, where a sibling serves this image's CUDA.
+
+    Of an added package: made for another release of a library that is not CUDA's or torch's, where a sibling works.
+    """
     if any(_covers(exception, one["path"], one["troubles"]) for exception in expect["exceptions"]):
         return True
+    cudas = any(stem(name) in expect["cuda_libraries"] or _is_torchs(name) for name in one["troubles"])
+    if _is_added(expect, one) and not cudas:
+        families = _families(one["path"])
+        return any(not other["troubles"] and families & _families(other["path"]) for other in linked)
     foreign = expect["other_platforms"]
     elsewhere = all(matches(name, foreign) or _is_major(expect, name, own=False) for name in one["troubles"])
     # One that finds all it needs, and is linked against this image's CUDA.
@@ -228,6 +270,12 @@ def _family(path: str) -> str:
     folder, _, name = path.rpartition("/")
     head, underscore, _ = name.partition(".so")[0].rpartition("_")
     return f"{folder}/{head}{underscore}" if head else path
+
+
+def _families(path: str) -> set[str]:
+    """By both ways of naming: `libtorchcodec4.so` is an alternative of `libtorchcodec5.so`, too."""
+    folder, _, name = path.rpartition("/")
+    return {_family(path), f"{folder}/{re.sub('[0-9]+', '#', name.partition('.so')[0])}"}
 
 
 def soname_major(name: str) -> tuple[str, str]:

@@ -45,8 +45,16 @@ class PinEvidence(_PinDetails):
     file, the folders of a `namespace`, or `error`."""
 
 
-class LockEvidence(TypedDict):
+class _OfAdditions(TypedDict, total=False):
+    variables: list[str]
+    """Of those that are asked for, which are switched on."""
+
+
+class LockEvidence(_OfAdditions):
     installed: dict[str, list[str]]
+
+
+_OFF = frozenset(("", "0", "false", "no", "off", "n", "f"))
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LockEvidence | PinEvidence]]:
@@ -54,11 +62,14 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LockEvidence | PinEv
     given, start, everything = installed.of_user(modules)
     owners = installed.names_of_owners(everything)
     for claim in claims:
-        if claim.subject == "lock":
+        if claim.subject in ("lock", "additions"):
             versions: dict[str, list[str]] = {}
             for distribution in everything:
                 versions.setdefault(distribution.name, []).append(distribution.version)
-            yield claim.subject, {"installed": versions}
+            asked = {name for row in claim.expect.get("known", ()) for name in (row["name"], *row["unless"])}
+            on = [name for name in sorted(asked) if given.environ.get(name, "").lower() not in _OFF]
+            lock: LockEvidence = {"installed": versions}
+            yield claim.subject, {**lock, "variables": on} if asked else lock
         else:
             of_this_name = [distribution for distribution in everything if distribution.name == claim.subject]
             evidence: PinEvidence = {
@@ -222,4 +233,27 @@ def judge_lock(_subject: str, expect: Mapping[str, Any], evidence: LockEvidence)
     return conclude(faults, f"all {len(expected)} locked distributions, each at its version")
 
 
-CLAIMS = {"S1 lock": judge_lock, "S1": judge}
+def judge_additions(_subject: str, expect: Mapping[str, Any], evidence: LockEvidence) -> Finding:
+    """Of what a child added, nothing is known to fail in its parent.
+
+    expect: {pinned: the parent's distributions, known: [{name: of a package or variable, unless: names, why}]}.
+    """
+    added = {name: listed(found) for name, found in evidence["installed"].items() if name not in expect["pinned"]}
+    on = evidence["variables"]
+    faults = []
+    for row in expect["known"]:
+        name = row["name"]
+        if (name in added or name in on) and not any(one in on or _has(one, evidence) for one in row["unless"]):
+            what = f"{name} {added[name]} was added" if name in added else f"{name} is set"
+            faults.append(f"{what}: {row['why']}")
+    return conclude(faults, f"{len(added)} distributions were added, and none of them is known to fail here")
+
+
+def _has(wanted: str, evidence: LockEvidence) -> bool:
+    """Whether a package is installed; of `NAME>=MAJOR`, from that major version on."""
+    name, _, major = wanted.partition(">=")
+    found = evidence["installed"].get(name, [])
+    return any(not major or int(version.partition(".")[0]) >= int(major) for version in found)
+
+
+CLAIMS = {"S1 lock": judge_lock, "S1 additions": judge_additions, "S1": judge}
