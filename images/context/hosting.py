@@ -70,8 +70,8 @@ class HostSettings:
             apt={name: value for name, value in (apt or {}).items() if _APT_SETTINGS.fullmatch(name) and value},
         )
         local = tuple(
-            f"{name} names this machine ({_redacted(value)}): build steps reach it only on the host's network"
-            for name, value in settings._local_addresses()
+            f"{name} names this machine ({value}): build steps reach it only on the host's network"
+            for name, value in ((name, _USERINFO.sub("***@", value)) for name, value in settings._local_addresses())
         )
         return replace(settings, warnings=(*problems, *dropped, *local))
 
@@ -107,7 +107,7 @@ class HostSettings:
             passwords += [password for address in value.split() if (password := urlsplit(address).password)]
             for password in [*passwords, *map(unquote, passwords)]:
                 text = text.replace(password, "***")
-        return _redacted(text)
+        return _USERINFO.sub("***@", text)
 
     def _values(self) -> list[tuple[str, str]]:
         return [*self.index.items(), *self.proxies.items(), *self.apt.items()]
@@ -168,7 +168,3 @@ def _index_settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, 
     if "PIP_INDEX_URL" in index and not {"UV_DEFAULT_INDEX", "UV_INDEX_URL"} & index.keys():
         index["UV_DEFAULT_INDEX"] = index["PIP_INDEX_URL"]  # uv, which installs, does not read pip's settings
     return index, tuple(dropped)
-
-
-def _redacted(text: str) -> str:
-    return _USERINFO.sub("***@", text)

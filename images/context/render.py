@@ -22,7 +22,6 @@ from images.planning.candidate import PROFILE_LAYER
 from images.planning.image import Image
 from images.planning.user_overlay import packages
 
-USER = user_overlay.USER
 LIBRARIES = "cuda"
 """The stage of NVIDIA's libraries, below torch's."""
 
@@ -108,7 +107,7 @@ def render(
         image=image,
         torch=image.pin("torch"),
         base=base,
-        user=USER,
+        user=user_overlay.USER,
         layers=tuple(_stages(image, files, sorted(wheels), missing, "" if offline else index(image))),
         # ENV of the final stage: it differs between images, so no shared layer may see it.
         environment={

@@ -21,7 +21,6 @@ BUILD_TOOLS = ("setuptools==80.9.0", "setuptools-scm==8.3.1", "wheel==0.45.1")
 """What builds packages that are locked as source, and is left out of the image."""
 BUILDERS = tuple(f"{platform.machine}-unknown-linux-musl" for platform in Platform)
 """Statically linked, the installer runs in an image of either platform, beside whatever C library that has."""
-INSTALLER = "tools"
 _NEWEST_GLIBC = Minor(2, 40)
 """The newest manylinux platform that uv knows by name."""
 

@@ -31,9 +31,6 @@ from images.locking.lock_file import Lock
 from images.locking.uv import Package, Runner
 from validate.environment import wheel_contents
 
-NOT_INSTALLED = ("tools", "build")
-"""Files of a lock whose packages are in no layer of the image."""
-TOOLKIT = "toolkit"
 _AT_ONCE = 16
 _PATIENCE = 60.0
 """Seconds for a host to answer."""
@@ -103,10 +100,10 @@ def leftovers(locks: Iterable[Lock], folder: Path) -> list[Path]:
 
 def _files(lock: Lock) -> Iterator[LockedFile]:
     for layer, packages in lock.layers.items():
-        for package in packages if layer not in NOT_INSTALLED else ():
+        for package in packages if layer not in ("tools", "build") else ():  # those are in no layer of the image
             for digest in package.hashes:
                 source = package.name in lock.inputs.from_source
-                yield LockedFile(package=package, digest=digest, source=source, toolkit=layer == TOOLKIT)
+                yield LockedFile(package=package, digest=digest, source=source, toolkit=layer == "toolkit")
 
 
 def _addresses(files: Sequence[LockedFile], lock: Lock, name: str, run: Runner) -> dict[str, str]:

@@ -12,7 +12,7 @@ from packaging.version import Version
 from images.config.names import Minor
 from images.errors import Problem, UserError
 from images.locking import lock_file, uv
-from images.locking.inputs import INSTALLER, LockInputs, distribution, lock_inputs
+from images.locking.inputs import LockInputs, distribution, lock_inputs
 from images.locking.lock_file import Lock
 from images.locking.uv import IndexUnreachable, Package, Runner
 from images.planning.image import Image
@@ -97,7 +97,7 @@ def resolve(image: Image, run: Runner = uv.run, *, preferred: Mapping[str, str] 
 
 def _alone(name: str, exact: Sequence[str], wanted: LockInputs, run: Runner, where: str) -> tuple[Package, ...]:
     """What is installed by itself; the installer with the wheels of all machines that may run it."""
-    platforms = wanted.builders if name == INSTALLER and wanted.builders else (wanted.platform,)
+    platforms = wanted.builders if name == "tools" and wanted.builders else (wanted.platform,)
     found: dict[str, Package] = {}
     for platform in platforms:
         target = replace(wanted, platform=platform)

@@ -15,7 +15,6 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -148,8 +147,8 @@ def _compile(
     run: Runner,
     where: str,
     *,
-    preferred: Mapping[str, str] = MappingProxyType({}),
-    chosen: Mapping[str, str] = MappingProxyType({}),
+    preferred: Mapping[str, str] | None = None,
+    chosen: Mapping[str, str] | None = None,
 ) -> str:
     """What `uv pip compile` writes into `output`, whose name says the format. `preferred`: versions that it finds there
     and keeps where they fit; `chosen`: the only ones that it may take."""
@@ -166,7 +165,8 @@ def _compile(
         arguments += ["--index", target.index, "--index-strategy", "unsafe-best-match"] if target.index else []
         arguments += [word for name in target.from_source for word in ("--no-binary", name)]
         arguments += ["--excludes", file("excluded.txt", target.excluded)]
-        arguments += ["--constraints", file("constraints.txt", (f"{name}=={one}" for name, one in chosen.items()))]
+        exact = [f"{name}=={one}" for name, one in (chosen or {}).items()]
+        arguments += ["--constraints", file("constraints.txt", exact)]
         if preferred:
             file(output, (f"{name}=={one}" for name, one in preferred.items()))
         answer = run([*arguments, *options, "-o", f"{scratch}/{output}"])

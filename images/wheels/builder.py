@@ -29,6 +29,7 @@ from images.engine.progress import Progress
 from images.errors import Problem, UserError, command
 from images.host.hashing import sha256_of_file
 from images.locking import lock_file
+from images.planning import user_overlay
 from images.planning.image import Image, Pin
 from images.validation import run
 from images.validation.claims.context import ClaimContext
@@ -396,7 +397,7 @@ def _dockerfile(image: Image, recipe: Recipe, base: BaseContext, files: Context,
             source=recipe.parts[0] if recipe.provider == "image" else "",
             home=recipe.home,
             base=base,
-            user=render.USER,
+            user=user_overlay.USER,
             jobs=jobs,
             installer=next((Path(path).name for path in files if path.startswith("wheels/uv-")), ""),
             epoch=EPOCH,

@@ -12,6 +12,7 @@ from images.context.hosting import HostSettings, host_settings
 from images.context.labels import Origin
 from images.engine import ContainerSpec, Engine
 from images.locking import lock_file
+from images.planning import user_overlay
 from images.planning.image import Base
 from tests.support import sources
 
@@ -67,7 +68,7 @@ def test_what_a_custom_base_lacks_is_added_and_its_toolkit_stays(
         engine.build(context, TAG)
         with engine.container(ContainerSpec(TAG, ["sh", "-c", f"{check} && python3 -c 'import liger_kernel'"])) as box:
             done = box.run(timeout=600)
-        assert (done.exit.code, done.stdout.split()[0]) == (0, str(render.USER)), done.stderr
+        assert (done.exit.code, done.stdout.split()[0]) == (0, str(user_overlay.USER)), done.stderr
     finally:
         engine.remove(TAG, force=True)
 
