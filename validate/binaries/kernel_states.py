@@ -6,6 +6,7 @@ S5 judges by it and the pruner cuts by it, so that pruning can't take away what 
 from __future__ import annotations
 
 import fnmatch
+import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,38 +33,25 @@ class Code:
     """
 
     def __init__(self, data: Buffer, region: Region) -> None:
-        self._data, self._region = data, region
-        self._read: dict[Entry, Mapping[str, int]] = {}
-        self._of_all: Mapping[str, int] | None = None
-        self.left = left(data, region)
+        self._region, self.left = region, left(data, region)
+        self._kernels = functools.cache(lambda entry: fatbin.kernels(data, entry))
+        self._largest_of = functools.cache(functools.partial(_largest, self._kernels))
 
     @property
     def largest(self) -> Mapping[str, int]:
         """Every kernel with its largest machine code, in bytes: 0 where there is PTX alone."""
-        if self._of_all is None:  # functools.cached_property lets one thread at a time in, before Python 3.12
-            self._of_all = self._largest(self.left)
-        return self._of_all
+        return self._largest_of(self.left)
 
-    def states(self, target: int) -> Iterator[tuple[str, str]]:
-        """Each kernel on a GPU of `target`: `cubin`; `jit`, from PTX; `absent`; `stub`, there in name alone."""
-        return self._states(target, self.largest)
+    def states(self, target: int, among: Collection[Entry] | None = None) -> Iterator[tuple[str, str]]:
+        """Each kernel on a GPU of `target`: `cubin`; `jit`, from PTX; `absent`; `stub`, there in name alone.
 
-    def states_among(self, entries: Collection[Entry], target: int) -> Iterator[tuple[str, str]]:
-        """As if the region had nothing but these. What serves `target` has to be one of them."""
-        return self._states(target, self._largest([entry for entry in self.left if entry in entries]))
-
-    def is_lost(self, target: int) -> bool:
-        """Whether code that would run there was taken out, and nothing is left in its place."""
-        serving = self._region.serving(target)
-        if serving:
-            return serving not in self.left
-        return any(entry.runs_on(target) for entry in self._region.taken_out)
-
-    def _states(self, target: int, largest: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+        `among`: as if the region had nothing but these. What serves `target` has to be one of them.
+        """
         serving = self._region.serving(target)
         entry = serving if serving in self.left else None
         kernels = self._kernels(entry) if entry else {}
-        for name, most in largest.items():
+        entries = self.left if among is None else tuple(one for one in self.left if one in among)
+        for name, most in self._largest_of(entries).items():
             size = kernels.get(name)
             if size is None:
                 yield name, "absent"
@@ -74,17 +62,20 @@ class Code:
             else:
                 yield name, "cubin"
 
-    def _largest(self, entries: Collection[Entry]) -> Mapping[str, int]:
-        largest: dict[str, int] = {}
-        for entry in entries:
-            for name, size in self._kernels(entry).items() if not entry.ptx else ():
-                largest[name] = max(size, largest.get(name, 0))
-        return largest or {name: 0 for entry in entries if entry.ptx for name in self._kernels(entry)}
+    def is_lost(self, target: int) -> bool:
+        """Whether code that would run there was taken out, and nothing is left in its place."""
+        serving = self._region.serving(target)
+        if serving:
+            return serving not in self.left
+        return any(entry.runs_on(target) for entry in self._region.taken_out)
 
-    def _kernels(self, entry: Entry) -> Mapping[str, int]:
-        if entry not in self._read:
-            self._read[entry] = fatbin.kernels(self._data, entry)
-        return self._read[entry]
+
+def _largest(kernels: Callable[[Entry], Mapping[str, int]], entries: tuple[Entry, ...]) -> Mapping[str, int]:
+    largest: dict[str, int] = {}
+    for entry in entries:
+        for name, size in kernels(entry).items() if not entry.ptx else ():
+            largest[name] = max(size, largest.get(name, 0))
+    return largest or {name: 0 for entry in entries if entry.ptx for name in kernels(entry)}
 
 
 def left(data: Buffer, region: Region) -> tuple[Entry, ...]:
@@ -173,7 +164,7 @@ def _surplus_by_kernel(data: Buffer, region: Region, targets: Sequence[int], exc
         return _surplus(region, found, keep=False)
     code, rest = Code(data, region), frozenset(region.entries).difference(found)
     alike = (
-        _faults(code.states(target), target, excuses) == _faults(code.states_among(rest, target), target, excuses)
+        _faults(code.states(target), target, excuses) == _faults(code.states(target, rest), target, excuses)
         for target in targets
     )
     return _surplus(region, found, keep=not all(alike))
