@@ -159,7 +159,8 @@ def test_a_library_of_another_processor_is_passed_over_and_named_with_both(tmp_p
     search = SearchPath(library_path=(str(tmp_path / "first"), str(tmp_path / "second")), defaults=())
     assert [Process(search, Files(one)).resolve("libz.so.1", "") for one in (X86_64, AARCH64)] == [intel, arm]
     found, unreadable = loader.read_all([intel], {}, Files(AARCH64))
-    assert (found, unreadable) == ([], [{"path": intel, "error": "it is built for x86-64, not AArch64"}])
+    error = "it is built for x86-64, not AArch64"
+    assert (found, unreadable) == ([], [{"path": intel, "error": error, "owners": []}])
 
 
 def test_a_file_of_another_processor_is_no_fault_beside_its_own_distributions_library_of_that_name(
