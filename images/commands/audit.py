@@ -26,8 +26,7 @@ class FailOn(StrEnum):
 
     @property
     def severities(self) -> tuple[Severity, ...]:
-        grave = {FailOn.ERROR: (Severity.ERROR,), FailOn.WARNING: (Severity.ERROR, Severity.WARNING)}
-        return grave.get(self, ())
+        return {"error": (Severity.ERROR,), "warning": (Severity.ERROR, Severity.WARNING), "never": ()}[self]
 
 
 def audit(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from images.config import matrix
@@ -35,10 +35,26 @@ def write(found: ImageResult, sources: Sources, folder: Path) -> str:
     after = {"matrix.yaml": moved, **{f"{folder_of}/{name}": content.decode() for name, content in lock.items()}}
     before = {path: (root / path).read_text(encoding="utf-8") for path in after if (root / path).is_file()}
     validated = f"{results.told(found.canary)}, on {found.canary.date:%Y-%m-%d}, as the committed lock."
-    message = log(found.image, validated, found.canary.changes, _before_merging(moved, found, sources))
+    parts: list[str] = []
+    for path in sorted(after):
+        old, new = (text.get(path, "").splitlines(keepends=True) for text in (before, after))
+        parts += difflib.unified_diff(old, new, fromfile=f"a/{path}" if old else "/dev/null", tofile=f"b/{path}")
+    table = ["| package | from | to | |", "|---|---|---|---|"]
+    for one in found.canary.changes:
+        why = "pinned" if one.pinned else "dependency" if one.after else "no longer needed"
+        table.append(f"| {one.name} | {one.before or '-'} | {one.after or '-'} | {why} |")
+    head = [
+        f"# Move {found.image} to the newest versions",
+        "",
+        validated,
+        "",
+        f"`git apply {PATCH}` makes the change.",
+        "",
+    ]
+    todo = ["", "Before it is merged:", "", *(f"- {one}" for one in _before_merging(moved, found, sources))]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / PATCH).write_text(patch(before, after))
-    (folder / LOG).write_text(message)
+    (folder / PATCH).write_text("".join(parts))
+    (folder / LOG).write_text("\n".join([*head, *table, *todo]) + "\n")
     return str(folder)
 
 
@@ -87,26 +103,3 @@ def pins(text: str, file: YamlFile, image: Image, changes: Sequence[Change]) -> 
             added.append(f"    {change.name}: {version}\n")
     head = file.lines[stack]
     return "".join([*lines[:head], *added, *lines[head:]])
-
-
-def patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """What `git apply` takes: path -> text, before and after."""
-    parts: list[str] = []
-    for path in sorted({*before, *after}):
-        old, new = before.get(path, ""), after.get(path, "")
-        source, target = f"a/{path}" if old else "/dev/null", f"b/{path}" if new else "/dev/null"
-        parts += difflib.unified_diff(
-            old.splitlines(keepends=True), new.splitlines(keepends=True), fromfile=source, tofile=target
-        )
-    return "".join(parts)
-
-
-def log(image: str, validated: str, changes: Sequence[Change], before_merging: Sequence[str]) -> str:
-    """CHANGES.md: what changed, from, to; and what else must be done before it can be merged."""
-    table = ["| package | from | to | |", "|---|---|---|---|"]
-    for one in changes:
-        why = "pinned" if one.pinned else "dependency" if one.after else "no longer needed"
-        table.append(f"| {one.name} | {one.before or '-'} | {one.after or '-'} | {why} |")
-    todo = ["", "Before it is merged:", "", *(f"- {text}" for text in before_merging)] if before_merging else []
-    head = [f"# Move {image} to the newest versions", "", validated, "", f"`git apply {PATCH}` makes the change.", ""]
-    return "\n".join([*head, *table, *todo]) + "\n"

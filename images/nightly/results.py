@@ -15,14 +15,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, Field, TypeAdapter, ValidationError
 
-from images.config import paths
 from images.errors import Problem, UserError
 from images.validation.rows import ClaimRow, Row, TierCount
 from validate.claims import Tier
 from validate.judging import Status
 
-FOLDER = paths.RESOURCES / "results" / "nightly"
-"""The checkout's."""
 BUILD = "build"
 """The claim's id where an image could not be built or started."""
 _REASON = 240
@@ -166,13 +163,13 @@ def append(line: JobLine | BreakageLine, folder: Path) -> Path:
 
 
 def read(*folders: Path) -> tuple[JobLine | BreakageLine, ...]:
-    """Every line of every nightly run in these folders (none given: results/nightly), oldest first.
+    """Every line of every nightly run in these folders, oldest first.
 
     A folder that is not there has none. Raises UserError with all bad lines.
     """
     lines: list[JobLine | BreakageLine] = []
     problems: list[Problem] = []
-    for path in (path for folder in folders or (FOLDER,) for path in sorted(folder.glob("*.jsonl"))):
+    for path in (path for folder in folders for path in sorted(folder.glob("*.jsonl"))):
         for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             try:
                 lines.append(_LINE.validate_json(text))

@@ -161,11 +161,17 @@ def built(engine: Engine, options: BuildOptions, progress: Progress) -> Validate
 
     def validate(locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
         start, name, debian = time.monotonic(), f"{locked.image.name}-{label}", dict[str, str]()
-        lock = with_contents(locked, options.out / "locks" / label, options.sources.workspace.locks)
+        # The lock with what its files bring, which S10 asks: written into a folder of locks, beside what is known.
+        folder, known = options.out / "locks" / label, options.sources.workspace.locks
+        own = {f"{locked.image.lock_name}/{path}": text for path, text in lock_file.written(locked.lock).items()}
+        lock_file.write(own, folder)
+        lock = lock_file.read(locked.image, folder, known)
+        lock_file.put(measure_contents.update({str(locked.image.name): lock}, folder), folder)
+        lock = lock_file.read(locked.image, folder, known)
         is_control = label == Job.CONTROL
-        own = replace(options, suffix=f"-{label}", tiers=tiers or options.tiers, no_cache=is_control)
+        how = replace(options, suffix=f"-{label}", tiers=tiers or options.tiers, no_cache=is_control)
         try:
-            (result,) = build_all(engine, [(locked.image, lock)], own, progress)
+            (result,) = build_all(engine, [(locked.image, lock)], how, progress)
             if isinstance(result, UserError):
                 return SetResult(claims=(), cause=_cause(result), seconds=round(time.monotonic() - start, 1))
             if is_control:
@@ -244,18 +250,6 @@ def layer(control: Locked, locked: Locked, parent: ImageInfo, host: HostSettings
         _REQUIREMENTS: lock_file.print_requirements(packages),
         **host.files(),
     }
-
-
-def with_contents(locked: Locked, folder: Path, known: Path) -> lock_file.Lock:
-    """A lock with what its files bring, which S10 asks; it is written into a folder of locks on the way.
-
-    `known`: a folder of locks that has what is known of files. Raises UserError: an index that does not answer.
-    """
-    own = {f"{locked.image.lock_name}/{path}": content for path, content in lock_file.written(locked.lock).items()}
-    lock_file.write(own, folder)
-    lock = lock_file.read(locked.image, folder, known)
-    lock_file.put(measure_contents.update({str(locked.image.name): lock}, folder), folder)
-    return lock_file.read(locked.image, folder, known)
 
 
 def _cause(error: UserError) -> str:

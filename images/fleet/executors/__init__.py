@@ -44,19 +44,15 @@ class Executor(Protocol):
 
     def start(self, jobs: Sequence[Placed]) -> Mapping[str, str]:
         """Hand the jobs over. Returns key -> what the job is called there."""
-        ...
 
     def ended(self) -> Iterator[Ended]:
         """Each job once, as it ends. Blocks."""
-        ...
 
     def states(self) -> Mapping[str, str]:
         """Key -> `runs on n1`, `waits (Resources)`, of the jobs that have not ended."""
-        ...
 
     def cancel(self) -> None:
         """End every job that was started here and has not ended. Called on any way out, more than once."""
-        ...
 
 
 def library(name: str) -> Any:

@@ -9,15 +9,9 @@ from __future__ import annotations
 from submitit import SlurmJob
 from submitit.slurm.slurm import SlurmInfoWatcher
 
-COMMAND = (
-    *("squeue", "--me", "--array", "--states=all", "--noheader"),
-    "--format=%i|%T|%N|%r",
-)
 _OVER = frozenset(
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY REVOKED TIMEOUT".split()  # squeue(1)
 )
-GONE = "GONE"
-"""What we call the state of a job that squeue does not list."""
 _SECONDS = 20
 """Between two questions, once a job has run for a while; submitit asks more often at first."""
 
@@ -26,11 +20,21 @@ class SqueueWatcher(SlurmInfoWatcher):
     """One question for all jobs of this user."""
 
     def _make_command(self) -> list[str] | None:
-        return list(COMMAND) if self._registered - self._finished else None
+        command = "squeue --me --array --states=all --noheader --format=%i|%T|%N|%r"
+        return command.split() if self._registered - self._finished else None
 
     def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
-        found = parsed(string if isinstance(string, str) else string.decode())
-        return {job: found.get(job, {"State": GONE}) for job in self._registered}
+        """Job -> what squeue says of it; one of an array is `12_3`. What it does not list is GONE.
+
+        A state on the way (CONFIGURING, SUSPENDED, ...) is PENDING, as submitit knows few.
+        """
+        found = {job: {"State": "GONE"} for job in self._registered}
+        for line in (string if isinstance(string, str) else string.decode()).splitlines():
+            job, state, node, reason = [*(word.strip() for word in line.split("|", 3)), "", "", ""][:4]
+            if job in found:
+                known = state if state in {*_OVER, "RUNNING"} else "PENDING"
+                found[job] = {"State": known, "NodeList": node, "Reason": reason}
+        return found
 
 
 class WatchedJob(SlurmJob[str]):
@@ -50,16 +54,3 @@ class WatchedJob(SlurmJob[str]):
     def node(self) -> str:
         """Where it ran; empty: squeue has forgotten it."""
         return self.watcher.get_info(self.job_id, mode="force").get("NodeList", "")
-
-
-def parsed(listing: str) -> dict[str, dict[str, str]]:
-    """Job -> what squeue says of it; one of an array is `12_3`.
-
-    A state on the way (CONFIGURING, SUSPENDED, ...) is PENDING, as submitit knows few.
-    """
-    found = {}
-    for line in listing.splitlines():
-        job, state, node, reason = [*(word.strip() for word in line.split("|", 3)), "", "", ""][:4]
-        known = state if state in {*_OVER, "RUNNING"} else "PENDING"
-        found[job] = {"State": known, "NodeList": node, "Reason": reason}
-    return found
