@@ -26,12 +26,13 @@ from images.fleet import config, images, planning, run
 from images.fleet.config import Fleet
 from images.fleet.executors import Executor
 from images.fleet.folder import JobFolder, left
-from images.fleet.images import Found, RequestedImage
+from images.fleet.images import Found
 from images.fleet.model import ON_GPUS, Job, JobRecord
 from images.fleet.planning import FleetImage, PlannedCell, State
 from images.fleet.run import Outcome, RunOptions
 from images.host import cache
 from images.locking import lock_file
+from images.planning.image import Image
 from images.registry.reference import Repository
 from validate.claims import Tier
 from validate.judging import Status
@@ -123,7 +124,7 @@ def fleet(
     while wanted and tiers:
         before = folder.records()
         with _local_engine(engine) as docker_engine:
-            located = [images.locate(one, docker_engine, repository, sources, claim or ()) for one in wanted]
+            located = [images.locate(*one, docker_engine, repository, sources, claim or ()) for one in wanted]
             there = [one for one, _ in located]
             known = images.known(folder, before, there, sources)
             now, leased = datetime.now(UTC), images.leased(folder)
@@ -143,7 +144,7 @@ def fleet(
         unanswered += planning.unanswered(left_over, [one.job for one in found])
         outcomes += found
         # The GPU tiers of what was built, now that its digest is known.
-        wanted = [one for one in wanted if str(one.image.name) in built]
+        wanted = [one for one in wanted if str(one[0].name) in built]
         tiers = tuple(one for one in tiers if one in ON_GPUS)
     _end(outcomes, unanswered, others=others)
 
@@ -202,15 +203,15 @@ def _left(folder: JobFolder, fleet: Fleet, executor: str) -> dict[str, list[Job]
     return jobs
 
 
-def _requested(selectors: list[str], references: Sequence[str], sources: Sources) -> list[RequestedImage]:
-    """What selectors mean, and what `--image NAME=REF` names. Without either: every image that can be built."""
+def _requested(selectors: list[str], references: Sequence[str], sources: Sources) -> list[tuple[Image, str]]:
+    """What selectors mean, and `--image NAME=REF` names, with REF. Without either: every image that can be built."""
     wanted = []
     for text in references:
         name, equals, reference = text.partition("=")
         if not equals or not reference:
             raise UserError(Problem(where=f"--image {text}", cause="is not NAME=REF", then="name both"))
         (image,) = common.accepted([name], sources, exactly_one=True)
-        wanted.append(RequestedImage(image=image, reference=reference))
+        wanted.append((image, reference))
     if selectors or not references:
         found = common.accepted(selectors, sources)
         states = lock_file.states(found, sources.workspace.locks)
@@ -220,7 +221,7 @@ def _requested(selectors: list[str], references: Sequence[str], sources: Sources
         if lacking and len(lacking) < len(found):
             common.say(f"left out, as they have no lock of their pins: {', '.join(lacking)}")
             found = [image for image in found if str(image.name) not in lacking]
-        wanted += [RequestedImage(image=image) for image in found]
+        wanted += [(image, "") for image in found]
     return wanted
 
 

@@ -41,14 +41,6 @@ from validate.judging import Status
 
 
 @dataclass(frozen=True, kw_only=True)
-class RequestedImage:
-    """An image that somebody asks for: by the name whose claims it is held to, and where it is if not under that."""
-
-    image: Image
-    reference: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Found:
     """An image that is there. `local`: this machine's engine has it, and the registry is yet to get it."""
 
@@ -59,20 +51,22 @@ class Found:
 
 
 def locate(
-    wanted: RequestedImage,
+    image: Image,
+    reference: str,
     engine: Engine | None,
     staging: Repository | None,
     sources: Sources,
     only: Sequence[str] = (),
 ) -> tuple[FleetImage, Found | None]:
-    """An image with what it is held to, and where it was found; None: nowhere. `only`: texts of `--claim`.
+    """An image with what it is held to, and where it was found; None: nowhere.
+
+    `reference`: where it is, if not under its name. `only`: texts of `--claim`.
 
     It is looked for in the engine, then in the staging repository, without which it can't be built.
     Raises UserError: no access, a reference that names nothing, unknown claims, no lock.
     """
-    image, name = wanted.image, str(wanted.image.name)
-    context = context_digest(image, sources) if staging and not wanted.reference else ""
-    if not (reference := wanted.reference):
+    name, context = str(image.name), context_digest(image, sources) if staging and not reference else ""
+    if not reference:
         found = _by_name(image, context, engine, staging)
     else:
         found = in_engine(engine, reference) if engine else None

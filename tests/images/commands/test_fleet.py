@@ -255,9 +255,9 @@ def test_progress_tells_a_builders_words_as_they_are(capsys: pytest.CaptureFixtu
 def test_a_plan_of_everything_leaves_out_what_has_no_lock_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wanted = {str(one.image.name) for one in fleet_command._requested([], [], SOURCES)}
+    wanted = {str(one.name) for one, _ in fleet_command._requested([], [], SOURCES)}
     assert "cu126-torch25" in wanted and "cu121-torch25" not in wanted
     said = capsys.readouterr().err
     assert "left out, as they have no lock of their pins: " in said and "cu121-torch25" in said
-    (named,) = fleet_command._requested(["cu121-torch25"], [], SOURCES)
-    assert str(named.image.name) == "cu121-torch25", "what is named is no silent omission"
+    ((named, _),) = fleet_command._requested(["cu121-torch25"], [], SOURCES)
+    assert str(named.name) == "cu121-torch25", "what is named is no silent omission"

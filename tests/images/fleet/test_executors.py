@@ -43,6 +43,7 @@ def test_sbatch_is_asked_in_its_own_words() -> None:
     assert asked["setup"][1].startswith("export PYTHONPATH=")
     assert asked["additional_parameters"] == {"requeue": True, "mem": "64G", "reservation": "night"}
     assert not {"constraint", "qos"} & set(asked)
+    assert "gres" not in slurm.parameters("cpu", WorkerType(), 0, SlurmSettings())
 
 
 def test_submitits_pickles_lie_where_nobody_else_writes(tmp_path: Path) -> None:
@@ -59,10 +60,6 @@ def test_sbatch_gets_no_variable_of_cosign(monkeypatch: pytest.MonkeyPatch) -> N
     with slurm.without_keys():
         assert "COSIGN_PASSWORD" not in os.environ
     assert os.environ["COSIGN_PASSWORD"] == "secret"
-
-
-def test_machines_without_gpus_are_asked_for_none() -> None:
-    assert "gres" not in slurm.parameters("cpu", WorkerType(), 0, SlurmSettings())
 
 
 def test_ray_is_asked_for_gpus_by_type() -> None:

@@ -15,7 +15,7 @@ from images.engine import Engine
 from images.fleet import images, planning
 from images.fleet.config import Fleet
 from images.fleet.folder import JobFolder
-from images.fleet.images import Found, RequestedImage
+from images.fleet.images import Found
 from images.fleet.model import Job, MatrixCell
 from images.fleet.planning import FleetImage, Known, State
 from images.planning import plan
@@ -112,13 +112,12 @@ def test_what_is_here_comes_before_what_was_pushed_and_what_is_nowhere_can_be_bu
 
     monkeypatch.setattr(images, "in_engine", in_engine)
     monkeypatch.setattr(images, "in_registry", in_registry)
-    wanted, an_engine = RequestedImage(image=row.image), cast(Engine, object())
-    located, there = images.locate(wanted, an_engine, STAGING, SOURCES)
+    located, there = images.locate(row.image, "", cast(Engine, object()), STAGING, SOURCES)
     assert (there.digest if there else "") == found
     expected = (found, "", "") if found else (context, str(STAGING), "")
     assert (located.digest, located.staging, located.why_not) == expected
     if not found:
-        nowhere, _ = images.locate(wanted, None, None, SOURCES)
+        nowhere, _ = images.locate(row.image, "", None, None, SOURCES)
         assert "--staging REPOSITORY" in nowhere.why_not and not nowhere.staging
 
 

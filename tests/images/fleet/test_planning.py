@@ -85,12 +85,6 @@ def test_what_makes_a_record_count_no_more_is_told() -> None:
     assert planned(known=known(Tier.CPU, judged="S1"))["cpu", ""][1] == "its record of 2026-11-21 lacks C1 torch"
 
 
-def test_another_digest_says_nothing() -> None:
-    (cell, record), *_ = known(Tier.CPU).items()
-    other = MatrixCell(image=cell.image, digest="sha256:" + "cd" * 32, tier=cell.tier)
-    assert planned(known={other: record})["cpu", ""] == (State.DUE, "never judged")
-
-
 def test_what_somebody_else_judges_now_is_left_to_them() -> None:
     cell = MatrixCell(image=IMAGE.name, digest=DIGEST, tier=Tier.STATIC)
     assert planned(leased={cell: "ann@login"})["static", ""] == (State.LEASED, "ann@login")

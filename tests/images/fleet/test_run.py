@@ -232,22 +232,3 @@ def test_a_built_image_is_judged_by_what_the_registry_has_of_it(
     kept = folder.job(built.key)
     assert kept and kept.key == built.key and kept.digest == digest and kept.claims == json.loads(PIP.dumps())
     assert (folder.job_path(built.key) / "build.json").is_file(), "`publish --attestation` takes this folder"
-
-
-def test_what_each_job_is_about_is_there_before_the_first_is_leased(tmp_path: Path) -> None:
-    """A submitter that is killed while it leases leaves nothing that --resume can't read."""
-    one, two = job(1), job(2)
-
-    class Killed(JobFolder):
-        def take(self, _run: FleetRun, _job: Job) -> Lease:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        go(Killed(tmp_path), Obedient({}), one, two)
-    assert [JobFolder(tmp_path).job(key) for key in (one.key, two.key)] == [one, two]
-
-
-def test_workers_here_take_the_engine_that_was_named(tmp_path: Path) -> None:
-    one, executor = job(1), Obedient.of(result(job(1)))
-    go(JobFolder(tmp_path), executor, one, engine="unix:///x")
-    assert [each.task.engine for each in executor.placed] == ["unix:///x"]
