@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
@@ -35,6 +35,8 @@ class Built:
     tag: str
     """What the engine calls it, or would."""
     info: ImageInfo
+    payload: Mapping[str, str]
+    """Its layers and settings: what recorded runs of this name are compared with."""
     result: BuildResult
     verdict: Verdict
     withheld: str
@@ -89,24 +91,25 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
             on_event=progress.job(name),
             redact=host.redact,
         )
+        info = engine.fix_id(result.image_id, candidate)
         # The claims, written from the matrix; the evidence, measured in the image; the verdict, from both.
         claims = image_claims(context.claimed.on_host(attachment))
         try:
             evidence, verdict = validating.measure_and_judge(
-                engine, result.image_id, claims, tiers, attachment, on_record=measured
+                engine, info.id, claims, tiers, attachment, on_record=measured
             )
         except Cancelled:
             engine.untag(candidate)  # nobody judged it, and nobody will
             raise
         # The report.
-        info = engine.inspect(result.image_id)
         records.record_build(folder, str(image.name), engine, info, result, base, context.gathered)
         records.record_validation(folder, evidence, verdict)
         # The name.
         withheld = validating.why_withheld(verdict, evidence, tiers)
         if not withheld and (former := validating.give_name(engine, info.id, tag)):
             warn(former)
-    return Built(name=name, tag=tag, info=info, result=result, verdict=verdict, withheld=withheld)
+    payload = evidence.host["payload"]
+    return Built(name=name, tag=tag, info=info, payload=payload, result=result, verdict=verdict, withheld=withheld)
 
 
 def build_all(

@@ -72,11 +72,11 @@ def _recorded(sources: Sources, offers: Sequence[ImageSummary], source: str) -> 
     """What results/runs.jsonl says of the gpu tiers of images that are built here, or pulled from `source`."""
     lines, known = records.read(sources.workspace.results), {}
     for one in offers:
-        run = records.gpu_run(lines, one.name)
+        runs = records.gpu_runs(lines, one.name)
         known[one.name] = Known(
             get=f"docker pull {source}:{one.name}" if source else command("build", one.name),
-            sentence=records.gpu_sentence(run),
-            ran=run is not None and run.tiers[Tier.GPU].verdict is Status.PASS,
+            sentence=records.gpu_sentence(runs),
+            ran=bool(runs) and runs[0].tiers[Tier.GPU].verdict is Status.PASS,
         )
     return known
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from images.commands import common, releases, tables
-from images.commands.options import GateTiers, MatrixFile, PublicKey, RemoteRef
+from images.commands import common, engines, releases, tables
+from images.commands.options import EngineUrl, GateTiers, MatrixFile, PublicKey, RemoteRef
+from images.context.labels import LABELS
+from images.engine import configuration
+from images.errors import Problem, UserError
 from images.publish import verify as verification
 from images.registry.reference import Reference
+from images.site import records
 
 
 def verify(
@@ -17,10 +22,33 @@ def verify(
     key: PublicKey = "",
     unsigned: Annotated[bool, typer.Option("--unsigned", help="Accept an image that nobody signed.")] = False,
     gate: GateTiers = "",
+    local: Annotated[
+        bool, typer.Option("--local", help="REF is an image of the engine: say whether a recorded GPU run is about it.")
+    ] = False,
+    engine: EngineUrl = None,
     matrix: MatrixFile = None,
 ) -> None:
     """Check a published image: its signatures, what is attached, and its labels against what was measured."""
+    if local:
+        if key or unsigned or gate:
+            then = "leave --key, --unsigned and --gate out, or --local"
+            raise UserError(
+                Problem(where="--local", cause="an image of an engine has no signature and no gate", then=then)
+            )
+        raise typer.Exit(0 if _recorded(reference, engine, matrix) else 1)
     policy = releases.policy_of_published(gate, common.sources_if_any(matrix))
     found = verification.verify(Reference.parse(reference), policy, key=key, unsigned=unsigned)
     common.show(tables.checks(found.reference, found.checks))
     raise typer.Exit(0 if found.passed else 1)
+
+
+def _recorded(reference: str, url: str | None, matrix: Path | None) -> bool:
+    """Say what recorded runs of the gpu tier are to an image of the engine. Returns whether one is about it."""
+    with engines.open_engine(url, builds=False) as engine:
+        info = engine.inspect(reference)
+        payload = configuration.payload(info, [one.created_by for one in reversed(engine.history(info.id))])
+    name = info.labels.get(f"{LABELS}.image", "")
+    runs = records.gpu_runs(records.read(common.sources(matrix).workspace.results), name)
+    said, found = records.of_this_build(runs, info.id, payload)
+    common.show([f"{reference} ({info.id[:19]}): {said if name else 'is no image of a matrix'}"])
+    return found

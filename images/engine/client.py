@@ -8,6 +8,7 @@ module, and no other, uses what the SDK keeps private.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import socket
@@ -15,7 +16,7 @@ import tarfile
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self, cast
@@ -28,7 +29,7 @@ from docker.context import ContextAPI
 from docker.tls import TLSConfig
 from docker.utils import kwargs_from_env, parse_repository_tag
 
-from images.engine import containers
+from images.engine import configuration, containers
 from images.engine.archive import ChunkReader, Files, pack
 from images.engine.buildkit import (
     BuildEvent,
@@ -291,6 +292,29 @@ class Engine:
                 if "error" in message:
                     raise UserError(Problem(where=name, cause=f"can't be loaded: {message['error']}"), code=1)
         return self.inspect(name)
+
+    def fix_id(self, image_id: str, name: str) -> ImageInfo:
+        """Write a built image's configuration anew, so that its ID follows from what is in it, and give that `name`.
+
+        What can't be written so stays as it is, see images/engine/configuration.py; the containerd image store, too.
+        Raises UserError.
+        """
+        with asking(image_id, image=image_id):
+            built = self.sdk.inspect_image(image_id)
+        steps = [one.created_by for one in reversed(self.history(image_id))]
+        config = configuration.canonical(built, steps)
+        if config is None or self.facts.containerd_images:
+            return self.inspect(image_id)
+        repository, tag = parse_repository_tag(name)
+        # The engine has the layers: it opens none of these files.
+        layers = [f"{diff_id.removeprefix('sha256:')}/layer.tar" for diff_id in built["RootFS"]["Layers"]]
+        manifest = {"Config": "config.json", "RepoTags": [f"{repository}:{tag or 'latest'}"], "Layers": layers}
+        info = self.load({"config.json": config, "manifest.json": json.dumps([manifest]).encode()}, name)
+        former = self.find(image_id)
+        if former and former.id != info.id and not former.tags:
+            with suppress(EngineError):  # a container of an earlier build of it
+                self.remove(image_id)
+        return info
 
     # --- registries -------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from images.config.names import ImageName
 from images.config.platforms import Platform
@@ -16,6 +15,7 @@ from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy, listed
 from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE, Statement
 from images.registry.distribution import Manifest
+from images.validation.rows import installed
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 
@@ -136,12 +136,6 @@ def label_faults(labels: Mapping[str, str], verdicts: Sequence[Verdict]) -> tupl
         if validated and validated != {_label(labels, key)}:
             faults.append(f"{key} {_label(labels, key)} is labelled, {listed(sorted(validated))} was validated")
     return tuple(dict.fromkeys(faults))
-
-
-def installed(evidence: Mapping[str, Any]) -> str:
-    """The version in S1's evidence, as the distribution's metadata has it; empty where it has none."""
-    found = evidence.get("installed")
-    return str(found[0].get("version", "")) if isinstance(found, list) and found and isinstance(found[0], dict) else ""
 
 
 def _faults(

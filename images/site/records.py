@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,13 +13,12 @@ from pydantic import AwareDatetime, Field, ValidationError
 
 from images.config import paths
 from images.errors import Problem, UserError
-from images.publish import checks
-from images.validation.rows import ClaimRow, Row, TierCount, first_fault
+from images.validation.rows import ClaimRow, Row, TierCount, first_fault, installed
 from images.validation.schemas import ClaimVerdictRow
 from validate.claims import Tier
 from validate.evidence import Evidence
 from validate.judge import ClaimVerdict, Verdict, judge
-from validate.judging import Status
+from validate.judging import Status, listed
 
 FOLDER = paths.RESOURCES / "results"
 """The checkout's: the documents and the tests are made from it."""
@@ -59,6 +58,9 @@ class RunLine(Row):
     """Size of the image, unpacked; 0: not recorded."""
     evidence_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]
     """`sha256` of evidence.json; empty where only the verdict was recorded."""
+    payload: dict[str, str] = {}
+    """Its layers and settings (images/engine/configuration.py): the verdict is about every image that has these. Empty:
+    not recorded."""
     kept: bool
     """The evidence is in `evidence/ID.json.xz`, so that the run can be judged again."""
 
@@ -93,20 +95,47 @@ def read(folder: Path = FOLDER) -> tuple[RunLine, ...]:
     return tuple(lines)
 
 
-def gpu_run(lines: Iterable[RunLine], image: str) -> RunLine | None:
-    """The newest run of the gpu tier of an image of that name, whatever its ID."""
+def gpu_runs(lines: Iterable[RunLine], image: str) -> list[RunLine]:
+    """The runs of the gpu tier of images of that name, whatever their ID, the newest first."""
     runs = [line for line in lines if line.image == image and not line.experiment and Tier.GPU in line.tiers]
-    return max(runs, key=lambda line: line.date or _UNDATED, default=None)
+    return sorted(runs, key=lambda line: line.date or _UNDATED, reverse=True)
 
 
-def gpu_sentence(run: RunLine | None) -> str:
-    """What that run says, for who has not built the image yet."""
-    if run is None:
+def gpu_sentence(runs: Sequence[RunLine]) -> str:
+    """What the newest run says, for who has not built the image yet."""
+    if not runs:
         return "No run of its gpu tier is recorded."
+    run, image_id = runs[0], runs[0].digest.removeprefix("sha256:")[:12]
+    return f"Its gpu tier: {_result(run)}, image ID {image_id}; `build` says whether yours is the same)."
+
+
+def of_this_build(runs: Sequence[RunLine], image_id: str, payload: Mapping[str, str]) -> tuple[str, bool]:
+    """What the runs say of an image with this ID and payload, and whether one is about it."""
+    if not runs:
+        return "no run of its gpu tier is recorded, of any build", False
+    for run in runs:
+        if image_id == run.digest:
+            return f"this build is, bit for bit, the image whose gpu tier got {_result(run)})", True
+    for run in runs:
+        if payload and payload == run.payload:
+            suite = "only our suite and labels, which are no part of what runs, have changed since"
+            return (
+                f"this build has, bit for bit, all layers of the image whose gpu tier got {_result(run)}): {suite}",
+                True,
+            )
+    run = next((one for one in runs if one.payload), runs[0])
+    differs = [name for name in {**payload, **run.payload} if payload.get(name) != run.payload.get(name)]
+    what = (
+        f"differs in {listed(differs)} from" if run.payload and payload else "can't be compared, layer by layer, with"
+    )
+    return f"this build {what} the image whose gpu tier got {_result(run)}): no recorded run is about it", False
+
+
+def _result(run: RunLine) -> str:
+    """`PASS on NVIDIA H100, 2026-11-25 (30 claims`."""
+    tier, where = run.tiers[Tier.GPU], ", ".join(dict.fromkeys(run.gpus))
     when = f", {run.date:%Y-%m-%d}" if run.date else ""
-    where, image_id = ", ".join(dict.fromkeys(run.gpus)), run.digest.removeprefix("sha256:")[:12]
-    verdict = run.tiers[Tier.GPU].verdict
-    return f"Its gpu tier: {verdict} on {where}{when} (image ID {image_id}; each build has its own)."
+    return f"{tier.verdict} on {where}{when} ({tier.counts.get(tier.verdict, 0)} claims"
 
 
 def _unusable(where: str, cause: str) -> Problem:
@@ -188,6 +217,7 @@ def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, 
         "packages": packages(verdict.claims),
         "bytes": size,
         "evidence_sha256": evidence.sha256,
+        "payload": evidence.host.get("payload") or {},
         **plain,
         **more,
     }
@@ -201,7 +231,7 @@ def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, 
 def packages(claims: Iterable[ClaimVerdict]) -> dict[str, str]:
     """Distribution -> version, of the S1 claims that passed."""
     measured = [one for one in claims if one.claim.id == "S1" and one.status is Status.PASS]
-    return {one.claim.subject: version for one in measured if (version := checks.installed(one.evidence))}
+    return {one.claim.subject: version for one in measured if (version := installed(one.evidence))}
 
 
 def tier_counts(rows: Sequence[ClaimRow | ClaimVerdictRow]) -> dict[Tier, TierCount]:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from images.engine.configuration import step
 from validate import hints
 from validate.claims import Claim, ClaimSet
 from validate.evidence import Evidence
@@ -77,8 +78,7 @@ def steps_above(history: Sequence[str]) -> tuple[str, ...] | None:
 
     None: nothing in it looks like one of our images.
     """
-    # The classic builder writes something before an instruction.
-    plain = [step.removeprefix("/bin/sh -c #(nop) ").strip() for step in history]
+    plain = list(map(step, history))
     for index in range(len(history) - 1):
         if tuple(plain[index : index + 2]) == _LAST_STEPS:
             return tuple(reversed(history[:index]))

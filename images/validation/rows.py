@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -55,3 +57,9 @@ def first_fault(error: ValidationError) -> str:
     """`PATH: MESSAGE` of the first thing that is wrong in a file."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
+
+
+def installed(evidence: Mapping[str, Any]) -> str:
+    """The version in S1's evidence, as the distribution's metadata has it; empty where it has none."""
+    found = evidence.get("installed")
+    return str(found[0].get("version", "")) if isinstance(found, list) and found and isinstance(found[0], dict) else ""

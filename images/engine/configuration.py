@@ -1,0 +1,91 @@
+"""An image's configuration as a function of what is in it, and what of an image a recorded verdict is about. Pure.
+
+An engine writes the time of the build into a configuration, and each version its own words: the same layers have
+another image ID on each machine. So what BuildKit made is written anew, over the same layers (OCI image specification,
+config.md), and its ID is that of every build with these layers and settings.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from images.engine.runtime import ImageInfo
+from images.host.hashing import oci_digest
+
+CREATED = "2024-01-01T00:00:00Z"
+"""The date of every image and step: that of the files that a build writes (images/context/templates.py, EPOCH)."""
+SUITE = "suite"
+"""The layer with the suite and the commands to add packages: it moves with this project, and no payload has it."""
+SETTINGS = "settings"
+"""Beside the layers: variables, user, folder, entrypoint and command."""
+
+_SAID = (
+    *("User", "ExposedPorts", "Env", "Entrypoint", "Cmd", "Volumes", "WorkingDir", "Labels", "StopSignal", "OnBuild"),
+    *("Healthcheck", "Shell"),
+)
+_NO_LAYER = frozenset(
+    "ARG CMD ENTRYPOINT ENV EXPOSE HEALTHCHECK LABEL MAINTAINER ONBUILD SHELL STOPSIGNAL USER VOLUME".split()
+)
+_LAYER = re.compile(
+    r"/run/locks/([\w-]+)\.txt|/run/wheels/([\w.]+)-|/run/scripts/(debian|compilers|suite)\.sh"
+    r"|/run/(toolkit|entrypoint)\b|^(WORKDIR) /workspace$"
+)
+
+
+def step(text: str) -> str:
+    """An instruction of a history as every builder writes it."""
+    return " ".join(text.removeprefix("/bin/sh -c #(nop)").removesuffix("# buildkit").split())
+
+
+def canonical(inspected: Mapping[str, Any], steps: Sequence[str]) -> bytes | None:
+    """The configuration of an image, from what the engine tells of it and its steps, the first first.
+
+    None where the steps can't be told from the layers: a base of another builder.
+    """
+    layers = inspected["RootFS"]["Layers"]
+    said = [(step(one), _empty(one)) for one in steps]
+    if [empty for _, empty in said].count(False) != len(layers):
+        return None
+    content = {
+        "architecture": inspected["Architecture"],
+        "os": "linux",
+        "created": CREATED,
+        "config": {key: inspected["Config"][key] for key in _SAID if inspected["Config"].get(key)},
+        "history": [
+            {"created": CREATED, "created_by": text, **({"empty_layer": True} if empty else {})} for text, empty in said
+        ],
+        "rootfs": {"type": "layers", "diff_ids": layers},
+    }
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
+    """What a verdict about an image is about: layer -> diff ID, the lowest first, and a digest of its settings.
+
+    `steps`: its history, the first first. The suite's layer and labels are left out: they change with this project.
+    Empty where the steps can't be told from the layers.
+    """
+    made = [one for one in steps if not _empty(one)]
+    if len(made) != len(info.layers):
+        return {}
+    found: dict[str, str] = {}
+    times = Counter[str]()
+    below = True
+    for text, diff_id in zip(made, info.layers, strict=True):
+        match = _LAYER.search(step(text))
+        below = below and match is None
+        name = next(filter(None, match.groups())).lower() if match else "base" if below else "above"
+        times[name] += 1
+        if name != SUITE:
+            found[name if times[name] == 1 else f"{name}-{times[name]}"] = diff_id
+    settings = [sorted(info.env.items()), info.user, info.workdir, info.entrypoint, info.command]
+    return {**found, SETTINGS: oci_digest(json.dumps(settings).encode())}
+
+
+def _empty(text: str) -> bool:
+    """Whether a step made no layer. WORKDIR makes one in BuildKit."""
+    return step(text).partition(" ")[0] in _NO_LAYER
