@@ -10,7 +10,7 @@ import typer
 from images.commands import common, engines, releases, tables
 from images.commands.options import EngineUrl, GateTiers, MatrixFile, PublicKey, RemoteRef
 from images.context.labels import LABELS
-from images.engine import configuration
+from images.engine import layers
 from images.errors import Problem, UserError
 from images.publish import verify as verification
 from images.registry.reference import Reference
@@ -46,7 +46,7 @@ def _recorded(reference: str, url: str | None, matrix: Path | None) -> bool:
     """Say what recorded runs of the gpu tier are to an image of the engine. Returns whether one is about it."""
     with engines.open_engine(url, builds=False) as engine:
         info = engine.inspect(reference)
-        payload = configuration.payload(info, [one.created_by for one in reversed(engine.history(info.id))])
+        payload = layers.payload(engine, info)
     name = info.labels.get(f"{LABELS}.image", "")
     runs = records.gpu_runs(records.read(common.sources(matrix).workspace.results), name)
     said, found = records.of_this_build(runs, info.id, payload)

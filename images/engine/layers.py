@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+import tarfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from images.engine import configuration
 from images.engine.containers import asking
 from images.engine.failures import EngineError
-from images.engine.runtime import CLASSIC_STORE, ImageInfo
+from images.engine.runtime import CLASSIC_STORE, ImageInfo, Runtime
 from images.errors import Problem
 from images.host.hashing import oci_digest
 
@@ -138,19 +141,73 @@ def stored(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLayer]:
 
 def stored_tar(layer: StoredLayer) -> Iterator[bytes]:
     """The tar of a layer, in chunks of any size. Raises OSError, ValueError for a store that is damaged."""
+    for entry in _split(layer):
+        if entry["type"] == _SEGMENT:
+            yield base64.b64decode(entry["payload"])
+        elif entry["type"] == _FILE:
+            yield from _content(layer, entry)
+
+
+def diff_id_in_walking_order(layer: StoredLayer) -> str:
+    """The diff ID of a layer's files in the order of their folders, where its tar has them sorted by whole path.
+
+    overlay2 walks the folder of a layer. Above a step that was built again, and came out as a layer that was there, it
+    compares two folders instead and sorts by path: `cuda.h` then stands before what `cuda/` holds, and the same files
+    have another diff ID (moby, builder-next/adapters/snapshot/layer.go: a parent with another cache ID).
+    Raises OSError, ValueError for a store that is damaged.
+    """
+    names = [_name(entry).rstrip(b"/") for entry in _split(layer) if entry["type"] == _FILE]
+    if names != sorted(names) or names == sorted(names, key=_by_folders):
+        return layer.diff_id
+    headers, pending, padding = dict[bytes, tuple[bytes, Any]](), b"", 0
+    for entry in _split(layer):
+        if entry["type"] == _SEGMENT:
+            pending += base64.b64decode(entry["payload"])
+        elif entry["type"] == _FILE:
+            headers[_name(entry).rstrip(b"/")] = pending[padding:], entry
+            pending, padding = b"", -entry.get("size", 0) % tarfile.BLOCKSIZE
+    digest = hashlib.sha256()
+    for name in sorted(names, key=_by_folders):
+        header, entry = headers[name]
+        digest.update(header)
+        for chunk in _content(layer, entry):
+            digest.update(chunk)
+        digest.update(bytes(-entry.get("size", 0) % tarfile.BLOCKSIZE))
+    digest.update(pending[padding:])
+    return f"sha256:{digest.hexdigest()}"
+
+
+def payload(engine: Runtime, info: ImageInfo) -> dict[str, str]:
+    """What a verdict about an image is about, see configuration.py; layers in walking order where they can be read."""
+    found = stored(Path(engine.facts.data_root), info.layers) if engine.facts.local else {}
+    with asking(info.id):
+        layers = tuple(diff_id_in_walking_order(found[one]) if one in found else one for one in info.layers)
+    steps = [one.created_by for one in reversed(engine.history(info.id))]
+    return configuration.payload(replace(info, layers=layers), steps)
+
+
+def _by_folders(name: bytes) -> list[bytes]:
+    return name.split(b"/")
+
+
+def _split(layer: StoredLayer) -> Iterator[Any]:
     with gzip.open(layer.split, "rb") as lines:
-        for line in lines:
-            entry = json.loads(line)
-            if entry["type"] == _SEGMENT:
-                yield base64.b64decode(entry["payload"])
-            elif entry["type"] == _FILE and entry.get("size"):
-                raw = entry.get("name_raw")  # of names that are no UTF-8
-                name = base64.b64decode(raw) if raw else os.fsencode(entry["name"].lstrip("/"))
-                path, left = os.path.join(os.fsencode(layer.files), name), entry["size"]  # noqa: PTH118
-                with open(path, "rb", buffering=0) as stream:  # noqa: PTH123  # pathlib has no paths of bytes
-                    while left:
-                        chunk = stream.read(min(_CHUNK, left))
-                        if not chunk:
-                            raise ValueError(f"{os.fsdecode(path)} has fewer bytes than the engine noted")
-                        left -= len(chunk)
-                        yield chunk
+        yield from map(json.loads, lines)
+
+
+def _name(entry: Mapping[str, Any]) -> bytes:
+    raw = entry.get("name_raw")  # of names that are no UTF-8
+    return base64.b64decode(raw) if raw else os.fsencode(entry["name"].lstrip("/"))
+
+
+def _content(layer: StoredLayer, entry: Mapping[str, Any]) -> Iterator[bytes]:
+    if not (left := entry.get("size", 0)):
+        return
+    path = os.path.join(os.fsencode(layer.files), _name(entry))  # noqa: PTH118
+    with open(path, "rb", buffering=0) as stream:  # noqa: PTH123  # pathlib has no paths of bytes
+        while left:
+            chunk = stream.read(min(_CHUNK, left))
+            if not chunk:
+                raise ValueError(f"{os.fsdecode(path)} has fewer bytes than the engine noted")
+            left -= len(chunk)
+            yield chunk

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit, ImageInfo, configuration
+from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit, ImageInfo, layers
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
@@ -80,7 +80,7 @@ def measure(
         **limits.as_host(unsupported, engine.facts),
         "labelled": image.labels.get("dev.truetag.image", ""),
         "steps_above": len(child.steps_above([step.created_by for step in engine.history(image.id)]) or ()),
-        "payload": configuration.payload(image, [one.created_by for one in reversed(engine.history(image.id))]),
+        "payload": layers.payload(engine, image),
     }
     records: list[Record] = []
     to_come = Counter[str]()
