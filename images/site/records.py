@@ -118,16 +118,14 @@ def of_this_build(runs: Sequence[RunLine], image_id: str, payload: Mapping[str, 
             return f"this build is, bit for bit, the image whose gpu tier got {_result(run)})", True
     for run in runs:
         if payload and payload == run.payload:
-            suite = "only our suite and labels, which are no part of what runs, have changed since"
-            return (
-                f"this build has, bit for bit, all layers of the image whose gpu tier got {_result(run)}): {suite}",
-                True,
+            told = (
+                f"this build has, bit for bit, the layers and settings of the image whose gpu tier got {_result(run)})"
             )
+            return f"{told}; only our suite and labels have changed since", True
     run = next((one for one in runs if one.payload), runs[0])
     differs = [name for name in {**payload, **run.payload} if payload.get(name) != run.payload.get(name)]
-    what = (
-        f"differs in {listed(differs)} from" if run.payload and payload else "can't be compared, layer by layer, with"
-    )
+    compared = run.payload and payload
+    what = f"differs in {listed(differs)} from" if compared else "can't be compared, layer by layer, with"
     return f"this build {what} the image whose gpu tier got {_result(run)}): no recorded run is about it", False
 
 
