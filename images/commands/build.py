@@ -34,7 +34,6 @@ from images.engine import Engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
 from images.locking import lock_file
-from images.site import records
 from images.wheels import cache as wheel_cache
 from images.wheels.prebuilt import FindWheel
 from validate import report
@@ -101,6 +100,8 @@ def build(
             then = f"read {page}; `docker run --rm -it {result.tag}-candidate` looks inside"
             problems.append(Problem(where=result.name, cause=cause, then=then))
         else:
+            from images.site import records  # of a build that ends well
+
             runs = records.gpu_runs(records.read(sources.workspace.results), result.info.labels[f"{LABELS}.image"])
             said, _ = records.of_this_build(runs, result.info.id, result.payload)
             common.show([f"{result.tag} is validated as far as this machine can: {page}", f"{result.tag}: {said}"])

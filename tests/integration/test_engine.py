@@ -26,6 +26,7 @@ from images.engine import (
     Engine,
     NoSuchImage,
     TimedOut,
+    configuration,
     connect,
 )
 from images.engine.buildkit import BuildEvent, LogLine, Retrying, StepFinished
@@ -396,3 +397,17 @@ def test_a_base_that_cannot_be_had_is_said(engine: Engine) -> None:
     )
     with pytest.raises(UserError, match="no registry answers"):
         acquire(engine, base, pinned={}, host=HostSettings(), on_progress=print)
+
+
+def test_an_image_has_the_id_of_its_content(engine: Engine, base: AcquiredBase, tag: str) -> None:
+    """Two builds, minutes apart as their engine dates them, are one image, which runs."""
+    lines = ("RUN echo 1 >/x && touch -d @0 /x /", "ENV A=b", f"LABEL which={tag}")
+    found = []
+    for _ in range(2):
+        built = engine.build({"Dockerfile": dockerfile(base, *lines)}, tag, no_cache=True)
+        found.append(engine.fix_id(built.image_id, tag))
+        assert engine.find(built.image_id) is None, "nobody keeps the one that the engine dated"
+    assert found[0] == found[1] and found[0].created == configuration.CREATED
+    assert found[0].env["A"] == "b" and found[0].labels["which"] == tag
+    with engine.container(ContainerSpec(tag, ["cat", "/x"])) as box:
+        assert box.run(120).stdout == "1\n"

@@ -40,12 +40,27 @@ def test_the_newest_run_of_a_gpu_tier_is_told_to_who_chooses() -> None:
     assert old.date
     new = old.model_copy(update={"date": old.date + timedelta(days=1), "gpus": ["L4", "L4"], "digest": "sha256:abc"})
     broken = new.model_copy(update={"date": old.date + timedelta(days=2), "experiment": True})
-    assert records.gpu_run([new, old, broken], old.image) == new
-    verdict, day = old.tiers[Tier.GPU].verdict, f"{new.date:%Y-%m-%d}"
-    told = f"Its gpu tier: {verdict} on L4, {day} (image ID abc; each build has its own)."
-    assert records.gpu_sentence(new) == told
-    assert records.gpu_run([old], "cu99-torch99") is None
-    assert records.gpu_sentence(None) == "No run of its gpu tier is recorded."
+    assert records.gpu_runs([old, new, broken], old.image) == [new, old]
+    tier, day = old.tiers[Tier.GPU], f"{new.date:%Y-%m-%d}"
+    result = f"{tier.verdict} on L4, {day} ({tier.counts[tier.verdict]} claims"
+    told = f"Its gpu tier: {result}, image ID abc; `build` says whether yours is the same)."
+    assert records.gpu_sentence([new, old]) == told
+    assert records.gpu_sentence(records.gpu_runs([old], "cu99-torch99")) == "No run of its gpu tier is recorded."
+
+    judged = new.model_copy(update={"payload": {"debian": "1", "torch": "2", "settings": "3"}})
+    same, other = dict(judged.payload), {**judged.payload, "debian": "9"}
+    assert records.of_this_build([judged], "sha256:abc", {}) == (
+        f"this build is, bit for bit, the image whose gpu tier got {result})",
+        True,
+    )
+    said, found = records.of_this_build([old, judged], "sha256:mine", same)
+    assert found and said.startswith(
+        f"this build has, bit for bit, the layers and settings of the image whose gpu tier got {result}"
+    )
+    said, found = records.of_this_build([judged], "sha256:mine", other)
+    assert not found and said.startswith("this build differs in debian from the image") and said.endswith("about it")
+    for payload, lines in (({}, [judged]), (same, [old]), (same, [])):
+        assert not records.of_this_build(lines, "sha256:mine", payload)[1]
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=lambda line: line.id)

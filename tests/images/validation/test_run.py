@@ -20,6 +20,7 @@ from images.errors import Problem, UserError
 from images.hardware.inventory import Gpu, Inventory
 from images.validation import containers, run
 from tests.support.claims import bare_claims
+from tests.support.engine_images import image_info
 from validate import channel
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
@@ -47,13 +48,13 @@ class Engine:
         self.specs: list[ContainerSpec] = []
         self.cancelled = threading.Event()
         self.facts = SimpleNamespace(
-            memory=1 << 34, cpus=2, version="1", architecture="amd64", podman=False, apptainer=apptainer
+            memory=1 << 34, cpus=2, version="1", architecture="amd64", podman=False, apptainer=apptainer, local=False
         )
 
     def inspect(self, _reference: str) -> Any:
-        return SimpleNamespace(id="sha256:1", tags=("a:1",), env={}, architecture="amd64", workdir="", labels={})
+        return image_info(tags=("a:1",))
 
-    def history(self, _reference: str) -> Any:
+    def history(self, _reference: str) -> tuple[Any, ...]:
         return ()
 
     def cancel(self) -> None:

@@ -1,0 +1,120 @@
+"""The configuration that we write for a built image, and what of an image a recorded verdict is about."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from images.engine import configuration, layers
+from images.engine.layers import StoredLayer
+from images.host.hashing import oci_digest
+from tests.support.engine_images import image_info
+
+STEPS = {
+    "base": "mmdebstrap bookworm",
+    "debian": "RUN /bin/sh -c sh /run/scripts/record_change_times.sh && sh /run/scripts/debian.sh 3.11 git # buildkit",
+    "cuda": "RUN /bin/sh -c sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/cuda.txt",
+    "torch": "RUN /bin/sh -c sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/torch.txt",
+    "flash_attn": "RUN /bin/sh -c sh /run/scripts/install.sh python /run/wheels/flash_attn-2.8.3-cp311.whl",
+    "toolkit": "RUN /bin/sh -c { [ -e /usr/local/cuda ] || cp -a /run/toolkit /usr/local/cuda; } # buildkit",
+    "suite": "RUN /bin/sh -c sh /run/scripts/suite.sh /opt/venv/bin/python /opt/truetag/additions # buildkit",
+    "workdir": "WORKDIR /workspace",
+}
+HISTORY = [*STEPS.values(), 'CMD ["bash"]']
+INFO = image_info(layers=tuple(f"sha256:{name}" for name in STEPS), env={"A": "b"}, workdir="/workspace")
+
+
+def test_the_words_and_dates_of_an_engine_change_nothing() -> None:
+    config = {"User": "1001", "Env": ["A=b"], "Labels": {"x": "y"}, "WorkingDir": "/w"}
+    new = {"Architecture": "amd64", "RootFS": {"Layers": ["sha256:1", "sha256:2"]}, "Config": config, "Created": "2026"}
+    old = {**new, "Config": {**config, "Hostname": "", "Volumes": None, "ArgsEscaped": True}, "Created": "2025"}
+    told = ["ADD file:1 in / ", 'CMD ["bash"]', "ENV A=b", "RUN /bin/sh -c a   && b # buildkit"]
+    classic = [
+        "/bin/sh -c #(nop) ADD file:1 in / ",
+        '/bin/sh -c #(nop)  CMD ["bash"]',
+        "ENV A=b",
+        "RUN /bin/sh -c a && b",
+    ]
+    written = configuration.canonical(new, told)
+    assert written is not None and written == configuration.canonical(old, classic)
+    content = json.loads(written)
+    assert content["created"] == "2024-01-01T00:00:00Z" and content["config"] == config
+    assert [one.get("empty_layer", False) for one in content["history"]] == [False, True, True, False]
+    assert configuration.canonical(new, told[1:]) is None, "a step for each layer, or nothing is said"
+
+
+def test_a_payload_is_all_layers_but_the_suites_and_the_settings() -> None:
+    found = configuration.payload(INFO, HISTORY)
+    assert list(found) == [*(name for name in STEPS if name != "suite"), "settings"]
+    relabelled = replace(INFO, labels={"dev.truetag.matrix-revision": "new"}, id="sha256:9")
+    assert configuration.payload(relabelled, HISTORY) == found
+    child = replace(INFO, layers=(*INFO.layers, "sha256:more"))
+    assert configuration.payload(child, [*HISTORY, "RUN /bin/sh -c pip install x"])["above"] == "sha256:more"
+    assert configuration.payload(child, HISTORY) == {}
+
+
+@pytest.mark.parametrize("name", [*STEPS, "env", "user", "entrypoint"])
+def test_a_change_in_any_layer_but_the_suites_is_another_payload(name: str) -> None:
+    settings = {"env": {"A": "c"}, "user": "0", "entrypoint": ("sh",)}
+    if name in settings:
+        changed = replace(INFO, **{name: settings[name]})  # type: ignore[arg-type]
+    else:
+        changed = replace(INFO, layers=tuple("sha256:x" if one == f"sha256:{name}" else one for one in INFO.layers))
+    before, after = configuration.payload(INFO, HISTORY), configuration.payload(changed, HISTORY)
+    differing = [one for one in before if before[one] != after[one]]
+    assert differing == ([] if name == "suite" else [name if name in STEPS else "settings"])
+
+
+@pytest.mark.parametrize("order", ["a/ a/x a.h b", "a/ a.h a/x b", "b a/ a.h a/x"], ids=["walked", "by path", "other"])
+def test_a_layer_in_the_order_of_paths_counts_as_the_one_in_the_order_of_folders(tmp_path: Path, order: str) -> None:
+    walked = _tar("a/ a/x a.h b".split())
+    layer = _stored(tmp_path, order.split())
+    expected = oci_digest(_tar(order.split()) if order.startswith("b") else walked)
+    assert layers.diff_id_in_walking_order(layer) == expected
+    assert oci_digest(b"".join(layers.stored_tar(layer))) == layer.diff_id
+
+
+def _content(name: str) -> bytes:
+    return (name * 300).encode()
+
+
+def _member(name: str) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name.rstrip("/"))
+    if name.endswith("/"):
+        info.type = tarfile.DIRTYPE
+    else:
+        info.size = len(_content(name))
+    return info
+
+
+def _tar(names: list[str]) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for name in names:
+            tar.addfile(_member(name), io.BytesIO(_content(name)))
+    return stream.getvalue()
+
+
+def _stored(folder: Path, names: list[str]) -> StoredLayer:
+    """A layer as the engine's store has it: files, and the rest of the tar."""
+    whole, entries, position = _tar(names), [], 0
+    with tarfile.open(fileobj=io.BytesIO(whole)) as tar:
+        for member in tar:
+            data = member.offset_data
+            entries.append({"type": 2, "payload": base64.b64encode(whole[position:data]).decode()})
+            entries.append({"type": 1, "name": f"{member.name}{'/' if member.isdir() else ''}", "size": member.size})
+            position = data + member.size
+            path = folder / "diff" / member.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(exist_ok=True) if member.isdir() else path.write_bytes(whole[data:position])
+    entries.append({"type": 2, "payload": base64.b64encode(whole[position:]).decode()})
+    split = folder / "tar-split.json.gz"
+    split.write_bytes(gzip.compress("\n".join(map(json.dumps, entries)).encode()))
+    return StoredLayer(diff_id=oci_digest(whole), size=len(whole), split=split, files=folder / "diff")
