@@ -26,7 +26,7 @@ from images.publish.attestation import Attestation
 from images.publish.statements import Statement
 from images.registry import distribution
 from images.registry.client import Registry
-from images.registry.distribution import OCI_CONFIG, Descriptor, Manifest, image_manifest
+from images.registry.distribution import CREATED, OCI_CONFIG, Descriptor, Manifest, image_manifest
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
 from validate.evidence import Evidence
@@ -71,8 +71,9 @@ class PublishedImage:
 
     @property
     def created(self) -> str:
-        """When it was built, as the configuration has it."""
-        return str(self.config.get("created") or "")
+        """When it was validated, as whoever published it first wrote; of older images, when they were built."""
+        annotations = self.manifest.data.get("annotations") or {}
+        return str(annotations.get(CREATED) or self.config.get("created") or "")
 
     @property
     def platform(self) -> str:

@@ -6,10 +6,12 @@ publication.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path
 
 from images.config.names import ImageName
@@ -27,6 +29,7 @@ from images.publish.release import SUFFIXES, PublishResult, Release, Stored, loa
 from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE, TEST_RESULT, Statement
 from images.publish.tags import Action, ImageVersion
 from images.registry.client import Registry
+from images.registry.errors import RegistryError
 from images.registry.reference import Repository
 
 _ANEW = (
@@ -64,12 +67,19 @@ class LocalImage:
     """With the record of the build, for the provenance."""
     locks: Mapping[str, bytes]
     """Path below the project's root -> content of a lock file."""
+    published: str = ""
+    """The date that the same image is published with already."""
+
+    @property
+    def created(self) -> str:
+        """The date that it is published with: of its validation, as its configuration bears none."""
+        return self.published or str(self.run.host.get("date") or self.info.created)
 
     @property
     def version(self) -> ImageVersion:
         """Raises UserError for an image without our labels."""
-        info, name = self.info, str(self.name)
-        found = ImageVersion.require(info.labels, info.created, name, f"linux/{info.architecture}")
+        name = str(self.name)
+        found = ImageVersion.require(self.info.labels, self.created, name, f"linux/{self.info.architecture}")
         return replace(found, name=name)
 
 
@@ -104,6 +114,7 @@ def publish(
         target = stack.enter_context(Registry(repository, mount_from=[near] if near else []))
         target.check_access()
 
+        images = [_dated(target, image) for image in images]
         there = [_there(target, image, options, public, say) for image in images]
         for image, found in zip(images, there, strict=True):
             # Other machines may have judged its other tiers.
@@ -122,7 +133,14 @@ def publish(
             had = {compression_of(one.manifest) for one in found.values()}
             if wanted := [one for one in options.compressions if one not in had]:
                 manifests, sent = push(
-                    engine, image.info, target, wanted, options.cache, source=near, on_event=on_event
+                    engine,
+                    image.info,
+                    target,
+                    wanted,
+                    options.cache,
+                    source=near,
+                    created=image.created,
+                    on_event=on_event,
                 )
                 say(f"sent {sent / 1e6:.0f} MB of layers as {' and '.join(wanted)}")
                 for compression, manifest in manifests.items():
@@ -141,6 +159,22 @@ def publish(
                 names = [change.tag for change in changes]
                 attachments.sign_image(target, digest, options.key, public, names, anew=moves)
         return release.move(plan, signed=bool(options.key))
+
+
+def _dated(target: Registry, image: LocalImage) -> LocalImage:
+    """The image, with the date of its first publication, whenever it was validated again. Raises UserError."""
+    tag = re.compile(rf"{re.escape(str(image.name))}-\d{{8}}-{image.info.id.removeprefix('sha256:')[:12]}")
+    try:
+        tags_there = target.tags()
+    except RegistryError as error:  # before the first publication there is no repository
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        return image
+    for one in filter(tag.fullmatch, tags_there):
+        if manifest := target.find(one):
+            known = load_same(target, manifest, image.info.id, f"{target.repository}:{one}")
+            return replace(image, published=known.created)
+    return image
 
 
 def _there(
@@ -183,12 +217,12 @@ def _attach(
             provenance.read_build_record(local.folder, name, info.id),
             name=local.name,
             revision=info.labels.get(f"{LABELS}.matrix-revision", ""),
-            created=info.created,
+            created=local.created,
             locks=local.locks,
             source=options.source,
         )
     if CYCLONEDX in lacking:
-        created = datetime.fromisoformat(info.created)
+        created = datetime.fromisoformat(local.created)
         said[CYCLONEDX] = sbom.cyclonedx(sbom.read(engine, info.id), name=name, digest=info.id, created=created)
     new = {
         suffix: [

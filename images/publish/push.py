@@ -48,13 +48,14 @@ def push(
     cache: Path,
     *,
     source: Repository | None = None,
+    created: str = "",
     on_event: Callable[[BuildEvent], None] = ignore,
 ) -> tuple[dict[Compression, Manifest], int]:
     """Store the blobs and the manifest of each wanted compression, without a tag.
 
     `cache`: records of layers, and room for those under way, on a disk: gigabytes pass through it. `source`: another
-    repository of the same registry that has this very image: its blobs are mounted. Returns the manifests, and how many
-    bytes of layers were sent. Raises UserError.
+    repository of the same registry that has this very image: its blobs are mounted. `created`: its date. Returns
+    the manifests, and how many bytes of layers were sent. Raises UserError.
     """
     cache.mkdir(parents=True, exist_ok=True)
     diff_ids = tuple(dict.fromkeys(info.layers))  # images repeat empty layers
@@ -101,7 +102,7 @@ def push(
     manifests = {}
     for one in wanted:
         layers = [placed[one, diff_id] for diff_id in info.layers]
-        manifests[one] = image_manifest(Descriptor.of(OCI_CONFIG, config), layers)
+        manifests[one] = image_manifest(Descriptor.of(OCI_CONFIG, config), layers, created)
         target.put(manifests[one])
     return manifests, tally.sent
 

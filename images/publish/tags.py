@@ -52,7 +52,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageVersion:
-    """An image as tags compare it; an index is a sequence of them. `created` is when it was built."""
+    """An image as tags compare it; an index is a sequence of them. `created`: `PublishedImage.created`."""
 
     name: str
     torch: str
@@ -85,7 +85,7 @@ class ImageVersion:
 
 
 def step_back(old: Sequence[ImageVersion], new: Sequence[ImageVersion]) -> tuple[ImageVersion, ImageVersion] | None:
-    """Old and new image of the first platform whose old one is newer: by torch version, then by time of the build.
+    """Old and new image of the first platform whose old one is newer: by torch version, then by date.
 
     Where no platform is in both, the newest images are compared themselves.
     """
@@ -113,7 +113,7 @@ class TagChange:
 
 
 def immutable_tag(name: str, created: datetime, image_id: str) -> str:
-    """`NAME-YYYYMMDD-DIGEST`: the day it was built (UTC), and 12 digits of the digest that its verdict names."""
+    """`NAME-YYYYMMDD-DIGEST`: its day (UTC), and 12 digits of the digest that its verdict names."""
     return f"{name}-{created.astimezone(UTC):%Y%m%d}-{image_id.removeprefix('sha256:')[:_SHORT]}"
 
 
@@ -193,7 +193,7 @@ def _refusal(
         newer, own = back
         cause = f"{tag} has torch {newer.torch}, this is {own.torch}"
         if Version(newer.torch) == Version(own.torch):
-            cause = f"{tag} was built on {newer.created:%Y-%m-%d %H:%M}, this on {own.created:%Y-%m-%d %H:%M}"
+            cause = f"{tag} is of {newer.created:%Y-%m-%d %H:%M}, this of {own.created:%Y-%m-%d %H:%M}"
         anew = "moving tags never go back: build and validate anew, or pull the older image by its dated tag"
         return cause, anew, lost
     if kind is TagKind.IMMUTABLE:

@@ -15,6 +15,8 @@ OCI_CONFIG = "application/vnd.oci.image.config.v1+json"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 MANIFEST_TYPES = (OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_INDEX)
+CREATED = "org.opencontainers.image.created"
+"""The annotation with a published image's date: its configuration says nothing of when it was built."""
 INDEX_TYPES = (OCI_INDEX, DOCKER_INDEX)
 
 
@@ -105,9 +107,10 @@ def _platform(data: object) -> str:
     return "/".join(names) if all(names) else ""
 
 
-def image_manifest(config: Descriptor, layers: Sequence[Descriptor]) -> Manifest:
-    """The manifest of an image, bottom layer first. The same blobs give the same bytes."""
-    return _manifest(OCI_MANIFEST, config=config.as_json(), layers=[layer.as_json() for layer in layers])
+def image_manifest(config: Descriptor, layers: Sequence[Descriptor], created: str = "") -> Manifest:
+    """The manifest of an image, bottom layer first. The same blobs and date give the same bytes."""
+    said = {"annotations": {CREATED: created}} if created else {}
+    return _manifest(OCI_MANIFEST, config=config.as_json(), layers=[layer.as_json() for layer in layers], **said)
 
 
 def index(entries: Sequence[Descriptor]) -> Manifest:

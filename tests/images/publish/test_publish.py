@@ -96,6 +96,7 @@ class Site:
         folder: Path | None = None,
         compressions: Sequence[Compression] = GZIP,
         cache: Path | None = None,
+        day: str = DAY,
     ) -> PublishResult:
         """With a validation run of these claims; `folder`: of another machine, which has no build.json."""
         options = PublishOptions(
@@ -105,7 +106,7 @@ class Site:
             compressions=compressions,
             key=key,
         )
-        run, folder = trial(*claims), folder or self.built
+        run, folder = validated(INFO.id, day, claims), folder or self.built
         image = LocalImage(name=ImageName.parse(NAME), info=INFO, run=run, folder=folder, locks={})
         return release.publish(cast("Engine", Layers()), [image], options, say=self.says.append)
 
@@ -285,3 +286,13 @@ def test_a_dated_tag_that_names_another_image_is_refused(site: Site) -> None:
     site.target.put(index([]), dated)
     with pytest.raises(UserError, match="is an index"):
         site.publish(PIP)
+
+
+def test_an_image_keeps_the_date_of_its_first_publication(site: Site) -> None:
+    """It has the same ID whenever it is built: a validation run of another day adds its evidence to it."""
+    first = site.publish(PIP, day="2026-11-21T10:00:00Z")
+    later = site.publish(PIP, GPU_PIP, day="2026-11-23T10:00:00Z", folder=site.built.parent / "elsewhere")
+    tag = f"{NAME}-20261121-{INFO.id[7:19]}"
+    assert tag in first.tags and tag in later.tags and not [one for one in later.tags if "-20261123-" in one]
+    assert site.image().manifest.digest == site.image(tag).manifest.digest
+    assert site.image().created == "2026-11-21T10:00:00Z" and len(site.image().attestations) == 2

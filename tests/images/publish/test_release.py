@@ -102,7 +102,7 @@ def test_images_join_one_by_one_and_neither_goes_back(site: Site) -> None:
     assert site.named(AMD64) is None
     first = site.promote(AMD64, 3)
     assert site.listed() == {"linux/amd64": digest(first), "linux/arm64": digest(arm)}
-    with pytest.raises(UserError, match=r"was built on 2026-11-21 03:00, this on 2026-11-21 02:00"):
+    with pytest.raises(UserError, match=r"is of 2026-11-21 03:00, this of 2026-11-21 02:00"):
         site.promote(AMD64, 2)  # newer than no part, though older than the index's newest
     newer = site.promote(ARM64, 6)
     assert site.listed("latest") == {"linux/amd64": digest(first), "linux/arm64": digest(newer)}

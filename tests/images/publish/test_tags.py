@@ -129,7 +129,7 @@ def test_a_newer_image_stops_the_name_and_keeps_the_alias(store: Store) -> None:
     changes = store.plan(new)
     assert actions(changes) == [(NAME, Action.REFUSE), ("latest", Action.LEAVE), ("cu126", Action.CREATE)]
     assert changes[1].reason == "latest has torch 2.8.0, this is 2.7.1"
-    with pytest.raises(UserError, match=r"was built on 2026-11-21 08:00, this on 2026-11-21 03:00"):
+    with pytest.raises(UserError, match=r"is of 2026-11-21 08:00, this of 2026-11-21 03:00"):
         tags.move(store.client, changes)
     assert store.named("cu126") == [None]
 
