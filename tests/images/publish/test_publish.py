@@ -233,7 +233,7 @@ def test_no_manifest_with_a_foreign_layer_is_signed(
     dated, own = site.publish(PIP, key="").tags[0], site.image().manifest
     for content in (FOREIGN, OWN, OWN + FOREIGN, b"no gzip"):
         site.target.put_blob(content)
-    site.target.put(image_manifest(own.config, layers), dated)
+    site.target.put(image_manifest(own.config, layers, site.image().created), dated)
     with pytest.raises(UserError, match=words):
         site.publish(PIP, cache=site.built if machine == "the same" else tmp_path / "other")
     assert not [tag for tag in site.registry.manifests if str(tag).endswith(".sig")]
