@@ -28,7 +28,9 @@ RUN mkdir -p /root/.cache/pip && echo x > /root/.cache/pip/wheel
 RUN echo "api_key = 'Qm9keSBvZiBhIHNlY3JldA'" > /etc/service.conf
 RUN touch /usr/lib/x86_64-linux-gnu/libcuda.so.1
 ENV NVIDIA_TF32_OVERRIDE=1 NCCL_IB_DISABLE=1
+HEALTHCHECK --interval=1s CMD kill -9 -1
 """
+"""Were the image's HEALTHCHECK run, it would end what reads the files."""
 FOUND = {
     "A3 requirements": "requires MarkupSafe",
     "S2 files": "peft/config.py of peft 0.18.1 is altered",
