@@ -6,6 +6,7 @@ image may have expected less of it.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -94,7 +95,9 @@ def _not_measured(claim: Claim, own: Claim | None, not_here: Collection[str]) ->
         return own.unproven if own else _NOT_ASKED
     today, then = _plain(claim.expect), _plain(own.expect)
     if claim.probe == _WHEELS:
-        then = {key: {name: row for name, row in rows.items() if name not in not_here} for key, rows in then.items()}
+        tables = [rows for rows in then.values() if isinstance(rows, dict)]
+        for rows, name in itertools.product(tables, not_here):
+            rows.pop(name, None)
     if (claim.probe, today) == (own.probe, then):
         return ""
     differing = listed(sorted(key for key in today.keys() | then.keys() if today.get(key) != then.get(key)))

@@ -8,10 +8,18 @@ from images.commands import releases
 from images.config.matrix import Sources
 from images.context import labels as image_labels
 from images.context.labels import BaseContext
+from images.engine.gpus import Attachment, GpuMode
+from images.hardware.inventory import Gpu, Inventory
+from images.locking import lock_file
 from images.planning import plan
+from images.publish import gate
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.image import image_claims
 from tests.support import attested
 from tests.support.commands import call
 from tests.support.sources import SOURCES, image
+from validate.environment.wheel_contents import Contents
+from validate.evidence import Evidence
 
 AMD64, ARM64 = "cu130-torch211", "cu130-torch211-arm64"
 RUN = attested.evidence()
@@ -58,6 +66,37 @@ def test_a_published_image_is_held_to_todays_claims_while_its_own_row_is_the_sam
 
 def _claims_today(labels: dict[str, str]) -> tuple[object, ...]:
     return releases.claims_of(image(labels["dev.truetag.image"]), labels, RUN, SOURCES).claims
+
+
+@pytest.mark.parametrize("name", ["cu126-torch27", "cu128-torch28-axolotl", ARM64])
+@pytest.mark.parametrize("origin", ["tag", "custom"])
+@pytest.mark.parametrize("wheels", ["known where it is built alone", "missing"])
+def test_what_a_build_measures_answers_every_claim_that_a_publication_writes(
+    name: str, origin: str, wheels: str
+) -> None:
+    """By another way, on another machine, and of GPUs that the evidence names: else each image had to be done again."""
+    found, h100 = image(name), Gpu(name="NVIDIA H100 80GB HBM3", capability=(9, 0), memory=80 << 30)
+    there = Attachment(
+        mode=GpuMode.NVIDIA, reason="x", inventory=Inventory(driver="580.95", gpus=(h100,), source="NVML")
+    )
+    optional = {pin.name: "not to be had" for pin in found.pins if pin.optional} if wheels == "missing" else {}
+    outside = {pin.name: Contents(digest="x", tags="") for pin in found.pins if not pin.locked} if not optional else {}
+    measured_for = ClaimContext.of(
+        found,
+        lock_file.read(found, SOURCES.workspace.locks),
+        SOURCES.facts,
+        missing=optional,
+        custom_base=origin == "custom",
+        outside=outside,
+    )
+    host = {**(there.inventory.as_json() if there.inventory else {}), "attached": there.as_json()}
+    claims = image_claims(measured_for.on_host(there)).claims
+    run = Evidence.loads(Evidence(image=name, digest="x", records=(), host=host, claims=claims).dumps())
+    labels = image_labels.labels(found, BaseContext(reference="debian:bookworm-slim", origin=origin), optional)
+    today = releases.claims_of_published(labels, run, SOURCES)
+    assert today
+    reasons = {one.reason for one in gate.judged(run, today).claims if not one.claim.unproven.startswith("its wheel")}
+    assert not [one for one in reasons if "other expectations" in one or "no such claim" in one]
 
 
 @pytest.mark.parametrize(

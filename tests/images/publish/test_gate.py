@@ -72,6 +72,7 @@ def test_what_opens_the_gate(verdicts: list[Verdict], tiers: list[Tier], refusal
 def test_a_wheel_that_only_the_machine_that_built_the_image_knows_is_no_other_expectation() -> None:
     assert gate._not_measured(WHEELS, BUILT_HERE, {"flash-attn"}) == ""
     assert "expectations than today's (wheels)" in gate._not_measured(WHEELS, BUILT_HERE, set())
+    assert gate._not_measured(WHEELS, replace(BUILT_HERE, expect={"wheels": 5}), {"flash-attn"}), "of a stranger"
 
 
 def test_a_failure_is_not_made_up_for_by_another_verdict() -> None:
