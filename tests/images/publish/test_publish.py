@@ -242,7 +242,7 @@ def test_no_manifest_with_a_foreign_layer_is_signed(
 def test_a_registry_that_gives_another_layer_than_it_names_is_not_believed(site: Site, tmp_path: Path) -> None:
     dated, own = site.publish(PIP, key="").tags[0], site.image().manifest
     site.target.put_blob(FOREIGN)
-    site.target.put(image_manifest(own.config, [layer(FOREIGN)]), dated)
+    site.target.put(image_manifest(own.config, [layer(FOREIGN)], site.image().created), dated)
     asked = ("GET", f"/v2/images/blobs/{oci_digest(FOREIGN)}")
     site.registry.before = lambda *request: (200, {}, OWN) if request == asked else True
     with pytest.raises(UserError, match="which is not the image's own"):
