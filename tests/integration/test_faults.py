@@ -412,8 +412,6 @@ IMAGES = {
     ),
     "switches": (
         "a-file-of-debian",
-        # Its probe fails where asserts are silenced, too: PYTHONOPTIMIZE is set in this image.
-        "02-bitsandbytes-without-its-cuda-library",
         "08-triton-interpreted",
         "08-dynamo-switched-off",
         "09-python-optimised",
@@ -471,7 +469,7 @@ IMAGES = {
         "no-user-name",
         "torch-is-not-held",
     ),
-    "packages": ("06-flash-attn-4-alone", "pip-without-a-place"),
+    "packages": ("06-flash-attn-4-alone", "02-bitsandbytes-without-its-cuda-library", "pip-without-a-place"),
 }
 """Image -> its faults, in the order of their layers: what installs or compiles comes before what hinders that."""
 
