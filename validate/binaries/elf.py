@@ -34,6 +34,10 @@ class ElfError(ValueError):
     """This is no ELF file the loader of a 64-bit little-endian machine could read."""
 
 
+class OtherClassError(ElfError):
+    """It is one for 32-bit or big-endian machines."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Elf:
     """The loader's view of one file."""
@@ -73,7 +77,7 @@ class DynamicTable:
         if ident[:4] != MAGIC:
             raise ElfError("it does not begin with the ELF magic")
         if ident[4:6] != b"\x02\x01":
-            raise ElfError("it is not 64-bit little-endian")
+            raise OtherClassError("it is not 64-bit little-endian")
         _, self.machine, _, _, table, _, _, _, size, count = struct.unpack("<HHIQQQIHHH", self._read(16, 42))
         if count > _MOST_PROGRAM_HEADERS or (count and size != 56):
             raise ElfError(f"{count} program headers of {size} bytes are not to be believed")

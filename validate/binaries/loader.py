@@ -269,6 +269,9 @@ def read_all(
             continue
         try:
             seen = elf.read(path)
+        except elf.OtherClassError as error:
+            other_machines.append({"path": path, "error": str(error), "owners": list(owners.get(path, ()))})
+            continue
         except (OSError, ElfError) as error:
             unreadable.append({"path": path, "error": str(error)})
             continue

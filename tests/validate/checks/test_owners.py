@@ -87,6 +87,10 @@ def test_a_child_may_have_files_and_folders_of_its_own_and_nothing_that_hides_th
     assert judged(claims["files"], altered=altered, altered_count=1).status is Status.FAIL
     assert judged(claims["lookup"], path=GOOD["path"][1:]).status is Status.FAIL
     assert judged(claims["lookup"], in_front=["/usr/local/bin/gcc"]).status is Status.FAIL
+    of_other, own = {"/home/dev/.bashrc": "the shell"}, {"/home/trainer/.bashrc": "the shell"}
+    assert judged(claims["lookup"], plugins=of_other).status is Status.PASS
+    assert judged(CLAIMS["lookup"], plugins=of_other).status is Status.FAIL, "in an image of ours"
+    assert judged(claims["lookup"], plugins=own).status is Status.FAIL
 
 
 def test_dpkgs_database_tells_who_owns_a_file_and_what_it_holds(tmp_path: Path) -> None:

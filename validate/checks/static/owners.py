@@ -327,7 +327,7 @@ def judge_files(_subject: str, expect: Mapping[str, Any], evidence: OwnersEviden
     what our build steps write, copies: {path: the file of a package that it copies}, links: {pattern: why there are
     links to other files that no package lists}, generated: {pattern: why there are files that nobody lists}, path:
     folders of the PATH, plugins: {pattern of a name, or of a path: who loads it if it is there}, privileged: {path:
-    mode} of programs that Debian brings so, free}.
+    mode} of programs that Debian brings so, free, and of a child home: that of the image's user}.
     """
     faults = [f"{one['path']} is not as {one['owner']} has it" for one in evidence["altered"]]
     if hidden := evidence["altered_count"] - len(evidence["altered"]):
@@ -344,13 +344,22 @@ def judge_lookup(_subject: str, expect: Mapping[str, Any], evidence: OwnersEvide
     """S10 lookup."""
     faults = [*_path(expect, evidence["path"])]
     faults += [f"{path} is found before the image's own" for path in evidence["in_front"]]
-    faults += [f"{path} is loaded by {who} if it is there" for path, who in evidence["plugins"].items()]
+    faults += [
+        f"{path} is loaded by {who} if it is there"
+        for path, who in evidence["plugins"].items()
+        if not _is_of_another_home(expect, path)
+    ]
     faults += [
         f"{path} stands where the loader looks, and belongs to nobody"
         for path in evidence["loadable"]
         if path not in evidence["plugins"]
     ]
     return conclude(faults, f"{len(expect['path'])} folders on the PATH, and nothing of unknown owner is found first")
+
+
+def _is_of_another_home(expect: Mapping[str, Any], path: str) -> bool:
+    """Whether a file is in the home of a user whom a child made: who starts the image as it is reads none of it."""
+    return "home" in expect and path.startswith("/home/") and not path.startswith(f"{expect['home']}/")
 
 
 def _path(expect: Mapping[str, Any], found: Sequence[str]) -> Iterator[str]:
