@@ -17,11 +17,12 @@ from images.engine import OWNER_LABEL, Engine, ImageInfo
 from images.locking import lock_file
 from images.planning.image import Image
 from tests.support import commands
-from tests.support.broken_images import NAME
+from tests.support.broken_images import NAME, SITE, judged
 from tests.support.checkout import ROOT
 from tests.support.engine_contents import containers
 from tools.reproduce import saved
 from validate.claims import ClaimSet
+from validate.judging import Status
 
 pytestmark = pytest.mark.engine
 
@@ -38,6 +39,18 @@ def test_the_parent_is_green_and_got_its_name(parent: ImageInfo, engine: Engine,
     for name in ("build.json", "evidence.json", "junit.xml", "report.md", "context/Dockerfile"):
         assert (out / NAME / name).stat().st_size > 100
     assert claims.image == NAME
+
+
+def test_a_probe_that_fails_is_seen_to_fail_where_asserts_are_silenced(engine: Engine, claims: ClaimSet) -> None:
+    """Number 9 again: under PYTHONOPTIMIZE a suite made of asserts would be green."""
+    tag = "truetag-test-optimised-and-broken"
+    layers = f"ENV PYTHONOPTIMIZE=2\nRUN rm {SITE}/bitsandbytes/libbitsandbytes_cuda126.so\nUSER 1001\n"
+    engine.build({"Dockerfile": f"FROM {NAME}\nUSER root\n{layers}".encode()}, tag)
+    try:
+        verdict = judged(engine, tag, claims, "C2")
+    finally:
+        engine.remove(tag, force=True)
+    assert [row.claim.subject for row in verdict.of(Status.FAIL)] == ["bitsandbytes"]
 
 
 def test_no_layer_holds_a_trace_of_this_machine(engine: Engine, image: Image, base: AcquiredBase) -> None:
