@@ -57,7 +57,7 @@ def test_an_arch_image_promises_that_arch_alone() -> None:
     [
         ("cu126-torch25", "cu12torch2.5cxx11abiFALSE-cp311-cp311-linux_x86_64.whl", "PYTORCH_CUDA_ALLOC_CONF"),
         ("cu126-torch27", "cu12torch2.7cxx11abiTRUE-cp311-cp311-linux_x86_64.whl", "PYTORCH_CUDA_ALLOC_CONF"),
-        ("cu128-torch29", "", "PYTORCH_ALLOC_CONF"),
+        ("cu128-torch29", "", "PYTORCH_CUDA_ALLOC_CONF"),
     ],
 )
 def test_official_wheel_and_allocator_follow_torch(name: str, wheel: str, variable: str) -> None:
