@@ -26,6 +26,7 @@ NO_SETTING: Mapping[str, str] = {
     "deepspeed-nvcc": "a variable that the image sets",
     "colossalai-extensions": "an optimiser that doctor recommends to nobody",
     "deepspeed-operators": "an optimiser that doctor recommends to nobody",
+    "numpy-too-old": "a release of a package, and no dtype of a run",
 }
 """Hints that speak of things that doctor sets, and yet of none of its settings."""
 _SETTINGS = re.compile(
