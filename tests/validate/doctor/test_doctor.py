@@ -134,7 +134,8 @@ NEW = "PYTORCH_ALLOC_CONF"
 
 
 @pytest.mark.parametrize(
-    ("torch", "variable"), [("2.8.0", "PYTORCH_CUDA_ALLOC_CONF"), ("2.9.1", "PYTORCH_CUDA_ALLOC_CONF"), ("2.10.0", NEW), ("2.1", "")]
+    ("torch", "variable"),
+    [("2.8.0", "PYTORCH_CUDA_ALLOC_CONF"), ("2.9.1", "PYTORCH_CUDA_ALLOC_CONF"), ("2.10.0", NEW), ("2.1", "")],
 )
 def test_the_allocators_variable_changes_its_name(torch: str, variable: str) -> None:
     assert str(settings(gpu(), with_=stack(torch=torch))["allocator"]).partition("=")[0] == variable
