@@ -28,9 +28,7 @@ RUN mkdir -p /root/.cache/pip && echo x > /root/.cache/pip/wheel
 RUN echo "api_key = 'Qm9keSBvZiBhIHNlY3JldA'" > /etc/service.conf
 RUN touch /usr/lib/x86_64-linux-gnu/libcuda.so.1
 ENV NVIDIA_TF32_OVERRIDE=1 NCCL_IB_DISABLE=1
-HEALTHCHECK --interval=1s CMD kill -9 -1
 """
-"""Were the image's HEALTHCHECK run, it would end what reads the files."""
 FOUND = {
     "A3 requirements": "requires MarkupSafe",
     "S2 files": "peft/config.py of peft 0.18.1 is altered",
@@ -90,6 +88,16 @@ def test_nothing_that_it_says_steers_a_terminal_a_browser_or_a_workflow(hostile:
     assert "\\x3a:error::owned" in html and "#\\x23[error]owned" in html
     assert all(re.match(r"::(error|warning|notice) file=Dockerfile,line=1,title=", line) for line in commands)
     json.loads(json_text)
+
+
+def test_an_audit_that_runs_nothing_runs_no_healthcheck_either(engine: Engine, base: AcquiredBase) -> None:
+    """It would end, as root, whatever reads the files."""
+    tag, steps = "truetag-test-unhealthy", "USER root\nHEALTHCHECK --interval=1s CMD kill -9 -1"
+    secret = "RUN echo \"api_key = 'Qm9keSBvZiBhIHNlY3JldA'\" > /etc/service.conf"
+    engine.build({"Dockerfile": f"FROM {base.reference}\n{secret}\n{steps}\n".encode()}, tag)
+    found = {f"{one.id} {one.subject}" for one in _audit(engine, tag, AuditOptions(run=False)).audit.faults()}
+    engine.remove(tag, force=True)
+    assert {"S8 secrets", "S8 user"} <= found
 
 
 @pytest.fixture(scope="module")

@@ -473,7 +473,8 @@ def test_no_layer_that_others_put_under_the_dated_tag_is_signed(
         own = target.get(dated)
         target.put_blob(tar := gzip.compress(b"a setuid shell"))
         foreign = Descriptor.of(Compression.GZIP.media_type, tar)
-        target.put(image_manifest(own.config, [*own.layers[:-1], foreign]), dated)
+        created = attachments.load(target, own).created
+        target.put(image_manifest(own.config, [*own.layers[:-1], foreign], created), dated)
     signed_options = replace(options, key=str(keys / "cosign.key"), cache=tmp_path)
     with pytest.raises(UserError, match=f"names layer {foreign.digest[:19]}, which is not the image's own"):
         publish_it(publisher, first, signed_options)
