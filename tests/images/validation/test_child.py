@@ -194,6 +194,17 @@ def linked(path: str, owner: str, missing: list[str], cuda: list[str] | None = N
             None,
         ),
         (
+            [
+                linked("/s/torchaudio/lib/libtorchaudio_sox.so", "torchaudio", ["libsox.so"]),
+                linked("/s/torchaudio/lib/libtorchaudio.so", "torchaudio", [], ["libcudart.so.12"]),
+            ],
+            None,
+        ),
+        (
+            [linked("/s/cv2/cv2.abi3.so", "opencv-python", ["libGL.so.1"]), linked("/s/x.so", "opencv-python", [])],
+            "opencv-python, which was added, needs libGL.so.1, which the loader does not find (cv2.abi3.so)",
+        ),
+        (
             [linked("/s/torch/libtorch_a.so", "torch", ["libx.so"]), linked("/s/torch/libtorch_b.so", "torch", [])],
             "/s/torch/libtorch_a.so of torch needs libx.so",
         ),

@@ -9,7 +9,6 @@ assumption, and the evidence lists it under `assumed`.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypedDict
@@ -103,7 +102,7 @@ def _environment(
             if library.elf.soname:
                 holders.setdefault((owner, library.elf.soname), library.path)
     linked = [_link(library, with_torch, stems, holders, alone=interpreter_alone) for library in found]
-    troubled = {family for entry in linked if entry["missing"] for family in _families(entry["path"])}
+    troubled = {owner for entry in linked if entry["missing"] for owner in entry["owners"]}
     return {
         "files": len(found),
         "unreadable": unreadable,
@@ -116,7 +115,7 @@ def _environment(
         "linked": [
             entry
             for entry in linked
-            if entry["needs_cuda"] or entry["assumed"] or not troubled.isdisjoint(_families(entry["path"]))
+            if entry["missing"] or entry["needs_cuda"] or entry["assumed"] or not troubled.isdisjoint(entry["owners"])
         ],
         "second_owners": list(_second_owners(found, stems, search, files, owners)),
         "provided": sorted(
@@ -246,14 +245,15 @@ def _is_torchs(name: str) -> bool:
 def _excused(expect: Mapping[str, Any], one: Mapping[str, Any], linked: Sequence[Mapping[str, Any]]) -> bool:
     """A named exception, or an alternative: made for another platform, where a sibling serves this image's CUDA.
 
-    Of an added package: made for another release of a library that is not CUDA's or torch's, where a sibling works.
+    Of an added package: no module of Python's, and what it lacks is not CUDA's or torch's, where another of the package
+    works: there is one for each release of FFmpeg, or it is a plugin. A package of which none works can't be used.
     """
     if any(_covers(exception, one["path"], one["troubles"]) for exception in expect["exceptions"]):
         return True
     cudas = any(stem(name) in expect["cuda_libraries"] or _is_torchs(name) for name in one["troubles"])
     if _is_added(expect, one) and not cudas:
-        families = _families(one["path"])
-        return any(not other["troubles"] and families & _families(other["path"]) for other in linked)
+        module = one["path"].endswith(".abi3.so") or ".cpython-" in one["path"]
+        return not module and any(not other["troubles"] and other["owners"] == one["owners"] for other in linked)
     foreign = expect["other_platforms"]
     elsewhere = all(matches(name, foreign) or _is_major(expect, name, own=False) for name in one["troubles"])
     # One that finds all it needs, and is linked against this image's CUDA.
@@ -270,12 +270,6 @@ def _family(path: str) -> str:
     folder, _, name = path.rpartition("/")
     head, underscore, _ = name.partition(".so")[0].rpartition("_")
     return f"{folder}/{head}{underscore}" if head else path
-
-
-def _families(path: str) -> set[str]:
-    """By both ways of naming: `libtorchcodec4.so` is an alternative of `libtorchcodec5.so`, too."""
-    folder, _, name = path.rpartition("/")
-    return {_family(path), f"{folder}/{re.sub('[0-9]+', '#', name.partition('.so')[0])}"}
 
 
 def soname_major(name: str) -> tuple[str, str]:
