@@ -56,6 +56,7 @@ LINKS: Mapping[str, str] = _ROWS["links"]
 GENERATED: Mapping[str, str] = _ROWS["generated"]
 PLUGINS: Mapping[str, str] = _ROWS["plugins"]
 PRIVILEGED: Mapping[str, str] = _ROWS["privileged"]
+PRIVILEGED_IN_CHILDREN: Mapping[str, str] = _ROWS["privileged_in_children"]
 
 # device_code.yaml
 KERNELS_BY_DESIGN: Mapping[str, Sequence[KernelByDesign]] = _ROWS["kernels_by_design"]

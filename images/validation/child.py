@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from images.engine.configuration import step
-from images.planning import user_overlay
+from images.planning import expectations, user_overlay
 from validate import hints
 from validate.claims import Claim, ClaimSet
 from validate.evidence import Evidence
@@ -121,7 +121,8 @@ def _of_child(claim: Claim, pinned: list[str]) -> Claim:
     if "leftovers" in expect:
         expect["leftovers"] = {path: what for path, what in expect["leftovers"].items() if path != _USERS_FILES}
     if "free" in expect:
-        expect |= {"free": True, "home": user_overlay.HOME}
+        allowed = {**expect.get("privileged", {}), **expectations.PRIVILEGED_IN_CHILDREN}
+        expect |= {"free": True, "home": user_overlay.HOME, "privileged": allowed}
     if "labels" in expect:
         expect["labels"] = {name: value for name, value in expect["labels"].items() if name.startswith(_OURS)}
     required = claim.required and (claim.id, claim.subject) not in _FREE

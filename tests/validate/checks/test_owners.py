@@ -87,6 +87,9 @@ def test_a_child_may_have_files_and_folders_of_its_own_and_nothing_that_hides_th
     assert judged(claims["files"], altered=altered, altered_count=1).status is Status.FAIL
     assert judged(claims["lookup"], path=GOOD["path"][1:]).status is Status.FAIL
     assert judged(claims["lookup"], in_front=["/usr/local/bin/gcc"]).status is Status.FAIL
+    sudo = [{"path": "/usr/bin/sudo", "mode": "4755", "capabilities": False}]
+    assert judged(claims["privileges"], privileged=sudo).status is Status.PASS
+    assert judged(CLAIMS["privileges"], privileged=sudo).status is Status.FAIL, "in an image of ours"
     of_other, own = {"/home/dev/.bashrc": "the shell"}, {"/home/trainer/.bashrc": "the shell"}
     assert judged(claims["lookup"], plugins=of_other).status is Status.PASS
     assert judged(CLAIMS["lookup"], plugins=of_other).status is Status.FAIL, "in an image of ours"
