@@ -28,12 +28,11 @@ from images.errors import Problem, UserError
 from images.host import emulation
 from images.validation import own_python
 from images.validation.containers import INSIDE, ContainerPlan, run_suite, suite_files
+from validate import checks
 from validate.claims import Claim, ClaimSet, Tier
 
 READ_FILES = ("cpu.instructions",)
 """Probes of the cpu tier that read files alone."""
-START_PROGRAMS = ("static.system", "static.toolkit")
-"""Static probes that start programs of the image, which run emulated whoever starts them."""
 OF_ITS_PYTHON = ("cpu.bytecode",)
 """Probes that compare the image's files with what the Python that runs them would compile: one of the same release.
 Where that of this machine is another, the image's own runs them, emulated."""
@@ -72,7 +71,7 @@ class NativePython:
         return {
             "platform": f"linux/{self.architecture}",
             "by": self.emulator,
-            "probes": sorted(probe for probe in probes if not self.runs(probe) or probe in START_PROGRAMS),
+            "probes": sorted(one for one in probes if not self.runs(one) or checks.settings(one).starts_programs),
             "processor": {**QEMU, "stands_in": CPU_FOLDER},
         }
 

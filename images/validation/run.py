@@ -21,6 +21,7 @@ from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
 from images.validation import child, limits, own_python
 from images.validation.containers import INSIDE, ContainerPlan, planned, require_end, run_suite, suite_files
+from validate import checks
 from validate.claims import HOST_PROBE, ClaimSet, Tier
 from validate.environment import credentials
 from validate.evidence import Evidence, Measurement, Outcome, Record
@@ -41,8 +42,6 @@ _MOST_AT_ONCE = 2
 """Containers side by side: one that reads files waits for the disk, one that runs code does not."""
 _MEMORY_EACH = 8 * _GIB
 """Memory of the machine for each of them: with less, they run one after another."""
-FROM_OUTSIDE = tuple(f"static.{name}" for name in "owners wheels hygiene files libraries symbols devicecode".split())
-"""Probes that read files alone, and ask nothing of the image's Python."""
 _MOST_ON_GPUS = 6
 _GPU_MEMORY_EACH = 3 * _GIB
 """A probe with torch, cuDNN's workspaces and a CUDA context stays below this (H100)."""
@@ -177,7 +176,8 @@ def _read_files(engine: Runtime, image: ImageInfo, claims: ClaimSet, keep: Calla
     """Measure what an image's files say, by our own Python; returns the claims that are left to measure: all of them
     where our Python can't be taken into the engine's containers. Raises UserError where it could not even start.
     """
-    asked = claims.only(FROM_OUTSIDE)
+    files_only = [probe for probe in {claim.probe for claim in claims.claims} if checks.settings(probe).files_only]
+    asked = claims.only(files_only)
     if not asked.claims or not own_python.usable(engine):
         return claims
     hidden = [own_python.PRELOAD] if own_python.read_file(engine, image, own_python.PRELOAD).strip() else []
@@ -197,7 +197,7 @@ def _read_files(engine: Runtime, image: ImageInfo, claims: ClaimSet, keep: Calla
         raise UserError(
             Problem(where=where, cause=f"its files could not be read: {tail or 'nothing printed'}", then=then)
         )
-    return claims.less(FROM_OUTSIDE)
+    return claims.less(files_only)
 
 
 def _run(engine: Runtime, image: ImageInfo, plan: ContainerPlan, keep: Callable[[Record], None]) -> tuple[Exit, str]:

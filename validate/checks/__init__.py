@@ -40,7 +40,9 @@ _ELSEWHERE = {
     **dict.fromkeys(("cpu.examples", "gpu.examples", "multigpu.examples"), "_examples"),
 }
 """Probes whose file has another name than they."""
-_SETTING = re.compile(r"^(SECONDS|STARTS_FIRST|ALONE|TORCH_FIRST|RUN_AS) = (.+)$", re.MULTILINE)
+_SETTING = re.compile(
+    r"^(SECONDS|STARTS_FIRST|ALONE|TORCH_FIRST|RUN_AS|FILES_ONLY|STARTS_PROGRAMS) = (.+)$", re.MULTILINE
+)
 _KERNELS = "gpu._kernels"
 """The file of all probes of the table of kernels (validate/kernels/) that have none of their own."""
 
@@ -57,6 +59,10 @@ class Settings:
     """Nothing else may run beside it: it starts last."""
     torch_first: bool = False
     """It imports torch before anything else: where that is emulated, it is a fork of a process that has."""
+    files_only: bool = False
+    """It reads files and asks nothing of the image's Python: ours runs it, before anything of the image runs."""
+    starts_programs: bool = False
+    """It starts programs of the image, which run emulated on another processor whoever starts them."""
     run_as: str = ""
     """Whom a validation run lets it run as: `root`, `arbitrary UID`; `claim`: as each of its claims says, with what is
     mounted there, in a container of its own. Empty: the image's user."""

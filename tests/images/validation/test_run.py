@@ -190,6 +190,8 @@ def test_what_was_measured_so_far_is_told_after_each_record() -> None:
 
 # ---- side by side
 
+FROM_OUTSIDE = tuple(f"static.{name}" for name in "owners wheels hygiene files libraries symbols devicecode".split())
+
 
 def measure_files_and_code(
     on_start: Callable[[list[str]], None], *, run_anyway: bool = True
@@ -210,7 +212,7 @@ def test_files_are_read_first_and_then_what_asks_python_runs_beside_what_runs_co
             both.wait()
 
     _, evidence = measure_files_and_code(on_start)
-    assert begun[0] in run.FROM_OUTSIDE and not {*begun[1:]} & {*run.FROM_OUTSIDE}
+    assert begun[0] in FROM_OUTSIDE and not {*begun[1:]} & {*FROM_OUTSIDE}
     assert {probe.partition(".")[0] for probe in begun[1:3]} == {"static", "cpu"}
     assert {record.probe for record in evidence.records} >= {*begun, "static.hygiene", "cpu.arbitrary_uid"}
 
@@ -220,7 +222,7 @@ def test_after_an_error_no_container_begins() -> None:
     both = threading.Barrier(2, timeout=60)
 
     def on_start(probes: list[str]) -> None:
-        if probes[0] in run.FROM_OUTSIDE:
+        if probes[0] in FROM_OUTSIDE:
             return
         begun.append(probes[0])
         both.wait()
@@ -238,7 +240,7 @@ def test_an_interrupt_stops_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     first = threading.Lock()
 
     def on_start(probes: list[str]) -> None:
-        if probes[0] in run.FROM_OUTSIDE:
+        if probes[0] in FROM_OUTSIDE:
             return
         if first.acquire(blocking=False):  # a second interrupt could come after the test
             os.kill(os.getpid(), signal.SIGINT)
@@ -272,7 +274,7 @@ def test_only_containers_of_the_gpu_tiers_get_gpus() -> None:
 def test_nothing_of_an_image_is_run_whose_files_have_no_known_origin() -> None:
     engine, evidence = measure_files_and_code(lambda _probes: None, run_anyway=False)
     assert [spec.user for spec in engine.specs] == [None, "0"]  # a look at ld.so.preload, not started; the reader
-    assert {record.probe for record in evidence.records} <= {*run.FROM_OUTSIDE}
+    assert {record.probe for record in evidence.records} <= {*FROM_OUTSIDE}
     why = "nothing of the image was run: S10 wheels failed"
     assert evidence.host["unsupported"]["C1 torch"] == why and evidence.host["unsupported"]["S1 torch"] == why
     assert not any(key.startswith("S10 ") for key in evidence.host["unsupported"])

@@ -33,6 +33,8 @@ from validate.environment.installed import Distribution
 from validate.harness.forked import on_all_cores
 from validate.judging import Finding, conclude, failed, listed, matches, not_applicable
 
+FILES_ONLY = True
+
 
 class CodeOfFile(TypedDict, total=False):
     """`error`, or what its kind of claim asks: `served` and `hidden`, or the rest."""

@@ -21,6 +21,7 @@ from validate.environment.installed import Distribution
 from validate.harness.forked import on_all_cores
 from validate.judging import Finding, conclude, failed, listed, matches
 
+FILES_ONLY = True
 STARTS_FIRST = True
 
 

@@ -19,6 +19,7 @@ from validate.claims import Claim
 from validate.environment import credentials, installed
 from validate.judging import Finding, conclude, failed, listed, passed, unproven
 
+FILES_ONLY = True
 RUN_AS = "root"
 
 

@@ -30,6 +30,8 @@ from validate.claims import Claim
 from validate.environment import installed
 from validate.judging import Finding, conclude, failed, listed, matches
 
+FILES_ONLY = True
+
 
 class ToolkitLinks(TypedDict):
     """What is measured of a toolkit."""

@@ -25,6 +25,7 @@ from validate.claims import Claim
 from validate.environment import debian, installed, user_environment, wheel_contents
 from validate.judging import Finding, conclude, matches
 
+FILES_ONLY = True
 RUN_AS = "root"
 
 

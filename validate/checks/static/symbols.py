@@ -34,6 +34,8 @@ from validate.environment import installed
 from validate.harness.forked import on_all_cores
 from validate.judging import Finding, conclude, failed, listed, matches
 
+FILES_ONLY = True
+
 
 class SymbolsEvidence(TypedDict):
     files: int

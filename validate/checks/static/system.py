@@ -24,6 +24,8 @@ from validate.environment import user_environment
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, listed, unproven
 
+STARTS_PROGRAMS = True
+
 
 class ToolsEvidence(TypedDict):
     programs: dict[str, Mapping[str, Any]]

@@ -23,6 +23,8 @@ from validate.claims import Claim
 from validate.environment import installed
 from validate.judging import Finding, conclude, failed, listed
 
+STARTS_PROGRAMS = True
+
 
 class ToolkitEvidence(TypedDict):
     home_exists: bool

@@ -14,6 +14,8 @@ from validate.environment import installed, wheel_contents
 from validate.environment.installed import Distribution
 from validate.judging import Finding, Status, conclude, failed, listed, matches, unproven
 
+FILES_ONLY = True
+
 
 class HeldDistribution(TypedDict):
     """One installed distribution that the lock names."""
