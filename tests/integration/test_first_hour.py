@@ -70,16 +70,16 @@ def test_a_child_that_adds_a_package_and_code_is_well_and_what_it_added_is_named
 ) -> None:
     done = validated(engine, tmp_path, name="added", version="1.5")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    assert "added 1: added 1.5" in done.stdout
+    assert "packages added: 1 (added 1.5)" in done.stdout
     report = (tmp_path / "validate" / "truetag-test-child-added" / "report.md").read_text()
-    assert "- added 1: added 1.5" in report
+    assert "- packages added: 1 (added 1.5)" in report
 
 
 def test_a_child_that_moves_a_pin_fails_as_the_parent_would(engine: Engine, parent: ImageInfo, tmp_path: Path) -> None:
     done = validated(engine, tmp_path, "--claim", "S1 ", name="einops", version="99.0")
     assert done.returncode == 1
     assert "einops 99.0 is installed, 0.8.2 is expected" in " ".join(done.stdout.split())
-    assert "moved 1: einops 0.8.2 to 99.0" in done.stdout
+    assert "packages moved: 1 (einops 0.8.2 to 99.0)" in done.stdout
 
 
 def test_readme_prints_the_fault_and_who_is_named(engine: Engine, parent: ImageInfo, tmp_path: Path) -> None:
