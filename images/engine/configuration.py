@@ -19,7 +19,7 @@ from images.host.hashing import oci_digest
 CREATED = "2024-01-01T00:00:00Z"
 """The date of every image and step: that of the files that a build writes (images/context/templates.py, EPOCH)."""
 SUITE = "suite"
-"""The layer with the suite and the commands to add packages: it moves with this project, and no payload has it."""
+"""The layer with the suite and the commands to add packages, which moves with this project (layers.payload)."""
 SETTINGS = "settings"
 """Beside the layers: variables, user, folder, entrypoint and command."""
 
@@ -66,8 +66,8 @@ def canonical(inspected: Mapping[str, Any], steps: Sequence[str]) -> bytes | Non
 def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
     """What a verdict about an image is about: layer -> diff ID, the lowest first, and a digest of its settings.
 
-    `steps`: its history, the first first. The suite's layer and labels are left out: they change with this project.
-    Empty where the steps can't be told from the layers.
+    `steps`: its history, the first first. Labels are left out: they change with this project. Empty where the steps
+    can't be told from the layers.
     """
     made = [one for one in steps if not _empty(one)]
     if len(made) != len(info.layers):
@@ -80,8 +80,7 @@ def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
         below = below and match is None
         name = next(filter(None, match.groups())).lower() if match else "base" if below else "above"
         times[name] += 1
-        if name != SUITE:
-            found[name if times[name] == 1 else f"{name}-{times[name]}"] = diff_id
+        found[name if times[name] == 1 else f"{name}-{times[name]}"] = diff_id
     settings = [sorted(info.env.items()), info.user, info.workdir, info.entrypoint, info.command]
     return {**found, SETTINGS: oci_digest(json.dumps(settings).encode())}
 

@@ -15,12 +15,14 @@ import json
 import os
 import tarfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from images.engine import configuration
+from images.engine.configuration import SUITE
 from images.engine.containers import asking
 from images.engine.failures import EngineError
 from images.engine.runtime import CLASSIC_STORE, ImageInfo, Runtime
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 _FILE, _SEGMENT = 1, 2
 """Kinds of entries of a tar-split: the content of a file, and bytes as they are (headers, padding)."""
+_OF_THE_SUITE = (b"opt/truetag/", b"etc/profile.d/truetag_", b"usr/local/bin/validate", b"usr/local/bin/doctor")
+"""What templates/scripts/suite.sh writes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +111,17 @@ def no_configuration(image_id: str) -> EngineError:
 
 
 def _readable(chunks: Iterator[bytes], where: str) -> Iterator[bytes]:
+    with _reading(where):
+        yield from chunks
+
+
+@contextmanager
+def _reading(where: str) -> Iterator[None]:
     """What can't be read of a layer, as an error of the engine."""
     with asking(where):
         try:
-            yield from chunks
-        except (ValueError, LookupError) as error:
+            yield
+        except (ValueError, LookupError, EOFError) as error:
             then = "is its disk whole? build the image anew, or take another engine with --engine"
             problem = Problem(where=where, cause=f"a layer can't be read: {error}", then=then)
             raise EngineError(problem) from None
@@ -156,7 +166,7 @@ def diff_id_in_walking_order(layer: StoredLayer) -> str:
     have another diff ID (moby, builder-next/adapters/snapshot/layer.go: a parent with another cache ID).
     Raises OSError, ValueError for a store that is damaged.
     """
-    names = [_name(entry).rstrip(b"/") for entry in _split(layer) if entry["type"] == _FILE]
+    names = [name.rstrip(b"/") for name in _names(layer)]
     if names != sorted(names) or names == sorted(names, key=_by_folders):
         return layer.diff_id
     headers, pending, padding = dict[bytes, tuple[bytes, Any]](), b"", 0
@@ -178,12 +188,24 @@ def diff_id_in_walking_order(layer: StoredLayer) -> str:
 
 
 def payload(engine: Runtime, info: ImageInfo) -> dict[str, str]:
-    """What a verdict about an image is about, see configuration.py; layers in walking order where they can be read."""
+    """What a verdict about an image is about, see configuration.py, less the suite's layer if it holds the suite alone.
+
+    Layers are told in walking order where the engine's store can be read.
+    """
     found = stored(Path(engine.facts.data_root), info.layers) if engine.facts.local else {}
-    with asking(info.id):
-        layers = tuple(diff_id_in_walking_order(found[one]) if one in found else one for one in info.layers)
+    with _reading(info.id):
+        walked = {diff_id: diff_id_in_walking_order(layer) for diff_id, layer in found.items()}
     steps = [one.created_by for one in reversed(engine.history(info.id))]
-    return configuration.payload(replace(info, layers=layers), steps)
+    suite = found.get(configuration.payload(info, steps).get(SUITE, ""))
+    said = configuration.payload(replace(info, layers=tuple(walked.get(one, one) for one in info.layers)), steps)
+    if suite is None or all(name.endswith(b"/") or name.startswith(_OF_THE_SUITE) for name in _names(suite)):
+        said.pop(SUITE, None)
+    return said
+
+
+def _names(layer: StoredLayer) -> list[bytes]:
+    """Every path of a layer's tar, in its order; those of folders end with a slash."""
+    return [_name(entry) for entry in _split(layer) if entry["type"] == _FILE]
 
 
 def _by_folders(name: bytes) -> list[bytes]:

@@ -35,7 +35,7 @@ from images.validation import schemas
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from images.validation.containers import suite_files
-from images.validation.rows import ClaimRow
+from images.validation.rows import ClaimRow, claim_rows
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict
@@ -53,8 +53,6 @@ _ELSEWHERE = frozenset(
     }
 )
 """Causes of a failed build that no version changes."""
-_REASON = 600
-"""Characters of a reason that a line keeps."""
 _REQUIREMENTS = "locks/moved.txt"
 _MOUNTS = "--mount=type=bind,source=host,target=/run/host --mount=type=bind,source=locks,target=/run/locks"
 _OF_BUILDS = ("static.owners", "static.wheels")
@@ -269,17 +267,7 @@ def _result(
         own = tuple(one for one in recorded.claims if one.claim.tier is tier)
         overall[tier] = replace(recorded, claims=own).overall
     return SetResult(
-        claims=tuple(
-            ClaimRow(
-                id=one.claim.id,
-                subject=one.claim.subject,
-                tier=one.claim.tier,
-                verdict=one.status,
-                required=one.claim.required,
-                reason=one.reason[:_REASON],
-            )
-            for one in recorded.claims
-        ),
+        claims=claim_rows(recorded),
         overall={tier: overall[tier] for tier in Tier if tier in overall},
         digest=info.id,
         bytes=info.size,

@@ -13,7 +13,7 @@ from pydantic import AwareDatetime, Field, ValidationError
 
 from images.config import paths
 from images.errors import Problem, UserError
-from images.validation.rows import ClaimRow, Row, TierCount, first_fault, installed
+from images.validation.rows import ClaimRow, Row, TierCount, claim_rows, first_fault, installed
 from images.validation.schemas import ClaimVerdictRow
 from validate.claims import Tier
 from validate.evidence import Evidence
@@ -24,8 +24,6 @@ FOLDER = paths.RESOURCES / "results"
 """The checkout's: the documents and the tests are made from it."""
 LINES = "runs.jsonl"
 _EVIDENCE = "evidence"
-_REASON = 600
-"""Characters of a reason that a line keeps."""
 _SHOWN = 5
 _UNDATED = datetime.min.replace(tzinfo=UTC)
 _OPEN = (Status.FAIL, Status.UNPROVEN)
@@ -188,17 +186,7 @@ def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, 
     """
     gpus = evidence.host.get("gpus") or ()
     verdict = verdict.recorded
-    rows = [
-        ClaimRow(
-            id=one.claim.id,
-            subject=one.claim.subject,
-            tier=one.claim.tier,
-            verdict=one.status,
-            required=one.claim.required,
-            reason=one.reason[:_REASON],
-        )
-        for one in verdict.claims
-    ]
+    rows = claim_rows(verdict)
     claims: dict[Tier, dict[Status, list[str]]] = {}
     for row in rows:
         claims.setdefault(row.tier, {}).setdefault(row.verdict, []).append(row.key)

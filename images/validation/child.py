@@ -156,7 +156,7 @@ def changes(
             if name in found and found[name].partition("+")[0] != version.partition("+")[0]
         },
         debian=_moved(*debian) if debian else None,
-        variables=tuple(sorted({name for step in steps for name in _variables(step)}.intersection(environment))),
+        variables=tuple(sorted({name for one in steps for name in _variables(one)}.intersection(environment))),
         files=_altered(evidence),
     )
 
@@ -169,9 +169,9 @@ def _moved(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str
     return {**new, **gone, **{name: text for name, text in moved.items() if before[name] != after[name]}}
 
 
-def _variables(step: str) -> Iterator[str]:
+def _variables(text: str) -> Iterator[str]:
     """What a history has of ENV lacks the quotes: some of these may be parts of values."""
-    plain = step.removeprefix("/bin/sh -c #(nop) ").strip()
+    plain = step(text)
     if plain.startswith("ENV "):
         yield from re.findall(r"(?:^ENV |(?<=\s))([A-Za-z_][A-Za-z0-9_]*)=", plain)
 

@@ -9,7 +9,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from validate.claims import Tier
+from validate.judge import Verdict
 from validate.judging import Status
+
+_REASON = 600
+"""Characters of a reason that a line keeps."""
 
 
 class Row(BaseModel):
@@ -19,7 +23,7 @@ class Row(BaseModel):
 
 
 class ClaimRow(Row):
-    """One claim that is not PASS."""
+    """One claim, judged."""
 
     id: str
     """Catalogue number: S1, C10, G3; `build` where there is no image to judge."""
@@ -45,6 +49,21 @@ class TierCount(Row):
     verdict: Status
     """FAIL if a required claim failed; PASS only if there are required claims and every one passed; else UNPROVEN."""
     counts: dict[Status, int]
+
+
+def claim_rows(verdict: Verdict) -> tuple[ClaimRow, ...]:
+    """Every claim of a verdict, as lines keep it."""
+    return tuple(
+        ClaimRow(
+            id=one.claim.id,
+            subject=one.claim.subject,
+            tier=one.claim.tier,
+            verdict=one.status,
+            required=one.claim.required,
+            reason=one.reason[:_REASON],
+        )
+        for one in verdict.claims
+    )
 
 
 def schema(model: type[BaseModel], title: str) -> bytes:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from images.context.labels import LABELS
 from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit, ImageInfo, layers
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import Runtime
@@ -77,7 +78,7 @@ def measure(
         **(gpus.inventory.as_json() if gpus.inventory else {"driver": "", "gpus": []}),
         "attached": gpus.as_json(),
         **limits.as_host(unsupported, engine.facts),
-        "labelled": image.labels.get("dev.truetag.image", ""),
+        "labelled": image.labels.get(f"{LABELS}.image", ""),
         "steps_above": len(child.steps_above([step.created_by for step in engine.history(image.id)]) or ()),
         "payload": layers.payload(engine, image),
     }

@@ -9,11 +9,14 @@ import json
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from images.engine import configuration, layers
+from images.engine import EngineError, configuration, layers
 from images.engine.layers import StoredLayer
+from images.engine.runtime import HistoryEntry
 from images.host.hashing import oci_digest
 from tests.support.engine_images import image_info
 
@@ -50,9 +53,9 @@ def test_the_words_and_dates_of_an_engine_change_nothing() -> None:
     assert configuration.canonical(new, told[1:]) is None, "a step for each layer, or nothing is said"
 
 
-def test_a_payload_is_all_layers_but_the_suites_and_the_settings() -> None:
+def test_a_payload_is_all_layers_and_the_settings() -> None:
     found = configuration.payload(INFO, HISTORY)
-    assert list(found) == [*(name for name in STEPS if name != "suite"), "settings"]
+    assert list(found) == [*STEPS, "settings"]
     relabelled = replace(INFO, labels={"dev.truetag.matrix-revision": "new"}, id="sha256:9")
     assert configuration.payload(relabelled, HISTORY) == found
     child = replace(INFO, layers=(*INFO.layers, "sha256:more"))
@@ -61,7 +64,7 @@ def test_a_payload_is_all_layers_but_the_suites_and_the_settings() -> None:
 
 
 @pytest.mark.parametrize("name", [*STEPS, "env", "user", "entrypoint"])
-def test_a_change_in_any_layer_but_the_suites_is_another_payload(name: str) -> None:
+def test_a_change_in_any_layer_is_another_payload(name: str) -> None:
     settings = {"env": {"A": "c"}, "user": "0", "entrypoint": ("sh",)}
     if name in settings:
         changed = replace(INFO, **{name: settings[name]})  # type: ignore[arg-type]
@@ -69,7 +72,7 @@ def test_a_change_in_any_layer_but_the_suites_is_another_payload(name: str) -> N
         changed = replace(INFO, layers=tuple("sha256:x" if one == f"sha256:{name}" else one for one in INFO.layers))
     before, after = configuration.payload(INFO, HISTORY), configuration.payload(changed, HISTORY)
     differing = [one for one in before if before[one] != after[one]]
-    assert differing == ([] if name == "suite" else [name if name in STEPS else "settings"])
+    assert differing == [name if name in STEPS else "settings"]
 
 
 @pytest.mark.parametrize("order", ["a/ a/x a.h b", "a/ a.h a/x b", "b a/ a.h a/x"], ids=["walked", "by path", "other"])
@@ -79,6 +82,34 @@ def test_a_layer_in_the_order_of_paths_counts_as_the_one_in_the_order_of_folders
     expected = oci_digest(_tar(order.split()) if order.startswith("b") else walked)
     assert layers.diff_id_in_walking_order(layer) == expected
     assert oci_digest(b"".join(layers.stored_tar(layer))) == layer.diff_id
+
+
+@pytest.mark.parametrize(
+    ("names", "compared"),
+    [
+        ("opt/ opt/truetag/ opt/truetag/claims.json usr/ usr/local/ usr/local/bin/ usr/local/bin/validate", False),
+        ("opt/ opt/truetag/ opt/truetag/claims.json opt/venv/ opt/venv/sitecustomize.py", True),
+        ("opt/ opt/.wh.venv", True),
+    ],
+)
+def test_the_suites_layer_is_left_out_where_it_holds_the_suite_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: str, compared: bool
+) -> None:
+    monkeypatch.setattr(layers, "stored", lambda *_: {"sha256:suite": _stored(tmp_path, names.split())})
+    engine: Any = SimpleNamespace(
+        facts=SimpleNamespace(local=True, data_root="/"),
+        history=lambda _: [HistoryEntry(created_by=one, size=0) for one in reversed(HISTORY)],
+    )
+    assert ("suite" in layers.payload(engine, INFO)) is compared
+
+
+def test_a_store_that_is_damaged_is_an_error_of_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = _stored(tmp_path, ["a/", "a.h", "a/x"])
+    layer.split.write_bytes(layer.split.read_bytes()[:-20])
+    monkeypatch.setattr(layers, "stored", lambda *_: {"sha256:debian": layer})
+    engine: Any = SimpleNamespace(facts=SimpleNamespace(local=True, data_root="/"), history=lambda _: [])
+    with pytest.raises(EngineError, match="a layer can't be read"):
+        layers.payload(engine, INFO)
 
 
 def _content(name: str) -> bytes:
