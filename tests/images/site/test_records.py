@@ -59,7 +59,7 @@ def test_the_newest_run_of_a_gpu_tier_is_told_to_who_chooses() -> None:
     )
     said, found = records.of_this_build([judged], "sha256:mine", other)
     assert not found and said.startswith("this build differs in debian from the image") and said.endswith("about it")
-    for payload, lines in (({}, [judged]), (same, [old]), (same, [])):
+    for payload, lines in (({}, [judged]), ({}, [old]), (same, [old]), (same, [])):
         assert not records.of_this_build(lines, "sha256:mine", payload)[1]
 
 
