@@ -78,7 +78,8 @@ def _take(command: Path, to: Path, python: Path) -> None:
 
 def _refuse(target: Path, cause: str) -> int:
     cache = target.parent.parent
-    there = next(path for path in (target, *target.parents) if path.exists())
+    # Path.exists raises for a folder that may not be looked into.
+    there = next(path for path in (target, *target.parents) if os.path.exists(path))  # noqa: PTH110
     owner = there.stat().st_uid
     if os.path.ismount(cache) and cache in there.parents and owner != os.getuid():
         chown = f"docker run --rm --user 0 -v VOLUME:{cache} IMAGE chown -R {os.getuid()} {cache}"

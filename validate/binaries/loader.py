@@ -238,6 +238,8 @@ class Unreadable(TypedDict, total=False):
     """Of a file for another machine."""
     alternative: str
     """The library of the same name that the same distribution brings for this machine: nothing loads this one here."""
+    beside: str
+    """Without one: another file of the same distribution that this machine loads."""
 
 
 def objects(locations: Sequence[str], owners: Iterable[str]) -> Iterator[str]:
@@ -281,10 +283,16 @@ def read_all(
         elif files.loadable(path):
             found.append(Found(path, seen, owners.get(path, ())))
     brought = {(owner, Path(one.path).name): one.path for one in found for owner in one.owners}
+    works = {owner: one.path for one in found for owner in one.owners}
     for one in other_machines:
+        beside = next((works[owner] for owner in one["owners"] if owner in works), None)
         same = (brought.get((owner, Path(one["path"]).name)) for owner in owners.get(one["path"], ()))
         alternative = next((path for path in same if path), None)
-        unreadable.append({**one, "alternative": alternative} if alternative else one)
+        if alternative:
+            one["alternative"] = alternative
+        elif beside:
+            one["beside"] = beside
+        unreadable.append(one)
     return found, unreadable
 
 

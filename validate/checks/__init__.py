@@ -3,8 +3,8 @@
 A file has, in this order:
 
 - a docstring: what fails for a user if this does not hold, and which claims say so;
-- a TypedDict of what is measured (keys that may be absent stand in a base class with `total=False`: Python 3.10, which
-  a custom base may bring, has no NotRequired);
+- a TypedDict of what is measured, or a Mapping whose keys the judge's docstring says (keys that may be absent stand in
+  a base class with `total=False`: Python 3.10, which a custom base may bring, has no NotRequired);
 - `measure(claims)`, which runs in the container, yields `(subject, evidence)` and never judges;
 - judges `(subject, expect, evidence) -> Finding`, pure: their annotations are the published schema. What a claim
   expects has a TypedDict, too, where several checks share it; otherwise the judge's docstring says it;
@@ -60,7 +60,7 @@ class Settings:
     torch_first: bool = False
     """It imports torch before anything else: where that is emulated, it is a fork of a process that has."""
     files_only: bool = False
-    """It reads files and asks nothing of the image's Python: ours runs it, before anything of the image runs."""
+    """It reads files and asks nothing of the image's Python: ours runs it first, where it can be taken in."""
     starts_programs: bool = False
     """It starts programs of the image, which run emulated on another processor whoever starts them."""
     run_as: str = ""

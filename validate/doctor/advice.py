@@ -444,8 +444,8 @@ def _allocator(stack: Stack) -> Setting:
     release = (int(found[1]), int(found[2])) if found else None
     if release and release < (2, 2):
         return Setting("allocator", "", "needs torch 2.2", _AXOLOTL)
-    variable = allocator.variable(release) if release else allocator.variable((2, 9))
-    why = "less fragmentation; the variable's name changed in torch 2.9"
+    variable = allocator.variable(release or (2, 10))
+    why = "less fragmentation; the variable's name changed in torch 2.10"
     return Setting("allocator", f"{variable}={allocator.SETTING}", why, _AXOLOTL)
 
 

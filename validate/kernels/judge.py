@@ -9,14 +9,12 @@ from itertools import chain
 from typing import Any
 
 from validate.judging import (
-    BACKWARD_FACTOR,
-    BACKWARD_FLOOR,
-    FORWARD_FACTOR,
-    FORWARD_FLOOR,
     RULE_T,
     Finding,
+    backward,
     cause,
     failed,
+    forward,
     is_between,
     is_beyond,
     is_within,
@@ -134,8 +132,7 @@ def _output_problems(name: str, rule: str | float, facts: CaseEvidence) -> Itera
 def _tolerance(rule: str | float, output: Output) -> float:
     if rule != RULE_T:
         return float(rule)
-    factor, floor = (BACKWARD_FACTOR, BACKWARD_FLOOR) if output["backward"] else (FORWARD_FACTOR, FORWARD_FLOOR)
-    return factor * float(output["plain_error"]) + floor
+    return (backward if output["backward"] else forward)(float(output["plain_error"]))
 
 
 def _observed_problems(expect: KernelExpect, found: Observed) -> Iterator[str]:

@@ -212,7 +212,7 @@ def linked(path: str, owner: str, missing: list[str], cuda: list[str] | None = N
 )  # fmt: skip
 def test_of_an_added_packages_alternatives_one_has_to_work(rows: list[dict[str, Any]], told: str | None) -> None:
     expect = of_child("S3", "environment").expect
-    foreign = {"path": "/s/gekko/bin/apm_arm", "error": "it is built for ARM", "owners": ["gekko"]}
+    foreign = {"path": "/s/gekko/bin/apm_arm", "error": "it is built for ARM", "owners": ["gekko"], "beside": "apm"}
     measured: Any = {
         "files": 9,
         "unreadable": [foreign],
@@ -223,10 +223,10 @@ def test_of_an_added_packages_alternatives_one_has_to_work(rows: list[dict[str, 
     }
     found = libraries.judge("environment", expect, measured)
     assert (found.status is Status.PASS) is (told is None) and (told or "") in found.reason, found.reason
-    measured["unreadable"] = [{**foreign, "owners": ["torch"]}]
-    assert "gekko/bin/apm_arm can't be loaded" in libraries.judge("environment", expect, measured).reason, (
-        "of the parent's"
-    )
+    alone = {key: value for key, value in foreign.items() if key != "beside"}
+    for one in ({**foreign, "owners": ["torch"]}, alone):  # of the parent's; of a package of which nothing works
+        measured["unreadable"] = [one]
+        assert "gekko/bin/apm_arm can't be loaded" in libraries.judge("environment", expect, measured).reason
 
 
 def test_what_was_not_measured_is_not_called_unchanged() -> None:

@@ -164,7 +164,10 @@ def test_a_library_of_another_processor_is_passed_over_and_named_with_both(tmp_p
     (old := tmp_path / "bin/apm_arm").parent.mkdir()
     old.write_bytes(b"\x7fELF\x01\x01" + bytes(60))  # of a 32-bit machine
     _, unreadable = loader.read_all([str(old)], {str(old): ("gekko",)}, Files(X86_64))
-    assert unreadable == [{"path": str(old), "error": "it is not 64-bit little-endian", "owners": ["gekko"]}]
+    row = {"path": str(old), "error": "it is not 64-bit little-endian", "owners": ["gekko"]}
+    assert unreadable == [row]
+    owners = {str(old): ("gekko",), intel: ("gekko",)}
+    assert loader.read_all(list(owners), owners, Files(X86_64))[1] == [{**row, "beside": intel}]
 
 
 def test_a_file_of_another_processor_is_no_fault_beside_its_own_distributions_library_of_that_name(

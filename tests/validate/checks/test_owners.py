@@ -94,6 +94,9 @@ def test_a_child_may_have_files_and_folders_of_its_own_and_nothing_that_hides_th
     assert judged(claims["lookup"], plugins=of_other).status is Status.PASS
     assert judged(CLAIMS["lookup"], plugins=of_other).status is Status.FAIL, "in an image of ours"
     assert judged(claims["lookup"], plugins=own).status is Status.FAIL
+    loaded = "/home/dev/lib/libnccl-net.so"
+    on_the_loaders_path = judged(claims["lookup"], plugins={loaded: "NCCL"}, loadable=[loaded])
+    assert on_the_loaders_path.status is Status.FAIL and loaded in on_the_loaders_path.reason
 
 
 def test_dpkgs_database_tells_who_owns_a_file_and_what_it_holds(tmp_path: Path) -> None:

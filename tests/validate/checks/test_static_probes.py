@@ -203,10 +203,18 @@ def test_a_missing_file_an_altered_one_and_one_of_two_owners_are_named(site: Sit
     site.install("pkg", "1.0", {"pkg/__init__.py": b"x = 1\n", "pkg/lib.so": b"\x7fELF"})
     site.write("pkg/__init__.py", b"x = 2\n")
     (site.root / "pkg/lib.so").unlink()
+    record = site.root / "pkg-1.0.dist-info/RECORD"
+    record.write_text(record.read_text() + "pkg/gone.py,sha256==,1\n")
     site.install("nccl-cu13", "2.28", {"nccl/lib.so.2": b"thirteen"})
     site.install("nccl-cu12", "2.26", {"nccl/lib.so.2": b"twelve"})
     conflict = ("claimed by nccl-cu12 2.26 and nccl-cu13 2.28", "holds nccl-cu12 2.26's")
-    fails(judged(files, FILES), "__init__.py of pkg 1.0 is altered", "pkg/lib.so of pkg 1.0 is missing", *conflict)
+    fails(
+        judged(files, FILES),
+        "__init__.py of pkg 1.0 is altered",
+        "pkg/lib.so of pkg 1.0 is missing",
+        "gone.py",
+        *conflict,
+    )
 
 
 @pytest.mark.parametrize("planted", ["flash_attn/__init__.py", "zz.pth", "pkg/extra.so.1", "stale.pyc"])

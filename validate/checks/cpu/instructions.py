@@ -62,7 +62,9 @@ _CPUID = re.compile(
     re.DOTALL,
 )
 """With the leaf set just before; or leaf and subleaf from registers, in a function that is given them (x264, dav1d)."""
-_ASKING = re.compile(rb"__cpu_model|__cpu_indicator_init|cpuinfo_.*|.*cpu_(flags|features).*|getauxval|.*is_avx512.*")
+_ASKING = re.compile(
+    rb"__cpu_model|__cpu_indicator_init|cpuinfo_.*|(?:.*_)?get_cpu_(?:flags|features)\w*|__cpu_features2?|getauxval|.*is_avx512.*"
+)
 """Functions and data by which other libraries tell what the processor can do."""
 
 _SVE = bytes(byte for byte in range(256) if byte & 0x1E == 0x04)

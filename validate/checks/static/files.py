@@ -68,7 +68,9 @@ def _compare(everything: Sequence[Distribution]) -> FilesEvidence:
     wrong: list[Mapping[str, Any]] = []
     in_conflict: list[Mapping[str, Any]] = []
     for path, recorded in expected.items():
-        holds = sorted(name for name, digest in recorded.items() if digest.rstrip("=") == measured[path])
+        holds = sorted(
+            name for name, digest in recorded.items() if measured[path] and digest.rstrip("=") == measured[path]
+        )
         if others := sorted(recorded.keys() - set(holds)):
             wrong.append({"path": path, "owners": dict.fromkeys(others, "altered" if measured[path] else "missing")})
         if len(set(recorded.values())) > 1:
@@ -112,7 +114,7 @@ def size(path: str) -> int:
 
 
 def hashes(paths: Sequence[str], kind: str) -> dict[str, str]:
-    """Path -> hexadecimal hash; empty where there is no file that can be read. On all cores."""
+    """Path -> hexadecimal hash; empty where there is no file that can be read. Some hundred files a process."""
     ordered = sorted(paths, key=size, reverse=True)
     count = len(ordered) // _FILES_A_TASK + 1
     # Portions of like weight, so that no core waits for the other at the end.

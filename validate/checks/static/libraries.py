@@ -176,7 +176,7 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: LibrariesEvidence)
     faults = [
         f"{one['path']} can't be loaded: {one['error']}"
         for one in evidence["unreadable"]
-        if "alternative" not in one and not _is_added(expect, one)
+        if "alternative" not in one and not ("beside" in one and _is_added(expect, one))
     ]
     # What `import torch` misses, all that needs torch misses too: the root comes first.
     torch_misses = [one for one in evidence.get("torch_misses", ()) if not matches(one["name"], expect["host"])]

@@ -138,7 +138,10 @@ def walk(top: str, unreadable: list[str] | None = None) -> Iterator[tuple[str, o
             path = f"{'' if folder == '/' else folder}/{entry.name}"
             if path in _NEVER:
                 continue
-            facts = entry.stat(follow_symlinks=False)
+            try:
+                facts = entry.stat(follow_symlinks=False)
+            except OSError:  # it went while its folder was read
+                continue
             is_folder = stat.S_ISDIR(facts.st_mode)
             if not is_folder and facts.st_dev not in (root, device):
                 continue
@@ -348,7 +351,7 @@ def judge_lookup(_subject: str, expect: Mapping[str, Any], evidence: OwnersEvide
     faults += [
         f"{path} is loaded by {who} if it is there"
         for path, who in evidence["plugins"].items()
-        if not _is_of_another_home(expect, path)
+        if path in evidence["loadable"] or not _is_of_another_home(expect, path)
     ]
     faults += [
         f"{path} stands where the loader looks, and belongs to nobody"

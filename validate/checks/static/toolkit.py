@@ -170,12 +170,12 @@ def configured(file: str, depth: int = 0) -> Iterator[tuple[str, str]]:
     if depth > 5 or not Path(file).is_file():
         return
     for line in Path(file).read_text(encoding="utf-8", errors="replace").splitlines():
-        word, _, rest = line.partition("#")[0].strip().partition(" ")
-        if word == "include":
-            for included in sorted(glob.glob(str(Path(file).parent / rest.strip()))):  # noqa: PTH207
+        told = line.partition("#")[0].strip()
+        if include := re.fullmatch(r"include\s+(.+)", told):
+            for included in sorted(glob.glob(str(Path(file).parent / include[1]))):  # noqa: PTH207
                 yield from configured(included, depth + 1)
-        elif word:
-            yield word, file
+        elif told:  # a folder's name may hold blanks
+            yield told, file
 
 
 def _driver_libraries(search: SearchPath) -> list[Mapping[str, Any]]:
