@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import tarfile
+import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -121,7 +122,7 @@ def _reading(where: str) -> Iterator[None]:
     with asking(where):
         try:
             yield
-        except (ValueError, LookupError, EOFError) as error:
+        except (ValueError, LookupError, EOFError, zlib.error, gzip.BadGzipFile) as error:
             then = "is its disk whole? build the image anew, or take another engine with --engine"
             problem = Problem(where=where, cause=f"a layer can't be read: {error}", then=then)
             raise EngineError(problem) from None
@@ -190,7 +191,7 @@ def diff_id_in_walking_order(layer: StoredLayer) -> str:
 def payload(engine: Runtime, info: ImageInfo) -> dict[str, str]:
     """What a verdict about an image is about, see configuration.py, less the suite's layer if it holds the suite alone.
 
-    Layers are told in walking order where the engine's store can be read.
+    That and the walking order of layers are read in the engine's store: of an engine elsewhere all layers are compared.
     """
     found = stored(Path(engine.facts.data_root), info.layers) if engine.facts.local else {}
     with _reading(info.id):
@@ -198,7 +199,7 @@ def payload(engine: Runtime, info: ImageInfo) -> dict[str, str]:
     steps = [one.created_by for one in reversed(engine.history(info.id))]
     suite = found.get(configuration.payload(info, steps).get(SUITE, ""))
     said = configuration.payload(replace(info, layers=tuple(walked.get(one, one) for one in info.layers)), steps)
-    if suite is None or all(name.endswith(b"/") or name.startswith(_OF_THE_SUITE) for name in _names(suite)):
+    if suite and all(name.endswith(b"/") or name.startswith(_OF_THE_SUITE) for name in _names(suite)):
         said.pop(SUITE, None)
     return said
 

@@ -200,7 +200,15 @@ class RemoteFile(io.RawIOBase):
         return len(content)
 
     def _ask(self, wanted: str) -> tuple[bytes, int]:
-        """The bytes of a range, and the size of the whole file."""
+        """The bytes of a range, and the size of the whole file; an answer that breaks off is asked for again."""
+        for _ in range(2):
+            try:
+                return self._answer(wanted)
+            except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError):
+                continue
+        return self._answer(wanted)
+
+    def _answer(self, wanted: str) -> tuple[bytes, int]:
         with self._session.get(self._url, headers={"Range": wanted}, timeout=_PATIENCE, stream=True) as answer:
             answer.raise_for_status()
             told = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.headers.get("Content-Range", ""))
@@ -213,8 +221,8 @@ def _session() -> requests.Session:
     """One that keeps its connections, and believes the certificates that Python itself does."""
     session, trusted = requests.Session(), ssl.get_default_verify_paths()
     session.headers["Accept-Encoding"] = "identity"  # ranges of the file, and not of a compressed form
-    session.mount("https://", HTTPAdapter(pool_maxsize=_AT_ONCE, max_retries=2))
-    session.mount("http://", HTTPAdapter(pool_maxsize=_AT_ONCE, max_retries=2))
+    session.mount("https://", HTTPAdapter(pool_maxsize=_AT_ONCE))
+    session.mount("http://", HTTPAdapter(pool_maxsize=_AT_ONCE))
     named = os.environ.get("SSL_CERT_FILE") or os.environ.get("PIP_CERT")
     session.verify = named or trusted.cafile or trusted.capath or True
     return session

@@ -34,6 +34,8 @@ from validate.evidence import Evidence
 _ENVELOPE = "application/vnd.dsse.envelope.v1+json"
 _SIMPLE_SIGNING = "application/vnd.dev.cosign.simplesigning.v1+json"
 _SIGNATURE = "dev.cosignproject.cosign/signature"
+_LARGEST_SIGNED = 1 << 16
+"""Bytes of what cosign signs: a digest and our tags. Whoever may push can put anything there."""
 _TYPE = "predicateType"
 _TAGS, _DATE = "dev.truetag.tags", "dev.truetag.date"
 """Annotations of a signature: the tags that are to name what it signs, and when that was signed (RFC 3339, UTC)."""
@@ -243,7 +245,7 @@ def _signed(source: Registry, digest: str, key: str, tag: str = "", since: str =
     there = source.find(signatures_tag(digest))
     for layer in there.layers if there else ():
         signature = layer.annotations.get(_SIGNATURE, "")
-        if layer.media_type != _SIMPLE_SIGNING or not signature:
+        if layer.media_type != _SIMPLE_SIGNING or not signature or layer.size > _LARGEST_SIGNED:
             continue
         content = source.blob(layer)
         try:

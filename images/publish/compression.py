@@ -29,6 +29,8 @@ from images.registry.distribution import Manifest
 BLOCK = 4 << 20
 """Bytes of a tar that are compressed at a time."""
 _ZSTD_LEVEL, _GZIP_LEVEL = 9, 6
+_SLICE = 1 << 12
+"""Bytes that are taken at a time of what others compressed: 4 KiB of zstd can be 128 MiB."""
 _GZIP_FORMAT = 16 + zlib_ng.MAX_WBITS
 """zlib's number for a gzip header around a window of 32 KiB. No time and no name go into that header."""
 _OS, _UNKNOWN = 9, 255
@@ -141,8 +143,7 @@ def uncompressed(chunks: Iterable[bytes], compression: Compression) -> Iterator[
 
     reading = fresh()
     try:
-        for chunk in chunks:
-            rest = chunk
+        for rest in (chunk[at : at + _SLICE] for chunk in chunks for at in range(0, len(chunk), _SLICE)):
             while rest:
                 yield reading.decompress(rest)
                 rest = reading.unused_data if reading.eof else b""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
 
@@ -145,9 +145,7 @@ def publish(
                 say(f"sent {sent / 1e6:.0f} MB of layers as {' and '.join(wanted)}")
                 for compression, manifest in manifests.items():
                     beside = compression is Compression.ZSTD and Compression.GZIP in {*had, *wanted}
-                    again = target.get(manifest.digest)
-                    require_layers(target, again, image.info, options.cache)
-                    same = load_same(target, again, image.info.id, f"{repository}@{manifest.digest}")
+                    same = load_same(target, manifest, image.info.id, f"{repository}@{manifest.digest}")
                     found[SUFFIXES[beside]] = attachments.counted(same, public)
             stored += _attach(engine, target, image, found, options)
 
@@ -170,10 +168,13 @@ def _dated(target: Registry, image: LocalImage) -> LocalImage:
         if error.status != HTTPStatus.NOT_FOUND:
             raise
         return image
-    for one in filter(tag.fullmatch, tags_there):
+    for one in sorted(filter(tag.fullmatch, tags_there)):
         if manifest := target.find(one):
             known = load_same(target, manifest, image.info.id, f"{target.repository}:{one}")
-            return replace(image, published=known.created)
+            date = replace(image, published=known.created).version.created
+            # Whoever may push may have written it: a later date would keep every build that follows away.
+            if one == tags.immutable_tag(str(image.name), date, image.info.id) and date <= datetime.now(UTC):
+                return replace(image, published=known.created)
     return image
 
 

@@ -182,6 +182,8 @@ def _diff_id(target: Registry, layer: Descriptor, compression: Compression) -> s
                     tar.update(part)
         except ValueError:
             return ""
+        except requests.exceptions.RequestException as error:
+            raise target.broken(error) from None
         return f"sha256:{tar.hexdigest()}" if f"sha256:{blob.hexdigest()}" == layer.digest else ""
 
     return target.repeat(read)

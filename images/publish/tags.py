@@ -7,7 +7,7 @@ A tag of an image is of one kind: IMMUTABLE (`NAME-YYYYMMDD-DIGEST`), NAME (`cu1
 | nothing | create | create | create |
 | this image | keep | keep | keep |
 | an older image | refuse | move | move |
-| a higher torch version, or the same one built later | refuse | refuse | leave |
+| a higher torch version, or the same one of a later date | refuse | refuse | leave |
 | something without our labels | refuse | refuse | leave |
 
 An index is older where none of its images is newer than the one of its platform here, and none of ours where one of

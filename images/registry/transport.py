@@ -93,7 +93,7 @@ class Transport:
                         if len(content) > most:
                             break
                 except requests.exceptions.RequestException as error:
-                    raise self._broken(error) from None
+                    raise self.broken(error) from None
                 return answer.headers, bytes(content)
 
         return self.repeat(read)
@@ -118,12 +118,12 @@ class Transport:
             if _is_certificate(error):
                 cause = f"its certificate is not accepted: {root_cause(error)}"
                 raise RegistryError(problem(self.repository, cause)) from None
-            raise self._broken(error) from None
+            raise self.broken(error) from None
         if not answer.ok:
             raise refusal(self.repository, answer)
         return answer
 
-    def _broken(self, error: requests.exceptions.RequestException) -> TransientError:
+    def broken(self, error: requests.exceptions.RequestException) -> TransientError:
         return TransientError(problem(self.repository, f"the connection broke: {root_cause(error)}"))
 
     def _secured(self, url: str) -> str:

@@ -30,7 +30,7 @@ _FREE = {("S8", "size"), ("S8", "settings"), ("S1", "lock")}
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """What a child's packages are beside its parent's: name -> version, and for moved ones the parent's first."""
+    """What a child has beside its parent: packages (name -> version, of moved ones both) and the rest."""
 
     steps: tuple[str, ...]
     added: Mapping[str, str]

@@ -10,22 +10,9 @@ from images.audit import checks
 from images.audit.model import Outcome, Severity
 from images.engine import ImageInfo
 from tests.support.audit_samples import distribution, environment
+from tests.support.engine_images import image_info
 
-INFO = ImageInfo(
-    id="sha256:0",
-    tags=("some:1",),
-    digests=(),
-    size=1,
-    created="",
-    architecture="amd64",
-    layers=(),
-    labels={},
-    env={"PATH": "/usr/bin"},
-    user="1000",
-    workdir="",
-    entrypoint=(),
-    command=(),
-)
+INFO = image_info(env={"PATH": "/usr/bin"}, user="1000")
 SURVEY = {"interpreters": [], "driver_files": [], "preload": []}
 
 

@@ -14,22 +14,9 @@ from images.publish import provenance
 from images.publish.provenance import BuildRecord
 from images.wheels import prebuilt
 from tests.support import sources
+from tests.support.engine_images import image_info
 
-INFO = ImageInfo(
-    id=f"sha256:{'1' * 64}",
-    tags=(),
-    digests=(),
-    size=1,
-    created="2026-11-21T00:00:00Z",
-    architecture="amd64",
-    layers=("sha256:0",),
-    labels={},
-    env={},
-    user="1001",
-    workdir="/",
-    entrypoint=(),
-    command=(),
-)
+INFO = image_info(id=f"sha256:{'1' * 64}", layers=("sha256:0",), workdir="/", command=())
 
 
 def test_a_context_on_disk_is_whole_and_keeps_passwords_to_itself(tmp_path: Path) -> None:

@@ -306,3 +306,11 @@ def test_an_image_keeps_the_date_of_its_first_publication(site: Site) -> None:
     assert tag in first.tags and tag in later.tags and not [one for one in later.tags if "-20261123-" in one]
     assert site.image().manifest.digest == site.image(tag).manifest.digest
     assert site.image().created == "2026-11-21T10:00:00Z" and len(site.image().attestations) == 2
+
+
+@pytest.mark.parametrize("date", ["2999-11-21T10:00:00Z", "2026-11-23T10:00:00Z"])
+def test_a_date_that_somebody_wrote_under_the_dated_tag_is_not_taken_over(site: Site, date: str) -> None:
+    own = site.push()
+    site.target.put(image_manifest(own.config, own.layers, date), f"{NAME}-20261121-{INFO.id[7:19]}")
+    assert site.publish(PIP, day="2026-11-22T10:00:00Z").tags
+    assert site.image().created == "2026-11-22T10:00:00Z"
