@@ -267,7 +267,10 @@ class Engine:
     def exported(self, ref: str) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
         """Each blob of an exported image, layers too, readable until the next is asked for. Raises NoSuchImage."""
         with asking(ref, image=ref):
-            stream = cast("IO[bytes]", ChunkReader(iter(self.sdk.get_image(ref))))
+            # No limit: an engine says nothing until it has written the whole export to its disk.
+            answer = self.sdk._get(self.sdk._url("/images/{0}/get", ref), stream=True, timeout=None)
+            self.sdk._raise_for_status(answer)
+            stream = cast("IO[bytes]", ChunkReader(answer.iter_content(1 << 21)))
             with tarfile.open(fileobj=stream, mode="r|", bufsize=1 << 20) as outer:
                 for member in outer:
                     if data := outer.extractfile(member) if member.isfile() else None:

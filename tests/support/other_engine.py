@@ -28,6 +28,7 @@ PACKAGES = "ca-certificates,docker.io,iproute2,iptables,procps,slirp4netns"
 _SCRIPT = Path(__file__).with_name("other_engine.sh")
 _CLONE_NEWNET = 0x40000000
 """sched.h"""
+_LONG = 3600  # seconds: an engine says nothing until it has written the whole of an export to its disk
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,10 @@ class Other:
 
     def take(self, image: str, engine: Engine) -> None:
         """Have an image of another engine, as its export has it."""
-        with closing(APIClient(engine.facts.url)) as theirs, closing(APIClient(self.url)) as ours:
+        with (
+            closing(APIClient(engine.facts.url, timeout=_LONG)) as theirs,
+            closing(APIClient(self.url, timeout=_LONG)) as ours,
+        ):
             ours.load_image(theirs.get_image(image))  # type: ignore[no-untyped-call]
 
     @contextmanager
