@@ -26,7 +26,7 @@ from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit, His
 from images.engine.archive import ChunkReader, Files, pack
 from images.engine.buildkit import plain_line
 from images.engine.containers import TooMuchOutput
-from images.engine.runtime import PLATFORM, EngineFacts, Line, Work
+from images.engine.runtime import FURTHER, PLATFORM, EngineFacts, Line, Work
 from images.errors import Problem, UserError
 from images.registry.client import Registry
 from images.registry.reference import Reference, is_loopback
@@ -290,6 +290,7 @@ def published(reference: str, config_digest: str, config: Any, *, plain_http: bo
         workdir=str(inner.get("WorkingDir") or ""),
         entrypoint=tuple(inner.get("Entrypoint") or ()),
         command=tuple(inner.get("Cmd") or ()),
+        further={name: inner[name] for name in FURTHER if inner.get(name)},
     )
     history = tuple(HistoryEntry(created_by=step, size=0) for step in reversed(steps))
     return Published(reference=reference, info=info, history=history, plain_http=plain_http)

@@ -114,10 +114,7 @@ def render(
             **image.environment,
             **user_overlay.variables(image),
             "PATH": ":".join(search_path(image, base, overlay_key(image, locks))),
-            "HOME": user_overlay.HOME,
-            # torch.compile asks who the user is, and an unknown uid has no name (pytorch#140765).
-            "USER": "trainer",
-            "LANG": "C.UTF-8",
+            **user_overlay.IDENTITY,
         },
         additions=user_overlay.python(image).rpartition("/")[0],
         labels=labels(image, base, missing),

@@ -47,7 +47,7 @@ from images.engine.failures import (
     NoSuchImage,
     engine_error_kind,
 )
-from images.engine.runtime import PLATFORM, ContainerSpec, HistoryEntry, ImageInfo, Work, engine_facts
+from images.engine.runtime import FURTHER, PLATFORM, ContainerSpec, HistoryEntry, ImageInfo, Work, engine_facts
 from images.errors import Problem, UserError, command, root_cause
 from images.host import cache
 from images.host.hashing import sha256
@@ -233,6 +233,7 @@ class Engine:
             workdir=config.get("WorkingDir") or "",
             entrypoint=tuple(config.get("Entrypoint") or ()),
             command=tuple(config.get("Cmd") or ()),
+            further={name: config[name] for name in FURTHER if config.get(name)},
         )
 
     def find(self, ref: str) -> ImageInfo | None:

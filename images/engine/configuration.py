@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from images.engine.runtime import ImageInfo
+from images.engine.runtime import FURTHER, ImageInfo
 from images.host.hashing import oci_digest
 
 CREATED = "2024-01-01T00:00:00Z"
@@ -24,8 +24,8 @@ SETTINGS = "settings"
 """Beside the layers: variables, user, folder, entrypoint and command."""
 
 _SAID = (
-    *("User", "ExposedPorts", "Env", "Entrypoint", "Cmd", "Volumes", "WorkingDir", "Labels", "StopSignal", "OnBuild"),
-    *("Healthcheck", "Shell"),
+    *("User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels"),
+    *FURTHER,
 )
 _NO_LAYER = frozenset(
     "ARG CMD ENTRYPOINT ENV EXPOSE HEALTHCHECK LABEL MAINTAINER ONBUILD SHELL STOPSIGNAL USER VOLUME".split()
@@ -81,8 +81,9 @@ def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
         name = next(filter(None, match.groups())).lower() if match else "base" if below else "above"
         times[name] += 1
         found[name if times[name] == 1 else f"{name}-{times[name]}"] = diff_id
-    settings = [sorted(info.env.items()), info.user, info.workdir, info.entrypoint, info.command]
-    return {**found, SETTINGS: oci_digest(json.dumps(settings).encode())}
+    settings: list[Any] = [sorted(info.env.items()), info.user, info.workdir, info.entrypoint, info.command]
+    settings += [info.further] if info.further else []
+    return {**found, SETTINGS: oci_digest(json.dumps(settings, sort_keys=True).encode())}
 
 
 def _empty(text: str) -> bool:

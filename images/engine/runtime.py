@@ -86,6 +86,12 @@ class ImageInfo:
     workdir: str
     entrypoint: tuple[str, ...]
     command: tuple[str, ...]
+    further: Mapping[str, Any] = field(default_factory=dict)
+    """What else is set of FURTHER, by the configuration's own names."""
+
+
+FURTHER = ("ExposedPorts", "Volumes", "StopSignal", "OnBuild", "Healthcheck", "Shell")
+"""Settings of a configuration that none of our images has (OCI image specification, config.md; Docker's own)."""
 
 
 @dataclass(frozen=True, kw_only=True)

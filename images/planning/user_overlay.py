@@ -17,6 +17,8 @@ USER = 1001
 """A number, so that Kubernetes can tell that it is not root; 1000 is taken in Ubuntu's images."""
 HOME = "/home/trainer"
 CACHE = f"{HOME}/.cache"
+# torch.compile asks who the user is, and an unknown uid has no name (pytorch#140765).
+IDENTITY: Mapping[str, str] = {"HOME": HOME, "USER": "trainer", "LANG": "C.UTF-8"}
 SUITE = "/opt/truetag"
 """What an image has of its own: the suite, the constraints, the environment of the user overlay."""
 CONSTRAINTS = f"{SUITE}/constraints.txt"

@@ -280,6 +280,10 @@ def _inspected(engine: Runtime, image: ImageInfo, claims: ClaimSet) -> Iterator[
         "architecture": image.architecture,
         "user": image.user,
         "entrypoint": list(image.entrypoint),
+        "command": list(image.command),
+        "directory": image.workdir,
+        "further": dict(image.further),
+        "variables": sorted(image.env),
         "driver": {name: value for name, value in image.env.items() if name.startswith("NVIDIA_")},
         "secrets": list(credentials_of(engine, image)),
     }

@@ -28,7 +28,7 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
     statement = f"the CUDA {image.toolkit_cuda} toolkit is in {image.toolkit_home}, off the loader's path"
     yield claim("S6", "toolkit", "static.toolkit", statement, toolkit)
     environment = {
-        "required": {**image.environment, **user_overlay.variables(image)},
+        "required": {**image.environment, **user_overlay.variables(image), **user_overlay.IDENTITY},
         "denied": expectations.DENIED_VARIABLES,
         "start_files": expectations.START_FILES,
     }
@@ -99,7 +99,12 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
     most += expectations.MORE_BYTES_PROFILE if image.profile else 0
     without = "" if image.entrypoint else "out an"
     entrypoint = [ENTRYPOINT] if image.entrypoint else []
-    settings = {"capabilities": list(expectations.DRIVER_CAPABILITIES), "entrypoint": entrypoint}
+    set_by_us = ["PATH", *image.environment, *user_overlay.variables(image), *user_overlay.IDENTITY]
+    settings = {
+        "capabilities": list(expectations.DRIVER_CAPABILITIES),
+        "entrypoint": entrypoint,
+        **({} if context.custom_base else {"variables": sorted(set_by_us)}),
+    }
     leftovers = {"leftovers": dict(expectations.LEFTOVERS)}
     for subject, probe, statement, expect in (
         ("labels", HOST_PROBE, "the labels are true", _labels(context)),
