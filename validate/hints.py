@@ -1,18 +1,30 @@
-"""Known error texts, their cause and their fix. Rows stand in hints.yaml; containers read the hints.json made of it."""
+"""Known error texts, their cause and their fix. Rows stand in hints.yaml; containers read the hints.json made of it.
+
+One look-up for all: verdicts, audits, doctor, `truetag hint`, and in an image `doctor hint`.
+"""
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from validate import terminal
+
 _ROWS = Path(__file__).resolve().with_name("hints.json")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _AT_MOST = 3
 """Hints a claim. More than that explain nothing."""
+_LONGEST = 240
+"""Characters of a line that are shown; a longer argument is no name of a file."""
+_SHOWN = ("id", "cause", "fix", "source")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +49,17 @@ def known() -> tuple[Hint, ...]:
 
 def find(texts: Iterable[str]) -> tuple[Hint, ...]:
     """The first matching row of each line, each row once, the earliest lines first."""
-    lines = dict.fromkeys(line for text in texts for line in text.splitlines())
-    found = (next((row for row in known() if _compiled(row.pattern).search(line)), None) for line in lines)
-    return tuple(dict.fromkeys(row for row in found if row))[:_AT_MOST]
+    return tuple(hint for hint, _ in islice(explained(texts), _AT_MOST))
+
+
+def explained(texts: Iterable[str]) -> Iterator[tuple[Hint, str]]:
+    """Each row that a line of the texts finds first, and the first of these lines."""
+    seen = set()
+    for line in dict.fromkeys(_COLOUR.sub("", line).strip() for text in texts for line in text.splitlines()):
+        row = next((row for row in known() if _compiled(row.pattern).search(line)), None)
+        if row and row not in seen:
+            seen.add(row)
+            yield row, line
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -57,3 +77,42 @@ def texts(value: Any) -> Iterator[str]:
 @functools.cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)
+
+
+def main(arguments: Sequence[str] | None = None, spell: Callable[[str], str] = str) -> int:
+    """Explain errors of arguments, files or a pipe. 0: one is known; 1: none is; 2: there is nothing to read.
+
+    `spell`: how this installation writes the commands in a fix.
+    """
+    parser = argparse.ArgumentParser(prog="hint", description="What an error text means, and what to do.")
+    parser.add_argument("texts", nargs="*", metavar="TEXT|FILE", help="default: what a pipe brings")
+    parser.add_argument("--json", action="store_true", help="machine-readable, on stdout and nothing else")
+    options = parser.parse_args(arguments)
+    if not options.texts and sys.stdin.isatty():
+        parser.error("no text: give it, name a file, or pipe it in (COMMAND 2>&1 | ... hint)")
+    try:
+        read = [_content(one) for one in options.texts or ["-"]]
+    except OSError as error:
+        parser.error(str(error))
+    found = [(replace(hint, fix=spell(hint.fix)), line) for hint, line in explained(read)]
+    if options.json:
+        rows = [{"line": line, **{key: getattr(hint, key) for key in _SHOWN}} for hint, line in found]
+        sys.stdout.write(json.dumps({"hints": rows}, indent=1) + "\n")
+        return 0 if found else 1
+    width = terminal.width_of(sys.stdout)
+    for hint, line in found:
+        told = (line[:_LONGEST], f"  cause: {hint.cause}", f"  fix: {hint.fix}", f"  source: {hint.source}", "")
+        sys.stdout.write("\n".join(terminal.wrapped(one, width) for one in told) + "\n")
+    if not found:
+        count = sum(len(text.splitlines()) for text in read)
+        sys.stderr.write(f"no known error in {count} line{'s' * (count != 1)}\n")
+    return 0 if found else 1
+
+
+def _content(argument: str) -> str:
+    """Of standard input (`-`), of a file, or the argument itself."""
+    if argument == "-":
+        return sys.stdin.buffer.read().decode("utf-8", "replace")
+    path = Path(argument)
+    is_file = len(argument) <= _LONGEST and "\n" not in argument and path.is_file()
+    return path.read_text(encoding="utf-8", errors="replace") if is_file else argument

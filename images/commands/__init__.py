@@ -19,6 +19,7 @@ VERBS: Mapping[str, str] = {
     "promote": "Take a published image over into another repository, by digest.",
     "verify": "Check a published image: signature, attachments, labels.",
     "choose": "Which image to pull for a machine, and why.",
+    "hint": "What an error text means, and what to do.",
     "site": "Static pages: what was validated of each image, and when.",
     "nightly": "Tracked images as locked and at the newest versions.",
     "fleet": "Build and judge images on many machines, by Slurm or Ray.",

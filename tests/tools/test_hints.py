@@ -1,12 +1,17 @@
 """Each known error is found by its own row, and nothing healthy is."""
 
 import json
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from images.errors import UserError
 from tests.support.checkout import ROOT
+from tests.support.commands import call
 from tools import hints as source
 from validate import hints
 from validate.claims import Claim, Tier
@@ -71,6 +76,27 @@ def test_only_what_is_not_well_is_explained(status: Status) -> None:
     one = ClaimVerdict(claim=claim, status=status, reason="it does not run", seconds=1.0, evidence=evidence)
     (found,) = explain(Verdict(image="i", digest="d", claims=(one,))).claims
     assert bool(found.hints) is (status in (Status.FAIL, Status.UNPROVEN))
+
+
+def test_the_verb_reads_a_pipe_a_file_and_arguments(tmp_path: Path) -> None:
+    """On the host, and in an image by `doctor hint`."""
+    (tmp_path / "log").write_text("step 1\n\x1b[31mRuntimeError: No CUDA GPUs\x1b[0m are available\n")
+    for given, piped in (
+        ([str(tmp_path / "log")], ""),
+        (["No CUDA GPUs are available"], ""),
+        ([], "No CUDA GPUs are available"),
+    ):
+        for verb in (["-m", "images", "hint"], ["-I", "-S", "validate", "doctor", "hint"]):
+            command, wide = [sys.executable, *verb, *given], {**os.environ, "COLUMNS": "80"}
+            done = subprocess.run(command, cwd=ROOT, input=piped, capture_output=True, text=True, env=wide, check=True)
+            assert "  cause: The container has no GPU" in done.stdout and "  source: seed:" in done.stdout
+            assert max(map(len, done.stdout.splitlines())) <= 80
+    assert [row["id"] for row in json.loads(call("hint", "--json", "--", "-lcuda: Bus error").stdout)["hints"]] == [
+        "shared-memory"
+    ]
+    none = call("hint", "all is well")
+    assert (none.returncode, none.stdout, none.stderr) == (1, "", "no known error in 1 line\n")
+    assert '`nox -s plan -- "torch>=2.5"`' in call("hint", "PyTorch version is too old").stdout
 
 
 def test_patterns_do_not_run_away() -> None:

@@ -1,6 +1,7 @@
 """`doctor`: what this machine is good for, and the settings to train with on it.
 
 docker run --rm --gpus all IMAGE doctor --model-size 7b --for axolotl
+docker run --rm -i IMAGE doctor hint < train.log
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ _VALUES = 17
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Look, advise, print. 0 whatever is found; 2 for arguments that mean nothing."""
-    options = _parser().parse_args(arguments)
+    """Look, advise, print. 0 whatever is found; 2 for arguments that mean nothing. `hint` explains error texts."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["hint"]:
+        return hints.main(given[1:])
+    options = _parser().parse_args(given)
     found = hardware.detect()
     frameworks = (Framework.AXOLOTL, Framework.UNSLOTH, Framework.COLOSSALAI)
     at_hand = (one for one in frameworks if one in found.stack.packages)  # the one that the image was made for
@@ -121,7 +125,9 @@ def _indented(columns: int) -> dict[str, Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="doctor", description="What this machine is good for in training.")
+    parser = argparse.ArgumentParser(
+        prog="doctor", description="What this machine is good for in training; `doctor hint` explains an error text."
+    )
     parser.add_argument("--model-size", type=model_size, default=7.0, metavar="7b", help="parameters (default: 7b)")
     parser.add_argument(
         "--for",

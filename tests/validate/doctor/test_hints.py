@@ -21,6 +21,7 @@ NO_SETTING: Mapping[str, str] = {
     "illegal-instruction": "where an extension was compiled",
     "shared-memory": "a size that doctor warns of",
     "cuda-out-of-memory": "what fits is estimated: doctor warns of what does not",
+    "nccl-nvls": "how GPUs are connected, which doctor does not see",
     "nccl-cuda-error": "how GPUs are connected, which doctor does not see",
     "distributed-timeout": "how long a model takes to load",
     "deepspeed-nvcc": "a variable that the image sets",

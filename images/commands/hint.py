@@ -1,0 +1,30 @@
+"""`hint`: what an error text means, and what to do."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from images.commands.options import Json
+from images.errors import command
+from validate import hints
+
+
+def hint(
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT|FILE...", help="An error text, or a log; default: a pipe's.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What an error text means, and what to do: cause, fix and source of each known error in it.
+
+    Exits with 1 if none is known. In an image: docker run --rm -i IMAGE doctor hint < FILE
+    """
+    raise typer.Exit(hints.main([*(["--json"] if as_json else []), "--", *(texts or [])], spell=_spelled))
+
+
+def _spelled(fix: str) -> str:
+    """Commands of ours as this installation spells them."""
+    return re.sub(r"nox -s (\w+)(?: -- ([^`]+))?", lambda one: command(one[1], *filter(None, [one[2]])), fix)
