@@ -17,7 +17,7 @@ from benchmarks.results import alternating, load_around
 from benchmarks.session import SUBJECT, Session, conventional_context, project_copy, step_times
 from images.context.render import Context
 from images.locking import lock_file, uv
-from images.locking.inputs import lock_inputs
+from images.locking.inputs import Target, lock_inputs
 from images.locking.lock_file import Lock
 from images.planning.image import Image
 
@@ -76,7 +76,7 @@ def _lower_bound(session: Session, image: Image, locked: Lock, beside: Path) -> 
     return {"seconds": round(seconds, 2), "load": load, "steps": []}
 
 
-def _unpack(place: Path, name: str, files: Sequence[bytes], target: uv.Target) -> None:
+def _unpack(place: Path, name: str, files: Sequence[bytes], target: Target) -> None:
     requirements = place / f"{name}.txt"
     requirements.write_bytes(b"".join(files))
     command = [find_uv_bin(), "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--link-mode", "hardlink"]

@@ -14,8 +14,8 @@ from images.config import paths
 from images.context.render import Context
 from images.errors import Problem, UserError
 from images.locking import lock_file
+from images.locking.inputs import Package
 from images.locking.lock_file import Lock
-from images.locking.uv import Package
 from images.planning.image import Image
 
 MOVED = "liger-kernel"

@@ -33,9 +33,8 @@ from images.engine.failures import step_name
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
 from images.locking import lock_file
-from images.locking.inputs import lock_inputs
+from images.locking.inputs import Package, lock_inputs
 from images.locking.lock_file import Lock
-from images.locking.uv import Package
 from images.planning import plan
 from images.planning.image import Image
 

@@ -16,8 +16,8 @@ from images.config import matrix, paths
 from images.errors import Problem, UserError
 from images.locking import contents, lock_file
 from images.locking.contents import FileContents
+from images.locking.inputs import Package
 from images.locking.lock_file import Lock
-from images.locking.uv import Package
 from images.planning import plan
 from images.validation import schemas
 from tools import run

@@ -24,7 +24,8 @@ from images.config import matrix, paths
 from images.config.facts import Facts
 from images.errors import Problem, UserError
 from images.locking import uv
-from images.locking.uv import Runner, Target
+from images.locking.inputs import Target
+from images.locking.uv import Runner
 from tools import run
 
 FACTS = "images/data/facts.yaml"

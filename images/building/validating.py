@@ -14,7 +14,7 @@ from images.engine import Engine, ImageInfo, gpus
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
-from images.host import cache, emulation
+from images.host import cache
 from images.locking import lock_file
 from images.planning.image import Image
 from images.validation import child, limits, own_python, run
@@ -213,6 +213,8 @@ def require_platform(engine: Runtime, image: Image, say: Callable[[str], None]) 
     """
     if image.platform.architecture == engine.facts.architecture or not engine.facts.local:
         return
+    from images.host import emulation  # most images are for the machine's own processor
+
     emulation.require(image.platform, say)
     say(f"is for {image.platform}: on this machine its programs run emulated, by qemu")
 

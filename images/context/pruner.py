@@ -6,8 +6,8 @@ import json
 
 from images.config.paths import SUITE, TEMPLATES
 from images.host.hashing import sha256
+from images.locking.inputs import Package
 from images.locking.lock_file import Lock
-from images.locking.uv import Package
 from images.planning import expectations
 from images.planning.image import Pruning
 from validate.binaries import fatbin

@@ -18,7 +18,6 @@ from packaging.version import InvalidVersion, Version
 from images.engine.runtime import Runtime
 from images.errors import Problem, UserError, command
 from images.hardware.inventory import Inventory, names, of_nvml
-from validate.environment import nvml
 
 DRIVER_FOLDERS = ("/usr/local/nvidia", "/home/kubernetes/bin/nvidia", "/opt/nvidia-driver")
 """Where container hosts keep the driver in one folder: NVIDIA's old convention, Google's, the GPU operator's."""
@@ -254,6 +253,8 @@ def look(engine: Runtime, folder: str = "") -> HostState:
 
 def inventory(folder: str = "") -> Inventory | None:
     """The GPUs of this machine, by NVML; the driver's own folder is looked into as well."""
+    from validate.environment import nvml  # most builds look for no GPU
+
     for place in (None, *(Path(folder, name) for name in _LIBRARY_FOLDERS if folder)):
         try:
             return of_nvml(nvml.managed(place))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from images.config import paths
 from images.errors import Problem, UserError, command
-from images.locking.uv import Package
+from images.locking.inputs import Package
 from validate.environment import wheel_contents
 from validate.environment.wheel_contents import Contents, Rows
 

@@ -12,7 +12,6 @@ from packaging.utils import canonicalize_name
 
 from images.config.names import Minor
 from images.config.platforms import Platform
-from images.locking.uv import Target
 from images.planning.image import Image
 
 TOOLS = ("uv==0.13.8",)
@@ -23,6 +22,30 @@ BUILDERS = tuple(f"{platform.machine}-unknown-linux-musl" for platform in Platfo
 """Statically linked, the installer runs in an image of either platform, beside whatever C library that has."""
 _NEWEST_GLIBC = Minor(2, 40)
 """The newest manylinux platform that uv knows by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """One resolved distribution, with the sha256 of each of its wheels that fits the target."""
+
+    name: str
+    version: str
+    hashes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What packages are resolved for, and where they are looked for."""
+
+    python: str
+    platform: str
+    """uv's name of it: `x86_64-manylinux_2_36`."""
+    index: str | None = None
+    """An index looked at beside the default one."""
+    from_source: tuple[str, ...] = ()
+    """Distributions that are taken as source: an index has no wheel of them."""
+    excluded: tuple[str, ...] = ()
+    """Distributions that are left out though something requires them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,7 @@ from images.errors import Problem, UserError, command
 from images.host.hashing import sha256
 from images.locking import contents, inputs
 from images.locking.contents import Known
-from images.locking.inputs import LockInputs, lock_inputs
-from images.locking.uv import Package
+from images.locking.inputs import LockInputs, Package, lock_inputs
 from images.planning.image import Image
 
 RECORD = "lock.json"

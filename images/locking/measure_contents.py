@@ -27,8 +27,9 @@ from images.errors import Problem, UserError, command
 from images.host.hashing import sha256
 from images.locking import contents, uv
 from images.locking.contents import FileContents
+from images.locking.inputs import Package
 from images.locking.lock_file import Lock
-from images.locking.uv import Package, Runner
+from images.locking.uv import Runner
 from validate.environment import wheel_contents
 
 _AT_ONCE = 16

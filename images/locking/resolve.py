@@ -12,9 +12,9 @@ from packaging.version import Version
 from images.config.names import Minor
 from images.errors import Problem, UserError
 from images.locking import lock_file, uv
-from images.locking.inputs import LockInputs, distribution, lock_inputs
+from images.locking.inputs import LockInputs, Package, distribution, lock_inputs
 from images.locking.lock_file import Lock
-from images.locking.uv import IndexUnreachable, Package, Runner
+from images.locking.uv import IndexUnreachable, Runner
 from images.planning.image import Image
 
 

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,31 +22,7 @@ from uv import find_uv_bin
 
 from images.config.platforms import of_machine
 from images.errors import Problem, UserError, command
-
-
-@dataclass(frozen=True, kw_only=True)
-class Package:
-    """One resolved distribution, with the sha256 of each of its wheels that fits the target."""
-
-    name: str
-    version: str
-    hashes: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Target:
-    """What packages are resolved for, and where they are looked for."""
-
-    python: str
-    platform: str
-    """uv's name of it: `x86_64-manylinux_2_36`."""
-    index: str | None = None
-    """An index looked at beside the default one."""
-    from_source: tuple[str, ...] = ()
-    """Distributions that are taken as source: an index has no wheel of them."""
-    excluded: tuple[str, ...] = ()
-    """Distributions that are left out though something requires them."""
-
+from images.locking.inputs import Package, Target
 
 Runner = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 """Calls uv with arguments."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import struct
 import subprocess
 import sys
@@ -23,7 +24,6 @@ from images.errors import Problem, UserError
 from images.validation.containers import INSIDE, run_suite, suite_files
 from validate.binaries import elf
 from validate.binaries.elf import ElfError
-from validate.binaries.loader import X86_64, Files, Process, SearchPath
 from validate.claims import ClaimSet
 from validate.evidence import Record
 
@@ -37,6 +37,8 @@ _LOADER = "python/ld.so"
 _PT_INTERP = 3
 _DECODERS = ("libzstd.so.1", "liblz4.so.1")
 """Opened by name to read compressed device code (validate/binaries/fatbin.py)."""
+_LISTED = re.compile(r"^\t(?:(\S+) => )?(/.+) \(0x[0-9a-f]+\)$", re.MULTILINE)
+"""A line of `ld.so --list` (ld.so(8)): a name and the file that it means, or a file."""
 _LEFT_OUT = frozenset(
     "__pycache__ dist-packages ensurepip idlelib lib2to3 pydoc_data site-packages test tkinter".split()
 )
@@ -155,7 +157,7 @@ def files(root: str, own: OwnPython | None = None) -> Mapping[str, bytes | Path]
             f"python/lib/{own.standard.name}/{path.relative_to(own.standard)}": path
             for path in _standard_library(own.standard)
         }
-        libraries = _libraries([own.program, *(path for path in standard.values() if path.suffix == ".so")])
+        libraries = _libraries(loader, [own.program, *(path for path in standard.values() if path.suffix == ".so")])
     except (OSError, ElfError) as error:
         machine = f"{platform.system()} {platform.machine()}"
         cause = f"can't be taken into a container ({machine}): {error}"
@@ -171,7 +173,7 @@ def files(root: str, own: OwnPython | None = None) -> Mapping[str, bytes | Path]
 
 def _with_interpreter(program: bytes, loader: bytes) -> tuple[bytes, str]:
     """The program with another ELF interpreter, and which it had. Raises ElfError."""
-    if elf.machine(program) != X86_64.number:
+    if elf.machine(program) != elf.X86_64:
         raise ElfError("it is not built for x86-64")
     (table,) = struct.unpack_from("<Q", program, 0x20)
     size, count = struct.unpack_from("<HH", program, 0x36)
@@ -193,16 +195,15 @@ def _standard_library(folder: Path) -> Iterator[Path]:
         )
 
 
-def _libraries(programs: list[Path]) -> dict[str, Path]:
-    """Every library that these load, by the name they ask for it. One that only an extension lacks is left out."""
+def _libraries(loader: str, programs: list[Path]) -> dict[str, Path]:
+    """Every library that these load, by the name they ask for it, as the loader itself finds it without variables; and
+    the decoders, as it would preload them. One that only an extension lacks is left out. Raises OSError.
+    """
     found: dict[str, Path] = {}
-    search, known = SearchPath.of({}, "/"), Files()
     for program in programs:
-        process = Process(search, known)
-        process.load(str(program))
-        needed = known.get(str(program))
-        found |= {name: Path(path) for name, path in process.held.items() if needed and path != str(program)}
-    for name in _DECODERS:
-        if path := Process(search, known).resolve(name, "/"):
-            found[name] = Path(path)
+        preloaded = {"LD_PRELOAD": " ".join(_DECODERS)} if program is programs[0] else {}
+        listing = subprocess.run(
+            [loader, "--list", str(program)], env=preloaded, cwd="/", capture_output=True, text=True, check=False
+        ).stdout
+        found |= {name or Path(path).name: Path(os.path.realpath(path)) for name, path in _LISTED.findall(listing)}
     return found

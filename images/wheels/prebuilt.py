@@ -24,8 +24,7 @@ from images.context import pruner
 from images.errors import Problem, UserError, command
 from images.host.hashing import sha256_of_file
 from images.locking.contents import rows_of
-from images.locking.inputs import TOOLS
-from images.locking.uv import Package
+from images.locking.inputs import TOOLS, Package
 from images.planning.image import Image, Pin, Prebuilt, has_extensions
 from validate.environment import wheel_contents
 from validate.environment.wheel_contents import Contents

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from validate.judging import RULE_T as RULE_T
 from validate.kernels._names import EAGER, PRODUCT, Name, patterns
-from validate.kernels.evidence import Observed
 
-if TYPE_CHECKING:
-    from validate.kernels.runner import SeededRandom
-
+SEED = 20240229
+Observed = Mapping[str, Any]
+"""{"figures": {name: {"value", "controls"}}, "facts": {name: value}}: what is no comparison of tensors."""
+Mark = Callable[[tuple[str, str] | None], None]
+"""Begins a stretch of a profile (_timeline.py)."""
 Capability = tuple[int, int]
 Supports = Callable[[Capability, Mapping[str, str]], str | None]
 
@@ -35,6 +37,29 @@ def below(capability: Capability, least: Capability, why: str) -> str | None:
 def from_capability(major: int, minor: int, why: str) -> Supports:
     """A gate: the kernel is claimed from this compute capability on."""
     return lambda capability, _versions: below(capability, (major, minor), why)
+
+
+class SeededRandom:
+    """What kernels' files make their inputs with: seeded by the case, so that no case depends on another."""
+
+    def __init__(self, torch: Any, name: str, device: str = "cuda", mark: Mark = lambda _stretch: None) -> None:
+        self.torch = torch
+        self.device = device
+        self._name = name.rpartition("/")[2]
+        self._mark = mark
+        self._generator = torch.Generator().manual_seed(SEED ^ zlib.crc32(name.encode()))
+
+    def begin(self, kind: str | None) -> None:
+        """What runs from here on is `asked` for, `plain` torch's, or (None) nobody's."""
+        self._mark((self._name, kind) if kind else None)
+
+    def normal(self, *shape: int, deviation: float = 1.0) -> Any:
+        """N(0, deviation) in float64, on the CPU."""
+        return deviation * self.torch.randn(*shape, generator=self._generator, dtype=self.torch.float64)
+
+    def integers(self, low: int, high: int, *shape: int, dtype: str = "int64") -> Any:
+        """Whole numbers in [low, high), on the CPU."""
+        return self.torch.randint(low, high, shape, generator=self._generator).to(getattr(self.torch, dtype))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +93,6 @@ class Kernel:
     tolerance: Mapping[str, str | float] = field(default_factory=dict)
     """dtype -> RULE_T, or the largest relative error (0: exact)."""
     observe: Callable[[SeededRandom], Observed] | None = None
-    """Measures {"figures": {name: {"value", "controls"}}, "facts": {name: value}} that are no comparison of tensors."""
     figures: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Name -> least and most: two-sided, as a quantiser that errs too little has not quantised."""
     facts: Mapping[str, object] = field(default_factory=dict)

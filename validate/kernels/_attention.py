@@ -6,8 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from validate.kernels import Case
-from validate.kernels.runner import SeededRandom
+from validate.kernels import Case, SeededRandom
 
 _BATCH = 2
 

@@ -6,10 +6,9 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from validate.kernels import Case, from_capability
+from validate.kernels import Case, SeededRandom, from_capability
 from validate.kernels._attention import attention
 from validate.kernels._names import FLASH_ATTN_BACKWARD, FLASH_ATTN_FORWARD
-from validate.kernels.runner import SeededRandom
 
 SUPPORTS = from_capability(8, 0, "flash-attn has kernels from Ampere on")
 RAN = {"forward": FLASH_ATTN_FORWARD, "backward": FLASH_ATTN_BACKWARD}

@@ -6,9 +6,8 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from validate.kernels import Case
+from validate.kernels import Case, SeededRandom
 from validate.kernels._attention import case
-from validate.kernels.runner import SeededRandom
 
 FUSED = {
     r"pytorch_flash::": "FlashAttention's",

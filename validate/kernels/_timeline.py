@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from validate.kernels import Mark
 from validate.kernels.evidence import Profile
 
 SPIN = "spin_kernel"
@@ -44,7 +45,7 @@ class Timeline:
         self.stretches.append(stretch)
 
 
-def profiled(torch: Any, work: Callable[[Timeline], None], wanted: Sequence[str]) -> Profile:
+def profiled(torch: Any, work: Callable[[Mark], None], wanted: Sequence[str]) -> Profile:
     """Names of the CUDA kernels that ran during `work`. `works`: the profiler saw the kernels that surely ran.
 
     Where it did not, `work` runs again behind a longer lead-in.
@@ -57,14 +58,14 @@ def profiled(torch: Any, work: Callable[[Timeline], None], wanted: Sequence[str]
     return found
 
 
-def _names_in_order(torch: Any, work: Callable[[Timeline], None], timeline: Timeline, spins: int) -> list[str]:
+def _names_in_order(torch: Any, work: Callable[[Mark], None], timeline: Timeline, spins: int) -> list[str]:
     """What ran, in the device's order."""
     profiler = importlib.import_module("torch.profiler")
     with profiler.profile(activities=[profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
         for _ in range(spins):
             torch.cuda._sleep(_LEAD_IN_CYCLES)
         timeline.mark(None)
-        work(timeline)
+        work(timeline.mark)
         timeline.mark(None)
     cuda = importlib.import_module("torch.autograd").DeviceType.CUDA
     events = [event for event in profile.events() if event.device_type == cuda]

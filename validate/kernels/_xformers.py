@@ -6,9 +6,8 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from validate.kernels import Case
+from validate.kernels import Case, SeededRandom
 from validate.kernels._attention import case
-from validate.kernels.runner import SeededRandom
 
 
 def _operators(name: str) -> tuple[Any, Any]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from validate.kernels import Kernel
+from validate.kernels import Kernel, Observed, SeededRandom
 from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
 from validate.kernels._names import BNB_QUANTISE
 from validate.kernels.bnb_nf4 import mean_error
-from validate.kernels.evidence import Observed
-from validate.kernels.runner import SeededRandom
 
 
 def _observe(rng: SeededRandom) -> Observed:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from validate.kernels import Case, Kernel
+from validate.kernels import Case, Kernel, Observed, SeededRandom
 from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
 from validate.kernels._names import BNB_INT8_ROWS, EAGER, INT8_PRODUCT
-from validate.kernels.evidence import Observed
-from validate.kernels.runner import SeededRandom
 
 
 def _run(left: Any, right: Any) -> Any:

@@ -8,11 +8,9 @@ from functools import partial
 from typing import Any
 
 from validate.harness import nf4
-from validate.kernels import RULE_T, Case, Kernel
+from validate.kernels import RULE_T, Case, Kernel, Observed, SeededRandom
 from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
 from validate.kernels._names import BNB_DEQUANTISE, BNB_QUANTISE
-from validate.kernels.evidence import Observed
-from validate.kernels.runner import SeededRandom
 
 _OUT, _IN = 192, 320
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from validate.kernels import Case, Kernel, from_capability
+from validate.kernels import Case, Kernel, Observed, SeededRandom, from_capability
 from validate.kernels._names import INDUCTOR
-from validate.kernels.evidence import Observed
-from validate.kernels.runner import SeededRandom
 
 _WIDTH = 141
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from validate.kernels import Case, Kernel
-from validate.kernels.runner import SeededRandom
+from validate.kernels import Case, Kernel, SeededRandom
 
 
 def _plain(image: Any, weight: Any) -> Any:

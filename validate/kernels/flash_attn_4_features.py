@@ -8,11 +8,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from validate.kernels import RULE_T, Case, Kernel
+from validate.kernels import RULE_T, Case, Kernel, Observed, SeededRandom
 from validate.kernels._attention import case, rolled
 from validate.kernels._flash4 import FEATURES, LIBRARIES, OTHERS, RAN, padded
-from validate.kernels.evidence import Observed
-from validate.kernels.runner import SeededRandom
 
 
 def _masked(change: Callable[[Any, Any], Any], query: Any, key: Any, value: Any) -> Any:

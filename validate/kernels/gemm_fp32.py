@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from validate.kernels import Case, Kernel
-from validate.kernels.runner import SeededRandom
+from validate.kernels import Case, Kernel, SeededRandom
 
 _TOLERANCE = 1e-5
 """float32 stays below 1e-6 here; TF32, which keeps 10 bits, is at 3e-4."""

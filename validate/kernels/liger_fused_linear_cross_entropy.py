@@ -6,10 +6,9 @@ import importlib
 from functools import partial
 from typing import Any
 
-from validate.kernels import RULE_T, Case, Kernel
-from validate.kernels._liger import SUPPORTS
+from validate.kernels import RULE_T, Case, Kernel, SeededRandom
 from validate.kernels._names import LIGER_CROSS_ENTROPY
-from validate.kernels.runner import SeededRandom
+from validate.kernels.liger_rms_norm import SUPPORTS
 
 _TOKENS, _WIDTH, _VOCABULARY = 123, 96, 1543
 _IGNORED = -100

@@ -6,11 +6,10 @@ import importlib
 from functools import partial
 from typing import Any
 
-from validate.kernels import RULE_T, Case, Kernel
-from validate.kernels._liger import SUPPORTS
+from validate.kernels import RULE_T, Case, Kernel, SeededRandom, from_capability
 from validate.kernels._names import LIGER_RMS_NORM_BACKWARD, LIGER_RMS_NORM_FORWARD
-from validate.kernels.runner import SeededRandom
 
+SUPPORTS = from_capability(8, 0, "Liger is claimed with bfloat16, which GPUs have from Ampere on")
 _EPSILON = 1e-5
 
 

@@ -6,11 +6,10 @@ import importlib
 from functools import partial
 from typing import Any
 
-from validate.kernels import RULE_T, Case, Kernel
+from validate.kernels import RULE_T, Case, Kernel, SeededRandom
 from validate.kernels._attention import rolled
-from validate.kernels._liger import SUPPORTS
 from validate.kernels._names import LIGER_ROPE
-from validate.kernels.runner import SeededRandom
+from validate.kernels.liger_rms_norm import SUPPORTS
 
 _LENGTH, _DIM = 53, 64
 

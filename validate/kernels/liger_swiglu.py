@@ -6,10 +6,9 @@ import importlib
 from functools import partial
 from typing import Any
 
-from validate.kernels import RULE_T, Case, Kernel
-from validate.kernels._liger import SUPPORTS
+from validate.kernels import RULE_T, Case, Kernel, SeededRandom
 from validate.kernels._names import LIGER_SWIGLU_BACKWARD, LIGER_SWIGLU_FORWARD
-from validate.kernels.runner import SeededRandom
+from validate.kernels.liger_rms_norm import SUPPORTS
 
 
 def _run(a: Any, b: Any) -> Any:

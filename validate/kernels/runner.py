@@ -13,11 +13,10 @@ from typing import Any, cast
 from validate.claims import Claim
 from validate.evidence import NoEvidence
 from validate.harness.forked import attempt, mapped
-from validate.kernels import Case, Kernel, dtype_of, kernel
-from validate.kernels._timeline import ASKED, PLAIN, Timeline, profiled
-from validate.kernels.evidence import CaseEvidence, Device, KernelEvidence
+from validate.kernels import SEED, Case, Kernel, Mark, SeededRandom, dtype_of, kernel
+from validate.kernels._timeline import ASKED, PLAIN, profiled
+from validate.kernels.evidence import CaseEvidence, Device, KernelEvidence, Observed
 
-SEED = 20240229
 CONTROL_SCALE = {"bfloat16": 1.05, "float8": 1.05}
 """A result scaled so must be told apart; 1.01 for all other dtypes. bfloat16's own error is near 0.5 % a product."""
 _ENVIRONMENT = re.compile(
@@ -25,30 +24,6 @@ _ENVIRONMENT = re.compile(
     r"|FLASH_ATTENTION_\w+|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|CUDA_VISIBLE_DEVICES|LD_PRELOAD"
 )
 """Variables that send a computation another way: they stand in the evidence, as the usual culprits."""
-
-
-class SeededRandom:
-    """What kernels' files make their inputs with: seeded by the case, so that no case depends on another."""
-
-    def __init__(self, torch: Any, name: str, device: str = "cuda", timeline: Timeline | None = None) -> None:
-        self.torch = torch
-        self.device = device
-        self._name = name.rpartition("/")[2]
-        self._timeline = timeline
-        self._generator = torch.Generator().manual_seed(SEED ^ zlib.crc32(name.encode()))
-
-    def begin(self, kind: str | None) -> None:
-        """What runs from here on is `asked` for, `plain` torch's, or (None) nobody's."""
-        if self._timeline is not None:
-            self._timeline.mark((self._name, kind) if kind else None)
-
-    def normal(self, *shape: int, deviation: float = 1.0) -> Any:
-        """N(0, deviation) in float64, on the CPU."""
-        return deviation * self.torch.randn(*shape, generator=self._generator, dtype=self.torch.float64)
-
-    def integers(self, low: int, high: int, *shape: int, dtype: str = "int64") -> Any:
-        """Whole numbers in [low, high), on the CPU."""
-        return self.torch.randint(low, high, shape, generator=self._generator).to(getattr(self.torch, dtype))
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, KernelEvidence | NoEvidence]]:
@@ -80,18 +55,18 @@ def examine(subject: str, row: Kernel, *, cases: Sequence[str] | None = None, de
 
     gated = row.gated(_capability(torch)) if device == "cuda" else {}
 
-    def compared(name: str, timeline: Timeline | None) -> CaseEvidence:
+    def compared(name: str, mark: Mark) -> CaseEvidence:
         if name in gated:
             return cast(CaseEvidence, {"gated": gated[name], "dtype": dtype_of(name)})
-        return attempt(partial(compare, SeededRandom(torch, f"{subject}/{name}", device, timeline), row.cases[name]))
+        return attempt(partial(compare, SeededRandom(torch, f"{subject}/{name}", device, mark), row.cases[name]))
 
-    def work(timeline: Timeline | None = None) -> None:
-        evidence["cases"] = {name: compared(name, timeline) for name in row.cases if cases is None or name in cases}
+    def work(mark: Mark = lambda _stretch: None) -> None:
+        evidence["cases"] = {name: compared(name, mark) for name in row.cases if cases is None or name in cases}
         if row.observe is not None:
-            rng = SeededRandom(torch, subject, device, timeline)
+            rng = SeededRandom(torch, subject, device, mark)
             # Where nothing is measured but facts, nothing need run on the device.
             rng.begin(ASKED if row.figures else None)
-            evidence["observed"] = attempt(partial(row.observe, rng))
+            evidence["observed"] = cast(Observed, attempt(partial(row.observe, rng)))
 
     if device == "cuda":
         # The names of all versions: what ran here is told by any of them.

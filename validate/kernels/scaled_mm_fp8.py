@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from validate.kernels import Kernel
+from validate.kernels import Kernel, Observed, SeededRandom
 from validate.kernels._fp8 import ASIDE, OTHERS, RAN, SQNR_CEILING, SUPPORTS, decibels
-from validate.kernels.evidence import Observed
-from validate.kernels.runner import SeededRandom
 
 _E4M3_LARGEST = 448.0
 

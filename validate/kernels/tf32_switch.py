@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from validate.kernels import Kernel, from_capability
-from validate.kernels.evidence import Figure, Observed
-from validate.kernels.runner import SeededRandom
+from validate.kernels import Kernel, Observed, SeededRandom, from_capability
 
 
 def _observe(rng: SeededRandom) -> Observed:
@@ -19,7 +17,7 @@ def _observe(rng: SeededRandom) -> Observed:
 
     before = matmul.allow_tf32
     try:
-        figure: Figure = {"value": error(True), "controls": {"TF32 off": error(False)}}
+        figure = {"value": error(True), "controls": {"TF32 off": error(False)}}
     finally:
         matmul.allow_tf32 = before
     return {"facts": {"TF32 allowed": before}, "figures": {"error with TF32": figure}}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib
 
-from validate.kernels import Kernel
+from validate.kernels import Kernel, Observed, SeededRandom
 from validate.kernels._fp8 import ASIDE, OTHERS, RAN, SQNR_CEILING, SUPPORTS, decibels
-from validate.kernels.evidence import Observed
-from validate.kernels.runner import SeededRandom
 
 
 def _observe(rng: SeededRandom) -> Observed:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from validate.kernels import RULE_T, Case, Kernel
+from validate.kernels import RULE_T, Case, Kernel, SeededRandom
 from validate.kernels._flash4 import FORWARD_AND_BACKWARD, LIBRARIES, OTHERS, RAN
-from validate.kernels.runner import SeededRandom
 
 _LAYERS, _HIDDEN = 2, 256
 

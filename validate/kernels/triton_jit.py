@@ -7,10 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from validate.kernels import Case, Kernel
+from validate.kernels import Case, Kernel, Observed, SeededRandom
 from validate.kernels._names import OUR_MIX, OUR_SOFTMAX
-from validate.kernels.evidence import Observed
-from validate.kernels.runner import SeededRandom
 
 _ROWS, _COLUMNS = 67, 531
 

@@ -15,9 +15,9 @@ from images.config.paths import CHECKOUT
 from images.errors import UserError
 from images.locking import contents, lock_file, measure_contents
 from images.locking.contents import FileContents
+from images.locking.inputs import Package
 from images.locking.lock_file import Lock
 from images.locking.measure_contents import LockedFile
-from images.locking.uv import Package
 from tests.support import wheels
 from tests.support.http_server import Reply, serving
 from tests.support.sources import image

@@ -14,9 +14,8 @@ from images.config.names import Minor
 from images.config.paths import CHECKOUT
 from images.errors import UserError
 from images.locking import inputs, lock_file, resolve, uv
-from images.locking.inputs import lock_inputs
+from images.locking.inputs import Package, lock_inputs
 from images.locking.lock_file import Status
-from images.locking.uv import Package
 from images.planning import plan
 from images.planning.image import Image, Pin, Prebuilt
 from tests.support.sources import SOURCES, image
