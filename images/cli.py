@@ -23,7 +23,6 @@ from images import errors
 from images.commands import VERBS
 from images.config import paths
 from images.errors import Problem, UserError, command, problem_of
-from images.host import checkout
 
 _talk = Console(stderr=True, highlight=False)
 _INTERRUPTED = 130
@@ -68,6 +67,8 @@ def _print_version(asked: bool) -> None:
     if not asked:
         return
     if errors.IS_CHECKOUT:
+        from images.host import checkout  # no verb needs it
+
         project = tomllib.loads((paths.RESOURCES / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         commit = checkout.git(paths.RESOURCES, "describe", "--always", "--dirty", "--exclude=*")
         typer.echo(f"{project['name']} {project['version']}" + (f", commit {commit}" if commit else ""))

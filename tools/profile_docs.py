@@ -17,8 +17,8 @@ from images.planning import plan
 from images.planning.expectations import DENIED_VARIABLES
 from images.planning.image import Image
 from images.site import records
+from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.image import image_claims
 from validate.claims import Claim, Tier
 from validate.judging import Status
 

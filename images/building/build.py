@@ -17,7 +17,7 @@ from images.engine.runtime import CLASSIC_STORE
 from images.errors import Problem, UserError, problem_of
 from images.locking.lock_file import Lock
 from images.planning.image import Image
-from images.validation.claims.image import image_claims
+from images.validation.claims import image_claims
 from validate import report
 from validate.evidence import Record
 from validate.judge import Verdict

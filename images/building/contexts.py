@@ -17,8 +17,8 @@ from images.errors import Problem, UserError
 from images.host import cache
 from images.locking.lock_file import Lock
 from images.planning.image import Base, Image
+from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.image import image_claims
 from images.validation.containers import suite_files
 from images.wheels import prebuilt
 from images.wheels.prebuilt import Fetch, FindWheel, WheelSource

@@ -19,8 +19,8 @@ from images.locking import lock_file
 from images.planning.image import Image
 from images.validation import child, limits, own_python, run
 from images.validation.child import Changes
+from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.image import image_claims
 from images.wheels import cache as wheel_cache
 from images.wheels import prebuilt
 from validate.claims import ClaimSet, Tier

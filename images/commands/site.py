@@ -22,8 +22,8 @@ from images.registry.client import Registry
 from images.registry.reference import Repository
 from images.site import pages, runs
 from images.site.assemble import SiteInputs
+from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.image import image_claims
 
 
 def site(

@@ -21,7 +21,6 @@ from images.context.templates import EPOCH
 from images.engine import Engine, ImageInfo
 from images.engine.failures import classify
 from images.errors import Problem, UserError
-from images.host import apt
 from images.host.hashing import sha256
 
 BASE_LABEL = "dev.truetag.base"
@@ -91,6 +90,8 @@ def require_mmdebstrap(on_progress: Callable[[str], None]) -> None:
         cause = "is not installed, and making a base without a registry needs it"
         then = "as root: `apt-get update`, `apt-get install mmdebstrap`; or give a base you have: --base REF"
         raise UserError(Problem(where="mmdebstrap", cause=cause, then=then), code=1)
+    from images.host import apt  # most machines have a registry or mmdebstrap
+
     on_progress("installing mmdebstrap with apt-get")
     apt.install("mmdebstrap", "debian-archive-keyring")
 
@@ -139,6 +140,8 @@ def mirrors(suite: str) -> list[str]:
         return []
     listing = _index_targets()
     if not listing and os.geteuid() == 0:  # apt tells of its sources only once it has read them
+        from images.host import apt
+
         with contextlib.suppress(UserError):
             apt.install()  # the lists of packages alone
         listing = _index_targets()

@@ -32,8 +32,8 @@ from images.publish.compression import Compression
 from images.publish.push import push
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
+from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.image import image_claims
 from images.validation.containers import suite_files
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence

@@ -32,8 +32,8 @@ from images.nightly.canary import Locked, changes
 from images.nightly.results import Job
 from images.publish import sbom
 from images.validation import schemas
+from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.image import image_claims
 from images.validation.containers import suite_files
 from images.validation.rows import ClaimRow, claim_rows
 from validate.claims import ClaimSet, Tier

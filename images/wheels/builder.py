@@ -32,11 +32,12 @@ from images.locking import lock_file
 from images.planning import user_overlay
 from images.planning.image import Image, Pin
 from images.validation import run
+from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.device_code import kernel_code_claim
-from images.validation.claims.image import image_claims
+from images.wheels import cache as wheel_cache
 from images.wheels import prebuilt
-from images.wheels.cache import CachedWheel, WheelCache, wheel_finder
+from images.wheels.cache import wheel_finder
 from images.wheels.prebuilt import FindWheel
 from images.wheels.recipe import FOLDER, BaseCompilers, Recipe, beside, for_base, jobs_for, no_nvcc, recipe_for
 from validate.claims import ClaimSet, Tier
@@ -55,7 +56,7 @@ class WheelOptions:
     out: Path
     """Logs go to OUT/wheels/NAME/."""
     facts: Facts
-    cache: WheelCache
+    cache: Path
     locks: Path
     """The folder of locks."""
     jobs: int = 0
@@ -78,7 +79,8 @@ class BuiltWheel:
     """One wheel that was asked for."""
 
     recipe: Recipe
-    cached: CachedWheel
+    wheel: Path
+    record: Mapping[str, Any]
     compiled: int
     """Objects compiled by this call."""
     from_cache: int
@@ -87,11 +89,11 @@ class BuiltWheel:
     """0: it was in the wheel cache."""
 
     def __str__(self) -> str:
-        size = f"{self.cached.record['bytes'] / 1e6:.1f} MB"
+        size = f"{self.record['bytes'] / 1e6:.1f} MB"
         if not self.seconds:
-            return f"{self.recipe.key}: taken from the wheel cache, 0 compilations ({size}, {self.cached.wheel})"
+            return f"{self.recipe.key}: taken from the wheel cache, 0 compilations ({size}, {self.wheel})"
         counts = f"{self.compiled} objects compiled, {self.from_cache} from earlier runs"
-        return f"{self.recipe.key}: {counts}, in {self.seconds:.0f} s ({size}, {self.cached.wheel})"
+        return f"{self.recipe.key}: {counts}, in {self.seconds:.0f} s ({size}, {self.wheel})"
 
 
 def wheel_builder(
@@ -118,7 +120,7 @@ def wheel_builder(
             progress.say(str(image.name), error.problems[0].cause, "yellow")
             return None
         with one_at_a_time:  # builds beside each other may ask for the same wheel
-            return build_wheel(engine, image, recipe, options, host, progress).cached.wheel
+            return build_wheel(engine, image, recipe, options, host, progress).wheel
 
     return find
 
@@ -136,9 +138,9 @@ def build_wheel(
         progress.say(label, text, "yellow")
 
     recipe = for_base(read_base_compilers(engine, image, options.base), recipe)
-    cached = options.cache.find(recipe.key, warn)
+    cached = wheel_cache.find(options.cache, recipe.key, warn)
     if cached and not options.recompile:
-        return BuiltWheel(recipe=recipe, cached=cached, compiled=0, from_cache=0, seconds=0)
+        return BuiltWheel(recipe=recipe, wheel=cached[0], record=cached[1], compiled=0, from_cache=0, seconds=0)
     _require_nvcc(engine, image, recipe, options.facts)
     # The base is compared with the pins of torch's layer: nothing else is installed beside the new wheel.
     torch_alone = replace(image, pins=beside(image))
@@ -189,12 +191,12 @@ def build_wheel(
             for one in verdict.claims
         ],
     }
-    cached = options.cache.store(recipe.key, done["wheel"], content, record)
-    progress.finish(label, f"kept as {cached.wheel}")
+    wheel, kept = wheel_cache.store(options.cache, recipe.key, done["wheel"], content, record)
+    progress.finish(label, f"kept as {wheel}")
     compiled, finished = done["objects"]["compiled"], done["objects"]["from_cache"]
     if not any(_STEP in step.name and not step.cached for step in result.steps):  # the engine had the whole step
         compiled, finished = 0, finished + compiled
-    return BuiltWheel(recipe=recipe, cached=cached, compiled=compiled, from_cache=finished, seconds=seconds)
+    return BuiltWheel(recipe=recipe, wheel=wheel, record=kept, compiled=compiled, from_cache=finished, seconds=seconds)
 
 
 def read_base_compilers(engine: Engine, image: Image, reference: str) -> BaseCompilers | None:

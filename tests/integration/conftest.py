@@ -21,8 +21,8 @@ from images.host import cache as host_cache
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
+from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.image import image_claims
 from tests.support import commands, sources
 from tests.support.broken_images import NAME
 from tests.support.engine_contents import containers

@@ -20,7 +20,7 @@ from images.locking import lock_file
 from images.planning.image import Image
 from images.validation import containers, run
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.multigpu import multigpu_claims
+from images.validation.claims.gpu import multigpu_claims
 from tests.support import sources
 from tests.support.sources import SOURCES
 from validate.checks.multigpu import _ranks

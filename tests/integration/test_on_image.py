@@ -14,8 +14,8 @@ from images.context.labels import BaseContext
 from images.engine import ContainerSpec, Engine, ImageInfo
 from images.locking import lock_file
 from images.planning.image import Image
+from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.image import image_claims
 from images.validation.containers import suite_files
 from tests.support import commands
 from tests.support.broken_images import NAME, SITE

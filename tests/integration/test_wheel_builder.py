@@ -24,7 +24,7 @@ from images.errors import UserError
 from images.planning.image import Image, Pin
 from images.wheels import builder, prebuilt
 from images.wheels.builder import BuiltWheel, WheelOptions
-from images.wheels.cache import WheelCache, wheel_finder
+from images.wheels.cache import wheel_finder
 from images.wheels.prebuilt import WheelSource
 from images.wheels.recipe import Recipe, recipe_for
 from tests.support import sources as matrix
@@ -106,7 +106,7 @@ def wheel_options(folder: Path) -> WheelOptions:
         out=folder / "out",
         facts=SOURCES.facts,
         locks=SOURCES.workspace.locks,
-        cache=WheelCache(folder / "compiled"),
+        cache=folder / "compiled",
         sdists=folder / "sdists",
     )
 
@@ -139,7 +139,7 @@ def test_a_build_that_may_compile_does_so_once_for_the_asked_arch_alone(
         record = json.loads((wheel.parent / "record.json").read_text())
         assert gather(wheel_finder(known, options.cache)) == made
         second = builder.build_wheel(engine, wanted, recipe, options, host_settings(), progress)
-        assert (second.compiled, second.from_cache, second.seconds, second.cached.wheel) == (0, 0, 0, wheel)
+        assert (second.compiled, second.from_cache, second.seconds, second.wheel) == (0, 0, 0, wheel)
         again = builder.build_wheel(engine, wanted, recipe, replace(options, recompile=True), host_settings(), progress)
     assert (again.compiled, again.from_cache) == (0, 4)
     assert (record["objects"]["compiled"], record["objects"]["from_cache"]) == (4, 0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.image import image_claims
 from tests.support.sources import SOURCES, image
 from validate.claims import ClaimSet
 

@@ -9,8 +9,8 @@ import jsonschema_rs
 import pytest
 
 from images.planning import plan
+from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.image import image_claims
 from tests.support import recorded
 from tests.support.checkout import ROOT
 from tests.support.sources import SOURCES

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from validate.kernels import Kernel, Observed, SeededRandom
-from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
 from validate.kernels._names import BNB_ADAMW_8BIT, EAGER, PRODUCT
+from validate.kernels.bnb_nf4 import LIBRARIES, SUPPORTS, around
 
 _SHAPE = (317, 331)
 """More than 100,000 elements: below that bitsandbytes does not page, below 4,096 it keeps 32-bit states."""

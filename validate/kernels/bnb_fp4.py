@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from validate.kernels import Kernel, Observed, SeededRandom
-from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
 from validate.kernels._names import BNB_QUANTISE
-from validate.kernels.bnb_nf4 import mean_error
+from validate.kernels.bnb_nf4 import LIBRARIES, SUPPORTS, around, mean_error
 
 
 def _observe(rng: SeededRandom) -> Observed:

@@ -6,8 +6,8 @@ import importlib
 from typing import Any
 
 from validate.kernels import Case, Kernel, Observed, SeededRandom
-from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
 from validate.kernels._names import BNB_INT8_ROWS, EAGER, INT8_PRODUCT
+from validate.kernels.bnb_nf4 import LIBRARIES, SUPPORTS, around
 
 
 def _run(left: Any, right: Any) -> Any:

@@ -1,4 +1,5 @@
-"""G5: bitsandbytes' 4-bit NF4: the quantiser's own error, and products with 4-bit weights."""
+"""G5: bitsandbytes' 4-bit NF4: the quantiser's own error, and products with 4-bit weights. And what all files of
+bitsandbytes share."""
 
 from __future__ import annotations
 
@@ -8,11 +9,18 @@ from functools import partial
 from typing import Any
 
 from validate.harness import nf4
-from validate.kernels import RULE_T, Case, Kernel, Observed, SeededRandom
-from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
+from validate.kernels import RULE_T, Case, Kernel, Observed, SeededRandom, from_capability
 from validate.kernels._names import BNB_DEQUANTISE, BNB_QUANTISE
 
+SUPPORTS = from_capability(7, 5, "bitsandbytes is claimed from Turing on")
+LIBRARIES = (r"bitsandbytes/libbitsandbytes_cuda\d+\.so",)
+SIGMAS = 7.0
 _OUT, _IN = 192, 320
+
+
+def around(mean: float, sigma: float) -> tuple[float, float]:
+    """Least and most of a quantiser's error, which is neither larger nor smaller than it must be."""
+    return mean - SIGMAS * sigma, mean + SIGMAS * sigma
 
 
 def _run(x: Any, packed: Any, scales: Any) -> Any:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from validate.kernels import Kernel
-from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS
 from validate.kernels._names import BNB_ADAMW_8BIT
 from validate.kernels.bnb_adamw8bit import ASIDE, DIFFERENCE, EXPECTED, observe
+from validate.kernels.bnb_nf4 import LIBRARIES, SUPPORTS
 
 KERNEL = Kernel(
     claim="G5",

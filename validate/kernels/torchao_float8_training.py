@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 from validate.kernels import Kernel, Observed, SeededRandom
-from validate.kernels._fp8 import ASIDE, OTHERS, RAN, SQNR_CEILING, SUPPORTS, decibels
+from validate.kernels.scaled_mm_fp8 import ASIDE, OTHERS, RAN, SQNR_CEILING, SUPPORTS, decibels
 
 
 def _observe(rng: SeededRandom) -> Observed:

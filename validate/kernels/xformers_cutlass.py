@@ -1,10 +1,52 @@
-"""G4: xformers' attention with its cutlass operator pinned."""
+"""G4: xformers' attention with its cutlass operator pinned, and what the flash operator's file shares."""
 
 from __future__ import annotations
 
-from validate.kernels import RULE_T, Kernel
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from validate.kernels import RULE_T, Case, Kernel, SeededRandom
+from validate.kernels._attention import case
 from validate.kernels._names import XFORMERS_CUTLASS_BACKWARD, XFORMERS_CUTLASS_FORWARD
-from validate.kernels._xformers import cases, declines
+
+
+def _operators(name: str) -> tuple[Any, Any]:
+    module = importlib.import_module(f"xformers.ops.fmha.{name}")
+    return module.FwOp, module.BwOp
+
+
+def cases(name: str) -> Mapping[str, Callable[[SeededRandom], Case]]:
+    """Equal and causal (the mask starts at the top left), unequal and not."""
+
+    def run(query: Any, key: Any, value: Any, causal: bool) -> Any:
+        fmha = importlib.import_module("xformers.ops.fmha")
+        bias = importlib.import_module("xformers.ops.fmha.attn_bias").LowerTriangularMask() if causal else None
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        pinned = _operators(name)
+        return fmha.memory_efficient_attention(query, key, value, attn_bias=bias, op=pinned).transpose(1, 2)
+
+    return {
+        "float16 causal": case("float16", heads=(3, 3), lengths=(257, 257), dim=64, causal=True, run=run),
+        "bfloat16 cross": case("bfloat16", heads=(3, 3), lengths=(129, 331), dim=128, causal=False, run=run),
+    }
+
+
+def declines(name: str) -> Callable[[SeededRandom], Sequence[str]]:
+    """The operator's own reasons, in its own words."""
+
+    def reasons(rng: SeededRandom) -> Sequence[str]:
+        inputs = importlib.import_module("xformers.ops.fmha.common").Inputs
+        sample = rng.normal(1, 16, 2, 64).half().to(rng.device).requires_grad_(True)
+        given = inputs(query=sample, key=sample, value=sample)
+        return [
+            f"{operator.NAME}: {reason}"
+            for operator in _operators(name)
+            for reason in operator.not_supported_reasons(given)
+        ]
+
+    return reasons
+
 
 KERNEL = Kernel(
     claim="G4",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from validate.kernels import RULE_T, Kernel
 from validate.kernels._names import XFORMERS_FLASH_BACKWARD, XFORMERS_FLASH_FORWARD
-from validate.kernels._xformers import cases, declines
+from validate.kernels.xformers_cutlass import cases, declines
 
 KERNEL = Kernel(
     claim="G4",

@@ -13,8 +13,8 @@ from images.hardware.inventory import Gpu, Inventory
 from images.locking import lock_file
 from images.planning import plan
 from images.publish import gate
+from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.image import image_claims
 from tests.support import attested
 from tests.support.commands import call
 from tests.support.sources import SOURCES, image

@@ -4,8 +4,8 @@ from images.config.names import Arch
 from images.config.platforms import Platform
 from images.locking.inputs import lock_inputs
 from images.planning import plan
+from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.image import image_claims
 from tests.support.sources import SOURCES, image
 
 

@@ -23,8 +23,8 @@ from images.planning import plan
 from images.planning.image import Image
 from images.planning.plan import Planned
 from images.site import records
+from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.image import image_claims
 from images.validation.claims.profile import BEHAVIOURS
 from tests.support.checkout import ROOT
 from tests.support.small import SOURCES

@@ -9,8 +9,8 @@ import pytest
 
 from images.planning import plan
 from images.validation import child
+from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.image import image_claims
 from tests.support.sources import SOURCES
 from validate.checks.static import environment, libraries, pins
 from validate.evidence import Evidence, Measurement, Outcome, Record

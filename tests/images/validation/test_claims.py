@@ -10,8 +10,8 @@ import pytest
 from images.config import schema
 from images.planning import expectations, plan
 from images.planning.image import Image
+from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.image import image_claims
 from tests.support import sources
 from tests.support.sources import SOURCES, image
 from validate import checks

@@ -19,7 +19,6 @@ from images.host.hashing import sha256
 from images.locking import lock_file
 from images.planning.image import Image
 from images.wheels.builder import WheelOptions, builder_context, explained, libraries
-from images.wheels.cache import WheelCache
 from images.wheels.recipe import Recipe, for_base
 from tests.support.checkout import ROOT
 from tests.support.recipes import COMPILERS, SOURCES, image, recipe_of
@@ -28,7 +27,7 @@ BASE = BaseContext(reference="base:1", origin="tag")
 
 
 def made(wanted: Image, recipe: Recipe, base: BaseContext = BASE, **options: Any) -> Context:
-    cache = WheelCache(Path("/nowhere"))
+    cache = Path("/nowhere")
     given = WheelOptions(out=cache.folder, facts=SOURCES.facts, cache=cache, locks=CHECKOUT.locks, **options)
     return builder_context(wanted, recipe, base, given, host={"host/env": b""}, jobs=2)
 

@@ -6,52 +6,52 @@ from pathlib import Path
 import pytest
 
 from images.errors import Problem, UserError
-from images.wheels.cache import WheelCache, wheel_finder
+from images.wheels.cache import find, store, wheel_finder
 from images.wheels.recipe import BaseCompilers, for_base, recipe_for
 from tests.support.recipes import SOURCES, gathered, image, recipe_of
 
 
 def test_a_kept_wheel_is_found_by_its_key(tmp_path: Path) -> None:
-    cache = WheelCache(tmp_path / "compiled")
-    assert cache.find("key") is None
-    kept = cache.store("key", "a-1-py3-none-any.whl", b"wheel", {"seconds": 1})
-    assert cache.find("key") == kept
-    assert kept.record["sha256"] == hashlib.sha256(b"wheel").hexdigest()
-    assert [path.name for path in cache.folder.iterdir()] == ["key"]
+    cache = tmp_path / "compiled"
+    assert find(cache, "key") is None
+    kept = store(cache, "key", "a-1-py3-none-any.whl", b"wheel", {"seconds": 1})
+    assert find(cache, "key") == kept
+    assert kept[1]["sha256"] == hashlib.sha256(b"wheel").hexdigest()
+    assert [path.name for path in cache.iterdir()] == ["key"]
 
 
 def test_a_damaged_wheel_is_told_and_not_taken_and_can_be_kept_anew(tmp_path: Path) -> None:
-    cache, said = WheelCache(tmp_path), list[str]()
-    cache.store("key", "a-1-py3-none-any.whl", b"wheel", {})
+    said = list[str]()
+    store(tmp_path, "key", "a-1-py3-none-any.whl", b"wheel", {})
     (tmp_path / "key" / "a-1-py3-none-any.whl").write_bytes(b"other")
-    assert cache.find("key", said.append) is None
+    assert find(tmp_path, "key", said.append) is None
     assert "not what its record says" in said[0]
     (tmp_path / "key" / "record.json").write_text("{")
-    assert cache.find("key", said.append) is None
-    cache.store("key", "a-1-py3-none-any.whl", b"wheel", {})
-    assert cache.find("key") is not None
+    assert find(tmp_path, "key", said.append) is None
+    store(tmp_path, "key", "a-1-py3-none-any.whl", b"wheel", {})
+    assert find(tmp_path, "key") is not None
 
 
 def test_an_image_takes_the_wheel_of_its_own_key(tmp_path: Path) -> None:
-    wanted, cache = image("cu128-torch28"), WheelCache(tmp_path / "compiled")
+    wanted, cache = image("cu128-torch28"), tmp_path / "compiled"
     finder = wheel_finder(SOURCES.matrix, cache)
     pin = wanted.pin("flash-attn")
     assert pin is not None
     assert finder(wanted, pin) is None
     key = recipe_of("cu128-torch28", "flash-attn").key
-    kept = cache.store(key, "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl", b"wheel", {})
-    assert gathered(wanted, tmp_path, compiled=finder).files == {kept.wheel.name: kept.wheel}
+    kept, _ = store(cache, key, "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl", b"wheel", {})
+    assert gathered(wanted, tmp_path, compiled=finder).files == {kept.name: kept}
     assert gathered("cu126-torch28", tmp_path, compiled=finder).files == {}
 
 
 def test_an_image_on_a_base_that_has_torch_takes_the_wheel_compiled_there(tmp_path: Path) -> None:
-    wanted, cache = image("cu130-torch211-py312-sm90"), WheelCache(tmp_path / "compiled")
+    wanted, cache = image("cu130-torch211-py312-sm90"), tmp_path / "compiled"
     given = BaseCompilers(digest="sha256:b", gcc=13, nvcc="Build 1")
     recipe_there = for_base(given, recipe_for(wanted, "flash-attn", SOURCES.matrix))
-    kept = cache.store(recipe_there.key, "flash_attn-2.8.3.post2-cp312-cp312-linux_x86_64.whl", b"wheel", {})
+    kept, _ = store(cache, recipe_there.key, "flash_attn-2.8.3.post2-cp312-cp312-linux_x86_64.whl", b"wheel", {})
     finder = wheel_finder(SOURCES.matrix, cache, lambda _image: given)
     found = gathered(wanted, tmp_path, kept={"torch"}, compiled=finder)
-    assert found.files == {kept.wheel.name: kept.wheel} and not found.missing
+    assert found.files == {kept.name: kept} and not found.missing
     has_all = gathered("cu128-torch28", tmp_path, kept={"flash-attn"})
     assert not has_all.files and not has_all.missing, "a package that the base has is not looked for"
 
@@ -60,7 +60,7 @@ def test_a_base_whose_compilers_cannot_be_read_is_an_error(tmp_path: Path) -> No
     def unreadable(_image: object) -> BaseCompilers:
         raise UserError(Problem(where="own:1", cause="can't be read", then="look"))
 
-    finder = wheel_finder(SOURCES.matrix, WheelCache(tmp_path), unreadable)
+    finder = wheel_finder(SOURCES.matrix, tmp_path, unreadable)
     pin = image("cu128-torch28").pin("flash-attn")
     assert pin is not None
     with pytest.raises(UserError, match="own:1: can't be read"):

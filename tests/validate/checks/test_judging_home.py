@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from images.planning import plan
+from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.image import image_claims
 from tests.support.judging import judge_claim, spoiled
 from tests.support.sources import SOURCES
 from validate.claims import Claim

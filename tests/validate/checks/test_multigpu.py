@@ -22,7 +22,7 @@ from images.engine.gpus import Attachment, GpuMode
 from images.hardware.inventory import Gpu, Inventory, Link, of_nvml
 from images.validation import run
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.multigpu import ROWS, link_of, multigpu_claims
+from images.validation.claims.gpu import ROWS, link_of, multigpu_claims
 from tests.support.judging import fails, judge_claim, spoiled
 from tests.support.sources import SOURCES, image
 from validate.checks.multigpu import _launch

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.image import image_claims
 from tests.support.checkout import ROOT
 from tests.support.machines import gpu, machine, stack
 from tests.support.sources import SOURCES, image

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from images.hardware.inventory import Gpu, Inventory
+from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.image import image_claims
 from tests.support.sources import SOURCES, image
 from validate import checks, kernels
 from validate.claims import Claim, Tier
