@@ -28,7 +28,7 @@ BASE = BaseContext(reference="base:1", origin="tag")
 
 def made(wanted: Image, recipe: Recipe, base: BaseContext = BASE, **options: Any) -> Context:
     cache = Path("/nowhere")
-    given = WheelOptions(out=cache.folder, facts=SOURCES.facts, cache=cache, locks=CHECKOUT.locks, **options)
+    given = WheelOptions(out=cache, facts=SOURCES.facts, cache=cache, locks=CHECKOUT.locks, **options)
     return builder_context(wanted, recipe, base, given, host={"host/env": b""}, jobs=2)
 
 
