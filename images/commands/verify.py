@@ -36,6 +36,9 @@ def verify(
                 Problem(where="--local", cause="an image of an engine has no signature and no gate", then=then)
             )
         raise typer.Exit(0 if _recorded(reference, engine, matrix) else 1)
+    if engine:
+        then = "leave --engine out, or add --local: then REF is an image of that engine"
+        raise UserError(Problem(where="--engine", cause="a published image is read from its registry", then=then))
     policy = releases.policy_of_published(gate, common.sources_if_any(matrix))
     found = verification.verify(Reference.parse(reference), policy, key=key, unsigned=unsigned)
     common.show(tables.checks(found.reference, found.checks))

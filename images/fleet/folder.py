@@ -210,19 +210,23 @@ class JobFolder:
 
 
 def left(folder: JobFolder, executor: str) -> tuple[FleetRun, Sequence[str]]:
-    """The newest run that left jobs which are not done and which no process has, and their keys.
+    """The newest run on this executor that left jobs which are not done and which no process has, and their keys.
 
-    Raises UserError: none did, living processes do the jobs, or Slurm may still do them and `executor` is another.
+    What another executor's run left is that one's: Slurm may still do it, and a local run's images are in no registry.
+    Raises UserError: no run on this one did, or living processes do the jobs.
     """
     held = [run for run in reversed(folder.runs()) if folder.lives(run.id)]
+    elsewhere = ""
     for run in (run for run in reversed(folder.runs()) if run not in held):
         undone = [key for key in run.jobs if not folder.done(key)]
         if all((lease := folder.lease(key)) and folder.lives(lease.run) for key in undone):
             continue
-        if run.executor == "slurm" != executor:  # other executors end the jobs of a killed submitter
-            cause, then = f"{run.id} was on slurm", "add --on slurm; without --resume a run begins"
-            raise UserError(Problem(where=f"--on {executor}", cause=cause, then=then))
-        return run, undone
+        if run.executor == executor:
+            return run, undone
+        elsewhere = elsewhere or f"{run.id} was on {run.executor}"
+    if elsewhere:
+        then = f"give --on {elsewhere.split()[-1]}; without --resume a run begins"
+        raise UserError(Problem(where=f"--on {executor}", cause=elsewhere, then=then))
     if held:
         cause, then = f"{held[0].id} goes on: {held[0].owner}", "wait for its end, or end that process"
         raise UserError(Problem(where="--resume", cause=cause, then=then), code=1)

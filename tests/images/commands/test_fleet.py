@@ -108,7 +108,7 @@ def test_resume_leaves_to_slurm_what_goes_on_there(tmp_path: Path, executor: Obe
     with folder.running(dead):
         folder.take(dead, one)
         folder.submitted(one.key, dead.id, "7")
-    with pytest.raises(UserError, match="--on local: one was on slurm\n    next: add --on slurm") as told:
+    with pytest.raises(UserError, match="--on local: one was on slurm\n    next: give --on slurm") as told:
         call(tmp_path, "--resume")
     lease = folder.lease(one.key)
     assert told.value.code == 2 and lease and lease.cluster_id == "7" and not executor.started

@@ -128,3 +128,8 @@ def test_an_option_about_one_image_is_refused_for_all_platforms(option: str) -> 
     done = call("publish", AMD64, "--all-platforms", option, "x", "--to", "registry.test/x")
     assert done.returncode == 2
     assert "--image and --attestation mean one image" in done.stderr and "next: publish each platform's" in done.stderr
+
+
+def test_verify_reads_a_registry_and_takes_an_engine_for_local_images_alone() -> None:
+    done = call("verify", "registry.test/x:y", "--unsigned", "--engine", "unix:///nowhere.sock")
+    assert done.returncode == 2 and "a published image is read from its registry" in done.stderr and "--local" in done.stderr
