@@ -41,6 +41,10 @@ def main(
     experiment: Annotated[
         bool, typer.Option("--experiment", help="Broken on purpose, or not of this matrix: not for the site.")
     ] = False,
+    unchecked: Annotated[
+        bool,
+        typer.Option("--unchecked", help="Of an older matrix, whose claims alone judge it: today's has none for it."),
+    ] = False,
     results: Annotated[
         Path | None, typer.Option("--results", metavar="FOLDER", help="Has runs.jsonl; default: results.")
     ] = None,
@@ -48,7 +52,7 @@ def main(
     """Append a validation run to results/runs.jsonl. Several folders: parts of one run on one machine."""
     parts = [(str(folder), schemas.read_evidence(folder / "evidence.json")) for folder in folders]
     if not experiment:
-        require_own(parts, common.sources(None))
+        require_own(parts, common.sources(None), unchecked=unchecked)
     evidence = joined(parts)
     verdict = judge(evidence.claim_set, evidence)
     line = records.line_of(
@@ -61,15 +65,17 @@ def main(
     typer.echo(f"{target / records.LINES}: {line.id}, {verdict.overall}")
 
 
-def require_own(parts: Sequence[tuple[str, Evidence]], sources: Sources) -> None:
+def require_own(parts: Sequence[tuple[str, Evidence]], sources: Sources, *, unchecked: bool = False) -> None:
     """Raises UserError for evidence of another image than the matrix's, or that says more than today's claims do.
 
-    An image that stands on one of ours is held to less, and what is wrong in it is not wrong in ours.
+    An image that stands on one of ours is held to less, and what is wrong in it is not wrong in ours. `unchecked`: one
+    that today's matrix has no claims for is taken.
     """
     causes: list[tuple[str, str]] = []
+    read = {part.digest: record for _, part in parts if (record := part.of(HOST_PROBE)) and record.measurements}
     for place, part in parts:
-        record = part.of(HOST_PROBE)
-        labels = dict(record.measurements[0].evidence["labels"]) if record and record.measurements else {}
+        record = read.get(part.digest)
+        labels = dict(record.measurements[0].evidence["labels"]) if record else {}
         name = part.host.get("labelled", labels.get(f"{LABELS}.image", part.image))
         if steps := part.host.get("steps_above"):
             causes.append((place, f"is of an image with {steps} steps above {part.image}"))
@@ -79,8 +85,12 @@ def require_own(parts: Sequence[tuple[str, Evidence]], sources: Sources) -> None
             own, today = judge(part.claim_set, part), gate.judged(part, claims)
             if len(own.of(Status.PASS)) > len(today.of(Status.PASS)):
                 causes.append((place, "passed by other claims than matrix.yaml writes today: validate it again"))
+        elif not unchecked:
+            unread = "does not say how its image was made: no part measured its static tier"
+            another = "matrix.yaml makes another image of this name today, or has no lock of it"
+            causes.append((place, another if labels else unread))
     if causes:
-        then = "give --experiment, or record a run of the image that `build` made"
+        then = "record a run of the image that `build` made, or give --experiment; --unchecked for a run of its day"
         raise UserError([Problem(where=place, cause=cause, then=then) for place, cause in causes])
 
 

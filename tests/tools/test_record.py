@@ -30,7 +30,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def record(folder: Path, *options: str) -> Called:
-    return tool("record", str(folder), "--results", str(folder.parent / "results"), *options)
+    """Of a run that is older than today's matrix, which makes that image otherwise."""
+    return tool("record", str(folder), "--results", str(folder.parent / "results"), "--unchecked", *options)
 
 
 def test_a_run_becomes_the_line_that_the_repository_has_of_it(folder: Path, tmp_path: Path) -> None:
@@ -123,3 +124,20 @@ def test_labels_tell_another_image_where_the_machine_did_not_note_it(tmp_path: P
     folder.mkdir()
     (folder / "evidence.json").write_text(replace(WHOLE, image="cu126-torch99", recorded_sha256="").dumps())
     assert f"is called {WHOLE.image}, not cu126-torch99" in record(folder, "--as", "x").stderr
+
+
+@pytest.mark.parametrize(
+    ("tiers", "cause"),
+    [
+        (list(Tier), "matrix.yaml makes another image of this name today"),
+        ([Tier.GPU], "does not say how its image was made: no part measured its static tier"),
+    ],
+)
+def test_a_run_that_todays_matrix_can_not_judge_is_refused_unless_somebody_says_so(
+    tmp_path: Path, tiers: Sequence[Tier], cause: str
+) -> None:
+    folder = part(tmp_path, "old", tiers)
+    done = tool("record", str(folder), "--results", str(tmp_path / "results"), "--as", "x")
+    assert done.returncode == 2 and cause in " ".join(done.stderr.split()) and "--unchecked" in done.stderr, done.stderr
+    assert not (tmp_path / "results").exists()
+    assert record(folder, "--as", "x").returncode == 0
