@@ -30,6 +30,7 @@ from validate.judging import Status, listed
 
 ANYWHERE = (Tier.STATIC, Tier.CPU)
 """The tiers that every machine can judge: no image is named without them."""
+_DPKG = "/var/lib/dpkg/status"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,9 +159,12 @@ def _debian_packages(engine: Runtime, info: ImageInfo, image: Image) -> tuple[di
     parent = None if engine.facts.apptainer else engine.find(image.local_name)
     if parent is None or info.layers[: len(parent.layers)] != parent.layers:
         return None
-    read = (own_python.read_file(engine, one, "/var/lib/dpkg/status", most=1 << 24) for one in (parent, info))
-    before, after = map(child.debian_packages, read)
-    return before, after
+    return debian_packages(engine, parent), debian_packages(engine, info)
+
+
+def debian_packages(engine: Runtime, info: ImageInfo | None) -> dict[str, str]:
+    """Debian package -> version that an image has installed, of which nothing is run; none of no image."""
+    return child.debian_packages(own_python.read_file(engine, info, _DPKG, most=1 << 24)) if info else {}
 
 
 def measure_and_judge(

@@ -12,6 +12,7 @@ import typer
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from images.building import validating
 from images.building.contexts import BuildOptions
 from images.commands import common, engines
 from images.commands.options import (
@@ -108,7 +109,7 @@ def nightly(
             state=State(folder / "state.jsonl", resume=resume),
             now=lambda: datetime.now(UTC).replace(microsecond=0),
             results=lines or sources.workspace.results / "nightly",
-            debian_before=lambda name: sets.debian_packages(docker_engine, name),
+            debian_before=lambda name: validating.debian_packages(docker_engine, docker_engine.find(name)),
             ranges=_ranges(ranges or [], tracked),
             tiers=tier or (),
             progress=progress.say,

@@ -30,7 +30,6 @@ from images.host.hashing import sha256
 from images.locking import lock_file, measure_contents, uv
 from images.nightly.canary import Locked, changes
 from images.nightly.results import Job
-from images.publish import sbom
 from images.validation import schemas
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
@@ -173,7 +172,7 @@ def built(engine: Engine, options: BuildOptions, progress: Progress) -> Validate
             if isinstance(result, UserError):
                 return SetResult(claims=(), cause=_cause(result), seconds=round(time.monotonic() - start, 1))
             if is_control:
-                debian = debian_packages(engine, result.info.id)
+                debian = validating.debian_packages(engine, result.info)
         finally:
             engine.untag(f"{locked.image.prefix}{name}")
             engine.untag(f"{locked.image.prefix}{name}-candidate")
@@ -181,12 +180,6 @@ def built(engine: Engine, options: BuildOptions, progress: Progress) -> Validate
         return _result(result.info, evidence, result.verdict, start, debian)
 
     return validate
-
-
-def debian_packages(engine: Engine, reference: str) -> dict[str, str]:
-    """Debian package -> version of what this engine has under a name; none where it has nothing."""
-    info = engine.find(reference)
-    return {one["name"]: one["version"] for one in sbom.read(engine, info.id)["debian"]} if info else {}
 
 
 def laid_over(engine: Engine, controls: Mapping[str, Locked], options: BuildOptions, progress: Progress) -> ValidateSet:
