@@ -132,4 +132,8 @@ def test_an_option_about_one_image_is_refused_for_all_platforms(option: str) -> 
 
 def test_verify_reads_a_registry_and_takes_an_engine_for_local_images_alone() -> None:
     done = call("verify", "registry.test/x:y", "--unsigned", "--engine", "unix:///nowhere.sock")
-    assert done.returncode == 2 and "a published image is read from its registry" in done.stderr and "--local" in done.stderr
+    assert (
+        done.returncode == 2
+        and "a published image is read from its registry" in done.stderr
+        and "--local" in done.stderr
+    )

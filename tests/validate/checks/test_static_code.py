@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from images.planning import expectations
 from tests.support import elves, fatbins
-from tests.support.fatbins import SPECIFIC, Code
+from tests.support.fatbins import LZ4, SPECIFIC, Code
 from tests.support.judging import fails
 from tests.validate.binaries.test_fatbin import marked, region_of
 from tests.validate.checks.test_static_probes import Site, claim, judged, site
+from validate.binaries import fatbin
 from validate.checks.static import devicecode, symbols
 from validate.judging import Status
 
@@ -116,6 +117,29 @@ def test_every_kernel_for_every_arch_passes(site: Site) -> None:
 def test_broken_device_code_is_named(site: Site, library: bytes, culprit: str) -> None:
     site.install("pkg", "1.0", {"pkg/lib.so" if library else "pkg/other.so": library or elves.make()})
     fails(judged(devicecode, code_claim(CUBINS)), culprit)
+
+
+@pytest.fixture
+def no_lz4(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine without the library: what is compressed with it can't be read, whatever image it is of."""
+    fatbin._decoder.cache_clear()
+    monkeypatch.setattr(fatbin.ctypes, "CDLL", lambda name: (_ for _ in ()).throw(OSError(name)))
+    yield
+    fatbin._decoder.cache_clear()
+
+
+@pytest.mark.usefixtures("no_lz4")
+@pytest.mark.parametrize("kind", ["kernels", "pruned"])
+def test_what_this_machine_can_not_decode_proves_nothing_and_hides_no_other_fault(site: Site, kind: str) -> None:
+    packed = fatbins.library(fatbins.region(code(80, flags=LZ4), code(90, flags=LZ4)))
+    more: dict[str, Any] = {"nvidia": False, "by_design_of": {}} if kind == "pruned" else {}
+    asked = code_claim({"90": "cubin"}, kind=kind, files=["pkg/*.so"], **more)
+    site.install("pkg", "1.0", {"pkg/lib.so": packed})
+    found = judged(devicecode, asked)
+    assert found.status is Status.UNPROVEN, found
+    assert "this machine has no liblz4.so.1" in found.reason and "apt-get install liblz4-1" in found.reason
+    site.install("other", "1.0", {"pkg/bad.so": fatbins.library(bytes(DAMAGED))})
+    fails(judged(devicecode, asked), "pkg/bad.so can't be read")
 
 
 def test_ptx_is_enough_where_no_more_is_claimed(site: Site) -> None:

@@ -31,7 +31,7 @@ from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.installed import Distribution
 from validate.harness.forked import on_all_cores
-from validate.judging import Finding, conclude, failed, listed, matches, not_applicable
+from validate.judging import Finding, Status, conclude, failed, listed, matches, not_applicable, unproven
 
 FILES_ONLY = True
 
@@ -40,6 +40,8 @@ class CodeOfFile(TypedDict, total=False):
     """`error`, or what its kind of claim asks: `served` and `hidden`, or the rest."""
 
     error: str
+    undecoded: bool
+    """The error is this machine's: it lacks a library that the code is compressed with."""
     archs: list[str]
     regions: int
     kernels: int
@@ -124,6 +126,8 @@ def _look(pair: tuple[str, _Task]) -> tuple[str, str, CodeOfFile]:
         with Path(task.file).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return subject, task.shown, look(data, task)
     except (FatbinError, OSError, ValueError) as error:
+        if isinstance(error, FatbinError) and isinstance(error.__cause__, OSError | AttributeError):
+            return subject, task.shown, {"error": str(error), "undecoded": True}
         return subject, task.shown, {"error": str(error)}
 
 
@@ -210,9 +214,28 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: DeviceCodeEvidence)
     `files` {also: patterns of files that may, known_gaps: [{cuda, file, archs, reason}] of what upstream claims}; of
     `kernels` {by_design: [KernelByDesign]}; of `pruned` {nvidia, by_design_of: {distribution: [KernelByDesign]}}."""
     found = evidence["files"]
-    if expect["kind"] == "pruned":
-        return _judge_pruned(expect, found)
-    faults = [f"{path} can't be read: {facts['error']}" for path, facts in found.items() if "error" in facts]
+    undecoded = [path for path, facts in found.items() if facts.get("undecoded")]
+    faults = [
+        f"{path} can't be read: {facts['error']}"
+        for path, facts in found.items()
+        if "error" in facts and path not in undecoded
+    ]
+    judging = _judge_pruned if expect["kind"] == "pruned" else _judge_code
+    finding = judging(subject, expect, found, faults, undecoded)
+    if undecoded and finding.status is not Status.FAIL:
+        why, then = found[undecoded[0]]["error"], "`apt-get install liblz4-1 libzstd1` there, then judge again"
+        return unproven(f"{listed(undecoded)} can't be read: {why}: {then}")
+    return finding
+
+
+def _judge_code(
+    subject: str,
+    expect: Mapping[str, Any],
+    found: Mapping[str, CodeOfFile],
+    faults: list[str],
+    undecoded: Sequence[str],
+) -> Finding:
+    """Every claimed arch is served; what this machine can't decode counts as there."""
     faults += [
         f"the sm_{arch} code of {regions} regions in {path} is marked as taken out, and the driver passes it over"
         for path, facts in found.items()
@@ -222,9 +245,9 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: DeviceCodeEvidence)
     for pattern in expect["files"]:
         if not any(fnmatch.fnmatchcase(path, pattern) for path in found):
             faults.append(f"{subject} has no {pattern}")
-        elif not any(fnmatch.fnmatchcase(path, pattern) for path in read) and not faults:
+        elif not any(fnmatch.fnmatchcase(path, pattern) for path in (*read, *undecoded)) and not faults:
             faults.append(f"{pattern} of {subject} holds no code for any GPU")
-    if not read and not faults and not expect["files"]:
+    if not read and not faults and not undecoded and not expect["files"]:
         return not_applicable(f"{subject} brings no device code of its own")
     warnings: list[str] = []
     for path, facts in read.items():
@@ -241,16 +264,21 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: DeviceCodeEvidence)
     return conclude(faults, "; ".join([(f"{what} serve {archs}"), *warnings]))
 
 
-def _judge_pruned(expect: Mapping[str, Any], found: Mapping[str, CodeOfFile]) -> Finding:
+def _judge_pruned(
+    _subject: str,
+    expect: Mapping[str, Any],
+    found: Mapping[str, CodeOfFile],
+    faults: list[str],
+    undecoded: Sequence[str],
+) -> Finding:
     """No code but what the claimed archs have a use for, and S5 for its comparisons."""
     archs = listed([f"sm_{arch}" for arch in expect["archs"]])
-    faults = [f"{path} can't be read: {facts['error']}" for path, facts in found.items() if "error" in facts]
     read = {
         path: facts
         for path, facts in found.items()
         if "error" not in facts and (facts["archs"] or facts["whole"] or facts["marked"])
     }
-    if not read and not faults:
+    if not read and not faults and not undecoded:
         return failed("there is no library with device code at all")
     for path, facts in sorted(read.items(), key=lambda pair: -pair[1]["surplus_bytes"]):
         if facts["surplus_entries"]:
