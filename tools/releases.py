@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from images.config import matrix, paths
-from images.config.facts import Facts
+from images.config.facts import BitsandbytesFacts, Facts, Row, TorchaoFacts, XformersFacts
 from images.errors import Problem, UserError
 from images.locking import uv
 from images.locking.inputs import Target
@@ -29,6 +29,12 @@ from images.locking.uv import Runner
 from tools import run
 
 FACTS = "images/data/facts.yaml"
+COMPANIONS: Mapping[str, type[Row]] = {
+    "xformers": XformersFacts,
+    "bitsandbytes": BitsandbytesFacts,
+    "torchao": TorchaoFacts,
+}
+"""Packages whose rows stand in a section of their own, and not under `packages`."""
 _PLATFORM = "x86_64-manylinux_2_36"
 """Debian bookworm's, by uv's name of it."""
 
@@ -86,10 +92,17 @@ def printed(metadata: str, form: str, source: str) -> str:
         "requires": sorted(str(one) for one in stated if "extra" not in str(one.marker or "")),
         "source": source,
     }
-    kept = {str(headers["Version"]): {key: value for key, value in fields.items() if value}}
-    named = {canonicalize_name(str(headers["Name"])): kept}
+    name, indent, missing = canonicalize_name(str(headers["Name"])), "  ", ""
+    if name in COMPANIONS:  # a section of its own, with what only the wheel tells
+        torch = next((str(one.specifier) for one in stated if one.name == "torch" and one.specifier), "")
+        fields, indent = {"torch": torch, "python": fields["python"], "source": source}, ""
+        lacking = [
+            key for key, one in COMPANIONS[name].model_fields.items() if one.is_required() and not fields.get(key)
+        ]
+        missing = f"    # read in the wheel, and add: {', '.join(lacking)}\n"
+    named = {name: {str(headers["Version"]): {key: value for key, value in fields.items() if value}}}
     text = yaml.safe_dump(named, sort_keys=False, width=130, allow_unicode=True)
-    return "".join(f"  {line}\n" for line in text.splitlines())
+    return "".join(f"{indent}{line}\n" for line in text.splitlines()) + missing
 
 
 def inserted(text: str, rows: Sequence[str]) -> str:

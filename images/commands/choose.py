@@ -63,16 +63,20 @@ def choose(
     if as_json:
         typer.echo(json.dumps(choice.as_json(), indent=1))
     else:
-        said = _recorded(sources, offers, source) if sources else {row.name: row.known for row in rows}
+        said = _recorded(sources, offers, source, machine) if sources else {row.name: row.known for row in rows}
         common.show(chooser.sentences(choice, machine, said))
     raise typer.Exit(0 if choice.fitting else 1)
 
 
-def _recorded(sources: Sources, offers: Sequence[ImageSummary], source: str) -> dict[str, Known]:
-    """What results/runs.jsonl says of the gpu tiers of images that are built here, or pulled from `source`."""
-    lines, known = records.read(sources.workspace.results), {}
+def _recorded(sources: Sources, offers: Sequence[ImageSummary], source: str, machine: Machine) -> dict[str, Known]:
+    """What results/runs.jsonl says of the gpu tiers of images that are built here, or pulled from `source`.
+
+    Of runs on this machine's GPU if there are some.
+    """
+    lines, known, own = records.read(sources.workspace.results), {}, set(map(chooser.model_of, machine.gpus))
     for one in offers:
         runs = records.gpu_runs(lines, one.name)
+        runs.sort(key=lambda run: own <= set(map(chooser.model_of, run.gpus)), reverse=True)
         known[one.name] = Known(
             get=f"docker pull {source}:{one.name}" if source else command("build", one.name),
             sentence=records.gpu_sentence(runs),
@@ -86,7 +90,12 @@ def _planned(sources: Sources, source: str) -> list[ImageSummary]:
     images = [planned.image for planned in plan.plan(sources) if planned.image]
     states = {} if source else lock_file.states(images, sources.workspace.locks)
     missing = {name: lock_file.NO_LOCK for name, state in states.items() if state is not lock_file.Status.PRESENT}
-    offers = [chooser.summary(image, sources.facts, missing.get(str(image.name), "")) for image in images]
+    lines = records.read(sources.workspace.results)
+    passed = {str(image.name): records.passed_on(records.gpu_runs(lines, str(image.name))) for image in images}
+    offers = [
+        chooser.summary(image, sources.facts, missing.get(name := str(image.name), ""), passed[name])
+        for image in images
+    ]
     if not source:
         return offers
     with Registry(Repository.parse(source)) as registry:

@@ -100,7 +100,13 @@ class XformersFacts(DeviceCode):
     torch: RangeText
     cuda: MinorText
     python: RangeText
+    newest: Capability | None = None
+    """The newest GPU that its own operators accept, whatever code they have; None: any."""
     source: Source
+
+    def refuses(self, arch: Arch) -> bool:
+        """Whether its CUTLASS and FlashAttention 3 operators refuse a GPU as too new."""
+        return self.newest is not None and arch > Arch.parse(self.newest)
 
 
 class PrebuiltWheel(Row):
@@ -213,6 +219,13 @@ class MinimumDriver(Row):
     source: Source
 
 
+class CompilerFacts(Row):
+    """A release of what compiles while a program runs, and the GPUs that it compiles for."""
+
+    archs: list[Capability]
+    source: Source
+
+
 class Replacement(Row):
     """A dead distribution and its successor."""
 
@@ -236,13 +249,6 @@ class Arm64Bitsandbytes(Row):
     source: Source
 
 
-class Arm64Triton(Row):
-    """The aarch64 wheel of a triton release: GPUs of ARM boards that its own assembler does not know."""
-
-    lacks: list[Capability]
-    source: Source
-
-
 class Board(Row):
     """A GPU of boards and superchips with ARM processors."""
 
@@ -258,8 +264,6 @@ class Arm64Facts(Row):
     torch: dict[VersionText, Arm64Torch] = {}
     bitsandbytes: dict[VersionText, Arm64Bitsandbytes] = {}
     torchao: dict[VersionText, TorchaoFacts] = {}
-    triton: dict[VersionText, Arm64Triton] = {}
-    """Those that lack some; the others know all boards' GPUs."""
     lacking: dict[str, Sentence] = {}
     """Distributions of which no index has an aarch64 wheel -> what was looked at."""
     boards: dict[Capability, Board] = {}
@@ -282,12 +286,26 @@ class Facts(Row):
     """Distributions that pages still name though they are dead."""
     cuda: dict[MinorText, CudaFacts]
     minimum_drivers: dict[str, MinimumDriver]
+    compilers: dict[str, dict[VersionText, CompilerFacts]] = {}
+    """Distribution -> version -> what it compiles for."""
     arm64: Arm64Facts = Arm64Facts()
 
     @property
     def companions(self) -> dict[str, Mapping[str, Row]]:
         """Packages with CUDA code of their own -> version -> what is known of it."""
         return {"xformers": self.xformers, "torchao": self.torchao, "bitsandbytes": self.bitsandbytes}
+
+    def compile_at_run_time(self, triton: str, wheel_cuda: Minor, nvcc: Minor | None = None) -> dict[str, list[str]]:
+        """What compiles while programs run in an image, and for which GPUs. Of what nothing is known, nothing is said.
+
+        NVRTC is of torch's own CUDA and knows what that CUDA's nvcc knows.
+        """
+        row = self.compilers.get("triton", {}).get(triton)
+        found = {f"the ptxas of Triton {triton}": row.archs} if row else {}
+        for program, cuda in (("NVRTC", wheel_cuda), *([("nvcc", nvcc)] if nvcc else [])):
+            if toolkit := self.cuda.get(str(cuda)):
+                found[f"{program} of CUDA {cuda}"] = toolkit.nvcc_archs
+        return found
 
     def model_post_init(self, _context: Any) -> None:
         cudas = {cuda for torch in self.torch.values() for cuda in torch.variants}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from urllib.parse import quote
@@ -103,11 +103,10 @@ class Candidate:
             parts[f"bitsandbytes {self.pins['bitsandbytes']} cu{library.digits}"] = row.libraries[str(library)]
         return parts
 
-    @property
-    def unassembled(self) -> tuple[Arch, ...]:
-        """GPUs of ARM boards that the pinned triton can't assemble for: torch.compile would fail there."""
-        row = self.facts.arm64.triton.get(self.pins.get("triton", ""))
-        return tuple(map(Arch.parse, row.lacks)) if row and self.name.platform is Platform.ARM64 else ()
+    @cached_property
+    def compilers(self) -> Mapping[str, Collection[str]]:
+        """What compiles while programs run there, and for which GPUs."""
+        return self.facts.compile_at_run_time(self.pins.get("triton", ""), self.wheel_cuda)
 
     @cached_property
     def supported_archs(self) -> tuple[Arch, ...]:
@@ -118,7 +117,7 @@ class Candidate:
         # Code of their family serves them: torch makes none for sm_103 and sm_121 alone.
         wanted = {*self.variant.archs, *(text for text, board in boards.items() if not board.unfit)}
         compiles = self.toolkit_facts.nvcc_archs if self.toolkit_facts else self.variant.archs
-        archs = sorted({Arch.parse(text) for text in wanted.intersection(compiles)}.difference(self.unassembled))
+        archs = sorted(map(Arch.parse, wanted.intersection(compiles, *self.compilers.values())))
         parts = self.binaries.values()
         return tuple(arch for arch in archs if all(code.covers(arch) == "cubin" for code in parts))
 

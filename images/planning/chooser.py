@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -26,12 +27,14 @@ from validate.compute_capability import ON_ARM_ALONE, Fit, runs_on
 _NEAREST = 4
 _CARDS = ((8, 6), (8, 9))
 """Graphics cards that no board has: in an ARM server they run what they run elsewhere (A10, L4, L40S)."""
+_TRITONS_FIRST = Arch(7, 0)
+"""torch/_inductor/scheduler.py raises GPUTooOldForTriton below it."""
 _BRANDS = frozenset({"nvidia", "geforce", "tesla"})
 """Words that drivers and people put in front or leave out: `NVIDIA A100-SXM4-80GB`, `Tesla T4`, `RTX 4090`. Not Quadro:
 a Quadro RTX 6000 is no RTX 6000 Ada."""
 _VARIANTS = re.compile(
-    r"\d+gb|\d+g|sxm\d?|pcie?|pg\d+|nvl|hbm\d\w?|laptop|gpu|notebook|mobile|max|q|super|generation|edition|server|"
-    r"workstation|sff|d|oam|cnx|mig|dgx|spark"
+    r"\d+gb|\d+g|sxm\d?|pcie?|pg\d+|nvl\d*|hbm\d\w?|laptop|gpu|notebook|mobile|embedded|with|max|q|design|super|"
+    r"generation|edition|server|workstation|active|sff|d|v\d|3e|ac|lc|oem|oam|cnx|mig|dgx|spark"
 )
 """Words of a model's variants, which all have its capability."""
 
@@ -44,6 +47,27 @@ class ModelRow(Row):
     arm: bool = False
     """Their host processor is ARM."""
     source: Sentence
+
+
+class DriverRow(Row):
+    """The drivers of GPUs of some compute capabilities."""
+
+    architecture: Sentence
+    capabilities: list[Capability]
+    first: int
+    """The first branch that knows them, as 570 of 570.86.16."""
+    last: int | None = None
+    """The last one that supports them."""
+    modules: Literal["open", "either", "proprietary"]
+    """Which of NVIDIA's kernel modules run them."""
+    source: Sentence
+
+
+@cache
+def drivers() -> dict[Arch, DriverRow]:
+    """Architecture -> its row of gpu_models.yaml; none where drivers come with a board's own system (Jetson)."""
+    rows = map(DriverRow.model_validate, yamlfile.table("gpu_models.yaml")["drivers"])
+    return {Arch.parse(text): row for row in rows for text in row.capabilities}
 
 
 @cache
@@ -69,7 +93,7 @@ def find_model(text: str) -> tuple[str, ModelRow]:
     short = {" ".join(sorted(_words(name))): name for name in models()}
     close = [short[one] for one in get_close_matches(" ".join(sorted(asked)), short, n=3, cutoff=0.6)]
     near = f"nearest: {', '.join(close)}; or " if close else ""
-    then = f"{near}name its architecture: --arch sm89 (`nvidia-smi --query-gpu=compute_cap --format=csv` prints 8.9)"
+    then = f"{near}give --arch what `nvidia-smi --query-gpu=compute_cap --format=csv` prints there"
     raise UserError(Problem(where=f"--gpu {text!r}", cause="is no GPU of images/data/gpu_models.yaml", then=then))
 
 
@@ -173,6 +197,12 @@ class ImageSummary(Row):
     """Oldest driver that runs it: the minimum of the CUDA major."""
     native_driver: VersionText
     """First driver of the wheel's own CUDA; PTX needs it."""
+    compilers: dict[str, list[Capability]] = {}
+    """What compiles while programs run (Triton's ptxas, NVRTC, with devel nvcc), and the GPUs each knows."""
+    libraries: dict[str, list[Capability]] = {}
+    """Packages that the rest runs without, and the known GPUs that each has kernels of its own for."""
+    passed_on: list[str] = []
+    """GPU models on which the newest run of its gpu tier passed."""
     blocked: str = ""
     """Why nobody can build it yet: it has no lock, with the next command. Empty: it can be built, or is published."""
 
@@ -182,9 +212,13 @@ class ImageSummary(Row):
         return compute_capability.fit(archs, ptx, gpu)
 
 
-def summary(image: Image, facts: Facts, blocked: str = "") -> ImageSummary:
-    """An image of the plan, as the choice sees it."""
+def summary(image: Image, facts: Facts, blocked: str = "", passed_on: Collection[str] = ()) -> ImageSummary:
+    """An image of the plan, as the choice sees it. `passed_on`: names of GPUs, as drivers have them."""
     pin, own = image.pin("torch"), facts.cuda.get(str(image.wheel_cuda))
+    triton = image.pin("triton")
+    compilers = facts.compile_at_run_time(
+        triton.version if triton else "", image.wheel_cuda, image.toolkit_cuda if image.devel else None
+    )
     return ImageSummary(
         name=str(image.name),
         profile=image.profile,
@@ -199,8 +233,33 @@ def summary(image: Image, facts: Facts, blocked: str = "") -> ImageSummary:
         ptx=[arch.capability for arch in image.ptx],
         min_driver=image.min_driver,
         native_driver=own.driver if own else image.min_driver,
+        compilers=compilers,
+        libraries=dict(_libraries(image, facts)),
+        passed_on=sorted({model_of(name) for name in passed_on}),
         blocked=blocked,
     )
+
+
+def model_of(name: str) -> str:
+    """The table's name of a GPU; one that the table lacks keeps the name that its driver gives it."""
+    try:
+        return find_model(name)[0]
+    except UserError:
+        return name
+
+
+def _libraries(image: Image, facts: Facts) -> Iterator[tuple[str, list[str]]]:
+    """Packages with kernels that torch's and bitsandbytes' archs don't speak of, and the known GPUs they serve."""
+    gpus = sorted({Arch.parse(row.capability) for row in models().values()})
+    versions = {pin.name: pin.version for pin in image.pins}
+    if (version := versions.get("xformers", "")) and (row := facts.xformers.get(version)):
+        served = [gpu.capability for gpu in gpus if row.covers(gpu) != "no" and not row.refuses(gpu)]
+        yield f"xformers {version}", served
+    for wheel in image.prebuilt:
+        fits = {gpu.capability: compute_capability.fit(wheel.archs, wheel.ptx, gpu) for gpu in gpus}
+        yield f"{wheel.name} {wheel.version}", [gpu for gpu, fit in fits.items() if fit != "no"]
+    if (version := versions.get("flash-attn-4", "")) in (known := facts.compilers.get("flash-attn-4", {})):
+        yield f"flash-attn-4 {version}", known[version].archs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +274,8 @@ class Answer:
     """Why it does not; empty if it does."""
     native: bool
     """The driver is of the wheel's own CUDA or newer."""
+    passed: bool
+    """Its gpu tier passed on every GPU of this machine."""
 
     @property
     def name(self) -> str:
@@ -222,13 +283,13 @@ class Answer:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """Greater is better: machine code before PTX, newest torch, a CUDA that the driver knows, newest CUDA.
+        """Greater is better: passed on this GPU, machine code, newest torch, a CUDA that the driver knows, newest CUDA.
 
         An arch image is its parent without code that this GPU can't run, so smaller.
         """
         image = self.image
         cuda = (Minor.parse(image.wheel_cuda), Minor.parse(image.toolkit_cuda))
-        return (self.fit == "cubin", Version(image.torch), self.native, cuda, image.arch is not None)
+        return (self.passed, self.fit == "cubin", Version(image.torch), self.native, cuda, image.arch is not None)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -258,9 +319,11 @@ def rank(images: Sequence[ImageSummary], machine: Machine, options: Options) -> 
     """The images that run on a machine with what is wanted, best first, and why the nearest others don't."""
     answers = [answer(image, machine, options) for image in images]
     fitting = sorted((one for one in answers if not one.against), key=lambda one: one.rank, reverse=True)
-    # Nobody looks for another profile's image, or for one of another torch, before the rest of it fits.
+    # First those of the torch that was asked for: why they don't run is what the person wants to know.
     failing = sorted(
-        (one for one in answers if one.against), key=lambda one: (-len(one.against), one.rank), reverse=True
+        (one for one in answers if one.against),
+        key=lambda one: (options.torch.contains(one.image.torch, prereleases=True), -len(one.against), one.rank),
+        reverse=True,
     )
     grouped: dict[tuple[str, ...], list[str]] = {}
     for one in failing:
@@ -275,7 +338,9 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
     fits = {arch: image.fit(arch) for arch in machine.archs}
     worst = max(fits.values(), key=("cubin", "ptx", "no").index)
     native = not machine.driver or Version(machine.driver) >= Version(image.native_driver)
-    against = (*_unwanted(image, options), *_wrong_arch(image, machine, fits), *_wrong_driver(image, machine, worst))
+    wrong = (*_wrong_arch(image, machine, fits), *_wrong_driver(image, machine, worst))
+    against = (*_unwanted(image, options), *wrong_for_gpu(machine), *wrong)
+    passed = bool(machine.gpus) and {model_of(gpu) for gpu in machine.gpus} <= set(image.passed_on)
     reasons = [f"torch {image.torch}"]
     for arch, fit in fits.items():
         if fit == "cubin":
@@ -284,8 +349,33 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
             reasons.append(f"machine code for {arch}{through}")
     ptx = [arch for arch, fit in fits.items() if fit == "ptx"]
     reasons += [f"only PTX for {arch}: compiled at the first run, and by torch alone" for arch in ptx]
+    if old := ", ".join(str(arch) for arch in fits if arch < _TRITONS_FIRST):
+        reasons.append(f"torch.compile refuses {old}: Triton begins at {_TRITONS_FIRST}")
+    for name, served in image.libraries.items():
+        if lacking := ", ".join(str(arch) for arch in fits if arch.capability not in served):
+            reasons.append(f"{name} has no kernels of its own for {lacking}")
     reasons.append(_driver_reason(image, machine, native))
-    return Answer(image=image, fit=worst, reasons=tuple(reasons), against=against, native=native)
+    reasons += _modules(machine)
+    return Answer(image=image, fit=worst, reasons=tuple(reasons), against=against, native=native, passed=passed)
+
+
+def wrong_for_gpu(machine: Machine) -> Iterator[str]:
+    """Why a driver can't run these GPUs, whatever the image: each architecture has a first and a last branch."""
+    branch = int(machine.driver.partition(".")[0] or 0)
+    for arch in machine.archs if machine.driver else ():
+        row = drivers().get(arch)
+        if row and branch < row.first:
+            also = ", with the open kernel modules" if row.modules == "open" else ""
+            yield f"{arch} ({row.architecture}) needs driver {row.first} or newer{also}"
+        if row and row.last and branch > row.last:
+            yield f"branch {row.last} is the last driver for {arch} ({row.architecture})"
+
+
+def _modules(machine: Machine) -> Iterator[str]:
+    rows = {row.architecture: row.modules for arch in machine.archs if (row := drivers().get(arch))}
+    for architecture, modules in rows.items():
+        if modules != "either":
+            yield f"{architecture} needs the driver's {modules} kernel modules"
 
 
 def _unwanted(image: ImageSummary, options: Options) -> Iterator[str]:
@@ -315,6 +405,10 @@ def _wrong_arch(image: ImageSummary, machine: Machine, fits: Mapping[Arch, Fit])
             unseen = machine.arm and arch not in _CARDS and arch.capability not in image.archs
             if fit == "no" or unseen:
                 yield f"has no code for {arch} (it has {' '.join(str(Arch.parse(text)) for text in image.archs)})"
+                continue
+            for program, known in image.compilers.items():
+                if arch.capability not in known:
+                    yield f"{program} does not know {arch}: what is compiled at run time fails there"
 
 
 def _wrong_driver(image: ImageSummary, machine: Machine, fit: Fit) -> Iterator[str]:
@@ -352,6 +446,9 @@ def sentences(choice: Choice, machine: Machine, known: Mapping[str, Known]) -> I
     yield str(machine)
     if not choice.fitting:
         none = "No image is of this profile and kind: leave out --profile or --devel."
+        if faults := "; ".join(wrong_for_gpu(machine)):
+            yield f"No image fits: {faults}."
+            return
         yield "No image fits." if choice.others else none
     for best in choice.fitting[:1]:
         yield f"Take {best.name}: {'; '.join(best.reasons)}"
@@ -375,24 +472,29 @@ def table(images: Sequence[ImageSummary]) -> dict[str, Any]:
     """Every answer, as plain data in which the site's page looks it up (templates/site/chooser.js).
 
     `models`: words of a model -> [its name, its kind]. A kind is an architecture, with ` arm` behind it where the host
-    processor is ARM. `answers`: kind -> one row a driver: not known, older than all of `drivers`, then from each of
-    them on. A row has the images that fit, best first, and then the others: [index, indices of its `texts`].
+    processor is ARM. `answers`: kind -> the number of a row for each driver: not known, older than all of `drivers`,
+    then from each of them on. A row has the images that fit, best first, and then the others: [index, indices of its
+    `texts`, where `driver {} ` stands for the driver].
     """
-    rows = {name: (Arch.parse(row.capability), row.arm) for name, row in models().items()}
+    known = {name: (Arch.parse(row.capability), row.arm) for name, row in models().items()}
     archs = {Arch.parse(text) for image in images for text in image.archs}
-    kinds = {(arch, arch in ON_ARM_ALONE) for arch in archs} | set(rows.values())
+    kinds = {(arch, arch in ON_ARM_ALONE) for arch in archs} | set(known.values())
     names = {(arch, arm): f"{arch} arm" if arm else str(arch) for arch, arm in kinds}
-    drivers = sorted({text for image in images for text in (image.min_driver, image.native_driver)}, key=Version)
+    branches = {str(branch) for row in drivers().values() for branch in (row.first, (row.last or 0) + 1)} - {"1"}
+    steps = sorted(branches.union(*((image.min_driver, image.native_driver) for image in images)), key=Version)
     texts: dict[str, int] = {}
-    answers = {}
+    answers: dict[str, list[int]] = {}
+    rows: dict[str, int] = {}
     for arch, arm in sorted(kinds):
-        machines = [Machine(gpus=(), archs=(arch,), driver=text, arm=arm) for text in ("", "0", *drivers)]
-        answers[names[arch, arm]] = [_row(images, machine, texts) for machine in machines]
+        machines = [Machine(gpus=(), archs=(arch,), driver=text, arm=arm) for text in ("", "0", *steps)]
+        made = [json.dumps(_row(images, machine, texts)) for machine in machines]
+        answers[names[arch, arm]] = [rows.setdefault(row, len(rows)) for row in made]
     return {
         "ignored": f"^(?:{'|'.join(sorted(_BRANDS))}|{_VARIANTS.pattern})$",
-        "models": {key(name): [name, names[kind]] for name, kind in rows.items()},
-        "drivers": drivers,
+        "models": {key(name): [name, names[kind]] for name, kind in known.items()},
+        "drivers": steps,
         "answers": answers,
+        "rows": [json.loads(row) for row in rows],
         "texts": list(texts),
     }
 
@@ -403,7 +505,8 @@ def _row(images: Sequence[ImageSummary], machine: Machine, texts: dict[str, int]
     answers = [answer(image, machine, options) for image, options in zip(images, asked, strict=True)]
     row: list[list[list[Any]]] = [[], []]
     for at, one in sorted(enumerate(answers), key=lambda item: item[1].rank, reverse=True):
-        row[bool(one.against)].append([at, [texts.setdefault(text, len(texts)) for text in one.against or one.reasons]])
+        plain = [text.replace(f"driver {machine.driver} ", "driver {} ") for text in one.against or one.reasons]
+        row[bool(one.against)].append([at, [texts.setdefault(text, len(texts)) for text in plain]])
     return row
 
 

@@ -68,7 +68,15 @@ class Planned:
 @lru_cache(maxsize=2)
 def plan(sources: Sources) -> tuple[Planned, ...]:
     """Every image of the matrix, accepted or refused, in the matrix's order."""
-    return tuple(_planned(name, row, sources) for row in sources.matrix.images for name in row.names())
+    meant = {name: alias for alias, name in sources.matrix.aliases.items()}
+    found = (_planned(name, row, sources) for row in sources.matrix.images for name in row.names())
+    said = "the alias {} means it: point that at an accepted image (`aliases` in matrix.yaml)"
+    return tuple(
+        one
+        if one.accepted or one.name not in meant
+        else replace(one, reasons=(*one.reasons, said.format(meant[one.name])))
+        for one in found
+    )
 
 
 class NoImageError(UserError):
@@ -149,18 +157,12 @@ def check(sources: Sources) -> tuple[Planned, ...]:
 
 
 def _alias_problems(planned: Sequence[Planned], sources: Sources) -> Iterator[Problem]:
-    by_name = {image.name: image for image in planned}
-    left_out = {str(path[1]) for path in sources.left_out if path[0] == "stacks" and len(path) > 1}
+    known = {image.name for image in planned}
     for alias, name in sources.matrix.aliases.items():
-        image = by_name.get(name)
-        if image is None:
+        if name not in known:
             where, close = sources.matrix_file.where(("aliases", alias)), nearest(ImageName.parse(name), planned)
             cause = f"the alias {alias!r} names {name}, which is not in `images`"
             yield Problem(where=where, cause=cause, then=f"name one of {', '.join(close)}")
-        elif not image.accepted and str(image.image_name.torch) not in left_out:
-            where = sources.matrix_file.where(("aliases", alias))
-            cause = f"the alias {alias!r} names {name}, which is refused: {'; '.join(image.reasons)}"
-            yield Problem(where=where, cause=cause, then="point it at an accepted image, or fix that image")
 
 
 def _nightly_problems(planned: Sequence[Planned], sources: Sources) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from images.config import selectors
 from images.config.matrix import Sources
 from images.config.names import ImageName, Minor
-from images.errors import UserError, command
+from images.errors import command
 from images.nightly.results import BreakageLine, Change, JobLine
 from images.planning import chooser, plan
 from images.planning.plan import Planned
@@ -89,7 +89,9 @@ def _image(planned: Planned, known: SiteInputs) -> ImageRow:
     blocked = "" if tag else known.blocked.get(image.lock_name, "")
     build = command("build", planned.name)
     build = f"{command('lock', image.lock_name)} && {build}" if blocked else build
-    summary = chooser.summary(image, known.sources.facts, blocked)
+    on_gpus = {row.gpus: row.verdict for row in reversed(tier_runs) if row.tier is Tier.GPU and row.current}
+    passed_on = [gpu for gpu, verdict in on_gpus.items() if verdict is Status.PASS]
+    summary = chooser.summary(image, known.sources.facts, blocked, passed_on)
     aliases = [alias for alias, meant in known.sources.matrix.aliases.items() if meant == planned.name]
     return ImageRow(
         **summary.model_dump(),
@@ -158,18 +160,11 @@ def gpus_of(tier: Tier, names: Sequence[str]) -> str:
     """`H100` for one GPU's tier, `2 x H200` for several GPUs' together; empty for tiers without."""
     if tier not in _ON_GPUS:
         return ""
-    models = [_model(name) for name in names]
+    models = [chooser.model_of(name) for name in names]
     distinct = sorted(set(models))
     if tier is Tier.GPU:
         return ", ".join(distinct)
     return ", ".join(f"{models.count(model)} x {model}" for model in distinct)
-
-
-def _model(name: str) -> str:
-    try:
-        return chooser.find_model(name)[0]
-    except UserError:  # a GPU that the table lacks keeps the name its driver gives it
-        return name
 
 
 def _validation(tier_runs: Sequence[TierRun], gate: Sequence[Tier]) -> Validation:

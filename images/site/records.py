@@ -99,6 +99,12 @@ def gpu_runs(lines: Iterable[RunLine], image: str) -> list[RunLine]:
     return sorted(runs, key=lambda line: line.date or _UNDATED, reverse=True)
 
 
+def passed_on(runs: Iterable[RunLine]) -> list[str]:
+    """GPUs, as drivers name them, whose newest run passed. `runs`: of the gpu tier, the newest first."""
+    newest = {gpu: run.tiers[Tier.GPU].verdict for run in reversed(list(runs)) for gpu in run.gpus}
+    return [gpu for gpu, verdict in newest.items() if verdict is Status.PASS]
+
+
 def gpu_sentence(runs: Sequence[RunLine]) -> str:
     """What the newest run says, for who has not built the image yet."""
     if not runs:

@@ -47,11 +47,8 @@
     return at < 0 || (numbers(a)[at] ?? 0) > numbers(b)[at];
   }
 
-  // The row of a driver (0: not known, 1: older than all), and the driver that its texts name.
-  function rowOf(driver) {
-    const reached = data.drivers.filter((one) => notBefore(driver, one));
-    return driver ? [1 + reached.length, reached.at(-1)] : [0, ""];
-  }
+  // Where the row of a driver stands (0: not known, 1: older than all).
+  const rowOf = (driver) => (driver ? 1 + data.drivers.filter((one) => notBefore(driver, one)).length : 0);
 
   function wanted(image) {
     const [profile, torch, python] = ["profile", "torch", "python"].map((name) => form.elements[name].value);
@@ -66,15 +63,16 @@
   }
 
   function show([name, kind], driver) {
-    const [row, named] = rowOf(driver);
-    const [fitting, others] = data.answers[kind][row].map(choices);
+    const [untried, others] = data.rows[data.answers[kind][rowOf(driver)]].map(choices);
+    // Those that passed on this very model stand first.
+    const fitting = [true, false].flatMap((first) => untried.filter((one) => one.image.on.includes(name) === first));
     const arch = kind.replace(" arm", "");
     const parts = [make("p", "soft", `${name} (${arch}), ${driver ? `driver ${driver}` : "driver not known"}`)];
     if (fitting.length) {
       const [{ image, texts }, ...rest] = fitting;
       const copy = make("button", "", "Copy");
       Object.assign(copy, { type: "button" }).dataset.copy = image.get;
-      const reasons = texts.map((text) => text.replace(`driver ${named} `, `driver ${driver} `));
+      const reasons = texts.map((text) => text.replace("driver {} ", `driver ${driver} `));
       parts.push(
         make("h2", "", "Take ", link(image)),
         make("div", "command", make("code", "", image.get), copy),

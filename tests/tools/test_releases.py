@@ -46,3 +46,8 @@ def test_a_row_goes_behind_the_last_of_its_package_and_nothing_else_moves() -> N
     assert new == old
     kept = iter(after.splitlines())
     assert all(line in kept for line in TEXT.splitlines()), "no line is changed, lost or moved"
+
+
+def test_the_row_of_a_companion_is_of_its_own_section_and_names_what_the_wheel_tells() -> None:
+    text = releases.printed(metadata("bitsandbytes", "99.0") + "Requires-Dist: torch<3,>=2.3\n", "wheel", "tests")
+    assert yaml.safe_load(text)["bitsandbytes"]["99.0"]["torch"] == "<3,>=2.3" and "libraries" in text

@@ -116,8 +116,11 @@ def xformers_covers_archs(candidate: Candidate) -> Iterator[Finding]:
     fits = {arch: row.covers(arch) for arch in candidate.supported_archs} if row else {}
     if lacking := ", ".join(str(arch) for arch, fit in fits.items() if fit == "no"):
         yield warn(f"xformers has no kernels for {lacking}: torch's own attention runs there")
-    if late := ", ".join(str(arch) for arch, fit in fits.items() if fit == "ptx"):
-        yield warn(f"xformers reaches {late} only through PTX, compiled by the driver at first use")
+    refused = [arch for arch in fits if row and row.refuses(arch)]
+    if late := ", ".join(map(str, refused)):
+        yield warn(f"xformers' CUTLASS and FlashAttention 3 refuse {late}: flash alone is left, torch's own, in 16 bit")
+    if late := ", ".join(str(arch) for arch, fit in fits.items() if fit == "ptx" and arch not in refused):
+        yield warn(f"xformers has no machine code for {late}: its attention calls torch's own kernels there")
 
 
 def profile_overrides_are_said(candidate: Candidate) -> Iterator[Finding]:

@@ -104,8 +104,9 @@ def archs_are_of_this_processor(candidate: Candidate) -> Iterator[Finding]:
         board = candidate.facts.arm64.boards.get(arch.capability)
         if not on_arm and arch in ON_ARM_ALONE:
             yield refuse(f"{arch} is a GPU of boards with ARM processors, and images are for x86-64")
-        if arch in candidate.unassembled:
-            yield refuse(f"triton {candidate.pins['triton']} can't assemble for {arch}: torch.compile would fail there")
+        for program, archs in candidate.compilers.items():
+            if arch.capability not in archs:
+                yield refuse(f"{program} does not know {arch}: what is compiled at run time would fail there")
         if on_arm and board and board.unfit:
             yield refuse(f"{arch} is the GPU of {' and '.join(board.names)}: {board.unfit}")
 

@@ -35,13 +35,20 @@ def test_unknown_keys_duplicates_bad_pins_and_bad_aliases_come_all_at_once(tmp_p
         "colour: red": "unknown key 'defaults.colour'",
         "cu126-torch99x}": "is not an image name",
         "torchao: newest": "'newest' is no version",
-        "latest: cu118-torch27": "names cu118-torch27, which is refused",
         "old: cu126-torch99": "which is not in `images`",
         "size: 3": "unknown key 'size'",
     }.items():
         assert f"matrix.yaml:{line_of(text, needle)}: " in found
         assert sentence in found
     assert "cu126-torch27 stands twice" in found
+
+
+def test_a_refused_image_that_an_alias_names_stops_no_plan(tmp_path: Path) -> None:
+    (tmp_path / "matrix.yaml").write_text(GOOD.replace("  latest: cu128-torch28", "  latest: cu118-torch27"))
+    planned = plan.check(matrix.load(tmp_path / "matrix.yaml", small.FACTS))
+    told = {one.name: one.reasons[-1] for one in planned if one.reasons}
+    assert "the alias latest means it" in told["cu118-torch27"] and sum("alias" in text for text in told.values()) == 1
+    assert any(one.accepted for one in planned)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ import platform
 from collections.abc import Sequence
 
 import pytest
+import yaml
 from packaging.version import Version
 
 from images.config.facts import DeviceCode
-from images.config.names import Arch
+from images.config.names import Arch, Minor
 from images.config.platforms import Platform
 from images.engine import gpus
 from images.errors import UserError
@@ -16,6 +17,7 @@ from images.hardware.inventory import Gpu, Inventory
 from images.planning import chooser, plan
 from images.planning.chooser import Machine, Options
 from images.planning.image import Image
+from tests.support.checkout import ROOT
 from tests.support.commands import call
 from tests.support.small import SOURCES
 from tests.support.sources import SOURCES as MATRIX
@@ -23,6 +25,8 @@ from tests.support.sources import image
 
 IMAGES = [planned.image for planned in plan.plan(SOURCES) if planned.image]
 OF_THE_MATRIX = [planned.image for planned in plan.plan(MATRIX) if planned.image]
+OFFERS = [chooser.summary(image, MATRIX.facts) for image in OF_THE_MATRIX]
+MACHINES = yaml.safe_load((ROOT / "tests/images/planning/machines.yaml").read_text(encoding="utf-8"))
 
 
 def choose(images: Sequence[Image], machine: Machine, options: Options) -> chooser.Choice:
@@ -61,7 +65,7 @@ def test_models_as_drivers_and_people_call_them(said: str, model: str, capabilit
 
 @pytest.mark.parametrize("said", ["4090", "RTX 6000", "RTX 9990", "Radeon RX 7900", "", "H100 and A100"])
 def test_what_is_not_one_model_is_an_error_with_a_way_out(said: str) -> None:
-    with pytest.raises(UserError, match="--arch sm89") as told:
+    with pytest.raises(UserError, match="--arch what `nvidia-smi") as told:
         chooser.find_model(said)
     assert said not in ("4090", "RTX 6000") or f"RTX {said.removeprefix('RTX ')}" in str(told.value)
 
@@ -100,9 +104,10 @@ def test_only_ptx_is_the_last_resort_and_needs_a_driver_of_its_own_cuda() -> Non
     image = next(image for image in IMAGES if image.ptx)
     newer = Arch(99, 0)
     new, old = (Machine(gpus=("x",), archs=(newer,), driver=driver) for driver in ("999", image.min_driver))
-    (one,) = choose([image], new, Options()).fitting
+    known = chooser.summary(image, SOURCES.facts).model_copy(update={"compilers": {}})
+    (one,) = chooser.rank([known], new, Options()).fitting
     assert one.fit == "ptx" and any(reason.startswith("only PTX for sm_990") for reason in one.reasons)
-    found = choose([image], old, Options())
+    found = chooser.rank([known], old, Options())
     native = SOURCES.facts.cuda[str(image.wheel_cuda)].driver
     assert found.others[0][1] == (f"PTX of CUDA {image.wheel_cuda} needs driver {native} or newer",)
 
@@ -230,7 +235,7 @@ def test_the_table_of_the_site_has_the_answers_of_the_command_line() -> None:
     drivers = ["", "0", *found["drivers"]]
     for gpu in ("RTX 4090", "H100", "GTX 980", "B300", "GH200", "Thor", "Tesla V100-SXM2-32GB"):
         name, kind = found["models"][chooser.key(gpu)]
-        for driver, row in zip(drivers, found["answers"][kind], strict=True):
+        for driver, row in zip(drivers, (found["rows"][at] for at in found["answers"][kind]), strict=True):
             machine = chooser.described(gpu, "", driver)
             assert machine.gpus == (name,)
             for profile, devel in ((None, False), ("axolotl", False), (None, True)):
@@ -239,7 +244,40 @@ def test_the_table_of_the_site_has_the_answers_of_the_command_line() -> None:
                 fitting, others = ([item for item in part if wanted[item[0]]] for part in row)
                 assert [images[at].name for at, _ in fitting] == [one.name for one in choice.fitting]
                 for (_, texts), one in zip(fitting, choice.fitting, strict=True):
-                    assert [found["texts"][text] for text in texts] == list(one.reasons)
+                    told = [found["texts"][text].replace("driver {} ", f"driver {driver} ") for text in texts]
+                    assert told == list(one.reasons)
                 said = {"; ".join(found["texts"][text] for text in texts) for _, texts in others}
-                told = {"; ".join(reasons) for _, reasons in choice.others}
-                assert said <= told or len(choice.others) == 4, "`choose` tells the nearest four"
+                named = {"; ".join(reasons) for _, reasons in choice.others}
+                assert said <= named or len(choice.others) == 4, "`choose` tells the nearest four"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "driver", "torch", "builds", "why"),
+    MACHINES["machines"],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_machines_get_the_builds_that_documents_say_run_there(
+    gpu: str, driver: str, torch: str, builds: list[str], why: list[str]
+) -> None:
+    machine = chooser.described(gpu, "", driver)
+    of_this = [one for one in OFFERS if str(Minor.parse(one.torch)) == torch and not one.profile and not one.devel]
+    offered = {one.wheel_cuda for one in of_this if one.name.endswith("-arm64") == machine.arm}
+    answers = [chooser.answer(one, machine, Options(python=one.python)) for one in of_this]
+    assert {one.image.wheel_cuda for one in answers if not one.against} == offered & set(builds)
+    assert why and set(why) <= set(MACHINES["sources"]) and (builds or all(one.against for one in answers))
+
+
+def test_what_passed_on_this_very_gpu_stands_first_and_modules_are_said() -> None:
+    old = next(one for one in OFFERS if one.name == "cu130-torch211")
+    offers = [one.model_copy(update={"passed_on": ["H200"]}) if one is old else one for one in OFFERS]
+    for gpu, first in (("NVIDIA H200 NVL", old.name), ("H100", "cu132-torch215")):
+        assert chooser.rank(offers, chooser.described(gpu, "", "595.45.04"), Options()).fitting[0].name == first
+    for gpu, modules in (("RTX 5090", "open"), ("V100", "proprietary"), ("H100", "")):
+        (best, *_) = chooser.rank(OFFERS, chooser.described(gpu, "", "580.95"), Options()).fitting
+        assert [text for text in best.reasons if "kernel modules" in text] == (
+            [f"{'Volta' if gpu == 'V100' else 'Blackwell'} needs the driver's {modules} kernel modules"]
+            if modules
+            else []
+        )
+    said = call("choose", "--gpu", "V100", "--driver", "590.48").stdout
+    assert "No image fits: branch 580 is the last driver for sm_70 (Volta)." in said

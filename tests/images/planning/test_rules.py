@@ -143,7 +143,11 @@ NEITHER = "neither as wheels (from 13.0 on) nor as packages of Debian (12.4): ta
         ("cu130-torch210-arm64", REAL, "no wheel for CUDA on aarch64 that was measured: 2.11.0 is the first"),
         ("cu126-torch211-arm64", REAL, "torch 2.11.0 has wheels for cu130: none for CUDA 12"),
         ("cu130-torch211-sm87-arm64", REAL, "sm_87 is the GPU of Jetson Orin: CUDA for it stays apart"),
-        ("cu130-torch211-sm110-arm64", REAL, "triton 3.6.0 can't assemble for sm_110: torch.compile would fail there"),
+        (
+            "cu130-torch211-sm110-arm64",
+            REAL,
+            "the ptxas of Triton 3.6.0 does not know sm_110: what is compiled at run time would fail there",
+        ),
         ("cu130-torch211-devel-arm64", REAL, "-devel was tried on linux/amd64 alone"),
         ("cu130-torch213-axolotl-arm64", REAL, "the profile axolotl was resolved and tried on linux/amd64 alone"),
     ],

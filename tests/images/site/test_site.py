@@ -208,7 +208,7 @@ def test_an_image_without_a_lock_is_said_everywhere_and_counted_as_none() -> Non
     totals = dict(re.findall(r'<b data-total="(\w+)">(\d+)</b>', HTML["index.html"]))
     assert (int(totals["images"]), totals["unlocked"]) == (len(INDEX.images), "1")
     data = pages.chooser_data(INDEX)
-    offered = {data["images"][at]["name"] for rows in data["answers"].values() for row in rows for at, _ in row[0]}
+    offered = {data["images"][at]["name"] for row in data["rows"] for at, _ in row[0]}
     assert NEVER in offered and UNLOCKED not in offered
     assert row.blocked and not BY_NAME[NEVER].blocked
 
