@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from images.config import yamlfile
+from images.config.paths import DATA
 from validate.binaries.kernel_states import KernelByDesign
 
 _ROWS: Mapping[str, Any] = {
@@ -54,6 +57,8 @@ DEBIAN_TOOLS = (*PROGRAMS.values(), *RDMA.values())
 COPIES: Mapping[str, str] = _ROWS["copies"]
 LINKS: Mapping[str, str] = _ROWS["links"]
 GENERATED: Mapping[str, str] = _ROWS["generated"]
+HELD_FILES: Sequence[str] = _ROWS["held_files"]
+ABSENT: Mapping[str, str] = _ROWS["absent"]
 PLUGINS: Mapping[str, str] = _ROWS["plugins"]
 PRIVILEGED: Mapping[str, str] = _ROWS["privileged"]
 PRIVILEGED_IN_CHILDREN: Mapping[str, str] = _ROWS["privileged_in_children"]
@@ -64,6 +69,14 @@ KNOWN_GAPS: Mapping[str, Sequence[Mapping[str, Any]]] = _ROWS["known_gaps"]
 CUDA_DEVICE_LIBRARIES: Sequence[str] = _ROWS["cuda_device_libraries"]
 NO_CUDA_LIBRARY_FROM: Mapping[str, str] = _ROWS["no_cuda_library_from"]
 TORCHAO_DEVICE_CODE: Mapping[str, Sequence[int]] = _ROWS["torchao_device_code"]
+
+
+@functools.cache
+def debian() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    """`SUITE/ARCHITECTURE` -> `packages`: package -> version -> digests (validate/checks/static/packages.py), and
+    `generated`: file that installations write -> digests. `python -m tools.debian` keeps what images showed."""
+    found: Mapping[str, Any] = json.loads((DATA / "debian.json").read_text(encoding="utf-8"))
+    return found
 
 
 def cuda_libraries(major: int) -> dict[str, str | None]:

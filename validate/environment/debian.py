@@ -5,8 +5,10 @@ https://manpages.debian.org/dpkg-query: `info/PACKAGE.list` and `.md5sums`; conf
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -27,42 +29,145 @@ class Owned:
 @cache
 def owned(database: str = DATABASE) -> Owned:
     """Read the database, once a process; nothing where there is none."""
-    packages: dict[str, str] = {}
+    has: dict[str, str] = {}
     md5: dict[str, str] = {}
     for listing in sorted(Path(database, "info").glob("*.list")):
         package = listing.stem
-        packages.update((real(line), package) for line in _lines(listing))
-        for line in _lines(listing.with_suffix(".md5sums")):
+        has.update((real(line), package) for line in lines(listing))
+        for line in lines(listing.with_suffix(".md5sums")):
             digest, _, path = line.partition("  ")
             md5[real(f"/{path}")] = digest
-    # Three lines each: the file, where it is instead, the package that has it there.
-    lines = _lines(Path(database, "diversions"))
-    for path, to in {real(path): real(to) for path, to in zip(lines[0::3], lines[1::3], strict=False)}.items():
-        if path in packages:
-            packages[to] = packages[path]
+    for path, to, whom in diversions(database):
+        if path in has and has[path].partition(":")[0] != whom:
+            has[to] = has[path]
             md5[to] = md5.pop(path, "")
     for path, digest in _configuration(Path(database, "status")):
         md5[real(path)] = digest
-    return Owned(packages, {path: digest for path, digest in md5.items() if digest})
+    return Owned(has, {path: digest for path, digest in md5.items() if digest})
 
 
-def _lines(file: Path) -> list[str]:
+def lines(file: Path) -> list[str]:
+    """None of a file that is not there."""
     try:
         return file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return []
 
 
+def diversions(database: str = DATABASE) -> list[tuple[str, str, str]]:
+    """Files that are elsewhere than in their package: real path, where it is instead, for whom; `:` is a person."""
+    rows = lines(Path(database, "diversions"))  # three each
+    return [(real(path), real(to), whom) for path, to, whom in zip(rows[0::3], rows[1::3], rows[2::3], strict=False)]
+
+
 def _configuration(status: Path) -> Iterator[tuple[str, str]]:
-    inside = False
-    for line in _lines(status):
-        if line.startswith("Conffiles:"):
-            inside = True
-        elif inside and line.startswith(" "):
+    for one in packages(str(status.parent)).values():
+        for line in one.configuration:
             path, digest, *_ = [*line.split(), ""]
             yield path, digest
-        else:
-            inside = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """A stanza of dpkg's `status`."""
+
+    version: str
+    state: str
+    """`install ok installed`."""
+    info: str
+    """The files of `info/` that are its own begin so."""
+    needs: frozenset[str]
+    """Names of what it depends on, of alternatives all."""
+    provides: frozenset[str]
+    in_each_system: bool
+    """It is essential, or of priority required or important (Debian policy, 2.5 and 3.8)."""
+    configuration: tuple[str, ...]
+    """Path and MD5 sum of each configuration file, as it was brought."""
+
+
+def packages(database: str = DATABASE) -> dict[str, Package]:
+    """Name -> package, of those that dpkg knows in any state."""
+    found = {}
+    for stanza in "\n".join(lines(Path(database, "status"))).split("\n\n"):
+        said, configuration = stanza.splitlines(), list[str]()
+        if "Conffiles:" in said:
+            rest = said[said.index("Conffiles:") + 1 :]
+            configuration = list(itertools.takewhile(lambda line: line.startswith(" "), rest))
+        fields = dict(line.partition(": ")[::2] for line in said if not line.startswith(" "))
+        if name := fields.get("Package"):
+            with_architecture = f"{name}:{fields.get('Architecture', '')}"
+            multiarch = Path(database, "info", f"{with_architecture}.list").exists()
+            found[name] = Package(
+                version=fields.get("Version", ""),
+                state=fields.get("Status", ""),
+                info=with_architecture if multiarch else name,
+                needs=_names(f"{fields.get('Pre-Depends', '')},{fields.get('Depends', '')}"),
+                provides=_names(fields.get("Provides", "")),
+                in_each_system=fields.get("Essential") == "yes" or fields.get("Priority") in ("required", "important"),
+                configuration=tuple(line.strip() for line in configuration),
+            )
+    return found
+
+
+def _names(relations: str) -> frozenset[str]:
+    """`libc6 (>= 2.36), awk | mawk:any` -> libc6, awk, mawk (Debian policy, 7.1)."""
+    return frozenset(re.findall(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]*)", relations))
+
+
+def reached(found: Mapping[str, Package], roots: Iterable[str]) -> set[str]:
+    """The packages that these are, or depend on."""
+    providers: dict[str, list[str]] = {}
+    for name, one in found.items():
+        for virtual in one.provides:
+            providers.setdefault(virtual, []).append(name)
+    seen, ahead = set[str](), list(roots)
+    while ahead:
+        name = ahead.pop()
+        for one in (name, *providers.get(name, ())):
+            if one in found and one not in seen:
+                seen.add(one)
+                ahead += found[one].needs
+    return seen
+
+
+def control(one: Package, database: str = DATABASE) -> dict[str, str]:
+    """What dpkg keeps of a package: `list`, `md5sums`, `postinst` and others -> content."""
+    ends = ("list", "md5sums", "conffiles", "triggers", "shlibs", "symbols", "templates", "config", *SCRIPTS)
+    files = {end: Path(database, "info", f"{one.info}.{end}") for end in ends}
+    return {
+        end: file.read_text(encoding="utf-8", errors="surrogateescape") for end, file in files.items() if file.is_file()
+    }
+
+
+SCRIPTS = ("preinst", "postinst", "prerm", "postrm")
+
+
+def alternatives(database: str = DATABASE) -> dict[str, set[str]]:
+    """Link of update-alternatives -> where it may lead: what is best, or any choice where a person chose.
+
+    A choice counts that belongs to a package whose scripts call update-alternatives. update-alternatives(1), "FILES";
+    each file: state, link, name and link of each companion, an empty line; path, priority, companions of each choice.
+    """
+    known, allowed = packages(database), dict[str, set[str]]()
+    calls = {
+        one.info
+        for one in known.values()
+        if any("update-alternatives" in control(one, database).get(end, "") for end in SCRIPTS)
+    }
+    has = owned(database).packages
+    for file in sorted(Path(database, "alternatives").glob("*")):
+        state, link, *rest = [*lines(file), "", ""]
+        end = rest.index("")
+        names = {file.name: link, **dict(zip(rest[0:end:2], rest[1:end:2], strict=False))}
+        width = len(names) + 1
+        rows = [rest[at : at + width] for at in range(end + 1, len(rest) - width, width)]
+        choices = [row for row in rows if has.get(real(row[0])) in calls]
+        if state == "auto":
+            choices = sorted(choices, key=lambda row: int(row[1]) if row[1].lstrip("-").isdigit() else 0)[-1:]
+        for index, (name, place) in enumerate(names.items()):
+            allowed[real(f"/etc/alternatives/{name}")] = {row[0 if not index else index + 1] for row in choices}
+            allowed[real(place)] = {f"/etc/alternatives/{name}"}
+    return allowed
 
 
 def real(path: str) -> str:
@@ -113,9 +218,5 @@ def accounts(passwd: str = "/etc/passwd", shadow: str = "/etc/shadow") -> list[s
 
 
 def _fields(file: str) -> list[tuple[str, str, str]]:
-    try:
-        lines = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    rows = ([*line.split(":"), "", ""] for line in lines if ":" in line)
+    rows = ([*line.split(":"), "", ""] for line in lines(Path(file)) if ":" in line)
     return [(row[0], row[1], row[2]) for row in rows]

@@ -41,10 +41,13 @@ def provenance_claims(context: ClaimContext) -> Iterator[Claim]:
     lock = context.lock
     if lock is None:
         return
-    expect = _owners(context, lock)
+    image, expect = context.image, _owners(context, lock)
     toolkit = {digest for package in lock.layers.get("toolkit", ()) for digest in package.hashes}
     unread = any(digest not in lock.contents or not lock.contents[digest].files for digest in toolkit)
     no_toolkit = f"`lock {context.image.name}` reads what the toolkit's wheels bring" if unread else ""
+    packages = _debian(image)
+    statement = "every Debian package is whole, and as its archive has it"
+    yield claim("S10", "packages", "static.packages", statement, packages, **context.unless_custom(_CUSTOM_BASE))
     for subject, statement, reason in (
         ("files", "every file has an owner, and is as its owner has it", no_toolkit),
         ("lookup", "what the shell, the loader and loaders of plugins find first is the image's own", ""),
@@ -53,6 +56,20 @@ def provenance_claims(context: ClaimContext) -> Iterator[Claim]:
         custom = context.unless_custom(_CUSTOM_BASE)
         unproven = custom["unproven"] or reason
         yield claim("S10", subject, "static.owners", statement, expect, required=custom["required"], unproven=unproven)
+
+
+def _debian(image: Image) -> dict[str, object]:
+    """What is asked of Debian's packages. A suite of which nothing is known is held to dpkg's own database."""
+    found = expectations.debian().get(f"{image.base.suite}/{image.platform.architecture}", {})
+    return {
+        "known": found.get("packages", {}),
+        "suite": image.base.suite,
+        "held": list(expectations.HELD_FILES),
+        "contents": found.get("generated", {}),
+        "asked": [*expectations.DEBIAN_PYTHON, *expectations.DEBIAN_TOOLS],
+        "absent": dict(expectations.ABSENT),
+        "free": image.base.suite is None,
+    }
 
 
 def _owners(context: ClaimContext, lock: Lock) -> dict[str, object]:

@@ -1,0 +1,136 @@
+"""S10 packages: a small system of Debian's packages, changed in one way each."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.judging import fails
+from tools import debian as tool
+from validate.checks.static import packages
+from validate.environment import debian
+from validate.judging import Status
+
+
+def installed(root: Path, name: str, *, needs: str = "", script: str = "", files: tuple[str, ...] = ()) -> None:
+    """A package of the system below `root`, as dpkg leaves it."""
+    info = root / "dpkg/info"
+    info.mkdir(parents=True, exist_ok=True)
+    (root / "usr/bin").mkdir(parents=True, exist_ok=True)
+    for file in files:
+        (root / "usr/bin" / file).write_text(f"{name} {file}")
+    digests = {file: hashlib.md5(f"{name} {file}".encode()).hexdigest() for file in files}
+    (info / f"{name}.list").write_text("/.\n" + "".join(f"{root}/usr/bin/{file}\n" for file in files))
+    (info / f"{name}.md5sums").write_text(
+        "".join(f"{md5}  {str(root)[1:]}/usr/bin/{file}\n" for file, md5 in digests.items())
+    )
+    (info / f"{name}.postinst").write_text(f"#!/bin/sh\n{script}\n")
+    with (root / "dpkg/status").open("a") as status:
+        status.write(
+            f"Package: {name}\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1.0\nDepends: {needs}\n\n"
+        )
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    installed(tmp_path, "asked", needs="libneeded (>= 1) | libelse", files=("tool",))
+    installed(tmp_path, "libneeded", files=("needed",), script="update-alternatives --install")
+    monkeypatch.setattr(packages, "_SOURCES", f"{tmp_path}/sources.list")
+    (tmp_path / "generated").write_text("as written")
+    return tmp_path
+
+
+def expect(root: Path, **more: Any) -> dict[str, Any]:
+    held = [f"{root}/generated", packages._MADE_HERE]
+    return {
+        "known": {},
+        "asked": ["asked"],
+        "absent": {},
+        "held": held,
+        "contents": {},
+        "suite": "s",
+        "free": False,
+        **more,
+    }
+
+
+def known(root: Path) -> dict[str, Any]:
+    """What the claim knows of the healthy system, by way of the tool that keeps it."""
+    table = tool.added({}, "suite/amd64", packages._look(expect(root), f"{root}/dpkg"))
+    assert tool.added(table, "suite/amd64", packages._look(expect(root), f"{root}/dpkg")) == table
+    found = table["suite/amd64"]
+    return expect(root, known=found["packages"], contents=found["generated"])
+
+
+def test_a_healthy_system_is_green_whether_its_versions_are_known_or_not(root: Path) -> None:
+    for claim, words in ((expect(root), "0 of 2 Debian packages are"), (known(root), "2 of 2 Debian packages are")):
+        finding = packages.judge("packages", claim, packages._look(claim, f"{root}/dpkg"))
+        assert finding.status is Status.PASS and words in finding.reason
+
+
+def _edited_with_its_checksum(root: Path) -> None:
+    (root / "usr/bin/tool").write_text("another")
+    digest = hashlib.md5(b"another").hexdigest()
+    (root / "dpkg/info/asked.md5sums").write_text(f"{digest}  {str(root)[1:]}/usr/bin/tool\n")
+
+
+def _listed_alone(root: Path) -> None:
+    (root / "usr/bin/mine").write_text("x")
+    with (root / "dpkg/info/asked.list").open("a") as listing:
+        listing.write(f"{root}/usr/bin/mine\n")
+
+
+def _diverted(root: Path) -> None:
+    (root / "usr/bin/tool").rename(root / "usr/bin/tool.distrib")
+    (root / "dpkg/diversions").write_text(f"{root}/usr/bin/tool\n{root}/usr/bin/tool.distrib\n:\n")
+
+
+FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "from no archive": (lambda root: installed(root, "mine", files=("mine",)), "nothing that was asked for needs the"),
+    "edited with its checksum": (_edited_with_its_checksum, "asked is not as its archive has it: its scripts, or its"),
+    "another script": (lambda root: (root / "dpkg/info/asked.postinst").write_text("evil"), "its scripts, or its list"),
+    "another mode": (lambda root: (root / "usr/bin/tool").chmod(0o600), "modes, owners or links of its files"),
+    "missing": (lambda root: (root / "usr/bin/tool").unlink(), "/usr/bin/tool of Debian's asked is missing"),
+    "listed alone": (_listed_alone, "/usr/bin/mine is in the list of Debian's asked, which has no checksum of it"),
+    "diverted": (_diverted, "/usr/bin/tool is diverted to"),
+    "another mode to come": (
+        lambda root: (root / "dpkg/statoverride").write_text(f"other root 4755 {root}/usr/bin/tool\n"),
+        "/usr/bin/tool is to be other root 4755",
+    ),
+    "a source that anybody may sign": (
+        lambda root: (root / "sources.list").write_text(
+            "deb http://m/debian s main\ndeb [trusted=yes] http://x s main\n"
+        ),
+        "packages come from `deb [trusted=yes] http://x s main`",
+    ),
+    "half installed": (
+        lambda root: (root / "dpkg/status").write_text(
+            (root / "dpkg/status").read_text().replace("ok inst", "ok half-inst", 1)
+        ),
+        "in the state `install ok half-installed`",
+    ),
+    "written otherwise": (lambda root: (root / "generated").write_text("x"), "generated is not as the installation"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_change_is_named(root: Path, name: str) -> None:
+    claim, (change, words) = known(root), FAULTS[name]
+    change(root)
+    debian.owned.cache_clear()
+    fails(packages.judge("packages", claim, packages._look(claim, f"{root}/dpkg")), words)
+
+
+def test_alternatives_lead_where_a_package_that_offers_them_says(root: Path) -> None:
+    (root / "dpkg/alternatives").mkdir()
+    rows = f"{root}/usr/bin/cc\ncc.1\n{root}/usr/cc.1\n\n{root}/usr/bin/needed\n10\n/n.1\n{root}/usr/bin/tool\n90\n/t.1"
+    rows = f"auto\n{rows}\n\n"
+    (root / "dpkg/alternatives/cc").write_text(rows)
+    found = debian.alternatives(f"{root}/dpkg")
+    # tool's package calls no update-alternatives: who wrote it into the file was no package.
+    assert found["/etc/alternatives/cc"] == {f"{root}/usr/bin/needed"} and found["/etc/alternatives/cc.1"] == {"/n.1"}
+    assert found[f"{root}/usr/bin/cc"] == {"/etc/alternatives/cc"}

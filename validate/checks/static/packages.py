@@ -1,0 +1,184 @@
+"""S10 packages: a Debian package from no archive, or one that was changed with its own checksums, looks like any other.
+
+What dpkg keeps of a package (list of files, checksums, scripts) is held to what a version of this suite's archive
+brings, as the claim knows it. Of versions that the claim does not know, dpkg's database is taken at its word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from validate.claims import Claim
+from validate.environment import debian
+from validate.judging import Finding, conclude, failed, listed, matches
+
+FILES_ONLY = True
+RUN_AS = "root"
+
+
+class PackagesEvidence(TypedDict):
+    packages: int
+    unknown: dict[str, list[str]]
+    """Package of a version that the claim does not know -> that, and digests of what dpkg keeps of it and of modes,
+    owners and links of its files."""
+    unlike: dict[str, list[str]]
+    """Package -> what of it differs from this version's."""
+    strangers: list[str]
+    """Packages that nobody asked for, nor for what depends on them."""
+    unfinished: dict[str, str]
+    missing: dict[str, str]
+    """Path -> the package that lists it."""
+    unhashed: dict[str, str]
+    """Files of which their package has no checksum."""
+    generated: dict[str, str]
+    """File that installations write, and that is not as the claim knows it -> its digest."""
+    sources: list[str]
+    """Lines of apt's that name another suite, or options: who signs may be one."""
+    moved: dict[str, str]
+    """Paths that dpkg was told to divert, or to give another mode -> which, where no script of a package does."""
+
+
+_DIGITS = 16
+_SOURCES = "/etc/apt/sources.list"
+_MADE_HERE = "/etc/dpkg/dpkg.cfg.d/99mmdebstrap"
+"""Debian's own base image has another file, and some that installations write are not as in ours."""
+_HELD = ("its scripts, or its list or checksums of files", "modes, owners or links of its files, or which are there")
+"""What the two digests of a package are of."""
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, PackagesEvidence]]:
+    for claim in claims:
+        yield claim.subject, _look(claim.expect)
+
+
+def _look(expect: Mapping[str, Any], database: str = debian.DATABASE) -> PackagesEvidence:
+    found, owned = debian.packages(database), debian.owned(database)
+    control = {name: debian.control(one, database) for name, one in found.items()}
+    there = {path: _facts(path) for path in owned.packages if not matches(path, expect["absent"])}
+    files: dict[str, list[str]] = {}
+    for path, facts in sorted(there.items()):
+        if not facts.startswith("folder"):
+            files.setdefault(owned.packages[path], []).append(f"{path} {facts}")
+    digests = {
+        name: [
+            _digest([*(part for row in sorted(control[name].items()) for part in row), *sorted(one.configuration)]),
+            _digest(files.get(one.info, ())),
+        ]
+        for name, one in found.items()
+    }
+    unlike, unknown = dict[str, list[str]](), {}
+    for name, one in found.items():
+        known = expect["known"].get(name, {}).get(one.version)
+        if known is None:
+            unknown[name] = [one.version, *digests[name]]
+        elif known != digests[name]:
+            unlike[name] = [what for what, was, now in zip(_HELD, known, digests[name], strict=True) if was != now]
+    folders = {os.path.dirname(path) for path in owned.packages}  # noqa: PTH120  20,000 times
+    first = expect["known"] or [name for name, one in found.items() if one.in_each_system]
+    reached = debian.reached(found, [*expect["asked"], *first])
+    return {
+        "packages": len(found),
+        "unknown": unknown,
+        "unlike": unlike,
+        "strangers": sorted(found.keys() - reached),
+        "unfinished": {name: one.state for name, one in found.items() if one.state != "install ok installed"},
+        "missing": {
+            path: owned.packages[path]
+            for path, facts in there.items()
+            if not facts and (path in owned.md5 or path not in folders)
+        },
+        "unhashed": {
+            path: owned.packages[path]
+            for path, facts in there.items()
+            if facts.startswith("file") and path not in owned.md5
+        },
+        "generated": {
+            path: digest
+            for path, digest in _generated(expect["held"])
+            if digest not in expect["contents"].get(path, ())
+        },
+        "sources": [line for line in debian.lines(Path(_SOURCES)) if not _is_plain(line, expect["suite"])],
+        "moved": dict(_moved(database, [one[end] for one in control.values() for end in debian.SCRIPTS if end in one])),
+    }
+
+
+def _facts(path: str) -> str:
+    """Kind, mode, whether it is root's, and where a link leads; empty: it is not there."""
+    try:
+        facts = os.lstat(path)
+        target = os.readlink(path) if stat.S_ISLNK(facts.st_mode) else ""  # noqa: PTH115  as it is written
+    except OSError:
+        return ""
+    kind = "folder" if stat.S_ISDIR(facts.st_mode) else "link" if target else "file"
+    return f"{kind} {stat.S_IMODE(facts.st_mode):o} {facts.st_uid == 0} {facts.st_gid == 0} {target}"
+
+
+def _digest(rows: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(rows).encode("utf-8", "surrogateescape")).hexdigest()[:_DIGITS]
+
+
+def _generated(held: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for path in held:
+        with contextlib.suppress(OSError):
+            yield path, hashlib.sha256(Path(path).read_bytes()).hexdigest()[:_DIGITS]
+
+
+def _is_plain(line: str, suite: str) -> bool:
+    """Whether a line of apt's sources is empty, a comment, or of the suite without options (sources.list(5))."""
+    if not line.strip() or line.startswith("#"):
+        return True
+    kind, _, *rest = [*line.split(), "", ""]
+    return kind in ("deb", "deb-src") and "[" not in line and rest[0].partition("-")[0].partition("/")[0] == suite
+
+
+def _moved(database: str, scripts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What dpkg was told beside what packages hold; not what one of their scripts tells it."""
+    diverting, overriding = (
+        "\n".join(text for text in scripts if f"dpkg-{what}" in text) for what in ("divert", "statoverride")
+    )
+    for path, to, _ in debian.diversions(database):
+        if to.rpartition("/")[2] not in diverting:
+            yield path, f"is diverted to {to}"
+    for line in debian.lines(Path(database, "statoverride")):
+        mode, _, path = line.rpartition(" ")
+        if path not in overriding:
+            yield path, f"is to be {mode}"
+
+
+def judge(_subject: str, expect: Mapping[str, Any], evidence: PackagesEvidence) -> Finding:
+    """S10 packages. expect: {known: {package: {version: digests}}, asked: packages that the image is to have, absent:
+    {pattern: why files of packages are not there}, held: files that packages' installations write, contents: {of these:
+    digests}, suite: the one that sources of packages name, free: others may be there}."""
+    if not evidence["packages"]:
+        return failed("dpkg's database has no package")
+    faults = [
+        f"Debian's {name} is not as its archive has it: {' and '.join(what)} differ"
+        for name, what in evidence["unlike"].items()
+    ]
+    faults += [f"{path} of Debian's {owner} is missing" for path, owner in evidence["missing"].items()]
+    faults += [
+        f"{path} is in the list of Debian's {owner}, which has no checksum of it"
+        for path, owner in evidence["unhashed"].items()
+    ]
+    faults += [f"{path} {how}, and no package's script does that" for path, how in evidence["moved"].items()]
+    if not expect["free"] and not evidence["unknown"] and _MADE_HERE not in evidence["generated"]:
+        faults += [
+            f"{path} is not as the installation of Debian's packages writes it" for path in evidence["generated"]
+        ]
+    if not expect["free"]:
+        faults += [f"packages come from `{line}`" for line in evidence["sources"]]
+        faults += [f"nothing that was asked for needs the Debian package {name}" for name in evidence["strangers"]]
+        faults += [f"Debian's {name} is in the state `{state}`" for name, state in evidence["unfinished"].items()]
+    known = evidence["packages"] - len(evidence["unknown"])
+    good = f"{known} of {evidence['packages']} Debian packages are as their archive has them"
+    unknown = [f"{name} {of[0]}" for name, of in evidence["unknown"].items()]
+    return conclude(faults, f"{good}, by dpkg's own word {listed(unknown)}" if unknown else good)
+
+
+CLAIMS = {"S10 packages": judge}
