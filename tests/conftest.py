@@ -27,19 +27,8 @@ class Groups(LoadScopeScheduling):
         return group(nodeid)
 
 
-BIG_IMAGES = (
-    "audit",
-    "bench",
-    "faults",
-    "first_hour",
-    "gpu_runner",
-    "images",
-    "multigpu",
-    "nightly",
-    "on_image",
-    "reproduce",
-)
-"""Tests that build, name and untag images of the matrix, and two that look at the whole build cache: one after another.
+BIG_IMAGES = ("images", "nightly", "reproduce", "bench")
+"""Tests that build and name images of the matrix, then two that look at the whole build cache: one after another.
 (Seen with engine 20.10: while a big image was built, steps of test_bench that had just been built ran again.)"""
 FROM_THE_CACHE = ("test_engine.py::test_a_build_with_mounts_and_its_second_run_from_the_cache",)
 """Tests that hold a build to what the cache kept of the one before. They stay with the big images, as above."""
@@ -49,16 +38,8 @@ ON_TRIXIE = "test_engines.py::test_engine_tests_pass_on_the_engine_of[trixie]"
 _PURE = ("config", "context", "fleet", "locking", "nightly", "planning", "publish", "site", "validation")
 COVERING = (*(f"tests/images/{name}/" for name in _PURE), "tests/validate/")
 """Folders whose tests cover the pure packages (pyproject.toml); the others run without a tracer."""
-LONGEST_FIRST = (
-    "big images",
-    "newer engine",
-    "fleet",
-    "wheel_builder",
-    "examples",
-    "engines",
-    "integration",
-    "browser",
-)
+LONGEST_FIRST = ("big images", "fleet", "newer engine", "faults", "audit", "multigpu", "integration", "browser")
+"""Groups, files of integration tests, and the rest of these, in the order in which workers take them."""
 
 
 def group(nodeid: str) -> str:
@@ -80,16 +61,18 @@ def _integration(file: str) -> str:
     return file.removesuffix(".py").partition("tests/integration/test_")[2]
 
 
-def _rank(nodeid: str) -> int:
+def _rank(nodeid: str) -> tuple[int, int]:
+    """Place of its group, and within the big images that of its file."""
     named = group(nodeid)
-    integration = _integration(named)
-    kinds = (named, integration, "integration" if integration else "")
-    return next((number for number, kind in enumerate(LONGEST_FIRST) if kind in kinds), len(LONGEST_FIRST))
+    name = _integration(nodeid.partition("::")[0])
+    kinds = (named, name, "integration" if name else "")
+    place = next((number for number, kind in enumerate(LONGEST_FIRST) if kind in kinds), len(LONGEST_FIRST))
+    return place, BIG_IMAGES.index(name) if name in BIG_IMAGES else len(BIG_IMAGES)
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: whoever tests an engine waits for containers again and again."""
-    return len(os.sched_getaffinity(0)) + 1
+    """Three more than there are cores: whoever tests an engine waits for containers again and again."""
+    return len(os.sched_getaffinity(0)) + 3
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
