@@ -88,11 +88,10 @@ def claims_of(
         outside=prebuilt.kept(image, missing, compiled, cache.folder()),
     )
     claims = image_claims(context.on_host(attachment) if attachment else context)
-    claims = chosen(claims, tiers, only) if only else claims
-    if not found.steps_above:
-        return claims
-    dead = {name: f"it is no longer maintained: take {row.by}" for name, row in sources.facts.replaced.items()}
-    return child.claims(claims, {**dead, **image.unfit}, nvcc=image.devel)
+    if found.steps_above:
+        dead = {name: f"it is no longer maintained: take {row.by}" for name, row in sources.facts.replaced.items()}
+        claims = child.claims(claims, {**dead, **image.unfit}, nvcc=image.devel)
+    return chosen(claims, tiers, only) if only else claims
 
 
 def chosen(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str]) -> ClaimSet:

@@ -47,7 +47,7 @@ def canonical(inspected: Mapping[str, Any], steps: Sequence[str]) -> bytes | Non
     None where the steps can't be told from the layers: a base of another builder.
     """
     layers = inspected["RootFS"]["Layers"]
-    said = [(step(one), _empty(one)) for one in steps]
+    said = [(step(one), empty(one)) for one in steps]
     if [empty for _, empty in said].count(False) != len(layers):
         return None
     content = {
@@ -69,7 +69,7 @@ def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
     `steps`: its history, the first first. Labels are left out: they change with this project. Empty where the steps
     can't be told from the layers.
     """
-    made = [one for one in steps if not _empty(one)]
+    made = [one for one in steps if not empty(one)]
     if len(made) != len(info.layers):
         return {}
     found: dict[str, str] = {}
@@ -86,6 +86,6 @@ def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
     return {**found, SETTINGS: oci_digest(json.dumps(settings, sort_keys=True).encode())}
 
 
-def _empty(text: str) -> bool:
+def empty(text: str) -> bool:
     """Whether a step made no layer. WORKDIR makes one in BuildKit."""
     return step(text).partition(" ")[0] in _NO_LAYER

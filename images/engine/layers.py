@@ -9,18 +9,20 @@ moby `layer/filestore.go` has the paths). Whether a tar is the right one is told
 from __future__ import annotations
 
 import base64
+import bisect
 import gzip
 import hashlib
+import io
 import json
 import os
 import tarfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 from images.engine import configuration
 from images.engine.configuration import SUITE
@@ -61,6 +63,24 @@ class StoredLayer:
     size: int
     split: Path
     files: Path
+
+
+class LayerEntry(NamedTuple):
+    """One path of a layer's tar, with no slash around it."""
+
+    path: str
+    kind: str
+    """`file`, `folder`, `link`, `hard link` or `other`."""
+    mode: int
+    owner: tuple[int, int]
+    time: int
+    """Seconds since 1970."""
+    link: str
+    """Where it leads, as it is written there."""
+    content: str
+    """Files of one content have one text here, in the layers that were read together."""
+    data: bytes | None
+    """The content, where that was asked for."""
 
 
 def parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
@@ -202,6 +222,136 @@ def payload(engine: Runtime, info: ImageInfo) -> dict[str, str]:
     if suite and all(name.endswith(b"/") or name.startswith(_OF_THE_SUITE) for name in _names(suite)):
         said.pop(SUITE, None)
     return said
+
+
+def entries(engine: Runtime, info: ImageInfo, wanted: Callable[[str], bool]) -> list[list[LayerEntry]]:
+    """What each layer of an image has, bottom first; `wanted`: paths whose content comes along.
+
+    The engine's store says it without the files' contents; an export has to be read whole. Raises EngineError.
+    """
+    found = stored(Path(engine.facts.data_root), info.layers) if engine.facts.local else {}
+    with _reading(info.id):
+        if found:
+            order = [found[diff_id] for diff_id in info.layers]
+            return _made_sure(order, [_stored_entries(layer, wanted) for layer in order])
+    read = {}
+    for part in _exported_parts(cast("Engine", engine), info, info.layers):
+        if part.digest != info.id:
+            stream = _Hashing(part.chunks)
+            with _reading(info.id), tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|") as tar:
+                listing = [_entry(member, tar, wanted, "") for member in tar]
+                stream.read(-1)
+            read[stream.digest()] = listing
+    return [read[diff_id] for diff_id in info.layers]
+
+
+def _stored_entries(layer: StoredLayer, wanted: Callable[[str], bool]) -> list[LayerEntry]:
+    """From the headers alone; the engine keeps a checksum of each file beside them."""
+    at, begins, segments, checksums = 0, list[int](), list[bytes](), list[str]()
+    for entry in _split(layer):
+        if entry["type"] == _SEGMENT:
+            segments.append(base64.b64decode(entry["payload"]))
+            begins.append(at)
+            at += len(segments[-1])
+        elif entry["type"] == _FILE:
+            checksums.append(f"{entry.get('size', 0)} {entry.get('payload') or ''}")
+            at += entry.get("size", 0)
+    headers = cast("IO[bytes]", _Headers(begins, segments, at))
+    with tarfile.open(fileobj=headers, mode="r:", errors="surrogateescape") as tar:
+        listing = [_entry(member, None, wanted, said) for member, said in zip(tar, checksums, strict=True)]
+    with_data = (one.kind == "file" and wanted(one.path) for one in listing)
+    return [
+        one._replace(data=(layer.files / one.path).read_bytes()) if asked else one
+        for one, asked in zip(listing, with_data, strict=True)
+    ]
+
+
+def _made_sure(order: Sequence[StoredLayer], listings: list[list[LayerEntry]]) -> list[list[LayerEntry]]:
+    """The same; a file that a layer has again, as if nothing were changed, by its digest: a checksum can be met."""
+    before: dict[str, tuple[int, int]] = {}
+    for layer, listing in enumerate(listings):
+        for index, entry in enumerate(listing):
+            at, which = before.get(entry.path, (layer, index))
+            if entry.kind == "file" and at != layer and listings[at][which]._replace(data=entry.data) == entry:
+                for one, position in ((at, which), (layer, index)):
+                    with (order[one].files / entry.path).open("rb") as stream:
+                        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+                    listings[one][position] = listings[one][position]._replace(content=digest)
+            before[entry.path] = layer, index
+    return listings
+
+
+_KINDS = {tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "hard link"}
+
+
+def _entry(
+    member: tarfile.TarInfo, tar: tarfile.TarFile | None, wanted: Callable[[str], bool], said: str
+) -> LayerEntry:
+    path = member.name.removeprefix("./").strip("/")
+    kind, data = "file" if member.isreg() else _KINDS.get(member.type, "other"), None
+    if tar and kind == "file" and (stream := tar.extractfile(member)):
+        digest = hashlib.sha256()
+        chunks = [stream.read()] if wanted(path) else iter(partial(stream.read, _CHUNK), b"")
+        for chunk in chunks:
+            digest.update(chunk)
+            data = chunk if wanted(path) else None
+        said = digest.hexdigest()
+    owner, link = (member.uid, member.gid), member.linkname if kind.endswith("link") else ""
+    content = said if kind == "file" else ""
+    return LayerEntry(path, kind, member.mode, owner, int(member.mtime), link, content, data)
+
+
+class _Headers(io.RawIOBase):
+    """A layer's tar, of which only some segments are known: zeros stand for the rest."""
+
+    def __init__(self, begins: Sequence[int], segments: Sequence[bytes], size: int) -> None:
+        self._begins, self._segments, self._size, self._at = begins, segments, size, 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._size if size < 0 else min(self._at + size, self._size)
+        found = bytearray(max(0, end - self._at))
+        index = max(0, bisect.bisect_right(self._begins, self._at) - 1)
+        while index < len(self._begins) and self._begins[index] < end:
+            begin, segment = self._begins[index], self._segments[index]
+            start = max(begin, self._at)
+            part = segment[start - begin : end - begin]
+            found[start - self._at : start - self._at + len(part)] = part
+            index += 1
+        self._at = max(self._at, end)
+        return bytes(found)
+
+
+class _Hashing(io.RawIOBase):
+    """A stream of chunks, whose digest is known when it was read to its end."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks, self._left, self._hash = chunks, b"", hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        while size < 0 or len(self._left) < size:
+            chunk = next(self._chunks, b"")
+            if not chunk:
+                break
+            self._hash.update(chunk)
+            self._left += chunk if size >= 0 else b""
+        found, self._left = (self._left, b"") if size < 0 else (self._left[:size], self._left[size:])
+        return found
+
+    def digest(self) -> str:
+        return f"sha256:{self._hash.hexdigest()}"
 
 
 def _names(layer: StoredLayer) -> list[bytes]:

@@ -62,6 +62,10 @@ ABSENT: Mapping[str, str] = _ROWS["absent"]
 PLUGINS: Mapping[str, str] = _ROWS["plugins"]
 PRIVILEGED: Mapping[str, str] = _ROWS["privileged"]
 PRIVILEGED_IN_CHILDREN: Mapping[str, str] = _ROWS["privileged_in_children"]
+CHILDRENS: Mapping[str, str] = _ROWS["childrens"]
+CHILDRENS_VARIABLES: Sequence[str] = _ROWS["childrens_variables"]
+CHILDRENS_SETTINGS: Mapping[str, Sequence[str]] = _ROWS["childrens_settings"]
+CHILDRENS_PLUGINS: Sequence[str] = _ROWS["childrens_plugins"]
 
 # device_code.yaml
 KERNELS_BY_DESIGN: Mapping[str, Sequence[KernelByDesign]] = _ROWS["kernels_by_design"]

@@ -11,20 +11,18 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from images.engine.configuration import step
+from images.engine.configuration import empty, step
 from images.planning import expectations, user_overlay
 from validate import hints
-from validate.claims import Claim, ClaimSet
+from validate.claims import HOST_PROBE, Claim, ClaimSet
 from validate.evidence import Evidence
-from validate.judging import listed
+from validate.judging import listed, matches
 
 _LAST_STEPS = ('CMD ["bash"]', "WORKDIR /workspace")
 """How our Dockerfiles end, the last first (templates/stages/image.j2)."""
 _OURS = "dev.truetag."
-_LOGGING = ("NCCL_DEBUG*", "ACCELERATE_LOG_LEVEL")
-"""Variables that change what is said and nothing else: a child may set them."""
 _USERS_FILES = "/workspace/*"
-_FREE = {("S8", "size"), ("S8", "settings"), ("S1", "lock")}
+_FREE = {("S8", "size"), ("S1", "lock")}
 """Claims that a child need not keep: they are measured and shown."""
 
 
@@ -79,11 +77,20 @@ def steps_above(history: Sequence[str]) -> tuple[str, ...] | None:
 
     None: nothing in it looks like one of our images.
     """
+    ours = _last_of_ours(history)
+    return None if ours is None else tuple(reversed(history[:ours]))
+
+
+def parents_layers(history: Sequence[str]) -> int:
+    """How many of a child's layers are its parent's."""
+    return sum(not empty(text) for text in history[_last_of_ours(history) or 0 :])
+
+
+def _last_of_ours(history: Sequence[str]) -> int | None:
+    """Where our own last step stands: the oldest that looks so, as children may end alike."""
     plain = list(map(step, history))
-    for index in range(len(history) - 1):
-        if tuple(plain[index : index + 2]) == _LAST_STEPS:
-            return tuple(reversed(history[:index]))
-    return None
+    found = [index for index in range(len(history) - 1) if tuple(plain[index : index + 2]) == _LAST_STEPS]
+    return max(found, default=None)
 
 
 def claims(parent: ClaimSet, known: Mapping[str, str] = MappingProxyType({}), *, nvcc: bool = False) -> ClaimSet:
@@ -107,6 +114,24 @@ def claims(parent: ClaimSet, known: Mapping[str, str] = MappingProxyType({}), *,
         for claim in parent.claims
         if (claim.id, claim.subject) == ("S1", "lock")
     ]
+    added += [
+        replace(
+            claim,
+            subject="parent",
+            probe=HOST_PROBE,
+            statement="the parent's files are as they were, and nothing comes before them",
+            expect={
+                "path": claim.expect["path"],
+                "generated": claim.expect["generated"],
+                "childrens": dict(expectations.CHILDRENS),
+                "settings": dict(expectations.CHILDRENS_SETTINGS),
+            },
+            required=True,
+            unproven="",
+        )
+        for claim in parent.claims
+        if (claim.id, claim.subject) == ("S10", "lookup")
+    ]
     return ClaimSet(image=parent.image, claims=(*(_of_child(claim, pinned) for claim in parent.claims), *added))
 
 
@@ -117,12 +142,18 @@ def _of_child(claim: Claim, pinned: list[str]) -> Claim:
     if claim.id == "S1" and "closed" in expect:
         expect["closed"] = False
     if "denied" in expect:
-        expect["allowed"] = list(_LOGGING)
+        expect["allowed"] = list(expectations.CHILDRENS_VARIABLES)
+    if "free" in expect or (claim.id, claim.subject) == ("S8", "settings"):
+        expect["free"] = True
     if "leftovers" in expect:
         expect["leftovers"] = {path: what for path, what in expect["leftovers"].items() if path != _USERS_FILES}
-    if "free" in expect:
+    if "plugins" in expect:
+        own = [*expectations.CHILDRENS, *expectations.CHILDRENS_SETTINGS]
+        expect["copies"] = {path: source for path, source in expect["copies"].items() if not matches(path, own)}
+        others = {*expectations.CHILDRENS_PLUGINS, *expectations.CHILDRENS_SETTINGS}
+        expect["plugins"] = {path: who for path, who in expect["plugins"].items() if path not in others}
         allowed = {**expect.get("privileged", {}), **expectations.PRIVILEGED_IN_CHILDREN}
-        expect |= {"free": True, "home": user_overlay.HOME, "privileged": allowed}
+        expect |= {"home": user_overlay.HOME, "privileged": allowed}
     if "labels" in expect:
         expect["labels"] = {name: value for name, value in expect["labels"].items() if name.startswith(_OURS)}
     required = claim.required and (claim.id, claim.subject) not in _FREE

@@ -17,6 +17,7 @@ _PODMAN_OWN = "Podman mounts no empty folder of a user's own without one on the 
 _APPTAINER_USER = "Apptainer runs containers as the user who starts them, never as another: judge this with Docker"
 _APPTAINER_MOUNTS = "Apptainer has no volumes, and gives a folder of the host its owner: judge this with Docker"
 _APPTAINER_SIZE = "Apptainer keeps no sizes of layers: judge this with Docker"
+_NO_LAYERS = "it keeps no layers as they were built: judge this with a Docker Engine of the classic store"
 _APPTAINER_OWNERS = "the caller's: files that the image's own user may not read, as root's of mode 0600, are readable"
 
 
@@ -27,13 +28,15 @@ def of_engine(claims: ClaimSet, facts: EngineFacts) -> Reasons:
     starts it alone (Apptainer's user guide, "Security in Apptainer").
     """
     found = {}
-    for claim in claims.claims if facts.apptainer or facts.podman else ():
+    for claim in claims.claims:
         reason, run_as = "", checks.settings(claim.probe).run_as
-        if facts.podman:
+        if (claim.id, claim.subject) == ("S10", "parent"):
+            reason = _NO_LAYERS if facts.apptainer or facts.podman or facts.containerd_images else ""
+        elif facts.podman:
             reason = _PODMAN_OWN if claim.expect.get("mount") == "own" else ""
-        elif run_as:
+        elif facts.apptainer and run_as:
             reason = _APPTAINER_MOUNTS if run_as == "claim" else _APPTAINER_USER
-        elif (claim.probe, claim.subject) == (HOST_PROBE, "size"):
+        elif facts.apptainer and (claim.probe, claim.subject) == (HOST_PROBE, "size"):
             reason = _APPTAINER_SIZE
         if reason:
             found[f"{claim.id} {claim.subject}"] = reason

@@ -20,10 +20,10 @@ from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit, Ima
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
-from images.validation import child, limits, own_python
+from images.validation import child, limits, on_parent, own_python
 from images.validation.containers import INSIDE, ContainerPlan, planned, require_end, run_suite, suite_files
 from validate import checks
-from validate.claims import HOST_PROBE, ClaimSet, Tier
+from validate.claims import HOST_PROBE, Claim, ClaimSet, Tier
 from validate.environment import credentials
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judge import judge
@@ -270,11 +270,11 @@ def _jobs_on_gpus(plan: ContainerPlan, cpus: int) -> int:
 
 def _inspected(engine: Runtime, image: ImageInfo, claims: ClaimSet) -> Iterator[Record]:
     """What the engine knows of an image (S8): one record for all claims that the host measures. Raises NoSuchImage."""
-    subjects = [claim.subject for claim in claims.only([HOST_PROBE]).claims]
-    if not subjects:
+    asked = claims.only([HOST_PROBE]).claims
+    if not asked:
         return
     started = time.monotonic()
-    evidence = {
+    evidence: dict[str, Any] = {
         "labels": dict(image.labels),
         "bytes": image.size,
         "architecture": image.architecture,
@@ -287,9 +287,23 @@ def _inspected(engine: Runtime, image: ImageInfo, claims: ClaimSet) -> Iterator[
         "driver": {name: value for name, value in image.env.items() if name.startswith("NVIDIA_")},
         "secrets": list(credentials_of(engine, image)),
     }
+    found = [
+        (claim.subject, _beside_parent(engine, image, claim) if claim.id == "S10" else evidence)
+        for claim in asked
+        if not (claim.id == "S10" and claim.unproven)
+    ]
     seconds = round(time.monotonic() - started, 3)
-    measured = tuple(Measurement(subject=one, seconds=seconds, evidence=evidence) for one in subjects)
+    measured = tuple(Measurement(subject=name, seconds=seconds, evidence=one) for name, one in found)
     yield Record(probe=HOST_PROBE, outcome=Outcome.COMPLETED, seconds=seconds, measurements=measured)
+
+
+def _beside_parent(engine: Runtime, image: ImageInfo, claim: Claim) -> dict[str, Any]:
+    """What a child's layers do to its parent's, which are the lowest of its own."""
+    found = layers.entries(engine, image, on_parent.wanted)
+    count = child.parents_layers([step.created_by for step in engine.history(image.id)])
+    parent = on_parent.tree(found[:count])
+    start = on_parent.start(image.env, image.workdir, image.architecture)
+    return on_parent.compare(parent, on_parent.tree(found[count:], parent), start, claim.expect)
 
 
 def credentials_of(engine: Runtime, image: ImageInfo) -> Iterator[dict[str, str]]:

@@ -112,6 +112,39 @@ def test_a_store_that_is_damaged_is_an_error_of_the_engine(tmp_path: Path, monke
         layers.payload(engine, INFO)
 
 
+def test_the_store_and_an_export_tell_alike_what_layers_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = [["a/", "a/x", "b"], ["a/x", "c"], ["b"]]
+    stored = [_stored(tmp_path / str(index), names) for index, names in enumerate(named)]
+    (stored[2].files / "b").write_bytes(_content("d"))  # of the same size and, as far as the store says, checksum
+    order = tuple(one.diff_id for one in stored)
+    monkeypatch.setattr(layers, "stored", lambda *_: dict(zip(order, stored, strict=True)))
+    store: Any = SimpleNamespace(facts=SimpleNamespace(local=True, data_root="/"))
+    found = layers.entries(store, image_info(layers=order), lambda path: path == "c")
+    export: Any = SimpleNamespace(
+        facts=SimpleNamespace(local=False),
+        exported=lambda _: [
+            (_named("1.json"), io.BytesIO(b'{"rootfs": 1}')),
+            *((_named(f"{index}/layer.tar"), io.BytesIO(_tar(names))) for index, names in enumerate(named)),
+        ],
+    )
+    read = layers.entries(export, image_info(layers=order), lambda path: path == "c")
+    assert [[one._replace(content="") for one in part] for part in found] == [
+        [one._replace(content="") for one in part] for part in read
+    ]
+    assert [[(one.path, one.kind, one.data) for one in part] for part in found] == [
+        [("a", "folder", None), ("a/x", "file", None), ("b", "file", None)],
+        [("a/x", "file", None), ("c", "file", _content("c"))],
+        [("b", "file", None)],
+    ]
+    for part in (found, read):
+        assert part[0][1].content == part[1][0].content, "it was copied up as it was"
+    assert found[0][2].content != found[2][0].content, "a checksum can be met"
+
+
+def _named(name: str) -> tarfile.TarInfo:
+    return tarfile.TarInfo(name)
+
+
 def _content(name: str) -> bytes:
     return (name * 300).encode()
 

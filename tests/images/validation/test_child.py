@@ -12,7 +12,7 @@ from images.validation import child
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from tests.support.sources import SOURCES
-from validate.checks.static import environment, libraries, pins
+from validate.checks.static import environment, host_image, libraries, pins
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judging import Status
 
@@ -33,6 +33,7 @@ OURS = ['CMD ["bash"]', "WORKDIR /workspace", "USER 1001", "LABEL a=b"]
             (),
         ),
         (['CMD ["sh"]', "RUN x", *OURS], ("RUN x", 'CMD ["sh"]')),
+        (['CMD ["bash"]', "WORKDIR /workspace", *OURS], ("WORKDIR /workspace", 'CMD ["bash"]')),
         (["RUN x", "FROM somewhere"], None),
         ([], None),
     ],
@@ -54,7 +55,7 @@ def test_a_child_may_add_packages_and_code_but_not_move_a_pin_or_lie_in_our_labe
         name for name in of_child("S8", "labels").expect["labels"] if name.startswith("dev.truetag.")
     }
     assert of_child("S8", "labels").expect["labels"]["dev.truetag.torch"] == "2.7.1"
-    assert not of_child("S8", "size").required
+    assert not of_child("S8", "size").required and of_child("S8", "settings").required
     assert {one.id for one in child.claims(PARENT).claims} == {one.id for one in PARENT.claims}
 
 
@@ -100,6 +101,38 @@ def test_a_child_may_say_more_of_nccl_and_not_bend_it() -> None:
     assert environment.judge("environment", expect, measured).status is Status.PASS
     measured["denied"]["NCCL_IB_DISABLE"] = "1"
     assert "NCCL_IB_DISABLE=1 is set" in environment.judge("environment", expect, measured).reason
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"user": "", "entrypoint": ["python"], "further": {"Healthcheck": {}, "Volumes": {"/data": {}}}}, ""),
+        ({"further": {"StopSignal": "SIGINT"}}, ""),
+        ({"further": {"StopSignal": "SIGKILL"}}, "it is stopped by SIGKILL, which no program can answer"),
+        ({"further": {"Volumes": {"/opt": {}}}}, "/opt is a volume: a container keeps its own copy"),
+        ({"further": {"Volumes": {"/opt/venv/lib": {}}}}, "/opt/venv/lib is a volume"),
+        ({"further": {"OnBuild": ["RUN pip install x"]}}, "ONBUILD changes what is built on it: RUN pip install x"),
+        ({"driver": {"NVIDIA_VISIBLE_DEVICES": "none"}}, "NVIDIA_VISIBLE_DEVICES=none hides every GPU"),
+    ],
+)
+def test_a_child_has_its_own_user_and_start_and_the_parents_driver(more: dict[str, Any], told: str) -> None:
+    driver = {"NVIDIA_DRIVER_CAPABILITIES": "all", "NVIDIA_VISIBLE_DEVICES": "all", **more.get("driver", {})}
+    measured: Any = {"user": "1001", "entrypoint": [], **more, "driver": driver}
+    found = host_image.judge_settings("settings", of_child("S8", "settings").expect, measured)
+    assert (found.status is Status.PASS) is (not told) and told in found.reason, found.reason
+
+
+def test_a_child_has_its_own_caches_and_not_its_own_constraints() -> None:
+    expect = of_child("S7", "environment").expect
+    measured: Any = {
+        "required": {**expect["required"], "HF_HOME": "/data", "PIP_CONSTRAINT": ""},
+        "in_files": [],
+        "settings_files": {},
+        "start": {"flags": {"optimize": 0}, "changes": {}, "code": []},
+        "denied": {"PIP_NO_CACHE_DIR": "1", "PYTHONPATH": "/app"},
+    }
+    reason = environment.judge("environment", expect, measured).reason
+    assert reason == "PIP_CONSTRAINT is '', '/opt/truetag/constraints.txt' is expected"
 
 
 def evidence(installed: dict[str, list[str]]) -> Evidence:

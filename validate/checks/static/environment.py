@@ -159,8 +159,8 @@ def _of_debian(path: str, packages: debian.Owned) -> bool:
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: EnvironmentEvidence) -> Finding:
     """S7. expect: {required: {name: value}, denied: {pattern: why}, start_files: {name pattern: why}},
-    and of a child allowed: patterns that are not denied to it."""
-    required, denied = expect["required"], expect["denied"]
+    and of a child allowed: patterns of what it may set otherwise."""
+    required, denied, allowed = expect["required"], expect["denied"], expect.get("allowed", ())
 
     def why(name: str) -> str:
         return next((why for pattern, why in denied.items() if fnmatch.fnmatchcase(name, pattern)), "it is denied")
@@ -168,12 +168,12 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: EnvironmentEvidenc
     faults = [
         f"{name} is {'not set' if found is None else repr(found)}, {required[name]!r} is expected"
         for name, found in evidence["required"].items()
-        if found != required[name]
+        if found != required[name] and not (found and matches(name, allowed))
     ]
     faults += [
         f"{name}={value} is set: {why(name)}"
         for name, value in evidence["denied"].items()
-        if name not in required and not matches(name, expect.get("allowed", ()))
+        if name not in required and not matches(name, allowed)
     ]
     for one in evidence["in_files"]:
         if required.get(one["name"]) != one["value"].strip("\"'"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
-from validate.judging import Finding, conclude, failed, listed, passed
+from validate.judging import Finding, conclude, failed, listed, matches, passed
 
 
 class _Architecture(TypedDict, total=False):
@@ -42,6 +42,38 @@ _COMMAND, _DIRECTORY = ["bash"], "/workspace"
 """How our Dockerfiles end (templates/stages/image.j2)."""
 
 
+class ParentEvidence(TypedDict):
+    """What a child's layers did to its parent's files, as the layers themselves say it."""
+
+    files: int
+    """Of the parent, with its folders."""
+    added: int
+    changed: list[Mapping[str, Any]]
+    """`path`, and `how`: deleted, content, target (of a link), time (its bytecode is void), mode, owner, diverted, or
+    what it has become. A folder stands for what is in it."""
+    changed_count: int
+    excused: dict[str, int]
+    """Why a child may -> how many of the parent's paths differ so."""
+    in_front: list[Mapping[str, str]]
+    """`what` is found first now at `path`, and `before` at another of the parent's."""
+    settings: dict[str, list[str]]
+    """Names in settings files that the parent has otherwise or not."""
+
+
+_ENDING = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGRTMIN+3", "SIGWINCH")
+"""Signals that a program can answer, by writing a checkpoint, say."""
+_PARENTS_FOLDERS = ("/usr", "/etc", "/bin", "/lib", "/lib64", "/sbin", "/opt/venv", "/opt/truetag", "/var/lib/dpkg")
+_SPOKEN = {
+    "deleted": "is gone",
+    "content": "has another content",
+    "target": "leads elsewhere",
+    "time": "has another time, so that its bytecode is void",
+    "mode": "has another mode",
+    "owner": "has another owner",
+    "diverted": "was diverted by a package",
+}
+
+
 def judge_labels(_subject: str, expect: Mapping[str, Any], evidence: HostImageEvidence) -> Finding:
     """expect: {labels: {name: value}, architecture}. That the image holds what these values say is S1's to check."""
     found, expected = evidence["labels"], expect["labels"]
@@ -66,13 +98,18 @@ def judge_size(_subject: str, expect: Mapping[str, Any], evidence: HostImageEvid
 
 def judge_settings(_subject: str, expect: Mapping[str, Any], evidence: HostImageEvidence) -> Finding:
     """expect: {capabilities: what the container runtime must inject of the driver, entrypoint, variables: names of all
-    that the image sets; absent: others may be set, too}."""
-    faults = [f"it runs as {evidence['user'] or 'root'}"] if evidence["user"] in ("", "0", "root") else []
-    expected = expect["entrypoint"]
-    if evidence["entrypoint"] != expected:
+    that the image sets; absent: others may be set, too; of a child free: its user, start and health check are its own}.
+    """
+    faults, expected, free = list[str](), expect["entrypoint"], expect.get("free", False)
+    if evidence["user"] in ("", "0", "root") and not free:
+        faults.append(f"it runs as {evidence['user'] or 'root'}")
+    if evidence["entrypoint"] != expected and not free:
         found = " ".join(evidence["entrypoint"])[:80] or "none"
         faults.append(f"an entrypoint comes before what users run: {found}, {' '.join(expected) or 'none'} is expected")
-    if "variables" in expect:
+    if free:
+        expected = evidence["entrypoint"]
+        faults += _of_a_child(evidence.get("further", {}))
+    elif "variables" in expect:
         faults += _of_nobody(expect["variables"], evidence)
     driver = evidence["driver"]
     injected = driver.get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
@@ -84,7 +121,46 @@ def judge_settings(_subject: str, expect: Mapping[str, Any], evidence: HostImage
     if driver.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
         faults.append("NVIDIA_DISABLE_REQUIRE switches the check of the host's driver off")
     start = f"entrypoint {' '.join(expected)}" if expected else "no entrypoint"
-    return conclude(faults, f"user {evidence['user']}, {start}, the driver's {listed(injected)}")
+    good = f"user {evidence['user'] or 'root'}, {start}, the driver's {listed(injected)}"
+    told = sorted(evidence.get("further", {}))
+    return conclude(faults, f"{good}; of its own: {', '.join(told)}" if told else good)
+
+
+def _of_a_child(further: Mapping[str, Any]) -> Iterator[str]:
+    signal = str(further.get("StopSignal", "SIGTERM"))
+    if signal not in _ENDING and signal not in ("1", "2", "3", "10", "12", "15"):
+        yield f"it is stopped by {signal}, which no program can answer: what runs ends without a checkpoint"
+    for folder in sorted(further.get("Volumes") or ()):
+        path = f"{folder.rstrip('/')}/"
+        if any(path.startswith(f"{one}/") or f"{one}/".startswith(path) for one in _PARENTS_FOLDERS):
+            yield f"{folder} is a volume: a container keeps its own copy of what the parent has there"
+    if further.get("OnBuild"):
+        yield f"ONBUILD changes what is built on it: {listed([str(one)[:80] for one in further['OnBuild']])}"
+
+
+def judge_parent(_subject: str, expect: Mapping[str, Any], evidence: ParentEvidence) -> Finding:
+    """S10 parent, of a child. expect: {path: the parent's PATH, generated: {pattern: why a file's content may differ},
+    childrens: {pattern: why a child may do anything there}, settings: {file: patterns of what bends nothing in it}}."""
+    if not evidence["files"]:
+        return failed("the layers of its parent hold no file")
+    faults = [
+        f"{one['what']} is {one['path']} now, before the parent's {one['before']}" for one in evidence["in_front"]
+    ]
+    faults += [
+        f"the parent's {one['path']} {' and '.join(_SPOKEN.get(how, f'is a {how} now') for how in one['how'])}"
+        for one in evidence["changed"]
+    ]
+    if hidden := evidence["changed_count"] - len(evidence["changed"]):
+        faults.append(f"{hidden} more files of the parent are not as they were")
+    faults += [
+        f"{path} sets {name} for all users"
+        for path, names in evidence["settings"].items()
+        for name in names
+        if not matches(name, expect["settings"][path])
+    ]
+    told = [f"{count} of {why}" for why, count in sorted(evidence["excused"].items())]
+    good = f"{evidence['files']} paths of the parent, and what was added ({evidence['added']}) comes before none"
+    return conclude(faults, f"{good}; {listed(told, limit=4)} are others" if told else good)
 
 
 def _of_nobody(variables: Sequence[str], evidence: HostImageEvidence) -> Iterator[str]:
@@ -110,4 +186,5 @@ CLAIMS = {
     "S8 size": judge_size,
     "S8 settings": judge_settings,
     "S8 history": judge_history,
+    "S10 parent": judge_parent,
 }

@@ -1,0 +1,404 @@
+"""What a child's layers do to its parent's files, and what they add that is found before these. Pure.
+
+Owners inside of an image prove nothing here: any package may list any file. What was there before is known from the
+parent's own layers, which lie below the child's.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from images.engine.layers import LayerEntry
+from validate.binaries.loader import machine_named
+
+Tree = Mapping[str, LayerEntry]
+"""Path, with no slash before it -> what is there."""
+
+_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
+_MOST_LISTED = 40
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+_HARDWARE = re.compile(
+    r"/(glibc-hwcaps/[^/]+|(?:tls|haswell|xeon_phi|avx512_1|x86_64)(?:/(?:haswell|x86_64|avx512_1))*)$"
+)
+"""Subfolders that the loader searches before a folder itself (glibc 2.36, dl-hwcaps.c, and those before 2.37)."""
+_MODULE = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<kind>\.cpython-\d+[\w-]*\.so|\.abi3\.so|\.so|\.py)")
+_RANKS = ("", ".cpython", ".abi3.so", ".so", ".py")
+"""Of modules of one name in one folder, the first is imported: a package, then extensions, then source."""
+_NOT_SHADOWED = frozenset({"test", "this", "antigravity", "idlelib", "turtledemo", "turtle", "__future__"})
+"""Modules of the standard library that no other one imports."""
+_STANDARD = re.compile(r"usr/(?:local/)?lib/python3\.\d+(?:/lib-dynload)?")
+_PACKAGES = re.compile(r"opt/venv/lib/python3\.\d+/site-packages")
+_RECORD = re.compile(r"(?P<location>.*)/[^/]+\.dist-info/RECORD")
+_BYTECODE = re.compile(r".*/__pycache__/[^/]+\.pyc")
+_SETTINGS_SECTION = re.compile(r'\s*\[\s*([\w.-]+)(?:\s+"(.*)")?\s*\]')
+_DIVERSIONS = "var/lib/dpkg/diversions"
+
+
+class Start(NamedTuple):
+    """What of the configuration of an image decides what is found first."""
+
+    path: Sequence[str]
+    libraries: Sequence[str] = ()
+    """LD_LIBRARY_PATH's folders."""
+    modules: Sequence[str] = ()
+    """PYTHONPATH's folders."""
+    directory: str = "/"
+    architecture: str = "amd64"
+
+
+def start(environment: Mapping[str, str], directory: str, architecture: str) -> Start:
+    """Of a child."""
+    path, libraries, modules = (
+        [one for one in re.split("[:;]" if name == "LD_LIBRARY_PATH" else ":", environment.get(name, "")) if one]
+        for name in ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+    )
+    return Start(path, libraries, modules, directory or "/", architecture or "amd64")
+
+
+def wanted(path: str) -> bool:
+    """Whether the content of a file is asked for."""
+    return (
+        path in (*_SETTINGS, _DIVERSIONS, "etc/ld.so.conf")
+        or path.startswith("etc/ld.so.conf.d/")
+        or (path.endswith(".dist-info/RECORD") and "/site-packages/" in path)
+    )
+
+
+def tree(layers: Iterable[Sequence[LayerEntry]], below: Tree | None = None) -> dict[str, LayerEntry]:
+    """What layers make, the lowest first (OCI image specification, layer.md: whiteouts, opaque folders)."""
+    found = dict(below or {})
+    for layer in layers:
+        for entry in layer:
+            folder, _, name = entry.path.rpartition("/")
+            if name == _OPAQUE:
+                _remove_below(found, folder)
+            elif name.startswith(_WHITEOUT):
+                _remove(found, f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/"))
+        own: dict[str, LayerEntry] = {}
+        for entry in layer:
+            if not entry.path.rpartition("/")[2].startswith(_WHITEOUT):
+                source = own.get(entry.link.removeprefix("./").lstrip("/")) if entry.kind == "hard link" else None
+                own[entry.path] = source._replace(path=entry.path) if source else entry
+                before = found.get(entry.path)
+                if before and before.kind == "folder" != entry.kind:
+                    _remove(found, entry.path)
+        found |= own
+    return found
+
+
+def _remove(found: dict[str, LayerEntry], path: str) -> None:
+    entry = found.pop(path, None)
+    if not entry or entry.kind == "folder":
+        _remove_below(found, path)
+
+
+def _remove_below(found: dict[str, LayerEntry], folder: str) -> None:
+    for path in [one for one in found if one.startswith(f"{folder}/")]:
+        del found[path]
+
+
+def compare(parent: Tree, child: Tree, start: Start, expect: Mapping[str, Any]) -> dict[str, Any]:
+    """The evidence of `S10 parent` (validate/checks/static/host_image.py).
+
+    expect: {path: the parent's PATH, generated: {pattern: why a file's content and time may differ}, childrens:
+    {pattern: why a child may do anything there}, settings: {file that installations write: patterns of its settings
+    that bend nothing}}.
+    """
+    added = {path: entry for path, entry in child.items() if path not in parent}
+    moved = _of_moved(parent, child)
+    changed: list[dict[str, Any]] = []
+    excused: dict[str, int] = {}
+    for path, entry in parent.items():
+        if child.get(path) is entry:
+            continue
+        how = ["deleted"] if path not in child else _how(path, parent, child)
+        why = _why(f"/{path}", how, expect, path in moved)
+        if how and why:
+            excused[why] = excused.get(why, 0) + 1
+        elif how:
+            changed.append({"path": f"/{path}", "how": how})
+    diverted = _diversions(child) - _diversions(parent)
+    for one in changed:
+        one["how"] += ["diverted"] if one["path"] in diverted else []
+    front = list(dict.fromkeys(_in_front(parent, child, added, start, expect["path"])))
+    return {
+        "files": len(parent),
+        "added": len(added),
+        "changed": _folded(changed)[:_MOST_LISTED],
+        "changed_count": len(changed),
+        "excused": excused,
+        "in_front": [{"what": what, "path": f"/{path}", "before": f"/{old}"} for what, path, old in front][
+            :_MOST_LISTED
+        ],
+        "settings": {
+            f"/{path}": read((child[path].data or b"").decode("utf-8", "replace").splitlines())
+            for path, read in _SETTINGS.items()
+            if path in child and child[path] is not parent.get(path)
+        },
+    }
+
+
+def _how(path: str, parent: Tree, child: Tree) -> list[str]:
+    """What of a path is another: nothing, where an engine copied it up as it was."""
+    before, after = parent[path], child[path]
+    found = []
+    if before.kind != after.kind and {before.kind, after.kind} != {"file", "hard link"}:
+        found.append(after.kind)
+    elif before.content != after.content or before.link != after.link:
+        found.append("content" if after.kind == "file" else "target")
+    elif before.time != after.time and _voids_bytecode(path, parent, child):
+        found.append("time")
+    if stat.S_IMODE(before.mode) != stat.S_IMODE(after.mode) and after.kind != "link":
+        found.append("mode")
+    if before.owner != after.owner:
+        found.append("owner")
+    return found
+
+
+def _voids_bytecode(path: str, parent: Tree, child: Tree) -> bool:
+    """Whether bytecode that the parent has for a source no longer fits its time: each start compiles it again."""
+    folder, _, name = path.rpartition("/")
+    if not name.endswith(".py"):
+        return False
+    compiled = (f"{folder}/__pycache__/{name[:-3]}.cpython-3{minor}.pyc" for minor in range(8, 20))
+    return any(one in parent and child.get(one) is parent[one] for one in compiled)
+
+
+def _why(path: str, how: Sequence[str], expect: Mapping[str, Any], moved: bool) -> str:
+    """Why a child may do so; empty: it may not."""
+    for pattern, why in expect["childrens"].items():
+        if fnmatch.fnmatchcase(path, pattern):
+            return str(why)
+    if list(how) == ["content"] and _BYTECODE.fullmatch(path):
+        return "bytecode (C12 holds it to its source)"
+    if moved:
+        return "a package that was moved or removed"
+    if set(how) <= {"content", "time", "deleted", "target"}:
+        if path in expect["settings"] and "deleted" not in how:
+            return "settings that bend nothing"
+        for pattern, why in expect["generated"].items():
+            if fnmatch.fnmatchcase(path, pattern):
+                return str(why)
+    return ""
+
+
+def _of_moved(parent: Tree, child: Tree) -> set[str]:
+    """Files of Python packages of the parent that the child has no longer, or in another version (S1 tells which)."""
+    found = set[str]()
+    for path, entry in parent.items():
+        record = _RECORD.fullmatch(path)
+        if record and path not in child and entry.data:
+            for line in entry.data.decode("utf-8", "replace").splitlines():
+                found.add(_joined(record["location"], line.rpartition(",")[0].rpartition(",")[0].strip('"')))
+            folder = path.rpartition("/")[0]
+            found |= {one for one in parent if one == folder or one.startswith(f"{folder}/")}
+    folders = {one.rpartition("/")[0] for one in found}
+    return found | {f"{folder}/__pycache__" for folder in folders} | folders
+
+
+def _joined(folder: str, name: str) -> str:
+    parts = folder.split("/")
+    for part in name.split("/"):
+        if part == "..":
+            parts.pop()
+        else:
+            parts.append(part)
+    return "/".join(parts)
+
+
+def _folded(changed: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """A folder whose files are all changed alike stands for them."""
+    rows = {one["path"]: one["how"] for one in changed}
+    return [one for one in changed if rows.get(one["path"].rpartition("/")[0]) != one["how"]]
+
+
+def _diversions(found: Tree) -> set[str]:
+    """Paths that packages of dpkg have put aside."""
+    entry = found.get(_DIVERSIONS)
+    return set((entry.data or b"").decode("utf-8", "replace").splitlines()[0::3]) if entry else set()
+
+
+def _git_settings(lines: Sequence[str]) -> list[str]:
+    """`section.name` of each setting for all users of git; with a subsection, that between them."""
+    section, found = "", list[str]()
+    for line in lines:
+        if header := _SETTINGS_SECTION.match(line):
+            section = ".".join(part for part in header.groups() if part).lower()
+            line = line[header.end() :]
+        name = line.partition("=")[0].strip().lower()
+        if name and name[0] not in "#;":
+            found.append(f"{section}.{name}")
+    return found
+
+
+def _name_services(lines: Sequence[str]) -> list[str]:
+    """What is asked for names of users and hosts: each is a library that every program loads (nsswitch.conf(5))."""
+    words = [word for line in lines for word in line.partition("#")[0].partition(":")[2].split()]
+    return sorted({word for word in words if not word.startswith("[") and not word.endswith("]")})
+
+
+_SETTINGS = {"etc/gitconfig": _git_settings, "etc/nsswitch.conf": _name_services}
+"""Files that maintainer scripts of Debian's packages write: git-lfs, libnss-systemd and others."""
+
+
+# ---- what is found first
+
+
+def _in_front(
+    parent: Tree, child: Tree, added: Tree, start: Start, path: Sequence[str]
+) -> Iterator[tuple[str, str, str]]:
+    """What is found first now, where, and what was found before."""
+    was, now = _programs(parent, path), _programs(child, start.path)
+    for name, old in was.items():
+        if now.get(name, old) != old:
+            yield f"the program {name}", now[name], old
+    yield from _libraries_in_front(parent, child, added, start)
+    yield from _modules_in_front(parent, child, added, start)
+
+
+def _programs(tree: Tree, folders: Sequence[str]) -> dict[str, str]:
+    """Name -> the program that a shell finds."""
+    found: dict[str, str] = {}
+    for folder, names in _listed(tree, folders):
+        for name in names:
+            entry = tree.get(_real(tree, f"{folder}/{name}"))
+            if entry and entry.kind in ("file", "hard link") and entry.mode & 0o111:
+                found.setdefault(name, f"{folder}/{name}")
+    return found
+
+
+def _listed(tree: Tree, folders: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """Folders in their order, none twice, and the names in them."""
+    real = dict.fromkeys(_real(tree, folder.strip("/")) for folder in folders)
+    names: dict[str, list[str]] = {folder: [] for folder in real}
+    for path in tree:
+        folder, _, name = path.rpartition("/")
+        if folder in names:
+            names[folder].append(name)
+    return list(names.items())
+
+
+def _real(tree: Tree, path: str) -> str:
+    """Where a path leads, all links followed."""
+    done: list[str] = []
+    left = [part for part in reversed(path.split("/")) if part]
+    for _ in range(200):
+        if not left:
+            break
+        part = left.pop()
+        if part == "..":
+            done = done[:-1]
+            continue
+        entry = tree.get("/".join([*done, part])) if part != "." else None
+        if entry and entry.kind == "link":
+            done = [] if entry.link.startswith("/") else done
+            left += [one for one in reversed(entry.link.split("/")) if one]
+        elif part != ".":
+            done.append(part)
+    return "/".join(done)
+
+
+def _libraries_in_front(parent: Tree, child: Tree, added: Tree, start: Start) -> Iterator[tuple[str, str, str]]:
+    """By the loader's own order, and beside what a library of the parent's looks for."""
+    was, now = _loaded(parent, start._replace(libraries=())), _loaded(child, start)
+    for name, old in was.items():
+        if now.get(name, old) != old and now[name] in added:
+            yield f"the library {name}", now[name], old
+    known: dict[str, str] = {}
+    for path in parent:
+        name = path.rpartition("/")[2]
+        if ".so" in name:
+            known.setdefault(name, path)
+    homes = {path.rpartition("/")[0] for path in known.values()}
+    told = {_real(child, folder.strip("/")) for folder in start.libraries}
+    for path in added:
+        folder, _, name = path.rpartition("/")
+        if name not in known or (name in was and now.get(name) == path):
+            continue
+        within = _HARDWARE.sub("", folder)
+        ours = within in homes and within not in {_real(child, one) for one in _defaults(start)}
+        if (within != folder and within in homes) or ours or within in told:
+            yield f"the library {name}", path, known[name]
+
+
+def _defaults(start: Start) -> tuple[str, ...]:
+    return tuple(folder.strip("/") for folder in machine_named(_MACHINES[start.architecture]).folders)
+
+
+def _loaded(tree: Tree, start: Start) -> dict[str, str]:
+    """Name -> the library that the loader takes without a search path of the asking file, ldconfig having run."""
+    folders = dict.fromkeys(
+        _real(tree, folder.strip("/")) for folder in (*start.libraries, *_configured(tree), *_defaults(start))
+    )
+    names: dict[str, dict[bool, dict[str, str]]] = {folder: {True: {}, False: {}} for folder in folders}
+    for path in tree:
+        folder, _, name = path.rpartition("/")
+        within = _HARDWARE.sub("", folder)
+        if within in names and ".so" in name:
+            names[within][within != folder][name] = path
+    found: dict[str, str] = {}
+    for kinds in names.values():
+        for name, path in (*kinds[True].items(), *kinds[False].items()):
+            found.setdefault(name, path)
+    return found
+
+
+def _configured(tree: Tree) -> Iterator[str]:
+    """Folders of /etc/ld.so.conf and of the files that it includes, which Debian's reads first."""
+    files = sorted(path for path in tree if path.startswith("etc/ld.so.conf.d/") and path.endswith(".conf"))
+    for path in (*files, "etc/ld.so.conf"):
+        entry = tree.get(path)
+        for line in (entry.data or b"").decode("utf-8", "replace").splitlines() if entry else ():
+            folder = line.partition("#")[0].strip()
+            if folder.startswith("/"):
+                yield folder
+
+
+def _modules_in_front(parent: Tree, child: Tree, added: Tree, start: Start) -> Iterator[tuple[str, str, str]]:
+    """Beside a module of the parent's, and of its standard library from where Python looks first."""
+    known = _modules(parent)
+    for path in added:
+        found = _module_of(path)
+        if found and found[:2] in known:
+            rank, old = known[found[:2]]
+            if found[2] < rank:
+                yield f"the module {found[1]}", path, old
+    before = [_real(child, folder.strip("/")) for folder in start.modules if folder.startswith("/")]
+    directory = _real(child, start.directory.strip("/"))
+    standard = {name: old for (folder, name), (_, old) in known.items() if _STANDARD.fullmatch(folder)}
+    packages = {name: old for (folder, name), (_, old) in known.items() if _PACKAGES.fullmatch(folder)}
+    for path in added:
+        found = _module_of(path)
+        if found and found[0] in (*before, directory) and found[1] not in _NOT_SHADOWED:
+            old = standard.get(found[1], packages.get(found[1], "") if found[0] in before else "")
+            if old:
+                yield f"the module {found[1]}", path, old
+        elif re.fullmatch(r"usr/lib/python3\d+\.zip", path):
+            yield "every module of the standard library", path, "usr/lib/python3"
+
+
+def _modules(tree: Tree) -> dict[tuple[str, str], tuple[int, str]]:
+    """Folder and name of each module -> its rank among those of one name, and its path."""
+    found: dict[tuple[str, str], tuple[int, str]] = {}
+    for path in tree:
+        one = _module_of(path) if "/python3" in path else None
+        if one and (one[:2] not in found or one[2] < found[one[:2]][0]):
+            found[one[:2]] = one[2], path
+    return found
+
+
+def _module_of(path: str) -> tuple[str, str, int] | None:
+    """Folder, name and rank of what a file is imported as."""
+    folder, _, name = path.rpartition("/")
+    if name == "__init__.py":
+        folder, _, name = folder.rpartition("/")
+        return folder, name, 0
+    match = _MODULE.fullmatch(name)
+    if not match:
+        return None
+    kind = match["kind"]
+    return folder, match["name"], _RANKS.index(".cpython" if kind.startswith(".cpython") else kind)

@@ -1,0 +1,196 @@
+"""What a child's layers do to its parent's files: each fault is told by what it does, each liberty is no fault."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from images.engine.layers import LayerEntry
+from images.planning import expectations
+from images.validation import on_parent
+from validate.checks.static import host_image
+from validate.judging import Finding, Status
+
+SITE = "opt/venv/lib/python3.11/site-packages"
+LIB = "usr/lib/x86_64-linux-gnu"
+STANDARD = "usr/lib/python3.11"
+PATH = ["/opt/venv/bin", "/usr/local/bin", "/usr/bin", "/bin"]
+EXPECT: dict[str, Any] = {
+    "path": PATH,
+    "generated": expectations.GENERATED,
+    "childrens": expectations.CHILDRENS,
+    "settings": expectations.CHILDRENS_SETTINGS,
+}
+
+
+def entry(path: str, content: str = "1", **more: Any) -> LayerEntry:
+    kind = more.pop("kind", "file")
+    said: dict[str, Any] = {"mode": 0o100644, "owner": (0, 0), "time": 1, "link": "", "data": content.encode()}
+    return LayerEntry(path=path, kind=kind, content=content if kind == "file" else "", **{**said, **more})
+
+
+def program(path: str, content: str = "1", **more: Any) -> LayerEntry:
+    return entry(path, content, **{"mode": 0o100755, **more})
+
+
+def folder(path: str, **more: Any) -> LayerEntry:
+    return entry(path, kind="folder", mode=0o40755, **more)
+
+
+def link(path: str, to: str) -> LayerEntry:
+    return entry(path, kind="link", link=to, mode=0o120777)
+
+
+PARENT = [
+    [
+        link("bin", "usr/bin"),
+        program("usr/bin/git"),
+        program("usr/bin/gcc"),
+        link("usr/bin/cc", "/etc/alternatives/cc"),
+        link("etc/alternatives/cc", "/usr/bin/gcc"),
+        folder("usr/lib/git-core"),
+        program("usr/lib/git-core/git-remote-https"),
+        entry("etc/ld.so.conf", "include /etc/ld.so.conf.d/*.conf"),
+        entry("etc/ld.so.conf.d/x86_64-linux-gnu.conf", f"/{LIB}\n"),
+        entry("etc/passwd"),
+        entry("etc/nsswitch.conf", "passwd: files\nhosts: files dns [!UNAVAIL=return]\n"),
+        entry("etc/ld.so.cache"),
+        entry("var/lib/dpkg/status"),
+        entry(f"{LIB}/libz.so.1.2"),
+        link(f"{LIB}/libz.so.1", "libz.so.1.2"),
+        folder(f"{STANDARD}/json"),
+        *(entry(f"{STANDARD}/{name}") for name in ("random.py", "json/__init__.py", "json/decoder.py", "test/a.py")),
+        entry(f"{STANDARD}/lib-dynload/_json.cpython-311-x86_64-linux-gnu.so"),
+    ],
+    [
+        folder(f"{SITE}/torch"),
+        *(entry(f"{SITE}/torch/{name}") for name in ("__init__.py", "functional.py", "lib/libc10.so")),
+        entry(f"{SITE}/torch/__pycache__/functional.cpython-311.pyc"),
+        entry(f"{SITE}/nvidia/cublas/lib/libcublas.so.12"),
+        entry(f"{SITE}/nvidia/cudart/lib/libcudart.so.12"),
+        entry(f"{SITE}/fsspec/spec.py"),
+        entry(f"{SITE}/fsspec/__pycache__/spec.cpython-311.pyc"),
+        entry(f"{SITE}/fsspec-1.dist-info/RECORD", "fsspec/spec.py,sha256=1,1\n../../../bin/fs,,\n"),
+        entry(f"{SITE}/fsspec-1.dist-info/INSTALLER"),
+        folder("workspace"),
+    ],
+]  # fmt: skip
+
+
+def judged(*layer: LayerEntry, **start: Any) -> Finding:
+    parent = on_parent.tree(PARENT)
+    begin = on_parent.Start(path=PATH, directory="/workspace")._replace(**start)
+    evidence = on_parent.compare(parent, on_parent.tree([layer], parent), begin, EXPECT)
+    return host_image.judge_parent("parent", EXPECT, evidence)  # type: ignore[arg-type]
+
+
+LIBRARY = entry("opt/x/libz.so.1")
+
+
+@pytest.mark.parametrize(
+    ("layer", "told"),
+    [
+        ([program("usr/bin/git", "2")], "the parent's /usr/bin/git has another content"),
+        (
+            [program("usr/bin/git", "2"), entry("var/lib/dpkg/diversions", "/usr/bin/git\n/usr/bin/git.real\nmine\n")],
+            "the parent's /usr/bin/git has another content and was diverted by a package",
+        ),
+        ([program("usr/bin/git", mode=0o100700)], "the parent's /usr/bin/git has another mode"),
+        ([program("usr/bin/git", owner=(1001, 0))], "the parent's /usr/bin/git has another owner"),
+        ([entry("usr/bin/.wh.git")], "the parent's /usr/bin/git is gone"),
+        ([entry("usr/lib/.wh.git-core")], "the parent's /usr/lib/git-core is gone"),
+        ([entry("usr/lib/git-core/.wh..wh..opq")], "the parent's /usr/lib/git-core/git-remote-https is gone"),
+        ([link("usr/bin/git", "/opt/git")], "the parent's /usr/bin/git is a link now"),
+        ([link("etc/alternatives/cc", "/opt/cc")], "the parent's /etc/alternatives/cc leads elsewhere"),
+        (
+            [entry(f"{SITE}/torch/functional.py", time=2)],
+            "torch/functional.py has another time, so that its bytecode is void",
+        ),
+        (
+            [program("opt/venv/bin/git")],
+            "the program git is /opt/venv/bin/git now, before the parent's /usr/bin/git",
+        ),
+        ([link("usr/local/bin/gcc", "/usr/bin/git")], "the program gcc is /usr/local/bin/gcc now"),
+        (
+            [entry(f"{LIB}/glibc-hwcaps/x86-64-v3/libz.so.1")],
+            f"library libz.so.1 is /{LIB}/glibc-hwcaps/x86-64-v3/libz.so.1 now, before the parent's /{LIB}/libz.so.1",
+        ),
+        ([entry(f"{LIB}/tls/haswell/libz.so.1")], f"the library libz.so.1 is /{LIB}/tls/haswell/libz.so.1 now"),
+        ([LIBRARY, entry("etc/ld.so.conf.d/00.conf", "/opt/x")], "the library libz.so.1 is /opt/x/libz.so.1 now"),
+        ([entry(f"{SITE}/torch/lib/glibc-hwcaps/x86-64-v2/libc10.so")], "the library libc10.so is"),
+        ([entry(f"{SITE}/nvidia/cublas/lib/libcudart.so.12")], "the library libcudart.so.12 is"),
+        ([entry(f"{STANDARD}/random.cpython-311-x86_64-linux-gnu.so")], "the module random is"),
+        ([entry(f"{SITE}/torch/functional/__init__.py")], "the module functional is"),
+        ([entry("workspace/random.py")], "the module random is /workspace/random.py now"),
+        ([entry("usr/lib/python311.zip")], "every module of the standard library is /usr/lib/python311.zip now"),
+        ([entry("etc/gitconfig", '[url "https://x/"]\n insteadOf = https://github.com/')], "sets url.https://x/.insteadof"),
+        ([entry("etc/nsswitch.conf", "passwd: files mine")], "/etc/nsswitch.conf sets mine for all users"),
+        ([entry("etc/.wh.nsswitch.conf")], "the parent's /etc/nsswitch.conf is gone"),
+        ([entry(f"{SITE}/fsspec/spec.py", "2")], "fsspec/spec.py has another content"),
+    ],
+)  # fmt: skip
+def test_what_a_layer_does_to_its_parent_is_told(layer: list[LayerEntry], told: str) -> None:
+    found = judged(*layer)
+    assert found.status is Status.FAIL and told in found.reason, found.reason
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        [],
+        [program("usr/bin/git"), folder("usr/lib/git-core", time=9), entry(f"{SITE}/fsspec-1.dist-info/RECORD")],
+        [entry("etc/passwd", "2"), entry("etc/ld.so.cache", "2"), entry("var/lib/dpkg/status", "2")],
+        [folder("workspace", owner=(1001, 1001)), entry("workspace/train.py"), entry("workspace/test.py")],
+        [entry("workspace/src/random.py"), entry("workspace/datasets/readme"), entry("home/trainer/.bashrc")],
+        [entry("etc/gitconfig", '[filter "lfs"]\n\tclean = git-lfs clean -- %f\n[safe] directory = *\n# url\n')],
+        [entry("etc/nsswitch.conf", "passwd: files systemd # mine")],
+        [program("usr/bin/ffmpeg"), entry(f"{LIB}/libavcodec.so.59"), program("opt/venv/bin/wandb")],
+        [entry(f"{SITE}/wandb/random.py"), entry(f"{SITE}/wandb/lib/libz.so.1"), entry(f"{SITE}/random2.py")],
+        [
+            entry(f"{SITE}/.wh.fsspec-1.dist-info"),
+            entry(f"{SITE}/fsspec/spec.py", "2"),
+            entry(f"{SITE}/fsspec/__pycache__/spec.cpython-311.pyc", "2"),
+            entry(f"{SITE}/fsspec-2.dist-info/RECORD"),
+        ],
+        [
+            entry(f"{SITE}/torch/functional.py", time=2),
+            entry(f"{SITE}/torch/__pycache__/functional.cpython-311.pyc", "2"),
+        ],
+    ],
+)  # fmt: skip
+def test_what_a_child_may_do_is_no_fault(layer: list[LayerEntry]) -> None:
+    found = judged(*layer)
+    assert found.status is Status.PASS, found.reason
+
+
+@pytest.mark.parametrize(
+    ("start", "layer", "told"),
+    [
+        ({"libraries": ["/opt/x"]}, [LIBRARY], "the library libz.so.1 is /opt/x/libz.so.1 now"),
+        ({"libraries": ["/opt/x"]}, [entry("opt/x/libcublas.so.12")], "the library libcublas.so.12 is"),
+        ({"libraries": ["/opt/x"]}, [entry("opt/x/libmine.so.1")], ""),
+        ({"modules": ["/app"]}, [entry("app/torch/__init__.py")], "the module torch is /app/torch/__init__.py now"),
+        ({"modules": ["/app"]}, [entry("app/json.py")], "the module json is /app/json.py now"),
+        ({"modules": ["/app"]}, [entry("app/mine.py"), entry("app/torch/readme.md")], ""),
+        ({"path": ["/opt/x/bin", *PATH]}, [program("opt/x/bin/git")], "the program git is /opt/x/bin/git now"),
+        ({"path": ["/opt/x/bin", *PATH]}, [program("opt/x/bin/mine"), entry("opt/x/bin/git")], ""),
+        ({"directory": "/app"}, [entry("workspace/random.py"), entry("app/mine.py")], ""),
+    ],
+)  # fmt: skip
+def test_settings_decide_what_is_found_first(start: dict[str, Any], layer: list[LayerEntry], told: str) -> None:
+    found = judged(*layer, **start)
+    assert (found.status is Status.PASS) is (not told) and told in found.reason, found.reason
+
+
+def test_layers_add_up_as_the_specification_says() -> None:
+    first = [folder("a"), entry("a/b", "x"), entry("c"), entry("d", kind="hard link", link="a/b", mode=0o100600)]
+    made = on_parent.tree([first, [entry("a/.wh..wh..opq"), entry("a/new"), entry(".wh.c")], [entry("e/.wh.f")]])
+    assert sorted(made) == ["a", "a/new", "d"]
+    assert made["d"].content == "x" and made["d"].kind == "file"
+    assert sorted(on_parent.tree([[entry("a")]], {"a": folder("a"), "a/b": entry("a/b")})) == ["a"]
+
+
+def test_variables_say_where_is_looked() -> None:
+    found = on_parent.start({"PATH": "/a::/b", "LD_LIBRARY_PATH": "/c;/d:", "PYTHONPATH": "/e:"}, "", "")
+    assert found == on_parent.Start(["/a", "/b"], ["/c", "/d"], ["/e"], "/", "amd64")
