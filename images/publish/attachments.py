@@ -205,16 +205,15 @@ def attach(target: Registry, image: PublishedImage, new: Sequence[Statement], ke
     return replace(image, statements=(*(one for one in image.statements if one not in old), *made))
 
 
-def sign_image(
-    target: Registry, digest: str, key: str, public: str, tags: Collection[str] = (), *, anew: bool = False
-) -> None:
+def sign_image(target: Registry, digest: str, key: str, public: str, tags: Collection[str] = ()) -> None:
     """Sign an image or an index, and that these tags are to name it, for readers with `cosign verify`.
 
-    Once, unless `anew`: a tag that comes back to it was signed for another one since. Tags and date are annotations of
-    cosign's (`cosign verify -a`). `public`: the key's. Raises UserError.
+    Once, unless one of them was signed for another one since. Tags and date are annotations of cosign's
+    (`cosign verify -a`). `public`: the key's. Raises UserError.
     """
     named = " ".join(sorted(tags))
-    if not anew and any(found[_TAGS] == named for found in _signed(target, digest, public)):
+    is_signed = any(found[_TAGS] == named for found in _signed(target, digest, public))
+    if is_signed and all(last_signed(target, digest, tag, public)[1] == digest for tag in tags):
         return
     payload = {
         "critical": {
@@ -235,9 +234,22 @@ def is_signed(source: Registry, digest: str, key: str) -> bool:
     return any(_signed(source, digest, key))
 
 
-def signed_for(source: Registry, digest: str, tag: str, key: str, *, since: str = "") -> str:
-    """When a key last signed that a tag is to name a digest, from `since` on; empty: it didn't. Raises UserError."""
-    return max((found[_DATE] for found in _signed(source, digest, key, tag, since)), default="")
+def last_signed(source: Registry, digest: str, tag: str, key: str) -> tuple[str, str, str]:
+    """When a key signed that a tag is to name a digest (empty: it did not); for which digest it signed it last, and when.
+
+    Nobody can tell what whoever may write to the repository deleted. Raises UserError.
+    """
+
+    def signed(one: str, since: str = "") -> str:
+        return max((found[_DATE] for found in _signed(source, one, key, tag, since)), default="")
+
+    if not (when := signed(digest)):
+        return "", "", ""
+    others = [one.removesuffix(".sig").replace("-", ":", 1) for one in source.tags() if one.endswith(".sig")]
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        dates = pool.map(lambda one: signed(one, when), others)
+        date, last = max([*zip(dates, others, strict=True), (when, digest)], key=lambda one: (one[0], one[1] == digest))
+    return when, last, date
 
 
 def _signed(source: Registry, digest: str, key: str, tag: str = "", since: str = "") -> Iterator[Mapping[str, str]]:

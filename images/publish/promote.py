@@ -7,17 +7,20 @@ an index all images.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, command
 from images.publish import attachments, checks, signing, tags
 from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
-from images.publish.release import PublishResult, Release, Stored, variants
+from images.publish.release import Plan, PublishResult, Release, Stored, variants
+from images.publish.tags import Action, TagChange, TagKind
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
 from images.registry.reference import Reference, Repository
 from validate.judging import Status
 
+_TOGETHER = "publish its image in staging, too, then promote the index; or give --drop-platforms"
 _JOIN = "promote the image by its dated tag: it joins those that are there; or give --drop-platforms"
 
 
@@ -26,8 +29,9 @@ def promote(
 ) -> PublishResult:
     """Copy an image with all that is attached to it and signed, and move the tags there.
 
-    With a public key, only statements that it signed count. `drop_platforms`: an index may take the place of one for
-    more platforms. Raises UserError: the gate is closed, a tag would go back or lose a platform, another registry.
+    With a public key, only statements that it signed count, and tags move alone that it signed for these images.
+    `drop_platforms`: an index may take the place of one for more platforms. Raises UserError: the gate is closed, a tag
+    would go back or lose a platform or is not signed, another registry.
     """
     if reference.repository.host != to.host:
         then = f"copy it first: `cosign copy {reference} {to}:{reference.identifier}`; then promote there"
@@ -51,7 +55,7 @@ def promote(
             key=key,
             row=row if named.is_index or len(row) > 1 else (),
             joins=not named.is_index,
-            keeps=_JOIN if named.is_index and not drop_platforms else "",
+            keeps=(_TOGETHER if key else _JOIN) if named.is_index and not drop_platforms else "",
         )
         release.require_follows(versions)
 
@@ -66,7 +70,37 @@ def promote(
         for digest, manifest in plan.manifests.items():
             if manifest.is_index:
                 attachments.copy(source, target, digest, key)
+        joined = "" if named.is_index else row[0]
+        plan = _signed(plan, target, source.repository, key, joined) if key else plan
         return release.move(plan, signed=bool(key))
+
+
+def _signed(plan: Plan, target: Registry, staging: Repository, key: str, joined: str) -> Plan:
+    """The plan with the tags alone that the key signed, for `verify --key`: this side has the public key.
+
+    An alias stays where it is, and so do the tags of an index that was put together here (`joined`: its row's name).
+    Raises UserError with every other tag that the key did not sign for its image, or signed for another one since.
+    """
+    changes: list[TagChange] = []
+    problems: list[Problem] = []
+    for change in plan.changes:
+        digest, left = change.after.digest, change.action is Action.LEAVE
+        when, last, _ = ("", digest, "") if left else attachments.last_signed(target, digest, change.tag, key)
+        if last == digest:
+            changes.append(change)
+            continue
+        cause = f"the key signed {last[:19]} for it since" if when else f"the key did not sign {digest[:19]} for it"
+        sign = command("publish", "NAME", "--image", "REF", "--to", str(staging), "--key", "cosign.key")
+        then = f"`{sign}` signs it there"
+        if joined and change.after.is_index:
+            take = command("promote", f"{staging}:{joined}", "--to", str(target.repository))
+            then = f"`{take}` takes the index that was signed there"
+        elif change.kind is not TagKind.ALIAS:
+            problems.append(Problem(where=f"{target.repository}:{change.tag}", cause=cause, then=then))
+        changes.append(replace(change, action=Action.LEAVE, reason=f"{cause}; {then}"))
+    if problems:
+        raise UserError(problems, code=1)
+    return replace(plan, changes=changes)
 
 
 def copy(source: Registry, target: Registry, manifest: Manifest, key: str = "") -> None:

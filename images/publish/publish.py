@@ -18,8 +18,8 @@ from images.config.names import ImageName
 from images.context.labels import LABELS
 from images.engine import Engine, ImageInfo, ignore
 from images.engine.buildkit import BuildEvent
-from images.errors import Problem, UserError
-from images.publish import attachments, attestation, checks, provenance, sbom, signing, statements, tags
+from images.errors import Problem, UserError, command
+from images.publish import attachments, attestation, checks, gate, provenance, sbom, signing, statements, tags
 from images.publish.attachments import PublishedImage
 from images.publish.attestation import Attestation
 from images.publish.compression import Compression, compression_of
@@ -27,10 +27,11 @@ from images.publish.gate import ReleasePolicy
 from images.publish.push import push, require_layers
 from images.publish.release import SUFFIXES, PublishResult, Release, Stored, load_same, variants
 from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE, TEST_RESULT, Statement
-from images.publish.tags import Action, ImageVersion
+from images.publish.tags import ImageVersion
 from images.registry.client import Registry
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
+from validate.judging import Status
 
 _ANEW = (
     "publish the other image anew first, or both with --all-platforms, or give a --gate that it opens;"
@@ -118,8 +119,9 @@ def publish(
         there = [_there(target, image, options, public, say) for image in images]
         for image, found in zip(images, there, strict=True):
             # Other machines may have judged its other tiers.
-            runs = [image.run.evidence, *(run for one in found.values() for run in one.evidence)]
-            policy.require_open(str(image.name), image.info.labels, runs)
+            runs = [image.run, *(run for one in found.values() for run in one.attestations)]
+            policy.require_open(str(image.name), image.info.labels, [run.evidence for run in runs])
+            _require_no_other_failure(image, runs, policy)
         row = policy.row_of(str(images[0].name))
         keeps = "" if options.drop_platforms else _ANEW
         release = Release(target=target, policy=policy, key=public, row=row if len(row) > 1 else (), keeps=keeps)
@@ -152,10 +154,8 @@ def publish(
         plan = release.plan(stored)
         if options.key:
             for digest in plan.manifests:
-                changes = plan.changes_to(digest)
-                moves = any(change.action is not Action.KEEP for change in changes)
-                names = [change.tag for change in changes]
-                attachments.sign_image(target, digest, options.key, public, names, anew=moves)
+                names = [change.tag for change in plan.changes_to(digest)]
+                attachments.sign_image(target, digest, options.key, public, names)
         return release.move(plan, signed=bool(options.key))
 
 
@@ -197,6 +197,20 @@ def _there(
         cause = f"names the image with {plain} layers, and such tags are never moved"
         raise UserError(Problem(where=where, cause=cause, then=f"{may}; or build anew"), code=1)
     return counted
+
+
+def _require_no_other_failure(image: LocalImage, runs: Sequence[Attestation], policy: ReleasePolicy) -> None:
+    """Raises UserError where a run found what today's claims do not ask: a test result by those would not say it."""
+    for run in runs:
+        own, today = (
+            [f"{one.claim.id} {one.claim.subject}" for one in verdict.of(Status.FAIL)]
+            for verdict in (run.verdict, policy.judged(image.info.labels, run.evidence))
+        )
+        if failed := [one for one in own if one not in today]:
+            cause = f"{gate.listed(failed)} failed by the claims that it was measured for, which are not today's"
+            then = f"validate it again (`{command('validate', str(image.name))}`), and publish that run"
+            where = f"{image.name}, validated {run.host.get('date', 'on an unknown day')}"
+            raise UserError(Problem(where=where, cause=cause, then=then), code=1)
 
 
 def _attach(

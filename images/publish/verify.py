@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from images.errors import UserError
@@ -56,10 +55,7 @@ def verify(reference: Reference, policy: ReleasePolicy, *, key: str = "", unsign
 def _tag_faults(
     source: Registry, tag: str, named: Manifest, images: Sequence[PublishedImage], policy: ReleasePolicy, key: str
 ) -> Iterator[str]:
-    """A tag must be the image's name, its dated tag or an alias; with a key, the last one that it was signed for.
-
-    Nobody can tell what whoever may write to the repository deleted.
-    """
+    """A tag must be the image's name, its dated tag or an alias; with a key, the last one that it was signed for."""
     try:
         versions = [tags.version_of(image) for image in images]
     except UserError as error:
@@ -70,15 +66,12 @@ def _tag_faults(
     own = [name, tags.immutable_tag(name, max(one.created for one in versions), image_id), *policy.aliases_of(name)]
     if tag.removesuffix(SUFFIXES[1]) not in own and not policy.own_claims:  # else a signature tells aliases
         yield f"{tag} names {name} ({digest[:19]}), whose tags are {listed(own)}"
-    elif key and not (when := attachments.signed_for(source, digest, tag, key)):
-        yield f"{tag} names {name} ({digest[:19]}), which the key did not sign for it"
     elif key:
-        every = [one.removesuffix(".sig").replace("-", ":", 1) for one in source.tags() if one.endswith(".sig")]
-        with ThreadPoolExecutor(max_workers=8) as pool:
-            dates = pool.map(lambda one: attachments.signed_for(source, one, tag, key, since=when), every)
-            last = max(zip(dates, every, strict=True), default=("", "nothing"))
-        if last[0] != when:
-            yield f"{tag} names {digest[:19]}, signed for it {when}; the key signed {last[1][:19]} for it {last[0]}"
+        when, last, date = attachments.last_signed(source, digest, tag, key)
+        if not when:
+            yield f"{tag} names {name} ({digest[:19]}), which the key did not sign for it"
+        elif last != digest:
+            yield f"{tag} names {digest[:19]}, signed for it {when}; the key signed {last[:19]} for it {date}"
 
 
 def _checks(image: PublishedImage, policy: ReleasePolicy, key: str, *, unsigned: bool) -> Iterator[Check]:

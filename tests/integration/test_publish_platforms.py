@@ -15,7 +15,7 @@ from images.config.platforms import Platform
 from images.engine import Engine, connect
 from images.errors import UserError
 from images.host import emulation
-from images.publish import attachments, signing
+from images.publish import attachments, signing, tags
 from images.publish import publish as release
 from images.publish.compression import Compression
 from images.publish.gate import ReleasePolicy
@@ -262,7 +262,13 @@ def test_an_index_that_cosign_3_signed_is_promoted_with_its_signature(staging: R
     key, public = str(keys / "cosign.key"), str(keys / "cosign.pub")
     made = attachments.index_of([published(staging, name, date=days_ago(1), name=name, key=key) for name in ROW])
     staging.put(made)
-    attachments.sign_image(staging, made.digest, key, public, [AMD64, "latest"])
+    every = [attachments.load(staging, staging.get(one.digest)) for one in made.manifests]
+    days = [tags.version_of(one).created for one in every]
+    for one, name, day in zip(every, ROW, days, strict=True):
+        names = [tags.immutable_tag(name, day, one.image_id), *([name] if name != AMD64 else [])]
+        attachments.sign_image(staging, one.manifest.digest, key, public, names)
+    fixed = tags.immutable_tag(AMD64, max(days), made.digest)
+    attachments.sign_image(staging, made.digest, key, public, [AMD64, fixed, "latest"])
     production = thin.production(staging.repository)
     promote(Reference(staging.repository, made.digest), production, rules(), key=public)
     assert named(production, AMD64, "latest") == [made.digest] * 2

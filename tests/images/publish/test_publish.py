@@ -27,14 +27,16 @@ from images.publish.publish import LocalImage, PublishOptions
 from images.publish.push import push
 from images.publish.release import PublishResult
 from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT
+from images.publish.verify import verify
 from images.registry.client import Registry
 from images.registry.distribution import Descriptor, Manifest, image_manifest, index
-from images.registry.reference import Repository
+from images.registry.reference import Reference, Repository
 from tests.support.attested import NAME, PIP
 from tests.support.blob_registry import BlobRegistry
 from tests.support.http_server import serving
 from tests.support.published import CLAIMS, FOUND, GPU_PIP, LABELS, attach, days_ago, published, result_of, validated
 from validate.claims import Claim, Tier
+from validate.judging import Status
 
 GZIP, ZSTD = (Compression.GZIP,), (Compression.ZSTD,)
 BOTH = (*GZIP, *ZSTD)
@@ -197,6 +199,31 @@ def test_a_tier_that_was_added_without_the_key_opens_nothing_for_it(site: Site, 
     done = site.publish(PIP)
     assert "latest stays: the gpu tier was not judged" in done.unmoved_aliases
     assert site.signed() == [1, 1, 1]
+
+
+def test_what_failed_by_the_claims_of_its_day_is_refused_with_that_cause(site: Site) -> None:
+    """Today's matrix asks no longer; a test result by today's claims would leave the failure out."""
+    with pytest.raises(UserError, match=r"S1 torch.*failed by the claims that it was measured for") as told:
+        site.publish(PIP, replace(PIP, subject="torch", expect={**PIP.expect, "version": "2"}))
+    assert "validate" in told.value.problems[0].then and not site.registry.manifests
+
+
+def test_a_tag_that_was_set_back_by_hand_is_approved_by_a_publication_that_changes_nothing_else(site: Site) -> None:
+    site.publish(PIP)
+    newer = published(site.target, "newer", date=days_ago(0), key=KEY, created=days_ago(-1))
+    attachments.sign_image(site.target, newer.manifest.digest, KEY, KEY, [NAME])
+    reference = Reference(site.target.repository, NAME)
+
+    def approved() -> bool:
+        found = verify(reference, POLICY, key=KEY).checks
+        return next(one for one in found if one.subject == "tag").status is Status.PASS
+
+    assert not approved(), "the key signed the newer one for it last"
+    site.publish(PIP)
+    assert approved()
+    manifests = dict(site.registry.manifests)
+    site.publish(PIP)
+    assert site.registry.manifests == manifests, "and signs once"
 
 
 def test_labels_that_lie_attach_nothing_and_move_no_tag(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from images.errors import UserError
 from images.publish import attachments, signing
 from images.publish.attachments import PublishedImage
 from images.publish.checks import Check
 from images.publish.gate import ReleasePolicy
+from images.publish.promote import promote
+from images.publish.tags import immutable_tag, version_of
 from images.publish.verify import verify
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
@@ -91,7 +94,7 @@ def test_an_older_signed_build_under_a_moving_tag_is_told_with_both_digests(
         assert reason.startswith(f"{tag} names {old.manifest.digest[:19]}, signed for it ")
         assert f"the key signed {new.manifest.digest[:19]} for it " in reason
     assert told(target, NAME, key="") == "", "without a key nobody knows"
-    attachments.sign_image(target, old.manifest.digest, KEY, KEY, [NAME, "latest"], anew=True)
+    attachments.sign_image(target, old.manifest.digest, KEY, KEY, [NAME, "latest"])
     assert told(target, NAME, policy) == "", "an index that lost a platform is one of before"
 
 
@@ -117,3 +120,52 @@ def test_without_a_matrix_and_a_key_nothing_says_what_an_image_must_hold(target:
     by_key, by_nobody = (check(target, NAME, NO_MATRIX, key, "gate") for key in (KEY, ""))
     assert (by_key.status, by_nobody.status) == (Status.PASS, Status.UNPROVEN)
     assert "for which the key stands" in by_key.reason and "no key stands for" in by_nobody.reason
+
+
+@pytest.fixture
+def production(target: Registry) -> Iterator[Registry]:
+    with Registry(Repository(target.repository.host, "production")) as found:
+        yield found
+
+
+def dated(image: PublishedImage) -> str:
+    return immutable_tag(NAME, version_of(image).created, image.image_id)
+
+
+def test_a_promotion_moves_no_tag_that_the_key_did_not_sign(target: Registry, production: Registry) -> None:
+    """Staging may leave an alias where it is; whoever promotes has the public key alone."""
+    image = published(target, "one", date=days_ago(1), key=KEY)
+    place = Reference(target.repository, image.manifest.digest)
+    attachments.sign_image(target, image.manifest.digest, KEY, KEY, [NAME])
+    with pytest.raises(UserError) as refused:
+        promote(place, production.repository, POLICY, key=KEY)
+    (problem,) = refused.value.problems
+    assert problem.where == f"{production.repository}:{dated(image)}" and "the key did not sign" in problem.cause
+    assert "publish" in problem.then and "--key cosign.key" in problem.then
+    assert production.find(NAME) is None
+    attachments.sign_image(target, image.manifest.digest, KEY, KEY, [NAME, dated(image)])
+    done = promote(place, production.repository, POLICY, key=KEY)
+    assert set(done.tags) == {NAME, dated(image)}
+    assert [text.startswith("latest stays: the key did not sign") for text in done.unmoved_aliases] == [True]
+    assert not told(production, NAME) and not told(production, dated(image))
+    attachments.sign_image(target, image.manifest.digest, KEY, KEY, [NAME, dated(image), "latest"])
+    assert "latest" in promote(place, production.repository, POLICY, key=KEY).tags
+    assert not told(production, "latest")
+
+
+def test_an_index_of_production_alone_takes_no_tag_from_one_that_was_signed(
+    target: Registry, production: Registry
+) -> None:
+    """The platform that joins is there under its own name; the row's name stays."""
+    row = ("cu130-torch211", "cu130-torch211-arm64")
+    policy = replace(POLICY, row_of=lambda _name: row, claims_of=lambda _labels, run: run.claim_set)
+    said = list[str]()
+    for name in row:
+        image = published(target, name, date=days_ago(1), key=KEY, name=name)
+        fixed = immutable_tag(name, version_of(image).created, image.image_id)
+        attachments.sign_image(target, image.manifest.digest, KEY, KEY, [name, fixed])
+        done = promote(Reference(target.repository, name), production.repository, policy, key=KEY)
+        assert set(done.tags) == {fixed, *([name] if name != row[0] else [])}
+        said += done.unmoved_aliases
+    (of_row,) = [text for text in said if text.startswith(f"{row[0]} stays: the key did not sign")]
+    assert f"{target.repository}:{row[0]} --to" in of_row and production.find(row[0]) is None
