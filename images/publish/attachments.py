@@ -235,7 +235,7 @@ def is_signed(source: Registry, digest: str, key: str) -> bool:
 
 
 def last_signed(source: Registry, digest: str, tag: str, key: str) -> tuple[str, str, str]:
-    """When a key signed that a tag is to name a digest (empty: it did not); for which digest it signed it last, and when.
+    """When a key signed that a tag is to name a digest (empty: not); for which digest it signed it last, and when.
 
     Nobody can tell what whoever may write to the repository deleted. Raises UserError.
     """
