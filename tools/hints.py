@@ -51,6 +51,8 @@ class HintRow(Row):
     source: Sentence
     """A page, `OWNER/REPOSITORY#NUMBER`, or `seed:PAGE`."""
     brought_by: BroughtBy | None = None
+    no_setting: str = ""
+    """Why it is about no setting of doctor's, though it speaks of such things."""
     avoid: list[dict[str, Annotated[str | bool, BeforeValidator(_setting)]]] = []
     """Settings of doctor which together bring the error: it recommends none of these (tests/validate/doctor)."""
 
@@ -79,7 +81,7 @@ def load(text: str | None = None) -> tuple[HintRow, ...]:
 
 def generated() -> bytes:
     """The content of validate/hints.json."""
-    rows = [row.model_dump(exclude={"examples", "avoid"}, exclude_none=True) for row in load()]
+    rows = [row.model_dump(exclude={"examples", "avoid", "no_setting"}, exclude_none=True) for row in load()]
     return (json.dumps(rows, indent=1, ensure_ascii=False) + "\n").encode()
 
 

@@ -13,23 +13,6 @@ from validate.doctor.advice import Advice, Goal, Stack, Strategy, advise, runs_o
 from validate.doctor.snippets import snippet
 
 ROWS = hints.load()
-NO_SETTING: Mapping[str, str] = {
-    "flash-attn-4-cutlass": "how it was installed: what can't be imported is not recommended",
-    "flash-attn-4-torch": "doctor recommends no activation of torch's",
-    "flash-attn-2-asked": "a program that names the other package",
-    "flash-attn-abi": "which wheel was installed: what can't be imported is not recommended",
-    "illegal-instruction": "where an extension was compiled",
-    "shared-memory": "a size that doctor warns of",
-    "cuda-out-of-memory": "what fits is estimated: doctor warns of what does not",
-    "nccl-nvls": "how GPUs are connected, which doctor does not see",
-    "nccl-cuda-error": "how GPUs are connected, which doctor does not see",
-    "distributed-timeout": "how long a model takes to load",
-    "deepspeed-nvcc": "a variable that the image sets",
-    "colossalai-extensions": "an optimiser that doctor recommends to nobody",
-    "deepspeed-operators": "an optimiser that doctor recommends to nobody",
-    "numpy-too-old": "a release of a package, and no dtype of a run",
-}
-"""Hints that speak of things that doctor sets, and yet of none of its settings."""
 _SETTINGS = re.compile(
     r"[48]-?bit|reentrant|fsdp|zero|deepspeed|flash|xformers|sdpa|fp8|bf16|dtype|batch|checkpoint|shm|nccl_|adamw|archs",
     re.IGNORECASE,
@@ -100,5 +83,5 @@ def test_each_condition_can_be_met(row: HintRow) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_a_hint_that_speaks_of_a_setting_says_which_to_avoid(row: HintRow) -> None:
     speaks = _SETTINGS.search(f"{row.pattern} {row.cause} {row.fix}") is not None
-    assert not speaks or row.avoid or row.id in NO_SETTING, "add `avoid` to validate/hints.yaml, or a reason here"
-    assert row.id not in NO_SETTING or (speaks and not row.avoid), "the reason here is for no hint"
+    assert not speaks or row.avoid or row.no_setting, "add `avoid` or `no_setting`"
+    assert not row.no_setting or (speaks and not row.avoid), "the reason is for nothing"
