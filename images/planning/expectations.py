@@ -55,6 +55,7 @@ DEBIAN_TOOLS = (*PROGRAMS.values(), *RDMA.values())
 
 # owners.yaml
 COPIES: Mapping[str, str] = _ROWS["copies"]
+FOLDERS: Mapping[str, str] = _ROWS["folders"]
 LINKS: Mapping[str, str] = _ROWS["links"]
 GENERATED: Mapping[str, str] = _ROWS["generated"]
 HELD_FILES: Sequence[str] = _ROWS["held_files"]

@@ -132,14 +132,19 @@ def reached(found: Mapping[str, Package], roots: Iterable[str]) -> set[str]:
 
 def control(one: Package, database: str = DATABASE) -> dict[str, str]:
     """What dpkg keeps of a package: `list`, `md5sums`, `postinst` and others -> content."""
-    ends = ("list", "md5sums", "conffiles", "triggers", "shlibs", "symbols", "templates", "config", *SCRIPTS)
-    files = {end: Path(database, "info", f"{one.info}.{end}") for end in ends}
+    files = {end: Path(database, "info", f"{one.info}.{end}") for end in _KEPT}
     return {
         end: file.read_text(encoding="utf-8", errors="surrogateescape") for end, file in files.items() if file.is_file()
     }
 
 
 SCRIPTS = ("preinst", "postinst", "prerm", "postrm")
+_KEPT = ("list", "md5sums", "conffiles", "triggers", "shlibs", "symbols", "templates", "config", *SCRIPTS)
+
+
+def kept_of_packages(database: str = DATABASE) -> list[str]:
+    """Paths of what dpkg keeps of each package that it knows; another file there runs as a script of nobody's."""
+    return [f"{database}/info/{one.info}.{end}" for one in packages(database).values() for end in _KEPT]
 
 
 def alternatives(database: str = DATABASE) -> dict[str, set[str]]:

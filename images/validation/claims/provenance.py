@@ -84,6 +84,7 @@ def _owners(context: ClaimContext, lock: Lock) -> dict[str, object]:
         "steps": {path: sha256(content) for path, content in _written_by_steps(image, base, lock).items()},
         "copies": dict(expectations.COPIES),
         "links": dict(expectations.LINKS),
+        "folders": dict(expectations.FOLDERS),
         "generated": generated,
         "path": list(render.search_path(image, base, render.overlay_key(image, lock.files))),
         "plugins": dict(expectations.PLUGINS),

@@ -1,6 +1,8 @@
 """S10 files, lookup, privileges: dpkg's database, and what the judges make of evidence."""
 
 import hashlib
+import os
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from tests.support.judging import fails, judge_claim
 from tests.support.sources import SOURCES
 from validate.checks.static import environment, files, owners
 from validate.claims import Claim, ClaimSet
-from validate.environment import debian
+from validate.environment import debian, rights
 from validate.judging import Finding, Status
 
 (PLANNED,) = plan.select(["cu126-torch27"], SOURCES)
@@ -43,6 +45,11 @@ GOOD: Mapping[str, Any] = {
     "plugins": {},
     "privileged": [{"path": "/usr/bin/su", "mode": "4755", "capabilities": False}],
     "writable": [],
+    "loose": {},
+    "loose_count": 0,
+    "void": [],
+    "void_count": 0,
+    "of_cache": [],
     "authorities": 0,
     "accounts": [],
 }
@@ -71,6 +78,11 @@ def test_a_healthy_image_is_green() -> None:
         ("privileges", {"privileged": [{"path": "/usr/bin/su", "mode": "6755", "capabilities": False}]}, "6755"),
         ("privileges", {"privileged": [{"path": "/usr/bin/su", "mode": "4755", "capabilities": True}]}, "capabilities"),
         ("privileges", {"writable": ["/usr/lib/x.so"]}, "every user may change /usr/lib/x.so"),
+        ("files", {"void": ["/x.pyc"], "void_count": 1}, "/x.pyc is not of its source's time"),
+        ("files", {"void": ["/x.pyc"], "void_count": 3}, "2 more files of bytecode"),
+        ("lookup", {"of_cache": ["/opt/x/libz.so.1"]}, "the loader's cache has /opt/x/libz.so.1"),
+        ("privileges", {"loose": {"/usr/bin": "belongs to uid 7"}, "loose_count": 2}, "/usr/bin belongs to uid 7"),
+        ("privileges", {"loose": {}, "loose_count": 2}, "2 more paths belong to others"),
         ("privileges", {"authorities": 2}, "2 certificate authorities"),
         ("privileges", {"accounts": ["other has uid 0"]}, "other has uid 0"),
     ],
@@ -173,3 +185,69 @@ def test_a_link_in_place_of_a_packages_file_and_one_that_leads_elsewhere_are_tol
     assert [Path(path).name for path, _ in altered] == ["git"]
     assert [Path(path).name for path, _ in owners._redirected(owned, places, explained)] == ["libm.so.6"]
     assert not list(owners._redirected(owned, places, explained | {str(tmp_path / "other")}))
+
+
+def test_a_link_that_nobody_lists_is_an_alternative_or_leads_where_its_row_says(tmp_path: Path) -> None:
+    (tmp_path / "cc").symlink_to("/etc/alternatives/cc")
+    (tmp_path / "zone").symlink_to("Etc/UTC")
+    (tmp_path / "gone").symlink_to("/tmp/nothing")
+    allowed = {f"{tmp_path}/zone": "Etc/UTC <- tzdata", f"{tmp_path}/gone": "others"}
+
+    def is_known(name: str, **chosen: str) -> bool:
+        found = {f"{tmp_path}/{link}": {target} for link, target in chosen.items()}
+        return owners._is_link_of(f"{tmp_path}/{name}", allowed, {"/known"}, found)
+
+    assert is_known("cc", cc="/etc/alternatives/cc") and not is_known("cc", cc="/etc/alternatives/other")
+    assert is_known("zone") and not is_known("cc"), "one that no row names"
+    assert not is_known("gone"), "who makes that file later decides what is found"
+    allowed[f"{tmp_path}/zone"] = "Europe/Paris <- tzdata"
+    assert not is_known("zone")
+
+
+def _facts(top: Path) -> dict[str, os.stat_result]:
+    return {str(path): path.lstat() for path in top.rglob("*")}
+
+
+def test_who_but_root_may_change_a_file_or_cannot_use_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rights, "_EVERYBODYS", (f"{tmp_path}/home",))
+    for name in ("bin/tool", "bin/text", "lib/closed", "home/own"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("#!/bin/sh" if name == "bin/tool" else "x")
+    explained = {str(path) for path in tmp_path.rglob("*") if path.is_file()}
+
+    def told() -> dict[str, str]:
+        kept = {path for path in rights.guarded(explained) if path.startswith(f"{tmp_path}/")}
+        return dict(rights.loose(_facts(tmp_path), kept, kept))
+
+    (tmp_path / "bin/tool").chmod(0o755)
+    assert told() == {}
+    (tmp_path / "bin/tool").chmod(0o644)
+    assert told() == {f"{tmp_path}/bin/tool": "has mode 644: users can't use it"}
+    (tmp_path / "bin/tool").chmod(0o755)
+    os.chown(tmp_path / "lib/closed", 1001, 0)
+    os.chown(tmp_path / "bin/text", 0, 7)
+    (tmp_path / "bin/text").chmod(0o664)
+    (tmp_path / "home").chmod(0o1777)
+    (tmp_path / "lib").chmod(0o1777)
+    assert told() == {
+        f"{tmp_path}/lib/closed": "belongs to uid 1001",
+        f"{tmp_path}/bin/text": "may be changed by group 7",
+        f"{tmp_path}/lib": "is a folder for everybody to put files into",
+    }
+
+
+def test_bytecode_of_another_time_or_size_is_void(tmp_path: Path) -> None:
+    source, others = tmp_path / "a.py", {"hashed": 3, "timed": 0}
+    source.write_text("x = 1")
+    facts = source.stat()
+    bytecode = {}
+    for name, flags in others.items():
+        (tmp_path / name).write_bytes(b"\0" * 4 + struct.pack("<III", flags, int(facts.st_mtime), facts.st_size))
+        bytecode[str(tmp_path / name)] = str(source)
+    assert list(rights.void(bytecode, _facts(tmp_path))) == []
+    os.utime(source, (0, 0))
+    assert list(rights.void(bytecode, _facts(tmp_path))) == [str(tmp_path / "timed")]
+    (tmp_path / "hashed").write_bytes(b"")
+    assert len(list(rights.void(bytecode, _facts(tmp_path)))) == 2

@@ -22,14 +22,27 @@ from validate.binaries.loader import SearchPath, machine_named
 from validate.checks.static.files import as_record, hashes
 from validate.checks.static.toolkit import configured
 from validate.claims import Claim
-from validate.environment import debian, installed, user_environment, wheel_contents
+from validate.environment import debian, installed, rights, user_environment, wheel_contents
 from validate.judging import Finding, conclude, matches
 
 FILES_ONLY = True
 RUN_AS = "root"
 
 
-class OwnersEvidence(TypedDict):
+class _SinceThen(TypedDict, total=False):
+    """What evidence of before lacks."""
+
+    loose: dict[str, str]
+    """Path of a known owner, or a folder above -> who but root may change it, or why users can't use it."""
+    loose_count: int
+    void: list[str]
+    """Bytecode that is not of its source's time or size: Python compiles the source at each start."""
+    void_count: int
+    of_cache: list[str]
+    """What the loader's cache has of folders that no configuration names."""
+
+
+class OwnersEvidence(_SinceThen):
     files: int
     unowned: list[str]
     unowned_count: int
@@ -81,7 +94,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, OwnersEvidence]]:
     places = {path: facts for path, facts in found.items() if not stat.S_ISDIR(facts.st_mode)}
     altered, explained = _of_debian(packages, places)
     explained |= listed & places.keys()
-    explained |= {path for path in places if _is_bytecode_of(path, explained)}
+    explained |= set(map(debian.real, debian.kept_of_packages())) & places.keys()
+    bytecode = {path: source for path in places if (source := _source(path)) in explained}
+    explained |= bytecode.keys()
     by_content = [
         *_of_toolkit(expect["toolkit"], places, explained),
         *_of_steps(expect["steps"], places),
@@ -93,13 +108,21 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, OwnersEvidence]]:
     altered += [(path, owner) for path, owner in by_content if owner and path in places]
     altered += _redirected(packages, places, explained)
     links = {path for path, facts in places.items() if stat.S_ISLNK(facts.st_mode)}
-    explained |= {path for path in links - explained if _is_link_of(path, expect["links"], explained)}
-    excused, unowned = _excused(sorted(places.keys() - explained - _OF_ENGINE), expect["generated"])
+    chosen = debian.alternatives()
+    explained |= {path for path in links - explained if _is_link_of(path, expect["links"], explained, chosen)}
+    kept = rights.guarded(explained)
+    rest = places.keys() - explained - _OF_ENGINE
+    excused, unowned = _excused(sorted(rest), expect["generated"])
+    folders = found.keys() - places.keys() - kept - packages.packages.keys() - rights.guarded(rest)
+    of_nobody = [*unowned, *(f"{path}/" for path in sorted(folders) if not _is_made(path, expect))]
+    used = rights.guarded({path for path in explained - packages.packages.keys() if not path.startswith("/root/")})
+    loose = dict(rights.loose(found, kept, used))
+    void = sorted(rights.void(bytecode, found))
     writable = [path for path, facts in found.items() if not path.startswith("/tmp/") and _is_writable(facts)]
     evidence: OwnersEvidence = {
         "files": len(places),
-        "unowned": unowned[:_MOST_LISTED],
-        "unowned_count": len(unowned),
+        "unowned": of_nobody[:_MOST_LISTED],
+        "unowned_count": len(of_nobody),
         "excused": excused,
         "altered": [{"path": path, "owner": owner} for path, owner in altered[:_MOST_LISTED]],
         "altered_count": len(altered),
@@ -109,6 +132,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, OwnersEvidence]]:
         "plugins": _plugins(unowned, expect["plugins"]),
         "privileged": list(_privileged(found)),
         "writable": writable[:_MOST_LISTED],
+        "loose": dict(sorted(loose.items())[:_MOST_LISTED]),
+        "loose_count": len(loose),
+        "void": void[:_MOST_LISTED],
+        "void_count": len(void),
+        "of_cache": list(_of_cache(given)),
         "authorities": debian.unknown_authorities(),
         "accounts": debian.accounts(),
     }
@@ -161,10 +189,15 @@ def _is_writable(facts: os.stat_result) -> bool:
     return not (stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX)
 
 
-def _is_bytecode_of(path: str, explained: set[str]) -> bool:
-    """Whether it is bytecode of a source that is explained; C12 holds it to that source."""
+def _source(path: str) -> str:
+    """The source that a file is the bytecode of, by its name; C12 holds it to that source."""
     found = _BYTECODE.fullmatch(path)
-    return bool(found) and f"{found['folder']}/{found['name']}.py" in explained if found else False
+    return f"{found['folder']}/{found['name']}.py" if found else ""
+
+
+def _is_made(path: str, expect: Mapping[str, Any]) -> bool:
+    """Whether a folder without a file of a known owner is one that installations make."""
+    return path.endswith("/__pycache__") or matches(path, (*expect["generated"], *expect["folders"]))
 
 
 def _excused(paths: Sequence[str], generated: Mapping[str, str]) -> tuple[dict[str, int], list[str]]:
@@ -261,12 +294,17 @@ def _content(path: str) -> bytes:
         return b""
 
 
-def _is_link_of(path: str, allowed: Mapping[str, str], explained: set[str]) -> bool:
-    """Whether a link that nobody lists stands where such links are made, and leads to a file that is explained."""
-    if not matches(path, allowed):
+def _is_link_of(path: str, allowed: Mapping[str, str], explained: set[str], chosen: Mapping[str, set[str]]) -> bool:
+    """Whether a link that nobody lists is one of Debian's alternatives, or stands where other such links are made and
+    leads as the row says, or to a file that is explained."""
+    leads = os.readlink(path)  # noqa: PTH115  as it is written
+    if path in chosen:
+        return leads in chosen[path]
+    pattern = next((one for one in allowed if fnmatch.fnmatchcase(path, one)), None)
+    if pattern is None:
         return False
-    target = os.path.realpath(path)
-    return target in explained or not Path(target).exists() or Path(target).is_dir()
+    to, arrow, _ = allowed[pattern].partition(" <- ")
+    return leads == to if arrow else os.path.realpath(path) in explained
 
 
 # ---- what is found first
@@ -300,6 +338,18 @@ def _loadable(unowned: Sequence[str], given: user_environment.UserEnvironment) -
             yield path
 
 
+def _of_cache(given: user_environment.UserEnvironment) -> Iterator[str]:
+    machine = machine_named(given.machine)
+    with contextlib.suppress(ElfError):
+        search = SearchPath.of({}, given.directory, machine)
+        named = [*machine.folders, *(folder for folder, _ in configured("/etc/ld.so.conf"))]
+        folders = {os.path.realpath(folder) for folder in named}
+        for path in sorted({one for paths in search.cache.values() for one in paths}):
+            folder = os.path.realpath(os.path.dirname(path))  # noqa: PTH120
+            if folder.partition("/glibc-hwcaps/")[0] not in folders:
+                yield path
+
+
 def _plugins(unowned: Sequence[str], patterns: Mapping[str, str]) -> dict[str, str]:
     """Path -> who loads a file of no owner if it is there."""
     found = {}
@@ -329,11 +379,17 @@ def judge_files(_subject: str, expect: Mapping[str, Any], evidence: OwnersEviden
 
     expect of all three: {toolkit: {home, files: long tags of paths below it, and of licences}, steps: {path: sha256} of
     what our build steps write, copies: {path: the file of a package that it copies}, links: {pattern: why there are
-    links to other files that no package lists}, generated: {pattern: why there are files that nobody lists}, path:
+    links to other files that no package lists, with `TARGET <- ` where it leads to one alone}, folders: {pattern: who
+    makes folders without files}, generated: {pattern: why there are files that nobody lists}, path:
     folders of the PATH, plugins: {pattern of a name, or of a path: who loads it if it is there}, privileged: {path:
     mode} of programs that Debian brings so, free, and of a child home: that of the image's user}.
     """
     faults = [f"{one['path']} is not as {one['owner']} has it" for one in evidence["altered"]]
+    faults += [
+        f"{path} is not of its source's time: Python compiles that at each start" for path in evidence.get("void", ())
+    ]
+    if hidden := evidence.get("void_count", 0) - len(evidence.get("void", ())):
+        faults.append(f"{hidden} more files of bytecode are not of their sources' time")
     if hidden := evidence["altered_count"] - len(evidence["altered"]):
         faults.append(f"{hidden} more files are not as their owners have them")
     if not expect["free"]:
@@ -357,6 +413,9 @@ def judge_lookup(_subject: str, expect: Mapping[str, Any], evidence: OwnersEvide
         f"{path} stands where the loader looks, and belongs to nobody"
         for path in evidence["loadable"]
         if path not in evidence["plugins"]
+    ]
+    faults += [
+        f"the loader's cache has {path}, whose folder no configuration names" for path in evidence.get("of_cache", ())
     ]
     return conclude(faults, f"{len(expect['path'])} folders on the PATH, and nothing of unknown owner is found first")
 
@@ -385,6 +444,9 @@ def judge_privileges(_subject: str, expect: Mapping[str, Any], evidence: OwnersE
         if one["capabilities"] or expect["privileged"].get(one["path"]) != one["mode"]
     ]
     faults += [f"every user may change {path}" for path in evidence["writable"]]
+    faults += [f"{path} {how}" for path, how in evidence.get("loose", {}).items()]
+    if hidden := evidence.get("loose_count", 0) - len(evidence.get("loose", ())):
+        faults.append(f"{hidden} more paths belong to others than root, or can't be used")
     faults += evidence["accounts"]
     if evidence["authorities"]:
         faults.append(f"{evidence['authorities']} certificate authorities are trusted that Debian does not bring")

@@ -167,7 +167,8 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: PackagesEvidence) 
         for path, owner in evidence["unhashed"].items()
     ]
     faults += [f"{path} {how}, and no package's script does that" for path, how in evidence["moved"].items()]
-    if not expect["free"] and not evidence["unknown"] and _MADE_HERE not in evidence["generated"]:
+    moved_on = evidence["unknown"].keys() - evidence["strangers"]
+    if not expect["free"] and not moved_on and _MADE_HERE not in evidence["generated"]:
         faults += [
             f"{path} is not as the installation of Debian's packages writes it" for path in evidence["generated"]
         ]

@@ -1,0 +1,85 @@
+"""Who may change or read files of an image, and which bytecode Python would not take."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import struct
+from collections.abc import Iterator, Mapping
+
+_EVERYBODYS = ("/tmp", "/var/tmp", "/workspace", "/home", "/run/lock", "/dev/shm")
+"""Folders that are for everybody to write to, and those below."""
+_OF_SERVICES = ("/var/", "/run/")
+"""Debian's packages make files of services' own users there."""
+_BEGINNINGS = (b"\x7fELF", b"#!")
+_OPEN = ("system.posix_acl_access", "system.posix_acl_default")
+_CHECKED_BY_HASH = 1
+
+
+def guarded(explained: set[str]) -> set[str]:
+    """These paths and every folder above one of them."""
+    found = set(explained)
+    for path in explained:
+        folder = os.path.dirname(path)  # noqa: PTH120  40,000 times
+        while folder not in found and folder != "/":
+            found.add(folder)
+            folder = os.path.dirname(folder)  # noqa: PTH120
+    return found
+
+
+def loose(found: Mapping[str, os.stat_result], kept: set[str], read: set[str]) -> Iterator[tuple[str, str]]:
+    """Path -> who but root may change it, or cannot use it.
+
+    `kept`: files of known owners and the folders above; `read`: what every user must be able to read and start.
+    """
+    for path, facts in found.items():
+        if stat.S_ISLNK(facts.st_mode) or any(path == one or path.startswith(f"{one}/") for one in _EVERYBODYS):
+            continue
+        if path in kept and not path.startswith(_OF_SERVICES):
+            if facts.st_uid:
+                yield path, f"belongs to uid {facts.st_uid}"
+            elif facts.st_gid and facts.st_mode & stat.S_IWGRP:
+                yield path, f"may be changed by group {facts.st_gid}"
+            elif _has_list(path):
+                yield path, "has an access list"
+        if stat.S_ISDIR(facts.st_mode) and path in kept and facts.st_mode & stat.S_IWOTH:
+            yield path, "is a folder for everybody to put files into"
+        if path in read:
+            needed = 0o005 if stat.S_ISDIR(facts.st_mode) or _is_program(path, facts) else 0o004
+            if facts.st_mode & needed != needed:
+                yield path, f"has mode {stat.S_IMODE(facts.st_mode):o}: users can't use it"
+
+
+def _has_list(path: str) -> bool:
+    with contextlib.suppress(OSError):
+        return not set(_OPEN).isdisjoint(os.listxattr(path, follow_symlinks=False))
+    return False
+
+
+def _is_program(path: str, facts: os.stat_result) -> bool:
+    """Whether a file in a folder of programs is one, by its first bytes."""
+    if not path.rpartition("/")[0].endswith("/bin") or not stat.S_ISREG(facts.st_mode):
+        return False
+    with contextlib.suppress(OSError), open(path, "rb") as stream:  # noqa: PTH123
+        return stream.read(4).startswith(_BEGINNINGS)
+    return False
+
+
+def void(bytecode: Mapping[str, str], found: Mapping[str, os.stat_result]) -> Iterator[str]:
+    """Bytecode that Python compiles anew at each start. `bytecode`: its path -> its source (PEP 552)."""
+    for path, source in bytecode.items():
+        try:
+            with open(path, "rb") as stream:  # noqa: PTH123  9,000 times
+                flags, written, size = struct.unpack("<4xIII", stream.read(16))
+        except (OSError, struct.error):
+            yield path
+            continue
+        facts = found.get(source)
+        if facts and stat.S_ISLNK(facts.st_mode):
+            with contextlib.suppress(OSError):
+                facts = os.stat(source)  # noqa: PTH116
+        if facts and not flags & _CHECKED_BY_HASH:
+            now = (int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF)
+            if (written, size) != now:
+                yield path
