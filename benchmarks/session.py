@@ -73,9 +73,8 @@ class Session:
 
     def acquired(self, image: Image) -> str:
         """The reference of an image's base, which the engine has afterwards."""
-        pinned = base_images.pinned(paths.RESOURCES)
         return base_images.acquire(
-            self.engine, image.base, pinned=pinned, host=self.host, on_progress=self.say
+            self.engine, image.base, root=paths.RESOURCES, host=self.host, on_progress=self.say
         ).reference
 
     @contextmanager

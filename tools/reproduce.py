@@ -216,11 +216,12 @@ def main(
     (planned,) = plan.select([name], sources)
     if not (image := planned.image):
         raise UserError(Problem(where=name, cause="; ".join(planned.reasons), then="`nox -s plan` shows all images"))
-    pinned = base_images.pinned(paths.RESOURCES)
     compiled = wheel_cache.wheel_finder(sources.matrix, wheel_cache.default())
     options = BuildOptions(sources=sources, host=host, out=out, compiled=compiled)
     with private_engine.open_engine(engine, on_progress=typer.echo) as docker_engine, Progress() as progress:
-        found = base_images.acquire_for(docker_engine, image, base, pinned=pinned, host=host, on_progress=typer.echo)
+        found = base_images.acquire_for(
+            docker_engine, image, base, root=paths.RESOURCES, host=host, on_progress=typer.echo
+        )
         locked = lock_file.read(image, paths.RESOURCES / "locks")
         context = contexts.prepare(image, locked, base_images.base_context(found), options).files
         network = host.network(local=docker_engine.facts.local)

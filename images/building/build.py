@@ -66,9 +66,9 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
             warn(f"no build was tried with containerd's image store, and publish and fleet refuse it: {CLASSIC_STORE}")
         attachment, tiers = validating.find_gpus(engine, image, options.gpus, options.tiers)
         progress.say(name, str(attachment), "dim")
-        # The base, by its pinned digest if it can be had so.
-        pinned = base_images.pinned(options.sources.workspace.root)
-        base = base_images.acquire_for(engine, image, options.base, pinned=pinned, host=host, on_progress=warn)
+        # The base: a pinned digest, or made of the Debian packages in the lock.
+        root = options.sources.workspace.root
+        base = base_images.acquire_for(engine, image, options.base, root=root, host=host, on_progress=warn)
         # The context: lock, wheels that no index has, suite, Dockerfile.
         context = contexts.prepare(image, lock, base_images.base_context(base), options)
         lacking = context.gathered.missing.items()

@@ -26,7 +26,6 @@ from images.commands.options import (
     WheelMirror,
     require_writable,
 )
-from images.context import base_images
 from images.context.base_images import AUTO
 from images.context.hosting import host_settings
 from images.context.labels import LABELS
@@ -125,7 +124,6 @@ def _compiled(engine: Engine, options: BuildOptions, progress: Progress, *, comp
         facts=options.sources.facts,
         locks=options.sources.workspace.locks,
         cache=kept,
-        pinned_bases=base_images.pinned(options.sources.workspace.root),
         base=options.base,
     )
     return builder.wheel_builder(engine, matrix, wheel_options, options.host, progress)

@@ -1,8 +1,10 @@
-"""`lock`: images resolved into hash-pinned locks, and what the locked files bring."""
+"""`lock`: images resolved into hash-pinned locks, what the locked files bring, and the Debian packages below them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -14,7 +16,7 @@ from images.commands.options import Check, MatrixFile, Selectors
 from images.config import paths
 from images.context import pruner
 from images.errors import Problem, UserError, command
-from images.locking import contents, lock_file, measure_contents, resolve
+from images.locking import contents, debian, lock_file, measure_contents, resolve
 from images.planning import plan
 from images.planning.image import Image
 from images.wheels import pruned_contents
@@ -23,13 +25,15 @@ from images.wheels import pruned_contents
 def lock(
     selectors: Selectors = None,
     check: Check = False,
-    upgrade: Annotated[bool, typer.Option("--upgrade", help="Take the newest of what no pin holds.")] = False,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="Take the newest of what no pin holds, and of Debian.")
+    ] = False,
     matrix: MatrixFile = None,
 ) -> None:
     """Resolve images into hash-pinned locks under locks/.
 
     Without selectors, every accepted image. Beside the locks, locks/wheels/ gets what their files bring, read from the
-    index by range requests (claim S10).
+    index by range requests (claim S10), and locks/debian/ the Debian packages that all images on one base share.
     """
     sources = common.sources(matrix)
     folder = sources.workspace.locks
@@ -54,6 +58,8 @@ def lock(
         for path in measure_contents.leftovers(kept, folder):
             path.unlink()
             typer.echo(f"removed {paths.shown(path)}")
+    for text in _debian(images, folder, upgrade=upgrade, check=check):
+        typer.echo(text)
     changed = f"{len(stale)} files changed" if stale else "all were current"
     typer.echo(f"{len(renewed)} locks: {changed}; {read}")
     if made.unreachable:
@@ -64,6 +70,28 @@ def lock(
         said = "the package index does not answer: {} images were not locked ({})"
         causes = {host: said.format(len(names), ", ".join(names)) for host, names in silent.items()}
         raise UserError([Problem(where=host, cause=cause, then=then) for host, cause in causes.items()], code=1)
+
+
+def _debian(images: Sequence[Image], folder: Path, *, upgrade: bool, check: bool) -> Iterator[str]:
+    """Lock the Debian packages of bases whose lock is missing, or older than the list of packages; all to upgrade.
+
+    What moved. Raises UserError: with `check` such a base, else a mirror that does not answer.
+    """
+    for base in {debian.place(image.base): image.base for image in images if image.base.suite}.values():
+        try:
+            old = debian.require(base, folder) if check else debian.find(base, folder)
+        except UserError:
+            if check:
+                raise
+            old = None
+        if check or (old and not upgrade):
+            continue
+        new = debian.resolve(base, datetime.now(UTC))
+        moved = debian.moves(old, new) if old else new.versions
+        if not old or replace(new, day=old.day) != old:  # the day alone is no news
+            lock_file.put({debian.place(base): debian.written(new)}, folder)
+        of = f"Debian packages of {base.suite} ({base.platform.architecture})"
+        yield f"{common.counted(len(moved), 'package')} of {len(new.versions)} moved: {of}" if old else f"locked {of}"
 
 
 def _write_contents(images: Sequence[Image], folder: Path) -> str:

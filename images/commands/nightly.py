@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,10 +29,11 @@ from images.commands.options import (
     WheelMirror,
     require_writable,
 )
+from images.config.matrix import Sources
 from images.context.hosting import host_settings
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of
-from images.locking import lock_file
+from images.locking import debian, lock_file
 from images.nightly import proposal, results, sets
 from images.nightly import run as one_image
 from images.nightly.canary import Locked
@@ -73,7 +75,8 @@ def nightly(
     """Build and validate images as they are locked and at the newest versions; bisect what breaks.
 
     The control is built without a cache, and names the Debian packages that moved against the engine's image of that
-    name. OUT (out/nightly) gets state, evidence and update proposals. Exits with 1 if a control or a canary is broken.
+    name. OUT (out/nightly) gets state, evidence and update proposals, also of locked Debian packages. Exits with 1 if a
+    control or a canary is broken.
     """
     sources = common.sources(matrix)
     folder = require_writable(out or sources.workspace.out / "nightly")
@@ -128,6 +131,7 @@ def nightly(
     proposals = {
         one.image: proposal.write(one, sources, folder / "proposals" / one.image) for one in found if one.proposed
     }
+    of_debian = _debian(tracked, sources, folder / "proposals", now, problems)
     if as_json:
         rows = [
             {
@@ -139,16 +143,36 @@ def nightly(
             }
             for one in found
         ]
-        typer.echo(json.dumps({"date": now.isoformat(), "images": rows}, indent=1))
+        typer.echo(json.dumps({"date": now.isoformat(), "images": rows, "debian": of_debian}, indent=1))
     for one in found if not as_json else ():
         told = [results.told(one.control), results.told(one.canary)]
         told += [f"{breakage.sentence} ({results.search_cost(breakage)})" for breakage in one.breakages]
         told += [f"update proposal: {proposals[one.image]}"] if one.image in proposals else []
         for text in told:
             typer.echo(f"{one.image}  {text}")
+    for place in of_debian if not as_json else ():
+        typer.echo(f"update proposal of Debian packages: {place}")
     if problems:
         raise UserError(problems, code=1)
     raise typer.Exit(1 if any(one.broken for one in found) else 0)
+
+
+def _debian(
+    tracked: Sequence[Planned], sources: Sources, folder: Path, now: datetime, problems: list[Problem]
+) -> list[str]:
+    """Proposals to move the locked Debian packages below these images, where this machine has apt to ask for them."""
+    found = []
+    images = [one.image for one in plan.plan(sources) if one.image]
+    bases = {debian.place(one.image.base): one.image.base for one in tracked if one.image}
+    for place, base in bases.items() if shutil.which("apt-get") else ():
+        try:
+            if old := debian.find(base, sources.workspace.locks):
+                on_it = [str(image.name) for image in images if image.base == base]
+                to = folder / place.replace("/", "-").removesuffix(".txt")
+                found.append(proposal.debian_packages(base, old, debian.resolve(base, now), on_it, to))
+        except UserError as error:
+            problems += error.problems
+    return [*filter(None, found)]
 
 
 def _ranges(texts: Sequence[str], wanted: Sequence[Planned]) -> dict[str, str]:

@@ -18,7 +18,6 @@ from images.commands.options import (
     WheelFolder,
     require_writable,
 )
-from images.context import base_images
 from images.context.hosting import host_settings
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, command
@@ -66,7 +65,6 @@ def wheels(
         jobs=jobs,
         recompile=recompile,
         sdists=sdists,
-        pinned_bases=base_images.pinned(sources.workspace.root),
         base=base,
         wheelhouse=wheelhouse,
         offline=offline,

@@ -1,8 +1,9 @@
-"""Base images: acquired by digest, by tag, from a Debian mirror, or custom; the Python of their own; pinned digests."""
+"""Base images: by digest, of locked Debian packages, by tag, or custom; the Python of their own; pinned digests."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from images.context.hosting import HostSettings
 from images.context.labels import BaseContext, Origin
 from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, ImageInfo
 from images.errors import Problem, UserError
+from images.locking import debian
 from images.planning.image import Base, Image, Pin
 
 PINS_FILE = "locks/bases.yaml"
@@ -49,6 +51,8 @@ class AcquiredBase:
     """`sha256:...` of the registry's manifest where it came from one, else the image ID."""
     origin: Origin
     python: BasePython | None
+    packages: bytes = b""
+    """What the layer above installs of Debian, by hash; empty: what the mirror has."""
 
 
 def acquire(
@@ -56,22 +60,22 @@ def acquire(
     base: Base,
     wanted: str = AUTO,
     *,
-    pinned: Mapping[str, str],
+    root: Path,
     host: HostSettings,
     on_progress: Callable[[str], None],
 ) -> AcquiredBase:
     """Acquire a base image: afterwards the engine has it. `wanted` is `auto` or the reference of a custom base.
 
-    auto: the pinned digest, else the tag (one that is here, else the registry's), else a root file system bootstrapped
-    from a Debian mirror. `on_progress` gets a line about everything but a base found by its digest. Raises UserError.
+    auto: what the locks of the workspace in `root` say, a digest or Debian packages. Where mmdebstrap, which makes a
+    base of these, is not installed: the tag (one that is here, else the registry's), else mmdebstrap is installed.
+    `on_progress` gets a line about everything but a base found by its digest. Raises UserError.
     """
     # Two builds at once need the same base: the second finds what the first has made, and dpkg is run once.
     with engine.alone(
         f"base {base.key} {base.platform}", lambda: on_progress(f"waits: another build acquires {base.reference}")
     ):
         if wanted == AUTO:
-            found = _from_registry(engine, base, pinned.get(base.reference, ""), on_progress)
-            return found or _bootstrapped(engine, base, host, on_progress)
+            return _locked(engine, base, root, host, on_progress)
         info = engine.find(wanted)
         if info is None:
             on_progress(f"pulling {wanted}")
@@ -88,52 +92,73 @@ def acquire_for(
     image: Image,
     wanted: str = AUTO,
     *,
-    pinned: Mapping[str, str],
+    root: Path,
     host: HostSettings,
     on_progress: Callable[[str], None],
 ) -> AcquiredBase:
     """Acquire an image's base, as `acquire` does. Raises UserError also where it contradicts the image's pins."""
-    base = acquire(engine, image.base, wanted, pinned=pinned, host=host, on_progress=on_progress)
+    base = acquire(engine, image.base, wanted, root=root, host=host, on_progress=on_progress)
     require_no_contradiction(image, base)
     return base
 
 
-def _from_registry(engine: Engine, base: Base, pinned: str, on_progress: Callable[[str], None]) -> AcquiredBase | None:
-    """By the pinned digest, else by the tag: what the engine has of this platform, else what a registry has."""
-    by_digest = (f"{base.reference.rpartition(':')[0]}@{pinned}", Origin.DIGEST, "")
-    by_tag = (base.reference, Origin.TAG, " by its tag: no digest is pinned (`python -m tools.pin`)")
-    for reference, origin, how in (by_digest, by_tag) if pinned else (by_tag,):
-        info = engine.find(reference)
-        if info is None or info.architecture != base.platform.architecture:  # a name of a registry means one of each
-            if engine.registry_digest(reference) is None:
-                if origin is Origin.DIGEST:
-                    on_progress(f"no registry answers, so {base.reference} can't be had by its pinned digest")
-                continue
-            on_progress(f"pulling {reference}{how}")
-            info = engine.pull(reference, platform=base.platform)
-        digest = pinned if origin is Origin.DIGEST else _digest(info)
-        return AcquiredBase(reference=reference, digest=digest, origin=origin, python=read_python(engine, reference))
-    return None
+def _locked(
+    engine: Engine, base: Base, root: Path, host: HostSettings, on_progress: Callable[[str], None]
+) -> AcquiredBase:
+    if digest := pinned(root).get(base.reference):
+        reference = f"{base.reference.rpartition(':')[0]}@{digest}"
+        if _pulled(engine, base, reference, "", on_progress) is None:
+            cause = f"no registry answers, and {PINS_FILE} pins it to {digest}: its images are built on no other base"
+            then = f"connect to a registry, give a base you have (--base REF), or take its line out of {PINS_FILE}"
+            raise UserError(Problem(where=base.reference, cause=cause, then=then), code=1)
+        python = read_python(engine, reference)
+        return AcquiredBase(reference=reference, digest=digest, origin=Origin.DIGEST, python=python)
+    lock = debian.find(base, root / "locks")
+    if not (lock and shutil.which("mmdebstrap")):
+        made = ", and mmdebstrap is not here to make it of locked packages" if lock else ""
+        how = f" by its tag: no digest is pinned (`python -m tools.pin`){made}"
+        if info := _pulled(engine, base, base.reference, how, on_progress):
+            python = read_python(engine, base.reference)
+            return AcquiredBase(reference=base.reference, digest=_digest(info), origin=Origin.TAG, python=python)
+    return _bootstrapped(engine, base, root, host, on_progress)
 
 
-def _bootstrapped(engine: Engine, base: Base, host: HostSettings, on_progress: Callable[[str], None]) -> AcquiredBase:
+def _pulled(
+    engine: Engine, base: Base, reference: str, how: str, on_progress: Callable[[str], None]
+) -> ImageInfo | None:
+    """What the engine has of this platform under a name, else what a registry has; None: no registry answers."""
+    info = engine.find(reference)
+    if info is None or info.architecture != base.platform.architecture:  # a name of a registry means one of each
+        if engine.registry_digest(reference) is None:
+            return None
+        on_progress(f"pulling {reference}{how}")
+        info = engine.pull(reference, platform=base.platform)
+    return info
+
+
+def _bootstrapped(
+    engine: Engine, base: Base, root: Path, host: HostSettings, on_progress: Callable[[str], None]
+) -> AcquiredBase:
     if base.suite is None:
         cause = "no registry answers, and it is no Debian suite that could be made from a mirror"
         then = "connect to a registry, or give a base you have: --base REF"
         raise UserError(Problem(where=base.reference, cause=cause, then=then), code=1)
     from images.context import bootstrap
 
+    lock = debian.require(base, root / "locks")
     name = f"{BOOTSTRAPPED}:{'-'.join(filter(None, (base.suite, base.platform.suffix)))}"
     info = engine.find(name)
-    if info is not None and info.labels.get(bootstrap.BASE_LABEL) == bootstrap.recipe(base.suite):
-        on_progress(f"no registry answers for {base.reference}: using {name}, made here before")
-    else:
-        on_progress(
-            f"no registry answers for {base.reference}: MAKING A BASE from a Debian mirror with mmdebstrap, as {name}"
-        )
+    if info is None or not bootstrap.labels(lock).items() <= info.labels.items():
+        on_progress(f"MAKING {name} with mmdebstrap of the Debian packages in locks/{debian.place(base)}")
         bootstrap.require_mmdebstrap(on_progress)
-        info = bootstrap.bootstrap(engine, base.suite, name, host, base.platform)
-    return AcquiredBase(reference=name, digest=info.id, origin=Origin.BOOTSTRAPPED, python=read_python(engine, name))
+        info = bootstrap.bootstrap(engine, base, lock, name, host)
+    return AcquiredBase(
+        reference=name,
+        digest=info.id,
+        origin=Origin.BOOTSTRAPPED,
+        python=read_python(engine, name),
+        packages=lock.part(lock.layer),
+    )
 
 
 def _digest(info: ImageInfo) -> str:
@@ -142,7 +167,10 @@ def _digest(info: ImageInfo) -> str:
 
 def base_context(base: AcquiredBase) -> BaseContext:
     """The base context of an acquired base."""
-    plain, python = BaseContext(reference=base.reference, origin=str(base.origin), digest=base.digest), base.python
+    plain, python = (
+        BaseContext(reference=base.reference, origin=str(base.origin), digest=base.digest, packages=base.packages),
+        base.python,
+    )
     if python is None:
         return plain
     kept, environment = frozenset(python.packages), python.prefix

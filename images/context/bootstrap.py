@@ -1,11 +1,11 @@
-"""A base image made on this machine: a root file system from a Debian mirror, with mmdebstrap."""
+"""A base image made on this machine: a root file system of the Debian packages of a lock, with mmdebstrap."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -15,15 +15,20 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from images.config.platforms import Platform, of_machine
+from images.config.paths import TEMPLATES
+from images.config.platforms import of_machine
 from images.context.hosting import HostSettings
 from images.context.templates import EPOCH
 from images.engine import Engine, ImageInfo
 from images.engine.failures import classify
 from images.errors import Problem, UserError
 from images.host.hashing import sha256
+from images.locking import debian
+from images.locking.debian import DebianLock
+from images.planning.image import Base
 
 BASE_LABEL = "dev.truetag.base"
+_PACKAGES_LABEL = "dev.truetag.base-packages"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CHUNK = 1 << 20
 
@@ -48,25 +53,23 @@ _STRIP = (
 )
 
 
-def bootstrap(
-    engine: Engine, suite: str, name: str, host: HostSettings, platform: Platform = Platform.AMD64
-) -> ImageInfo:
-    """Make a base from a Debian mirror, on this machine. What the mirror has decides its ID, and nothing else does."""
+def bootstrap(engine: Engine, base: Base, lock: DebianLock, name: str, host: HostSettings) -> ImageInfo:
+    """Make a base on this machine. The lock decides its ID, and nothing else does."""
     with tempfile.NamedTemporaryFile(prefix="truetag-base-") as spool:
         layer = hashlib.sha256()
-        for chunk in _root_file_system(suite, host, platform):
+        for chunk in _root_file_system(base, lock, host):
             layer.update(chunk)
             spool.write(chunk)
         spool.flush()
         # OCI image specification, with the files' time for that of its making.
         created = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         config = {
-            "architecture": platform.architecture,
+            "architecture": lock.architecture,
             "os": "linux",
             "created": created,
-            "config": {"Env": [f"PATH={_PATH}"], "Cmd": ["bash"], "Labels": {BASE_LABEL: recipe(suite)}},
+            "config": {"Env": [f"PATH={_PATH}"], "Cmd": ["bash"], "Labels": labels(lock)},
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.hexdigest()}"]},
-            "history": [{"created": created, "created_by": f"mmdebstrap {suite}"}],
+            "history": [{"created": created, "created_by": f"mmdebstrap {lock.suite}"}],
         }
         files: dict[str, bytes | Path] = {
             "config.json": json.dumps(config, sort_keys=True).encode(),
@@ -78,9 +81,10 @@ def bootstrap(
         return engine.load(files, name)
 
 
-def recipe(suite: str) -> str:
-    """Suite, and how a base is made of it: one that an older release made is made anew."""
-    return f"{suite} {sha256(repr((_DPKG_OPTIONS, _STRIP, EPOCH)).encode())[:12]}"
+def labels(lock: DebianLock) -> dict[str, str]:
+    """How a base is made, and of which packages: one that an older release or lock made is made anew."""
+    recipe = f"{lock.suite} {sha256(repr((_DPKG_OPTIONS, _STRIP, EPOCH)).encode())[:12]}"
+    return {BASE_LABEL: recipe, _PACKAGES_LABEL: sha256(repr(sorted(lock.base.items())).encode())}
 
 
 def require_mmdebstrap(on_progress: Callable[[str], None]) -> None:
@@ -96,81 +100,66 @@ def require_mmdebstrap(on_progress: Callable[[str], None]) -> None:
     apt.install("mmdebstrap", "debian-archive-keyring")
 
 
-def _root_file_system(suite: str, host: HostSettings, platform: Platform) -> Iterator[bytes]:
+def _root_file_system(base: Base, lock: DebianLock, host: HostSettings) -> Iterator[bytes]:
     """The tar of a minimal Debian, streamed from mmdebstrap. Raises UserError when it fails."""
     # mmdebstrap's own check of an emulator needs a package (arch-test); images/host/emulation.py has asked the kernel.
-    emulated = [f"--architectures={platform.architecture}", "--skip=check/qemu"]
-    command = [
-        "mmdebstrap",
-        "--variant=minbase",
-        *([] if platform is of_machine(os.uname().machine) else emulated),
-        "--include=ca-certificates",
-        "--format=tar",
-        *(f"--aptopt={name} {json.dumps(value)}" for name, value in sorted(host.apt.items())),
-        *(f"--dpkgopt={option}" for option in _DPKG_OPTIONS),
-        f"--customize-hook={_STRIP}",
-        suite,
-        "-",
-        *mirrors(suite),
-    ]
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "DEBIAN_FRONTEND": "noninteractive"}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        said: deque[str] = deque(maxlen=100)
-        stderr = process.stderr or ()
-        lines = (line.decode(errors="replace").strip() for line in stderr)
-        listener = threading.Thread(target=said.extend, args=(lines,), daemon=True)
-        listener.start()
-        try:
-            while process.stdout and (chunk := process.stdout.read(_CHUNK)):
-                yield chunk
-        except BaseException:
-            process.terminate()
-            raise
-        listener.join()
+    emulated = [f"--architectures={lock.architecture}", "--skip=check/qemu"]
+    # What stands in the image is Debian's own mirror, wherever the packages came from.
+    addresses = {archive: own for archive, (_, own) in debian.ARCHIVES.items()}
+    sources = shlex.quote("\n\n".join(debian.source_lines(lock.suite, addresses)))
+    with tempfile.TemporaryDirectory(prefix="truetag-debian-") as scratch:
+        Path(scratch).chmod(0o755)  # mmdebstrap may read it as another user
+        repository = _fetched(base, lock, Path(scratch), host)
+        command = [
+            "mmdebstrap",
+            "--variant=minbase",
+            *([] if base.platform is of_machine(os.uname().machine) else emulated),
+            f"--include={','.join(debian.INCLUDED)}",
+            "--format=tar",
+            *(f"--dpkgopt={option}" for option in _DPKG_OPTIONS),
+            f"--customize-hook={_STRIP}; printf '%s\\n' {sources} >\"$1\"/etc/apt/sources.list",
+            lock.suite,
+            "-",
+            f"deb [trusted=yes] copy://{repository} ./",
+        ]
+        environment = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "DEBIAN_FRONTEND": "noninteractive"}
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            said: deque[str] = deque(maxlen=100)
+            stderr = process.stderr or ()
+            lines = (line.decode(errors="replace").strip() for line in stderr)
+            listener = threading.Thread(target=said.extend, args=(lines,), daemon=True)
+            listener.start()
+            try:
+                while process.stdout and (chunk := process.stdout.read(_CHUNK)):
+                    yield chunk
+            except BaseException:
+                process.terminate()
+                raise
+            listener.join()
     if process.returncode != 0:
         failure = classify("", said)
         cause = f"failed: {host.redact(failure.line or failure.cause)}"
-        then = "does `apt-get update` work here, has its mirror that suite, is there space in /tmp?"
-        raise UserError(Problem(where=f"mmdebstrap {suite}", cause=cause, then=then), code=1)
+        then = f"is there space in /tmp? {debian.remade()}"
+        raise UserError(Problem(where=f"mmdebstrap {lock.suite}", cause=cause, then=then), code=1)
 
 
-def mirrors(suite: str) -> list[str]:
-    """The mirrors this machine's own apt uses for Debian, asked for another suite; none: mmdebstrap's default."""
-    if not shutil.which("apt-get"):
-        return []
-    listing = _index_targets()
-    if not listing and os.geteuid() == 0:  # apt tells of its sources only once it has read them
-        from images.host import apt
-
-        with contextlib.suppress(UserError):
-            apt.install()  # the lists of packages alone
-        listing = _index_targets()
-    return mirror_lines(suite, listing)
-
-
-def _index_targets() -> str:
-    return subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(COMPONENT)|$(REPO_URI)", "Created-By: Packages"],
+def _fetched(base: Base, lock: DebianLock, folder: Path, host: HostSettings) -> Path:
+    """A repository of the base's packages, each checked by its hash. Raises UserError: one can't be had."""
+    script, file, repository = TEMPLATES / "scripts" / "debian_repository.sh", folder / "lock", folder / "packages"
+    file.write_bytes(lock.part(lock.base))
+    variables = dict(debian.ARCHIVES.values())
+    words = ["sh", str(script), str(file), str(repository)]
+    done = subprocess.run(
+        words,
+        env={**os.environ, **variables, **host.mirrors},
         capture_output=True,
         text=True,
+        errors="replace",
         check=False,
-    ).stdout
-
-
-def mirror_lines(suite: str, listing: str) -> list[str]:
-    """apt source lines of a suite, from `ORIGIN|LABEL|COMPONENT|URI` lines. Those with credentials are left out.
-
-    The lines stay in the base's sources.list: credentials would, too.
-    """
-    rows = [line.split("|") for line in listing.splitlines()]
-    debian = [row for row in rows if len(row) == 4 and row[0] == "Debian" and row[2] == "main" and "@" not in row[3]]
-    archive = next((uri for _, label, _, uri in debian if label == "Debian"), None)
-    security = next((uri for _, label, _, uri in debian if label == "Debian-Security"), None)
-    if archive is None:
-        return []
-    lines = [f"deb {archive} {suite} main"]
-    if suite not in ("sid", "unstable"):
-        lines.append(f"deb {archive} {suite}-updates main")
-        if security:
-            lines.append(f"deb {security} {suite}-security main")
-    return lines
+    )
+    if done.returncode != 0:
+        failure = classify("", done.stderr.splitlines())
+        where = f"locks/{debian.place(base)}"
+        cause = f"{failure.cause} ({host.redact(failure.line)})"
+        raise UserError(Problem(where=where, cause=cause, then=failure.then), code=1)
+    return repository

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from images.locking import debian
+
 MOUNT = "/run/host"
 """Where the templates mount `host/`."""
 
@@ -53,11 +55,17 @@ class HostSettings:
     proxies: Mapping[str, str] = field(default_factory=dict)
     """Lower-case names."""
     apt: Mapping[str, str] = field(default_factory=dict)
+    mirrors: Mapping[str, str] = field(default_factory=dict)
+    """Variables that name mirrors of Debian's archives (images/locking/debian.py)."""
     warnings: tuple[str, ...] = ()
 
     @classmethod
     def of(
-        cls, env: Mapping[str, str], read: Callable[[str], bytes | None], apt: Mapping[str, str] | None = None
+        cls,
+        env: Mapping[str, str],
+        read: Callable[[str], bytes | None],
+        apt: Mapping[str, str] | None = None,
+        mirrors: Mapping[str, str] | None = None,
     ) -> HostSettings:
         """Settings from an environment, a file reader (None: no such file) and `apt-config`'s values."""
         ca, problems = _ca_bundle(env, read)
@@ -68,6 +76,7 @@ class HostSettings:
             index=index,
             proxies=proxies,
             apt={name: value for name, value in (apt or {}).items() if _APT_SETTINGS.fullmatch(name) and value},
+            mirrors=mirrors or {},
         )
         local = tuple(
             f"{name} names this machine ({value}): build steps reach it only on the host's network"
@@ -84,7 +93,7 @@ class HostSettings:
 
     def files(self) -> dict[str, bytes]:
         """The part of a build context that carries the settings. `host/env` is always there, be it empty."""
-        exports = dict(self.index)
+        exports = {**self.index, **self.mirrors}
         for name, value in self.proxies.items():
             exports |= {name: value, name.upper(): value}
         if self.ca:
@@ -110,7 +119,7 @@ class HostSettings:
         return _USERINFO.sub("***@", text)
 
     def _values(self) -> list[tuple[str, str]]:
-        return [*self.index.items(), *self.proxies.items(), *self.apt.items()]
+        return [*self.index.items(), *self.proxies.items(), *self.apt.items(), *self.mirrors.items()]
 
     def _local_addresses(self) -> Iterator[tuple[str, str]]:
         """What listens on this machine."""
@@ -134,7 +143,8 @@ def host_settings() -> HostSettings:
     dump = ""
     if shutil.which(words[0]):
         dump = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30).stdout
-    return HostSettings.of(os.environ, read, dict(line.partition("=")[::2] for line in dump.splitlines()))
+    apt = dict(line.partition("=")[::2] for line in dump.splitlines())
+    return HostSettings.of(os.environ, read, apt, debian.variables())
 
 
 def _ca_bundle(env: Mapping[str, str], read: Callable[[str], bytes | None]) -> tuple[bytes | None, tuple[str, ...]]:

@@ -36,6 +36,8 @@ class BaseContext:
     environment: str = "/opt/venv"
     python: bool = False
     """The base brings its own Python and packages."""
+    packages: bytes = b""
+    """What the first layer installs of Debian, by hash (images/locking/debian.py); empty: what the mirror has."""
     kept: frozenset[str] = frozenset()
     """Canonical names of packages that the base has and that stay as they are."""
 

@@ -24,7 +24,7 @@ from images.fleet.folder import JobFolder
 from images.fleet.model import ON_GPUS, Job, JobRecord, MatrixCell
 from images.fleet.planning import FleetImage, Known
 from images.host.hashing import sha256
-from images.locking import lock_file
+from images.locking import debian, lock_file
 from images.planning import plan
 from images.planning.image import Image
 from images.publish import attachments
@@ -103,6 +103,8 @@ def context_digest(image: Image, sources: Sources) -> str:
     base = contexts.base_context(image.base, base_images.AUTO, base_images.pinned(sources.workspace.root))
     files = render.render(image, locked.files, base, suite=suite_files(image_claims(claimed)))
     digests = {path: sha256(render.content_of(content)) for path, content in files.items()}
+    if packages := debian.find(image.base, sources.workspace.locks):
+        digests["debian"] = sha256(debian.written(packages))
     return sha256(json.dumps(digests, sort_keys=True).encode())
 
 

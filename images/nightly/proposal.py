@@ -1,26 +1,28 @@
-"""An update proposal, made of a canary that is as good as the control: pins, lock, and a list of versions."""
+"""Update proposals: pins and lock of a canary that is as good as the control, and newer Debian packages."""
 
 from __future__ import annotations
 
 import difflib
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from images.config import matrix
 from images.config.matrix import Sources
 from images.config.yamlfile import YamlFile
 from images.errors import command
-from images.locking import lock_file
+from images.locking import debian, lock_file
+from images.locking.debian import DebianLock
 from images.nightly import results
 from images.nightly.results import Change
 from images.nightly.run import ImageResult
 from images.planning import plan
-from images.planning.image import Image
+from images.planning.image import Base, Image
 
 PATCH = "update.patch"
 LOG = "CHANGES.md"
+_TRACKER = "https://security-tracker.debian.org/tracker/source-package/"
 
 
 def write(found: ImageResult, sources: Sources, folder: Path) -> str:
@@ -35,10 +37,6 @@ def write(found: ImageResult, sources: Sources, folder: Path) -> str:
     after = {"matrix.yaml": moved, **{f"{folder_of}/{name}": content.decode() for name, content in lock.items()}}
     before = {path: (root / path).read_text(encoding="utf-8") for path in after if (root / path).is_file()}
     validated = f"{results.told(found.canary)}, on {found.canary.date:%Y-%m-%d}, as the committed lock."
-    parts: list[str] = []
-    for path in sorted(after):
-        old, new = (text.get(path, "").splitlines(keepends=True) for text in (before, after))
-        parts += difflib.unified_diff(old, new, fromfile=f"a/{path}" if old else "/dev/null", tofile=f"b/{path}")
     table = ["| package | from | to | |", "|---|---|---|---|"]
     for one in found.canary.changes:
         why = "pinned" if one.pinned else "dependency" if one.after else "no longer needed"
@@ -52,9 +50,47 @@ def write(found: ImageResult, sources: Sources, folder: Path) -> str:
         "",
     ]
     todo = ["", "Before it is merged:", "", *(f"- {one}" for one in _before_merging(moved, found, sources))]
+    return _put(folder, before, after, [*head, *table, *todo])
+
+
+def debian_packages(base: Base, old: DebianLock, new: DebianLock, images: Sequence[str], folder: Path) -> str:
+    """Write the change that moves the Debian packages of a base. Returns the folder; empty: nothing moved."""
+    moved = debian.moves(old, new)
+    if not moved:
+        return ""
+    table = ["| package | from | to | |", "|---|---|---|---|"]
+    for name, (was, now) in moved.items():
+        # The security archive has nothing but what an advisory is about. `pool/updates/main/o/openssl/libssl3_...`
+        archive, _, path = new.paths.get(name, "").partition("/")
+        source = path.split("/")[-2:-1]
+        about = (
+            f"security: <{_TRACKER}{source[0]}>" if archive == "debian-security" else "" if now else "no longer needed"
+        )
+        table.append(f"| {name} | {was or '-'} | {now or '-'} | {about} |")
+    place = f"locks/{debian.place(base)}"
+    head = [
+        f"# Move the Debian packages of {old.suite} ({old.architecture})",
+        "",
+        f"From those of {old.day} to those of {new.day}. Nothing was built with them yet.",
+        "",
+        f"`git apply {PATCH}` makes the change. Recorded runs are then about other layers than those of these images:",
+        f"{', '.join(images)}.",
+        "",
+    ]
+    todo = ["", f"Before it is merged: `{command('build', *images)}`, and the GPU tiers again."]
+    before, after = ({place: debian.written(lock).decode()} for lock in (old, new))
+    return _put(folder, before, after, [*head, *table, *todo])
+
+
+def _put(folder: Path, before: Mapping[str, str], after: Mapping[str, str], log: Sequence[str]) -> str:
+    """Write a patch and its log. Returns the folder."""
+    parts: list[str] = []
+    for path in sorted(after):
+        old, new = (text.get(path, "").splitlines(keepends=True) for text in (before, after))
+        parts += difflib.unified_diff(old, new, fromfile=f"a/{path}" if old else "/dev/null", tofile=f"b/{path}")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PATCH).write_text("".join(parts))
-    (folder / LOG).write_text("\n".join([*head, *table, *todo]) + "\n")
+    (folder / LOG).write_text("\n".join(log) + "\n")
     return str(folder)
 
 

@@ -153,7 +153,7 @@ def _suite() -> str:
 def built(engine: Engine, options: BuildOptions, progress: Progress) -> ValidateSet:
     """Builds with the engine, validates, and leaves no image behind.
 
-    The control is built without a cache, so that it takes Debian's newest packages, and these are read.
+    The control is built without a cache: on a base without locked packages it takes Debian's newest. They are read.
     """
 
     def validate(locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:

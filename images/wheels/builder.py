@@ -9,7 +9,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,6 @@ class WheelOptions:
     """Compile what is in the cache already, too."""
     sdists: Path | None = None
     """A folder with source archives, for machines that reach no index."""
-    pinned_bases: Mapping[str, str] = field(default_factory=dict)
     base: str = base_images.AUTO
     """`auto`, or a custom base: its wheels are for images on that very base."""
     wheelhouse: Path | None = None
@@ -145,7 +144,7 @@ def build_wheel(
     # The base is compared with the pins of torch's layer: nothing else is installed beside the new wheel.
     torch_alone = replace(image, pins=beside(image))
     base = base_images.acquire_for(
-        engine, torch_alone, options.base, pinned=options.pinned_bases, host=host, on_progress=warn
+        engine, torch_alone, options.base, root=options.locks.parent, host=host, on_progress=warn
     )
     jobs = options.jobs or jobs_for(recipe, engine.facts.cpus, engine.facts.memory)
     files = builder_context(image, recipe, base_images.base_context(base), options, host=host.files(), jobs=jobs)
@@ -321,7 +320,7 @@ def builder_context(
     locks["build"] = (FOLDER / "build.txt").read_bytes()
     files: Context = {f"locks/{name}.txt": content for name, content in locks.items()}
     files |= render.parted(files, "torch")
-    files |= render.scripts()
+    files |= render.scripts() | render.debian_lock(base)
     files |= host
     if options.offline:
         rows = [lock_file.parse_requirements(content, f"{name}.txt") for name, content in locks.items()]

@@ -53,7 +53,7 @@ def base(engine: Engine) -> AcquiredBase:
     """Debian bookworm, pulled or bootstrapped, kept by the engine from run to run."""
     bases = (one.image.base for one in plan.plan(SOURCES) if one.image)
     wanted = next(row for row in bases if row.key == "bookworm")
-    return base_images.acquire(engine, wanted, pinned={}, host=host_settings(), on_progress=say)
+    return base_images.acquire(engine, wanted, root=CHECKOUT.root, host=host_settings(), on_progress=say)
 
 
 @pytest.fixture(scope="session")

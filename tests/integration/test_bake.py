@@ -44,7 +44,7 @@ def base(engine: Engine, base: AcquiredBase, modern: Engine, trixie: Other) -> A
         trixie.take(base.reference, engine)
     bases = (one.image.base for one in plan.plan(SOURCES) if one.image)
     wanted = next(row for row in bases if row.key == "bookworm")
-    return base_images.acquire(modern, wanted, pinned={}, host=host_settings(), on_progress=print)
+    return base_images.acquire(modern, wanted, root=SOURCES.workspace.root, host=host_settings(), on_progress=print)
 
 
 def buildx_bake(buildx: str, folder: Path, *arguments: str, url: str = "") -> subprocess.CompletedProcess[str]:

@@ -59,7 +59,7 @@ def test_what_a_custom_base_lacks_is_added_and_its_toolkit_stays(
         name: content if name in ("light.txt", "tools.txt") else b""
         for name, content in lock_file.read(image, CHECKOUT.locks).files.items()
     }
-    given = base_images.acquire(engine, image.base, given_base, pinned={}, host=host, on_progress=print)
+    given = base_images.acquire(engine, image.base, given_base, root=CHECKOUT.root, host=host, on_progress=print)
     assert given.origin is Origin.CUSTOM and given.python is not None
     base_images.require_no_contradiction(image, given)
     context = render.render(image, small, base_images.base_context(given), host=host.files())
@@ -80,7 +80,7 @@ def test_a_custom_base_is_read(engine: Engine, given_base: str, host: HostSettin
         _build(engine, f"FROM {given_base}{VENV}", WITH_VENV, host)
         system = read_python(engine, WITH_VENV)
         _build(engine, f"FROM {WITH_VENV}\nENV PATH=/opt/own/bin:$PATH\nUSER 1000\n", OWN, host)
-        given = base_images.acquire(engine, wanted, OWN, pinned={}, host=host, on_progress=print)
+        given = base_images.acquire(engine, wanted, OWN, root=CHECKOUT.root, host=host, on_progress=print)
     finally:
         engine.remove(OWN, force=True)
         engine.remove(WITH_VENV, force=True)

@@ -396,7 +396,7 @@ def test_a_base_that_cannot_be_had_is_said(engine: Engine) -> None:
         key="none", reference="truetag-none.invalid/none:1", suite=None, python=Minor(3, 11), glibc=Minor(2, 36)
     )
     with pytest.raises(UserError, match="no registry answers"):
-        acquire(engine, base, pinned={}, host=HostSettings(), on_progress=print)
+        acquire(engine, base, root=ROOT, host=HostSettings(), on_progress=print)
 
 
 def test_an_image_has_the_id_of_its_content(engine: Engine, base: AcquiredBase, tag: str) -> None:

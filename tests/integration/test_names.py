@@ -54,7 +54,9 @@ def test_builds_at_once_get_their_base_one_after_the_other(engine: Engine) -> No
 
     def get(_: int) -> None:
         with pytest.raises(UserError):
-            base_images.acquire(engine, row, "localhost:9/no/such:1", pinned={}, host=HostSettings(), on_progress=say)
+            base_images.acquire(
+                engine, row, "localhost:9/no/such:1", root=SOURCES.workspace.root, host=HostSettings(), on_progress=say
+            )
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(get, range(3)))

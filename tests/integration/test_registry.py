@@ -4,12 +4,12 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-import yaml
 
 from images.config.names import Minor
-from images.context.base_images import acquire
+from images.context.base_images import PINS_FILE, acquire, pinned
 from images.context.hosting import HostSettings
 from images.context.labels import Origin
 from images.engine import Engine
@@ -48,27 +48,36 @@ def base(reference: str) -> Base:
     return Base(key="test", reference=reference, suite=None, python=Minor(3, 11), glibc=Minor(2, 36))
 
 
-def test_by_tag_then_pinned_then_by_digest(engine: Engine, served: tuple[str, str]) -> None:
+def test_by_tag_then_pinned_then_by_digest(engine: Engine, served: tuple[str, str], tmp_path: Path) -> None:
     reference, digest = served
     said: list[str] = []
     assert engine.registry_digest(reference) == digest
 
-    by_tag = acquire(engine, base(reference), pinned={}, host=HostSettings(), on_progress=said.append)
+    by_tag = acquire(engine, base(reference), root=tmp_path, host=HostSettings(), on_progress=said.append)
     assert (by_tag.reference, by_tag.digest, by_tag.origin) == (reference, digest, Origin.TAG)
     assert by_tag.python is None
     assert "python -m tools.pin" in said[0]
-    assert acquire(engine, base(reference), pinned={}, host=HostSettings(), on_progress=said.append) == by_tag
+    assert acquire(engine, base(reference), root=tmp_path, host=HostSettings(), on_progress=said.append) == by_tag
     assert len(said) == 1  # it was there
 
-    pinned = yaml.safe_load(pins(engine, [reference]))
-    assert pinned == {reference: digest}
+    (tmp_path / PINS_FILE).parent.mkdir()
+    (tmp_path / PINS_FILE).write_text(pins(engine, [reference]))
+    assert pinned(tmp_path) == {reference: digest}
     engine.remove(reference, force=True)
-    by_digest = acquire(engine, base(reference), pinned=pinned, host=HostSettings(), on_progress=said.append)
+    by_digest = acquire(engine, base(reference), root=tmp_path, host=HostSettings(), on_progress=said.append)
     assert by_digest.origin is Origin.DIGEST
     assert by_digest.reference == f"{reference.rpartition(':')[0]}@{digest}"
     built = engine.build({"Dockerfile": f"FROM {by_digest.reference}\nENV A=b\n".encode()}, None)
     assert engine.inspect(built.image_id).env["A"] == "b"
     engine.remove(built.image_id, force=True)
+
+
+def test_a_pinned_digest_that_cannot_be_had_is_replaced_by_no_other_base(engine: Engine, tmp_path: Path) -> None:
+    reference = "127.0.0.1:1/base:slim"
+    (tmp_path / PINS_FILE).parent.mkdir()
+    (tmp_path / PINS_FILE).write_text(f"{reference}: sha256:{'0' * 64}\n")
+    with pytest.raises(UserError, match="built on no other base"):
+        acquire(engine, base(reference), root=tmp_path, host=HostSettings(), on_progress=print)
 
 
 def test_a_name_that_the_registry_does_not_know_is_an_error_and_not_a_missing_registry(

@@ -17,7 +17,7 @@ from images.context.templates import EPOCH
 from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildEvent, LogLine
 from images.engine.progress import Progress
-from images.locking import lock_file
+from images.locking import debian, lock_file
 from images.planning.image import Image
 from tools import reproduce
 
@@ -121,10 +121,12 @@ def test_a_step_normalises_the_timestamps_of_what_it_wrote_and_nothing_else(
     assert set(times) - normalised == {"/opt/early", "/opt/earlier", "/mnt/mounted", "/etc/resolv.conf"}
 
 
-def test_the_same_mirror_gives_the_same_base(engine: Engine, base: AcquiredBase) -> None:
+def test_the_same_lock_gives_the_same_base(engine: Engine, image: Image, base: AcquiredBase) -> None:
     if base.origin is not Origin.BOOTSTRAPPED:
         pytest.skip("there is a registry: no base is made here")
     try:
-        assert bootstrap.bootstrap(engine, "bookworm", "truetag-test-base:1", host_settings()).id == base.digest
+        lock = debian.require(image.base, CHECKOUT.locks)
+        made = bootstrap.bootstrap(engine, image.base, lock, "truetag-test-base:1", host_settings())
+        assert made.id == base.digest
     finally:
         engine.untag("truetag-test-base:1")

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from images.context.bootstrap import mirrors, require_mmdebstrap
+from images.context.bootstrap import require_mmdebstrap
 from images.context.hosting import host_settings
 from images.engine.client import private_home
+from images.locking import debian
 
 HOME = private_home().parent / "tests"
 """Kept from run to run, like the engine: about 1.5 GB."""
@@ -26,7 +27,7 @@ def bootstrap(suite: str, folder: Path, *options: str) -> None:
     require_mmdebstrap(print)
     host = host_settings()
     apt = [f"--aptopt={name} {json.dumps(value)}" for name, value in sorted(host.apt.items())]
-    command = ["mmdebstrap", *apt, *options, suite, str(folder), *mirrors(suite)]
+    command = ["mmdebstrap", *apt, *options, suite, str(folder), *debian.source_lines(suite, debian.mirrors())]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, host.redact(done.stderr[-2000:])

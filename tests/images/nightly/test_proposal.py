@@ -1,7 +1,9 @@
 """Update proposals, issues, the state of a run, and faults in the matrix's nightly section."""
 
 import re
+import subprocess
 import tempfile
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from images.config import matrix
 from images.config.matrix import Sources
 from images.errors import UserError
-from images.locking import lock_file
+from images.locking import debian, lock_file
 from images.nightly import proposal, results
 from images.nightly.canary import Locked
 from images.nightly.results import BreakageLine, Change, Job, Outcome
@@ -127,3 +129,26 @@ def test_selectors_of_nightly_runs_that_match_nothing_are_told_with_their_lines(
     number = next(number for number, line in enumerate(text.splitlines(), 1) if "track: [" in line)
     assert f"matrix.yaml:{number} cu126-torch99 matches no image" in causes
     assert "cu199-* matches no image" in causes
+
+
+def test_a_proposal_of_debian_packages_names_what_moved_and_what_the_security_team_says_of_it(tmp_path: Path) -> None:
+    base, locks = CONTROL.image.base, SOURCES.workspace.locks
+    now = debian.require(base, locks)
+    libssl = next(path for path in now.base if "/libssl3_" in path)
+    before = {**now.base, "debian/pool/main/o/openssl/libssl3_3.0.1-1_amd64.deb": "0" * 64}
+    del before[libssl]
+    old = replace(now, base=before, layer={**now.layer, "debian/pool/main/g/gone/gone_1_all.deb": "1" * 64})
+    assert proposal.debian_packages(base, now, now, ["cu126-torch27"], tmp_path / "none") == ""
+    assert not (tmp_path / "none").exists()
+    folder = Path(proposal.debian_packages(base, old, now, ["cu126-torch27"], tmp_path / "some"))
+    rows = [line for line in (folder / proposal.LOG).read_text().splitlines() if line.startswith("| ")]
+    tracker = "<https://security-tracker.debian.org/tracker/source-package/openssl>"
+    assert rows[1:] == [
+        "| gone | 1 | - | no longer needed |",
+        f"| libssl3 | 3.0.1-1 | {now.versions['libssl3']} | security: {tracker} |",
+    ]
+    place = tmp_path / "locks" / debian.place(base)
+    place.parent.mkdir(parents=True)
+    place.write_bytes(debian.written(old))
+    subprocess.run(["git", "apply", folder / proposal.PATCH], cwd=tmp_path, check=True)
+    assert debian.require(base, tmp_path / "locks") == now

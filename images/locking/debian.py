@@ -1,0 +1,240 @@
+"""Debian's packages by hash: what a base has that is made here, and what the layer above it installs.
+
+`locks/debian/SUITE-ARCHITECTURE.txt`, which all images on that base share, names files of Debian's archives as
+sha256sum does. They lie at these paths on every mirror, and in Debian's snapshot archive on the day of the lock.
+What a base needs is decided by apt, in a root of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote
+
+from images.config import paths
+from images.errors import Problem, UserError, command
+from images.planning.expectations import DEBIAN_PYTHON, DEBIAN_TOOLS
+from images.planning.image import Base
+
+FOLDER = "debian"
+"""Below the folder of locks."""
+_OWN = "http://deb.{}/{}/".format
+ARCHIVES = {
+    "debian": ("DEBIAN_MIRROR", _OWN("debian.org", "debian")),
+    "debian-security": ("DEBIAN_SECURITY_MIRROR", _OWN("debian.org", "debian-security")),
+}
+"""Archive -> the variable that names a mirror of it, and Debian's own."""
+SNAPSHOT = "DEBIAN_SNAPSHOT"
+"""The variable that names another snapshot archive than snapshot.debian.org."""
+INCLUDED = ("apt", "ca-certificates")
+"""What a base has beside the packages that Debian calls essential or required."""
+_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
+_LINE = re.compile(r"([0-9a-f]{64})  (debian(?:-security)?/pool/\S+_\S+_\w+\.deb)")
+_HEAD = """\
+# {suite} {architecture} {day}
+# Debian's packages, as of that day: those of the base, then those of the layer above it. Made by `nox -s lock`.
+# for: {asked}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebianLock:
+    """The packages of one base and of the layer above it: path below the archives -> sha256."""
+
+    suite: str
+    architecture: str
+    day: str
+    """As the snapshot archive writes it: 20261126T021500Z."""
+    asked: tuple[str, ...]
+    base: Mapping[str, str]
+    layer: Mapping[str, str]
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Package -> where its file lies."""
+        return {file_name(path).split("_")[0]: path for path in (*self.base, *self.layer)}
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Package -> version, without the epoch."""
+        return {name: file_name(path).split("_")[1] for name, path in self.paths.items()}
+
+    def part(self, files: Mapping[str, str]) -> bytes:
+        """A half, as templates/scripts/debian_repository.sh reads it."""
+        return f"# {self.suite} {self.architecture} {self.day}\n{_lines(files)}".encode()
+
+
+def file_name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def place(base: Base) -> str:
+    """Where the lock of a base lies below the folder of locks."""
+    return f"{FOLDER}/{base.suite}-{base.platform.architecture}.txt"
+
+
+def written(lock: DebianLock) -> bytes:
+    head = _HEAD.format(suite=lock.suite, architecture=lock.architecture, day=lock.day, asked=" ".join(lock.asked))
+    return f"{head}# base\n{_lines(lock.base)}# layer\n{_lines(lock.layer)}".encode()
+
+
+def _lines(files: Mapping[str, str]) -> str:
+    return "".join(f"{files[path]}  {path}\n" for path in sorted(files, key=file_name))
+
+
+def find(base: Base, locks: Path) -> DebianLock | None:
+    """The lock of a base; None: there is none. Raises UserError: it is damaged, or was made for other packages."""
+    file = locks / place(base)
+    if base.suite is None or not file.is_file():
+        return None
+    head, _, rest = file.read_text(encoding="utf-8", errors="replace").partition("# base\n")
+    first, *others = head.splitlines() or [""]
+    halves = [[_LINE.fullmatch(line) for line in half.splitlines()] for half in rest.split("# layer\n")]
+    files = [{line[2]: line[1] for line in half if line} for half in halves]
+    then = remade()
+    if len(first.split()) != 4 or len(halves) != 2 or not all(line for half in halves for line in half):
+        raise UserError(Problem(where=paths.shown(file), cause="is damaged", then=then))
+    _, suite, architecture, day = first.split()
+    asked = next((tuple(line.split()[2:]) for line in others if line.startswith("# for: ")), ())
+    if asked != _asked():
+        moved = " ".join(sorted({*asked} ^ {*_asked()}))
+        raise UserError(Problem(where=paths.shown(file), cause=f"was made for other packages ({moved})", then=then))
+    return DebianLock(suite=suite, architecture=architecture, day=day, asked=asked, base=files[0], layer=files[1])
+
+
+def remade() -> str:
+    return f"`{command('lock', 'NAME', '--upgrade')}` of an image on that base makes its lock anew"
+
+
+def require(base: Base, locks: Path) -> DebianLock:
+    """The lock of a base. Raises UserError as `find` does, and where there is none."""
+    if lock := find(base, locks):
+        return lock
+    then = f"`{command('lock', 'NAME')}` of an image on that base makes it, on a machine with apt; or --base REF"
+    cause = "no lock names the Debian packages that the base is made of"
+    raise UserError(Problem(where=paths.shown(locks / place(base)), cause=cause, then=then))
+
+
+def moves(old: DebianLock, new: DebianLock) -> dict[str, tuple[str, str]]:
+    """Package -> its version before and after, of those that differ; empty: not there."""
+    before, after = old.versions, new.versions
+    return {
+        name: (before.get(name, ""), after.get(name, ""))
+        for name in sorted({*before, *after})
+        if before.get(name) != after.get(name)
+    }
+
+
+# --- what the archives have now --------------------------------------------------------------------------------------
+
+
+def resolve(base: Base, now: datetime) -> DebianLock:
+    """What apt would install today. Needs apt, and neither root nor a machine of that platform. Raises UserError."""
+    suite, architecture = str(base.suite), base.platform.architecture
+    with tempfile.TemporaryDirectory(prefix="truetag-apt-") as scratch:
+        for folder in ("etc/apt/preferences.d", "lists/partial", "archives/partial"):
+            Path(scratch, folder).mkdir(parents=True)
+        Path(scratch, "sources.list").write_text("\n".join(source_lines(suite, mirrors(), f"signed-by={_KEYS}")))
+        Path(scratch, "status").touch()
+        settings = {
+            "Dir::Etc": f"{scratch}/etc/apt",
+            "Dir::Etc::SourceList": f"{scratch}/sources.list",
+            "Dir::Etc::SourceParts": "/dev/null",
+            "Dir::State::Lists": f"{scratch}/lists",
+            "Dir::State::status": f"{scratch}/status",
+            "Dir::Cache": scratch,
+            "APT::Architecture": architecture,
+            "APT::Architectures": architecture,
+            "APT::Sandbox::User": "root",
+            "Acquire::ForceHash": "sha256",
+        }
+        apt = ["apt-get", "-q", *(f"-o{name}={value}" for name, value in settings.items())]
+        _said([*apt, "update", "--error-on=any"])
+        install = [*apt, "install", "--print-uris", "-y", "--no-install-recommends"]
+        wanted = ["?essential", "?priority(required)", *INCLUDED]
+        files = _files(_said([*install, *wanted]))
+        whole = _files(_said([*install, *wanted, *_asked()]))
+    return DebianLock(
+        suite=suite,
+        architecture=architecture,
+        day=f"{now:%Y%m%dT%H%M%SZ}",
+        asked=_asked(),
+        base=files,
+        layer={path: digest for path, digest in whole.items() if path not in files},
+    )
+
+
+def _asked() -> tuple[str, ...]:
+    return (*DEBIAN_PYTHON, *DEBIAN_TOOLS)
+
+
+def _said(words: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
+    except FileNotFoundError:
+        then = "lock it on Debian or Ubuntu, or in a container of them"
+        raise UserError(Problem(where="apt-get", cause="is not on this machine", then=then), code=1) from None
+    if done.returncode != 0:
+        cause = "; ".join(done.stderr.strip().splitlines()[-3:]) or f"ended with {done.returncode}"
+        then = "are the mirrors right (DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR), is debian-archive-keyring installed?"
+        raise UserError(Problem(where="Debian's packages", cause=cause, then=then), code=1)
+    return done.stdout
+
+
+def _files(printed: str) -> dict[str, str]:
+    """Path below the archives -> sha256, of what `apt-get --print-uris` prints."""
+    found = {}
+    for address, digest in re.findall(r"^'([^']+)' \S+ \d+ SHA256:([0-9a-f]{64})$", printed, re.MULTILINE):
+        root, archive = max((root, archive) for archive, root in mirrors().items() if address.startswith(root))
+        found[f"{archive}/{unquote(address.removeprefix(root))}"] = digest
+    return found
+
+
+# --- mirrors ---------------------------------------------------------------------------------------------------------
+
+
+@cache
+def mirrors() -> Mapping[str, str]:
+    """Archive -> address, with a slash: as a variable says, else as this machine's apt does, else Debian's own."""
+    listing = ""
+    if shutil.which("apt-get"):
+        targets = ["indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(COMPONENT)|$(REPO_URI)", "Created-By: Packages"]
+        listing = subprocess.run(["apt-get", *targets], capture_output=True, text=True, check=False).stdout
+    of_apt = of_listing(listing)
+    return {
+        archive: f"{(os.environ.get(variable) or of_apt.get(archive, own)).rstrip('/')}/"
+        for archive, (variable, own) in ARCHIVES.items()
+    }
+
+
+def of_listing(listing: str) -> dict[str, str]:
+    """Archive -> address, from apt's `ORIGIN|LABEL|COMPONENT|URI` lines. Those with credentials are left out."""
+    rows = [line.split("|") for line in listing.splitlines()]
+    debian = [row for row in rows if len(row) == 4 and row[0] == "Debian" and row[2] == "main" and "@" not in row[3]]
+    archives = {"Debian": "debian", "Debian-Security": "debian-security"}
+    return {archives[label]: address for _, label, _, address in reversed(debian) if label in archives}
+
+
+def source_lines(suite: str, addresses: Mapping[str, str], options: str = "") -> list[str]:
+    """apt source lines of a suite."""
+    archive, deb = addresses["debian"], f"deb [{options}]" if options else "deb"
+    if suite in ("sid", "unstable"):
+        return [f"{deb} {archive} {suite} main"]
+    security = f"{deb} {addresses['debian-security']} {suite}-security main"
+    return [f"{deb} {archive} {suite} main", f"{deb} {archive} {suite}-updates main", security]
+
+
+def variables() -> dict[str, str]:
+    """What build steps must be told of mirrors: those that are not Debian's own."""
+    others = {
+        ARCHIVES[archive][0]: address for archive, address in mirrors().items() if address != ARCHIVES[archive][1]
+    }
+    return others | ({SNAPSHOT: address} if (address := os.environ.get(SNAPSHOT)) else {})

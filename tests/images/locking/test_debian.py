@@ -1,0 +1,72 @@
+"""Debian packages in a lock: what is written is what is read, what moved is named, mirrors are the machine's own."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from images.config.paths import CHECKOUT
+from images.errors import UserError
+from images.locking import debian
+from images.planning import plan
+from tests.support.sources import SOURCES, image
+
+BASES = {debian.place(one.image.base): one.image.base for one in plan.plan(SOURCES) if one.image}
+BASE = image("cu126-torch25").base
+
+
+@pytest.mark.parametrize("place", BASES)
+def test_each_base_of_the_matrix_is_locked_and_written_as_it_is_read(place: str) -> None:
+    lock = debian.require(BASES[place], CHECKOUT.locks)
+    assert debian.written(lock) == (CHECKOUT.locks / place).read_bytes()
+    assert lock.base and lock.layer and not lock.base.keys() & lock.layer.keys()
+    assert {"apt", "ca-certificates", "gcc", "python3-venv", "curl"} <= lock.versions.keys()
+    halves = [lock.part(half).decode().splitlines() for half in (lock.base, lock.layer)]
+    assert [half[0] for half in halves] == [f"# {lock.suite} {lock.architecture} {lock.day}"] * 2
+
+
+def test_what_moved_is_named() -> None:
+    old = debian.require(BASE, CHECKOUT.locks)
+    path = next(path for path in old.layer if "/git_" in path)
+    layer = {one: digest for one, digest in old.layer.items() if one != path} | {
+        "debian/pool/x/git_9_amd64.deb": "0" * 64
+    }
+    assert debian.moves(old, old) == {}
+    assert debian.moves(old, dataclasses.replace(old, layer=layer)) == {"git": (old.versions["git"], "9")}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (("# for: python3 ", "# for: python2 python3 "), r"other packages \(python2\)"),
+        (("# layer\n", ""), "is damaged"),
+        (("  debian/pool/", " debian/pool/"), "is damaged"),
+    ],
+)
+def test_a_lock_that_is_not_the_images_is_refused(wrong: tuple[str, str], said: str, tmp_path: Path) -> None:
+    file = tmp_path / debian.place(BASE)
+    file.parent.mkdir()
+    with pytest.raises(UserError, match="no lock names the Debian packages"):
+        debian.require(BASE, tmp_path)
+    file.write_text((CHECKOUT.locks / debian.place(BASE)).read_text().replace(*wrong))
+    with pytest.raises(UserError, match=said) as refused:
+        debian.find(BASE, tmp_path)
+    assert "lock -- NAME --upgrade" in refused.value.problems[0].then
+
+
+def test_mirrors_are_those_of_this_machines_apt() -> None:
+    listing = (
+        "Debian|Debian|main|http://mirror.test/debian/\n"
+        "Debian|Debian Backports|main|http://backports.test/debian/\n"
+        "Debian|Debian-Security|main|http://security.test/debian-security/\n"
+        "Vendor|Vendor|main|http://vendor.test/\n"
+    )
+    found = debian.of_listing(listing)
+    assert debian.source_lines("trixie", found) == [
+        "deb http://mirror.test/debian/ trixie main",
+        "deb http://mirror.test/debian/ trixie-updates main",
+        "deb http://security.test/debian-security/ trixie-security main",
+    ]
+    assert debian.source_lines("sid", found) == ["deb http://mirror.test/debian/ sid main"]
+    for unusable in ("", "Ubuntu|Ubuntu|main|http://x.test/", "Debian|Debian|main|http://me:pw@x.test/"):
+        assert debian.of_listing(unusable) == {}, "the default is Debian's own"
