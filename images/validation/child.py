@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from images.engine.configuration import empty, step
 from images.planning import expectations, user_overlay
+from images.validation.claims.context import claim
 from validate import hints
 from validate.claims import HOST_PROBE, Claim, ClaimSet
 from validate.evidence import Evidence
@@ -98,52 +99,55 @@ def claims(parent: ClaimSet, known: Mapping[str, str] = MappingProxyType({}), *,
 
     `known`: package -> why it fails in the parent. `nvcc`: the parent has it.
     """
-    locked = {name for claim in parent.claims if "closed" in claim.expect for name in claim.expect["versions"]}
-    pinned = sorted(locked | {claim.subject for claim in parent.claims if claim.id == "S1"})
+    locked = {name for one in parent.claims if "closed" in one.expect for name in one.expect["versions"]}
+    pinned = sorted(locked | {one.subject for one in parent.claims if one.id == "S1"})
     rows = [{"name": name, "unless": [], "why": why} for name, why in known.items()]
     for hint in hints.known():
         if hint.brought_by and not (nvcc and "nvcc" in hint.brought_by["unless"]):
             rows.append({**hint.brought_by, "why": f"{hint.cause} {hint.fix}"})
     added = [
         replace(
-            claim,
+            one,
             subject="additions",
             statement="nothing that was added is known to fail in this image",
             expect={"pinned": pinned, "known": rows},
         )
-        for claim in parent.claims
-        if (claim.id, claim.subject) == ("S1", "lock")
+        for one in parent.claims
+        if (one.id, one.subject) == ("S1", "lock")
     ]
     added += [
         replace(
-            claim,
+            one,
             subject="parent",
             probe=HOST_PROBE,
             statement="the parent's files are as they were, and nothing comes before them",
             expect={
-                "path": claim.expect["path"],
-                "generated": claim.expect["generated"],
+                "path": one.expect["path"],
+                "generated": one.expect["generated"],
                 "childrens": dict(expectations.CHILDRENS),
                 "settings": dict(expectations.CHILDRENS_SETTINGS),
             },
             required=True,
             unproven="",
         )
-        for claim in parent.claims
-        if (claim.id, claim.subject) == ("S10", "lookup")
+        for one in parent.claims
+        if (one.id, one.subject) == ("S10", "lookup")
     ]
-    return ClaimSet(image=parent.image, claims=(*(_of_child(claim, pinned) for claim in parent.claims), *added))
+    state = {expression: list(values) for expression, values in expectations.STATE.items()}
+    statement = "after `import torch`, Python and torch are as in the parent"
+    added.append(claim("C14", "state", "cpu.state", statement, {"state": state}))
+    return ClaimSet(image=parent.image, claims=(*(_of_child(one, pinned) for one in parent.claims), *added))
 
 
-def _of_child(claim: Claim, pinned: list[str]) -> Claim:
-    expect = dict(claim.expect)
-    if claim.id == "S3":
+def _of_child(parents: Claim, pinned: list[str]) -> Claim:
+    expect = dict(parents.expect)
+    if parents.id == "S3":
         expect["pinned"] = pinned
-    if claim.id == "S1" and "closed" in expect:
+    if parents.id == "S1" and "closed" in expect:
         expect["closed"] = False
     if "denied" in expect:
         expect["allowed"] = list(expectations.CHILDRENS_VARIABLES)
-    if "free" in expect or (claim.id, claim.subject) == ("S8", "settings"):
+    if "free" in expect or (parents.id, parents.subject) == ("S8", "settings"):
         expect["free"] = True
     if "leftovers" in expect:
         expect["leftovers"] = {path: what for path, what in expect["leftovers"].items() if path != _USERS_FILES}
@@ -156,8 +160,8 @@ def _of_child(claim: Claim, pinned: list[str]) -> Claim:
         expect |= {"home": user_overlay.HOME, "privileged": allowed}
     if "labels" in expect:
         expect["labels"] = {name: value for name, value in expect["labels"].items() if name.startswith(_OURS)}
-    required = claim.required and (claim.id, claim.subject) not in _FREE
-    return replace(claim, expect=expect, required=required)
+    required = parents.required and (parents.id, parents.subject) not in _FREE
+    return replace(parents, expect=expect, required=required)
 
 
 def changes(
@@ -170,12 +174,12 @@ def changes(
 
     `environment`: the child's variables. `debian`: Debian's packages of parent and child.
     """
-    claim = next((one for one in evidence.claims if (one.id, one.subject) == ("S1", "lock")), None)
-    record = evidence.of(claim.probe) if claim else None
+    lock = next((one for one in evidence.claims if (one.id, one.subject) == ("S1", "lock")), None)
+    record = evidence.of(lock.probe) if lock else None
     measured = record.of("lock") if record else None
-    if claim is None or measured is None or "error" in measured.evidence:
+    if lock is None or measured is None or "error" in measured.evidence:
         return None
-    wanted: Mapping[str, str] = claim.expect["versions"]
+    wanted: Mapping[str, str] = lock.expect["versions"]
     found = {name: versions[0] for name, versions in measured.evidence["installed"].items()}
     return Changes(
         steps=tuple(steps),
