@@ -7,7 +7,6 @@ from functools import partial
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from images.building.build import build_all
 from images.building.contexts import BuildOptions
@@ -67,7 +66,7 @@ def build(
     locked = [(image, lock_file.read(image, sources.workspace.locks)) for image in images]
     for image in images:
         for warning in image.warnings:
-            common.talk.print(f"[yellow]{image.name}[/]: {escape(warning)}")
+            common.say(f"{image.name}: {warning}")
     host = host_settings()
     for warning in host.warnings:
         common.say(warning)

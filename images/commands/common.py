@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.text import Text
 
 from images.config import matrix, paths
@@ -72,7 +71,7 @@ def accepted(selectors: list[str], sources: Sources, *, exactly_one: bool = Fals
             causes = {image.name: f"is refused: {'; '.join(image.reasons)}" for image in refused}
             raise UserError([Problem(where=name, cause=cause, then=then) for name, cause in causes.items()])
         for image in refused:
-            talk.print(f"[yellow]{image.name}[/] is refused and left out: {escape('; '.join(image.reasons))}")
+            say(f"{image.name} is refused and left out: {'; '.join(image.reasons)}")
     return [image.image for image in planned if image.image]
 
 
@@ -82,7 +81,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def say(text: str, style: str = "yellow") -> None:
-    talk.print(text, style=style)
+    talk.print(terminal.wrapped(text, terminal.width_of(sys.stderr)), style=style, markup=False)
 
 
 tell = partial(say, style="dim")

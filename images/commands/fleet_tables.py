@@ -17,14 +17,23 @@ from validate.terminal import aligned
 
 
 def plan(planned: Sequence[PlannedCell]) -> list[str]:
-    """One row a cell."""
+    """One row a cell that can be judged; below them, said once of all, why others can't."""
     counts = {state: sum(one.state is state for one in planned) for state in State}
     told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     rows = [("image", "digest", "tier", "GPU", "state", "machines", "reason")]
+    impossible: dict[tuple[str, str], dict[str, None]] = {}  # reason and image -> its tiers
     for one in planned:
         cell, gpu = one.cell, f"{one.gpus or ''} {one.cell.arch}".strip()
-        rows.append((cell.image, _short(cell.digest), cell.tier, gpu, one.state, one.worker, one.reason))
-    return [*aligned(rows), "", f"{counted(len(planned), 'matrix cell')}: {told}"]
+        if one.state is State.IMPOSSIBLE:
+            why = one.reason.replace(cell.image, "NAME")
+            impossible.setdefault((why, cell.image), {})[cell.tier] = None
+        else:
+            rows.append((cell.image, _short(cell.digest), cell.tier, gpu, one.state, one.worker, one.reason))
+    notes: dict[tuple[str, str], list[str]] = {}
+    for (why, image), tiers in impossible.items():
+        notes.setdefault((", ".join(tiers), why), []).append(image)
+    below = [f"impossible: {tiers} of {', '.join(images)}: {why}" for (tiers, why), images in notes.items()]
+    return [*(aligned(rows) if rows[1:] else ()), *below, "", f"{counted(len(planned), 'matrix cell')}: {told}"]
 
 
 def plan_as_json(planned: Sequence[PlannedCell]) -> list[dict[str, Any]]:

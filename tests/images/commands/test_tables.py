@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from images.commands import tables
+from images.commands import common, tables
 from images.config.matrix import load
 from images.locking.lock_file import Status as LockStatus
 from images.planning import plan
@@ -86,6 +86,14 @@ def test_a_terminal_gets_its_own_width_and_colours_unless_no_color_is_set() -> N
     assert max(len(re.sub(r"\x1b\[[\d;]*m", "", line)) for line in seen.splitlines()) <= 60
     assert not re.search(r"\x1b\[[\d;]*3\d", on_terminal(60, NO_COLOR="1"))
     assert "31mrefused" in on_terminal(60, NO_COLOR=""), "https://no-color.org: present and not an empty string"
+
+
+def test_what_is_said_beside_results_is_wrapped_and_printed_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    common.say("cu118-torch25 is refused: a package[extra] has no wheel for it")
+    assert capfd.readouterr().err == "cu118-torch25 is refused: a\n    package[extra] has no wheel for it\n"
 
 
 def test_a_pipe_gets_whole_lines_without_colours() -> None:
