@@ -61,7 +61,11 @@ def validate(
     probe on: what is killed leaves what it measured. Exits with 1 if a required claim failed.
     """
     if bool(name) == bool(evidence):
-        cause = "neither an image name nor recorded evidence is given" if evidence is None else "an image name and --evidence are given"
+        cause = (
+            "neither an image name nor recorded evidence is given"
+            if evidence is None
+            else "a name and --evidence are given"
+        )
         then = f"`{command('validate', 'NAME')}` or `{command('validate', '--evidence', 'FILE')}`"
         raise UserError(Problem(where="validate", cause=cause, then=then))
     if evidence:

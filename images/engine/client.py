@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import tarfile
 import time
 import uuid
@@ -78,7 +79,7 @@ class Engine:
         Raises UserError when it has none, the SDK's and OS errors when it doesn't answer.
         """
         self.sdk: Any = docker.APIClient(  # Any: the published types of the SDK lack most of its parameters
-            base_url=base_url,
+            base_url=_with_port(base_url),
             tls=tls,
             version="auto",
             timeout=cast(int, _TIMEOUT),
@@ -400,6 +401,16 @@ def connect(url: str | None = None, *, builds: bool = True) -> Engine:
     )
     cause = f"none answers ({'; '.join(tried)})"
     raise NoEngine(Problem(where="Docker Engine", cause=cause, then=then), code=1)
+
+
+def _with_port(address: str) -> str:
+    """Behind `ssh://HOST`, the port that ~/.ssh/config says: where none is named, the SDK asks `ssh` for 22."""
+    host = address.removeprefix("ssh://")
+    if host == address or ":" in host or not shutil.which("ssh"):
+        return address
+    said = subprocess.run(["ssh", "-G", "--", host], capture_output=True, text=True, check=False).stdout
+    port = next((line.removeprefix("port ") for line in said.splitlines() if line.startswith("port ")), "22")
+    return f"{address}:{port}"
 
 
 def private_home() -> Path:

@@ -91,6 +91,7 @@ class Container:
         self.id = container_id
         self.name = name
         self._output: Iterator[tuple[bytes | None, bytes | None]] | None = None
+        self._input: Any = None  # a socket, or what the SDK has in its place
 
     def put(self, files: Files, to: str) -> None:
         """Copy files into the folder `to`, before or after the start. Raises UserError.
@@ -122,11 +123,10 @@ class Container:
             self._output = self._sdk.attach(self.id, stream=True, demux=True, stdout=True, stderr=True, logs=False)
             if stdin:
                 # Before the start: what is attached later misses no byte of it, and nobody else is there to read it.
-                sender = self._sdk.attach_socket(self.id, params={"stdin": 1, "stream": 1})
+                self._input = self._sdk.attach_socket(self.id, params={"stdin": 1, "stream": 1})
             self._sdk.start(self.id)
             if stdin:
-                getattr(sender, "_sock", sender).sendall(stdin)
-                sender.close()
+                getattr(self._input, "_sock", self._input).sendall(stdin)
 
     def lines(self, timeout: float | None = None, *, most: int | None = None) -> Iterator[Line]:
         """What it prints, line by line, until it ends.
@@ -154,6 +154,10 @@ class Container:
         finally:
             if not ended:
                 self._kill_while_reading(self._output)
+            if self._input is not None:
+                # Not before: to close it ends `ssh`, which may not have sent everything yet.
+                with suppress(OSError):
+                    self._input.close()
         yield from (Line(stream=stream, text=plain_line(bytes(rest))) for stream, rest in begun.items() if rest)
 
     def _kill_while_reading(self, output: Iterator[object]) -> None:

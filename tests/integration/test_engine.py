@@ -238,6 +238,29 @@ def test_a_container_and_its_volume_go_on_every_way_out(
     assert not volumes(engine, f"{RUN_LABEL}={engine.run_id}")
 
 
+_SLOW_SSH = """
+import os, subprocess, time
+
+away = subprocess.Popen(["docker", "--host", {url!r}, "system", "dial-stdio"], stdin=subprocess.PIPE, bufsize=0)
+os.close(1)
+while part := os.read(0, 65536):
+    time.sleep(0.3)
+    away.stdin.write(part)
+"""
+
+
+def test_what_is_sent_to_a_container_arrives_over_a_slow_ssh(
+    engine: Engine, base: AcquiredBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ssh").write_text(f"#!{sys.executable}{_SLOW_SSH.format(url=engine.facts.url)}")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    spec = ContainerSpec(base.reference, ["sh", "-c", "read word; echo got $word"], stdin=True)
+    with connect("ssh://builder:22") as away, away.container(spec) as box:
+        box.start(b"this\n")
+        assert [line.text for line in box.lines(timeout=120)] == ["got this"]
+
+
 def test_too_long_a_run_is_stopped(engine: Engine, base: AcquiredBase) -> None:
     start = time.monotonic()
     with (

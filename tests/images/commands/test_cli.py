@@ -50,7 +50,7 @@ def test_the_plan_shows_refused_rows_with_their_reason() -> None:
         (["build", "cu126-torch27-sm120"], "no code for sm_120", "nox -s plan"),
         (["build", "cu128-torch27"], "cu128-torch27 has no lock", "nox -s lock -- cu128-torch27"),
         (["validate", "cu126-*"], "means", "name one"),
-        (["validate"], "neither an image name nor recorded evidence", "nox -s validate -- --evidence FILE"),
+        (["validate"], "neither a name nor recorded evidence", "nox -s validate -- --evidence FILE"),
         (["validate", "cu126-torch25", "--tag", "--claim", "S1"], "can't follow from some", "leave --claim out"),
         (["engine", "explode"], "is an unknown action", "status, start, stop or wipe"),
     ],

@@ -127,13 +127,15 @@ def test_one_module_alone_uses_what_the_sdk_keeps_private() -> None:
     assert found == {"images/engine/client.py"}
 
 
+@pytest.mark.parametrize("address", ["ssh://me@builder", "ssh://me@builder:2222"])
 def test_an_engine_behind_ssh_is_reached_by_the_users_own_client(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """docker-py's own SSH knows neither agents nor host aliases as OpenSSH does; and needs a package even for this."""
-    (tmp_path / "ssh").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
+    """docker-py's own SSH knows neither agents nor ~/.ssh/config, and needs a package even for this."""
+    script = f'#!/bin/sh\n[ "$1" != -G ] || {{ echo port 2222; exit; }}\necho "$@" >> {tmp_path}/asked\n'
+    (tmp_path / "ssh").write_text(script)
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    with pytest.raises(UserError, match=r"no Docker Engine answers(.|\n)*`docker -H ssh://me@builder:2222 version`"):
-        client.connect("ssh://me@builder:2222")
+    with pytest.raises(UserError, match=rf"no Docker Engine answers(.|\n)*`docker -H {address} version`"):
+        client.connect(address)
     assert (tmp_path / "asked").read_text().splitlines()[0] == "-l me -p 2222 -- builder docker system dial-stdio"
