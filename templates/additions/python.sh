@@ -40,16 +40,23 @@ if [ -n "$kept" ]; then
   if [ $code = 0 ] || ! grep -qs 'ERROR: ResolutionImpossible' "$PIP_LOG"; then
     cat "$said/errors" >&2
   else
-    echo "truetag: no release fits $kept: they may move" >&2
     code=0
     rm -f "$PIP_LOG"
     "$python" "$@" $(printf '%s ' $kept | sed 's/==[^ ]*//g') || code=$?
+    [ $code != 0 ] || echo "truetag: no release fits $kept: they may have moved" >&2
   fi
 else
   "$python" "$@" || code=$?
 fi
+if [ $code = 0 ]; then
+  for argument in "$@"; do
+    name=$(echo "$argument" | tr A-Z_. a-z--)
+    ! grep -qs "pip is looking at multiple versions of $name " "$PIP_LOG" || echo "truetag: $name: an older release was" \
+      "taken, which fits ${kept:-what is installed}; \`pip install $name==X\` takes another, and they may move" >&2
+  done
+  exit 0
+fi
 # pip itself says what is in conflict, and neither why nor what to take instead.
-[ $code != 0 ] || exit 0
 if grep -qs CERTIFICATE_VERIFY_FAILED "$PIP_LOG"; then
   bundle=/etc/ssl/certs/ca-certificates.crt
   echo "truetag: this container does not know the authority that signed the index's certificate. Give it the host's:" \
