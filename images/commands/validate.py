@@ -62,7 +62,7 @@ def validate(
     """
     if bool(name) == bool(evidence):
         cause = (
-            "neither an image name nor recorded evidence is given"
+            "neither a name nor recorded evidence is given"
             if evidence is None
             else "a name and --evidence are given"
         )
