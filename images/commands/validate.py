@@ -62,9 +62,7 @@ def validate(
     """
     if bool(name) == bool(evidence):
         cause = (
-            "neither a name nor recorded evidence is given"
-            if evidence is None
-            else "a name and --evidence are given"
+            "neither a name nor recorded evidence is given" if evidence is None else "a name and --evidence are given"
         )
         then = f"`{command('validate', 'NAME')}` or `{command('validate', '--evidence', 'FILE')}`"
         raise UserError(Problem(where="validate", cause=cause, then=then))
