@@ -62,6 +62,11 @@ def test_a_healthy_image_is_given_no_hint() -> None:
     assert [hint.id for hint in found] == []
 
 
+def test_healthy_logs_are_given_no_hint() -> None:
+    """205 lines of pip, transformers' and axolotl's training, NCCL's INFO, builds and the driver's start."""
+    assert [*hints.explained([(ROOT / "tests/tools/healthy.log").read_text(encoding="utf-8")])] == []
+
+
 def test_one_hint_a_line_in_the_order_of_the_lines() -> None:
     lines = ["CUDA out of memory", "nothing", "Bus error", "CUDA out of memory, again", "libcuda.so.1: cannot open"]
     assert only("\n".join([*lines, "GLIBC_2.3 not found"])) == ["cuda-out-of-memory", "shared-memory", "no-libcuda"], (
