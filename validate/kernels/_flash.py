@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from validate.kernels import Case, SeededRandom, from_capability
+from validate.kernels import RULE_T, Case, Kernel, SeededRandom, from_capability
 from validate.kernels._attention import attention
 from validate.kernels._names import FLASH_ATTN_BACKWARD, FLASH_ATTN_FORWARD
 
-SUPPORTS = from_capability(8, 0, "flash-attn has kernels from Ampere on")
-RAN = {"forward": FLASH_ATTN_FORWARD, "backward": FLASH_ATTN_BACKWARD}
-OTHERS = {r"pytorch_flash::": "torch's own FlashAttention"}
-LIBRARIES = (r"flash_attn_2_cuda.*\.so",)
+of_flash_attn = partial(
+    Kernel,
+    claim="G3",
+    probe="gpu.flash_attn",
+    package="flash-attn",
+    tolerance={"float16": RULE_T, "bfloat16": RULE_T},
+    expected_kernels={"forward": FLASH_ATTN_FORWARD, "backward": FLASH_ATTN_BACKWARD},
+    other_kernels={r"pytorch_flash::": "torch's own FlashAttention"},
+    libraries=(r"flash_attn_2_cuda.*\.so",),
+    supports=from_capability(8, 0, "flash-attn has kernels from Ampere on"),
+)
 
 _LENGTHS = (1, 130, 67, 255)
 _HEADS = {"query": 4, "key": 2, "value": 2}

@@ -4,18 +4,11 @@ two a shape."""
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import Any
 
-from validate.kernels import Supports, from_capability
+from validate.kernels import Kernel, Supports, from_capability
 from validate.kernels._names import FLASH_ATTN_4_BACKWARD, FLASH_ATTN_4_FORWARD
-
-RAN = {"forward": FLASH_ATTN_4_FORWARD, "backward": FLASH_ATTN_4_BACKWARD}
-OTHERS = {
-    r"pytorch_flash::": "torch's own FlashAttention",
-    r"(?<!pytorch_)flash::flash_(fwd|bwd)": "flash-attn 2's",
-    r"cudnn.*(sdpa|flash|[fb]prop|mha)": "cuDNN's",
-}
-LIBRARIES = (r"libcute_dsl_runtime\.so",)
 
 
 def on_majors(*majors: int, why: str) -> Supports:
@@ -26,8 +19,21 @@ def on_majors(*majors: int, why: str) -> Supports:
     )
 
 
-FORWARD_AND_BACKWARD = from_capability(
-    9, 0, "flash-attn-4 has a backward from Hopper on (flash_attn/cute/interface.py, _flash_attn_bwd)"
+of_flash_attn_4 = partial(
+    Kernel,
+    claim="G3",
+    probe="gpu.flash_attn_4",
+    package="flash-attn-4",
+    expected_kernels={"forward": FLASH_ATTN_4_FORWARD, "backward": FLASH_ATTN_4_BACKWARD},
+    other_kernels={
+        r"pytorch_flash::": "torch's own FlashAttention",
+        r"(?<!pytorch_)flash::flash_(fwd|bwd)": "flash-attn 2's",
+        r"cudnn.*(sdpa|flash|[fb]prop|mha)": "cuDNN's",
+    },
+    libraries=(r"libcute_dsl_runtime\.so",),
+    supports=from_capability(
+        9, 0, "flash-attn-4 has a backward from Hopper on (flash_attn/cute/interface.py, _flash_attn_bwd)"
+    ),
 )
 FEATURES = on_majors(
     9, 10, 11, why="soft cap and deterministic gradients (flash_attn/cute/interface.py, _flash_attn_bwd, SM 12.0)"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from validate.kernels import Case, SeededRandom
+from validate.kernels import Case, Kernel, SeededRandom
 from validate.kernels._attention import case
 
 FUSED = {
@@ -14,6 +15,13 @@ FUSED = {
     r"PyTorchMemEffAttention::|fmha_cutlass[FB]": "memory-efficient attention's",
     r"cudnn.*(sdpa|flash|[fb]prop|mha)": "cuDNN's",
 }
+of_sdpa = partial(
+    Kernel,
+    claim="G2",
+    probe="gpu.sdpa",
+    package="torch",
+    libraries=(r"libtorch_cuda\.so",),
+)
 PLAIN = {r"softmax_warp|cunn_SoftMax": "plain products'"}
 
 

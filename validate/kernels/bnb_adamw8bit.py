@@ -6,9 +6,9 @@ import importlib
 from functools import partial
 from typing import Any
 
-from validate.kernels import Kernel, Observed, SeededRandom
+from validate.kernels import Observed, SeededRandom
 from validate.kernels._names import BNB_ADAMW_8BIT, EAGER, PRODUCT
-from validate.kernels.bnb_nf4 import LIBRARIES, SUPPORTS, around
+from validate.kernels.bnb_nf4 import around, of_bitsandbytes
 
 _SHAPE = (317, 331)
 """More than 100,000 elements: below that bitsandbytes does not page, below 4,096 it keeps 32-bit states."""
@@ -52,16 +52,11 @@ def _trained(optimizer: Any, start: Any, gradients: Any) -> tuple[Any, Any]:
     return parameter.detach(), stepping.state[parameter]
 
 
-KERNEL = Kernel(
-    claim="G5",
-    probe="gpu.bitsandbytes",
-    package="bitsandbytes",
+KERNEL = of_bitsandbytes(
     statement="8-bit AdamW keeps uint8 states and ends as near to float64 as 8 bits can",
     observe=partial(observe, optimizer="AdamW8bit"),
     figures={DIFFERENCE: EXPECTED},
     facts={"states": ["torch.uint8", "torch.uint8"], "paged": False},
     expected_kernels={"step": BNB_ADAMW_8BIT},
     aside_kernels=ASIDE,
-    libraries=LIBRARIES,
-    supports=SUPPORTS,
 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from validate.kernels import Kernel, Observed, SeededRandom
+from validate.kernels import Observed, SeededRandom
 from validate.kernels._names import BNB_QUANTISE
-from validate.kernels.bnb_nf4 import LIBRARIES, SUPPORTS, around, mean_error
+from validate.kernels.bnb_nf4 import around, mean_error, of_bitsandbytes
 
 
 def _observe(rng: SeededRandom) -> Observed:
@@ -13,15 +13,10 @@ def _observe(rng: SeededRandom) -> Observed:
     return {"figures": {"mean error": {"value": mean_error(rng, values, "fp4", 64), "controls": controls}}}
 
 
-KERNEL = Kernel(
-    claim="G5",
-    probe="gpu.bitsandbytes",
-    package="bitsandbytes",
+KERNEL = of_bitsandbytes(
     statement="FP4 errs as much as bitsandbytes says",
     observe=_observe,
     # bitsandbytes' own mean (its tests/test_functional.py); sigma of 40 samples of its CPU code.
     figures={"mean error": around(0.096545, 1.16e-4)},
     expected_kernels={"quantiser": BNB_QUANTISE},
-    libraries=LIBRARIES,
-    supports=SUPPORTS,
 )

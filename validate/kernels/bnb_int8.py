@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from validate.kernels import Case, Kernel, Observed, SeededRandom
+from validate.kernels import Case, Observed, SeededRandom
 from validate.kernels._names import BNB_INT8_ROWS, EAGER, INT8_PRODUCT
-from validate.kernels.bnb_nf4 import LIBRARIES, SUPPORTS, around
+from validate.kernels.bnb_nf4 import around, of_bitsandbytes
 
 
 def _run(left: Any, right: Any) -> Any:
@@ -34,10 +34,7 @@ def _observe(rng: SeededRandom) -> Observed:
     return {"figures": {"mean error": {"value": value, "controls": control}}}
 
 
-KERNEL = Kernel(
-    claim="G5",
-    probe="gpu.bitsandbytes",
-    package="bitsandbytes",
+KERNEL = of_bitsandbytes(
     statement="int8 products are exact, and quantising rows to int8 errs as much as rounding must",
     cases={"77x260x132": _case},
     tolerance={"int8": 0.0},
@@ -46,6 +43,4 @@ KERNEL = Kernel(
     figures={"mean error": around(0.006774, 2.03e-5)},
     expected_kernels={"quantiser": BNB_INT8_ROWS, "product": INT8_PRODUCT},
     aside_kernels=(EAGER,),
-    libraries=LIBRARIES,
-    supports=SUPPORTS,
 )

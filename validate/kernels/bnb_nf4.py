@@ -12,8 +12,14 @@ from validate.harness import nf4
 from validate.kernels import RULE_T, Case, Kernel, Observed, SeededRandom, from_capability
 from validate.kernels._names import BNB_DEQUANTISE, BNB_QUANTISE
 
-SUPPORTS = from_capability(7, 5, "bitsandbytes is claimed from Turing on")
-LIBRARIES = (r"bitsandbytes/libbitsandbytes_cuda\d+\.so",)
+of_bitsandbytes = partial(
+    Kernel,
+    claim="G5",
+    probe="gpu.bitsandbytes",
+    package="bitsandbytes",
+    libraries=(r"bitsandbytes/libbitsandbytes_cuda\d+\.so",),
+    supports=from_capability(7, 5, "bitsandbytes is claimed from Turing on"),
+)
 SIGMAS = 7.0
 _OUT, _IN = 192, 320
 
@@ -64,10 +70,7 @@ def mean_error(rng: SeededRandom, values: Any, kind: str, block: int) -> float:
     return float((functional.dequantize_4bit(codes, state).cpu() - values).abs().mean())
 
 
-KERNEL = Kernel(
-    claim="G5",
-    probe="gpu.bitsandbytes",
-    package="bitsandbytes",
+KERNEL = of_bitsandbytes(
     statement="NF4 errs as much as bitsandbytes says, and products with NF4 weights are those of the decoded weights",
     cases={
         "float16": partial(_case, "float16", 77, ["x"]),
@@ -78,6 +81,4 @@ KERNEL = Kernel(
     observe=_observe,
     figures={"mean error": around(nf4.MEAN_ERROR, nf4.MEAN_ERROR_SIGMA)},
     expected_kernels={"quantiser": BNB_QUANTISE, "product": BNB_DEQUANTISE},
-    libraries=LIBRARIES,
-    supports=SUPPORTS,
 )

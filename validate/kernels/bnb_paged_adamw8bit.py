@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from validate.kernels import Kernel
 from validate.kernels._names import BNB_ADAMW_8BIT
 from validate.kernels.bnb_adamw8bit import ASIDE, DIFFERENCE, EXPECTED, observe
-from validate.kernels.bnb_nf4 import LIBRARIES, SUPPORTS
+from validate.kernels.bnb_nf4 import of_bitsandbytes
 
-KERNEL = Kernel(
-    claim="G5",
-    probe="gpu.bitsandbytes",
-    package="bitsandbytes",
+KERNEL = of_bitsandbytes(
     statement="paged 8-bit AdamW keeps uint8 states in managed memory and ends as near to float64 as 8 bits can",
     observe=partial(observe, optimizer="PagedAdamW8bit"),
     figures={DIFFERENCE: EXPECTED},
     facts={"states": ["torch.uint8", "torch.uint8"], "paged": True},
     expected_kernels={"step": BNB_ADAMW_8BIT},
     aside_kernels=ASIDE,
-    libraries=LIBRARIES,
-    supports=SUPPORTS,
 )

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from validate.kernels import RULE_T, Kernel
+from validate.kernels import RULE_T
 from validate.kernels._attention import case
-from validate.kernels._flash4 import FORWARD_AND_BACKWARD, LIBRARIES, OTHERS, RAN, padded
+from validate.kernels._flash4 import of_flash_attn_4, padded
 
 
 def _of(dtype: str, heads: tuple[int, int], lengths: tuple[int, int], dim: int, causal: bool) -> Any:
     return case(dtype, heads=heads, lengths=lengths, dim=dim, causal=causal, run=padded, bottom_right=True)
 
 
-KERNEL = Kernel(
-    claim="G3",
-    probe="gpu.flash_attn_4",
-    package="flash-attn-4",
+KERNEL = of_flash_attn_4(
     statement="flash-attn-4 for head dimensions 64, 96, 128, causal with unequal lengths, grouped heads, backward",
     cases={
         "dim 64 causal": _of("float16", (3, 3), (257, 257), 64, True),
@@ -27,8 +24,4 @@ KERNEL = Kernel(
         "dim 64 bfloat16": _of("bfloat16", (3, 3), (131, 131), 64, False),
     },
     tolerance={"float16": RULE_T, "bfloat16": RULE_T},
-    expected_kernels=RAN,
-    other_kernels=OTHERS,
-    libraries=LIBRARIES,
-    supports=FORWARD_AND_BACKWARD,
 )

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from validate.kernels import RULE_T, Case, Kernel, Observed, SeededRandom
+from validate.kernels import RULE_T, Case, Observed, SeededRandom
 from validate.kernels._attention import case, rolled
-from validate.kernels._flash4 import FEATURES, LIBRARIES, OTHERS, RAN, padded
+from validate.kernels._flash4 import FEATURES, of_flash_attn_4, padded
 
 
 def _masked(change: Callable[[Any, Any], Any], query: Any, key: Any, value: Any) -> Any:
@@ -58,10 +58,7 @@ def _observe(rng: SeededRandom) -> Observed:
     return {"facts": {"gradients, bit for bit": "the same" if same else "different"}}
 
 
-KERNEL = Kernel(
-    claim="G3",
-    probe="gpu.flash_attn_4",
-    package="flash-attn-4",
+KERNEL = of_flash_attn_4(
     statement="flash-attn-4 with soft cap, window, head dimension 256, and deterministic gradients",
     cases={
         "soft cap": partial(_case, _capped, {"softcap": _CAP}),
@@ -73,8 +70,5 @@ KERNEL = Kernel(
     tolerance={"bfloat16": RULE_T},
     observe=_observe,
     facts={"gradients, bit for bit": "the same"},
-    expected_kernels=RAN,
-    other_kernels=OTHERS,
-    libraries=LIBRARIES,
     supports=FEATURES,
 )

@@ -6,9 +6,9 @@ import importlib
 from functools import partial
 from typing import Any
 
-from validate.kernels import RULE_T, Kernel
+from validate.kernels import RULE_T
 from validate.kernels._flash import packed_case
-from validate.kernels._flash4 import FORWARD_AND_BACKWARD, LIBRARIES, OTHERS, RAN
+from validate.kernels._flash4 import of_flash_attn_4
 
 
 def _varlen(query: Any, key: Any, value: Any, starts: Any, longest: int, *, causal: bool) -> Any:
@@ -18,15 +18,8 @@ def _varlen(query: Any, key: Any, value: Any, starts: Any, longest: int, *, caus
     return flash(query, key, value, **lengths, causal=causal)[0]
 
 
-KERNEL = Kernel(
-    claim="G3",
-    probe="gpu.flash_attn_4",
-    package="flash-attn-4",
+KERNEL = of_flash_attn_4(
     statement="flash-attn-4 over packed sequences sees no token of another one, forward and backward",
     cases={dtype: partial(packed_case, dtype, _varlen) for dtype in ("float16", "bfloat16")},
     tolerance={"float16": RULE_T, "bfloat16": RULE_T},
-    expected_kernels=RAN,
-    other_kernels=OTHERS,
-    libraries=LIBRARIES,
-    supports=FORWARD_AND_BACKWARD,
 )

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from validate.kernels import RULE_T, Kernel
 from validate.kernels._attention import case
-from validate.kernels._flash import LIBRARIES, OTHERS, RAN, SUPPORTS
+from validate.kernels._flash import of_flash_attn
 
 
 def _run(query: Any, key: Any, value: Any, causal: bool) -> Any:
@@ -21,10 +20,7 @@ def _of(dtype: str, heads: tuple[int, int], lengths: tuple[int, int], dim: int, 
     return case(dtype, heads=heads, lengths=lengths, dim=dim, causal=causal, run=_run, bottom_right=True)
 
 
-KERNEL = Kernel(
-    claim="G3",
-    probe="gpu.flash_attn",
-    package="flash-attn",
+KERNEL = of_flash_attn(
     statement="flash-attn for head dimensions 64, 128 and 256, causal with unequal lengths, grouped heads, backward",
     cases={
         "dim 64 causal": _of("float16", (3, 3), (257, 257), 64, True),
@@ -33,9 +29,4 @@ KERNEL = Kernel(
         "dim 128 grouped": _of("float16", (6, 2), (191, 191), 128, True),
         "dim 64 bfloat16": _of("bfloat16", (3, 3), (131, 131), 64, False),
     },
-    tolerance={"float16": RULE_T, "bfloat16": RULE_T},
-    expected_kernels=RAN,
-    other_kernels=OTHERS,
-    libraries=LIBRARIES,
-    supports=SUPPORTS,
 )

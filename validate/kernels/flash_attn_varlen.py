@@ -6,8 +6,7 @@ import importlib
 from functools import partial
 from typing import Any
 
-from validate.kernels import RULE_T, Kernel
-from validate.kernels._flash import LIBRARIES, OTHERS, RAN, SUPPORTS, packed_case
+from validate.kernels._flash import of_flash_attn, packed_case
 
 
 def _varlen(query: Any, key: Any, value: Any, starts: Any, longest: int, *, causal: bool) -> Any:
@@ -15,15 +14,7 @@ def _varlen(query: Any, key: Any, value: Any, starts: Any, longest: int, *, caus
     return flash(query, key, value, starts, starts, longest, longest, causal=causal)
 
 
-KERNEL = Kernel(
-    claim="G3",
-    probe="gpu.flash_attn",
-    package="flash-attn",
+KERNEL = of_flash_attn(
     statement="flash-attn over packed sequences sees no token of another one, forward and backward",
     cases={dtype: partial(packed_case, dtype, _varlen) for dtype in ("float16", "bfloat16")},
-    tolerance={"float16": RULE_T, "bfloat16": RULE_T},
-    expected_kernels=RAN,
-    other_kernels=OTHERS,
-    libraries=LIBRARIES,
-    supports=SUPPORTS,
 )

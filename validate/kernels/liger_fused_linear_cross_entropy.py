@@ -6,9 +6,9 @@ import importlib
 from functools import partial
 from typing import Any
 
-from validate.kernels import RULE_T, Case, Kernel, SeededRandom
+from validate.kernels import RULE_T, Case, SeededRandom
 from validate.kernels._names import LIGER_CROSS_ENTROPY
-from validate.kernels.liger_rms_norm import SUPPORTS
+from validate.kernels.liger_rms_norm import of_liger
 
 _TOKENS, _WIDTH, _VOCABULARY = 123, 96, 1543
 _IGNORED = -100
@@ -36,13 +36,9 @@ def _case(dtype: str, rng: SeededRandom) -> Case:
     return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("x", "weight"))
 
 
-KERNEL = Kernel(
-    claim="G7",
-    probe="gpu.liger",
-    package="liger-kernel",
+KERNEL = of_liger(
     statement="Liger's fused linear cross entropy, forward and backward: float32 within 1e-5, bfloat16 as plain torch",
     cases={dtype: partial(_case, dtype) for dtype in ("float32", "bfloat16")},
     tolerance={"float32": 1e-5, "bfloat16": RULE_T},
     expected_kernels={"loss": LIGER_CROSS_ENTROPY},
-    supports=SUPPORTS,
 )

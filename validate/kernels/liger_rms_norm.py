@@ -9,7 +9,13 @@ from typing import Any
 from validate.kernels import RULE_T, Case, Kernel, SeededRandom, from_capability
 from validate.kernels._names import LIGER_RMS_NORM_BACKWARD, LIGER_RMS_NORM_FORWARD
 
-SUPPORTS = from_capability(8, 0, "Liger is claimed with bfloat16, which GPUs have from Ampere on")
+of_liger = partial(
+    Kernel,
+    claim="G7",
+    probe="gpu.liger",
+    package="liger-kernel",
+    supports=from_capability(8, 0, "Liger is claimed with bfloat16, which GPUs have from Ampere on"),
+)
 _EPSILON = 1e-5
 
 
@@ -27,13 +33,9 @@ def _case(dtype: str, rng: SeededRandom) -> Case:
     return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("x", "weight"))
 
 
-KERNEL = Kernel(
-    claim="G7",
-    probe="gpu.liger",
-    package="liger-kernel",
+KERNEL = of_liger(
     statement="Liger's RMSNorm, forward and backward: float32 within 1e-4, bfloat16 as plain torch",
     cases={dtype: partial(_case, dtype) for dtype in ("float32", "bfloat16")},
     tolerance={"float32": 1e-4, "bfloat16": RULE_T},
     expected_kernels={"forward": LIGER_RMS_NORM_FORWARD, "backward": LIGER_RMS_NORM_BACKWARD},
-    supports=SUPPORTS,
 )

@@ -6,10 +6,10 @@ import importlib
 from functools import partial
 from typing import Any
 
-from validate.kernels import RULE_T, Case, Kernel, SeededRandom
+from validate.kernels import RULE_T, Case, SeededRandom
 from validate.kernels._attention import rolled
 from validate.kernels._names import LIGER_ROPE
-from validate.kernels.liger_rms_norm import SUPPORTS
+from validate.kernels.liger_rms_norm import of_liger
 
 _LENGTH, _DIM = 53, 64
 
@@ -44,13 +44,9 @@ def _case(dtype: str, rng: SeededRandom) -> Case:
     return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("query", "key"), controls=controls)
 
 
-KERNEL = Kernel(
-    claim="G7",
-    probe="gpu.liger",
-    package="liger-kernel",
+KERNEL = of_liger(
     statement="Liger's rotary embedding, forward and backward: float32 within 1e-5, bfloat16 as plain torch",
     cases={dtype: partial(_case, dtype) for dtype in ("float32", "bfloat16")},
     tolerance={"float32": 1e-5, "bfloat16": RULE_T},
     expected_kernels={"rotation": LIGER_ROPE},
-    supports=SUPPORTS,
 )

@@ -6,9 +6,9 @@ import importlib
 from functools import partial
 from typing import Any
 
-from validate.kernels import RULE_T, Case, Kernel, SeededRandom
+from validate.kernels import RULE_T, Case, SeededRandom
 from validate.kernels._names import LIGER_SWIGLU_BACKWARD, LIGER_SWIGLU_FORWARD
-from validate.kernels.liger_rms_norm import SUPPORTS
+from validate.kernels.liger_rms_norm import of_liger
 
 
 def _run(a: Any, b: Any) -> Any:
@@ -24,13 +24,9 @@ def _case(dtype: str, rng: SeededRandom) -> Case:
     return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("a", "b"))
 
 
-KERNEL = Kernel(
-    claim="G7",
-    probe="gpu.liger",
-    package="liger-kernel",
+KERNEL = of_liger(
     statement="Liger's SwiGLU, forward and backward: float32 within 1e-5, bfloat16 as plain torch",
     cases={dtype: partial(_case, dtype) for dtype in ("float32", "bfloat16")},
     tolerance={"float32": 1e-5, "bfloat16": RULE_T},
     expected_kernels={"forward": LIGER_SWIGLU_FORWARD, "backward": LIGER_SWIGLU_BACKWARD},
-    supports=SUPPORTS,
 )

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from validate.kernels import Kernel, Observed, SeededRandom, from_capability
 from validate.kernels._names import DOUBLE_PRODUCT, EAGER, FP8_PRODUCT, FULL_PRECISION_PRODUCT
 
-SUPPORTS = from_capability(8, 9, "FP8 needs Ada or Hopper")
-RAN = {"product": FP8_PRODUCT}
-OTHERS = {FULL_PRECISION_PRODUCT: "a product of unquantised numbers"}
-ASIDE = (EAGER, DOUBLE_PRODUCT)
+of_fp8 = partial(
+    Kernel,
+    claim="G9",
+    probe="gpu.fp8",
+    expected_kernels={"product": FP8_PRODUCT},
+    other_kernels={FULL_PRECISION_PRODUCT: "a product of unquantised numbers"},
+    aside_kernels=(EAGER, DOUBLE_PRODUCT),
+    supports=from_capability(8, 9, "FP8 needs Ada or Hopper"),
+)
 SQNR_CEILING = 40.0
 """e4m3 has 3 bits of mantissa: a product of normal values comes to 28 dB. One far above was not computed in FP8."""
 _E4M3_LARGEST = 448.0
@@ -41,15 +47,9 @@ def _observe(rng: SeededRandom) -> Observed:
     return {"figures": {"SQNR in dB": {"value": decibels(found, wanted), "controls": controls}}}
 
 
-KERNEL = Kernel(
-    claim="G9",
-    probe="gpu.fp8",
+KERNEL = of_fp8(
     package="torch",
     statement="an FP8 product keeps 25 dB of signal to noise",
     observe=_observe,
     figures={"SQNR in dB": (25.0, SQNR_CEILING)},
-    expected_kernels=RAN,
-    other_kernels=OTHERS,
-    aside_kernels=ASIDE,
-    supports=SUPPORTS,
 )

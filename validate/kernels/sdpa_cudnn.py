@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from validate.kernels import RULE_T, Kernel, from_capability
+from validate.kernels import RULE_T, from_capability
 from validate.kernels._names import SDPA_CUDNN_BACKWARD, SDPA_CUDNN_FORWARD, at_least
-from validate.kernels._sdpa import cases, others
+from validate.kernels._sdpa import cases, of_sdpa, others
 
 _WITHOUT_NVRTC = (
     "torch 2.5's wheels leave cuDNN without libnvrtc, and without it cuDNN's attention has no execution plan: by design"
@@ -34,17 +34,13 @@ def _leaves_out(versions: Mapping[str, str]) -> Mapping[str, str]:
     return {} if late else dict.fromkeys(_ODD, _READS_PAST)
 
 
-KERNEL = Kernel(
-    claim="G2",
-    probe="gpu.sdpa",
-    package="torch",
+KERNEL = of_sdpa(
     statement="torch's attention through cuDNN, forward and backward, as plain torch computes it",
     cases={**_ODD, **cases("CUDNN_ATTENTION", "float16", "bfloat16", in_128s=True)},
     leaves_out=_leaves_out,
     tolerance={"float16": RULE_T, "bfloat16": RULE_T},
     expected_kernels={"forward": SDPA_CUDNN_FORWARD, "backward": SDPA_CUDNN_BACKWARD},
     other_kernels=others("cuDNN's"),
-    libraries=(r"libtorch_cuda\.so",),
     excludes=_excludes,
     supports=from_capability(8, 0, "torch has this backend from Ampere on"),
 )

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from validate.kernels import RULE_T, Kernel, from_capability
+from validate.kernels import RULE_T, from_capability
 from validate.kernels._names import SDPA_FLASH_BACKWARD, SDPA_FLASH_FORWARD
-from validate.kernels._sdpa import cases, others
+from validate.kernels._sdpa import cases, of_sdpa, others
 
-KERNEL = Kernel(
-    claim="G2",
-    probe="gpu.sdpa",
-    package="torch",
+KERNEL = of_sdpa(
     statement="torch's attention through its FlashAttention, forward and backward, as plain torch computes it",
     cases=cases("FLASH_ATTENTION", "float16", "bfloat16"),
     tolerance={"float16": RULE_T, "bfloat16": RULE_T},
     expected_kernels={"forward": SDPA_FLASH_FORWARD, "backward": SDPA_FLASH_BACKWARD},
     other_kernels=others("FlashAttention's"),
-    libraries=(r"libtorch_cuda\.so",),
     supports=from_capability(8, 0, "torch has this backend from Ampere on"),
 )

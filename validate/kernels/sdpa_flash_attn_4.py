@@ -6,9 +6,9 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from validate.kernels import RULE_T, Kernel
+from validate.kernels import RULE_T
 from validate.kernels._attention import case
-from validate.kernels._flash4 import LIBRARIES, OTHERS, RAN, on_majors
+from validate.kernels._flash4 import of_flash_attn_4, on_majors
 from validate.kernels._names import at_least
 from validate.kernels._sdpa import forced
 
@@ -33,19 +33,14 @@ def _unpacks_two(versions: Mapping[str, str]) -> str | None:
     )
 
 
-KERNEL = Kernel(
-    claim="G3",
+KERNEL = of_flash_attn_4(
     probe="gpu.sdpa_flash_attn_4",
-    package="flash-attn-4",
     statement="torch's attention through flash-attn-4, forward and backward, as plain torch computes it",
     cases={
         "float16 causal": case("float16", heads=(3, 3), lengths=(257, 257), dim=64, causal=True, run=_run),
         "bfloat16 cross": case("bfloat16", heads=(3, 3), lengths=(129, 331), dim=128, causal=False, run=_run),
     },
     tolerance={"float16": RULE_T, "bfloat16": RULE_T},
-    expected_kernels=RAN,
-    other_kernels=OTHERS,
-    libraries=LIBRARIES,
     excludes=_unpacks_two,
     supports=on_majors(9, 10, why="torch takes flash-attn-4 on these (torch/nn/attention/_fa4.py)"),
 )

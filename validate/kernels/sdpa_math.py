@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from validate.kernels import RULE_T, Kernel
-from validate.kernels._sdpa import FUSED, cases
+from validate.kernels import RULE_T
+from validate.kernels._sdpa import FUSED, cases, of_sdpa
 
-KERNEL = Kernel(
-    claim="G2",
-    probe="gpu.sdpa",
-    package="torch",
+KERNEL = of_sdpa(
     statement="torch's attention through plain products, forward and backward, as plain torch computes it",
     cases=cases("MATH", "float32", "float16"),
     tolerance={"float32": RULE_T, "float16": RULE_T},
     other_kernels=FUSED,
-    libraries=(r"libtorch_cuda\.so",),
 )

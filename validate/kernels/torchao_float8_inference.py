@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 
-from validate.kernels import Kernel, Observed, SeededRandom
-from validate.kernels.scaled_mm_fp8 import ASIDE, OTHERS, RAN, SQNR_CEILING, SUPPORTS, decibels
+from validate.kernels import Observed, SeededRandom
+from validate.kernels.scaled_mm_fp8 import SQNR_CEILING, decibels, of_fp8
 
 
 def _observe(rng: SeededRandom) -> Observed:
@@ -26,16 +26,10 @@ def _observe(rng: SeededRandom) -> Observed:
     }
 
 
-KERNEL = Kernel(
-    claim="G9",
-    probe="gpu.fp8",
+KERNEL = of_fp8(
     package="torchao",
     statement="torchao's FP8 linear layer keeps 18 dB of signal to noise",
     observe=_observe,
     figures={"SQNR in dB": (18.0, SQNR_CEILING)},
     facts={"weight is quantised": True},
-    expected_kernels=RAN,
-    other_kernels=OTHERS,
-    aside_kernels=ASIDE,
-    supports=SUPPORTS,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 
-from validate.kernels import Kernel, Observed, SeededRandom
-from validate.kernels.scaled_mm_fp8 import ASIDE, OTHERS, RAN, SQNR_CEILING, SUPPORTS, decibels
+from validate.kernels import Observed, SeededRandom
+from validate.kernels.scaled_mm_fp8 import SQNR_CEILING, decibels, of_fp8
 
 
 def _observe(rng: SeededRandom) -> Observed:
@@ -39,9 +39,7 @@ def _observe(rng: SeededRandom) -> Observed:
     }
 
 
-KERNEL = Kernel(
-    claim="G9",
-    probe="gpu.fp8",
+KERNEL = of_fp8(
     package="torchao",
     statement="torchao's FP8 training keeps 18 dB of signal to noise forward, 17 dB in both gradients",
     observe=_observe,
@@ -51,8 +49,4 @@ KERNEL = Kernel(
         "SQNR of gradient weight in dB": (17.0, SQNR_CEILING),
     },
     facts={"layer": "Float8Linear"},
-    expected_kernels=RAN,
-    other_kernels=OTHERS,
-    aside_kernels=ASIDE,
-    supports=SUPPORTS,
 )

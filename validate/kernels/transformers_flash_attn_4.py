@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from validate.kernels import RULE_T, Case, Kernel, SeededRandom
-from validate.kernels._flash4 import FORWARD_AND_BACKWARD, LIBRARIES, OTHERS, RAN
+from validate.kernels import RULE_T, Case, SeededRandom
+from validate.kernels._flash4 import of_flash_attn_4
 
 _LAYERS, _HIDDEN = 2, 256
 
@@ -44,16 +44,10 @@ def _case(rng: SeededRandom) -> Case:
     )
 
 
-KERNEL = Kernel(
-    claim="G3",
+KERNEL = of_flash_attn_4(
     probe="gpu.transformers_flash_attn_4",
-    package="flash-attn-4",
     statement="a Llama with attn_implementation=flash_attention_4 computes what its eager attention does",
     cases={"bfloat16": _case},
     tolerance={"bfloat16": RULE_T},
-    expected_kernels=RAN,
-    other_kernels=OTHERS,
-    libraries=LIBRARIES,
-    supports=FORWARD_AND_BACKWARD,
     needs=("transformers",),
 )

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from validate.kernels import RULE_T, Case, Kernel, SeededRandom
 from validate.kernels._attention import case
 from validate.kernels._names import XFORMERS_CUTLASS_BACKWARD, XFORMERS_CUTLASS_FORWARD
+
+of_xformers = partial(
+    Kernel,
+    claim="G4",
+    probe="gpu.xformers",
+    package="xformers",
+    tolerance={"float16": RULE_T, "bfloat16": RULE_T},
+    libraries=(r"xformers/.*\.so",),
+)
 
 
 def _operators(name: str) -> tuple[Any, Any]:
@@ -48,13 +58,9 @@ def declines(name: str) -> Callable[[SeededRandom], Sequence[str]]:
     return reasons
 
 
-KERNEL = Kernel(
-    claim="G4",
-    probe="gpu.xformers",
-    package="xformers",
+KERNEL = of_xformers(
     statement="xformers' cutlass attention, forward and backward, as plain torch computes it",
     cases=cases("cutlass"),
-    tolerance={"float16": RULE_T, "bfloat16": RULE_T},
     needs_capability={
         "bfloat16 cross": (
             (8, 0),
@@ -62,6 +68,5 @@ KERNEL = Kernel(
         )
     },
     expected_kernels={"forward": XFORMERS_CUTLASS_FORWARD, "backward": XFORMERS_CUTLASS_BACKWARD},
-    libraries=(r"xformers/.*\.so",),
     declines=declines("cutlass"),
 )
