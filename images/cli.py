@@ -10,7 +10,6 @@ import signal
 import sys
 import tomllib
 from collections.abc import Mapping
-from functools import cache
 from importlib import import_module, metadata
 from typing import Annotated, Any, NoReturn
 
@@ -37,14 +36,6 @@ _ClickException: type[Any] = typer.BadParameter.__mro__[2]
 """click's own; since typer 0.26 that of its copy of click. Only subclasses of it have a public name in both."""
 
 
-@cache
-def _command(verb: str) -> Any:
-    """Import a verb's module and make its command."""
-    single = typer.Typer(**_SETTINGS)
-    single.command(verb, context_settings=_HELP)(getattr(import_module(f"images.commands.{verb}"), verb))
-    return typer.main.get_command(single)
-
-
 class LazyGroup(TyperGroup):
     """The verbs as a group of commands, each imported when it is asked for."""
 
@@ -52,7 +43,12 @@ class LazyGroup(TyperGroup):
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return _command(cmd_name) if cmd_name in VERBS else None
+        if cmd_name not in VERBS:
+            return None
+        single = typer.Typer(**_SETTINGS)
+        verb = getattr(import_module(f"images.commands.{cmd_name}"), cmd_name)
+        single.command(cmd_name, context_settings=_HELP)(verb)
+        return typer.main.get_command(single)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):

@@ -56,7 +56,7 @@ def explained(texts: Iterable[str]) -> Iterator[tuple[Hint, str]]:
     """Each row that a line of the texts finds first, and the first of these lines."""
     seen = set()
     for line in dict.fromkeys(_COLOUR.sub("", line).strip() for text in texts for line in text.splitlines()):
-        row = next((row for row in known() if _compiled(row.pattern).search(line)), None)
+        row = next((row for row in known() if re.search(row.pattern, line, re.IGNORECASE)), None)
         if row and row not in seen:
             seen.add(row)
             yield row, line
@@ -72,11 +72,6 @@ def texts(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from texts(item)
-
-
-@functools.cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)
 
 
 def main(arguments: Sequence[str] | None = None, spell: Callable[[str], str] = str) -> int:

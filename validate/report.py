@@ -77,30 +77,34 @@ def text(verdict: Verdict, *, width: int | None = None, everything: bool = False
 
 
 def json_data(verdict: Verdict) -> dict[str, Any]:
-    """The content of verdict.json: it names the evidence by its sha256 and repeats none of it."""
+    """The content of verdict.json: it names the evidence by its sha256 and repeats none of it.
+
+    A claim has `emulated` and `hints` only where there are some.
+    """
+    explained = [
+        [{"id": hint.id, "cause": hint.cause, "fix": hint.fix, "source": hint.source} for hint in one.hints]
+        for one in verdict.claims
+    ]
     return {
         "schema_version": 2,
         "image": verdict.image,
         "digest": verdict.digest,
         "evidence_sha256": verdict.evidence_sha256,
         "overall": str(verdict.overall),
-        "claims": [_claim_data(one) for one in verdict.claims],
-    }
-
-
-def _claim_data(one: ClaimVerdict) -> dict[str, Any]:
-    """`hints` is there only where there are some."""
-    explained = [{"id": hint.id, "cause": hint.cause, "fix": hint.fix, "source": hint.source} for hint in one.hints]
-    return {
-        "id": one.claim.id,
-        "tier": str(one.claim.tier),
-        "subject": one.claim.subject,
-        "required": one.claim.required,
-        "verdict": str(one.status),
-        "reason": one.reason,
-        "seconds": one.seconds,
-        **({"emulated": one.emulated} if one.emulated else {}),
-        **({"hints": explained} if explained else {}),
+        "claims": [
+            {
+                "id": one.claim.id,
+                "tier": str(one.claim.tier),
+                "subject": one.claim.subject,
+                "required": one.claim.required,
+                "verdict": str(one.status),
+                "reason": one.reason,
+                "seconds": one.seconds,
+                **({"emulated": one.emulated} if one.emulated else {}),
+                **({"hints": hints} if hints else {}),
+            }
+            for one, hints in zip(verdict.claims, explained, strict=True)
+        ],
     }
 
 

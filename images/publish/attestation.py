@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from images.engine import ImageInfo
 from images.errors import Problem, UserError, command
-from images.publish.gate import listed
 from images.validation.schemas import VerdictFile, parse_evidence, parse_verdict
 from validate.evidence import Evidence, EvidenceChangedError
 from validate.judge import Verdict, judge
+from validate.judging import listed
 
 VERDICT_FILE, EVIDENCE_FILE = "verdict.json", "evidence.json"
 
@@ -84,4 +84,4 @@ def _contradictions(written: VerdictFile, verdict: Verdict) -> Iterator[str]:
     if said != found:
         differing = sorted(key for key in said.keys() | found.keys() if said.get(key) != found.get(key))
         rows = [f"{' '.join(key)} is {found.get(key, 'not judged')}" for key in differing]
-        yield f"the verdict is not what the evidence says: {listed(rows)}"
+        yield f"the verdict is not what the evidence says: {listed(rows, limit=5)}"

@@ -12,12 +12,12 @@ from images.context.labels import LABELS
 from images.errors import Problem, UserError
 from images.publish import attachments, provenance, sbom, statements
 from images.publish.attachments import PublishedImage
-from images.publish.gate import ReleasePolicy, listed
+from images.publish.gate import ReleasePolicy
 from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE, Statement
 from images.registry.distribution import Manifest
 from images.validation.rows import installed
 from validate.judge import ClaimVerdict, Verdict
-from validate.judging import Status
+from validate.judging import Status, listed
 
 _VERSION_LABELS = (
     ("torch", "S1", "torch", "version"),
@@ -134,7 +134,9 @@ def label_faults(labels: Mapping[str, str], verdicts: Sequence[Verdict]) -> tupl
             if (one.claim.id, one.claim.subject, one.status) == (claim_id, subject, Status.PASS)
         }
         if validated and validated != {_label(labels, key)}:
-            faults.append(f"{key} {_label(labels, key)} is labelled, {listed(sorted(validated))} was validated")
+            faults.append(
+                f"{key} {_label(labels, key)} is labelled, {listed(sorted(validated), limit=5)} was validated"
+            )
     return tuple(dict.fromkeys(faults))
 
 

@@ -17,9 +17,8 @@ from images.validation import limits
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import ClaimVerdict, Verdict, judge
-from validate.judging import Status
+from validate.judging import Status, listed
 
-_SHOWN = 5
 _WHEELS = "static.wheels"
 _NOT_ASKED = "the attestation has no such claim"
 
@@ -100,7 +99,7 @@ def _not_measured(claim: Claim, own: Claim | None, not_here: Collection[str]) ->
             rows.pop(name, None)
     if (claim.probe, today) == (own.probe, then):
         return ""
-    differing = listed(sorted(key for key in today.keys() | then.keys() if today.get(key) != then.get(key)))
+    differing = listed(sorted(key for key in today.keys() | then.keys() if today.get(key) != then.get(key)), limit=5)
     return f"it was measured for other expectations than today's ({differing}): validate the image again"
 
 
@@ -135,12 +134,6 @@ def parse_tiers(text: str) -> tuple[Tier, ...]:
         raise UserError(Problem(where=f"--gate {text}", cause="names no tiers", then=then)) from None
 
 
-def listed(items: Sequence[str]) -> str:
-    """The first five, and how many more there are."""
-    more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
-    return ", ".join(items[:_SHOWN]) + more
-
-
 def _lacking(verdict: Verdict, tier: Tier) -> Iterator[str]:
     there = [one for one in verdict.claims if one.claim.tier is tier]
     if not any(one.claim.required for one in there):
@@ -149,7 +142,7 @@ def _lacking(verdict: Verdict, tier: Tier) -> Iterator[str]:
     lacking = [one for one in there if one.claim.required and one.status is not Status.PASS]
     yield from (f"{_title(one)} is {one.status}: {one.reason}" for one in lacking if one.reason != _NOT_ASKED)
     if missing := [f"{one.claim.id} {one.claim.subject}" for one in lacking if one.reason == _NOT_ASKED]:
-        yield f"the attestation has fewer claims than matrix.yaml today: it lacks {listed(missing)}"
+        yield f"the attestation has fewer claims than matrix.yaml today: it lacks {listed(missing, limit=5)}"
     if tier is not Tier.STATIC and (emulated := [one for one in there if one.emulated]):
         yield f"the {tier} tier was measured under {emulated[0].emulated}, and not on the processor that it is for"
 

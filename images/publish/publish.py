@@ -19,7 +19,7 @@ from images.context.labels import LABELS
 from images.engine import Engine, ImageInfo, ignore
 from images.engine.buildkit import BuildEvent
 from images.errors import Problem, UserError, command
-from images.publish import attachments, attestation, checks, gate, provenance, sbom, signing, statements, tags
+from images.publish import attachments, attestation, checks, provenance, sbom, signing, statements, tags
 from images.publish.attachments import PublishedImage
 from images.publish.attestation import Attestation
 from images.publish.compression import Compression, compression_of
@@ -31,7 +31,7 @@ from images.publish.tags import ImageVersion
 from images.registry.client import Registry
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
-from validate.judging import Status
+from validate.judging import Status, listed
 
 _ANEW = (
     "publish the other image anew first, or both with --all-platforms, or give a --gate that it opens;"
@@ -207,7 +207,7 @@ def _require_no_other_failure(image: LocalImage, runs: Sequence[Attestation], po
             for verdict in (run.verdict, policy.judged(image.info.labels, run.evidence))
         )
         if failed := [one for one in own if one not in today]:
-            cause = f"{gate.listed(failed)} failed by the claims that it was measured for, which are not today's"
+            cause = f"{listed(failed, limit=5)} failed by the claims that it was measured for, which are not today's"
             then = f"validate it again (`{command('validate', str(image.name))}`), and publish that run"
             where = f"{image.name}, validated {run.host.get('date', 'on an unknown day')}"
             raise UserError(Problem(where=where, cause=cause, then=then), code=1)

@@ -25,7 +25,7 @@ from images.host.hashing import sha256
 from images.publish import attestation, gate
 from images.publish.attestation import Attestation
 from validate.claims import Tier
-from validate.judging import Status
+from validate.judging import Status, listed
 
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 PROVENANCE = "https://slsa.dev/provenance/v1"
@@ -163,7 +163,7 @@ def test_result_faults(said: Statement, found: Sequence[Attestation]) -> Iterato
     predicate, again = said.predicate, _summary(found)
     more = {"passedTests": set(predicate["passedTests"]) - set(again["passedTests"])}
     more["failedTests"] = set(again["failedTests"]) - set(predicate["failedTests"])
-    yield from (f"{key} differ in {gate.listed(sorted(rows))}" for key, rows in more.items() if rows)
+    yield from (f"{key} differ in {listed(sorted(rows), limit=5)}" for key, rows in more.items() if rows)
     files = {_evidence_digest(one): one for one in found}
     for name, tier in predicate[TIERS].items():
         one = files.get(tier["evidence"])
