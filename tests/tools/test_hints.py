@@ -62,6 +62,12 @@ def test_a_healthy_image_is_given_no_hint() -> None:
     assert [hint.id for hint in found] == []
 
 
+def test_lines_that_people_reported_find_their_row() -> None:
+    lines = (ROOT / "tests/tools/hint_lines.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    wanted = [tuple(line.split("\t")) for line in lines]
+    assert [(hints.find([line])[0].id, line) for _, line in wanted] == wanted
+
+
 def test_healthy_logs_are_given_no_hint() -> None:
     """205 lines of pip, transformers' and axolotl's training, NCCL's INFO, builds and the driver's start."""
     assert [*hints.explained([(ROOT / "tests/tools/healthy.log").read_text(encoding="utf-8")])] == []
