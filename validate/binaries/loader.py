@@ -112,9 +112,11 @@ class SearchPath:
             triplet=machine.triplet,
         )
 
-    def everywhere(self, name: str) -> Iterator[str]:
-        """Each file that this search path alone offers under a name, in the loader's order."""
+    def everywhere(self, name: str, between: Iterable[str] = ()) -> Iterator[str]:
+        """Each file that this search path offers under a name, in the loader's order. `between`: what the asking file's
+        DT_RUNPATH offers."""
         yield from (f"{folder}/{name}" for folder in self.library_path)
+        yield from between
         yield from self.cache.get(name, ())
         yield from (f"{folder}/{name}" for folder in self.defaults)
 
@@ -198,10 +200,7 @@ class Process:
                 found = self._files.get(path)
                 if found and not found.runpath:
                     yield from self._in(found.rpath, path, name)
-        yield from (f"{folder}/{name}" for folder in self._search.library_path)
-        yield from self._in(runpath, asking, name)
-        yield from self._search.cache.get(name, ())
-        yield from (f"{folder}/{name}" for folder in self._search.defaults)
+        yield from self._search.everywhere(name, self._in(runpath, asking, name))
 
     def _in(self, folders: Iterable[str], path: str, name: str) -> Iterator[str]:
         origin = os.path.dirname(os.path.realpath(path))  # noqa: PTH120

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -41,8 +41,10 @@ def owned(database: str = DATABASE) -> Owned:
         if path in has and has[path].partition(":")[0] != whom:
             has[to] = has[path]
             md5[to] = md5.pop(path, "")
-    for path, digest in _configuration(Path(database, "status")):
-        md5[real(path)] = digest
+    for one in packages(database).values():
+        for line in one.configuration:
+            path, digest, *_ = [*line.split(), ""]
+            md5[real(path)] = digest
     return Owned(has, {path: digest for path, digest in md5.items() if digest})
 
 
@@ -58,13 +60,6 @@ def diversions(database: str = DATABASE) -> list[tuple[str, str, str]]:
     """Files that are elsewhere than in their package: real path, where it is instead, for whom; `:` is a person."""
     rows = lines(Path(database, "diversions"))  # three each
     return [(real(path), real(to), whom) for path, to, whom in zip(rows[0::3], rows[1::3], rows[2::3], strict=False)]
-
-
-def _configuration(status: Path) -> Iterator[tuple[str, str]]:
-    for one in packages(str(status.parent)).values():
-        for line in one.configuration:
-            path, digest, *_ = [*line.split(), ""]
-            yield path, digest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 _TEXT = 96
 _P2P_READ, _P2P_NVLINK, _P2P_OK = 0, 2, 0
@@ -14,8 +14,6 @@ _MOST_NVLINKS = 18
 """NVML_NVLINK_MAX_LINKS (nvml.h)."""
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR (cuda.h)."""
-
-
 _INTEGRATED = 18
 """CU_DEVICE_ATTRIBUTE_INTEGRATED (cuda.h)."""
 _NOT_SUPPORTED = 3
@@ -26,40 +24,19 @@ class DriverError(RuntimeError):
     """The driver's library is not there, or answers with an error."""
 
 
-class _GpuDetails(TypedDict, total=False):
-    nvlinks: int
-    """Connections that are up."""
-    uuid: str
-    unified: bool
-    """Whether its memory is the machine's, shared with the CPU (GB10, Jetson). Left out where it has its own."""
-
-
-class Gpu(_GpuDetails):
-    """One GPU. Memory in bytes."""
-
-    name: str
-    capability: list[int]
-    memory: int
-
-
-class DriverView(TypedDict, total=False):
-    """The GPUs as NVML or libcuda names them."""
-
-    driver: str
-    cuda: int
-    gpus: list[Gpu]
-    links: list[list[int | str]]
+Gpu = dict[str, Any]
+"""name, capability: [major, minor], memory in bytes; perhaps nvlinks: connections that are up; unified: its memory is
+the machine's, shared with the CPU (GB10, Jetson)."""
 
 
 class _Memory(ctypes.Structure):
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
-def managed(folder: Path | None = None) -> DriverView:
+def managed(folder: Path | None = None) -> dict[str, Any]:
     """What NVML says: {"driver", "gpus": [{"name", "capability", "memory", "nvlinks"}], "links": [[0, 1, "nvlink"]]}.
 
-    Memory in bytes; `nvlinks` that are up; a link is nvlink, pcie or apart, and left out where NVML can't tell.
-
+    A link is nvlink, pcie or apart, and left out where NVML can't tell.
     `folder` holds libnvidia-ml.so.1 where the loader does not find it. Raises DriverError.
     """
     library = _load("libnvidia-ml.so.1", folder)
@@ -70,9 +47,7 @@ def managed(folder: Path | None = None) -> DriverView:
         _check("nvmlDeviceGetCount", library.nvmlDeviceGetCount_v2(ctypes.byref(count)))
         gpus = [_managed_gpu(library, index) for index in range(count.value)]
         pairs = ((one, other) for other in range(count.value) for one in range(other))
-        links: list[list[int | str]] = [
-            [one, other, link] for one, other in pairs if (link := _link(library, one, other))
-        ]
+        links = [[one, other, link] for one, other in pairs if (link := _link(library, one, other))]
         return {"driver": driver, "gpus": gpus, "links": links}
     finally:
         library.nvmlShutdown()
@@ -132,7 +107,7 @@ def absent() -> str:
     return ""
 
 
-def computing() -> DriverView:
+def computing() -> dict[str, Any]:
     """What libcuda says once cuInit has succeeded: {"cuda": 13000, "gpus": [{"name", "capability", "memory"}]}.
 
     Raises DriverError with cuInit's own code: 100 no device, 803 and 804 a forward-compatibility driver that can't run.

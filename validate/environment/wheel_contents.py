@@ -150,18 +150,14 @@ def of_installed(distribution: Distribution, environment: str) -> Installed:
     # Entry point -> RECORD's hashes of the launchers that installers write for it.
     points = _entry_points(distribution.info / "entry_points.txt")
     if distribution.name == "pip" and "pip" in points:  # uv adds those that pip's own installation makes
-        points.update(
-            dict.fromkeys(("pip3", f"pip{distribution.info.parent.parent.name.removeprefix('python')}"), points["pip"])
-        )
+        version = distribution.info.parent.parent.name.removeprefix("python")
+        points.update(dict.fromkeys(("pip3", f"pip{version}"), points["pip"]))
     wanted = {name: [record_hash(one) for one in _forms(target, python)] for name, target in points.items()}
     rows, made = {}, set()
     for entry in distribution.entries or ():
-        inside = os.path.relpath(entry.path, distribution.location)
-        path = (
-            inside
-            if not inside.startswith("../")
-            else _HEADERS.sub(":include/site/", f":{os.path.relpath(entry.path, environment)}")
-        )
+        path = os.path.relpath(entry.path, distribution.location)
+        if path.startswith("../"):
+            path = _HEADERS.sub(":include/site/", f":{os.path.relpath(entry.path, environment)}")
         name = path[len(":bin/") :] if path.startswith(":bin/") else ""
         if _is_noted(path):
             continue

@@ -63,28 +63,15 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 H100 = "seen on an H100 and H200s with torch 2.11 (results/evidence)"
 
-SDPA_FLASH_FORWARD = (Name(r"pytorch_flash::flash_fwd", f"namespace of torch's copy since 2.2; {H100}"),)
-SDPA_FLASH_BACKWARD = (Name(r"pytorch_flash::flash_bwd", f"namespace of torch's copy since 2.2; {H100}"),)
-SDPA_EFFICIENT_FORWARD = (
-    Name(
-        r"fmha_cutlassF|PyTorchMemEffAttention::AttentionKernel", f"torch's mem_eff_attention/kernels since 2.1; {H100}"
-    ),
-)
-SDPA_EFFICIENT_BACKWARD = (
-    Name(
-        r"fmha_cutlassB|PyTorchMemEffAttention::AttentionBackwardKernel",
-        f"torch's mem_eff_attention/kernels since 2.1; {H100}",
-    ),
-)
-SDPA_CUDNN_FORWARD = (
-    Name(r"cudnn.*(sdpa|flash|fprop|mha)", f"cuDNN 9.10 (torch 2.8) and 9.19 (2.11) on an H100; {H100}"),
-)
-SDPA_CUDNN_BACKWARD = (
-    Name(
-        r"cudnn.*(sdpa|flash|mha).*(bprop|bwd|dgrad|backward)|cudnn.*bprop",
-        f"cuDNN 9.10 (torch 2.8) and 9.19 (2.11) on an H100; {H100}",
-    ),
-)
+_NAMESPACE = f"namespace of torch's copy since 2.2; {H100}"
+SDPA_FLASH_FORWARD = (Name(r"pytorch_flash::flash_fwd", _NAMESPACE),)
+SDPA_FLASH_BACKWARD = (Name(r"pytorch_flash::flash_bwd", _NAMESPACE),)
+_EFFICIENT = f"torch's mem_eff_attention/kernels since 2.1; {H100}"
+SDPA_EFFICIENT_FORWARD = (Name(r"fmha_cutlassF|PyTorchMemEffAttention::AttentionKernel", _EFFICIENT),)
+SDPA_EFFICIENT_BACKWARD = (Name(r"fmha_cutlassB|PyTorchMemEffAttention::AttentionBackwardKernel", _EFFICIENT),)
+_CUDNN = f"cuDNN 9.10 (torch 2.8) and 9.19 (2.11) on an H100; {H100}"
+SDPA_CUDNN_FORWARD = (Name(r"cudnn.*(sdpa|flash|fprop|mha)", _CUDNN),)
+SDPA_CUDNN_BACKWARD = (Name(r"cudnn.*(sdpa|flash|mha).*(bprop|bwd|dgrad|backward)|cudnn.*bprop", _CUDNN),)
 INDUCTOR = (
     Name(
         r"^triton_$",
@@ -106,32 +93,18 @@ FP8_PRODUCT = (
     Name(r"nvjet_sm\d+_[qr]{2}[a-z]+_", f"cuBLAS 13: nvjet_sm90_qqtst_..., nvjet_sm90_qrtst_...; {H100}", since="2.9"),
     Name(r"^(?!.*at::native).*float8_?e[45]m[32]", "CUTLASS of torch's row-wise scaled products"),
 )
-FLASH_ATTN_FORWARD = (
-    # torch's own copy is in the namespace pytorch_flash: seeing that one would prove nothing here.
-    Name(r"(?<!pytorch_)flash::flash_fwd", f"flash-attn 2: csrc/flash_attn; {H100}", of="flash-attn"),
-)
-FLASH_ATTN_BACKWARD = (
-    Name(r"(?<!pytorch_)flash::flash_bwd", f"flash-attn 2: csrc/flash_attn; {H100}", of="flash-attn"),
-)
+# torch's own copy is in the namespace pytorch_flash: seeing that one would prove nothing here.
+_FLASH_ATTN = f"flash-attn 2: csrc/flash_attn; {H100}"
+FLASH_ATTN_FORWARD = (Name(r"(?<!pytorch_)flash::flash_fwd", _FLASH_ATTN, of="flash-attn"),)
+FLASH_ATTN_BACKWARD = (Name(r"(?<!pytorch_)flash::flash_bwd", _FLASH_ATTN, of="flash-attn"),)
 _CUTE = "flash-attn-4 4.0.0b36: the DSL names a kernel after module and class (flash_attn/cute/flash_fwd_sm90.py)"
 FLASH_ATTN_4_FORWARD = (Name(r"flash_attncuteflash_fwd", _CUTE, of="flash-attn-4"),)
 FLASH_ATTN_4_BACKWARD = (Name(r"flash_attncute(flash_bwd|sm100_hd256_2cta_fmha_backward)", _CUTE, of="flash-attn-4"),)
-XFORMERS_CUTLASS_FORWARD = (
-    Name(
-        r"fmha_cutlassF",
-        "xformers 0.0.29.post1 on an H100 (cu126-torch25); 0.0.34 calls aten::_efficient_attention_forward",
-        of="xformers",
-    ),
-)
-XFORMERS_CUTLASS_BACKWARD = (Name(r"fmha_cutlassB", "xformers 0.0.29.post1 on an H100 (cu126-torch25)", of="xformers"),)
-XFORMERS_FLASH_FORWARD = (
-    Name(
-        r"flash.*fwd",
-        "xformers 0.0.29.post1 on an H100 (cu126-torch25); 0.0.34 calls aten::_flash_attention_forward",
-        of="xformers",
-    ),
-)
-XFORMERS_FLASH_BACKWARD = (Name(r"flash.*bwd", "xformers 0.0.29.post1 on an H100 (cu126-torch25)", of="xformers"),)
+_XFORMERS = "xformers 0.0.29.post1 on an H100 (cu126-torch25); 0.0.34 calls aten's attention"
+XFORMERS_CUTLASS_FORWARD = (Name(r"fmha_cutlassF", _XFORMERS, of="xformers"),)
+XFORMERS_CUTLASS_BACKWARD = (Name(r"fmha_cutlassB", _XFORMERS, of="xformers"),)
+XFORMERS_FLASH_FORWARD = (Name(r"flash.*fwd", _XFORMERS, of="xformers"),)
+XFORMERS_FLASH_BACKWARD = (Name(r"flash.*bwd", _XFORMERS, of="xformers"),)
 BNB_QUANTISE = (Name(r"kQuantizeBlockwise", f"bitsandbytes: csrc/kernels.cu; {H100}", of="bitsandbytes"),)
 BNB_DEQUANTISE = (
     Name(

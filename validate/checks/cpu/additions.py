@@ -67,20 +67,17 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AdditionsEvidence]]:
         imported = _run(given, ["python3", "-c", "import validate_plain; print(validate_plain.__file__)"])
         mover = _run(given, [*pip, "validate-mover"])
         control = _run(free, [*pip, "validate-mover", "--dry-run"])
-        for claim in claims:
-            yield (
-                claim.subject,
-                {
-                    "uid": os.getuid(),
-                    "constraints": held,
-                    "plain": plain,
-                    "imported": imported["said"].strip() if imported["code"] == 0 else "",
-                    "mover": mover,
-                    "control": control,
-                    "before": before,
-                    "after": _torch(given),
-                },
-            )
+        evidence: AdditionsEvidence = {
+            "uid": os.getuid(),
+            "constraints": held,
+            "plain": plain,
+            "imported": imported["said"].strip() if imported["code"] == 0 else "",
+            "mover": mover,
+            "control": control,
+            "before": before,
+            "after": _torch(given),
+        }
+        yield from ((claim.subject, evidence) for claim in claims)
 
 
 def _wheel(folder: Path, name: str, version: str, needs: Sequence[str]) -> None:

@@ -51,16 +51,8 @@ def compare(
     folders: Sequence[str], distributions: Sequence[Distribution], known: Mapping[str, Sequence[str]]
 ) -> BytecodeEvidence:
     """All bytecode below these folders. That of a distribution whose digest is known is not compiled again."""
-    walked = (found for top in folders for found in os.walk(os.path.realpath(top)))
-    paths = sorted(
-        {
-            f"{folder}/{name}"
-            for folder, _, names in walked
-            if folder.endswith("/__pycache__")
-            for name in names
-            if name.endswith(".pyc")
-        }
-    )
+    walked = (found for top in folders for found in os.walk(os.path.realpath(top)) if found[0].endswith("/__pycache__"))
+    paths = sorted({f"{folder}/{name}" for folder, _, names in walked for name in names if name.endswith(".pyc")})
     # Distribution -> the bytecode of its sources, of those that it alone has.
     owners: dict[str, list[str]] = {}
     for one in distributions:

@@ -156,19 +156,20 @@ def _stand_in_for_driver(driver_source: str, folder: Path) -> Mapping[str, Any]:
     return {}
 
 
-def _no_compiler(compiler: Mapping[str, Any]) -> str:
-    if compiler["from"] == "CC":
-        return f"CC={compiler['command']} is no program in this image"
-    return "no C compiler: neither gcc nor clang is on PATH"
+def _not_begun(subject: str, evidence: Mapping[str, Any]) -> Finding | None:
+    """Why nothing was compiled; None: something was."""
+    if (compiler := evidence.get("compiler")) and not compiler["path"]:
+        if compiler["from"] == "CC":
+            return failed(f"CC={compiler['command']} is no program in this image")
+        return failed("no C compiler: neither gcc nor clang is on PATH")
+    return failed(f"{subject}: {root_cause(evidence['error'])}") if "error" in evidence else None
 
 
 def judge_c_extension(subject: str, _expect: NothingExpected, evidence: Mapping[str, Any]) -> Finding:
     """evidence, as far as it came: {compiler: {from, command, path}, version, include, python_h, build: {exit_code,
     stderr, file, bytes}, control: {refused}, expected, import: {answer}}."""
-    if "compiler" in evidence and not evidence["compiler"]["path"]:
-        return failed(_no_compiler(evidence["compiler"]))
-    if "error" in evidence:
-        return failed(f"{subject}: {root_cause(evidence['error'])}")
+    if reason := _not_begun(subject, evidence):
+        return reason
     path, build = evidence["compiler"]["path"], evidence["build"]
     if not evidence["python_h"]:
         return failed(f"Python.h is not in {evidence['include']}")
@@ -187,10 +188,8 @@ def judge_c_extension(subject: str, _expect: NothingExpected, evidence: Mapping[
 
 def judge_launcher(subject: str, _expect: NothingExpected, evidence: Mapping[str, Any]) -> Finding:
     """evidence, as far as it came: {compiler, stub_driver, triton, made, functions}."""
-    if "compiler" in evidence and not evidence["compiler"]["path"]:
-        return failed(_no_compiler(evidence["compiler"]))
-    if "error" in evidence:
-        return failed(f"{subject}: {root_cause(evidence['error'])}")
+    if reason := _not_begun(subject, evidence):
+        return reason
     if not evidence["made"]:
         return failed("Triton put no compiled module into its empty cache")
     if "load_binary" not in evidence["functions"]:

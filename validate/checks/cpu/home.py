@@ -39,17 +39,14 @@ _QUESTION = "import importlib.util, sys; print(sys.prefix); print(importlib.util
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HomeEvidence]]:
     given = user_environment.recorded().environ
     for claim in claims:
-        expect = claim.expect
-        yield (
-            claim.subject,
-            {
-                "uid": os.getuid(),
-                "gid": os.getgid(),
-                "mounted": _mounted(expect["folder"]),
-                "caches": {name: _cache(given.get(name, "")) for name in expect["caches"]},
-                "additions": _additions(given),
-            },
-        )
+        evidence: HomeEvidence = {
+            "uid": os.getuid(),
+            "gid": os.getgid(),
+            "mounted": _mounted(claim.expect["folder"]),
+            "caches": {name: _cache(given.get(name, "")) for name in claim.expect["caches"]},
+            "additions": _additions(given),
+        }
+        yield claim.subject, evidence
 
 
 def _mounted(folder: str) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypedDict
@@ -46,16 +46,12 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportsEvidence]]:
     """Yield what importing the modules of each claim raised and printed, in each order."""
     asked = {claim.subject: claim.expect for claim in claims}
     with ThreadPoolExecutor(max_workers=1) as beside:  # it only waits for those processes
-        first = {
-            subject: beside.submit(_in_new_process, expect["modules"])
-            for subject, expect in asked.items()
-            if expect["first"]
-        }
+        alone = {name: beside.submit(_in_new_process, one["modules"]) for name, one in asked.items() if one["first"]}
         importlib.import_module("torch")
         for subject, expect in asked.items():
-            after = in_fork(partial(_after_torch, expect["modules"])) if expect["after"] else None
-            orders = {"first": first[subject].result()} if subject in first else {}
-            yield subject, {"orders": orders if after is None else {**orders, "after torch": after}}
+            after = {"after torch": in_fork(partial(_after_torch, expect["modules"]))} if expect["after"] else {}
+            first = {"first": alone[subject].result()} if subject in alone else {}
+            yield subject, {"orders": {**first, **after}}
 
 
 def _in_new_process(modules: Sequence[str]) -> Mapping[str, Any]:
@@ -67,7 +63,6 @@ def _in_new_process(modules: Sequence[str]) -> Mapping[str, Any]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             timeout=_SECONDS,
-            check=False,
         )
     except subprocess.TimeoutExpired:
         return {"error": {"kind": "timeout", "message": f"not imported within {_SECONDS} s"}, "said": []}
@@ -102,10 +97,6 @@ def _lines(text: str) -> list[str]:
     return [line for line in lines if line][-_MOST_LINES:]
 
 
-def _has(line: str, patterns: Iterable[str]) -> bool:
-    return any(re.search(pattern, line, re.IGNORECASE) for pattern in patterns)
-
-
 def judge(_subject: str, expect: Mapping[str, Any], evidence: ImportsEvidence) -> Finding:
     """C1. expect: {modules, first: also in a new process before anything else, after: also after torch, complaints:
     [patterns], harmless: {pattern: why it may be said}}."""
@@ -117,7 +108,10 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: ImportsEvidence) -
             problems.append(f"imported {order}: {root_cause({**found['error'], 'log': ''})}")
             continue
         for line in found["said"]:
-            bad, harmless = (_has(line, expect[key]) for key in ("complaints", "harmless"))
+            bad, harmless = (
+                any(re.search(pattern, line, re.IGNORECASE) for pattern in expect[key])
+                for key in ("complaints", "harmless")
+            )
             problems += [f"imported {order} it says: {line}"] if bad and not harmless else []
     if problems:
         return failed(joined(list(dict.fromkeys(problems))))

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
@@ -24,7 +24,6 @@ from validate.harness.forked import attempt, described, in_fork, mapped
 from validate.judging import Finding, failed, joined, listed, passed, root_cause
 
 TORCH_FIRST = True
-
 
 _CUDA_RUNTIME = re.compile(r"/libcudart\.so\.(\d+)[^/]*$")
 _LIBRARY = r"\.so[^/]*$"
@@ -68,7 +67,7 @@ def _loaded(
     logging.getLogger().addHandler(Recorder(level=logging.WARNING))
     imports: dict[str, Raised | None] = {}
     for name in expect["modules"]:
-        _note(f"importing {name}")
+        print(f"importing {name}", flush=True)  # noqa: T201  after a crash it is the last line of the log
         try:
             importlib.import_module(name)
             imports[name] = None
@@ -90,11 +89,6 @@ def _loaded(
     }
 
 
-def _note(step: str) -> None:
-    """Print what is loaded next: after a crash it is the last line of the log."""
-    print(step, flush=True)  # noqa: T201
-
-
 def _library_names(distribution: importlib.metadata.Distribution, root: Path, patterns: Sequence[str]) -> list[str]:
     """Files that a pattern names, by RECORD or on the disk: one that RECORD lists and the disk lacks is a finding.
 
@@ -105,8 +99,7 @@ def _library_names(distribution: importlib.metadata.Distribution, root: Path, pa
     for pattern in patterns:
         on_disk = [str(file.relative_to(root)) for file in root.glob(pattern)]
         listed = [file for file in recorded if _matches(file, pattern)]
-        plain = [] if "*" in pattern else [pattern]
-        names |= dict.fromkeys(sorted({*on_disk, *listed, *plain}))
+        names |= dict.fromkeys(sorted({*on_disk, *listed, *([] if "*" in pattern else [pattern])}))
     return list(names)
 
 
@@ -120,7 +113,7 @@ def _matches(file: str, pattern: str) -> bool:
 
 def _library(path: Path, by_import: Sequence[str], symbols: Sequence[str]) -> Mapping[str, Any]:
     file = str(path.resolve())
-    _note(f"loading {path}")
+    print(f"loading {path}", flush=True)  # noqa: T201
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
@@ -210,11 +203,9 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) 
 
 
 def _operator_problems(expected: Iterable[str], found: Mapping[str, bool | None]) -> Iterator[str]:
-    absent = [name for name in expected if found.get(name) is None]
-    if absent:
+    if absent := [name for name in expected if found.get(name) is None]:
         yield f"torch does not know {listed(absent)}"
-    without = [name for name in expected if found.get(name) is False]
-    if without:
+    if without := [name for name in expected if found.get(name) is False]:
         yield f"no CUDA kernel is registered for {listed(without)}"
 
 
@@ -238,7 +229,7 @@ def _selection_problems(expect: Mapping[str, Any], selection: Mapping[str, Any] 
         return
     if selection["torch_cuda"] != expect["selection"]["cuda"]:
         yield f"torch was compiled for CUDA {selection['torch_cuda']}, not {expect['selection']['cuda']}"
-    wanted = [PurePosixPath(name).name for name in expect["libraries"]]
+    wanted = [Path(name).name for name in expect["libraries"]]
     if selection["file"] not in wanted:
         override = f" (BNB_CUDA_VERSION={selection['override']})" if selection["override"] else ""
         yield f"on a GPU it would take {selection['file']}{override}, not {listed(wanted)}"

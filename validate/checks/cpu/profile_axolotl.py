@@ -57,17 +57,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     yield from asked(
         claims,
         {
-            "axolotl commands": _commands,
+            "axolotl commands": lambda: {"commands": sorted(importlib.import_module("axolotl.cli.main").cli.commands)},
             "axolotl configuration": _configuration,
             "AXOLOTL_NCCL_TIMEOUT": _nccl_timeout,
         },
     )
-
-
-def _commands() -> BehaviourEvidence:
-    """What `axolotl` offers, read from the command line itself."""
-    cli = importlib.import_module("axolotl.cli.main").cli
-    return {"commands": sorted(cli.commands)}
 
 
 def _configuration() -> BehaviourEvidence:
@@ -118,15 +112,8 @@ def _group_timeout(variables: Mapping[str, str]) -> BehaviourEvidence:
                 "GLOO_SOCKET_IFNAME": "lo",
             }
             command = [sys.executable, "-c", _TIMEOUT_PROGRAM, str(Path(folder, str(rank)))]
-            ranks.append(
-                subprocess.Popen(
-                    command,
-                    env={**os.environ, **place, **variables},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                )
-            )
+            environ, both = {**os.environ, **place, **variables}, subprocess.STDOUT
+            ranks.append(subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=both, text=True))
         logs = [rank.communicate(timeout=_PATIENCE)[0] for rank in ranks]
         if failed := [log for rank, log in zip(ranks, logs, strict=True) if rank.returncode]:
             raise RuntimeError(f"a rank failed: {failed[0][-LOG_TAIL_CHARACTERS:]}")

@@ -8,9 +8,8 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
 
-from validate.checks._behaviour import BehaviourEvidence, BehaviourExpect, judge
+from validate.checks._behaviour import BehaviourEvidence, judge
 from validate.claims import Claim
 from validate.harness.forked import attempt
 
@@ -30,7 +29,7 @@ DRIVERS: Mapping[str, str | None] = {
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     """The value of NCCL_P2P_DISABLE that a command sees behind the image's entrypoint."""
     for claim in claims:
-        yield claim.subject, attempt(partial(_seen, cast(BehaviourExpect, claim.expect)["program"]))
+        yield claim.subject, attempt(partial(_seen, claim.expect["program"]))
 
 
 def _seen(program: str) -> BehaviourEvidence:

@@ -98,7 +98,8 @@ class SavedLlama:
         self.transformers = importlib.import_module("transformers")
         self.shape = Shape()
         self.folder = folder
-        self.tokens = self.torch.randint(0, self.shape.vocabulary, (2, 29), generator=self._generator())
+        seeded = self.torch.Generator().manual_seed(SEED)
+        self.tokens = self.torch.randint(0, self.shape.vocabulary, (2, 29), generator=seeded)
         self.saved = self._save()
 
     def fp32(self) -> LogitsEvidence:
@@ -159,9 +160,6 @@ class SavedLlama:
             "base_count": len(base),
         }
 
-    def _generator(self) -> Any:
-        return self.torch.Generator().manual_seed(SEED)
-
     def _versions(self) -> Versions:
         metadata = importlib.import_module("importlib.metadata")
         versions: dict[str, str | None] = dict.fromkeys(("torch", "transformers", "bitsandbytes", "peft"))
@@ -185,7 +183,7 @@ class SavedLlama:
             tie_word_embeddings=False,
         )
         model = self.transformers.LlamaForCausalLM(config)
-        generator = self._generator()
+        generator = self.torch.Generator().manual_seed(SEED)
         with self.torch.no_grad():
             for name, parameter in sorted(model.named_parameters()):
                 noise = self.torch.randn(parameter.shape, generator=generator)
@@ -194,7 +192,9 @@ class SavedLlama:
         return {name: parameter.detach().clone() for name, parameter in model.state_dict().items()}
 
     def _load(self, dtype: str, *, quantised: bool = False) -> Any:
-        options: dict[str, Any] = {self._dtype_option(): getattr(self.torch, dtype), "attn_implementation": "sdpa"}
+        major, minor = (int(part) for part in self.transformers.__version__.split(".")[:2])
+        name = "dtype" if (major, minor) >= (4, 56) else "torch_dtype"  # renamed by transformers 4.56
+        options: dict[str, Any] = {name: getattr(self.torch, dtype), "attn_implementation": "sdpa"}
         if quantised:
             options["quantization_config"] = self.transformers.BitsAndBytesConfig(
                 load_in_4bit=True,
@@ -205,11 +205,6 @@ class SavedLlama:
             options["device_map"] = {"": self.device}
         model = self.transformers.LlamaForCausalLM.from_pretrained(self.folder, **options)
         return model if quantised else model.to(self.device)
-
-    def _dtype_option(self) -> str:
-        """transformers 4.56 renamed `torch_dtype`."""
-        major, minor = (int(part) for part in self.transformers.__version__.split(".")[:2])
-        return "dtype" if (major, minor) >= (4, 56) else "torch_dtype"
 
     def _projection(self, model: Any, name: str) -> Mapping[str, Any]:
         module = model.get_submodule(name)
@@ -409,11 +404,9 @@ def _lora_problems(evidence: LoraEvidence) -> Iterator[str]:
     adapters = evidence["adapters"]
     if not adapters:
         yield "no adapter was attached"
-    still = [name for name, adapter in adapters.items() if not is_beyond(adapter["after"], 0.0)]
-    if still:
+    if still := [name for name, adapter in adapters.items() if not is_beyond(adapter["after"], 0.0)]:
         yield f"B did not move in {len(still)} of {len(adapters)} adapters: {listed(still, limit=1)}"
-    early = [name for name, adapter in adapters.items() if adapter["before"] != 0]
-    if early:
+    if early := [name for name, adapter in adapters.items() if adapter["before"] != 0]:
         yield f"B was not zero before the step in {listed(early, limit=1)}"
     off = [name for name, adapter in adapters.items() if not is_within(adapter["error"], BACKWARD_FLOOR)]
     if off and not still:

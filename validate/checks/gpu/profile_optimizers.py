@@ -14,13 +14,7 @@ from validate.harness.forked import asked
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     """Yield the evidence of the subjects asked for: colossalai fused-adam, deepspeed fused-adam."""
-    yield from asked(
-        claims,
-        {
-            "colossalai fused-adam": _colossalai,
-            "deepspeed fused-adam": _deepspeed,
-        },
-    )
+    yield from asked(claims, {"colossalai fused-adam": _colossalai, "deepspeed fused-adam": _deepspeed})
 
 
 def _colossalai() -> BehaviourEvidence:

@@ -22,13 +22,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", UNSLOTH_DISABLE_STATISTICS="1")
     # unsloth patches transformers and peft, so it is imported before them.
     unsloth = importlib.import_module("unsloth")
-    yield from asked(
-        claims,
-        {
-            "unsloth import": lambda: _imported(unsloth),
-            "unsloth 4-bit": lambda: _loaded(unsloth),
-        },
-    )
+    yield from asked(claims, {"unsloth import": lambda: _imported(unsloth), "unsloth 4-bit": lambda: _loaded(unsloth)})
 
 
 def _imported(unsloth: Any) -> BehaviourEvidence:

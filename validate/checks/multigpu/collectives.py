@@ -235,8 +235,7 @@ def _setting_problems(expect: Mapping[str, Any], rank: Mapping[str, Any]) -> Ite
         if lines:
             yield f"{place} sets {listed(list(lines))}"
     injected = expect.get("injected", {})
-    own = {name: value for name, value in rank["variables"].items() if injected.get(name) != value}
-    if own:
+    if own := {name: value for name, value in rank["variables"].items() if injected.get(name) != value}:
         yield f"the image sets {listed([f'{name}={value}' for name, value in own.items()])}"
 
 
@@ -256,9 +255,8 @@ def _library_problems(expect: Mapping[str, Any], rank: Mapping[str, Any]) -> Ite
             yield f"{one['path']} belongs to {names}"
         for owner in owners:
             # 2.27.5.1 is 2.27.5 to NCCL.
-            if owner["version"].split("+")[0] != one["running"] and one["running"] != ".".join(
-                owner["version"].split(".")[:3]
-            ):
+            own = (owner["version"].split("+")[0], ".".join(owner["version"].split(".")[:3]))
+            if one["running"] not in own:
                 yield f"NCCL {one['running']} runs, {owner['name']} is {owner['version']}"
             if owner["as_recorded"] is not True:
                 yield f"{one['path']} is not the file that {owner['name']} {owner['version']} brought"

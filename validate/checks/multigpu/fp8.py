@@ -24,9 +24,7 @@ def rank(worker: Worker, _claim: Claim) -> dict[str, Any]:
     found = gradients(model)
     layers = sorted({type(layer).__name__ for layer in model.modules() if "Linear" in type(layer).__name__})
     return {
-        "comparisons": {
-            "gradients": compared(found, wanted, float32=gradients(full)),
-        },
+        "comparisons": {"gradients": compared(found, wanted, float32=gradients(full))},
         "figures": {"distance from float32": error(found, gradients(full))},
         "facts": {"layers": layers, **held(worker, list(model.parameters()))},
     }

@@ -33,7 +33,7 @@ measure = partial(_launch.measure, __name__)
 def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
     """Measure one subject."""
     subjects: Mapping[str, Callable[[Worker], dict[str, Any]]] = {
-        "fsdp2 float32": _float32,
+        "fsdp2 float32": lambda _worker: train_beside_one(worker, fully_shard(worker.model(), mesh=worker.mesh())),
         "fsdp2 bfloat16": _bfloat16,
         "fsdp2 4-bit": _four_bit,
         "fsdp2 checkpoint": _checkpoint,
@@ -67,10 +67,6 @@ def held(worker: Worker, parameters: Sequence[Any]) -> dict[str, object]:
         "parts make the whole": sum(filter(None, total)) == sum(one.numel() for one in parameters),
         "share": round(parts / max(1, sum(one.numel() for one in parameters)), 3),
     }
-
-
-def _float32(worker: Worker) -> dict[str, Any]:
-    return train_beside_one(worker, fully_shard(worker.model(), mesh=worker.mesh()))
 
 
 def train_beside_one(worker: Worker, model: Any) -> dict[str, Any]:

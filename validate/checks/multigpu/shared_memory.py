@@ -33,14 +33,8 @@ def _measure() -> Mapping[str, Any]:
     refuses_more = _refuses(free + (64 << 20))
     # With too little room a worker would die of SIGBUS, and say no more than that.
     handed_over, right = (0, False) if free < _MOVED * _WORKERS * 2 else _handed_over()
-    return {
-        "size": size,
-        "free": free,
-        "refuses_more": refuses_more,
-        "batch": _MOVED,
-        "handed_over": handed_over,
-        "right": right,
-    }
+    found = {"size": size, "free": free, "refuses_more": refuses_more, "batch": _MOVED}
+    return {**found, "handed_over": handed_over, "right": right}
 
 
 def _refuses(size: int) -> bool:

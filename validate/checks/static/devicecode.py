@@ -149,8 +149,7 @@ def _by_file(data: mmap.mmap, task: _Task) -> CodeOfFile:
 
 def _hidden(found: Sequence[Region], targets: Sequence[int]) -> dict[str, int]:
     """In how many regions the mark of what was taken out hides code that a target has a use for."""
-    counts = Counter(str(target) for region in found for target in targets if region.hides(target))
-    return dict(counts)
+    return dict(Counter(str(target) for region in found for target in targets if region.hides(target)))
 
 
 def _surplus(data: mmap.mmap, task: _Task) -> CodeOfFile:
@@ -287,9 +286,8 @@ def _judge_pruned(
         if facts["marked"]:
             size = f"{facts['marked_bytes'] / 1e6:.1f} MB"
             faults.append(f"{path} has {size} for {listed(facts['marked'])} marked as taken out, and still there")
-    others = {arch for facts in read.values() for arch in facts["archs"]} - {
-        f"sm_{arch}{variant}" for arch in expect["archs"] for variant in ("", "a", "f")
-    }
+    asked = {f"sm_{arch}{variant}" for arch in expect["archs"] for variant in ("", "a", "f")}
+    others = {arch for facts in read.values() for arch in facts["archs"]} - asked
     instead = f", and {listed(sorted(others))} where a library has none" if others else ""
     whole = sum(facts["whole"] for facts in read.values())
     as_they_come = f"; {whole} regions left unpruned because they lack kernels for it" if whole else ""

@@ -77,26 +77,32 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, EnvironmentEvidence]
         denied = claim.expect["denied"]
         # Variables that starting Python changes: only start-up code does that.
         names = (set(before) ^ set(after)) | {name for name in set(before) & set(after) if before[name] != after[name]}
-        yield (
-            claim.subject,
-            {
-                "required": {name: before.get(name) for name in claim.expect["required"]},
-                "denied": {
-                    name: value[:_LONGEST_VALUE] for name, value in sorted(before.items()) if matches(name, denied)
-                },
-                "in_files": list(_in_shell_files(given, denied)),
-                # Each line that is no comment.
-                "settings_files": {
-                    file: [line.strip()[:_LONGEST_VALUE] for line in lines if line.strip()[:1] not in ("", "#")]
-                    for file, lines in _read(_SETTINGS_FILES, given)
-                },
-                "start": {
-                    "flags": dict(start.flags),
-                    "changes": {name: after.get(name, "")[:_LONGEST_VALUE] for name in sorted(names - _SET_BY_PYTHON)},
-                    "code": list(_start_code(start, everything)),
-                },
-            },
+        assigned = (
+            (file, found)
+            for file, lines in _read(_SHELL_FILES, given)
+            for found in map(_ASSIGNMENT.match, lines)
+            if found
         )
+        evidence: EnvironmentEvidence = {
+            "required": {name: before.get(name) for name in claim.expect["required"]},
+            "denied": {name: value[:_LONGEST_VALUE] for name, value in sorted(before.items()) if matches(name, denied)},
+            "in_files": [
+                {"file": file, "name": found[1], "value": found[2].strip()[:_LONGEST_VALUE]}
+                for file, found in assigned
+                if matches(found[1], denied)
+            ],
+            # Each line that is no comment.
+            "settings_files": {
+                file: [line.strip()[:_LONGEST_VALUE] for line in lines if line.strip()[:1] not in ("", "#")]
+                for file, lines in _read(_SETTINGS_FILES, given)
+            },
+            "start": {
+                "flags": dict(start.flags),
+                "changes": {name: after.get(name, "")[:_LONGEST_VALUE] for name in sorted(names - _SET_BY_PYTHON)},
+                "code": list(_start_code(start, everything)),
+            },
+        }
+        yield claim.subject, evidence
 
 
 def _read(patterns: Sequence[str], given: UserEnvironment) -> Iterator[tuple[str, list[str]]]:
@@ -111,24 +117,12 @@ def _read(patterns: Sequence[str], given: UserEnvironment) -> Iterator[tuple[str
                 yield str(file), lines
 
 
-def _in_shell_files(given: UserEnvironment, denied: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
-    for file, lines in _read(_SHELL_FILES, given):
-        for found in filter(None, map(_ASSIGNMENT.match, lines)):
-            if matches(found[1], denied):
-                yield {"file": file, "name": found[1], "value": found[2].strip()[:_LONGEST_VALUE]}
-
-
 def _start_code(start: user_environment.Start, everything: Sequence[Distribution]) -> Iterator[Mapping[str, Any]]:
     """Each file that runs before a user's first line: modules imported at start, and .pth files that import."""
     owners = installed.names_of_owners(everything)
     imported = {file for name, file in start.modules.items() if name.partition(".")[0] not in start.standard}
-    lines = {
-        str(file)
-        for entry in start.path
-        if entry
-        for file in sorted(Path(entry).glob("*.pth"))
-        if user_environment.runs(file)
-    }
+    pth = (file for entry in start.path if entry for file in Path(entry).glob("*.pth"))
+    lines = {str(file) for file in pth if user_environment.runs(file)}
     packages = debian.owned()
     for path in sorted({os.path.realpath(path) for path in imported} | lines):
         yield {

@@ -68,11 +68,10 @@ def _compare(everything: Sequence[Distribution]) -> FilesEvidence:
     wrong: list[Mapping[str, Any]] = []
     in_conflict: list[Mapping[str, Any]] = []
     for path, recorded in expected.items():
-        holds = sorted(
-            name for name, digest in recorded.items() if measured[path] and digest.rstrip("=") == measured[path]
-        )
+        now = measured[path]
+        holds = sorted(name for name, digest in recorded.items() if now and digest.rstrip("=") == now)
         if others := sorted(recorded.keys() - set(holds)):
-            wrong.append({"path": path, "owners": dict.fromkeys(others, "altered" if measured[path] else "missing")})
+            wrong.append({"path": path, "owners": dict.fromkeys(others, "altered" if now else "missing")})
         if len(set(recorded.values())) > 1:
             in_conflict.append({"path": path, "owners": sorted(recorded), "holds": holds})
     unowned = sorted(_unowned(everything, expected))
@@ -87,11 +86,7 @@ def _compare(everything: Sequence[Distribution]) -> FilesEvidence:
         "shared_alike_count": sum(len(one) > 1 for one in expected.values()) - len(in_conflict),
         "unowned": unowned[:_MOST_LISTED],
         "unowned_count": len(unowned),
-        "without_record": [
-            {"name": distribution.name, "location": distribution.location}
-            for distribution in everything
-            if distribution.entries is None
-        ],
+        "without_record": [{"name": one.name, "location": one.location} for one in everything if one.entries is None],
     }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, TypedDict
 
 from validate.binaries.loader import (
@@ -120,13 +120,7 @@ def _environment(
             if entry["missing"] or entry["needs_cuda"] or entry["assumed"] or not troubled.isdisjoint(entry["owners"])
         ],
         "second_owners": list(_second_owners(found, stems, search, files, owners)),
-        "provided": sorted(
-            {
-                (library.elf.soname, library.path, library.owners)
-                for library in found
-                if stem(library.elf.soname) in stems
-            }
-        ),
+        "provided": sorted({(one.elf.soname, one.path, one.owners) for one in found if stem(one.elf.soname) in stems}),
     }
 
 
@@ -205,7 +199,7 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: LibrariesEvidence)
         for one in evidence["second_owners"]
     ]
     good = f"all {evidence['files']} libraries and programs find what they need, one CUDA"
-    assumed = sorted({PurePosixPath(one["path"]).name for one in linked if one["assumed"]})
+    assumed = sorted({Path(one["path"]).name for one in linked if one["assumed"]})
     return conclude(faults, f"{good} (taking {listed(assumed)} to be loaded after their siblings)" if assumed else good)
 
 
@@ -229,7 +223,7 @@ def _of_added(expect: Mapping[str, Any], troubled: Sequence[Mapping[str, Any]]) 
     for owner in dict.fromkeys(listed(one["owners"]) for one in troubled):
         of_owner = [one for one in troubled if listed(one["owners"]) == owner]
         names = _telling_first(expect, {name for one in of_owner for name in one["troubles"]})
-        files = listed([PurePosixPath(one["path"]).name for one in of_owner], limit=1)
+        files = listed([Path(one["path"]).name for one in of_owner], limit=1)
         foreign = [name for name in names if _is_major(expect, name, own=False)]
         of = " of another CUDA major than torch's" if foreign else ", which the loader does not find"
         yield f"{owner}, which was added, needs {listed(foreign or names)}{of} ({files})"

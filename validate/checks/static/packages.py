@@ -58,7 +58,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, PackagesEvidence]]:
 
 
 def _look(expect: Mapping[str, Any], database: str = debian.DATABASE) -> PackagesEvidence:
-    found, owned = debian.packages(database), debian.owned(database)
+    found, owned, contents = debian.packages(database), debian.owned(database), expect["contents"]
     control = {name: debian.control(one, database) for name, one in found.items()}
     there = {path: _facts(path) for path in owned.packages if not matches(path, expect["absent"])}
     files: dict[str, list[str]] = {}
@@ -80,6 +80,7 @@ def _look(expect: Mapping[str, Any], database: str = debian.DATABASE) -> Package
         elif known != digests[name]:
             unlike[name] = [what for what, was, now in zip(_HELD, known, digests[name], strict=True) if was != now]
     folders = {os.path.dirname(path) for path in owned.packages}  # noqa: PTH120  20,000 times
+    gone, plain = ([path for path, facts in there.items() if facts.partition(" ")[0] == kind] for kind in ("", "file"))
     first = expect["known"] or [name for name, one in found.items() if one.in_each_system]
     reached = debian.reached(found, [*expect["asked"], *first])
     return {
@@ -88,21 +89,9 @@ def _look(expect: Mapping[str, Any], database: str = debian.DATABASE) -> Package
         "unlike": unlike,
         "strangers": sorted(found.keys() - reached),
         "unfinished": {name: one.state for name, one in found.items() if one.state != "install ok installed"},
-        "missing": {
-            path: owned.packages[path]
-            for path, facts in there.items()
-            if not facts and (path in owned.md5 or path not in folders)
-        },
-        "unhashed": {
-            path: owned.packages[path]
-            for path, facts in there.items()
-            if facts.startswith("file") and path not in owned.md5
-        },
-        "generated": {
-            path: digest
-            for path, digest in _generated(expect["held"])
-            if digest not in expect["contents"].get(path, ())
-        },
+        "missing": {path: owned.packages[path] for path in gone if path in owned.md5 or path not in folders},
+        "unhashed": {path: owned.packages[path] for path in plain if path not in owned.md5},
+        "generated": {path: now for path, now in _generated(expect["held"]) if now not in contents.get(path, ())},
         "sources": [line for line in debian.lines(Path(_SOURCES)) if not _is_plain(line, expect["suite"])],
         "moved": dict(_moved(database, [one[end] for one in control.values() for end in debian.SCRIPTS if end in one])),
     }

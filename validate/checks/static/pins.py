@@ -200,7 +200,7 @@ def _platform_fits(platform: str, glibc: str, machine: str) -> bool:
     if platform in ("any", f"linux_{machine}"):
         return True
     found = re.fullmatch(rf"manylinux_(\d+)_(\d+)_{machine}", platform)
-    return bool(found) and (int(found[1]), int(found[2])) <= tuple(map(int, glibc.split(".")[:2])) if found else False
+    return found is not None and (int(found[1]), int(found[2])) <= tuple(map(int, glibc.split(".")[:2]))
 
 
 def _module_faults(subject: str, expect: Mapping[str, Any], module: str, found: Mapping[str, Any]) -> Iterator[str]:
@@ -211,8 +211,7 @@ def _module_faults(subject: str, expect: Mapping[str, Any], module: str, found: 
     if subject not in found["owners"]:
         owner = listed(found["owners"]) or "no distribution"
         yield f"`import {module}` loads {found['file']} of {owner}, found through {found['through']}"
-    others = set(found["providers"]) - {subject} - set(expect["shares"])
-    if others:
+    if others := set(found["providers"]) - {subject} - set(expect["shares"]):
         yield f"{listed(sorted(others))} also installs files into {module}"
 
 

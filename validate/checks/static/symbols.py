@@ -80,17 +80,15 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
             symbols[path] = own
             unreadable += [{"path": path, "error": error}] if error else []
         lacking = [facts for task in tasks if (facts := _lacks(task, symbols))]
-        yield (
-            claim.subject,
-            {
-                "files": len(found),
-                "checked": len(tasks),
-                "symbols": sum(len(symbols[task.path].undefined) for task in tasks if task.path in symbols),
-                "unreadable": unreadable,
-                "lacking": sorted(lacking, key=lambda facts: str(facts["path"]))[:_MOST_LISTED],
-                "lacking_count": len(lacking),
-            },
-        )
+        evidence: SymbolsEvidence = {
+            "files": len(found),
+            "checked": len(tasks),
+            "symbols": sum(len(symbols[task.path].undefined) for task in tasks if task.path in symbols),
+            "unreadable": unreadable,
+            "lacking": sorted(lacking, key=lambda facts: str(facts["path"]))[:_MOST_LISTED],
+            "lacking_count": len(lacking),
+        }
+        yield claim.subject, evidence
 
 
 def _tasks(

@@ -54,20 +54,18 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
         home = Path(expect["home"])
         default = home.parent / "cuda"
         found = {name: shutil.which(name, path=given.environ.get("PATH", "")) for name in ("nvcc", "ptxas")}
-        yield (
-            claim.subject,
-            {
-                "home_exists": home.is_dir(),
-                "real_home": os.path.realpath(home),
-                "parts": {part: _PARTS[part](home) for part in expect["parts"]},
-                "variables": {name: given.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")},
-                "default_link": os.path.realpath(default) if os.path.lexists(default) else None,
-                "programs_on_path": {name: os.path.realpath(path) if path else None for name, path in found.items()},
-                "torch": torch_version(of_torch),
-                "loader_folders": _loader_folders(search),
-                "driver_libraries": _driver_libraries(search),
-            },
-        )
+        evidence: ToolkitEvidence = {
+            "home_exists": home.is_dir(),
+            "real_home": os.path.realpath(home),
+            "parts": {part: _PARTS[part](home) for part in expect["parts"]},
+            "variables": {name: given.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")},
+            "default_link": os.path.realpath(default) if os.path.lexists(default) else None,
+            "programs_on_path": {name: os.path.realpath(path) if path else None for name, path in found.items()},
+            "torch": torch_version(of_torch),
+            "loader_folders": _loader_folders(search),
+            "driver_libraries": _driver_libraries(search),
+        }
+        yield claim.subject, evidence
 
 
 def _program(relative: str) -> Callable[[Path], Mapping[str, Any]]:
