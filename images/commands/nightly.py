@@ -162,11 +162,12 @@ def _debian(
 ) -> list[str]:
     """Proposals to move the locked Debian packages below these images, where this machine has apt to ask for them."""
     found = []
-    images = [one.image for one in plan.plan(sources) if one.image]
+    locks = sources.workspace.locks
+    images = [one.image for one in plan.plan(sources) if one.image and lock_file.is_present(one.image, locks)]
     bases = {debian.place(one.image.base): one.image.base for one in tracked if one.image}
     for place, base in bases.items() if shutil.which("apt-get") else ():
         try:
-            if old := debian.find(base, sources.workspace.locks):
+            if old := debian.find(base, locks):
                 on_it = [str(image.name) for image in images if image.base == base]
                 to = folder / place.replace("/", "-").removesuffix(".txt")
                 found.append(proposal.debian_packages(base, old, debian.resolve(base, now), on_it, to))

@@ -73,11 +73,11 @@ def debian_packages(base: Base, old: DebianLock, new: DebianLock, images: Sequen
         "",
         f"From those of {old.day} to those of {new.day}. Nothing was built with them yet.",
         "",
-        f"`git apply {PATCH}` makes the change. Recorded runs are then about other layers than those of these images:",
-        f"{', '.join(images)}.",
+        f"`git apply {PATCH}` makes the change.",
         "",
     ]
-    todo = ["", f"Before it is merged: `{command('build', *images)}`, and the GPU tiers again."]
+    again = "Recorded runs are about other layers than those of these images then: their GPU tiers have to run again."
+    todo = ["", f"Before it is merged: `{command('build', *images)}`. {again}"]
     before, after = ({place: debian.written(lock).decode()} for lock in (old, new))
     return _put(folder, before, after, [*head, *table, *todo])
 
