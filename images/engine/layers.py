@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 _FILE, _SEGMENT = 1, 2
 """Kinds of entries of a tar-split: the content of a file, and bytes as they are (headers, padding)."""
-_OF_THE_SUITE = (b"opt/truetag/", b"etc/profile.d/truetag_", b"usr/local/bin/validate", b"usr/local/bin/doctor")
+_OF_THE_SUITE = (
+    *(b"opt/truetag/", b"etc/profile.d/truetag_", b"etc/apt/apt.conf.d/docker-clean"),
+    *(b"usr/local/bin/validate", b"usr/local/bin/doctor"),
+)
 """What templates/scripts/suite.sh writes."""
 
 

@@ -17,4 +17,10 @@ install -m 755 /run/additions/python.sh "$2/python"
 # Login shells too: Debian's /etc/profile sets PATH anew, and what stands in profile.d follows in this order.
 . "$2/settings"
 printf 'PATH=%s/bin:$PATH\n' "$additions" >/etc/profile.d/truetag_additions.sh
+# As in Debian's own images, apt leaves no archives in what is built on this one; here, where no payload moves for it.
+settings=/etc/apt/apt.conf.d
+if [ -d "$settings" ] && [ ! -e "$settings/docker-clean" ]; then
+  clean='rm -f /var/cache/apt/archives/*.deb /var/cache/apt/archives/partial/*.deb /var/cache/apt/*.bin || true'
+  printf '%s { "%s"; };\n' DPkg::Post-Invoke "$clean" APT::Update::Post-Invoke "$clean" >"$settings/docker-clean"
+fi
 chmod -R a+rX /opt/truetag

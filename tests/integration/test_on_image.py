@@ -1,6 +1,7 @@
 """`validate` and `doctor` in a real image, as its users start them, and a recorded run judged again."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,6 +144,16 @@ def test_the_commands_do_not_change_what_the_image_starts(engine: Engine, curren
     assert done.stdout.splitlines() == ["/usr/local/bin/validate", "/usr/local/bin/doctor", "done"]
     found = engine.inspect(current)
     assert (found.entrypoint, found.command) == (parent.entrypoint, parent.command) == ((), ("bash",))
+
+
+def test_apt_leaves_no_archives_in_what_is_built_on_an_image(engine: Engine, current: str) -> None:
+    control = r"Package: x\nVersion: 1\nArchitecture: all\nMaintainer: x\nDescription: x\n"
+    made = f"mkdir -p /tmp/x/DEBIAN; printf '{control}' >/tmp/x/DEBIAN/control; dpkg-deb -b /tmp/x /tmp/x.deb"
+    cached = "mkdir -p /var/cache/apt/archives; touch /var/cache/apt/archives/y.deb"
+    installed = "apt-get install -qq /tmp/x.deb; ls /var/cache/apt /var/cache/apt/archives; dpkg-query -W x"
+    done = run(engine, current, ["sh", "-ec", f"({made}; {cached}; {installed}) 2>&1"], user="root")
+    assert done.code == 0 and done.stdout.endswith("x\t1"), done.stdout
+    assert not re.search(r"\.(deb|bin)$", done.stdout.partition("/var/cache/apt:")[2], re.MULTILINE), done.stdout
 
 
 def test_doctor_sees_the_stack_and_says_that_there_is_no_gpu(engine: Engine, current: str) -> None:
