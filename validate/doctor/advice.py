@@ -68,6 +68,8 @@ class Gpu:
     mig: bool = False
     unified: bool = False
     """Its memory is the machine's, shared with the CPU: GB10 (DGX Spark), Jetson. Not that of GPUs beside Grace."""
+    assembled: bool = True
+    """The ptxas that Triton takes makes code for it, or nobody could ask one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -509,6 +511,12 @@ def _about_gpus(hardware: Hardware, stack: Stack, advice: Advice) -> Iterator[st
         if gpu not in able:
             arch = f"sm_{gpu.capability[0]}{gpu.capability[1]}"
             yield f"torch {stack.torch} has no code for {gpu.name} ({arch}): it is left out; take an image with {arch}"
+    for name, (major, minor) in {one.name: one.capability for one in able if not one.assembled}.items():
+        yield (
+            f"Triton's ptxas does not know {name} (sm_{major}{minor}): torch.compile and what is written in Triton "
+            "(unsloth, Liger) fail here; take an image of a newer torch, or set TRITON_PTXAS_PATH and "
+            "TRITON_PTXAS_BLACKWELL_PATH to a newer CUDA's ptxas (triton-lang/triton#8539)"
+        )
     if not able:
         yield "there is no GPU to train on: these settings are for the CPU, fit for trying things out alone"
     if len({(gpu.name, gpu.capability, gpu.memory) for gpu in advice.gpus}) > 1:

@@ -52,9 +52,24 @@ if errors:
 """
 _ASK_TORCH = """
 import importlib
-from importlib import metadata
+import os
+import subprocess
+from importlib import metadata, util
 def failing(error):
     return f"{type(error).__name__}: {error}"
+def assembled(arch):
+    triton = util.find_spec("triton")
+    files = []
+    for name in ["ptxas-blackwell", "ptxas"][arch < 100 :]:
+        files.append(os.environ.get("TRITON_" + name.upper().replace("-", "_") + "_PATH", ""))
+        if triton:
+            files.append(os.path.join(os.path.dirname(triton.origin), "backends/nvidia/bin", name))
+    try:
+        assembler = next(filter(os.path.isfile, files))
+        asked = subprocess.run([assembler, "--help"], capture_output=True, text=True, timeout=20)
+    except (StopIteration, OSError, subprocess.SubprocessError):
+        return True
+    return "'sm_" not in asked.stdout or f"'sm_{arch}'" in asked.stdout
 try:
     torch = importlib.import_module("torch")
 except BaseException as error:
@@ -71,7 +86,7 @@ else:
             found = torch.cuda.get_device_properties(index)
             unified = bool(getattr(found, "is_integrated", 0))
             gpu = {"name": found.name, "capability": [found.major, found.minor], "memory": found.total_memory}
-            say(gpu={**gpu, "unified": unified})
+            say(gpu={**gpu, "unified": unified, "assembled": assembled(found.major * 10 + found.minor)})
     except BaseException as error:
         say(cuda_error=failing(error))
 for name in json.loads(sys.argv[2]):
@@ -161,6 +176,7 @@ def _gpu(facts: Mapping[str, Any]) -> Gpu:
         memory=facts["memory"],
         mig=" MIG " in f"{facts['name']} ",
         unified=bool(facts.get("unified", False)),
+        assembled=bool(facts.get("assembled", True)),
     )
 
 

@@ -359,6 +359,47 @@ def test_the_drivers_view_counts_where_torch_can_not_be_imported() -> None:
     assert found.hardware.gpus[0].mig and found.hardware.mask == mask
 
 
+_TORCH = """
+from types import SimpleNamespace
+__version__, version = "2.8.0", SimpleNamespace(cuda="12.8")
+gpu = SimpleNamespace(name="B300", major=10, minor=3, total_memory=1 << 38)
+cuda = SimpleNamespace(init=int, device_count=lambda: 1, get_device_properties=lambda _: gpu)
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "named", "warned"),
+    [
+        ({"ptxas": "90a 100 120"}, {}, True),
+        ({"ptxas": "90a 100", "ptxas-blackwell": "100 103"}, {}, False),
+        ({"ptxas": "90a 103", "ptxas-blackwell": "100"}, {"TRITON_PTXAS_PATH": "103"}, True),
+        ({"ptxas": "90a 100"}, {"TRITON_PTXAS_PATH": "103"}, False),
+        ({}, {}, False),
+        ({"ptxas": ""}, {}, False),
+    ],
+)
+def test_a_gpu_that_tritons_ptxas_does_not_know_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, str], named: dict[str, str], warned: bool
+) -> None:
+    """By Triton's own rule each variable counts before its file, the Blackwell one first."""
+    folder = tmp_path / "triton" / "backends" / "nvidia" / "bin"
+    folder.mkdir(parents=True)
+    (tmp_path / "triton" / "__init__.py").touch()
+    (tmp_path / "torch.py").write_text(_TORCH)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    files = {str(folder / name): archs for name, archs in own.items()}
+    files |= {str(tmp_path / variable): archs for variable, archs in named.items()}
+    for variable in named:
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    for file, archs in files.items():
+        Path(file).write_text('#!/bin/sh\necho "' + ",".join(f"'sm_{arch}'" for arch in archs.split()) + '"\n')
+        Path(file).chmod(0o755)
+    found = hardware.interpret([], hardware._ask(hardware._ASK_TORCH, ["{}", "[]"], isolated=False), Hardware())
+    assert [one.name for one in found.hardware.gpus] == ["B300"]
+    warnings = advise(found.hardware, found.stack, Goal()).warnings
+    assert any("Triton's ptxas does not know B300 (sm_103)" in one for one in warnings) is warned
+
+
 def test_a_crash_of_torch_is_a_finding_and_not_an_end() -> None:
     answers = hardware._ask(
         "say(torch='2.7.1')\nimport os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", [], isolated=True
