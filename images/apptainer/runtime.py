@@ -26,7 +26,7 @@ from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit, His
 from images.engine.archive import ChunkReader, Files, pack
 from images.engine.buildkit import plain_line
 from images.engine.containers import TooMuchOutput
-from images.engine.runtime import FURTHER, PLATFORM, EngineFacts, Line, Work
+from images.engine.runtime import PLATFORM, EngineFacts, Line, Work, image_info
 from images.errors import Problem, UserError
 from images.registry.client import Registry
 from images.registry.reference import Reference, is_loopback
@@ -274,24 +274,10 @@ def read_published(reference: str) -> Published | None:
 
 def published(reference: str, config_digest: str, config: Any, *, plain_http: bool = False) -> Published:
     """An image by its configuration (OCI image specification). Its unpacked size is in no registry: 0. Pure."""
-    inner = config.get("config") or {}
+    layers = {"Layers": (config.get("rootfs") or {}).get("diff_ids")}
+    shared = {name: config.get(name.lower()) for name in ("Created", "Architecture", "Config")}
+    info = image_info({"Id": config_digest, "RepoDigests": [reference], "Size": 0, "RootFS": layers, **shared})
     steps = [str(one.get("created_by", "")) for one in config.get("history") or ()]
-    info = ImageInfo(
-        id=config_digest,
-        tags=(),
-        digests=(reference,),
-        size=0,
-        created=str(config.get("created") or ""),
-        architecture=str(config.get("architecture") or ""),
-        layers=tuple((config.get("rootfs") or {}).get("diff_ids") or ()),
-        labels=inner.get("Labels") or {},
-        env={name: value for name, _, value in (line.partition("=") for line in inner.get("Env") or ())},
-        user=str(inner.get("User") or ""),
-        workdir=str(inner.get("WorkingDir") or ""),
-        entrypoint=tuple(inner.get("Entrypoint") or ()),
-        command=tuple(inner.get("Cmd") or ()),
-        further={name: inner[name] for name in FURTHER if inner.get(name)},
-    )
     history = tuple(HistoryEntry(created_by=step, size=0) for step in reversed(steps))
     return Published(reference=reference, info=info, history=history, plain_http=plain_http)
 

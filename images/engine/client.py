@@ -48,7 +48,7 @@ from images.engine.failures import (
     NoSuchImage,
     engine_error_kind,
 )
-from images.engine.runtime import FURTHER, PLATFORM, ContainerSpec, HistoryEntry, ImageInfo, Work, engine_facts
+from images.engine.runtime import PLATFORM, ContainerSpec, HistoryEntry, ImageInfo, Work, engine_facts, image_info
 from images.errors import Problem, UserError, command, root_cause
 from images.host import cache
 from images.host.hashing import sha256
@@ -219,23 +219,7 @@ class Engine:
         """What the engine knows of an image (name, ID or name@digest). Raises NoSuchImage."""
         with asking(ref, image=ref):
             data = self.sdk.inspect_image(ref)
-        config = data.get("Config") or {}
-        return ImageInfo(
-            id=data["Id"],
-            tags=tuple(data.get("RepoTags") or ()),
-            digests=tuple(data.get("RepoDigests") or ()),
-            size=data["Size"],
-            created=data.get("Created") or "",
-            architecture=data.get("Architecture") or "",
-            layers=tuple((data.get("RootFS") or {}).get("Layers") or ()),
-            labels=config.get("Labels") or {},
-            env={name: value for name, _, value in (line.partition("=") for line in config.get("Env") or ())},
-            user=config.get("User") or "",
-            workdir=config.get("WorkingDir") or "",
-            entrypoint=tuple(config.get("Entrypoint") or ()),
-            command=tuple(config.get("Cmd") or ()),
-            further={name: config[name] for name in FURTHER if config.get(name)},
-        )
+        return image_info(data)
 
     def find(self, ref: str) -> ImageInfo | None:
         """The image, or None where the engine lacks it."""

@@ -94,6 +94,27 @@ FURTHER = ("ExposedPorts", "Volumes", "StopSignal", "OnBuild", "Healthcheck", "S
 """Settings of a configuration that none of our images has (OCI image specification, config.md; Docker's own)."""
 
 
+def image_info(data: Mapping[str, Any]) -> ImageInfo:
+    """An image as `GET /images/NAME/json` describes it. Pure."""
+    config = data.get("Config") or {}
+    return ImageInfo(
+        id=data["Id"],
+        tags=tuple(data.get("RepoTags") or ()),
+        digests=tuple(data.get("RepoDigests") or ()),
+        size=data["Size"],
+        created=data.get("Created") or "",
+        architecture=data.get("Architecture") or "",
+        layers=tuple((data.get("RootFS") or {}).get("Layers") or ()),
+        labels=config.get("Labels") or {},
+        env={name: value for name, _, value in (line.partition("=") for line in config.get("Env") or ())},
+        user=config.get("User") or "",
+        workdir=config.get("WorkingDir") or "",
+        entrypoint=tuple(config.get("Entrypoint") or ()),
+        command=tuple(config.get("Cmd") or ()),
+        further={name: config[name] for name in FURTHER if config.get(name)},
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class HistoryEntry:
     """One line of an image's history. `size` in bytes."""

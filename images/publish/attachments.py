@@ -330,23 +330,18 @@ def _write(target: Registry, tag: str, new: Sequence[Descriptor], old: Collectio
         if all(one in layers for one in new) and not any(one in layers for one in old):
             return
         if writes_left:
-            config = _config([one.digest for one in wanted])
+            empty = "0001-01-01T00:00:00Z"  # as cosign writes it: registries and clients take the tag for an image
+            data = {
+                "architecture": "",
+                "created": empty,
+                "history": [{"created": empty} for _ in wanted],
+                "os": "",
+                "rootfs": {"type": "layers", "diff_ids": [one.digest for one in wanted]},
+                "config": {},
+            }
+            config = json.dumps(data, separators=(",", ":")).encode()
             target.put_blob(config)
             target.put(image_manifest(Descriptor.of(OCI_CONFIG, config), wanted), tag)
     cause = "concurrent writers keep overwriting it"
     then = "give the command again when no other machine publishes this image"
     raise RegistryError(Problem(where=f"{target.repository}:{tag}", cause=cause, then=then))
-
-
-def _config(digests: Sequence[str]) -> bytes:
-    """A configuration as cosign writes it: registries and clients take the tag for an image."""
-    empty = "0001-01-01T00:00:00Z"
-    data = {
-        "architecture": "",
-        "created": empty,
-        "history": [{"created": empty} for _ in digests],
-        "os": "",
-        "rootfs": {"type": "layers", "diff_ids": list(digests)},
-        "config": {},
-    }
-    return json.dumps(data, separators=(",", ":")).encode()

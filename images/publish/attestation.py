@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -27,11 +26,6 @@ class Attestation:
     """By the claims that it was measured for; `ReleasePolicy.judged` gives the one by today's."""
     evidence: Evidence
     evidence_file: bytes
-
-    @property
-    def host(self) -> Mapping[str, Any]:
-        """The machine of the run, and its `date`, as evidence.json has them."""
-        return self.evidence.host
 
 
 def read(evidence_file: bytes, where: str, verdict_file: bytes | None = None) -> Attestation:

@@ -65,10 +65,6 @@ class ReleasePolicy:
             then = staging if Tier.GPU in self.gate else "fix the image, or validate it again"
             raise UserError([Problem(where=where, cause=reason, then=then) for reason in reasons], code=1)
 
-    def alias_refusal(self, labels: Mapping[str, str], runs: Sequence[Evidence]) -> str:
-        """Why aliases don't follow; empty if they do."""
-        return next(iter(self.refusals(labels, runs, self.alias_gate)), "")
-
 
 def judged(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ()) -> Verdict:
     """Tiers of a validation run, by other claims than its own. `tiers`: none means those that it measured.

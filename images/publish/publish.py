@@ -27,7 +27,7 @@ from images.publish.gate import ReleasePolicy
 from images.publish.push import push, require_layers
 from images.publish.release import SUFFIXES, PublishResult, Release, Stored, load_same, variants
 from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE, TEST_RESULT, Statement
-from images.publish.tags import ImageVersion
+from images.publish.tags import Action, ImageVersion
 from images.registry.client import Registry
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
@@ -74,7 +74,7 @@ class LocalImage:
     @property
     def created(self) -> str:
         """The date that it is published with: of its validation, as its configuration bears none."""
-        return self.published or str(self.run.host.get("date") or self.info.created)
+        return self.published or str(self.run.evidence.host.get("date") or self.info.created)
 
     @property
     def version(self) -> ImageVersion:
@@ -154,7 +154,8 @@ def publish(
         plan = release.plan(stored)
         if options.key:
             for digest in plan.manifests:
-                names = [change.tag for change in plan.changes_to(digest)]
+                naming = [one for one in plan.changes if one.after.digest == digest and one.action is not Action.LEAVE]
+                names = [change.tag for change in naming]
                 attachments.sign_image(target, digest, options.key, public, names)
         return release.move(plan, signed=bool(options.key))
 
@@ -209,7 +210,7 @@ def _require_no_other_failure(image: LocalImage, runs: Sequence[Attestation], po
         if failed := [one for one in own if one not in today]:
             cause = f"{listed(failed, limit=5)} failed by the claims that it was measured for, which are not today's"
             then = f"validate it again (`{command('validate', str(image.name))}`), and publish that run"
-            where = f"{image.name}, validated {run.host.get('date', 'on an unknown day')}"
+            where = f"{image.name}, validated {run.evidence.host.get('date', 'on an unknown day')}"
             raise UserError(Problem(where=where, cause=cause, then=then), code=1)
 
 

@@ -87,7 +87,11 @@ def push(
                 continue
             lacking = [one for one in wanted if (one, part.digest) not in placed]
             diff_id, blobs = _compressed(part, info, lacking, cache, on_read)
-            new = {one: _descriptor(one, blob) for one, blob in blobs.items() if (one, diff_id) not in placed}
+            new = {
+                one: Descriptor(media_type=one.media_type, digest=blob.digest, size=blob.size)
+                for one, blob in blobs.items()
+                if (one, diff_id) not in placed
+            }
             placed |= {(one, diff_id): found for one, found in new.items()}
             room.acquire()
             sending.append(pool.submit(send, diff_id, blobs, new))
@@ -107,16 +111,12 @@ def push(
     return manifests, tally.sent
 
 
-def _descriptor(compression: Compression, blob: SpooledBlob) -> Descriptor:
-    return Descriptor(media_type=compression.media_type, digest=blob.digest, size=blob.size)
-
-
 def _parts(
     engine: Engine, info: ImageInfo, target: Registry, source: Repository | None, missing: Sequence[str]
 ) -> Iterator[ImagePart]:
     """What the engine must give: nothing where the registry has all of it, as an export would be of everything."""
     here = not missing and (target.has_blob(info.id) or _mounts(target, source, info.id))
-    size = target.blob_size(info.id) if here else None
+    _, size = target.held(info.id) if here else (False, None)
     if size is None:
         yield from engine.parts(info, missing)
     else:

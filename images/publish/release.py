@@ -67,10 +67,6 @@ class Plan:
         """Digest -> each image and index that a tag is to name."""
         return {change.after.digest: change.after for change in self.changes}
 
-    def changes_to(self, digest: str) -> list[TagChange]:
-        """Of the tags that are to name an image or an index."""
-        return [one for one in self.changes if one.after.digest == digest and one.action is not Action.LEAVE]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
@@ -215,7 +211,7 @@ class Release:
         return made, [tags.version_of(one) for one in images]
 
     def _alias_refusal(self, image: PublishedImage) -> str:
-        return self.policy.alias_refusal(image.labels, image.evidence)
+        return next(iter(self.policy.refusals(image.labels, image.evidence, self.policy.alias_gate)), "")
 
     def _left_behind(self, stored: Sequence[Stored]) -> Iterator[str]:
         """Tags of an older build's other variant, which a reader may take for this build's."""

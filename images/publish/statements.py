@@ -181,7 +181,7 @@ def test_result_faults(said: Statement, found: Sequence[Attestation]) -> Iterato
 def measured_on(one: Attestation) -> str:
     """RFC 3339 in UTC; empty where the evidence has no date."""
     try:
-        return datetime.fromisoformat(str(one.host["date"])).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return datetime.fromisoformat(str(one.evidence.host["date"])).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (LookupError, ValueError):
         return ""
 
@@ -196,8 +196,8 @@ def _tier(found: Sequence[Attestation], tier: Tier) -> dict[str, Any]:
     return {
         "result": PASSED if passed else FAILED if failed else UNPROVEN,
         "evidence": _evidence_digest(decides),
-        "gpus": [str(gpu.get("name", "")) for gpu in decides.host.get("gpus") or ()],
-        "driver": str(decides.host.get("driver") or ""),
+        "gpus": [str(gpu.get("name", "")) for gpu in decides.evidence.host.get("gpus") or ()],
+        "driver": str(decides.evidence.host.get("driver") or ""),
         "unproven": _names(decides, tier, Status.UNPROVEN),
         **({"measuredOn": date} if date else {}),
     }

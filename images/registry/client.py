@@ -112,7 +112,7 @@ class Registry(Transport):
 
         Such a blob is damaged, by a lost power say. Registries take no second copy of what they have.
         """
-        there, held = self._held(digest)
+        there, held = self.held(digest)
         if there and None not in (held, size) and held != size:
             where = str(Reference(self.repository, digest))
             cause = f"the registry holds {held} bytes of it, not {size}: its store is damaged"
@@ -120,12 +120,8 @@ class Registry(Transport):
             raise RegistryError(Problem(where=where, cause=cause, then=then))
         return there
 
-    def blob_size(self, digest: str) -> int | None:
-        """Bytes of a blob that is there; None for one that isn't, or whose size isn't said. Raises RegistryError."""
-        return self._held(digest)[1]
-
-    def _held(self, digest: str) -> tuple[bool, int | None]:
-        """Whether a blob is there, and its size where the registry says it."""
+    def held(self, digest: str) -> tuple[bool, int | None]:
+        """Whether a blob is there, and its size in bytes where the registry says it. Raises RegistryError."""
         headers = {"Accept-Encoding": "identity"}  # so that the length is the blob's
         answer = self.request("HEAD", f"blobs/{digest}", headers=headers, missing_ok=True)
         length = "" if answer is None else answer.headers.get("Content-Length", "")

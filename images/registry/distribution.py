@@ -17,7 +17,6 @@ DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 MANIFEST_TYPES = (OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_INDEX)
 CREATED = "org.opencontainers.image.created"
 """The annotation with a published image's date: its configuration says nothing of when it was built."""
-INDEX_TYPES = (OCI_INDEX, DOCKER_INDEX)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +95,7 @@ class Manifest:
 
     @property
     def is_index(self) -> bool:
-        return self.media_type in INDEX_TYPES
+        return self.media_type in (OCI_INDEX, DOCKER_INDEX)
 
 
 def _platform(data: object) -> str:

@@ -27,7 +27,9 @@ class Repository:
     def parse(cls, text: str) -> Repository:
         """Read `ghcr.io/me/images` or `127.0.0.1:5000/staging`. Raises UserError."""
         match = _HOST.fullmatch(text)
-        if not match or not _NAME.fullmatch(match["path"]) or not _is_host(match["host"]):
+        # Docker's rule: without a dot or a port, and not `localhost`, it is a name on Docker Hub.
+        is_host = match and ("." in match["host"] or ":" in match["host"] or match["host"] == "localhost")
+        if not match or not is_host or not _NAME.fullmatch(match["path"]):
             then = "write HOST[:PORT]/NAME, in lower case"
             raise UserError(Problem(where=text, cause="is no repository of a registry", then=then))
         return cls(match["host"], match["path"])
@@ -76,8 +78,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return name == "localhost"
-
-
-def _is_host(text: str) -> bool:
-    """Docker's rule: a name without a dot or a port that is not `localhost` is a name on Docker Hub."""
-    return "." in text or ":" in text or text == "localhost"

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 class Transport:
-    """The way to one repository. Use it as a context manager, or call `close`."""
+    """The way to one repository. Use it as a context manager."""
 
     def __init__(
         self,
@@ -53,9 +53,6 @@ class Transport:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         self._session.close()
 
     def stop(self) -> None:
@@ -79,7 +76,8 @@ class Transport:
         with suppress(InvalidHeader):
             if error.retry_after:
                 seconds = min(Retry().parse_retry_after(error.retry_after), _LONGEST_PAUSE)
-        wait(self.stopping, seconds)
+        if self.stopping.wait(seconds):
+            raise Stopped
 
     def read(self, path: str, most: int, headers: Mapping[str, str] | None = None) -> tuple[Mapping[str, str], bytes]:
         """Headers and content of an answer. Of one with more than `most` bytes, a little more than these are read."""
@@ -160,12 +158,6 @@ class _Session(requests.Session):
         request = response.request
         if request.url and prepared_request.url and self.should_strip_auth(request.url, prepared_request.url):  # type: ignore[no-untyped-call]
             prepared_request.headers.pop("Authorization", None)
-
-
-def wait(stopping: threading.Event, seconds: float) -> None:
-    """Raises Stopped as soon as all is to end."""
-    if stopping.wait(seconds):
-        raise Stopped
 
 
 def _is_certificate(error: requests.exceptions.RequestException) -> bool:
