@@ -24,7 +24,7 @@ from images.errors import UserError
 from images.host.hashing import oci_digest
 from images.publish import compression, push
 from images.publish.compression import Compression, SpooledBlob, compression_of
-from images.registry import transport
+from images.registry import client as registry_client
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
 from images.registry.reference import Repository
@@ -33,7 +33,7 @@ from tests.support.checkout import ROOT
 from tests.support.http_server import Reply, Server, serving
 
 BOTH = tuple(Compression)
-REAL_WAIT = transport.wait
+REAL_WAIT = registry_client.wait
 LATER: Reply = (429, {"Retry-After": "60"}, b"")
 
 
@@ -118,7 +118,7 @@ class Place:
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
-    monkeypatch.setattr(transport, "wait", lambda *_: None)
+    monkeypatch.setattr(registry_client, "wait", lambda *_: None)
     with serving() as server:
         registry = BlobRegistry()
         server.answer = registry.answer
@@ -254,7 +254,7 @@ def test_five_layers_lie_on_the_disk_at_most(place: Place, monkeypatch: pytest.M
 def test_the_end_of_a_push_waits_for_no_other_uploads_pause(
     place: Place, monkeypatch: pytest.MonkeyPatch, interrupted: bool
 ) -> None:
-    monkeypatch.setattr(transport, "wait", REAL_WAIT)
+    monkeypatch.setattr(registry_client, "wait", REAL_WAIT)
     told = threading.Event()
 
     def before(method: str, _path: str) -> Reply | bool:

@@ -13,7 +13,7 @@ import pytest
 from images.errors import UserError
 from images.publish import tags
 from images.publish.tags import Action, ImageVersion, TagChange, TagKind
-from images.registry import transport
+from images.registry import client as registry_client
 from images.registry.client import Registry
 from images.registry.distribution import OCI_INDEX, OCI_MANIFEST, Descriptor, Manifest
 from images.registry.reference import Repository
@@ -75,7 +75,7 @@ class Store:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    monkeypatch.setattr(transport, "wait", lambda *_: None)
+    monkeypatch.setattr(registry_client, "wait", lambda *_: None)
     with serving() as server, Registry(Repository(server.host, "x"), credentials=lambda _: None) as client:
         found = Store(server, client)
         stores = BlobRegistry().answer

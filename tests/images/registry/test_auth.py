@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from images.errors import UserError
-from images.registry import transport
+from images.registry import client as registry_client
 from images.registry.auth import Credentials, docker_credentials
 from images.registry.client import Registry
 from images.registry.distribution import OCI_MANIFEST, Manifest
@@ -193,7 +193,7 @@ def test_an_upload_goes_over_https_though_a_proxy_names_http(encrypted: Server) 
 
 def test_an_upload_goes_on_after_tls_that_ended_within_it(encrypted: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """requests calls it an SSLError, as it does a certificate that is refused."""
-    monkeypatch.setattr(transport, "wait", lambda *_: None)
+    monkeypatch.setattr(registry_client, "wait", lambda *_: None)
     stored, cuts = BlobRegistry(), [1000]
     encrypted.answer = guarded(stored.answer)
     encrypted.takes = lambda method, _path: cuts.pop() if method == "PATCH" and cuts else None

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import urllib3.util.retry
 
-from images.registry import transport
+from images.registry import client as registry_client
 from images.registry.client import Registry
 from images.registry.distribution import OCI_MANIFEST, Descriptor, Manifest
 from images.registry.errors import RegistryError
@@ -29,7 +29,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found: list[float] = []
     now = datetime(2026, 11, 22, tzinfo=UTC).timestamp()
     monkeypatch.setattr(urllib3.util.retry, "time", SimpleNamespace(time=lambda: now))
-    monkeypatch.setattr(transport, "wait", lambda _, seconds: found.append(seconds) if seconds else None)
+    monkeypatch.setattr(registry_client, "wait", lambda _, seconds: found.append(seconds) if seconds else None)
     return found
 
 

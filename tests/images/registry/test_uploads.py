@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from images.host.hashing import oci_digest
-from images.registry import transport
+from images.registry import client as registry_client
 from images.registry.client import Chunks, Registry
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
@@ -73,7 +73,7 @@ class Sessions:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "wait", lambda *_: None)
+    monkeypatch.setattr(registry_client, "wait", lambda *_: None)
 
 
 def client(server: Server) -> Registry:
