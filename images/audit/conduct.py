@@ -57,16 +57,13 @@ class AuditOptions:
         self.progress(f"  {record.probe} in {record.seconds:.1f} s ({record.outcome})")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Audited:
-    """What an audit found, and what it was judged from: an entry for each environment."""
+def audit(
+    engine: Engine, reference: str, facts: Facts, options: AuditOptions
+) -> tuple[Audit, Sequence[Mapping[str, Any]]]:
+    """Audit an image that the engine has. Returns also what it was judged from: an entry for each environment.
 
-    audit: Audit
-    evidence: tuple[Mapping[str, Any], ...]
-
-
-def audit(engine: Engine, reference: str, facts: Facts, options: AuditOptions) -> Audited:
-    """Audit an image that the engine has. Raises NoSuchImage, UserError where it can't be read at all."""
+    Raises NoSuchImage, UserError where it can't be read at all.
+    """
     info = engine.inspect(reference)
     options.progress(f"reading {reference} ({info.id[:19]}, {info.size / 1e9:.2f} GB)")
     survey = _survey(engine, info, options)
@@ -91,8 +88,8 @@ def audit(engine: Engine, reference: str, facts: Facts, options: AuditOptions) -
     for folder in survey["without_interpreter"]:
         found.append(_left_out(folder, f"{folder}: no interpreter belongs to this folder of packages: not looked at"))
     cuda = next((str(one["torch"].get("cuda", "")) for one in environments if one["torch"]), "")
-    return Audited(
-        audit=Audit(
+    return (
+        Audit(
             image=reference,
             digest=info.id,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -113,7 +110,7 @@ def audit(engine: Engine, reference: str, facts: Facts, options: AuditOptions) -
             runs=insight.runs(code, cuda),
             drivers=insight.drivers(environments, facts),
         ),
-        evidence=tuple(evidence),
+        evidence,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from validate import report
 from validate.evidence import Evidence
 from validate.judge import Verdict
 
-INPUTS = "inputs.json"
+BAKE, INPUTS = "docker-bake.json", "inputs.json"
 _VALIDATION_FILES = ("evidence.json", "verdict.json", "junit.xml", "report.md", "report.html", "changes.json")
 
 
@@ -89,6 +89,31 @@ def write_inputs(folder: Path, image: Image, base: BaseContext, gathered: Gather
         "wheels": gathered.digests(),
     }
     write_json(folder / INPUTS, inputs)
+
+
+def bake(images: Sequence[Image], repository: str = "") -> dict[str, Any]:
+    """The content of docker-bake.json, the input of `docker buildx bake`: a target an image, a group a profile.
+
+    Contexts are `NAME/context` beside it. Images are tagged `NAME-candidate`: only a validation run gives the name.
+    `repository`: where they are pushed; empty: into the engine that buildx works for. Caches, attestations and other
+    outputs are buildx's own affair: `docker buildx bake --set '*.cache-to=...'`. Pure.
+    """
+    groups: dict[str, list[str]] = {"default": [str(image.name) for image in images]}
+    for image in images:
+        groups.setdefault(f"profile-{image.profile or 'none'}", []).append(str(image.name))
+    targets = {
+        str(image.name): {
+            "context": f"{image.name}/context",
+            "dockerfile": "Dockerfile",
+            "platforms": [str(image.platform)],
+            "tags": [f"{repository}:{image.name}-candidate" if repository else f"{image.local_name}-candidate"],
+            "output": ["type=registry" if repository else "type=docker"],
+            # With BuildKit's own attestation the push would be an index of two manifests, which `publish` refuses.
+            "attest": ["type=provenance,disabled=true"],
+        }
+        for image in images
+    }
+    return {"group": {name: {"targets": members} for name, members in groups.items()}, "target": targets}
 
 
 def built_elsewhere(folder: Path, info: ImageInfo, missing: Mapping[str, str]) -> dict[str, Any]:

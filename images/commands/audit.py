@@ -63,21 +63,21 @@ def audit(
             run_limit=timeout,
             progress=lambda told: common.talk.print(text(told), style="dim", markup=False),
         )
-        found = conduct.audit(docker_engine, reference, matrix_files.load_facts(), options)
-    common.show(report.terminal(found.audit), report.INDENT)
+        found, evidence = conduct.audit(docker_engine, reference, matrix_files.load_facts(), options)
+    common.show(report.terminal(found), report.INDENT)
     if annotations:
-        for line in report.workflow_commands(found.audit, location):
+        for line in report.workflow_commands(found, location):
             typer.echo(line)
     if out:
         out.mkdir(parents=True, exist_ok=True)
         files = {
-            "audit.json": report.dumps(found.audit),
-            "audit.html": report.html(found.audit),
-            "audit.sarif": report.sarif(found.audit, location),
-            "audit-evidence.json": report.evidence(found.evidence),
+            "audit.json": report.dumps(found),
+            "audit.html": report.html(found),
+            "audit.sarif": report.sarif(found, location),
+            "audit-evidence.json": report.evidence(evidence),
         }
         for name, content in files.items():
             (out / name).write_text(content, encoding="utf-8")
         common.talk.print(f"wrote {', '.join(files)} to {out}")
     severities = fail_on.severities
-    raise typer.Exit(1 if severities and found.audit.faults(*severities) else 0)
+    raise typer.Exit(1 if severities and found.faults(*severities) else 0)

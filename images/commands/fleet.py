@@ -24,7 +24,7 @@ from images.engine.progress import Progress
 from images.errors import Problem, UserError, command
 from images.fleet import config, images, planning, run
 from images.fleet.config import Fleet
-from images.fleet.executors import Executor
+from images.fleet.executors import Executor, LocalExecutor
 from images.fleet.folder import JobFolder, left
 from images.fleet.images import Found
 from images.fleet.model import ON_GPUS, Job, JobRecord
@@ -157,8 +157,6 @@ def _require_known(on: str) -> None:
 def open_executor(on: str, folder: Path, fleet: Fleet, workspace: Workspace) -> Executor:
     """What `--on` names. `folder`: where Slurm's files lie, which the nodes see. Raises UserError: it can't be had."""
     if on == LOCAL:
-        from images.fleet.executors.local import LocalExecutor
-
         return LocalExecutor()
     if on == "slurm":
         from images.fleet.executors.slurm import SlurmExecutor

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from images.building import bake, contexts, records
+from images.building import contexts, records
 from images.building.contexts import BuildOptions
 from images.commands import common
 from images.commands.options import BaseImage, MatrixFile, OutFolder, SomeSelectors, WheelFolder, require_writable
@@ -63,8 +63,8 @@ def render(
             then = f"; then `{command('validate', str(image.name), '--tag')}` names it"
             common.talk.print(f"next: {build}{then}", soft_wrap=True, highlight=False)
     if baking:
-        (folder / bake.FILE).write_text(json.dumps(bake.bake(images, to), indent=1) + "\n")
-        common.talk.print(f"{folder / bake.FILE}: {common.counted(len(images), 'image')}")
+        (folder / records.BAKE).write_text(json.dumps(records.bake(images, to), indent=1) + "\n")
+        common.talk.print(f"{folder / records.BAKE}: {common.counted(len(images), 'image')}")
         then = f"then `{command('validate', 'NAME', '--tag')}` validates and names each"
         common.talk.print(f"next: (cd {folder} && docker buildx bake); {then}", highlight=False)
 

@@ -122,10 +122,6 @@ def _impossible(cell: MatrixCell, reason: str) -> PlannedCell:
     return PlannedCell(cell=cell, state=State.IMPOSSIBLE, reason=reason)
 
 
-def _required(claims: ClaimSet, tier: Tier) -> frozenset[str]:
-    return frozenset(f"{one.id} {one.subject}" for one in claims.claims if one.tier is tier and one.required)
-
-
 def _on_gpus(image: FleetImage, tier: Tier, fleet: Fleet) -> Iterator[PlannedCell]:
     """A cell for each architecture of the fleet, and one for each that the image has code for and the fleet lacks."""
     machines = fleet.by_arch
@@ -150,6 +146,8 @@ def _answered(
     one: PlannedCell, image: FleetImage, known: Known | None, who: str, now: datetime, max_age: int
 ) -> PlannedCell:
     """The same with what its newest record and its lease say. A record older than `max_age` days says nothing."""
+    tier, claims = one.cell.tier, image.claims.claims
+    required = {f"{claim.id} {claim.subject}" for claim in claims if claim.tier is tier and claim.required}
     if image.staging:
         due = f"is built first: {image.staging} has no image of this context"
     elif known is None:
@@ -158,7 +156,7 @@ def _answered(
         due = f"its record of {known.date:%Y-%m-%d} can't be used: {known.unusable}"
     elif known.date < now - timedelta(days=max_age):
         due = f"judged on {known.date:%Y-%m-%d}, more than {max_age} days ago"
-    elif known.verdict is not Status.FAIL and (lacks := sorted(_required(image.claims, one.cell.tier) - known.judged)):
+    elif known.verdict is not Status.FAIL and (lacks := sorted(required - known.judged)):
         due = f"its record of {known.date:%Y-%m-%d} lacks {listed(lacks)}"
     elif known.verdict is not Status.PASS:
         due = f"was {known.verdict} on {known.date:%Y-%m-%d}"

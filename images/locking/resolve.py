@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -60,7 +61,11 @@ def update(
         if image.index in unreachable:
             unreachable[image.index].append(replace(unreachable[image.index][0], where=name))
             continue
-        own = {} if upgrade else _versions_at(folder / name)
+        own: dict[str, str] = {}
+        if not upgrade:
+            with suppress(UserError):  # no lock lies there, or a damaged one
+                lock = lock_file.load(folder / name)
+                own = lock.versions(lock.inputs.layers)
         tell(f"resolving {name}")
         try:
             # Above its own, the versions of layers that another lock has in common with it.
@@ -146,12 +151,3 @@ def _not_this_cuda(image: Image, packages: Iterable[Package]) -> Iterator[Proble
         cause = f"torch {by_name.get('torch', '')} {has}; the image wants CUDA {image.wheel_cuda}"
         then = "does the index have the variant that images/data/facts.yaml says?"
         yield Problem(where=str(image.name), cause=cause, then=then)
-
-
-def _versions_at(place: Path) -> dict[str, str]:
-    """Versions of whatever lock lies there; none where it is missing or damaged."""
-    try:
-        lock = lock_file.load(place)
-    except UserError:
-        return {}
-    return lock.versions(lock.inputs.layers)

@@ -14,6 +14,7 @@ from images.config.names import ImageName, Minor
 from images.errors import command
 from images.nightly.results import BreakageLine, Change, JobLine
 from images.planning import chooser, plan
+from images.planning.image import Image
 from images.planning.plan import Planned
 from images.site.index import (
     STALE_AFTER_DAYS,
@@ -63,7 +64,7 @@ def make(known: SiteInputs) -> Index:
         stale_after_days=STALE_AFTER_DAYS,
         gate=list(known.sources.matrix.gate),
         repository=known.repository,
-        images=[_image(one, known) for one in accepted],
+        images=[_image(one.name, one.image, known) for one in accepted if one.image],
         refused=list(_refused(everything, accepted, known.sources)),
     )
 
@@ -77,39 +78,36 @@ def planned(known: SiteInputs) -> tuple[Planned, ...]:
     return tuple(sorted((*listed, *found), key=lambda one: one.image_name.torch, reverse=True))
 
 
-def _image(planned: Planned, known: SiteInputs) -> ImageRow:
-    image = planned.image
-    if image is None:
-        raise ValueError(f"{planned.name} is refused")
-    tag = next((one for one in known.published if one.image == planned.name), None)
-    runs = newest_first(one for one in known.runs if one.image == planned.name)
+def _image(name: str, image: Image, known: SiteInputs) -> ImageRow:
+    tag = next((one for one in known.published if one.image == name), None)
+    runs = newest_first(one for one in known.runs if one.image == name)
     digest = tag.digest if tag else next((one.digest for one in runs if one.digest), "")
-    tier_runs = [row for run in runs for row in _tier_runs(run, digest, known.claims.get(planned.name, ()))]
-    gate = known.sources.matrix.gate
+    tier_runs = [row for run in runs for row in _tier_runs(run, digest, known.claims.get(name, ()))]
+    validation, validated_on = _validation(tier_runs, known.sources.matrix.gate)
     blocked = "" if tag else known.blocked.get(image.lock_name, "")
-    build = command("build", planned.name)
+    build = command("build", name)
     build = f"{command('lock', image.lock_name)} && {build}" if blocked else build
     on_gpus = {row.gpus: row.verdict for row in reversed(tier_runs) if row.tier is Tier.GPU and row.current}
     passed_on = [gpu for gpu, verdict in on_gpus.items() if verdict is Status.PASS]
     summary = chooser.summary(image, known.sources.facts, blocked, passed_on)
-    aliases = [alias for alias, meant in known.sources.matrix.aliases.items() if meant == planned.name]
+    aliases = [alias for alias, meant in known.sources.matrix.aliases.items() if meant == name]
     return ImageRow(
         **summary.model_dump(),
-        tags=[*(tag.tags if tag else (planned.name,)), *aliases],
+        tags=[*(tag.tags if tag else (name,)), *aliases],
         pins={pin.name: pin.version for pin in image.pins},
         warnings=list(image.warnings),
         digest=digest,
         bytes=next((run.size for run in runs if run.digest == digest and run.size), 0),
         published=tag.reference if tag else "",
         transfer=tag.bytes if tag else 0,
-        get=f"docker pull {known.repository}:{image.name}" if tag else build,
-        validation=_validation(tier_runs, gate),
-        validated_on=_validated_on(tier_runs, gate),
+        get=f"docker pull {known.repository}:{name}" if tag else build,
+        validation=validation,
+        validated_on=validated_on,
         runs=_kept(tier_runs),
         sizes=_sizes(runs)[-_KEPT_SIZES:],
         builds=list(_builds(runs))[:_KEPT_BUILDS],
-        page=f"images/{planned.name}.html",
-        badge=f"badges/{planned.name}.svg",
+        page=f"images/{name}.html",
+        badge=f"badges/{name}.svg",
     )
 
 
@@ -118,25 +116,20 @@ def _tier_runs(run: Run, digest: str, claims: Sequence[Claim]) -> Iterator[TierR
     for tier, count in run.tiers.items():
         if tier in _ON_GPUS and not run.gpus:
             continue
+        required = sum(claim.tier is tier and claim.required for claim in claims)
+        by_number = max(0, required - sum(count.counts.values()))  # of nightly runs, which record no names
         yield TierRun(
             tier=tier,
             gpus=gpus_of(tier, run.gpus),
             verdict=count.verdict,
             counts=count.counts,
-            never_run=_never_run(run, tier, claims),
+            never_run=len(unjudged((run,), tier, claims)) if run.claims else by_number,
             date=run.date,
             digest=run.digest,
             current=bool(digest) and run.digest == digest,
             source=run.source,
             page=page_of(run) if run.claims else "",
         )
-
-
-def _never_run(run: Run, tier: Tier, claims: Sequence[Claim]) -> int:
-    if run.claims:
-        return len(unjudged((run,), tier, claims))
-    required = sum(claim.tier is tier and claim.required for claim in claims)
-    return max(0, required - sum(run.tiers[tier].counts.values()))  # nightly runs: no names, so by their number
 
 
 def unjudged(runs: Sequence[Run], tier: Tier, claims: Sequence[Claim]) -> list[str]:
@@ -167,24 +160,17 @@ def gpus_of(tier: Tier, names: Sequence[str]) -> str:
     return ", ".join(f"{models.count(model)} x {model}" for model in distinct)
 
 
-def _validation(tier_runs: Sequence[TierRun], gate: Sequence[Tier]) -> Validation:
+def _validation(tier_runs: Sequence[TierRun], gate: Sequence[Tier]) -> tuple[Validation, date | None]:
+    """And of a validated image the day of its oldest tier of the gate, where each has one."""
     current = deciding(tier_runs)
     if any(one.verdict is Status.FAIL for one in current):
-        return Validation.FAILED
+        return Validation.FAILED, None
     passed = {one.tier for one in current if one.standing is Status.PASS}
     if gate and passed >= set(gate):
-        return Validation.VALIDATED
-    return Validation.PARTLY if any(one.verdict is Status.PASS for one in current) else Validation.NEVER
-
-
-def _validated_on(tier_runs: Sequence[TierRun], gate: Sequence[Tier]) -> date | None:
-    if _validation(tier_runs, gate) is not Validation.VALIDATED:
-        return None
-    days = [
-        max((one.date for one in deciding(tier_runs) if one.tier is tier and one.date), default=None) for tier in gate
-    ]
-    known = [day for day in days if day]
-    return min(known) if len(known) == len(days) else None
+        days = [max((one.date for one in current if one.tier is tier and one.date), default=None) for tier in gate]
+        known = [day for day in days if day]
+        return Validation.VALIDATED, min(known) if len(known) == len(days) else None
+    return Validation.PARTLY if any(one.verdict is Status.PASS for one in current) else Validation.NEVER, None
 
 
 def _kept(tier_runs: Sequence[TierRun]) -> list[TierRun]:

@@ -129,7 +129,10 @@ class ImageRow(chooser.ImageSummary):
             return "Not validated: no run of this image was recorded."
         days = [one.date for one in current if one.date]
         since = f", oldest run on {min(days)}" if days else ", date not recorded"
-        verdicts = [f"{one.tier}{f' on {one.gpus}' if one.gpus else ''} {_told(one)}" for one in current]
+        verdicts = []
+        for one in current:
+            told = f"{one.tier}{f' on {one.gpus}' if one.gpus else ''} {one.verdict}"
+            verdicts.append(f"{told} but for {one.never_run} claims never run" if one.never_run else told)
         on_gpu = "" if any(one.tier is Tier.GPU for one in current) else "; not validated on a GPU"
         return f"Validated: {', '.join(verdicts)}{since}{on_gpu}."
 
@@ -172,10 +175,6 @@ class Index(Row):
         """The GPUs that a tier was ever validated on; one column without a name where it never was."""
         found = {one.gpus for image in self.images for one in image.runs if one.tier is tier}
         return tuple(sorted(found)) or ("",)
-
-
-def _told(run: TierRun) -> str:
-    return f"{run.verdict} but for {run.never_run} claims never run" if run.never_run else str(run.verdict)
 
 
 def deciding(runs: Sequence[TierRun]) -> list[TierRun]:

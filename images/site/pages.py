@@ -7,11 +7,9 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from functools import cache
 from itertools import groupby
 from typing import Any
 
-from jinja2 import Environment
 from markupsafe import Markup
 
 from images.config import paths
@@ -62,11 +60,6 @@ def _visible(value: Any) -> Any:
     return value.translate(_UNSEEN) if isinstance(value, str) else value
 
 
-@cache
-def _templates() -> Environment:
-    return environment(TEMPLATES, html=True, finalize=_visible)
-
-
 class _Site:
     """What pages share while they are made."""
 
@@ -74,7 +67,7 @@ class _Site:
         self.known = known
         self.index = content
         self.hashes = {name: sha256_of_file(TEMPLATES / name)[:8] for name in _ASSETS}
-        self.jinja = _templates()
+        self.jinja = environment(TEMPLATES, html=True, finalize=_visible)
         self.planned = {one.name: one.image for one in assemble.planned(known) if one.image}
 
     def pages(self) -> Iterator[tuple[str, bytes]]:
@@ -89,7 +82,8 @@ class _Site:
             yield image.page, self._image(image, f"{image.name}: {message}")
             widths = {"left": _width(image.name), "right": _width(message)}
             yield image.badge, badge_svg.render(fill=_FILLS[colour], **badge, **widths).encode()
-            yield f"badges/{image.name}.json", _line({"schemaVersion": 1, **badge, "color": colour})
+            endpoint = json.dumps({"schemaVersion": 1, **badge, "color": colour})
+            yield f"badges/{image.name}.json", f"{endpoint}\n".encode()
         for run in self.known.runs:
             if run.claims:
                 yield assemble.page_of(run), self._run(run)
@@ -298,10 +292,6 @@ def badge_of(image: ImageRow, index: Index) -> tuple[str, str]:
 def _width(text: str) -> int:
     """In pixels, of a text in Verdana at 11 px, rounded up, with its margins."""
     return round(sum(8.0 if char in "mwMW—" else 4.0 if char in "il.,:-1 " else 6.6 for char in text)) + 12
-
-
-def _line(data: Any) -> bytes:
-    return (json.dumps(data) + "\n").encode()
 
 
 def _raw(run: Run) -> dict[str, bytes]:

@@ -196,7 +196,6 @@ def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, 
     claims: dict[Tier, dict[Status, list[str]]] = {}
     for row in rows:
         claims.setdefault(row.tier, {}).setdefault(row.verdict, []).append(row.key)
-    plain = {"date": evidence.host.get("date"), "experiment": False, "kept": False}
     data = {
         "id": f"{verdict.image}/{where}",
         "image": verdict.image,
@@ -210,7 +209,9 @@ def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, 
         "bytes": size,
         "evidence_sha256": evidence.sha256,
         "payload": evidence.host.get("payload") or {},
-        **plain,
+        "date": evidence.host.get("date"),
+        "experiment": False,
+        "kept": False,
         **more,
     }
     try:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from images.audit import conduct, report
-from images.audit.conduct import Audited, AuditOptions
-from images.audit.model import Outcome, Severity
+from images.audit.conduct import AuditOptions
+from images.audit.model import Audit, Outcome, Severity
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo
@@ -44,29 +44,30 @@ FOUND = {
 }
 
 
-def _audit(engine: Engine, reference: str, options: AuditOptions) -> Audited:
-    return conduct.audit(engine, reference, SOURCES.facts, options)
+def _audit(engine: Engine, reference: str, options: AuditOptions) -> Audit:
+    found, _evidence = conduct.audit(engine, reference, SOURCES.facts, options)
+    return found
 
 
 @pytest.fixture(scope="module")
-def hostile(engine: Engine, base: AcquiredBase) -> Iterator[Audited]:
+def hostile(engine: Engine, base: AcquiredBase) -> Iterator[Audit]:
     tag = "truetag-test-hostile"
     engine.build(hostile_image.context(base.reference), tag)
     yield _audit(engine, tag, AuditOptions(run_limit=10, most=4 << 20))
     engine.remove(tag, force=True)
 
 
-def test_a_hostile_image_is_read_to_the_end_and_all_that_it_plants_is_named(hostile: Audited) -> None:
-    found = {f"{one.id} {one.subject}": one.text for one in hostile.audit.faults(Severity.ERROR)}
+def test_a_hostile_image_is_read_to_the_end_and_all_that_it_plants_is_named(hostile: Audit) -> None:
+    found = {f"{one.id} {one.subject}": one.text for one in hostile.faults(Severity.ERROR)}
     assert "/usr/local/bin/python3 is no machine code" in found["A1 interpreters"]
     assert "/usr/local/bin/nvidia-smi" in found["A2 driver"]
     assert "/etc/ld.so.preload loads /evil.so into every process" in found["S7 preload"]
     assert "LD_PRELOAD=/evil.so" in found["S7 variables"]
-    assert {one.prefix for one in hostile.audit.environments} == {"/usr/local", "/opt/hangs"}
+    assert {one.prefix for one in hostile.environments} == {"/usr/local", "/opt/hangs"}
 
 
-def test_what_it_prints_of_our_own_probes_does_not_count(hostile: Audited) -> None:
-    checks = {(one.id, one.subject, one.environment): one for one in hostile.audit.checks}
+def test_what_it_prints_of_our_own_probes_does_not_count(hostile: Audit) -> None:
+    checks = {(one.id, one.subject, one.environment): one for one in hostile.checks}
     files = checks["S2", "files", "/usr/local"]
     assert files.outcome is Outcome.FAULT and "pipe of evil" in files.text and "1.0 is missing" in files.text
     flooded = checks["C3", "c-extension", "/usr/local"]
@@ -75,12 +76,12 @@ def test_what_it_prints_of_our_own_probes_does_not_count(hostile: Audited) -> No
     assert hung.outcome is Outcome.FAULT and "did not end within 10 s" in hung.text
 
 
-def test_nothing_that_it_says_steers_a_terminal_a_browser_or_a_workflow(hostile: Audited) -> None:
-    shown = "\n".join(wrapped(line, 40, report.INDENT) for line in report.terminal(hostile.audit))
+def test_nothing_that_it_says_steers_a_terminal_a_browser_or_a_workflow(hostile: Audit) -> None:
+    shown = "\n".join(wrapped(line, 40, report.INDENT) for line in report.terminal(hostile))
     assert re.fullmatch(r"([*|].*\n?)+", shown), "each line begins with a character of ours"
-    html, json_text = report.html(hostile.audit), report.dumps(hostile.audit)
-    commands = list(report.workflow_commands(hostile.audit, "Dockerfile"))
-    for text in (shown, html, json_text, report.sarif(hostile.audit, "Dockerfile"), "\n".join(commands)):
+    html, json_text = report.html(hostile), report.dumps(hostile)
+    commands = list(report.workflow_commands(hostile, "Dockerfile"))
+    for text in (shown, html, json_text, report.sarif(hostile, "Dockerfile"), "\n".join(commands)):
         assert not CONTROL.search(text)
         assert "owned" in text, "the test would see nothing if the names were left out"
         assert "##[" not in text and not re.search(r"(?m)^\s*::error::", text)
@@ -95,13 +96,13 @@ def test_an_audit_that_runs_nothing_runs_no_healthcheck_either(engine: Engine, b
     tag, steps = "truetag-test-unhealthy", "USER root\nHEALTHCHECK --interval=1s CMD kill -9 -1"
     secret = "RUN echo \"api_key = 'Qm9keSBvZiBhIHNlY3JldA'\" > /etc/service.conf"
     engine.build({"Dockerfile": f"FROM {base.reference}\n{secret}\n{steps}\n".encode()}, tag)
-    found = {f"{one.id} {one.subject}" for one in _audit(engine, tag, AuditOptions(run=False)).audit.faults()}
+    found = {f"{one.id} {one.subject}" for one in _audit(engine, tag, AuditOptions(run=False)).faults()}
     engine.remove(tag, force=True)
     assert {"S8 secrets", "S8 user"} <= found
 
 
 @pytest.fixture(scope="module")
-def faulty(engine: Engine, parent: ImageInfo) -> Iterator[Audited]:
+def faulty(engine: Engine, parent: ImageInfo) -> Iterator[Audit]:
     tag = "truetag-test-audited"
     dockerfile = f"FROM {NAME}\nUSER root\n{FAULTS}USER {parent.user}\n"
     engine.build({"Dockerfile": dockerfile.encode(), **host_settings().files()}, tag)
@@ -109,15 +110,14 @@ def faulty(engine: Engine, parent: ImageInfo) -> Iterator[Audited]:
     engine.remove(tag, force=True)
 
 
-def test_faults_that_need_no_promise_are_found_and_nothing_else(faulty: Audited) -> None:
-    found = {f"{one.id} {one.subject}": one.text for one in faulty.audit.faults()}
+def test_faults_that_need_no_promise_are_found_and_nothing_else(faulty: Audit) -> None:
+    found = {f"{one.id} {one.subject}": one.text for one in faulty.faults()}
     assert set(found) == set(FOUND)
     assert [name for name, told in FOUND.items() if told not in found[name]] == []
 
 
-def test_an_audit_says_where_the_image_runs(faulty: Audited) -> None:
-    audit = faulty.audit
-    torch = next(one for one in audit.runs if one.package == "torch")
+def test_an_audit_says_where_the_image_runs(faulty: Audit) -> None:
+    torch = next(one for one in faulty.runs if one.package == "torch")
     assert (torch.on["80"], torch.on["120"]) == ("machine code", "no")
-    assert [(one.cuda, one.minimum) for one in audit.drivers] == [("12.6", "525.60.13")]
-    assert "PASS" not in report.dumps(audit) and "PASS" not in report.html(audit)
+    assert [(one.cuda, one.minimum) for one in faulty.drivers] == [("12.6", "525.60.13")]
+    assert "PASS" not in report.dumps(faulty) and "PASS" not in report.html(faulty)

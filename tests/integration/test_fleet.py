@@ -19,9 +19,8 @@ from images.engine import RUN_LABEL, Engine, ImageInfo
 from images.fleet import images
 from images.fleet import worker as fleet_worker
 from images.fleet.config import WorkerType
-from images.fleet.executors import Placed
+from images.fleet.executors import LocalExecutor, Placed
 from images.fleet.executors import ray as ray_executor
-from images.fleet.executors.local import LocalExecutor
 from images.fleet.folder import JobFolder
 from images.fleet.model import Job
 from images.fleet.worker import Task

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from images.errors import Problem, UserError
+from images.fleet import worker
 from images.fleet.config import WorkerType
 from images.fleet.model import JobResult
-from images.fleet.worker import Task
+from images.fleet.worker import Task, TaskContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,36 @@ class Executor(Protocol):
 
     def cancel(self) -> None:
         """End every job that was started here and has not ended. Called on any way out, more than once."""
+
+
+class LocalExecutor:
+    """In this process, one job after another: this machine's engine, and nothing to install."""
+
+    name = "local"
+
+    def __init__(self) -> None:
+        self._waiting: list[Placed] = []
+
+    def start(self, jobs: Sequence[Placed]) -> Mapping[str, str]:
+        self._waiting += jobs
+        return {}
+
+    def ended(self) -> Iterator[Ended]:
+        while self._waiting:
+            job = self._waiting[0]
+            try:
+                result = worker.perform(job.task, TaskContext())
+                ended = Ended(key=job.key, node=result.record.worker.node, result=result)
+            except UserError as error:
+                ended = Ended(key=job.key, node=worker.node(), cause=str(error.problems[0]))
+            self._waiting.pop(0)
+            yield ended
+
+    def states(self) -> Mapping[str, str]:
+        return {job.key: "waits" if number else "runs here" for number, job in enumerate(self._waiting)}
+
+    def cancel(self) -> None:
+        self._waiting.clear()
 
 
 def library(name: str) -> Any:
