@@ -219,11 +219,12 @@ def main(
     compiled = wheel_cache.wheel_finder(sources.matrix, wheel_cache.default())
     options = BuildOptions(sources=sources, host=host, out=out, compiled=compiled)
     with private_engine.open_engine(engine, on_progress=typer.echo) as docker_engine, Progress() as progress:
-        found = base_images.acquire_for(
-            docker_engine, image, base, root=paths.RESOURCES, host=host, on_progress=typer.echo
+        found = base_images.acquire(
+            docker_engine, image.base, base, root=paths.RESOURCES, host=host, on_progress=typer.echo
         )
+        base_images.require_no_contradiction(image, found)
         locked = lock_file.read(image, paths.RESOURCES / "locks")
-        context = contexts.prepare(image, locked, base_images.base_context(found), options).files
+        _, _, context = contexts.prepare(image, locked, base_images.base_context(found), options)
         network = host.network(local=docker_engine.facts.local)
         result = reproduce(docker_engine, name, context, progress, network)
     file = out / name / "reproduce.json"

@@ -68,22 +68,22 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
         progress.say(name, str(attachment), "dim")
         # The base: a pinned digest, or made of the Debian packages in the lock.
         root = options.sources.workspace.root
-        base = base_images.acquire_for(engine, image, options.base, root=root, host=host, on_progress=warn)
+        base = base_images.acquire(engine, image.base, options.base, root=root, host=host, on_progress=warn)
+        base_images.require_no_contradiction(image, base)
         # The context: lock, wheels that no index has, suite, Dockerfile.
-        context = contexts.prepare(image, lock, base_images.base_context(base), options)
-        lacking = context.gathered.missing.items()
+        gathered, claimed, files = contexts.prepare(image, lock, base_images.base_context(base), options)
+        lacking = gathered.missing.items()
         if options.strict and lacking:
-            details = context.gathered.details
             raise UserError(
-                [Problem(where=name, cause=f"lacks {why}", then=details[one]) for one, why in lacking], code=1
+                [Problem(where=name, cause=f"lacks {why}", then=gathered.details[one]) for one, why in lacking], code=1
             )
         for one, why in lacking:
-            warn(f"lacks {why}: {context.gathered.details[one]}")
-        records.write_context(context.files, folder / "context")
+            warn(f"lacks {why}: {gathered.details[one]}")
+        records.write_context(files, folder / "context")
         # The build. From here on the candidate's tag is this build's, or nobody's.
         engine.untag(candidate)
         result = engine.build(
-            context.files,
+            files,
             candidate,
             network=host.network(local=engine.facts.local, offline=options.offline),
             no_cache=options.no_cache,
@@ -93,7 +93,7 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
         )
         info = engine.fix_id(result.image_id, candidate)
         # The claims, written from the matrix; the evidence, measured in the image; the verdict, from both.
-        claims = image_claims(context.claimed.on_host(attachment))
+        claims = image_claims(claimed.on_host(attachment))
         try:
             evidence, verdict = validating.measure_and_judge(
                 engine, info.id, claims, tiers, attachment, on_record=measured
@@ -102,7 +102,7 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
             engine.untag(candidate)  # nobody judged it, and nobody will
             raise
         # The report.
-        records.record_build(folder, str(image.name), engine, info, result, base, context.gathered)
+        records.record_build(folder, str(image.name), engine, info, result, base, gathered)
         records.record_validation(folder, evidence, verdict)
         # The name.
         withheld = validating.why_withheld(verdict, evidence, tiers)

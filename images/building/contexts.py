@@ -63,16 +63,6 @@ class BuildOptions:
     """Added to an image's name (-canary), so that a nightly build never takes the name itself."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreparedContext:
-    """A build context, and what it was made of."""
-
-    gathered: prebuilt.Gathered
-    claimed: ClaimContext
-    """What the image's claims are written from, without the host of a validation run."""
-    files: Context
-
-
 def base_context(base: Base, wanted: str, pinned: Mapping[str, str]) -> BaseContext:
     """The base context without asking an engine. auto: the pinned digest, else the tag.
 
@@ -88,8 +78,12 @@ def base_context(base: Base, wanted: str, pinned: Mapping[str, str]) -> BaseCont
     return BaseContext(reference=base.reference, origin="tag")
 
 
-def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) -> PreparedContext:
+def prepare(
+    image: Image, lock: Lock, base: BaseContext, options: BuildOptions
+) -> tuple[prebuilt.Gathered, ClaimContext, Context]:
     """Gather wheels, write the embedded suite, and render the Dockerfile with all that it mounts.
+
+    Returns the wheels; what the claims are written from, without the host of a validation run; and the build context.
 
     Raises UserError: a wheel that must be compiled first, one that an offline build lacks.
     """
@@ -113,20 +107,17 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
         custom_base=base.python,
         outside=prebuilt.contents(image, gathered.files.values()),
     )
-    return PreparedContext(
-        gathered=gathered,
-        claimed=claimed,
-        files=render.render(
-            image,
-            lock.files,
-            base,
-            host=options.host.files(),
-            wheels={**gathered.files, **stock},
-            missing=gathered.missing,
-            offline=options.offline,
-            suite=suite_files(image_claims(claimed)),
-        ),
+    files = render.render(
+        image,
+        lock.files,
+        base,
+        host=options.host.files(),
+        wheels={**gathered.files, **stock},
+        missing=gathered.missing,
+        offline=options.offline,
+        suite=suite_files(image_claims(claimed)),
     )
+    return gathered, claimed, files
 
 
 def _fetch_nothing(_url: str, _target: Path) -> None:

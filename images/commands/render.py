@@ -52,12 +52,12 @@ def render(
     for image in images:
         base_context = contexts.base_context(image.base, base, pinned)
         lock = lock_file.read(image, sources.workspace.locks)
-        prepared = contexts.prepare(image, lock, base_context, options)
-        for one, reason in prepared.gathered.missing.items():
-            common.say(f"{image.name} lacks {reason}: {prepared.gathered.details[one]}")
+        gathered, _, files = contexts.prepare(image, lock, base_context, options)
+        for one, reason in gathered.missing.items():
+            common.say(f"{image.name} lacks {reason}: {gathered.details[one]}")
         place = folder / str(image.name)
-        records.write_context(prepared.files, place / "context")
-        records.write_inputs(place, image, base_context, prepared.gathered)
+        records.write_context(files, place / "context")
+        records.write_inputs(place, image, base_context, gathered)
         if not baking:
             build = f"DOCKER_BUILDKIT=1 docker build -t {image.name}-candidate {place / 'context'}"
             then = f"; then `{command('validate', str(image.name), '--tag')}` names it"

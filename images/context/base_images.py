@@ -87,21 +87,6 @@ def acquire(
         return AcquiredBase(reference=wanted, digest=_digest(info), origin=Origin.CUSTOM, python=python)
 
 
-def acquire_for(
-    engine: Engine,
-    image: Image,
-    wanted: str = AUTO,
-    *,
-    root: Path,
-    host: HostSettings,
-    on_progress: Callable[[str], None],
-) -> AcquiredBase:
-    """Acquire an image's base, as `acquire` does. Raises UserError also where it contradicts the image's pins."""
-    base = acquire(engine, image.base, wanted, root=root, host=host, on_progress=on_progress)
-    require_no_contradiction(image, base)
-    return base
-
-
 def _locked(
     engine: Engine, base: Base, root: Path, host: HostSettings, on_progress: Callable[[str], None]
 ) -> AcquiredBase:

@@ -143,9 +143,9 @@ def build_wheel(
     _require_nvcc(engine, image, recipe, options.facts)
     # The base is compared with the pins of torch's layer: nothing else is installed beside the new wheel.
     torch_alone = replace(image, pins=beside(image))
-    base = base_images.acquire_for(
-        engine, torch_alone, options.base, root=options.locks.parent, host=host, on_progress=warn
-    )
+    root = options.locks.parent
+    base = base_images.acquire(engine, image.base, options.base, root=root, host=host, on_progress=warn)
+    base_images.require_no_contradiction(torch_alone, base)
     jobs = options.jobs or jobs_for(recipe, engine.facts.cpus, engine.facts.memory)
     files = builder_context(image, recipe, base_images.base_context(base), options, host=host.files(), jobs=jobs)
     tag, log = f"truetag-wheel:{recipe.key}", options.out / "wheels" / str(image.name) / f"{recipe.package}.log"

@@ -47,8 +47,8 @@ def image(engine: Engine, base: AcquiredBase, out: Path) -> Image:
     """The real image, built, tagged and not judged: the engine has its layers, or builds them now."""
     planned, host = sources.image(NAME), host_settings()
     options = BuildOptions(sources=SOURCES, host=host, out=out, cache=out)
-    prepared = contexts.prepare(planned, lock_file.read(planned, CHECKOUT.locks), base_context(base), options)
-    engine.build(prepared.files, NAME, network=host.network(local=engine.facts.local))
+    _, _, files = contexts.prepare(planned, lock_file.read(planned, CHECKOUT.locks), base_context(base), options)
+    engine.build(files, NAME, network=host.network(local=engine.facts.local))
     return planned
 
 
