@@ -23,6 +23,8 @@ _LAST_STEPS = ('CMD ["bash"]', "WORKDIR /workspace")
 """How our Dockerfiles end, the last first (templates/stages/image.j2)."""
 _OURS = "dev.truetag."
 _USERS_FILES = "/workspace/*"
+_TOLD = ("/var/cache/apt/*",)
+"""Leftovers that other images clean by themselves (Debian's official base: docker-clean) and ours do not."""
 _FREE = {("S8", "size"), ("S1", "lock")}
 """Claims that a child need not keep: they are measured and shown."""
 
@@ -115,6 +117,8 @@ def claims(parent: ClaimSet, known: Mapping[str, str] = MappingProxyType({}), *,
         for one in parent.claims
         if (one.id, one.subject) == ("S1", "lock")
     ]
+    debian = [one.expect["known"] for one in parent.claims if (one.id, one.subject) == ("S10", "packages")]
+    known_packages = {name: sorted(versions) for one in debian for name, versions in one.items()}
     added += [
         replace(
             one,
@@ -126,6 +130,8 @@ def claims(parent: ClaimSet, known: Mapping[str, str] = MappingProxyType({}), *,
                 "generated": one.expect["generated"],
                 "childrens": dict(expectations.CHILDRENS),
                 "settings": dict(expectations.CHILDRENS_SETTINGS),
+                "plugins": dict(expectations.PLUGINS),
+                "known": known_packages,
             },
             required=True,
             unproven="",
@@ -151,6 +157,7 @@ def _of_child(parents: Claim, pinned: list[str]) -> Claim:
         expect["free"] = True
     if "leftovers" in expect:
         expect["leftovers"] = {path: what for path, what in expect["leftovers"].items() if path != _USERS_FILES}
+        expect["told"] = list(_TOLD)
     if "plugins" in expect:
         own = [*expectations.CHILDRENS, *expectations.CHILDRENS_SETTINGS]
         expect["copies"] = {path: source for path, source in expect["copies"].items() if not matches(path, own)}

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from images.engine.layers import LayerEntry
+from images.validation.child import debian_packages
 from validate.binaries.loader import machine_named
 
 Tree = Mapping[str, LayerEntry]
@@ -35,7 +36,9 @@ _PACKAGES = re.compile(r"opt/venv/lib/python3\.\d+/site-packages")
 _RECORD = re.compile(r"(?P<location>.*)/[^/]+\.dist-info/RECORD")
 _BYTECODE = re.compile(r".*/__pycache__/[^/]+\.pyc")
 _SETTINGS_SECTION = re.compile(r'\s*\[\s*([\w.-]+)(?:\s+"(.*)")?\s*\]')
-_DIVERSIONS = "var/lib/dpkg/diversions"
+_DPKG = "var/lib/dpkg"
+_DIVERSIONS = f"{_DPKG}/diversions"
+_STATUS = f"{_DPKG}/status"
 
 
 class Start(NamedTuple):
@@ -62,7 +65,8 @@ def start(environment: Mapping[str, str], directory: str, architecture: str) -> 
 def wanted(path: str) -> bool:
     """Whether the content of a file is asked for."""
     return (
-        path in (*_SETTINGS, _DIVERSIONS, "etc/ld.so.conf")
+        path in (*_SETTINGS, _DIVERSIONS, _STATUS, "etc/ld.so.conf")
+        or (path.startswith(f"{_DPKG}/info/") and path.endswith(".list"))
         or path.startswith("etc/ld.so.conf.d/")
         or (path.endswith(".dist-info/RECORD") and "/site-packages/" in path)
     )
@@ -106,12 +110,14 @@ def compare(parent: Tree, child: Tree, start: Start, expect: Mapping[str, Any]) 
 
     expect: {path: the parent's PATH, generated: {pattern: why a file's content and time may differ}, childrens:
     {pattern: why a child may do anything there}, settings: {file that installations write: patterns of its settings
-    that bend nothing}}.
+    that bend nothing, plugins: {pattern of a name, or of a path: who loads it if it is there}}.
     """
     added = {path: entry for path, entry in child.items() if path not in parent}
     moved = _of_moved(parent, child)
+    upgraded = _upgraded(parent, child)
     changed: list[dict[str, Any]] = []
     excused: dict[str, int] = {}
+    of_packages: dict[str, int] = {}
     for path, entry in parent.items():
         if child.get(path) is entry:
             continue
@@ -119,6 +125,8 @@ def compare(parent: Tree, child: Tree, start: Start, expect: Mapping[str, Any]) 
         why = _why(f"/{path}", how, expect, path in moved)
         if how and why:
             excused[why] = excused.get(why, 0) + 1
+        elif how and path in upgraded:
+            of_packages[upgraded[path]] = of_packages.get(upgraded[path], 0) + 1
         elif how:
             changed.append({"path": f"/{path}", "how": how})
     diverted = _diversions(child) - _diversions(parent)
@@ -131,11 +139,18 @@ def compare(parent: Tree, child: Tree, start: Start, expect: Mapping[str, Any]) 
         "changed": _folded(changed)[:_MOST_LISTED],
         "changed_count": len(changed),
         "excused": excused,
+        "upgraded": of_packages,
         "in_front": [{"what": what, "path": f"/{path}", "before": f"/{old}"} for what, path, old in front][
             :_MOST_LISTED
         ],
+        "plugins": {
+            f"/{path}": who
+            for path in added
+            for pattern, who in expect["plugins"].items()
+            if fnmatch.fnmatchcase(f"/{path}" if "/" in pattern else path.rpartition("/")[2], pattern)
+        },
         "settings": {
-            f"/{path}": read((child[path].data or b"").decode("utf-8", "replace").splitlines())
+            f"/{path}": read(_text(child[path]).splitlines())
             for path, read in _SETTINGS.items()
             if path in child and child[path] is not parent.get(path)
         },
@@ -161,11 +176,14 @@ def _how(path: str, parent: Tree, child: Tree) -> list[str]:
 
 def _voids_bytecode(path: str, parent: Tree, child: Tree) -> bool:
     """Whether bytecode that the parent has for a source no longer fits its time: each start compiles it again."""
+    return any(one in parent and child.get(one) is parent[one] for one in _compiled(path))
+
+
+def _compiled(path: str) -> Iterator[str]:
+    """Where bytecode of a source may be."""
     folder, _, name = path.rpartition("/")
-    if not name.endswith(".py"):
-        return False
-    compiled = (f"{folder}/__pycache__/{name[:-3]}.cpython-3{minor}.pyc" for minor in range(8, 20))
-    return any(one in parent and child.get(one) is parent[one] for one in compiled)
+    if name.endswith(".py"):
+        yield from (f"{folder}/__pycache__/{name[:-3]}.cpython-3{minor}.pyc" for minor in range(10, 16))
 
 
 def _why(path: str, how: Sequence[str], expect: Mapping[str, Any], moved: bool) -> str:
@@ -193,11 +211,29 @@ def _of_moved(parent: Tree, child: Tree) -> set[str]:
         record = _RECORD.fullmatch(path)
         if record and path not in child and entry.data:
             for line in entry.data.decode("utf-8", "replace").splitlines():
-                found.add(_joined(record["location"], line.rpartition(",")[0].rpartition(",")[0].strip('"')))
+                file = _joined(record["location"], line.rpartition(",")[0].rpartition(",")[0].strip('"'))
+                found |= {file, *(one for one in _compiled(file) if one in parent)}
             folder = path.rpartition("/")[0]
             found |= {one for one in parent if one == folder or one.startswith(f"{folder}/")}
     folders = {one.rpartition("/")[0] for one in found}
     return found | {f"{folder}/__pycache__" for folder in folders} | folders
+
+
+def _upgraded(parent: Tree, child: Tree) -> dict[str, str]:
+    """File -> the Debian package of the parent's that has it and is of another version in the child, and which."""
+    before, after = (debian_packages(_text(one.get(_STATUS))) for one in (parent, child))
+    found = dict[str, str]()
+    for name in before.keys() & after.keys():
+        if before[name] != after[name]:
+            listings = (f"{_DPKG}/info/{one}.list" for one in (name, f"{name}:amd64", f"{name}:arm64"))
+            lines = "\n".join(_text(parent.get(path)) for path in listings).splitlines()
+            said = f"{name} {before[name]} to {after[name]}"
+            found |= {_real_folder(parent, path.lstrip("/")): said for path in lines if path.strip("/.")}
+    return found
+
+
+def _text(entry: LayerEntry | None) -> str:
+    return (entry.data or b"").decode("utf-8", "replace") if entry else ""
 
 
 def _joined(folder: str, name: str) -> str:
@@ -218,8 +254,7 @@ def _folded(changed: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _diversions(found: Tree) -> set[str]:
     """Paths that packages of dpkg have put aside."""
-    entry = found.get(_DIVERSIONS)
-    return set((entry.data or b"").decode("utf-8", "replace").splitlines()[0::3]) if entry else set()
+    return set(_text(found.get(_DIVERSIONS)).splitlines()[0::3])
 
 
 def _git_settings(lines: Sequence[str]) -> list[str]:
@@ -302,6 +337,12 @@ def _real(tree: Tree, path: str) -> str:
     return "/".join(done)
 
 
+def _real_folder(tree: Tree, path: str) -> str:
+    """A path whose folders are no links; its last part may be one."""
+    folder, _, name = path.rpartition("/")
+    return f"{_real(tree, folder)}/{name}".lstrip("/")
+
+
 def _libraries_in_front(parent: Tree, child: Tree, added: Tree, start: Start) -> Iterator[tuple[str, str, str]]:
     """By the loader's own order, and beside what a library of the parent's looks for."""
     was, now = _loaded(parent, start._replace(libraries=())), _loaded(child, start)
@@ -351,8 +392,7 @@ def _configured(tree: Tree) -> Iterator[str]:
     """Folders of /etc/ld.so.conf and of the files that it includes, which Debian's reads first."""
     files = sorted(path for path in tree if path.startswith("etc/ld.so.conf.d/") and path.endswith(".conf"))
     for path in (*files, "etc/ld.so.conf"):
-        entry = tree.get(path)
-        for line in (entry.data or b"").decode("utf-8", "replace").splitlines() if entry else ():
+        for line in _text(tree.get(path)).splitlines():
             folder = line.partition("#")[0].strip()
             if folder.startswith("/"):
                 yield folder

@@ -27,11 +27,12 @@ class Owned:
 
 
 @cache
-def owned(database: str = DATABASE) -> Owned:
-    """Read the database, once a process; nothing where there is none."""
+def owned(database: str = DATABASE, known: frozenset[str] = frozenset()) -> Owned:
+    """Read the database, once a process; nothing where there is none. What several list is a known package's."""
     has: dict[str, str] = {}
     md5: dict[str, str] = {}
-    for listing in sorted(Path(database, "info").glob("*.list")):
+    listings = Path(database, "info").glob("*.list")
+    for listing in sorted(listings, key=lambda one: (one.stem.partition(":")[0] in known, one)):
         package = listing.stem
         has.update((real(line), package) for line in lines(listing))
         for line in lines(listing.with_suffix(".md5sums")):

@@ -12,7 +12,7 @@ from images.validation import child
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from tests.support.sources import SOURCES
-from validate.checks.static import environment, host_image, libraries, pins
+from validate.checks.static import environment, host_image, hygiene, libraries, pins
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judging import Status
 
@@ -50,7 +50,14 @@ def test_a_child_may_add_packages_and_code_but_not_move_a_pin_or_lie_in_our_labe
     assert not of_child("S1", "lock").required and not of_child("S1", "lock").expect["closed"]
     assert of_child("S1", "torch").required and of_child("S1", "transformers").required
     assert "/workspace/*" not in of_child("S8", "leftovers").expect["leftovers"]
-    assert "*/.cache/*" in of_child("S8", "leftovers").expect["leftovers"]
+    leftovers = of_child("S8", "leftovers").expect
+    assert "*/.cache/*" in leftovers["leftovers"]
+    left = {"files": 2, "bytes": 8e7, "example": "/var/cache/apt/pkgcache.bin"}
+    measured: Any = {"files": 9, "unreadable": [], "leftovers": {"/var/cache/apt/*": left}}
+    found = hygiene.judge_leftovers("leftovers", leftovers, measured)
+    assert found.status is Status.PASS and "2 files (80.0 MB) of apt's cache are left" in found.reason
+    measured["leftovers"]["*/.cache/*"] = left
+    assert "80.0 MB) of a user's cache" in hygiene.judge_leftovers("leftovers", leftovers, measured).reason
     assert of_child("S8", "labels").expect["labels"].keys() == {
         name for name in of_child("S8", "labels").expect["labels"] if name.startswith("dev.truetag.")
     }

@@ -21,6 +21,8 @@ EXPECT: dict[str, Any] = {
     "generated": expectations.GENERATED,
     "childrens": expectations.CHILDRENS,
     "settings": expectations.CHILDRENS_SETTINGS,
+    "plugins": expectations.PLUGINS,
+    "known": {"zlib1g": ["1", "2"]},
 }
 
 
@@ -42,6 +44,10 @@ def link(path: str, to: str) -> LayerEntry:
     return entry(path, kind="link", link=to, mode=0o120777)
 
 
+def dpkg(version: str) -> str:
+    return f"Package: zlib1g\nStatus: install ok installed\nVersion: {version}\n"
+
+
 PARENT = [
     [
         link("bin", "usr/bin"),
@@ -56,7 +62,9 @@ PARENT = [
         entry("etc/passwd"),
         entry("etc/nsswitch.conf", "passwd: files\nhosts: files dns [!UNAVAIL=return]\n"),
         entry("etc/ld.so.cache"),
-        entry("var/lib/dpkg/status"),
+        entry("var/lib/dpkg/status", dpkg("1")),
+        entry("var/lib/dpkg/info/zlib1g:amd64.list", "/.\n/lib/x86_64-linux-gnu/libz.so.1.2\n"),
+        link("lib", "usr/lib"),
         entry(f"{LIB}/libz.so.1.2"),
         link(f"{LIB}/libz.so.1", "libz.so.1.2"),
         folder(f"{STANDARD}/json"),
@@ -140,17 +148,17 @@ def test_what_a_layer_does_to_its_parent_is_told(layer: list[LayerEntry], told: 
     [
         [],
         [program("usr/bin/git"), folder("usr/lib/git-core", time=9), entry(f"{SITE}/fsspec-1.dist-info/RECORD")],
-        [entry("etc/passwd", "2"), entry("etc/ld.so.cache", "2"), entry("var/lib/dpkg/status", "2")],
+        [entry("etc/passwd", "2"), entry("etc/ld.so.cache", "2"), entry("var/lib/dpkg/status")],
         [folder("workspace", owner=(1001, 1001)), entry("workspace/train.py"), entry("workspace/test.py")],
         [entry("workspace/src/random.py"), entry("workspace/datasets/readme"), entry("home/trainer/.bashrc")],
         [entry("etc/gitconfig", '[filter "lfs"]\n\tclean = git-lfs clean -- %f\n[safe] directory = *\n# url\n')],
-        [entry("etc/nsswitch.conf", "passwd: files systemd # mine")],
+        [entry("etc/nsswitch.conf", "passwd: files systemd # mine\nnetgroup: nis")],
         [program("usr/bin/ffmpeg"), entry(f"{LIB}/libavcodec.so.59"), program("opt/venv/bin/wandb")],
         [entry(f"{SITE}/wandb/random.py"), entry(f"{SITE}/wandb/lib/libz.so.1"), entry(f"{SITE}/random2.py")],
         [
             entry(f"{SITE}/.wh.fsspec-1.dist-info"),
             entry(f"{SITE}/fsspec/spec.py", "2"),
-            entry(f"{SITE}/fsspec/__pycache__/spec.cpython-311.pyc", "2"),
+            entry(f"{SITE}/fsspec/__pycache__/.wh.spec.cpython-311.pyc"),
             entry(f"{SITE}/fsspec-2.dist-info/RECORD"),
         ],
         [
@@ -181,6 +189,20 @@ def test_what_a_child_may_do_is_no_fault(layer: list[LayerEntry]) -> None:
 def test_settings_decide_what_is_found_first(start: dict[str, Any], layer: list[LayerEntry], told: str) -> None:
     found = judged(*layer, **start)
     assert (found.status is Status.PASS) is (not told) and told in found.reason, found.reason
+
+
+def test_files_of_an_upgraded_package_of_debian_are_as_well_known_as_its_version() -> None:
+    library = entry(f"{LIB}/libz.so.1.2", "2")
+    assert "libz.so.1.2 has another content" in judged(library).reason
+    assert judged(library, entry("var/lib/dpkg/status", dpkg("2"))).status is Status.PASS
+    unknown = judged(library, entry("var/lib/dpkg/status", dpkg("3")))
+    assert unknown.status is Status.UNPROVEN and "1 files of zlib1g 1 to 3" in unknown.reason, unknown.reason
+    assert judged(library, program("usr/bin/git", "2"), entry("var/lib/dpkg/status", dpkg("3"))).status is Status.FAIL
+
+
+def test_plugins_of_a_childs_own_are_told() -> None:
+    found = judged(entry(f"{LIB}/libnccl-net.so"))
+    assert found.status is Status.PASS and f"/{LIB}/libnccl-net.so (NCCL" in found.reason
 
 
 def test_layers_add_up_as_the_specification_says() -> None:

@@ -125,6 +125,24 @@ def test_each_change_is_named(root: Path, name: str) -> None:
     fails(packages.judge("packages", claim, packages._look(claim, f"{root}/dpkg")), words)
 
 
+def test_a_child_may_divert_and_list_what_its_parents_packages_have(root: Path) -> None:
+    claim = {**known(root), "free": True}
+    (root / "bin").symlink_to("usr/bin")
+    for name in ("libneeded", "zsh"):  # /bin of a merged /usr is in the lists of many packages
+        installed(root, name) if name == "zsh" else None
+        with (root / f"dpkg/info/{name}.list").open("a") as listing:
+            listing.write(f"{root}/bin\n")
+    debian.owned.cache_clear()
+    known_now = packages._look({**claim, "known": {}}, f"{root}/dpkg")["unknown"]["libneeded"]
+    debian.owned.cache_clear()
+    claim["known"]["libneeded"]["1.0"] = [known_now[1], claim["known"]["libneeded"]["1.0"][1]]
+    digests = packages._look(claim, f"{root}/dpkg")["unlike"]
+    assert digests == {"libneeded": ["modes, owners or links of its files, or which are there"]}, "it is libneeded's"
+    seen: Any = {**packages._look(claim, f"{root}/dpkg"), "unlike": {}, "moved": {"/a": "is diverted to /b"}}
+    assert packages.judge("packages", claim, seen).status is Status.PASS
+    fails(packages.judge("packages", {**claim, "free": False}, seen), "/a is diverted to /b")
+
+
 def test_alternatives_lead_where_a_package_that_offers_them_says(root: Path) -> None:
     (root / "dpkg/alternatives").mkdir()
     rows = f"{root}/usr/bin/cc\ncc.1\n{root}/usr/cc.1\n\n{root}/usr/bin/needed\n10\n/n.1\n{root}/usr/bin/tool\n90\n/t.1"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
-from validate.judging import Finding, conclude, failed, listed, matches, passed
+from validate.judging import Finding, conclude, failed, listed, matches, passed, unproven
 
 
 class _Architecture(TypedDict, total=False):
@@ -54,6 +54,10 @@ class ParentEvidence(TypedDict):
     changed_count: int
     excused: dict[str, int]
     """Why a child may -> how many of the parent's paths differ so."""
+    upgraded: dict[str, int]
+    """Debian package of the parent's, from which version to which -> how many of its files are others."""
+    plugins: dict[str, str]
+    """What was added and something loads if it is there -> who does: a child may have them."""
     in_front: list[Mapping[str, str]]
     """`what` is found first now at `path`, and `before` at another of the parent's."""
     settings: dict[str, list[str]]
@@ -140,7 +144,9 @@ def _of_a_child(further: Mapping[str, Any]) -> Iterator[str]:
 
 def judge_parent(_subject: str, expect: Mapping[str, Any], evidence: ParentEvidence) -> Finding:
     """S10 parent, of a child. expect: {path: the parent's PATH, generated: {pattern: why a file's content may differ},
-    childrens: {pattern: why a child may do anything there}, settings: {file: patterns of what bends nothing in it}}."""
+    childrens: {pattern: why a child may do anything there}, settings: {file: patterns of what bends nothing in it},
+    plugins: {pattern: who loads such a file}, known: {Debian package: versions that S10 packages knows}}.
+    """
     if not evidence["files"]:
         return failed("the layers of its parent hold no file")
     faults = [
@@ -160,7 +166,17 @@ def judge_parent(_subject: str, expect: Mapping[str, Any], evidence: ParentEvide
     ]
     told = [f"{count} of {why}" for why, count in sorted(evidence["excused"].items())]
     good = f"{evidence['files']} paths of the parent, and what was added ({evidence['added']}) comes before none"
-    return conclude(faults, f"{good}; {listed(told, limit=4)} are others" if told else good)
+    good += f"; {listed(told, limit=4)} are others" if told else ""
+    plugins = [f"{path} ({who})" for path, who in sorted(evidence["plugins"].items())]
+    good += f"; of its own, and loaded as they are there: {listed(plugins)}" if plugins else ""
+    unknown = [
+        f"{count} files of {name}"
+        for name, count in sorted(evidence["upgraded"].items())
+        if name.split()[-1] not in expect["known"].get(name.split()[0], ())
+    ]
+    if unknown and not faults:
+        return unproven(f"{good}; but {listed(unknown)}: what Debian's archive has in these versions is not known here")
+    return conclude(faults, good)
 
 
 def _of_nobody(variables: Sequence[str], evidence: HostImageEvidence) -> Iterator[str]:

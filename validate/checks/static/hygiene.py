@@ -103,13 +103,16 @@ def _credentials(path: str) -> Iterator[Mapping[str, Any]]:
 
 
 def judge_leftovers(_subject: str, expect: Mapping[str, Any], evidence: HygieneEvidence) -> Finding:
-    """expect: {leftovers: {path pattern: what it is}}."""
-    faults = [
-        f"{found['files']} files ({found['bytes'] / 1e6:.1f} MB) of {expect['leftovers'][pattern]} are left: "
-        f"{found['example']}"
-        for pattern, found in evidence["leftovers"].items()
-    ]
-    return _concluded(evidence, faults, f"none of {evidence['files']} files is a build's leftover")
+    """expect: {leftovers: {path pattern: what it is}, of a child told: patterns of what is told and no fault}."""
+    found = {
+        pattern: f"{one['files']} files ({one['bytes'] / 1e6:.1f} MB) of {expect['leftovers'][pattern]} are left: "
+        f"{one['example']}"
+        for pattern, one in evidence["leftovers"].items()
+    }
+    told = [found[pattern] for pattern in expect.get("told", ()) if pattern in found]
+    faults = [text for text in found.values() if text not in told]
+    good = f"none of {evidence['files']} files is a build's leftover"
+    return _concluded(evidence, faults, f"{good}, but {listed(told)}" if told else good)
 
 
 def judge_secrets(_subject: str, expect: Mapping[str, Any], evidence: HygieneEvidence) -> Finding:

@@ -73,8 +73,8 @@ _OF_ENGINE = frozenset(
     {"/.dockerenv", "/run/.containerenv", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab"}
 )
 """What an engine puts into each container."""
-_LED_TO = ("/etc/ssl/certs/ca-certificates.crt",)
-"""Generated, and led to by a link of openssl's package: S10 privileges reads what it holds."""
+_LED_TO = ("/etc/ssl/certs/ca-certificates.crt", "/etc/environment")
+"""Generated, and led to by links of openssl's and systemd's packages: S10 privileges and S7 read what they hold."""
 _MOST_LISTED = 60
 _BYTECODE = re.compile(r"(?P<folder>.*)/__pycache__/(?P<name>[^/]+)\.[a-z]+-\d+(\.opt-\w+)?\.pyc")
 _VENV_LINKS = {"bin/python": "python3", "bin/python3": "/usr/bin/python3", "lib64": "lib"}

@@ -58,7 +58,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, PackagesEvidence]]:
 
 
 def _look(expect: Mapping[str, Any], database: str = debian.DATABASE) -> PackagesEvidence:
-    found, owned, contents = debian.packages(database), debian.owned(database), expect["contents"]
+    found, contents = debian.packages(database), expect["contents"]
+    owned = debian.owned(database, frozenset(expect["known"]))
     control = {name: debian.control(one, database) for name, one in found.items()}
     there = {path: _facts(path) for path in owned.packages if not matches(path, expect["absent"])}
     files: dict[str, list[str]] = {}
@@ -143,7 +144,8 @@ def _moved(database: str, scripts: Sequence[str]) -> Iterator[tuple[str, str]]:
 def judge(_subject: str, expect: Mapping[str, Any], evidence: PackagesEvidence) -> Finding:
     """S10 packages. expect: {known: {package: {version: digests}}, asked: packages that the image is to have, absent:
     {pattern: why files of packages are not there}, held: files that packages' installations write, contents: {of these:
-    digests}, suite: the one that sources of packages name, free: others may be there}."""
+    digests}, suite: the one that sources of packages name, free: others may be there (and S10 parent tells what of the
+    parent's is diverted)}."""
     if not evidence["packages"]:
         return failed("dpkg's database has no package")
     faults = [
@@ -155,13 +157,13 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: PackagesEvidence) 
         f"{path} is in the list of Debian's {owner}, which has no checksum of it"
         for path, owner in evidence["unhashed"].items()
     ]
-    faults += [f"{path} {how}, and no package's script does that" for path, how in evidence["moved"].items()]
     moved_on = evidence["unknown"].keys() - evidence["strangers"]
     if not expect["free"] and not moved_on and _MADE_HERE not in evidence["generated"]:
         faults += [
             f"{path} is not as the installation of Debian's packages writes it" for path in evidence["generated"]
         ]
     if not expect["free"]:
+        faults += [f"{path} {how}, and no package's script does that" for path, how in evidence["moved"].items()]
         faults += [f"packages come from `{line}`" for line in evidence["sources"]]
         faults += [f"nothing that was asked for needs the Debian package {name}" for name in evidence["strangers"]]
         faults += [f"Debian's {name} is in the state `{state}`" for name, state in evidence["unfinished"].items()]
