@@ -9,6 +9,7 @@ import pytest
 from images.building import validating
 from images.engine import Engine, ImageInfo
 from tests.support.broken_images import SITE, Fault, broken
+from validate import judging
 from validate.claims import ClaimSet, Tier
 from validate.judging import Status
 
@@ -17,6 +18,8 @@ pytestmark = pytest.mark.engine
 BROKEN = f"RUN rm {SITE}/bitsandbytes/libbitsandbytes_cuda126.so"
 BREAKS = "RUN --mount=type=bind,source=breaks,target=/run/breaks"
 FORGER = f"{BREAKS} cp /run/breaks/forge.py /usr/local/bin/forge.py"
+WRAP = f"{BREAKS} sh /run/breaks/wrap.sh"
+HWCAPS = "/usr/lib/x86_64-linux-gnu/glibc-hwcaps/x86-64-v2"
 FORGERIES = {
     "a process beside the suite": (
         [FORGER],
@@ -33,6 +36,18 @@ FORGERIES = {
         ],
         "",
     ),
+    "python, sh, git and a folder of the loader": (
+        [FORGER, f"{WRAP} /usr/bin/python3 /usr/bin/dash /usr/bin/git", f"{BREAKS} sh /run/breaks/hwcaps.sh {HWCAPS}"],
+        "",
+    ),
+}
+CAUSES = {
+    "python, sh, git and a folder of the loader": (
+        "/usr/bin/python3 is in the list of Debian's python3-minimal, which has no checksum of it",
+        "/usr/bin/dash is not as Debian's dash has it",
+        "/usr/bin/git is not as Debian's git has it",
+        f"{HWCAPS}/libz.so.1 stands where the loader looks, and belongs to nobody",
+    )
 }
 
 
@@ -43,8 +58,9 @@ CLAIMS = ("S5 bitsandbytes", "S7 environment")
 @pytest.mark.parametrize("name", FORGERIES)
 @pytest.mark.parametrize("run_anyway", [False, True])
 def test_an_image_that_prints_its_own_evidence_gets_no_pass(
-    engine: Engine, parent: ImageInfo, claims: ClaimSet, name: str, run_anyway: bool
+    engine: Engine, parent: ImageInfo, claims: ClaimSet, monkeypatch: pytest.MonkeyPatch, name: str, run_anyway: bool
 ) -> None:
+    monkeypatch.setattr(judging, "_FAULTS_SHOWN", 20)
     layers, last = FORGERIES[name]
     looked_at = tuple(one for one in claims.claims if f"{one.id} {one.subject}" in CLAIMS or one.id == "S10")
     faults = [Fault("forged", layer, "", "", "") for layer in [BROKEN, *layers]]
@@ -58,5 +74,7 @@ def test_an_image_that_prints_its_own_evidence_gets_no_pass(
     assert all(record.of("forged") is None for record in evidence.records)
     assert found["S5 bitsandbytes"].status is Status.FAIL, found["S5 bitsandbytes"].reason
     assert found["S10 files"].status is Status.FAIL and "forge" in found["S10 files"].reason
+    told = " ".join(one.reason for one in verdict.claims if one.claim.id == "S10")
+    assert not [cause for cause in CAUSES.get(name, ()) if cause not in told]
     was_run = not found["S7 environment"].reason.startswith("nothing of the image was run: S10 ")
     assert was_run is run_anyway

@@ -334,6 +334,7 @@ def _loadable(unowned: Sequence[str], given: user_environment.UserEnvironment) -
     cached = {os.path.realpath(path) for paths in search.cache.values() for path in paths}
     for path in unowned:
         folder, _, name = path.rpartition("/")
+        folder = folder.partition("/glibc-hwcaps/")[0]  # of a machine's own libraries, which come first (ld.so(8))
         if ".so" in name and (folder in folders or os.path.realpath(path) in cached):
             yield path
 
