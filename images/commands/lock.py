@@ -110,18 +110,14 @@ def _write_contents(images: Sequence[Image], folder: Path) -> str:
 
 def _check_contents(images: Sequence[Image], folder: Path, then: str) -> str:
     """Raises UserError for packages whose files nobody has read."""
-    lacking: dict[str, str] = {}
+    problems: dict[str, Problem] = {}
     for image in images:
         lock = lock_file.read(image, folder)
         packages = [one.package for one in measure_contents.lacking(lock)]
-        packages += [package for package, _ in pruner.unmeasured(image.pruning, lock)]
-        lacking.update((contents.place(package), f"{package.name} {package.version}") for package in packages)
-    if lacking:
-        raise UserError(
-            [
-                Problem(where=f"locks/{place}", cause=f"does not say what files of {name} bring", then=then)
-                for place, name in lacking.items()
-            ],
-            code=1,
-        )
+        for package in (*packages, *(package for package, _ in pruner.unmeasured(image.pruning, lock))):
+            cause = f"does not say what files of {package.name} {package.version} bring"
+            where = f"locks/{contents.place(package)}"
+            problems[where] = Problem(where=where, cause=cause, then=then)
+    if problems:
+        raise UserError([*problems.values()], code=1)
     return "what their files bring is known"

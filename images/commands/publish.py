@@ -92,12 +92,14 @@ def publish(
             return releases.claims_of(one, labels, run, sources)
         return releases.claims_of_published(labels, run, sources)
 
+    root = sources.workspace.root
+    changed = checkout.git(root, "status", "--porcelain")
     options = PublishOptions(
         repository=Repository.parse(to),
         policy=releases.policy(gate, sources, claims_of),
         cache=cache.folder() / "push",
         compressions=tuple(Compression) if compression == "all" else (Compression(compression.value),),
-        source=_commit(sources.workspace.root),
+        source="" if changed is None or changed else checkout.git(root, "rev-parse", "HEAD") or "",
         key=key,
         drop_platforms=drop_platforms,
     )
@@ -145,10 +147,3 @@ def _rows(names: Sequence[str], sources: Sources, *, whole: bool) -> list[list[I
         return [[image] for image in wanted]
     rows = dict.fromkeys(releases.row_of(str(image.name), sources) for image in wanted)
     return [[image for name in row for image in common.accepted([name], sources, exactly_one=True)] for row in rows]
-
-
-def _commit(root: Path) -> str:
-    """The commit of the folder with the matrix; empty where files differ from it, or there is no git."""
-    if checkout.git(root, "status", "--porcelain") != "":
-        return ""
-    return checkout.git(root, "rev-parse", "HEAD") or ""

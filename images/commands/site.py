@@ -35,11 +35,7 @@ def site(
     key: PublicKey = "",
     recorded: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--results",
-            metavar="FOLDER",
-            help="Has runs.jsonl, nightly/ (repeat it); default: results.",
-        ),
+        typer.Option("--results", metavar="FOLDER", help="Has runs.jsonl, nightly/ (repeat it); default: results."),
     ] = None,
     day: Annotated[str, typer.Option("--date", metavar="YYYY-MM-DD", help="Date of the site; default: today.")] = "",
     matrix: MatrixFile = None,

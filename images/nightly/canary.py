@@ -6,7 +6,7 @@ the facts do not know are taken: finding out is what the canary is for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from packaging.utils import canonicalize_name
@@ -114,9 +114,12 @@ def relocked(control: Locked, chosen: Mapping[str, str], run: Runner = uv.run) -
 
 
 def changes(control: Locked, canary: Locked) -> tuple[Change, ...]:
-    """What differs: pins first, then dependencies, each in the order of the layers."""
-    before, after = control.versions, canary.versions
-    pinned = [pin.name for pin in control.image.pins]
+    """What differs: pins first, in the order of the layers, then dependencies."""
+    return moves(control.versions, canary.versions, [pin.name for pin in control.image.pins])
+
+
+def moves(before: Mapping[str, str], after: Mapping[str, str], pinned: Sequence[str] = ()) -> tuple[Change, ...]:
+    """What differs between two sets of packages (name -> version): what is pinned first."""
     others = sorted(name for name in {*before, *after} if name not in pinned)
     return tuple(
         Change(name=name, before=before.get(name, ""), after=after.get(name, ""), pinned=name in pinned)

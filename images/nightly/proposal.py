@@ -41,14 +41,8 @@ def write(found: ImageResult, sources: Sources, folder: Path) -> str:
     for one in found.canary.changes:
         why = "pinned" if one.pinned else "dependency" if one.after else "no longer needed"
         table.append(f"| {one.name} | {one.before or '-'} | {one.after or '-'} | {why} |")
-    head = [
-        f"# Move {found.image} to the newest versions",
-        "",
-        validated,
-        "",
-        f"`git apply {PATCH}` makes the change.",
-        "",
-    ]
+    head = [f"# Move {found.image} to the newest versions", "", validated, ""]
+    head += [f"`git apply {PATCH}` makes the change.", ""]
     todo = ["", "Before it is merged:", "", *(f"- {one}" for one in _before_merging(moved, found, sources))]
     return _put(folder, before, after, [*head, *table, *todo])
 
@@ -102,11 +96,9 @@ def _before_merging(text: str, found: ImageResult, sources: Sources) -> list[str
         planned = plan.plan(matrix.load(matrix=file))
     accepted = {one.name for one in plan.plan(sources) if one.accepted}
     refused = [one for one in planned if not one.accepted and one.name in accepted]
-    locks = sources.workspace.locks
-    others = [one for one in planned if one.image and one.name != found.image]
-    stale = [
-        one.name for one in others if one.image and lock_file.state(one.image, locks).status is lock_file.Status.STALE
-    ]
+    images = [one.image for one in planned if one.image and one.name != found.image]
+    states = lock_file.states(images, sources.workspace.locks)
+    stale = [name for name, state in states.items() if state is lock_file.Status.STALE]
     todo = [f"{one.name} would be refused: {'; '.join(one.reasons)}" for one in refused]
     if stale:
         todo.append(f"validate those that share the stack, too: {' '.join(stale)}")

@@ -53,7 +53,8 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     """
     control = Locked(image=image, lock=lock_file.read(image, options.sources.workspace.locks))
     before = sets.validated(control, options.tiers, str(Job.CONTROL), options)
-    moved = debian_moves(options.debian_before(planned.name), before.debian)
+    people_have = options.debian_before(planned.name)  # the Debian packages of the image that they have
+    moved = canary.moves(people_have, before.debian) if people_have and before.debian else ()
     control_line = _line(planned, control, Job.CONTROL, moved, before, options)
     try:
         newest = _newest(control, options)
@@ -75,16 +76,6 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
         breakages=tuple(search.breakages(bisection.regressions(before, after, canary_line.expected))),
         proposed=newest if _is_as_good(before, after) else None,
     )
-
-
-def debian_moves(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
-    """The Debian packages that the control took anew, against the image that people have. None of either: none."""
-    names = sorted({*before, *after}) if before and after else []
-    return [
-        Change(name=name, before=before.get(name, ""), after=after.get(name, ""), pinned=False)
-        for name in names
-        if before.get(name) != after.get(name)
-    ]
 
 
 def _newest(control: Locked, options: NightlyOptions) -> Locked:

@@ -112,9 +112,10 @@ def measure(
     for record in _inspected(engine, image, claims):
         keep(record)
     rest = _read_files(engine, image, claims, keep)
-    not_run = _not_run(claims, rest, evidence(without={}))
-    if not_run and not run_anyway:
-        host["unsupported"] = {**unsupported, **not_run}
+    unknown = judge(claims.about(["S10 "]), evidence(without={})).of(Status.FAIL)
+    if unknown and not run_anyway:
+        why = f"nothing of the image was run: S10 {unknown[0].claim.subject} failed"
+        host["unsupported"] = {**unsupported, **{f"{one.id} {one.subject}": why for one in rest.inside().claims}}
         return evidence(without={})
     plans = _plans(engine, image, rest, gpus, host)
     to_come.update(probe for plan in plans for probe in {claim.probe for claim in plan.claims.claims})
@@ -133,13 +134,6 @@ def measure(
         if plan.gpus.attached:
             measure_in(plan)
     return evidence(without={})
-
-
-def _not_run(claims: ClaimSet, rest: ClaimSet, evidence: Evidence) -> Mapping[str, str]:
-    """`ID SUBJECT` of each claim that would run the image -> why nothing of it is run; empty: no claim S10 failed."""
-    unknown = judge(claims.about(["S10 "]), evidence).of(Status.FAIL)
-    why = f"nothing of the image was run: S10 {unknown[0].claim.subject} failed" if unknown else ""
-    return {f"{one.id} {one.subject}": why for one in rest.inside().claims} if why else {}
 
 
 def _plans(

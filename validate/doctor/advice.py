@@ -202,21 +202,18 @@ def advise(hardware: Hardware, stack: Stack, goal: Goal) -> Advice:
         gpus, numbers = (gpus[best],), [numbers[best]]
     level = _level_of_gpus(gpus, strategy, goal) if gpus else _level_of_cpu(hardware.memory, goal)
     settings = tuple(_for_gpu(gpus, level, strategy, stack, goal) if gpus else _for_cpu(level, stack, goal))
+    # By their places in the variable where that is set already.
+    names = [*hardware.mask, *map(str, range(len(hardware.mask), len(hardware.gpus)))]
     advice = Advice(
         goal=goal,
         level=level,
         strategy=strategy,
         gpus=gpus,
-        visible=tuple(_name(number, hardware) for number in numbers) if len(numbers) < len(hardware.gpus) else (),
+        visible=tuple(names[number] for number in numbers) if len(numbers) < len(hardware.gpus) else (),
         settings=settings,
         warnings=(),
     )
     return replace(advice, warnings=tuple(_warnings(hardware, stack, advice)))
-
-
-def _name(number: int, hardware: Hardware) -> str:
-    """What CUDA_VISIBLE_DEVICES calls a GPU: by its place in the variable where that is set already."""
-    return hardware.mask[number] if number < len(hardware.mask) else str(number)
 
 
 def _for_training(gpu: Gpu, hardware: Hardware) -> Gpu:
@@ -255,11 +252,6 @@ def _each(gpus: tuple[Gpu, ...]) -> float:
 def _holders(gpus: tuple[Gpu, ...], strategy: Strategy) -> int:
     """How many GPUs hold one model together."""
     return len(gpus) if strategy.shards else 1
-
-
-def _room(gpus: tuple[Gpu, ...], strategy: Strategy) -> float:
-    """GB for the weights of one model: of the smallest GPU, or of all that hold it together."""
-    return _each(gpus) * _holders(gpus, strategy)
 
 
 def runs_on(archs: tuple[str, ...], capability: tuple[int, int]) -> bool:
@@ -366,8 +358,9 @@ def _fp8(capability: tuple[int, int], shown: str) -> Setting:
 
 def _memory(level: Level, strategy: Strategy, stack: Stack, goal: Goal, gpus: tuple[Gpu, ...]) -> Iterator[Setting]:
     """What the room for one model decides."""
-    room, each, size = _room(gpus, strategy), _each(gpus), f"{goal.billions:g}b"
-    quantization = _quantization(level, strategy, stack, goal, gpus)
+    each, holders, size = _each(gpus), _holders(gpus, strategy), f"{goal.billions:g}b"
+    room = each * holders
+    quantization = _quantization(level, strategy, stack, goal, room, each)
     yield quantization
     yield _optimizer(level, strategy, stack, goal, room)
     recompute = level < Level.SPACIOUS
@@ -381,7 +374,7 @@ def _memory(level: Level, strategy: Strategy, stack: Stack, goal: Goal, gpus: tu
     )
     yield _reentrant(strategy)
     stored = _GB_PER_BILLION_4BIT if quantization.value else _GB_PER_BILLION_16BIT
-    batch = _batch(level, each - stored * goal.billions / _holders(gpus, strategy), goal)
+    batch = _batch(level, each - stored * goal.billions / holders, goal)
     why = f"{each:.0f} GB a GPU, {size}, 2048 tokens of up to 152,064 words"
     yield Setting("batch_size", batch, why, f"{_UNSLOTH}; {_OWN}")
     yield _accumulation(batch, len(gpus))
@@ -394,11 +387,11 @@ def _batch(level: Level, left: float, goal: Goal) -> int:
     return min(wanted, max(fitting, default=1))
 
 
-def _quantization(level: Level, strategy: Strategy, stack: Stack, goal: Goal, gpus: tuple[Gpu, ...]) -> Setting:
-    needed, room = _GB_PER_BILLION_16BIT * goal.billions * _OVERHEAD, _room(gpus, strategy)
+def _quantization(level: Level, strategy: Strategy, stack: Stack, goal: Goal, room: float, each: float) -> Setting:
+    needed = _GB_PER_BILLION_16BIT * goal.billions * _OVERHEAD
     short = f"in 16 bit, {goal.billions:g}b and its training want {needed:.0f} GB, there are {room:.0f}"
     if room >= needed:
-        short = f"{_each(gpus):.0f} GB a GPU have no room for two sequences beside 16-bit weights of {goal.billions:g}b"
+        short = f"{each:.0f} GB a GPU have no room for two sequences beside 16-bit weights of {goal.billions:g}b"
     obstacle = ""
     if "bitsandbytes" not in stack.packages:
         obstacle = "bitsandbytes is not in this image"

@@ -157,6 +157,10 @@ def interpret(driver: Sequence[Mapping[str, Any]], torch: Sequence[Mapping[str, 
     by_torch = "torch" in said
     gpus = [facts["gpu"] for facts in torch if "gpu" in facts] if by_torch else managed["gpus"]
     found = tuple(_gpu(gpu) for gpu in gpus)
+    troubles = list[str]()
+    for facts in (*driver, *torch):
+        troubles += [facts[key] for key in ("error", "torch_error", "cuda_error") if key in facts]
+        troubles += [": ".join(facts["broken"])] if "broken" in facts else []
     return Found(
         hardware=replace(machine, gpus=found, driver=managed["driver"], mask=machine.mask if by_torch else ()),
         stack=Stack(
@@ -164,7 +168,7 @@ def interpret(driver: Sequence[Mapping[str, Any]], torch: Sequence[Mapping[str, 
             archs=tuple(said.get("archs", ())),
             packages=dict(facts["package"] for facts in torch if "package" in facts),
         ),
-        troubles=tuple(dict.fromkeys(_troubles(driver, torch))),
+        troubles=tuple(dict.fromkeys(troubles)),
     )
 
 
@@ -178,13 +182,6 @@ def _gpu(facts: Mapping[str, Any]) -> Gpu:
         unified=bool(facts.get("unified", False)),
         assembled=bool(facts.get("assembled", True)),
     )
-
-
-def _troubles(driver: Sequence[Mapping[str, Any]], torch: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for facts in (*driver, *torch):
-        yield from (facts[key] for key in ("error", "torch_error", "cuda_error") if key in facts)
-        if "broken" in facts:
-            yield f"{facts['broken'][0]}: {facts['broken'][1]}"
 
 
 def _ask(question: str, arguments: Sequence[str], *, isolated: bool) -> list[dict[str, Any]]:
