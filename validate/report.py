@@ -11,16 +11,7 @@ from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 from validate.terminal import wrapped
 
-Row = tuple[str, str, str, str, str]
-HEADINGS: Row = ("verdict", "claim", "subject", "seconds", "reason")
 _OPEN = (Status.FAIL, Status.UNPROVEN)
-
-
-def rows(verdict: Verdict) -> list[Row]:
-    """One row a claim, as text, under HEADINGS."""
-    return [
-        (str(one.status), one.claim.id, one.claim.subject, f"{one.seconds:.1f}", _reason(one)) for one in verdict.claims
-    ]
 
 
 def summary(verdict: Verdict) -> str:
@@ -81,10 +72,10 @@ def json_data(verdict: Verdict) -> dict[str, Any]:
 
     A claim has `emulated` and `hints` only where there are some.
     """
-    explained = [
-        [{"id": hint.id, "cause": hint.cause, "fix": hint.fix, "source": hint.source} for hint in one.hints]
-        for one in verdict.claims
-    ]
+
+    def explained(hint: Hint) -> dict[str, str]:
+        return {"id": hint.id, "cause": hint.cause, "fix": hint.fix, "source": hint.source}
+
     return {
         "schema_version": 2,
         "image": verdict.image,
@@ -101,9 +92,9 @@ def json_data(verdict: Verdict) -> dict[str, Any]:
                 "reason": one.reason,
                 "seconds": one.seconds,
                 **({"emulated": one.emulated} if one.emulated else {}),
-                **({"hints": hints} if hints else {}),
+                **({"hints": [*map(explained, one.hints)]} if one.hints else {}),
             }
-            for one, hints in zip(verdict.claims, explained, strict=True)
+            for one in verdict.claims
         ],
     }
 
@@ -116,8 +107,11 @@ def advice(hint: Hint) -> str:
 def markdown(verdict: Verdict) -> str:
     """A page with the overall verdict first and one table row a claim."""
     lines = [f"# {verdict.image}: {verdict.overall}", "", f"Image `{verdict.digest}`. {summary(verdict)}.", ""]
-    lines += [_markdown_row(HEADINGS), _markdown_row(["---"] * len(HEADINGS))]
-    lines += [_markdown_row(row) for row in rows(verdict)]
+    lines += ["| verdict | claim | subject | seconds | reason |", "| --- | --- | --- | --- | --- |"]
+    for one in verdict.claims:
+        cells = (str(one.status), one.claim.id, one.claim.subject, f"{one.seconds:.1f}", _reason(one))
+        escaped = (cell.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;") for cell in cells)
+        lines.append(f"| {' | '.join(escaped)} |")
     return "\n".join([*lines, ""])
 
 
@@ -125,7 +119,3 @@ def _reason(one: ClaimVerdict) -> str:
     """The reason, and each hint in a line of its own."""
     reason = one.reason if one.claim.required else f"{one.reason} (not required)"
     return "\n".join([reason, *map(advice, one.hints)])
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;") for cell in cells) + " |"

@@ -1,33 +1,20 @@
 """Timestamps of a build step: one for what it wrote, bytecode stays valid, nothing else is touched."""
 
 import dataclasses
-import importlib.util
 import os
 import py_compile
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from uv import find_uv_bin
 
 from images.context.templates import EPOCH
 from tests.support import wheels
-from tests.support.checkout import ROOT
+from tests.support.checkout import ROOT, script
 
-
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "normalise_timestamps", ROOT / "templates" / "scripts" / "normalise_timestamps.py"
-    )
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-normalise_timestamps = _load()
+normalise_timestamps = script(ROOT / "templates" / "scripts" / "normalise_timestamps.py")
 
 
 def compiled(folder: Path, name: str = "module.py") -> tuple[Path, Path]:

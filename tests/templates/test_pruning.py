@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import importlib.util
 import json
 import os
 import stat
@@ -11,7 +10,7 @@ import sys
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,22 +20,12 @@ from images.config.matrix import load
 from images.context import pruner
 from images.planning import plan
 from tests.support import fatbins
-from tests.support.checkout import ROOT
+from tests.support.checkout import ROOT, script
 from tests.support.fatbins import FAMILY, LZ4, SPECIFIC, Code
 from validate.binaries import fatbin
 from validate.binaries.kernel_states import Excuses
 
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "templates" / "pruner" / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their annotations up there
-    spec.loader.exec_module(module)
-    return module
-
-
-pruning = _load("pruning")
+pruning = script(ROOT / "templates" / "pruner" / "pruning.py")
 NONE = Excuses(())
 
 
@@ -184,7 +173,7 @@ BITS_32 = b"\x7fELF\x01\x01\x01" + bytes(200)
 @pytest.mark.parametrize("content", [BITS_32, BITS_32[:8], b"\x7fELF\x01"])
 def test_a_32_bit_helper_is_let_be(tmp_path: Path, content: bytes) -> None:
     files = {"pkg/helper.so": content, "pkg/lib.so": GOOD}
-    pruning.prune_packages([install(tmp_path, "pkg", files)], ordered(), lambda _: None)
+    prune(install(tmp_path, "pkg", files))
     assert (tmp_path / "pkg/helper.so").read_bytes() == content
     assert (tmp_path / "pkg/lib.so").read_bytes() == pruned(GOOD)
 
@@ -192,7 +181,7 @@ def test_a_32_bit_helper_is_let_be(tmp_path: Path, content: bytes) -> None:
 def test_a_library_without_section_headers_is_let_be(tmp_path: Path) -> None:
     files = {"pkg/stripped.so": without_sections(GOOD), "pkg/host.so": without_sections(fatbins.elf([], machine=62))}
     record = install(tmp_path, "pkg", files)
-    pruning.prune_packages([record], ordered(), lambda _: None)
+    prune(record)
     assert list(as_recorded(record)) == [*files, "pkg-1.0.dist-info/RECORD"]
 
 
@@ -361,8 +350,11 @@ def as_recorded(record: Path) -> Iterator[str]:
         yield path
 
 
-def ordered(arch: int = 90, **more: object) -> object:
-    return pruning.PruneOptions(arch=arch, **{"nvidia": False, **more})
+def prune(*records: Path, **options: object) -> list[str]:
+    """The paths of the files that changed."""
+    told = list[Any]()
+    pruning.prune_packages(records, pruning.PruneOptions(**{"arch": 90, "nvidia": False, **options}), told.append)
+    return [change.path for change in told]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -375,15 +367,12 @@ def test_a_package_is_pruned_and_its_record_stays_true(tmp_path: Path, end: str)
     }
     record = install(tmp_path, "pkg", files, end)
     before = record.read_bytes().split(end.encode())
-    told: list[object] = []
-    pruning.prune_packages([record], ordered(), told.append)
+    told = prune(record)
     assert (tmp_path / "pkg/lib.so.1").read_bytes() == pruned(GOOD)
     assert list(as_recorded(record)) == [*files, "pkg-1.0.dist-info/RECORD"]
     after = record.read_bytes().split(end.encode())
     assert [one for one, two in zip(before, after, strict=True) if one != two] == [before[1]]
-    assert [change.path for change in told] == ["pkg/lib.so.1"]  # type: ignore[attr-defined]
-    pruning.prune_packages([record], ordered(), told.append)
-    assert len(told) == 1
+    assert told == ["pkg/lib.so.1"] and not prune(record)
 
 
 def test_mode_times_and_the_other_name_of_a_hard_link_stay(tmp_path: Path) -> None:
@@ -392,7 +381,7 @@ def test_mode_times_and_the_other_name_of_a_hard_link_stay(tmp_path: Path) -> No
     cache.hardlink_to(file)
     file.chmod(0o751)
     os.utime(file, (1, 2))
-    pruning.prune_packages([record], ordered(), lambda _: None)
+    prune(record)
     status = file.stat()
     assert (stat.S_IMODE(status.st_mode), status.st_mtime) == (0o751, 2)
     assert cache.read_bytes() == GOOD and file.read_bytes() == pruned(GOOD)
@@ -404,9 +393,7 @@ def test_a_link_to_a_library_stays_a_link(tmp_path: Path) -> None:
     link = tmp_path / "pkg/lib.so"
     link.unlink()
     link.symlink_to("lib.so.1")
-    told: list[object] = []
-    pruning.prune_packages([record], ordered(), told.append)
-    assert [change.path for change in told] == ["pkg/lib.so.1"]  # type: ignore[attr-defined]
+    assert prune(record) == ["pkg/lib.so.1"]
     assert link.is_symlink() and link.read_bytes() == pruned(GOOD)
 
 
@@ -414,7 +401,7 @@ def test_what_is_taken_out_takes_no_disk(tmp_path: Path) -> None:
     big = fatbins.library(fatbins.region(Code(arch=80, kernels={f"k{i}_sm80": 9 for i in range(30_000)}), code(90)))
     record = install(tmp_path, "pkg", {"lib.so": big})
     before = (tmp_path / "lib.so").stat()
-    pruning.prune_packages([record], ordered(), lambda _: None)
+    prune(record)
     after = (tmp_path / "lib.so").stat()
     assert after.st_size == before.st_size > 700_000
     assert after.st_blocks < before.st_blocks / 10
@@ -426,7 +413,7 @@ def test_one_bad_file_leaves_every_package_as_it_was(tmp_path: Path) -> None:
     one = install(tmp_path, "one", {"one/lib.so": GOOD})
     two = install(tmp_path, "two", {"two/lib.so": bytes(bad)})
     with pytest.raises(pruning.PruningError, match=r"two/lib\.so"):
-        pruning.prune_packages([one, two], ordered(), lambda _: None)
+        prune(one, two)
     assert (tmp_path / "one/lib.so").read_bytes() == GOOD and (tmp_path / "two/lib.so").read_bytes() == bad
     assert not list(tmp_path.rglob("*.pruning"))
 
@@ -439,7 +426,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(os, "sendfile", full)
     with pytest.raises(pruning.PruningError, match="No space left"):
-        pruning.prune_packages([record], ordered(), lambda _: None)
+        prune(record)
     assert (tmp_path / "lib.so").read_bytes() == GOOD
     assert not list(tmp_path.rglob("*.pruning"))
 
@@ -459,7 +446,7 @@ def test_a_record_that_finds_the_disk_full_stays_and_is_named(tmp_path: Path, mo
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(pruning.PruningError, match=r"RECORD: .*No space left"):
-        pruning.prune_packages([record], ordered(), lambda _: None)
+        prune(record)
     assert written and record.read_bytes() == before
     assert not list(tmp_path.rglob("*.pruning"))
 
@@ -469,7 +456,7 @@ def test_a_record_that_is_no_text_is_named(tmp_path: Path, line: bytes) -> None:
     record = install(tmp_path, "pkg", {"lib.so": GOOD})
     record.write_bytes(before := record.read_bytes() + line)
     with pytest.raises(pruning.PruningError, match="RECORD: "):
-        pruning.prune_packages([record], ordered(), lambda _: None)
+        prune(record)
     assert (record.read_bytes(), (tmp_path / "lib.so").read_bytes()) == (before, GOOD)
 
 
@@ -484,9 +471,9 @@ def test_nvidias_own_libraries_are_pruned_only_where_the_matrix_says_so(
 ) -> None:
     record = install(tmp_path, name, files)
     (path,) = files
-    pruning.prune_packages([record], ordered(), lambda _: None)
+    prune(record)
     assert (tmp_path / path).read_bytes() == GOOD
-    pruning.prune_packages([record], ordered(nvidia=True), lambda _: None)
+    prune(record, nvidia=True)
     assert (tmp_path / path).read_bytes() == pruned(GOOD, excuses=None)
     list(as_recorded(record))
 
@@ -496,7 +483,7 @@ def test_libraries_that_nothing_loads_are_removed_with_their_lines(tmp_path: Pat
     record = install(tmp_path, "bnb", {"bnb/__init__.py": b"", **dict.fromkeys(names, GOOD)})
     keep = ("bnb/lib_cuda126.so", "bnb/lib_cpu.so")
     one = pruning.Alternatives(files="bnb/lib_*.so", keep=keep)
-    pruning.prune_packages([record], ordered(alternatives=(one,)), lambda _: None)
+    prune(record, alternatives=(one,))
     assert list(as_recorded(record)) == ["bnb/__init__.py", *keep, "bnb-1.0.dist-info/RECORD"]
     assert sorted(path.name for path in (tmp_path / "bnb").iterdir()) == ["__init__.py", "lib_cpu.so", "lib_cuda126.so"]
 
@@ -505,8 +492,7 @@ def test_a_library_that_two_packages_list_is_removed_for_both(tmp_path: Path) ->
     files = {"bnb/lib_cuda118.so": GOOD, "bnb/lib_cpu.so": GOOD}
     records = [install(tmp_path, name, files) for name in ("one", "two")]
     one = pruning.Alternatives(files="bnb/lib_*.so", keep=("bnb/lib_cpu.so",))
-    told: list[object] = []
-    pruning.prune_packages(records, ordered(alternatives=(one,)), told.append)
+    prune(*records, alternatives=(one,))
     for record in records:
         assert list(as_recorded(record)) == ["bnb/lib_cpu.so", f"{record.parent.name}/RECORD"]
     assert not (tmp_path / "bnb/lib_cuda118.so").exists()
@@ -516,7 +502,7 @@ def test_alternatives_without_the_one_that_is_needed_are_refused(tmp_path: Path)
     record = install(tmp_path, "bnb", {"bnb/lib_cuda118.so": GOOD})
     one = pruning.Alternatives(files="bnb/lib_*.so", keep=("bnb/lib_cuda126.so",))
     with pytest.raises(pruning.PruningError, match=r"lib_cuda126\.so should stay"):
-        pruning.prune_packages([record], ordered(alternatives=(one,)), lambda _: None)
+        prune(record, alternatives=(one,))
     assert (tmp_path / "bnb/lib_cuda118.so").exists()
 
 

@@ -1,28 +1,17 @@
 """The scripts of the wheel builder: the nvcc shim, the record of objects."""
 
-import importlib.util
 import stat
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from images.wheels.recipe import FOLDER
+from tests.support.checkout import script
 
-
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-NVCC = script("nvcc")
-RECORD = script("record")
+NVCC = script(FOLDER / "nvcc.py")
+RECORD = script(FOLDER / "record.py")
 
 
 TEN = [

@@ -102,22 +102,17 @@ def test_forty_claims_with_much_evidence_stay_below_300_kb() -> None:
 # ---- junit.xml
 
 
-def failures(found: Verdict) -> int:
-    return int(ElementTree.fromstring(page.junit(found)).attrib["failures"])
-
-
-@pytest.mark.parametrize("status", [Status.FAIL, Status.UNPROVEN, Status.NOT_APPLICABLE])
-def test_a_required_claim_that_is_not_green_fails_in_junit(status: Status) -> None:
-    assert failures(judged(one(status))) == 1
-
-
-def test_an_optional_claim_is_skipped_in_junit() -> None:
-    suite = ElementTree.fromstring(page.junit(judged(one(Status.PASS), one(Status.UNPROVEN, required=False))))
-    assert (suite.attrib["failures"], suite.attrib["skipped"]) == ("0", "1")
-
-
-def test_no_claims_fail_in_junit() -> None:
-    assert failures(judged()) == 1
+@pytest.mark.parametrize(
+    ("claims", "failures", "skipped"),
+    [
+        *(([one(status)], "1", "0") for status in (Status.FAIL, Status.UNPROVEN, Status.NOT_APPLICABLE)),
+        ([one(Status.PASS), one(Status.UNPROVEN, required=False)], "0", "1"),
+        ([], "1", "0"),
+    ],
+)
+def test_junit_fails_by_what_is_required_and_not_green(claims: list[ClaimVerdict], failures: str, skipped: str) -> None:
+    suite = ElementTree.fromstring(page.junit(judged(*claims)))
+    assert (suite.attrib["failures"], suite.attrib["skipped"]) == (failures, skipped)
 
 
 def test_junit_holds_what_a_crash_printed() -> None:

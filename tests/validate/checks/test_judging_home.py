@@ -6,21 +6,12 @@ from typing import Any
 
 import pytest
 
-from images.planning import plan
-from images.validation.claims import image_claims
-from images.validation.claims.context import ClaimContext
+from tests.support.claims import bare_claims
 from tests.support.judging import judge_claim, spoiled
-from tests.support.sources import SOURCES
 from validate.claims import Claim
 from validate.judging import Status
 
-(PLANNED,) = plan.select(["cu126-torch27"], SOURCES)
-assert PLANNED.image is not None
-CLAIMS = {
-    claim.subject: claim
-    for claim in image_claims(ClaimContext(image=PLANNED.image, facts=SOURCES.facts)).claims
-    if claim.probe == "cpu.home"
-}
+CLAIMS = {claim.subject: claim for claim in bare_claims("cu126-torch27").only(["cpu.home"]).claims}
 VOLUME, FOREIGN = CLAIMS["named volume"], CLAIMS["foreign folder"]
 PREFIX = "/home/trainer/.cache/venvs/cu126-torch27-0"
 HF_HOME = VOLUME.expect["caches"]["HF_HOME"]

@@ -123,6 +123,7 @@ def _shadowed_by_a_path(site: Site) -> None:
         (lambda site: site.install(version="1.1"), "pkg 1.1 is installed, 1.0 is expected"),
         (lambda site: site.install(version="1.0+cpu"), "1.0+cpu"),
         (lambda site: [site.install(), site.write("../home/pkg.py")], "through the working directory"),
+        (_shadowed_by_a_path, "other/pkg.py of no distribution"),
         (lambda site: [site.install(), site.install("rival", "2", {"pkg/a.py": b""})], "rival also installs files"),
         (lambda site: [site.install(), site.install(version="0.9", contents={})], "installed 2 times"),
         (lambda site: site.install(contents={}), "can't be found"),

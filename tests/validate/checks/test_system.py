@@ -8,19 +8,14 @@ from typing import Any
 
 import pytest
 
-from images.planning import plan
-from images.validation.claims.context import ClaimContext
-from images.validation.claims.static import system_claims
 from tests.support import elves
+from tests.support.claims import bare_claims
 from tests.support.judging import fails, judge_claim, says
-from tests.support.sources import SOURCES
 from validate.binaries.loader import Files, Process, SearchPath
 from validate.checks.static import system
 from validate.judging import Status
 
-(PLANNED,) = plan.select(["cu126-torch27"], SOURCES)
-assert PLANNED.image is not None
-TOOLS, VERBS = system_claims(ClaimContext(image=PLANNED.image, facts=SOURCES.facts))
+TOOLS, VERBS = bare_claims("cu126-torch27").only(["static.system"]).claims
 
 PROVIDER = {"path": "/p.so", "missing": [], "versions": []}
 LIBRARY = {"path": "/usr/lib/libibverbs.so.1", "missing": [], "lacking": []}
