@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
-from images.apptainer.command import PROGRAM
+from images.apptainer.runtime import PROGRAM
 from images.engine import NoEngine, connect
 from images.engine.runtime import Runtime
 

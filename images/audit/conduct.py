@@ -15,7 +15,7 @@ from typing import Any
 
 from images.audit import checks, expected, insight
 from images.audit.cleaning import cleaned
-from images.audit.judging import AUDIT_JUDGES
+from images.audit.expected import AUDIT_JUDGES
 from images.audit.model import Audit, Check, Environment, LibraryCode, Outcome, Severity, Source
 from images.config.facts import Facts
 from images.engine import ContainerSpec, Engine, ImageInfo

@@ -1,17 +1,30 @@
 """The command line as a person meets it: exit codes, messages with place, cause and next command, no traceback."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from images import errors
-from images.config.paths import RESOURCES as ROOT
-from tests.support.commands import call
+from images import cli, errors
+from images.audit.model import Severity
+from images.commands.audit import FailOn
+from images.commands.site import write
+from images.nightly import results
+from images.nightly.results import Job, Outcome
+from images.site import records
+from tests.support import site_samples as samples
+from tests.support.checkout import ROOT
+from tests.support.commands import Called, call
+from tests.support.site_samples import OLD
 
 
 def process(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -130,3 +143,97 @@ def test_a_full_disk_is_told_with_the_folders_and_what_is_free_there() -> None:
         done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "No space left on device (free: " in done.stderr and f" GB in {ROOT}" in done.stderr
+
+
+HEAVY = ("docker", "requests", "jinja2", "cyclonedx", "google.protobuf")
+OF_OTHER_VERBS = (
+    *(
+        f"images.{name}"
+        for name in ("apptainer", "audit", "chooser", "fleet", "nightly", "publish", "registry", "site")
+    ),
+    "images.wheels.builder",
+)
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_every_verb_is_found_and_explained(verb: str) -> None:
+    found = CliRunner().invoke(cli.app, [verb, "--help"], catch_exceptions=False)
+    assert found.exit_code == 0
+
+
+def test_help_lists_every_verb_with_its_summary() -> None:
+    output = " ".join(CliRunner().invoke(cli.app, ["--help"], catch_exceptions=False).output.split())
+    for verb in cli.VERBS:
+        assert cli.VERBS[verb]
+        assert f" {verb} {cli.VERBS[verb]}" in output
+
+
+def test_an_option_says_the_same_of_every_verb() -> None:
+    group: Any = typer.main.get_command(cli.app)
+    told: dict[str, set[bool]] = {}
+    for one in (one for verb in cli.VERBS for one in group.get_command(None, verb).params):
+        for name in (name for name in one.opts if name.startswith("--") and name != "--help"):
+            told.setdefault(name, set()).add(bool(getattr(one, "is_flag", False)))
+    assert len(told) <= 60 and {name for name, flags in told.items() if len(flags) > 1} == set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "absent"),
+    [
+        (["--help"], (*HEAVY, "pydantic", "images.commands.common")),
+        (["plan", "cu126-torch25"], (*HEAVY, "validate.judge")),
+        (["build", "cu126-torch25", "--engine", "tcp://127.0.0.1:9"], OF_OTHER_VERBS),
+    ],
+)
+def test_only_what_a_verb_needs_is_imported(arguments: list[str], absent: tuple[str, ...]) -> None:
+    program = (
+        "import sys\n"
+        "from images import cli\n"
+        "try: cli.main()\n"
+        "except SystemExit: pass\n"
+        f"print([name for name in {absent!r} if name in sys.modules], file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("word", "severities"),
+    [("error", {Severity.ERROR}), ("warning", {Severity.ERROR, Severity.WARNING}), ("never", set())],
+)
+def test_the_exit_status_follows_the_gravest_fault(word: str, severities: set[Severity]) -> None:
+    assert set(FailOn(word).severities) == severities
+
+
+def test_another_word_is_refused() -> None:
+    done = call("audit", "some/image:1", "--fail-on", "always")
+    assert done.returncode == 2 and "'always' is not one of 'error', 'warning', 'never'" in done.stderr
+
+
+def test_writing_again_removes_what_is_gone_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "CNAME").write_text("mine")
+    write({"index.html": b"1", "images/a.html": b"1", "images/b.html": b"1"}, tmp_path)
+    write({"index.html": b"2", "images/b.html": b"2"}, tmp_path)
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"CNAME", "index.html", "images/b.html"} and (tmp_path / "index.html").read_bytes() == b"2"
+
+
+def test_the_command_writes_a_site_of_several_folders_and_names_wrong_input(tmp_path: Path) -> None:
+    def site(*arguments: str) -> Called:
+        return call("site", "--out", str(tmp_path / "out"), *arguments)
+
+    line = samples.job("cu126-torch27", Job.CONTROL, Outcome.PASS, digest=OLD)
+    results.append(line, tmp_path / "branch" / "nightly")
+    folders = ("--results", str(records.FOLDER), "--results", str(tmp_path / "branch"))
+    done = site("--date", "2026-11-21", *folders)
+    assert done.returncode == 0 and "index.html: " in done.stdout, done.stderr
+    index = json.loads((tmp_path / "out" / "index.json").read_text())
+    (digests,) = ({run["digest"] for run in one["runs"]} for one in index["images"] if one["name"] == "cu126-torch27")
+    assert index["date"] == "2026-11-21" and OLD in digests and len(digests) > 1
+    done = site("--date", "yesterday")
+    assert done.returncode == 2 and "write it as 2026-11-21" in done.stderr and "Traceback" not in done.stderr
+    (tmp_path / "results" / "nightly").mkdir(parents=True)
+    (tmp_path / "results" / "nightly" / "2026-11.jsonl").write_text("{}\n")
+    done = site("--results", str(tmp_path / "results"))
+    assert done.returncode == 2 and "2026-11.jsonl:1" in done.stderr

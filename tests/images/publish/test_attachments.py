@@ -1,9 +1,14 @@
 """What stands under the tags of cosign: beside what others left there, and whatever others do at the same time."""
 
+import json
+import re
 from collections.abc import Iterator
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
+import yaml
+from jsonschema_rs import validator_for
 
 from images.errors import UserError
 from images.host.hashing import oci_digest
@@ -14,7 +19,9 @@ from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, image_manifest
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
+from tests.support.attested import DIGEST
 from tests.support.blob_registry import BlobRegistry
+from tests.support.checkout import ROOT
 from tests.support.http_server import Reply, Server, serving
 from tests.support.published import attach, days_ago, judge_again, published, result_of, said, validated
 
@@ -139,3 +146,30 @@ def test_what_a_promoted_statement_supersedes_goes_and_what_was_judged_there_alo
         attachments.attach(there, bare, [own], "")
         attachments.copy(target, there, image.manifest.digest, "")
         assert own in attachments.load(there, image.manifest).statements
+
+
+POLICY = yaml.safe_load((ROOT / "examples" / "kubernetes" / "admission-policy.yaml").read_text())
+
+
+def faults(policy: Any) -> list[str]:
+    schema = json.loads((ROOT / "tests" / "support" / "crds" / "clusterpolicies.json").read_text())
+    return [str(error.instance_path) for error in validator_for(schema).iter_errors(policy)]
+
+
+def test_the_example_keeps_to_the_schema_of_its_reader() -> None:
+    assert faults(POLICY) == []
+
+
+def test_the_example_asks_for_what_a_test_result_says() -> None:
+    ((images,),) = [rule["verifyImages"] for rule in POLICY["spec"]["rules"]]
+    (attestation,) = images["attestations"]
+    assert attestation["type"] == TEST_RESULT
+    said = result_of([validated(DIGEST, days_ago(1))])
+    conditions = attestation["conditions"][0]["all"]
+    for one in conditions:
+        (path,) = re.findall(r"truetagTiers[.\w]+", one["key"])
+        found: Any = said
+        for key in path.split("."):
+            found = found[key]
+        assert found == one["value"] or path.endswith("measuredOn")
+    assert len(conditions) == 3

@@ -1,16 +1,27 @@
-"""The registry client against a server of the test's own: mounts, pages, wrong content."""
+"""The registry client against a server of the test's own, which fails as it is told: what is read, sent again."""
 
+from __future__ import annotations
+
+import re
 import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from types import SimpleNamespace
 
 import pytest
+import urllib3.util.retry
 
 from images.errors import UserError
 from images.host.hashing import oci_digest
-from images.registry.client import Registry
+from images.registry import client as registry_client
+from images.registry.client import Chunks, Registry
 from images.registry.distribution import OCI_MANIFEST, Descriptor, Manifest
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
-from tests.support.http_server import Reply, Server
+from tests.support.blob_registry import BlobRegistry
+from tests.support.http_server import Answer, Reply, Server
 
 
 def client(server: Server) -> Registry:
@@ -100,3 +111,298 @@ def test_tags_come_in_pages(server: Server) -> None:
     server.answer = answer
     with client(server) as registry:
         assert registry.tags() == ("a", "b", "c")
+
+
+SERVED: Reply = (200, {"Content-Type": OCI_MANIFEST}, MANIFEST.content)
+BODY = b"content"
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that are not waited."""
+    found: list[float] = []
+    now = datetime(2026, 11, 22, tzinfo=UTC).timestamp()
+    monkeypatch.setattr(urllib3.util.retry, "time", SimpleNamespace(time=lambda: now))
+    monkeypatch.setattr(registry_client, "wait", lambda _, seconds: found.append(seconds) if seconds else None)
+    return found
+
+
+def failing(server: Server, times: int, failure: Reply | None, then: Answer, where: Callable[[str, str], bool]) -> None:
+    """Let the first requests that `where` (method, path) picks fail."""
+    left = [times]
+
+    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        if where(method, path) and left[0]:
+            left[0] -= 1
+            return failure
+        return then(method, path, headers, body)
+
+    server.answer = answer
+
+
+def manifests(_method: str, path: str) -> bool:
+    return "/manifests/" in path
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_a_transient_status_is_retried(server: Server, status: int, pauses: list[float]) -> None:
+    failing(server, 2, (status, {}, b""), lambda *_: SERVED, manifests)
+    with client(server) as registry:
+        assert registry.get("latest").digest == MANIFEST.digest
+    assert server.count("GET", "latest") == 3
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_a_dropped_connection_is_retried(server: Server, method: str, pauses: list[float]) -> None:
+    failing(server, 2, None, BlobRegistry().answer, lambda asked, path: asked == method and manifests(asked, path))
+    with client(server) as registry:
+        registry.put(MANIFEST, "latest")
+        assert registry.get("latest") == MANIFEST
+        registry.delete_tag("nosuch")
+    assert server.count(method, "manifests") == {"GET": 4, "PUT": 3, "DELETE": 3}[method]
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_a_body_that_breaks_off_is_asked_for_again(server: Server, status: int, pauses: list[float]) -> None:
+    broken: Reply = (status, {"Content-Length": "100"}, b"half")
+    failing(server, 2, broken, lambda *_: (200, {}, BODY), lambda *_: True)
+    with client(server) as registry:
+        assert registry.blob(Descriptor.of("x", BODY)) == BODY
+    assert server.count("GET", "/blobs/") == 3
+
+
+@pytest.mark.parametrize(
+    ("answered", "told", "status"),
+    [
+        ((503, {}, b'{"errors": [{"code": "BUSY", "message": "later"}]}'), "HTTP 503 BUSY: later", 503),
+        (None, "the connection broke", 0),
+    ],
+)
+def test_pauses_grow_and_end(
+    server: Server, pauses: list[float], answered: Reply | None, told: str, status: int
+) -> None:
+    server.answer = lambda *_: answered
+    with client(server) as registry, pytest.raises(RegistryError, match=told) as refused:
+        registry.get("latest")
+    assert pauses == [2, 4, 8] and server.count("GET", "latest") == 5, "the first retry is at once"
+    assert refused.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("7", [7, 7]),
+        ("3600", [60, 60]),
+        (format_datetime(datetime(2026, 11, 22, tzinfo=UTC) + timedelta(seconds=30), usegmt=True), [30, 30]),
+        ("soon", [2]),
+    ],
+)
+def test_the_registry_says_how_long_to_wait(
+    server: Server, said: str, seconds: list[float], pauses: list[float]
+) -> None:
+    failing(server, 2, (429, {"Retry-After": said}, b""), lambda *_: SERVED, manifests)
+    with client(server) as registry:
+        assert registry.get("latest")
+    assert pauses == seconds
+
+
+CONTENT = bytes(range(256)) * 4096
+"""1 MiB."""
+
+
+def chunks(offset: int) -> Iterator[bytes]:
+    """Pieces of 64 KiB."""
+    for start in range(offset, len(CONTENT), 1 << 16):
+        yield CONTENT[start : start + (1 << 16)]
+
+
+@dataclass
+class Sessions:
+    """Upload sessions of a registry. `resumes`: whether it says what it holds, and goes on from there."""
+
+    resumes: bool = True
+    stored: dict[str, bytes] = field(default_factory=dict)
+    open: dict[str, bytes] = field(default_factory=dict)
+    sent: int = 0
+    fails: dict[str, list[Reply | None]] = field(default_factory=dict)
+    """What the next requests with content (PATCH) or an end (PUT) get instead of an answer."""
+    arrives: Callable[[dict[str, str], bytes], bytes] = lambda _headers, body: body
+    """Headers and body of a request -> what comes of the body."""
+    says: Callable[[str, Reply | None], Reply | None] = lambda _method, right: right
+    """Method and right answer -> what is answered."""
+
+    def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        return self.says(method, self._right(method, path, headers, self.arrives(headers, body)))
+
+    def _right(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        last = path.partition("?")[0].rpartition("/")[2]
+        if method == "HEAD":
+            return (200, {}, self.stored[last]) if last in self.stored else (404, {}, b"")
+        if method == "POST":
+            session = f"s{len(self.open)}"
+            self.open[session] = b""
+            return 202, {"Location": f"/v2/x/blobs/uploads/{session}"}, b""
+        if last not in self.open or (method == "GET" and not self.resumes):
+            return 404, {}, b'{"errors": [{"code": "BLOB_UPLOAD_UNKNOWN"}]}'
+        if method == "PATCH":
+            start = int(headers.get("Content-Range", "0-").partition("-")[0])
+            if start != len(self.open[last]):
+                return 416, {}, b""
+            self.open[last] += body
+            self.sent += len(body)
+        if self.fails.get(method):
+            return self.fails[method].pop()
+        if method == "PUT":
+            ((digest),) = re.findall(r"digest=(.*)", path)
+            if oci_digest(self.open[last]) != digest:
+                return 400, {}, b'{"errors": [{"code": "DIGEST_INVALID"}]}'
+            self.stored[digest] = self.open.pop(last)
+            return 201, {}, b""
+        held = max(len(self.open[last]) - 1, 0)
+        return (202 if method == "PATCH" else 204), {"Location": path, "Range": f"0-{held}"}, b""
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_client, "wait", lambda *_: None)
+
+
+def uploader(server: Server) -> Registry:
+    return Registry(Repository(server.host, "x"), credentials=lambda _host: None)
+
+
+def put(server: Server, sessions: Sessions, content: Chunks = chunks) -> None:
+    server.answer = sessions.answer
+    with uploader(server) as registry:
+        registry.put_stream(oci_digest(CONTENT), len(CONTENT), content)
+
+
+def test_a_layer_is_sent_in_one_request(server: Server) -> None:
+    sessions = Sessions()
+    put(server, sessions)
+    assert sessions.stored == {oci_digest(CONTENT): CONTENT}
+    assert [method for method, _, _ in server.seen if method in ("HEAD", "POST", "PATCH", "PUT")] == [
+        "HEAD", "POST", "PATCH", "PUT", "HEAD",
+    ]  # fmt: skip
+    assert "chunked" not in str(server.seen), "proxies want to know the length"
+
+
+def test_one_that_is_there_is_not_sent(server: Server) -> None:
+    put(server, Sessions(stored={oci_digest(CONTENT): CONTENT}))
+    assert server.count("POST") == server.count("PATCH") == 0
+
+
+def test_one_that_is_there_in_part_is_told(server: Server) -> None:
+    """A registry that lost its power. It would take a second copy, and keep the first."""
+    server.answer = Sessions(stored={oci_digest(CONTENT): b""}).answer
+    with uploader(server) as registry:
+        with pytest.raises(RegistryError, match=r"holds 0 bytes of it, not 1048576(.|\n)*next: have who runs"):
+            registry.put_blob(CONTENT)
+        with pytest.raises(RegistryError, match="holds 0 bytes"):
+            registry.mount(oci_digest(CONTENT), Repository(server.host, "y"), len(CONTENT))
+    assert server.count("POST") == 0
+
+
+def test_one_that_the_registry_had_in_part_elsewhere_is_told(server: Server) -> None:
+    """In another repository: docker-registry 2.8 takes the upload, and keeps its damaged copy."""
+    sessions = Sessions()
+
+    def damaged(_method: str, right: Reply | None) -> Reply | None:
+        sessions.stored = dict.fromkeys(sessions.stored, b"part")
+        return right
+
+    sessions.says = damaged
+    with pytest.raises(RegistryError, match="holds 4 bytes of it, not 1048576"):
+        put(server, sessions)
+
+
+def test_one_whose_size_is_not_said_is_taken_as_there(server: Server) -> None:
+    """The specification asks for it with "SHOULD"."""
+    server.answer = lambda *_: (200, {"Content-Length": ""}, b"")
+    with uploader(server) as registry:
+        registry.put_blob(CONTENT)
+        assert registry.has_blob("sha256:1", 5) and registry.held("sha256:1") == (True, None)
+    assert server.count("POST") == 0
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_after_a_connection_that_broke_in_a_layer_only_the_rest_is_sent(server: Server, resumes: bool) -> None:
+    breaks = [300_000, 200_000]
+    server.takes = lambda method, _path: breaks.pop(0) if method == "PATCH" and breaks else None
+    sessions = Sessions(resumes)
+    put(server, sessions)
+    assert sessions.stored == {oci_digest(CONTENT): CONTENT}
+    assert sessions.sent == len(CONTENT) + (0 if resumes else 500_000)
+    assert server.count("POST") == (1 if resumes else 3)
+
+
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+@pytest.mark.parametrize("failure", [(500, {}, b""), (429, {"Retry-After": "1"}, b""), None], ids=["500", "429", "cut"])
+def test_what_was_stored_before_a_failure_is_not_sent_again(server: Server, method: str, failure: Reply | None) -> None:
+    sessions = Sessions(fails={method: [failure, failure]})
+    put(server, sessions)
+    assert sessions.stored == {oci_digest(CONTENT): CONTENT} and sessions.sent == len(CONTENT)
+
+
+def test_an_end_whose_answer_is_lost_is_noticed(server: Server) -> None:
+    sessions = Sessions(says=lambda method, right: None if method == "PUT" else right)
+    put(server, sessions)
+    assert sessions.sent == len(CONTENT) and server.count("POST") == 1
+
+
+def test_a_registry_that_garbles_what_it_goes_on_with_gets_the_whole_layer_again(server: Server) -> None:
+    breaks = [300_000]
+    server.takes = lambda method, _path: breaks.pop(0) if method == "PATCH" and breaks else None
+    sessions = Sessions(arrives=lambda headers, body: b"x" + body[1:] if headers.get("Content-Range") else body)
+    put(server, sessions)
+    assert sessions.stored == {oci_digest(CONTENT): CONTENT} and server.count("POST") == 2
+
+
+def test_a_line_that_breaks_again_and_again_is_no_reason_to_give_up(server: Server) -> None:
+    breaks = [50_000] * 20
+    server.takes = lambda method, _path: breaks.pop(0) if method == "PATCH" and breaks else None
+    sessions = Sessions()
+    put(server, sessions)
+    assert sessions.sent == len(CONTENT) and not breaks
+
+
+@pytest.mark.parametrize("arrived", [0, 50_000])
+def test_five_attempts_that_bring_nothing_more_are_the_end(server: Server, arrived: int) -> None:
+    breaks = [arrived] if arrived else []
+    server.takes = lambda method, _path: (breaks.pop() if breaks else 0) if method == "PATCH" else None
+    with pytest.raises(RegistryError, match="the connection broke"):
+        put(server, Sessions())
+    assert server.count("PATCH") == (6 if arrived else 5)
+
+
+def test_a_digest_that_does_not_fit_is_final(server: Server) -> None:
+    sessions = Sessions(arrives=lambda _headers, body: body[1:])
+    with pytest.raises(RegistryError, match="DIGEST_INVALID"):
+        put(server, sessions)
+    assert server.count("PATCH") == 1
+
+
+def test_what_a_layer_raises_ends_its_upload(server: Server) -> None:
+    def interrupted(offset: int) -> Iterator[bytes]:
+        yield CONTENT[offset : offset + 10]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        put(server, Sessions(), interrupted)
+    assert server.count("PUT") == 0
+
+
+@pytest.mark.parametrize(("said", "sent"), [("bytes=0-{}", 0), ("", 1), ("5-{}", 1), ("0-x", 1)])
+def test_what_a_session_says_it_holds(server: Server, said: str, sent: int) -> None:
+    """`sent`: how often the part that had arrived is sent again."""
+    breaks = [300_000]
+    server.takes = lambda method, _path: breaks.pop(0) if method == "PATCH" and breaks else None
+
+    def holds(method: str, right: Reply | None) -> Reply | None:
+        if method == "GET" and right:
+            right[1]["Range"] = said.format(300_000 - 1)
+        return right
+
+    sessions = Sessions(says=holds)
+    put(server, sessions)
+    assert sessions.sent == len(CONTENT) + sent * 300_000
