@@ -80,8 +80,7 @@ class PublishedImage:
     @property
     def platform(self) -> str:
         """`linux/arm64`, as the configuration has it; empty where it has none."""
-        names = [str(self.config.get(key) or "") for key in ("os", "architecture")]
-        return "/".join(names) if all(names) else ""
+        return distribution.platform_of(self.config)
 
     @property
     def compressed_size(self) -> int:
@@ -276,21 +275,15 @@ def copy(source: Registry, target: Registry, digest: str, key: str) -> None:
 
     Statements that newer ones supersede go, where this public key, or without one nobody, signed both.
     """
+    manifest, superseded = target.find(digest), list[Descriptor]()
+    if manifest and not manifest.is_index:
+        there = [counted(load(place, manifest), key).statements for place in (source, target)]
+        new, old = ([one for one in found if key or not one.signature] for found in there)
+        superseded = [_layer(one) for one in old if any(each.supersedes(one) for each in new)]
     for tag in (statements_tag(digest), signatures_tag(digest)):
         if found := source.find(tag):
             mount_blobs(source, target, found)
-            old = _superseded(source, target, digest, key) if tag == statements_tag(digest) else []
-            _write(target, tag, found.layers, [one for one in old if one not in found.layers])
-
-
-def _superseded(source: Registry, target: Registry, digest: str, key: str) -> list[Descriptor]:
-    manifest = target.find(digest)
-    if manifest is None or manifest.is_index:
-        return []
-    new, old = (counted(load(place, manifest), key).statements for place in (source, target))
-    if not key:
-        new, old = (tuple(one for one in found if not one.signature) for found in (new, old))
-    return [_layer(one) for one in old if any(each.supersedes(one) for each in new)]
+            _write(target, tag, found.layers, [one for one in superseded if one not in found.layers])
 
 
 def mount_blobs(source: Registry, target: Registry, manifest: Manifest) -> None:

@@ -6,12 +6,10 @@ an index all images.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from images.errors import Problem, UserError, command
 from images.publish import attachments, checks, signing, tags
-from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
 from images.publish.release import Plan, PublishResult, Release, Stored, variants
 from images.publish.tags import Action, TagChange, TagKind
@@ -41,10 +39,18 @@ def promote(
     with Registry(reference.repository) as source, Registry(to, mount_from=[reference.repository]) as target:
         named = source.get(reference.identifier)
         images = attachments.load_all(source, named)
-        if named.is_index:
-            _require_ours(f"{source.repository}@{named.digest}", named, images)
-        wanted = [found for image in images for found in _variants(source, image)]
-        wanted = [(suffix, checks.admitted(image, policy, key)) for suffix, image in wanted]
+        if named.is_index:  # it must be the same in the other repository
+            fault = checks.check_index(named, images)
+            if fault.status is not Status.PASS or named.digest != attachments.index_of(images).digest:
+                where = f"{source.repository}@{named.digest}"
+                cause = fault.reason if fault.status is not Status.PASS else "is no index as `publish` writes it"
+                raise UserError(Problem(where=where, cause=cause, then="publish its images anew"), code=1)
+        wanted: list[Stored] = []
+        for image in images:  # with its other variants, where its dated tags name it too
+            found = variants(source, tags.version_of(image), image.image_id)
+            if image.manifest.digest not in [one.manifest.digest for one in found.values()]:
+                found = {"": image}
+            wanted += [(suffix, checks.admitted(one, policy, key)) for suffix, one in found.items()]
 
         versions = [tags.version_of(image) for image in images]
         names = [version.name for version in versions]
@@ -108,18 +114,3 @@ def copy(source: Registry, target: Registry, manifest: Manifest, key: str = "") 
     attachments.mount_blobs(source, target, manifest)
     target.put(manifest)
     attachments.copy(source, target, manifest.digest, key)
-
-
-def _variants(source: Registry, image: PublishedImage) -> list[Stored]:
-    """The image with its other variants, where its dated tags name it too; else as it is."""
-    found = variants(source, tags.version_of(image), image.image_id)
-    named = image.manifest.digest in [one.manifest.digest for one in found.values()]
-    return list(found.items()) if named else [("", image)]
-
-
-def _require_ours(where: str, named: Manifest, images: Sequence[PublishedImage]) -> None:
-    """Raises UserError for an index that would not be the same in the other repository."""
-    found = checks.check_index(named, images)
-    if found.status is not Status.PASS or named.digest != attachments.index_of(images).digest:
-        cause = found.reason if found.status is not Status.PASS else "is no index as `publish` writes it"
-        raise UserError(Problem(where=where, cause=cause, then="publish its images anew"), code=1)

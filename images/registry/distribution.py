@@ -44,7 +44,7 @@ class Descriptor:
             digest=str(data["digest"]),
             size=int(data["size"]),
             annotations=dict(data.get("annotations") or {}),
-            platform=_platform(data.get("platform")),
+            platform=platform_of(data.get("platform")),
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -98,8 +98,8 @@ class Manifest:
         return self.media_type in (OCI_INDEX, DOCKER_INDEX)
 
 
-def _platform(data: object) -> str:
-    """`linux/arm64`; empty where a part is missing: a registry may hold indexes that others wrote."""
+def platform_of(data: object) -> str:
+    """`linux/arm64`, of an index's entry or a configuration; empty where a part is missing: others may have written it."""
     if not isinstance(data, Mapping):
         return ""
     names = [str(data.get(key) or "") for key in ("os", "architecture")]

@@ -1,6 +1,7 @@
 """The plan: that the project's own matrix is sound; over the small one, what is accepted, what is refused, and why."""
 
 import dataclasses
+import fnmatch
 import json
 from pathlib import Path
 
@@ -10,10 +11,14 @@ from images.commands import plan as plan_verb
 from images.commands import tables
 from images.config import matrix
 from images.config.matrix import Sources
-from images.config.names import ImageName
+from images.config.names import Arch, ImageName
+from images.config.platforms import Platform
+from images.locking.inputs import lock_inputs
 from images.locking.lock_file import Status
-from images.planning import plan
+from images.planning import expectations, plan
 from images.planning.plan import Planned
+from images.validation.claims import image_claims
+from images.validation.claims.context import ClaimContext
 from tests.support.checkout import ROOT
 from tests.support.small import SOURCES
 from tests.support.sources import SOURCES as REAL
@@ -117,3 +122,67 @@ def test_a_prefix_changes_no_image_but_its_name() -> None:
     ours, theirs = one("cu126-torch25").image, plan.plan_one(ImageName.parse("cu126-torch25"), own).image
     assert ours and theirs and theirs.local_name == "me/images:cu126-torch25"
     assert dataclasses.replace(theirs, prefix="") == ours
+
+
+OFFICIAL_BASE = (
+    "/etc/apt/apt.conf.d/docker-autoremove-suggests",
+    "/etc/apt/apt.conf.d/docker-clean",
+    "/etc/apt/apt.conf.d/docker-gzip-indexes",
+    "/etc/apt/sources.list.d/debian.sources",
+    "/etc/dpkg/dpkg.cfg.d/docker",
+    "/etc/dpkg/dpkg.cfg.d/docker-apt-speedup",
+    "/etc/machine-id",
+    "/usr/sbin/policy-rc.d",
+    "/var/log/apt/eipp.log.xz",
+    "/var/log/btmp",
+    "/var/log/faillog",
+    "/var/log/lastlog",
+    "/var/log/wtmp",
+)
+"""What debuerreotype's scripts, apt and login leave in Debian's official base images."""
+
+
+OTHERS = """/etc/apt/apt.conf.d/99proxy /etc/apt/sources.list.d/other.sources /etc/ld.so.preload /usr/bin/python3
+/usr/lib/x86_64-linux-gnu/libnccl-net.so /opt/tool/run""".split()
+
+
+@pytest.mark.parametrize("path", [*OFFICIAL_BASE, *OTHERS])
+def test_what_debians_official_base_image_has_is_known_and_nothing_that_somebody_put_there(path: str) -> None:
+    known = any(fnmatch.fnmatchcase(path, pattern) for pattern in expectations.GENERATED)
+    assert known is (path in OFFICIAL_BASE)
+
+
+def test_the_matrix_has_an_arm64_image_of_each_torch_from_2_11_on() -> None:
+    names = {one.name: one for one in plan.plan(REAL) if one.image_name.platform is Platform.ARM64}
+    assert {str(one.image_name.torch) for one in names.values()} == {"2.11", "2.12", "2.13", "2.14", "2.15"}
+    assert all(one.accepted for one in names.values())
+
+
+def test_boards_whose_gpu_code_of_its_family_serves_are_supported() -> None:
+    archs = set(image("cu130-torch213-arm64").archs)
+    assert {Arch(9, 0), Arch(10, 0), Arch(10, 3), Arch(11, 0), Arch(12, 1)} < archs
+    assert not {Arch(8, 7), Arch(10, 3), Arch(11, 0), Arch(12, 1)} & set(image("cu130-torch211").archs)
+    assert image("cu130-torch211-sm121-arm64").archs == (Arch(12, 1),)
+    older = image("cu130-torch211-arm64")
+    assert Arch(11, 0) not in older.archs, "its triton can't assemble for it"
+    assert older.pin("flash-attn") is None and image("cu130-torch211").pin("flash-attn"), "optional, and no wheel"
+
+
+def test_the_lock_is_for_aarch64_with_an_installer_for_either_machine() -> None:
+    inputs = lock_inputs(image("cu130-torch211-arm64"))
+    assert inputs.platform == "aarch64-manylinux_2_36"
+    assert inputs.builders == ("x86_64-unknown-linux-musl", "aarch64-unknown-linux-musl")
+    assert lock_inputs(image("cu130-torch211")).builders == ()
+
+
+def test_claims_name_the_processor_and_its_vector_code() -> None:
+    facts, names = REAL.facts, ("cu130-torch211-arm64", "cu130-torch211")
+    contexts = [ClaimContext(image=image(one), facts=facts.on(image(one).platform)) for one in names]
+    arm64, amd64 = ({(one.id, one.subject): one for one in image_claims(context).claims} for context in contexts)
+    assert arm64["S1", "torch"].expect["machine"] == "aarch64"
+    assert "machine" not in amd64["S1", "torch"].expect
+    assert arm64["S8", "labels"].expect["architecture"] == "arm64"
+    assert ("C9", "sve") in arm64 and ("C9", "avx512") in amd64
+    assert "121" in arm64["S5", "torch"].expect["archs"]
+    assert arm64["S5", "torch"].expect["also"] == ["torch/lib/libtorch_cuda_linalg.so"]
+    assert ("C2", "torchao") in amd64 and ("C2", "torchao") not in arm64
