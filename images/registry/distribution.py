@@ -99,7 +99,7 @@ class Manifest:
 
 
 def platform_of(data: object) -> str:
-    """`linux/arm64`, of an index's entry or a configuration; empty where a part is missing: others may have written it."""
+    """`linux/arm64`, of an index's entry or a configuration; empty where a part is missing: others may write any."""
     if not isinstance(data, Mapping):
         return ""
     names = [str(data.get(key) or "") for key in ("os", "architecture")]
