@@ -117,10 +117,18 @@ def test_what_takes_more_memory_than_a_run_has_is_the_images_own_doing() -> None
     assert evidence.host["out_of_memory"] and evidence.of("cpu.compiler")
 
 
-@pytest.mark.parametrize("code", [1, 143])
-def test_a_suite_that_was_stopped_gives_no_verdict(code: int) -> None:
-    with pytest.raises(UserError, match=f"ended with status {code}: something there stopped it"):
-        measure(Engine(end=Exit(code=code, oom=False, error="")), CPU)
+@pytest.mark.parametrize(
+    ("code", "apptainer", "told"),
+    [
+        (1, False, "ended with status 1: something there stopped it"),
+        (143, False, "ended with status 143: something there stopped it"),
+        (137, False, "`cpu` was killed from outside .*not for its memory"),
+        (137, True, "`cpu` was killed from outside .*Apptainer can't tell whether for its memory"),
+    ],
+)
+def test_a_suite_that_was_stopped_gives_no_verdict(code: int, apptainer: bool, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        measure(Engine(end=Exit(code=code, oom=False, error=""), apptainer=apptainer), CPU)
 
 
 def test_a_record_that_was_not_signed_not_asked_for_or_came_before_is_not_taken(
@@ -143,14 +151,6 @@ def test_a_record_that_was_not_signed_not_asked_for_or_came_before_is_not_taken(
     monkeypatch.setattr(Engine, "lines", lines)
     (record,) = measure(Engine(), CPU).records
     assert [one.subject for one in record.measurements] == ["c"]
-
-
-@pytest.mark.parametrize(
-    ("apptainer", "told"), [(False, "not for its memory"), (True, "Apptainer can't tell whether for its memory")]
-)
-def test_a_container_that_somebody_killed_is_no_evidence_of_the_image(apptainer: bool, told: str) -> None:
-    with pytest.raises(UserError, match=rf"`cpu` was killed from outside .*{told}"):
-        measure(Engine(end=Exit(code=137, oom=False, error=""), apptainer=apptainer), CPU)
 
 
 def test_an_image_in_which_the_suite_does_not_start_is_an_error_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,12 +115,9 @@ def test_a_recorded_run_gets_the_same_verdict_again(written: Path) -> None:
     assert "Python.h" in done.stdout and "hint" in done.stdout
 
 
-def test_one_tier_of_it_can_be_judged(written: Path) -> None:
+def test_one_tier_of_it_can_be_judged_and_one_that_was_not_measured_is_no_verdict(written: Path) -> None:
     done = judged_again(written / "evidence.json", "--tier", "static")
     assert done.returncode == 0 and "c-extension" not in done.stdout, "unproven is not failed"
-
-
-def test_a_tier_that_was_not_measured_is_no_verdict(written: Path) -> None:
     done = judged_again(written / "evidence.json", "--tier", "multigpu")
     assert done.returncode == 2 and "holds no claims of the multigpu tier" in done.stderr and not done.stdout
 

@@ -87,15 +87,29 @@ PTX_80 = code(80, size=0, ptx=True)
 ONLY = fatbins.region(code(80, emptied=True), code(90))
 ALL = fatbins.region(code(80), code(90))
 ONLY_PTX = fatbins.library(fatbins.region(code(80), PTX_80))
+GAP = {"file": "pkg/lib.so", "archs": [90], "reason": "upstream"}
 DAMAGED = bytearray(fatbins.region(code(80)))
 DAMAGED[24] = 255
 
 
-def test_every_kernel_for_every_arch_passes(site: Site) -> None:
-    install(site, ALL)
-    found = judged(devicecode, code_claim({**CUBINS, "86": "cubin"}))
-    assert found.status is Status.PASS, found.reason
-    assert "1 kernels" in found.reason
+@pytest.mark.parametrize(
+    ("library", "asked", "words"),
+    [
+        (fatbins.library(ALL), code_claim({**CUBINS, "86": "cubin"}), "1 kernels"),
+        (ONLY_PTX, code_claim({"80": "cubin", "90": "jit"}), ""),
+        # small kernels alike on all archs are no stubs
+        (fatbins.library(fatbins.region(code(80, "tiny", STUB), code(90, "tiny", STUB))), code_claim(CUBINS), ""),
+        (
+            fatbins.library(fatbins.region(code(80))),
+            code_claim(CUBINS, known_gaps=[GAP]),
+            "WARNING: no sm_90 in lib.so (upstream)",
+        ),
+    ],
+)
+def test_kernels_that_are_there_and_known_gaps_pass(site: Site, library: bytes, asked: Any, words: str) -> None:
+    site.install("pkg", "1.0", {"pkg/lib.so": library})
+    found = judged(devicecode, asked)
+    assert found.status is Status.PASS and words in found.reason, found.reason
 
 
 @pytest.mark.parametrize(
@@ -142,11 +156,6 @@ def test_what_this_machine_can_not_decode_proves_nothing_and_hides_no_other_faul
     fails(judged(devicecode, asked), "pkg/bad.so can't be read")
 
 
-def test_ptx_is_enough_where_no_more_is_claimed(site: Site) -> None:
-    site.install("pkg", "1.0", {"pkg/lib.so": ONLY_PTX})
-    assert judged(devicecode, code_claim({"80": "cubin", "90": "jit"})).status is Status.PASS
-
-
 @pytest.mark.parametrize(
     ("name", "by_design", "status"),
     [
@@ -164,19 +173,6 @@ def test_a_kernel_for_other_archs_by_name_or_design_may_be_empty(
 ) -> None:
     install(site, fatbins.region(code(80, name), code(90, name, STUB)))
     assert judged(devicecode, code_claim({"90": "cubin"}, by_design=list(by_design))).status is status
-
-
-def test_small_kernels_alike_on_all_archs_are_no_stubs(site: Site) -> None:
-    install(site, fatbins.region(*(code(arch, "tiny", STUB) for arch in (80, 90))))
-    assert judged(devicecode, code_claim(CUBINS)).status is Status.PASS
-
-
-def test_a_gap_of_upstream_is_said_and_passes(site: Site) -> None:
-    install(site, fatbins.region(code(80)))
-    gaps = [{"file": "pkg/lib.so", "archs": [90], "reason": "upstream"}]
-    found = judged(devicecode, code_claim(CUBINS, known_gaps=gaps))
-    assert found.status is Status.PASS
-    assert "WARNING" in found.reason and "upstream" in found.reason
 
 
 def test_by_file_any_code_for_an_arch_will_do(site: Site) -> None:

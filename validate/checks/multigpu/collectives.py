@@ -208,7 +208,8 @@ def parsed(log: str) -> dict[str, Any]:
 
 def judge_collectives(_subject: str, expect: Mapping[str, Any], evidence: RanksEvidence) -> Finding:
     """M1. expect: {device, ranks?, operations: [names], sizes: [numbers a rank]}."""
-    return of_ranks(expect, evidence, _exact_problems, _exact_summary)
+    exact = f"{listed(list(expect['operations']), limit=9)} exact at {len(expect['sizes'])} sizes"
+    return of_ranks(expect, evidence, _exact_problems, lambda _expect, ranks: f"{len(ranks)} ranks: {exact}")
 
 
 def _exact_problems(expect: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]:
@@ -219,10 +220,6 @@ def _exact_problems(expect: Mapping[str, Any], rank: Mapping[str, Any]) -> Itera
             yield f"{name} of {listed(wrong)} numbers is not exact"
         if passing := [size for size in sizes if controls.get(size) is not False]:
             yield f"control: {name} of {listed(passing)} numbers is right for other ranks' data too"
-
-
-def _exact_summary(expect: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> str:
-    return f"{len(ranks)} ranks: {listed(list(expect['operations']), limit=9)} exact at {len(expect['sizes'])} sizes"
 
 
 def judge_settings(_subject: str, expect: Mapping[str, Any], evidence: RanksEvidence) -> Finding:
