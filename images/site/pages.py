@@ -23,13 +23,14 @@ from images.site.assemble import SiteInputs
 from images.site.index import ImageRow, Index, Validation
 from images.site.runs import Run, newest_first
 from images.validation.schemas import ClaimVerdictRow
+from validate import hints
 from validate.claims import Claim, Tier
 from validate.judging import Status
 
 TEMPLATES = paths.TEMPLATES / "site"
 OWN_FOLDERS = ("assets", "badges", "images", "runs", "proofs")
 """Folders of the site that hold nothing else; `proofs` is what earlier versions wrote."""
-_ASSETS = ("site.css", "theme.js", "site.js", "chooser.js", "icon.svg")
+_ASSETS = ("site.css", "theme.js", "site.js", "chooser.js", "errors.js", "icon.svg")
 _SHOWN_LINES = 100
 _SHOWN_BREAKAGES = 3
 _SHOWN_CLAIMS = 8
@@ -75,6 +76,7 @@ class _Site:
         yield "choose.html", self._chooser()
         yield "combinations.html", self._combinations()
         yield "nightly.html", self._nightly()
+        yield "errors.html", self._page("errors.html.j2", "errors.html", rows=hints.known())
         badge_svg = self.jinja.get_template("badge.svg.j2")
         for image in self.index.images:
             message, colour = badge_of(image, self.index)

@@ -17,6 +17,7 @@ PAGES = [
     "choose.html?gpu=nonsense",
     "combinations.html",
     "nightly.html",
+    "errors.html",
     f"images/{PARTLY}.html",
     f"images/{VALIDATED}.html",
     f"images/{NEVER}.html",
