@@ -10,7 +10,7 @@ from images.config.names import Arch, Minor
 from images.planning.candidate import PROFILE_LAYER, Candidate
 from images.planning.image import Image, Pin, Pruning
 from images.planning.rules.packages import applying, extensions_of, none_fits
-from validate.environment import allocator
+from validate.environment import allocator_variable
 
 _ALLOCATOR = "PYTORCH_ALLOC_CONF"
 """The matrix's name for it, whatever the torch release calls it."""
@@ -113,7 +113,7 @@ _DRIVER = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compu
 
 def _environment(candidate: Candidate) -> Mapping[str, str]:
     torch = candidate.name.torch
-    own_name = {_ALLOCATOR: allocator.variable((torch.major, torch.minor))}
+    own_name = {_ALLOCATOR: allocator_variable((torch.major, torch.minor))}
     given = {own_name.get(key, key): value for key, value in candidate.matrix.environment.items()}
     return {
         **given,

@@ -20,7 +20,7 @@ from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit, Ima
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
-from images.validation import child, limits, on_parent, own_python
+from images.validation import child, limits, own_python
 from images.validation.containers import INSIDE, ContainerPlan, planned, require_end, run_suite, suite_files
 from validate import checks
 from validate.claims import HOST_PROBE, Claim, ClaimSet, Tier
@@ -293,6 +293,8 @@ def _inspected(engine: Runtime, image: ImageInfo, claims: ClaimSet) -> Iterator[
 
 def _beside_parent(engine: Runtime, image: ImageInfo, claim: Claim) -> dict[str, Any]:
     """What a child's layers do to its parent's, which are the lowest of its own."""
+    from images.validation import on_parent  # most images are no child
+
     found = layers.entries(engine, image, on_parent.wanted)
     count = child.parents_layers([step.created_by for step in engine.history(image.id)])
     parent = on_parent.tree(found[:count])

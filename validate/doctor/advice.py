@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
 from validate.compute_capability import target_runs_on
-from validate.environment import allocator
+from validate.environment import ALLOCATOR, allocator_variable
 
 GB = 1000**3
 
@@ -439,9 +439,9 @@ def _allocator(stack: Stack) -> Setting:
     release = (int(found[1]), int(found[2])) if found else None
     if release and release < (2, 2):
         return Setting("allocator", "", "needs torch 2.2", _AXOLOTL)
-    variable = allocator.variable(release or (2, 10))
+    variable = allocator_variable(release or (2, 10))
     why = "less fragmentation; the variable's name changed in torch 2.10"
-    return Setting("allocator", f"{variable}={allocator.SETTING}", why, _AXOLOTL)
+    return Setting("allocator", f"{variable}={ALLOCATOR}", why, _AXOLOTL)
 
 
 def _for_cpu(level: Level, stack: Stack, goal: Goal) -> Iterator[Setting]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import Any
 
 from validate.kernels._attention import case
@@ -16,17 +17,14 @@ def _run(query: Any, key: Any, value: Any, causal: bool) -> Any:
     return flash(query, key, value, causal=causal).transpose(1, 2)
 
 
-def _of(dtype: str, heads: tuple[int, int], lengths: tuple[int, int], dim: int, causal: bool) -> Any:
-    return case(dtype, heads=heads, lengths=lengths, dim=dim, causal=causal, run=_run, bottom_right=True)
-
-
+_dense = partial(case, run=_run, bottom_right=True)
 KERNEL = of_flash_attn(
     statement="flash-attn for head dimensions 64, 128 and 256, causal with unequal lengths, grouped heads, backward",
     cases={
-        "dim 64 causal": _of("float16", (3, 3), (257, 257), 64, True),
-        "dim 128 causal unequal": _of("bfloat16", (3, 3), (113, 203), 128, True),
-        "dim 256 cross": _of("float16", (3, 3), (129, 331), 256, False),
-        "dim 128 grouped": _of("float16", (6, 2), (191, 191), 128, True),
-        "dim 64 bfloat16": _of("bfloat16", (3, 3), (131, 131), 64, False),
+        "dim 64 causal": _dense("float16", heads=(3, 3), lengths=(257, 257), dim=64, causal=True),
+        "dim 128 causal unequal": _dense("bfloat16", heads=(3, 3), lengths=(113, 203), dim=128, causal=True),
+        "dim 256 cross": _dense("float16", heads=(3, 3), lengths=(129, 331), dim=256, causal=False),
+        "dim 128 grouped": _dense("float16", heads=(6, 2), lengths=(191, 191), dim=128, causal=True),
+        "dim 64 bfloat16": _dense("bfloat16", heads=(3, 3), lengths=(131, 131), dim=64, causal=False),
     },
 )

@@ -34,7 +34,7 @@ from validate.doctor.advice import (
     advise,
     runs_on,
 )
-from validate.environment import allocator
+from validate.environment import ALLOCATOR
 
 
 def settings(*gpus: Gpu, framework: str = "transformers", with_: Stack | None = None, **goal: Any) -> Advice:
@@ -439,4 +439,4 @@ def test_wrong_arguments_end_with_two() -> None:
 
 
 def test_the_doctor_recommends_the_allocator_setting_that_images_have() -> None:
-    assert SOURCES.matrix.environment["PYTORCH_ALLOC_CONF"] == allocator.SETTING
+    assert SOURCES.matrix.environment["PYTORCH_ALLOC_CONF"] == ALLOCATOR
