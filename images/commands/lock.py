@@ -60,8 +60,8 @@ def lock(
             typer.echo(f"removed {paths.shown(path)}")
     for text in _debian(images, folder, upgrade=upgrade, check=check):
         typer.echo(text)
-    changed = f"{len(stale)} files changed" if stale else "all were current"
-    typer.echo(f"{len(renewed)} locks: {changed}; {read}")
+    changed = f"{common.counted(len(stale), 'file')} changed" if stale else "all were current"
+    typer.echo(f"{common.counted(len(renewed), 'lock')}: {changed}; {read}")
     if made.unreachable:
         silent: dict[str, list[str]] = {}
         for index, problems in made.unreachable.items():

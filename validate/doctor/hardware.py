@@ -196,7 +196,8 @@ def _ask(question: str, arguments: Sequence[str], *, isolated: bool) -> list[dic
             timeout=_SECONDS,
         )
     except subprocess.TimeoutExpired as error:
-        return [*_answers(error.stdout or b""), {"error": f"no answer in {_SECONDS} s"}]
+        whom = "the driver" if isolated else "a program that imports torch and its packages"
+        return [*_answers(error.stdout or b""), {"error": f"{whom} gave no answer in {_SECONDS} s"}]
     except OSError as error:
         return [{"error": f"Python does not start: {error}"}]
     answers = _answers(done.stdout)

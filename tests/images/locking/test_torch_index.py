@@ -213,7 +213,7 @@ def test_where_pytorchs_index_is_silent_the_others_are_locked_and_it_is_said(
     assert (problem.where, caught.value.code) == ("localhost", 1)
     assert "2 images were not locked (cu128-torch27, cu129-torch28)" in problem.cause
     assert problem.then.startswith("`nox -s lock` where it answers")
-    assert "1 locks: " in capsys.readouterr().out
+    assert "1 lock: " in capsys.readouterr().out
     assert [path.name for path in (tmp_path / "locks").iterdir() if (path / "lock.json").exists()] == ["cu126-torch27"]
     with pytest.raises(UserError, match="the package index localhost can't be reached"):
         lock(["cu128-torch27"])
