@@ -112,7 +112,9 @@ def nightly(
             state=State(folder / "state.jsonl", resume=resume),
             now=lambda: datetime.now(UTC).replace(microsecond=0),
             results=lines or sources.workspace.results / "nightly",
-            debian_before=lambda name: validating.debian_packages(docker_engine, docker_engine.find(name)),
+            debian_before=lambda name: validating.debian_packages(
+                docker_engine, docker_engine.find(sources.matrix.prefix + name)
+            ),
             ranges=_ranges(ranges or [], tracked),
             tiers=tier or (),
             progress=progress.say,

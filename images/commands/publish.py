@@ -114,7 +114,7 @@ def publish(
                     local = []
                     for one in row:
                         folder = attestation or sources.workspace.out / str(one.name)
-                        reference = image or str(one.name)
+                        reference = image or one.local_name
                         local.append(release.read(docker_engine, reference, one.name, folder, locks[str(one.name)]))
                     done = release.publish(
                         docker_engine, local, options, staged=staged, say=say, on_event=progress.job(name)

@@ -59,7 +59,7 @@ def render(
         records.write_context(files, place / "context")
         records.write_inputs(place, image, base_context, gathered)
         if not baking:
-            build = f"DOCKER_BUILDKIT=1 docker build -t {image.name}-candidate {place / 'context'}"
+            build = f"DOCKER_BUILDKIT=1 docker build -t {image.local_name}-candidate {place / 'context'}"
             then = f"; then `{command('validate', str(image.name), '--tag')}` names it"
             common.talk.print(f"next: {build}{then}", soft_wrap=True, highlight=False)
     if baking:

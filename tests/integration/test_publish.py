@@ -40,6 +40,8 @@ from images.registry.client import Registry
 from images.registry.distribution import Descriptor, image_manifest
 from images.registry.reference import Reference, Repository
 from tests.support import thin as thin_images
+from tests.support.checkout import ROOT
+from tests.support.commands import call
 from tests.support.cosign_keys import cosign_verifies, key_pairs
 from tests.support.debian_tools import unpacked
 from tests.support.other_engine import Other
@@ -301,6 +303,14 @@ def emptied(thin: Thin, engine: Engine, folder: Path) -> Thin:
     found = thin_images.judged(engine, thin.info, folder, claims, (Tier.STATIC,))
     shutil.copy(thin.folder / "build.json", folder)
     return found
+
+
+def test_the_image_of_an_own_matrix_is_looked_for_by_its_prefix(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "matrix.yaml").write_text('prefix: "mine-"\n' + (ROOT / "matrix.yaml").read_text())
+    (tmp_path / "locks").symlink_to(ROOT / "locks")
+    own = ("--matrix", str(tmp_path / "matrix.yaml"), "--engine", engine.facts.url)
+    done = call("publish", "cu126-torch25", "--to", "registry.invalid/x", *own)
+    assert "error mine-cu126-torch25: the engine has no such image" in done.stderr
 
 
 def test_what_passed_by_an_emptied_deny_list_is_refused_here_and_by_who_verifies(

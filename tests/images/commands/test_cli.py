@@ -99,8 +99,12 @@ def test_render_writes_a_context_that_plain_docker_accepts(tmp_path: Path) -> No
     assert {path.name for path in context.iterdir()} >= {"Dockerfile", "host", "locks", "scripts", "wheels"}
     assert (context / "locks" / "torch.txt").read_text().count("--hash=sha256:") > 10
     (context / "left-over").write_text("of an older rendering")
-    call("render", "cu126-torch25", "--out", str(tmp_path))
+    mine = tmp_path / "matrix.yaml"
+    mine.write_text('prefix: "mine-"\n' + (ROOT / "matrix.yaml").read_text())
+    (tmp_path / "locks").symlink_to(ROOT / "locks")
+    again = call("render", "cu126-torch25", "--out", str(tmp_path), "--matrix", str(mine))
     assert not (context / "left-over").exists()
+    assert "docker build -t mine-cu126-torch25-candidate " in again.stderr, "the name that `validate --tag` looks for"
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_any_work() -> None:
