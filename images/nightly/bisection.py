@@ -112,40 +112,24 @@ def regressions(control: SetResult, newer: SetResult, expected: Sequence[Expecte
     return sorted(worse, key=lambda claim: list(Tier).index(claim.tier))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """The bisection of one canary."""
+def breakages(
+    planned: Planned,
+    control: Locked,
+    newer: Locked,
+    changed: Sequence[PackageChange],
+    worse: Sequence[ClaimRow],
+    options: NightlyOptions,
+) -> list[BreakageLine]:
+    """What breaks these claims of a canary: a line for each set of culprits, appended as it is found. It names every
+    claim that the set breaks."""
 
-    planned: Planned
-    control: Locked
-    canary: Locked
-    changed: Sequence[PackageChange]
-    options: NightlyOptions
-
-    def breakages(self, worse: Sequence[ClaimRow]) -> list[BreakageLine]:
-        """A line for each set of culprits, appended as it is found. It names every claim that the set breaks."""
-        lines, left, options = list[BreakageLine](), list(worse), self.options
-        while left:
-            key = f"breakage {self.planned.name} {self.control.hash} {self.canary.hash} {left[0].key}"
-            if (known := options.state.find(key)) is not None:
-                line = BreakageLine.model_validate(known)
-            else:
-                line = self._bisected(left[0], left)
-                results.append(line, options.results)
-                options.state.keep(key, line.model_dump(mode="json"))
-                options.progress(self.planned.name, line.sentence)
-            lines.append(line)
-            told = {claim.key for claim in line.claims}
-            left = [claim for claim in left[1:] if claim.key not in told]
-        return lines
-
-    def _bisected(self, claim: ClaimRow, worse: Sequence[ClaimRow]) -> BreakageLine:
-        start, options, built = time.monotonic(), self.options, set[str]()
-        movable = [one.name for one in self.changed if one.before and one.after]
-        options.progress(self.planned.name, f"bisecting {claim.brief} over {len(movable)} packages")
+    def bisected(claim: ClaimRow, left: Sequence[ClaimRow]) -> BreakageLine:
+        start, built = time.monotonic(), set[str]()
+        movable = [one.name for one in changed if one.before and one.after]
+        options.progress(planned.name, f"bisecting {claim.brief} over {len(movable)} packages")
 
         def validated(moved: frozenset[str], tiers: Sequence[Tier]) -> SetResult | None:
-            mixture = canary.mixed(self.control, self.canary, moved, options.run)
+            mixture = canary.mixed(control, newer, moved, options.run)
             if mixture is None:
                 return None
             built.add(f"{mixture.hash} {tiers}")
@@ -154,33 +138,48 @@ class Search:
         def attempt(moved: frozenset[str]) -> Outcome:
             found = validated(moved, [claim.tier])
             outcome = _outcome(found, claim) if found else Outcome.UNRESOLVED
-            names = " ".join(one.name for one in self.changed if one.name in moved)
-            options.progress(self.planned.name, f"{claim.brief} with {len(moved)} moved: {outcome} ({names})")
+            names = " ".join(one.name for one in changed if one.name in moved)
+            options.progress(planned.name, f"{claim.brief} with {len(moved)} moved: {outcome} ({names})")
             return outcome
 
         found = smallest(movable, attempt)
-        tiers = [tier for tier in Tier if tier in {one.tier for one in worse}]
+        tiers = [tier for tier in Tier if tier in {one.tier for one in left}]
         alone, claims = validated(frozenset(found.changes), tiers), [claim]
         if alone and not alone.cause:  # the claims that the culprits break by themselves, the bisected one first
-            broken = {one.key: one for one in alone.claims for other in worse if _is_same(one, other)}
-            others = [broken[one.key] for one in worse if one.key in broken and one.key != claim.key]
+            broken = {one.key: one for one in alone.claims for other in left if _is_same(one, other)}
+            others = [broken[one.key] for one in left if one.key in broken and one.key != claim.key]
             claims = [broken.get(claim.key, claim), *others]
-        culprits = [one for one in self.changed if one.name in found.changes]
+        culprits = [one for one in changed if one.name in found.changes]
         return BreakageLine(
             date=options.now(),
-            image=self.planned.name,
-            versions=self.canary.hash,
+            image=planned.name,
+            versions=newer.hash,
             revision=options.sources.revision,
             claims=claims,
             culprits=culprits,
-            sentence=results.sentence(culprits or self.changed, claims),
-            key=results.culprits_key(culprits or self.changed),
+            sentence=results.sentence(culprits or changed, claims),
+            key=results.culprits_key(culprits or changed),
             candidates=len(movable),
             builds=len(built),
             unresolved=found.unresolved,
             seconds=round(time.monotonic() - start, 1),
             ranges=dict(options.ranges),
         )
+
+    lines, left = list[BreakageLine](), list(worse)
+    while left:
+        key = f"breakage {planned.name} {control.hash} {newer.hash} {left[0].key}"
+        if (known := options.state.find(key)) is not None:
+            line = BreakageLine.model_validate(known)
+        else:
+            line = bisected(left[0], left)
+            results.append(line, options.results)
+            options.state.keep(key, line.model_dump(mode="json"))
+            options.progress(planned.name, line.sentence)
+        lines.append(line)
+        told = {claim.key for claim in line.claims}
+        left = [claim for claim in left[1:] if claim.key not in told]
+    return lines
 
 
 def _outcome(found: SetResult, claim: ClaimRow) -> Outcome:

@@ -20,7 +20,7 @@ from images.config.schema import ExpectedFailure
 from images.config.selectors import Selectable
 from images.locking import lock_file, uv
 from images.nightly import bisection, canary, results, sets
-from images.nightly.bisection import Search, is_open
+from images.nightly.bisection import is_open
 from images.nightly.canary import Locked
 from images.nightly.results import BreakageLine, Change, Expected, Job, JobLine, Outcome
 from images.nightly.sets import NightlyOptions, SetResult
@@ -68,12 +68,12 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     options.progress(planned.name, f"canary: {', '.join(str(one) for one in changed if one.pinned)}")
     after = sets.validated(newest, options.tiers, str(Job.CANARY), options)
     canary_line = _line(planned, newest, Job.CANARY, changed, after, options)
-    search = Search(planned=planned, control=control, canary=newest, changed=changed, options=options)
+    worse = bisection.regressions(before, after, canary_line.expected)
     return ImageResult(
         image=planned.name,
         control=control_line,
         canary=canary_line,
-        breakages=tuple(search.breakages(bisection.regressions(before, after, canary_line.expected))),
+        breakages=tuple(bisection.breakages(planned, control, newest, changed, worse, options)),
         proposed=newest if _is_as_good(before, after) else None,
     )
 

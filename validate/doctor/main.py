@@ -11,7 +11,6 @@ import json
 import re
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -20,6 +19,7 @@ from validate import hints, report
 from validate.doctor import hardware, snippets
 from validate.doctor.advice import GB, Advice, Framework, Goal, Setting, Strategy, advise
 from validate.doctor.hardware import Found
+from validate.terminal import wrapped
 
 _WIDEST = 120
 _VALUES = 17
@@ -98,12 +98,12 @@ def text(found: Found, advice: Advice) -> Iterator[str]:
         yield from _row(setting, width)
     for warning in advice.warnings:
         yield ""
-        yield from textwrap.wrap(f"! {warning}", width, **_indented(2))
+        yield wrapped(f"! {warning}", width, "  ")
     for trouble in found.troubles:
         yield ""
-        yield from textwrap.wrap(f"trouble: {trouble}", width, **_indented(2))
+        yield wrapped(f"trouble: {trouble}", width, "  ")
     for hint in hints.find(found.troubles):
-        yield from textwrap.wrap(report.advice(hint), width, **_indented(2))
+        yield wrapped(report.advice(hint), width, "  ")
     framework, snippet = snippets.snippet(advice, found.stack)
     yield ""
     yield f"---- {framework}: paste this into a shell, in a folder that you may write to"
@@ -117,11 +117,7 @@ def _row(setting: Setting, width: int) -> Iterator[str]:
     if len(value) > _VALUES:
         yield head
         head = " " * (27 + _VALUES)
-    yield from textwrap.wrap(why, width, initial_indent=head, **_indented(27 + _VALUES))
-
-
-def _indented(columns: int) -> dict[str, Any]:
-    return {"subsequent_indent": " " * columns, "break_on_hyphens": False, "break_long_words": False}
+    yield wrapped(head + why, width, " " * (27 + _VALUES))
 
 
 def _parser() -> argparse.ArgumentParser:

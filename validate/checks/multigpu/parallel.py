@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,12 +18,7 @@ measure = partial(_launch.measure, __name__)
 
 def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
     """Measure one subject."""
-    subjects: Mapping[str, Callable[[Worker], dict[str, Any]]] = {
-        "tensor parallel": _tensor,
-        "context parallel": _context,
-        "hsdp": _hsdp,
-    }
-    return subjects[claim.subject](worker)
+    return {"tensor parallel": _tensor, "context parallel": _context, "hsdp": _hsdp}[claim.subject](worker)
 
 
 def _tensor(worker: Worker) -> dict[str, Any]:
