@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from images.audit.model import Driver, LibraryCode, Runs
-from images.config.facts import Facts
+from images.config.facts import Facts, nearest
+from images.config.names import Minor
 from validate.binaries import fatbin
 from validate.compute_capability import target_runs_on
 
@@ -63,18 +64,13 @@ def runs(code: Sequence[LibraryCode], cuda: str) -> tuple[Runs, ...]:
 
 
 def _loaded(own: Sequence[LibraryCode], cuda: str) -> frozenset[str]:
-    """Paths without alternatives for other CUDA versions: of each row of them one stays, by bitsandbytes' rule (exact,
-    else the highest lower minor of that major, else the lowest higher one).
-    """
-    alternatives = {one.path: (int(found[1]), int(found[2])) for one in own if (found := _FOR_CUDA.search(one.path))}
-    major, _, minor = cuda.partition(".")
-    if not alternatives or not (major.isdigit() and minor.isdigit()):
+    """Paths without alternatives for other CUDA versions: of each row of them one stays, by bitsandbytes' rule."""
+    numbers = ((one.path, _FOR_CUDA.search(one.path)) for one in own)
+    alternatives = {path: Minor(int(found[1]), int(found[2])) for path, found in numbers if found}
+    if not alternatives or not re.fullmatch(r"\d+\.\d+", cuda):
         return frozenset(one.path for one in own)
-    wanted = (int(major), int(minor))
-    same = sorted((number, path) for path, number in alternatives.items() if number[0] == wanted[0])
-    lower = [path for number, path in same if number <= wanted]
-    chosen = lower[-1:] or [path for _, path in same][:1]
-    return frozenset([*(one.path for one in own if one.path not in alternatives), *chosen])
+    loaded = nearest(alternatives.values(), Minor.parse(cuda))
+    return frozenset(one.path for one in own if alternatives.get(one.path, loaded) == loaded)
 
 
 def drivers(environments: Sequence[Mapping[str, Any]], facts: Facts) -> tuple[Driver, ...]:

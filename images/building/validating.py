@@ -148,17 +148,13 @@ def validate_image(
         on_record=lambda one: say(f"measured {one.probe} in {one.seconds:.1f} s ({one.outcome})"),
         on_evidence=on_evidence,
     )
-    debian = _debian_packages(engine, info, image) if found.steps_above else None
-    changes = child.changes(evidence, found.steps_above, info.env, debian) if found.steps_above else None
+    changes = None
+    if found.steps_above:
+        parent = None if engine.facts.apptainer else engine.find(image.local_name)
+        is_parent = parent is not None and info.layers[: len(parent.layers)] == parent.layers
+        debian = (debian_packages(engine, parent), debian_packages(engine, info)) if is_parent else None
+        changes = child.changes(evidence, found.steps_above, info.env, debian)
     return ValidationRun(tiers=tiers, evidence=evidence, verdict=verdict, changes=changes)
-
-
-def _debian_packages(engine: Runtime, info: ImageInfo, image: Image) -> tuple[dict[str, str], dict[str, str]] | None:
-    """Debian's packages of the parent and of a child; None: what the engine has under the parent's name is not it."""
-    parent = None if engine.facts.apptainer else engine.find(image.local_name)
-    if parent is None or info.layers[: len(parent.layers)] != parent.layers:
-        return None
-    return debian_packages(engine, parent), debian_packages(engine, info)
 
 
 def debian_packages(engine: Runtime, info: ImageInfo | None) -> dict[str, str]:

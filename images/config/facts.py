@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -54,6 +54,12 @@ Source = str | dict[str, str]
 def within(version: str, wanted: str) -> bool:
     """Whether a version lies in a range (PEP 440): `2.7.1` in `==2.7.*`. Kept: each image asks the same."""
     return version in SpecifierSet(wanted)
+
+
+def nearest(cudas: Iterable[Minor], wanted: Minor) -> Minor | None:
+    """By bitsandbytes' rule `same-major`: exact, else the highest lower minor of that major, else its lowest higher."""
+    own = [one for one in cudas if one.major == wanted.major]
+    return max((one for one in own if one <= wanted), default=min(own, default=None))
 
 
 class Row(BaseModel):
@@ -159,14 +165,11 @@ class BitsandbytesFacts(Row):
     source: Source
 
     def library_for(self, wheel_cuda: Minor) -> Minor | None:
-        """The library that bitsandbytes loads beside a torch of this CUDA (its own rule: cextension.py).
-
-        `same-major`: exact, else the highest lower minor of that major, else its lowest higher one.
-        """
-        own = sorted(minor for minor in map(Minor.parse, self.libraries) if minor.major == wheel_cuda.major)
-        if wheel_cuda in own or self.lookup == "exact":
+        """The library that bitsandbytes loads beside a torch of this CUDA (its own rule: cextension.py)."""
+        own = {*map(Minor.parse, self.libraries)}
+        if self.lookup == "exact":
             return wheel_cuda if wheel_cuda in own else None
-        return max((minor for minor in own if minor < wheel_cuda), default=min(own, default=None))
+        return nearest(own, wheel_cuda)
 
     def file_for(self, wheel_cuda: Minor) -> str:
         """The path of that library, or of the one it would look for in vain."""

@@ -24,7 +24,7 @@ class Platform(StrEnum):
     @property
     def spoken(self) -> str:
         """For sentences."""
-        return {Platform.AMD64: "x86-64", Platform.ARM64: "aarch64"}[self]
+        return self.machine.replace("_", "-")
 
     @property
     def suffix(self) -> str:

@@ -179,18 +179,14 @@ def untag_left(engine: Engine) -> None:
     """Take away the names that killed workers of this user and machine left: whoever is at work holds a lock."""
     names = rf"(?P<name>.+-fleet-u{os.getuid()})(-candidate)?(:latest)?"
     there = engine.sdk.images(filters={"label": f"{LABELS}.image"}) if engine.facts.local else []
+
+    def at_work() -> None:
+        raise BlockingIOError
+
     for tag in [tag for one in there for tag in one["RepoTags"] or ()]:
         if found := re.fullmatch(names, tag):
-            with suppress(_AtWorkError), engine.alone(f"job {found['name']}", waiting=_at_work):
+            with suppress(BlockingIOError), engine.alone(f"job {found['name']}", waiting=at_work):
                 engine.untag(tag)
-
-
-class _AtWorkError(Exception):
-    """Another process has this name."""
-
-
-def _at_work() -> None:
-    raise _AtWorkError
 
 
 def _pulled(engine: Runtime, reference: str, digest: str, platform: str) -> ImageInfo:
@@ -222,17 +218,17 @@ def _validated(job: Job, image: Image, sources: Sources, engine: Runtime, info: 
     else:
         found = validating.described(engine, info)
         claims = validating.claims_of(image, sources, found, job.tiers, only=job.only, attachment=attachment)
-    evidence, _ = validating.measure_and_judge(engine, info.id, claims, job.tiers, attachment, on_record=_told)
+
+    def measured(record: Record) -> None:
+        _say(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})")
+
+    evidence, _ = validating.measure_and_judge(engine, info.id, claims, job.tiers, attachment, on_record=measured)
     return evidence
 
 
 def _other_checkout(job: Job, cause: str) -> UserError:
     then = "leave the checkout as it is until the jobs have ended, or begin anew: the worker needs the same one"
     return UserError(Problem(where=job.image, cause=cause, then=then), code=1)
-
-
-def _told(record: Record) -> None:
-    _say(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})")
 
 
 def _say(text: str) -> None:

@@ -95,13 +95,6 @@ def with_pins(matrix: Matrix, name: ImageName, pins: Mapping[str, str]) -> Matri
     return matrix.model_copy(update={"stacks": {**matrix.stacks, torch: stack}, "profiles": profiles})
 
 
-def newest(control: Locked, lines: list[str], run: Runner = uv.run) -> Locked:
-    """The canary. Raises NoSolution where no versions fit together, UserError where the index can't be asked."""
-    where = str(control.image.name)
-    chosen = uv.versions(lines, control.lock.inputs, preferred={}, run=run, where=where)
-    return relocked(control, chosen, run)
-
-
 def relocked(control: Locked, chosen: Mapping[str, str], run: Runner = uv.run) -> Locked:
     """The control's image at other versions, locked. `chosen` binds pins; the rest only as far as it still fits."""
     pins = tuple(

@@ -185,12 +185,6 @@ def read(*folders: Path) -> tuple[JobLine | BreakageLine, ...]:
     return tuple(sorted(lines, key=lambda line: line.date))
 
 
-def latest(lines: Sequence[JobLine | BreakageLine], image: str, job: Job) -> JobLine | None:
-    """The newest line of an image's job without ranges of the command line."""
-    own = (one for one in lines if isinstance(one, JobLine) and one.image == image and one.job is job)
-    return max((one for one in own if not one.ranges), key=lambda line: line.date, default=None)
-
-
 def generated() -> dict[str, bytes]:
     """Path below the project's root -> JSON Schema of a line."""
     schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_LINE.json_schema()}

@@ -79,7 +79,10 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
 
 
 def _newest(control: Locked, options: NightlyOptions) -> Locked:
-    """The canary. A resumed run uses the same one, whatever has been published since."""
+    """The canary. A resumed run uses the same one, whatever has been published since.
+
+    Raises NoSolution where no versions fit together, UserError where the index can't be asked.
+    """
     name = str(control.image.name)
     key = f"newest {name} {control.hash} {json.dumps(dict(options.ranges), sort_keys=True)}"
     if (known := options.state.find(key)) is not None:
@@ -87,7 +90,8 @@ def _newest(control: Locked, options: NightlyOptions) -> Locked:
     options.progress(name, "resolving the newest versions")
     refused = canary.refused_by_facts(control.image, options.sources)
     wanted = canary.requirements(control, options.sources.matrix.nightly, refused, options.ranges)
-    newest = canary.newest(control, wanted, options.run)
+    chosen = uv.versions(wanted, control.lock.inputs, preferred={}, run=options.run, where=name)
+    newest = canary.relocked(control, chosen, options.run)
     options.state.keep(key, newest.versions)
     return newest
 

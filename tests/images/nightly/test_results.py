@@ -58,12 +58,6 @@ def test_a_line_of_another_schema_version_is_refused(tmp_path: Path) -> None:
         results.read(tmp_path)
 
 
-def test_the_newest_line_of_a_job_leaves_out_trials_of_ranges(tmp_path: Path) -> None:
-    lines = [job(day=20), job(day=21), job(day=22, ranges={"torchao": ">=0.11"}), job(day=23, job=Job.CANARY)]
-    assert results.latest(lines, "cu126-torch27", Job.CONTROL) == lines[1]
-    assert results.latest(lines, "cu128-torch28", Job.CONTROL) is None
-
-
 def test_lines_are_as_their_published_schema_says() -> None:
     (schema,) = (json.loads(text) for text in results.generated().values())
     for line in (job(), breakage()):
