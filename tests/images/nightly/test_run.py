@@ -18,7 +18,7 @@ from images.nightly.results import BreakageLine, JobLine, Outcome
 from images.nightly.run import ImageResult
 from images.nightly.sets import NightlyOptions, SetResult, State
 from images.validation.rows import ClaimRow
-from tests.support.nightly_samples import CONTROL, MOVES, PLANNED, SOURCES, at
+from tests.support.nightly_samples import MOVES, PLANNED, SOURCES, at
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -60,7 +60,7 @@ class Judge:
 
 @pytest.fixture
 def nightly_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ImageResult]:
-    monkeypatch.setattr(canary, "newest", lambda *_: at(MOVES))
+    monkeypatch.setattr(uv, "versions", lambda *_, **__: MOVES)
     monkeypatch.setattr(canary, "relocked", lambda _control, chosen, _run: at(dict(chosen)))
 
     def run(
@@ -178,7 +178,7 @@ def test_an_interrupted_run_resumes_and_repeats_nothing(
 
 
 def test_nothing_newer_builds_nothing(nightly_run: Callable[..., ImageResult], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canary, "newest", lambda *_: CONTROL)
+    monkeypatch.setattr(uv, "versions", lambda *_, **__: {})
     judge = Judge({})
     assert nightly_run(judge).canary.outcome is Outcome.UNCHANGED
     assert len(judge.asked) == 1
@@ -187,10 +187,10 @@ def test_nothing_newer_builds_nothing(nightly_run: Callable[..., ImageResult], m
 def test_newest_versions_that_do_not_fit_together_are_told(
     nightly_run: Callable[..., ImageResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none(*_: object) -> Locked:
+    def none(*_: object, **__: object) -> dict[str, str]:
         raise uv.NoSolution(Problem(where="x", cause="no set of versions fits"))
 
-    monkeypatch.setattr(canary, "newest", none)
+    monkeypatch.setattr(uv, "versions", none)
     found = nightly_run(Judge({}))
     assert (found.canary.outcome, found.canary.cause) == (Outcome.UNRESOLVED, "no set of versions fits")
     assert found.broken
