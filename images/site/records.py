@@ -128,9 +128,10 @@ def of_this_build(runs: Sequence[RunLine], image_id: str, payload: Mapping[str, 
             return f"{told}; only our suite and labels have changed since", True
     run = next((one for one in runs if one.payload), runs[0])
     differs = [name for name in {**payload, **run.payload} if payload.get(name) != run.payload.get(name)]
-    compared = run.payload and payload
-    what = f"differs in {listed(differs)} from" if compared else "can't be compared, layer by layer, with"
-    return f"this build {what} the image whose gpu tier got {_result(run)}): no recorded run is about it", False
+    unknown = ("" if payload else "this build") if run.payload else "that one"
+    what = "has another ID than" if unknown else f"differs in {listed(differs)} from"
+    why = f", and the layers of {unknown} are not known" if unknown else ""
+    return f"this build {what} the image whose gpu tier got {_result(run)}){why}: no recorded run is about it", False
 
 
 def _result(run: RunLine) -> str:

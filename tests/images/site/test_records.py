@@ -60,7 +60,8 @@ def test_the_newest_run_of_a_gpu_tier_is_told_to_who_chooses() -> None:
     said, found = records.of_this_build([judged], "sha256:mine", other)
     assert not found and said.startswith("this build differs in debian from the image") and said.endswith("about it")
     for payload, lines in (({}, [judged]), ({}, [old]), (same, [old]), (same, [])):
-        assert not records.of_this_build(lines, "sha256:mine", payload)[1]
+        said, found = records.of_this_build(lines, "sha256:mine", payload)
+        assert not found and ("has another ID than" in said and "are not known" in said) == bool(lines)
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=lambda line: line.id)
