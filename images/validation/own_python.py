@@ -39,6 +39,7 @@ _DECODERS = ("libzstd.so.1", "liblz4.so.1")
 """Opened by name to read compressed device code (validate/binaries/fatbin.py)."""
 _LISTED = re.compile(r"^\t(?:(\S+) => )?(/.+) \(0x[0-9a-f]+\)$", re.MULTILINE)
 """A line of `ld.so --list` (ld.so(8)): a name and the file that it means, or a file."""
+_LACKING = re.compile(r"^\t(\S+) => not found$", re.MULTILINE)
 _LEFT_OUT = frozenset(
     "__pycache__ dist-packages ensurepip idlelib lib2to3 pydoc_data site-packages test tkinter".split()
 )
@@ -195,15 +196,19 @@ def _standard_library(folder: Path) -> Iterator[Path]:
         )
 
 
-def _libraries(loader: str, programs: list[Path]) -> dict[str, Path]:
+def _libraries(loader: str, programs: list[Path]) -> dict[str, bytes | Path]:
     """Every library that these load, by the name they ask for it, as the loader itself finds it without variables; and
-    the decoders, as it would preload them. One that only an extension lacks is left out. Raises OSError.
+    the decoders, as it would preload them. Raises OSError.
+
+    One that this machine lacks is an empty file, which ends a search: the loader would take the image's own next, and
+    run it.
     """
-    found: dict[str, Path] = {}
+    found: dict[str, bytes | Path] = dict.fromkeys(_DECODERS, b"")
     for program in programs:
         preloaded = {"LD_PRELOAD": " ".join(_DECODERS)} if program is programs[0] else {}
         listing = subprocess.run(
             [loader, "--list", str(program)], env=preloaded, cwd="/", capture_output=True, text=True, check=False
         ).stdout
+        found |= {name: b"" for name in _LACKING.findall(listing) if name not in found}
         found |= {name or Path(path).name: Path(os.path.realpath(path)) for name, path in _LISTED.findall(listing)}
     return found

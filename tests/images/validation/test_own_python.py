@@ -29,3 +29,11 @@ def test_the_systems_python_is_taken_only_where_it_is_of_the_release(tmp_path: P
     assert own_python.of_release("3.99.1", tmp_path) is None
     own = own_python.of_this_process()
     assert own_python.of_release(own.release, tmp_path) == own
+
+
+def test_what_this_machine_lacks_is_not_taken_from_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its loader would look there next: an empty file ends the search, and nothing of the image runs."""
+    monkeypatch.setattr(own_python, "_DECODERS", ("libzstd.so.1", "libno-such-decoder.so.1"))
+    found = own_python.files.__wrapped__("/judge")
+    assert found[f"{own_python.LIBRARIES}/libno-such-decoder.so.1"] == b""
+    assert isinstance(found[f"{own_python.LIBRARIES}/libc.so.6"], Path)
