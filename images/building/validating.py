@@ -90,7 +90,9 @@ def claims_of(
     claims = image_claims(context.on_host(attachment) if attachment else context)
     if found.steps_above:
         dead = {name: f"it is no longer maintained: take {row.by}" for name, row in sources.facts.replaced.items()}
-        claims = child.claims(claims, {**dead, **image.unfit}, nvcc=image.devel)
+        instead = "remove it (`pip uninstall {}`), or take an image of a torch that it is made for (`plan` lists them)"
+        unfit = {name: f"{why}: {instead.format(name)}" for name, why in image.unfit.items()}
+        claims = child.claims(claims, {**dead, **unfit}, nvcc=image.devel)
     return chosen(claims, tiers, only) if only else claims
 
 

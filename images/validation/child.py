@@ -23,6 +23,8 @@ _LAST_STEPS = ('CMD ["bash"]', "WORKDIR /workspace")
 """How our Dockerfiles end, the last first (templates/stages/image.j2)."""
 _OURS = "dev.truetag."
 _USERS_FILES = "/workspace/*"
+_LOCKS = ("/opt/venv/.lock",)
+"""What `uv pip install` leaves, for everybody to lock."""
 _TOLD = ("/var/cache/apt/*",)
 """Leftovers that other images clean by themselves (Debian's official base: docker-clean) and ours do not."""
 _FREE = {("S8", "size"), ("S1", "lock")}
@@ -164,7 +166,7 @@ def _of_child(parents: Claim, pinned: list[str]) -> Claim:
         others = {*expectations.CHILDRENS_PLUGINS, *expectations.CHILDRENS_SETTINGS}
         expect["plugins"] = {path: who for path, who in expect["plugins"].items() if path not in others}
         allowed = {**expect.get("privileged", {}), **expectations.PRIVILEGED_IN_CHILDREN}
-        expect |= {"home": user_overlay.HOME, "privileged": allowed}
+        expect |= {"home": user_overlay.HOME, "privileged": allowed, "open": list(_LOCKS)}
     if "labels" in expect:
         expect["labels"] = {name: value for name, value in expect["labels"].items() if name.startswith(_OURS)}
     required = parents.required and (parents.id, parents.subject) not in _FREE

@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from images.building import validating
 from images.engine import Engine, ImageInfo
+from images.planning import plan
 from tests.support import commands, wheels
-from tests.support.broken_images import NAME
+from tests.support.broken_images import NAME, SITE, judged
 from tests.support.checkout import ROOT
+from tests.support.sources import SOURCES
+from validate.judging import Status
 
 pytestmark = pytest.mark.engine
 
@@ -102,3 +106,47 @@ def test_readme_prints_the_fault_and_who_is_named(engine: Engine, parent: ImageI
     printed = words(rest.partition("--claim bitsandbytes\n")[2]).split(" ... ")
     assert [part for part in printed if part not in said] == [], said
     assert done.returncode == 1
+
+
+def test_what_a_child_does_to_its_parent_is_told_whoever_owns_the_files(engine: Engine, parent: ImageInfo) -> None:
+    """Some are in a RECORD or a list of dpkg, some are no files: layers, settings and a start of Python tell."""
+    libraries = "/usr/lib/x86_64-linux-gnu"
+    hook = "import signal; signal.signal(15, signal.SIG_IGN)"
+    faults = {
+        "RUN chmod 700 /usr/lib/git-core/git-remote-http": "/usr/lib/git-core/git-remote-http mode",
+        "RUN chown 1001 /usr/bin/less": "/usr/bin/less owner",
+        f"RUN touch {SITE}/torch/functional.py": f"{SITE}/torch/functional.py time",
+        "RUN rm -r /usr/lib/python3.11/sqlite3": "/usr/lib/python3.11/sqlite3 deleted",
+        "RUN dpkg-divert --rename --add /usr/bin/curl && cp /bin/ls /usr/bin/curl": "/usr/bin/curl content diverted",
+        f"RUN d={libraries}/glibc-hwcaps/x86-64-v2 && mkdir -p $d && cp {libraries}/libz.so.1 $d && ldconfig": "the "
+        f"library libz.so.1 {libraries}/glibc-hwcaps/x86-64-v2/libz.so.1",
+        f"RUN d={SITE}/torch/lib/tls && mkdir $d && cp {SITE}/torch/lib/libc10.so $d": "the library libc10.so "
+        f"{SITE}/torch/lib/tls/libc10.so",
+        "RUN touch /workspace/telnetlib.py": "the module telnetlib /workspace/telnetlib.py",
+        f"RUN d={SITE}/torch/utils/bundled_inputs && mkdir $d && touch $d/__init__.py": "the module bundled_inputs "
+        f"{SITE}/torch/utils/bundled_inputs/__init__.py",
+        "RUN cp /usr/bin/git /opt/venv/bin": "the program git /opt/venv/bin/git",
+        "RUN git config --system url.https://x/.insteadOf https://y/": "/etc/gitconfig sets url.https://x/.insteadof",
+        f"RUN echo '{hook}' >{SITE}/hook.pth ": "SIGTERM) == signal.SIG_DFL is False",
+        "STOPSIGNAL SIGKILL": "it is stopped by SIGKILL",
+        "ENV NVIDIA_VISIBLE_DEVICES=void": "NVIDIA_VISIBLE_DEVICES=void hides every GPU",
+    }
+    (image,) = (one.image for one in plan.select([NAME], SOURCES))
+    assert image is not None
+    tag, dockerfile = "truetag-test-child-faults", "\n".join([f"FROM {NAME}", "USER root", *faults, ""])
+    engine.build({"Dockerfile": dockerfile.encode()}, tag)
+    try:
+        described = validating.described(engine, engine.inspect(tag))
+        only = ("S10 parent", "S8 settings", "C14 ")
+        claims = validating.claims_of(image, SOURCES, described, validating.ANYWHERE, only=only)
+        verdict = judged(engine, tag, claims)
+    finally:
+        engine.remove(tag, force=True)
+    assert {one.status for one in verdict.claims} == {Status.FAIL}
+    (found,) = (one.evidence for one in verdict.claims if one.claim.id == "S10")
+    told = [one.reason for one in verdict.claims]
+    told += [f"{one['path']} {' '.join(one['how'])}" for one in found["changed"]]
+    told += [f"{one['what']} {one['path']}" for one in found["in_front"]]
+    told += [f"{path} sets {name}" for path, names in found["settings"].items() for name in names]
+    assert [fault for fault in faults.values() if not any(fault in text for text in told)] == [], told
+    assert len(found["changed"]) == 5 and len(found["in_front"]) == 5, "and nothing else"

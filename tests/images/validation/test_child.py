@@ -218,6 +218,13 @@ def linked(path: str, owner: str, missing: list[str], cuda: list[str] | None = N
             None,
         ),
         (
+            [
+                linked("/s/mpi4py/MPI.mpich.cpython-311-x86_64-linux-gnu.so", "mpi4py", ["libmpi.so.12"]),
+                linked("/s/mpi4py/MPI.openmpi.cpython-311-x86_64-linux-gnu.so", "mpi4py", []),
+            ],
+            None,
+        ),
+        (
             [linked(_FFMPEG.format(n), "torchcodec", [f"libavutil.so.{52 + n}"]) for n in (4, 5)],
             "torchcodec, which was added, needs libavutil.so.56, libavutil.so.57, which the loader does not find",
         ),

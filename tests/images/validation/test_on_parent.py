@@ -55,6 +55,7 @@ PARENT = [
         program("usr/bin/gcc"),
         link("usr/bin/cc", "/etc/alternatives/cc"),
         link("etc/alternatives/cc", "/usr/bin/gcc"),
+        link("etc/alternatives/awk", "/usr/bin/mawk"),
         folder("usr/lib/git-core"),
         program("usr/lib/git-core/git-remote-https"),
         entry("etc/ld.so.conf", "include /etc/ld.so.conf.d/*.conf"),
@@ -153,6 +154,7 @@ def test_what_a_layer_does_to_its_parent_is_told(layer: list[LayerEntry], told: 
         [entry("workspace/src/random.py"), entry("workspace/datasets/readme"), entry("home/trainer/.bashrc")],
         [entry("etc/gitconfig", '[filter "lfs"]\n\tclean = git-lfs clean -- %f\n[safe] directory = *\n# url\n')],
         [entry("etc/nsswitch.conf", "passwd: files systemd # mine\nnetgroup: nis")],
+        [link("etc/alternatives/awk", "/usr/bin/gawk")],
         [program("usr/bin/ffmpeg"), entry(f"{LIB}/libavcodec.so.59"), program("opt/venv/bin/wandb")],
         [entry(f"{SITE}/wandb/random.py"), entry(f"{SITE}/wandb/lib/libz.so.1"), entry(f"{SITE}/random2.py")],
         [

@@ -241,20 +241,30 @@ def _is_torchs(name: str) -> bool:
 def _excused(expect: Mapping[str, Any], one: Mapping[str, Any], linked: Sequence[Mapping[str, Any]]) -> bool:
     """A named exception, or an alternative: made for another platform, where a sibling serves this image's CUDA.
 
-    Of an added package: no module of Python's, and what it lacks is not CUDA's or torch's, where another of the package
-    works: there is one for each release of FFmpeg, or it is a plugin. A package of which none works can't be used.
+    Of an added package: what it lacks is not CUDA's or torch's, where another of the package works: there is one for
+    each release of FFmpeg, or it is a plugin. Of a module of Python's, one of its name: mpi4py has MPI.mpich.*.so and
+    MPI.openmpi.*.so. A package of which none works can't be used.
     """
     if any(_covers(exception, one["path"], one["troubles"]) for exception in expect["exceptions"]):
         return True
     cudas = any(stem(name) in expect["cuda_libraries"] or _is_torchs(name) for name in one["troubles"])
     if _is_added(expect, one) and not cudas:
-        module = one["path"].endswith(".abi3.so") or ".cpython-" in one["path"]
-        return not module and any(not other["troubles"] and other["owners"] == one["owners"] for other in linked)
+        working = [other for other in linked if not other["troubles"] and other["owners"] == one["owners"]]
+        is_module = one["path"].endswith(".abi3.so") or ".cpython-" in one["path"]
+        return any(_imported_as(other["path"]) == _imported_as(one["path"]) for other in working) or bool(
+            working and not is_module
+        )
     foreign = expect["other_platforms"]
     elsewhere = all(matches(name, foreign) or _is_major(expect, name, own=False) for name in one["troubles"])
     # One that finds all it needs, and is linked against this image's CUDA.
     siblings = (other for other in linked if _family(other["path"]) == _family(one["path"]) and not other["troubles"])
     return elsewhere and any(_is_major(expect, name, own=True) for other in siblings for name in other["needs_cuda"])
+
+
+def _imported_as(path: str) -> str:
+    """Folder and name of a module, without what tells its alternatives apart."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/{name.partition('.')[0]}"
 
 
 def _covers(exception: Mapping[str, Any], path: str, names: Iterable[str]) -> bool:

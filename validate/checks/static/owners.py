@@ -383,7 +383,8 @@ def judge_files(_subject: str, expect: Mapping[str, Any], evidence: OwnersEviden
     links to other files that no package lists, with `TARGET <- ` where it leads to one alone}, folders: {pattern: who
     makes folders without files}, generated: {pattern: why there are files that nobody lists}, path:
     folders of the PATH, plugins: {pattern of a name, or of a path: who loads it if it is there}, privileged: {path:
-    mode} of programs that Debian brings so, free, and of a child home: that of the image's user}.
+    mode} of programs that Debian brings so, free, and of a child home: that of the image's user, and
+    open: what everybody may change}.
     """
     faults = [f"{one['path']} is not as {one['owner']} has it" for one in evidence["altered"]]
     faults += [
@@ -444,7 +445,8 @@ def judge_privileges(_subject: str, expect: Mapping[str, Any], evidence: OwnersE
         for one in evidence["privileged"]
         if one["capabilities"] or expect["privileged"].get(one["path"]) != one["mode"]
     ]
-    faults += [f"every user may change {path}" for path in evidence["writable"]]
+    open_to_all = expect.get("open", ())
+    faults += [f"every user may change {path}" for path in evidence["writable"] if not matches(path, open_to_all)]
     faults += [f"{path} {how}" for path, how in evidence.get("loose", {}).items()]
     if hidden := evidence.get("loose_count", 0) - len(evidence.get("loose", ())):
         faults.append(f"{hidden} more paths belong to others than root, or can't be used")
