@@ -123,35 +123,25 @@ def test_a_true_result_has_no_faults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "lie", "told"),
+    ("whole", "tier", "told"),
     [
-        ("result", PASSED, "the gpu tier did not pass"),
-        ("measuredOn", "2026-12-01T00:00:00Z", "the gpu tier was measured on 2026-11-20T10:00:00Z"),
-        ("evidence", "sha256:" + "0" * 64, "the gpu tier stands on evidence that is not attached"),
+        ({}, {"result": PASSED}, ["the gpu tier did not pass"]),
+        ({}, {"measuredOn": "2026-12-01T00:00:00Z"}, ["the gpu tier was measured on 2026-11-20T10:00:00Z"]),
+        ({}, {"evidence": "sha256:" + "0" * 64}, ["the gpu tier stands on evidence that is not attached"]),
+        ({"result": PASSED}, {}, ["it says PASSED, and not every tier passed"]),
+        # A verdict of an older judge, say: what was PASS then may be FAIL now.
+        (
+            {"passedTests": ["gpu/S1 pip-on-gpu"], "failedTests": []},
+            {},
+            ["passedTests differ in gpu/S1 pip-on-gpu", "failedTests differ in gpu/S1 pip-on-gpu"],
+        ),
     ],
 )
-def test_a_tier_that_says_more_is_a_fault(field: str, lie: str, told: str) -> None:
+def test_what_says_more_than_the_evidence_is_a_fault(whole: Any, tier: Any, told: list[str]) -> None:
     failed = trial(GPU_PIP, version="1")
-    said = result_of([failed])
-    said[TIERS]["gpu"][field] = lie
-    assert list(statements.test_result_faults(statement(said), [failed])) == [told]
-
-
-def test_lists_of_tests_are_those_of_the_evidence() -> None:
-    """A verdict of an older judge, say: what was PASS then may be FAIL now."""
-    failed = trial(GPU_PIP, version="1")
-    said = result_of([failed])
-    said["passedTests"], said["failedTests"] = said["failedTests"], []
-    told = "differ in gpu/S1 pip-on-gpu"
-    faults = list(statements.test_result_faults(statement(said), [failed]))
-    assert faults == [f"passedTests {told}", f"failedTests {told}"]
-
-
-def test_a_whole_that_is_better_than_its_parts_is_a_fault() -> None:
-    failed = trial(GPU_PIP, version="1")
-    said = {**result_of([failed]), "result": PASSED}
-    faults = list(statements.test_result_faults(statement(said), [failed]))
-    assert faults == ["it says PASSED, and not every tier passed"]
+    said = {**result_of([failed]), **whole}
+    said[TIERS]["gpu"] |= tier
+    assert list(statements.test_result_faults(statement(said), [failed])) == told
 
 
 def test_a_test_result_with_more_evidence_supersedes_one_with_less() -> None:
