@@ -16,8 +16,10 @@ import io
 import json
 import os
 import tarfile
+import threading
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,6 +32,7 @@ from images.engine.containers import asking
 from images.engine.failures import EngineError
 from images.engine.runtime import CLASSIC_STORE, ImageInfo, Runtime
 from images.errors import Problem
+from images.host import cache
 from images.host.hashing import oci_digest
 
 if TYPE_CHECKING:
@@ -182,46 +185,66 @@ def stored_tar(layer: StoredLayer) -> Iterator[bytes]:
             yield from _content(layer, entry)
 
 
-def diff_id_in_walking_order(layer: StoredLayer) -> str:
-    """The diff ID of a layer's files in the order of their folders, where its tar has them sorted by whole path.
+def canonical_diff_id(layer: StoredLayer) -> str:
+    """The diff ID of a layer's files as engines of today write what a step made, whichever engine this is.
 
-    overlay2 walks the folder of a layer. Above a step that was built again, and came out as a layer that was there, it
-    compares two folders instead and sorts by path: `cuda.h` then stands before what `cuda/` holds, and the same files
-    have another diff ID (moby, builder-next/adapters/snapshot/layer.go: a parent with another cache ID).
+    Docker 20.10 writes the kind of a file into its mode, and the names that the engine's machine has for users and
+    groups; 26.1 and 28.5 write neither. And overlay2 walks the folder of a layer, but above a step that was built again
+    and came out as a layer that was there it compares two folders, and sorts by whole path: `cuda.h` then stands before
+    what `cuda/` holds (moby, builder-next/adapters/snapshot/layer.go: a parent with another cache ID).
     Raises OSError, ValueError for a store that is damaged.
     """
-    names = [name.rstrip(b"/") for name in _names(layer)]
-    if names != sorted(names) or names == sorted(names, key=_by_folders):
-        return layer.diff_id
-    headers, pending, padding = dict[bytes, tuple[bytes, Any]](), b"", 0
+    files, pending, padding = list[tuple[bytes, bytes, Any]](), b"", 0
     for entry in _split(layer):
         if entry["type"] == _SEGMENT:
             pending += base64.b64decode(entry["payload"])
         elif entry["type"] == _FILE:
-            headers[_name(entry).rstrip(b"/")] = pending[padding:], entry
+            files.append((_name(entry).rstrip(b"/"), pending[padding:], entry))
             pending, padding = b"", -entry.get("size", 0) % tarfile.BLOCKSIZE
+    names = [name for name, _, _ in files]
+    walked = sorted(files, key=lambda one: _by_folders(one[0])) if names == sorted(names) else files
+    plain = [(name, _plain(header), entry) for name, header, entry in walked]
+    if plain == files:
+        return layer.diff_id
+    known = cache.folder() / "layers" / layer.diff_id.removeprefix("sha256:")  # by content: it never gets old
+    if known.is_file():
+        return known.read_text(encoding="ascii")
     digest = hashlib.sha256()
-    for name in sorted(names, key=_by_folders):
-        header, entry = headers[name]
+    for _, header, entry in plain:
         digest.update(header)
         for chunk in _content(layer, entry):
             digest.update(chunk)
         digest.update(bytes(-entry.get("size", 0) % tarfile.BLOCKSIZE))
     digest.update(pending[padding:])
+    known.parent.mkdir(parents=True, exist_ok=True)
+    partly = known.with_name(f".{known.name}.{os.getpid()}.{threading.get_ident()}")
+    partly.write_text(f"sha256:{digest.hexdigest()}", encoding="ascii")
+    partly.replace(known)
     return f"sha256:{digest.hexdigest()}"
+
+
+def _plain(header: bytes) -> bytes:
+    """A file's header in a tar, of which the last block is the ustar one, without names and the kind in the mode."""
+    block = bytearray(header[-tarfile.BLOCKSIZE :])
+    block[100:108] = b"%07o\0" % (int(block[100:107].rstrip(b"\0 ") or b"0", 8) & 0o7777)
+    block[265:329] = bytes(64)
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return header[: -tarfile.BLOCKSIZE] + bytes(block)
 
 
 def payload(engine: Runtime, info: ImageInfo) -> dict[str, str]:
     """What a verdict about an image is about, see configuration.py, less the suite's layer if it holds the suite alone.
 
-    That and the walking order of layers are read in the engine's store: of an engine elsewhere all layers are compared.
+    Its layers are canonical ones. All that is read in the engine's store: of an engine elsewhere all layers are
+    compared as they are.
     """
     found = stored(Path(engine.facts.data_root), info.layers) if engine.facts.local else {}
-    with _reading(info.id):
-        walked = {diff_id: diff_id_in_walking_order(layer) for diff_id, layer in found.items()}
+    with _reading(info.id), ThreadPoolExecutor() as pool:
+        canonical = dict(zip(found, pool.map(canonical_diff_id, found.values()), strict=True))
     steps = [one.created_by for one in reversed(engine.history(info.id))]
     suite = found.get(configuration.payload(info, steps).get(SUITE, ""))
-    said = configuration.payload(replace(info, layers=tuple(walked.get(one, one) for one in info.layers)), steps)
+    said = configuration.payload(replace(info, layers=tuple(canonical.get(one, one) for one in info.layers)), steps)
     if suite and all(name.endswith(b"/") or name.startswith(_OF_THE_SUITE) for name in _names(suite)):
         said.pop(SUITE, None)
     return said

@@ -6,6 +6,7 @@ import base64
 import gzip
 import io
 import json
+import stat
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -76,12 +77,19 @@ def test_a_change_in_any_layer_is_another_payload(name: str) -> None:
 
 
 @pytest.mark.parametrize("order", ["a/ a/x a.h b", "a/ a.h a/x b", "b a/ a.h a/x"], ids=["walked", "by path", "other"])
-def test_a_layer_in_the_order_of_paths_counts_as_the_one_in_the_order_of_folders(tmp_path: Path, order: str) -> None:
+@pytest.mark.parametrize("old", [False, True], ids=["of today", "of Docker 20.10"])
+def test_a_layer_counts_as_engines_of_today_write_it_in_the_order_of_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, old: bool
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     walked = _tar("a/ a/x a.h b".split())
-    layer = _stored(tmp_path, order.split())
+    layer = _stored(tmp_path, order.split(), old=old)
     expected = oci_digest(_tar(order.split()) if order.startswith("b") else walked)
-    assert layers.diff_id_in_walking_order(layer) == expected
+    assert layers.canonical_diff_id(layer) == layers.canonical_diff_id(layer) == expected
     assert oci_digest(b"".join(layers.stored_tar(layer))) == layer.diff_id
+    assert (layer.diff_id == expected) is (not old and order != "a/ a.h a/x b")
+    (layer.files / "b").write_bytes(_content("c"))
+    assert layers.canonical_diff_id(replace(layer, diff_id="sha256:other")) != expected, "one byte of a file"
 
 
 @pytest.mark.parametrize(
@@ -166,9 +174,23 @@ def _tar(names: list[str]) -> bytes:
     return stream.getvalue()
 
 
-def _stored(folder: Path, names: list[str]) -> StoredLayer:
+def _as_docker_20(plain: bytes) -> bytes:
+    """The tar with the kind of each file in its mode, and with names."""
+    whole = bytearray(plain)
+    with tarfile.open(fileobj=io.BytesIO(plain)) as tar:
+        for member in tar:
+            at = member.offset_data - tarfile.BLOCKSIZE
+            kind = stat.S_IFDIR if member.isdir() else stat.S_IFREG
+            whole[at + 100 : at + 108] = b"%07o\0" % (kind | member.mode)
+            whole[at + 265 : at + 269] = whole[at + 297 : at + 301] = b"root"
+            whole[at + 148 : at + 156] = b" " * 8
+            whole[at + 148 : at + 155] = b"%06o\0" % sum(whole[at : at + tarfile.BLOCKSIZE])
+    return bytes(whole)
+
+
+def _stored(folder: Path, names: list[str], *, old: bool = False) -> StoredLayer:
     """A layer as the engine's store has it: files, and the rest of the tar."""
-    whole, entries, position = _tar(names), [], 0
+    whole, entries, position = _as_docker_20(_tar(names)) if old else _tar(names), [], 0
     with tarfile.open(fileobj=io.BytesIO(whole)) as tar:
         for member in tar:
             data = member.offset_data
