@@ -20,7 +20,7 @@ import threading
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -216,10 +216,11 @@ def canonical_diff_id(layer: StoredLayer) -> str:
             digest.update(chunk)
         digest.update(bytes(-entry.get("size", 0) % tarfile.BLOCKSIZE))
     digest.update(pending[padding:])
-    known.parent.mkdir(parents=True, exist_ok=True)
-    partly = known.with_name(f".{known.name}.{os.getpid()}.{threading.get_ident()}")
-    partly.write_text(f"sha256:{digest.hexdigest()}", encoding="ascii")
-    partly.replace(known)
+    with suppress(OSError):  # else it is worked out again
+        known.parent.mkdir(parents=True, exist_ok=True)
+        partly = known.with_name(f".{known.name}.{os.getpid()}.{threading.get_ident()}")
+        partly.write_text(f"sha256:{digest.hexdigest()}", encoding="ascii")
+        partly.replace(known)
     return f"sha256:{digest.hexdigest()}"
 
 

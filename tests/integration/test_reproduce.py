@@ -14,11 +14,13 @@ from images.context.hosting import host_settings
 from images.context.labels import Origin
 from images.context.render import Context
 from images.context.templates import EPOCH
-from images.engine import Engine, ImageInfo
+from images.engine import Engine, ImageInfo, connect
+from images.engine import layers as layers_of
 from images.engine.buildkit import BuildEvent, LogLine
 from images.engine.progress import Progress
 from images.locking import debian, lock_file
 from images.planning.image import Image
+from tests.support.other_engine import Other
 from tools import reproduce
 
 pytestmark = pytest.mark.engine
@@ -119,6 +121,25 @@ def test_a_step_normalises_the_timestamps_of_what_it_wrote_and_nothing_else(
     normalised = {path for path, time in times.items() if time == EPOCH}
     assert normalised == {"/opt/twice", "/opt/x", "/opt/link", "/srv", "/srv/made"}
     assert set(times) - normalised == {"/opt/early", "/opt/earlier", "/mnt/mounted", "/etc/resolv.conf"}
+
+
+def test_a_layer_counts_the_same_whichever_engine_wrote_it(engine: Engine, trixie: Other, base: AcquiredBase) -> None:
+    """The other engine (26.1) writes what both are compared by; this machine's may write names and kinds of files."""
+    steps = "mkdir -p /opt/a/b && echo x >/opt/a/f && ln -s f /opt/a/l && echo y >/opt/a/b/g && chmod 4755 /opt/a/f"
+    dates = "chgrp 42 /opt/a/b/g && touch -h -d @0 /opt/a/l && touch -d @0 /opt/a/f /opt/a/b/g /opt/a/b /opt/a /opt"
+    dockerfile = {"Dockerfile": f"FROM {base.reference}\nRUN {steps} && {dates}\n".encode()}
+    trixie.take(base.reference, engine)
+    other, tag = connect(trixie.url), TAGS[0]
+    try:
+        for one in (engine, other):
+            one.build(dockerfile, tag, no_cache=True)
+        info = engine.inspect(tag)
+        found = layers_of.stored(Path(engine.facts.data_root), info.layers) if engine.facts.local else {}
+        if not found:
+            pytest.skip("the engine's files are not here to be read")
+        assert tuple(map(layers_of.canonical_diff_id, found.values())) == other.inspect(tag).layers
+    finally:
+        engine.untag(tag)
 
 
 def test_the_same_lock_gives_the_same_base(engine: Engine, image: Image, base: AcquiredBase) -> None:
