@@ -132,12 +132,13 @@ def compare(parent: Tree, child: Tree, start: Start, expect: Mapping[str, Any]) 
     diverted = _diversions(child) - _diversions(parent)
     for one in changed:
         one["how"] += ["diverted"] if one["path"] in diverted else []
+    folded = _folded(changed)
     front = list(dict.fromkeys(_in_front(parent, child, added, start, expect["path"])))
     return {
         "files": len(parent),
         "added": len(added),
-        "changed": _folded(changed)[:_MOST_LISTED],
-        "changed_count": len(changed),
+        "changed": folded[:_MOST_LISTED],
+        "changed_count": len(folded),
         "excused": excused,
         "upgraded": of_packages,
         "in_front": [{"what": what, "path": f"/{path}", "before": f"/{old}"} for what, path, old in front][

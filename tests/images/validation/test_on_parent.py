@@ -207,6 +207,10 @@ def test_plugins_of_a_childs_own_are_told() -> None:
     assert found.status is Status.PASS and f"/{LIB}/libnccl-net.so (NCCL" in found.reason
 
 
+def test_a_folder_stands_for_what_is_in_it() -> None:
+    assert judged(entry("usr/lib/.wh.git-core")).reason == "the parent's /usr/lib/git-core is gone"
+
+
 def test_layers_add_up_as_the_specification_says() -> None:
     first = [folder("a"), entry("a/b", "x"), entry("c"), entry("d", kind="hard link", link="a/b", mode=0o100600)]
     made = on_parent.tree([first, [entry("a/.wh..wh..opq"), entry("a/new"), entry(".wh.c")], [entry("e/.wh.f")]])
