@@ -63,6 +63,12 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield host
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of layers that were compressed, for all tests that don't ask for what happens without it."""
+    return tmp_path_factory.mktemp("layers")
+
+
 @pytest.fixture
 def place(request: pytest.FixtureRequest) -> str:
     """A name for a repository that no other test of the file uses."""

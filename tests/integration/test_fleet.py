@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks import loopback
 from images.config import paths
 from images.engine import RUN_LABEL, Engine, ImageInfo
 from images.fleet import images
@@ -47,9 +46,8 @@ workers:
 
 
 @pytest.fixture(scope="module")
-def staging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with loopback.registry(tmp_path_factory.mktemp("registry") / "data") as host:
-        yield f"{host}/fleet"
+def staging(registry: str) -> str:
+    return f"{registry}/fleet"
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ from tests.support.cosign_keys import cosign_verifies, key_pairs
 from tests.support.debian_tools import unpacked
 from tests.support.other_engine import Other
 from tests.support.small_base import python_base
-from tests.support.thin import EINOPS, Thin
+from tests.support.thin import EINOPS, EINOPS_CLAIM, Thin
 from validate.claims import Claim, ClaimSet, Tier
 from validate.judging import Status
 
@@ -58,14 +58,7 @@ SETTINGS = {"TRUETAG_TEST": "1"}
 CLAIMS = ClaimSet(
     image=NAME,
     claims=(
-        Claim(
-            id="S1",
-            subject="einops",
-            tier=Tier.STATIC,
-            probe="static.pins",
-            statement="`import einops` is einops 0.8.2",
-            expect={"version": "0.8.2", "locals": [""], "modules": ["einops"], "python": "3.11", "shares": []},
-        ),
+        EINOPS_CLAIM,
         Claim(
             id="S7",
             subject="environment",
@@ -96,12 +89,6 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     login = {"htpasswd": {"realm": "tests", "path": str(folder / "htpasswd")}}
     with loopback.registry(folder / "here", auth=login) as host:
         yield host
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of layers that were compressed, for all tests that don't ask for what happens without it."""
-    return tmp_path_factory.mktemp("layers")
 
 
 @pytest.fixture

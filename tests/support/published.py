@@ -1,13 +1,17 @@
 """A small image in a registry with all that is attached to a published one. No engine: its layer is some bytes."""
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from images.config.names import ImageName
-from images.publish import attachments, attestation, gate, provenance, sbom, statements
+from images.publish import attachments, attestation, gate, provenance, sbom, signing, statements
 from images.publish.attachments import PublishedImage
 from images.publish.attestation import Attestation
 from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT, Statement
@@ -98,6 +102,17 @@ def published(
     }
     attachments.attach(target, image, [said(image, *one) for one in predicates.items()], key)
     return attachments.load(target, manifest)
+
+
+def pretend_cosign(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signature of a key is its name, over any bytes."""
+    for name, stand_in in {
+        "require": lambda _key: None,
+        "public_file": nullcontext,
+        "sign_bytes": lambda _content, key: base64.b64encode(key.encode()).decode(),
+        "is_signature": lambda signature, _content, key: base64.b64decode(signature) == key.encode(),
+    }.items():
+        monkeypatch.setattr(signing, name, stand_in)
 
 
 def judge_again(target: Registry, content: str, *, date: str, key: str = "", **more: Any) -> PublishedImage:

@@ -8,7 +8,7 @@ from pathlib import Path
 from images.building import records, validating
 from images.engine import Engine, ImageInfo
 from images.registry.reference import Repository
-from validate.claims import ClaimSet, Tier
+from validate.claims import Claim, ClaimSet, Tier
 from validate.judging import Status
 
 EINOPS = {
@@ -21,6 +21,14 @@ EINOPS = {
     ),
 }
 """An installed distribution of one empty module."""
+EINOPS_CLAIM = Claim(
+    id="S1",
+    subject="einops",
+    tier=Tier.STATIC,
+    probe="static.pins",
+    statement="`import einops` is einops 0.8.2",
+    expect={"version": "0.8.2", "locals": [""], "modules": ["einops"], "python": "3.11", "shares": []},
+)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from jsonschema_rs import validator_for
 
 from images.errors import UserError
 from images.host.hashing import oci_digest
-from images.publish import attachments, signing
+from images.publish import attachments
 from images.publish.attachments import PublishedImage, statements_tag
 from images.publish.statements import CYCLONEDX, TEST_RESULT
 from images.registry.client import Registry
@@ -23,7 +22,7 @@ from tests.support.attested import DIGEST
 from tests.support.blob_registry import BlobRegistry
 from tests.support.checkout import ROOT
 from tests.support.http_server import Reply, Server, serving
-from tests.support.published import attach, days_ago, judge_again, published, result_of, said, validated
+from tests.support.published import attach, days_ago, judge_again, pretend_cosign, published, result_of, said, validated
 
 TAG = "sha256-0.sig"
 
@@ -114,9 +113,7 @@ def test_a_run_of_another_image_is_refused(target: Registry) -> None:
 
 def test_with_a_key_only_what_it_signed_of_this_image_counts(target: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     """cosign is pretended. A statement of another image has a signature of the key that is valid, too."""
-    monkeypatch.setattr(signing, "sign_bytes", lambda _content, key: key)
-    monkeypatch.setattr(signing, "is_signature", lambda signature, _content, key: signature == key)
-    monkeypatch.setattr(signing, "public_file", nullcontext)
+    pretend_cosign(monkeypatch)
     image, other = (published(target, name, date=days_ago(1), key="ours") for name in ("one", "two"))
     for key in ("", "theirs"):
         attach(target, "one", CYCLONEDX, {"components": []}, key)

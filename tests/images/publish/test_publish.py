@@ -1,10 +1,8 @@
 """What a publication with a key counts, copies and signs, in a registry of the test's own; and variants."""
 
-import base64
 import gzip
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -17,7 +15,7 @@ from images.engine import Engine
 from images.engine.layers import ImagePart
 from images.errors import UserError
 from images.host.hashing import oci_digest
-from images.publish import attachments, sbom, signing
+from images.publish import attachments, sbom
 from images.publish import publish as release
 from images.publish.attachments import PublishedImage
 from images.publish.attestation import Attestation
@@ -34,7 +32,18 @@ from images.registry.reference import Reference, Repository
 from tests.support.attested import NAME, PIP
 from tests.support.blob_registry import BlobRegistry
 from tests.support.http_server import serving
-from tests.support.published import CLAIMS, FOUND, GPU_PIP, LABELS, attach, days_ago, published, result_of, validated
+from tests.support.published import (
+    CLAIMS,
+    FOUND,
+    GPU_PIP,
+    LABELS,
+    attach,
+    days_ago,
+    pretend_cosign,
+    published,
+    result_of,
+    validated,
+)
 from validate.claims import Claim, Tier
 from validate.judging import Status
 
@@ -71,15 +80,9 @@ class Layers:
 
 @pytest.fixture(autouse=True)
 def outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretended: packages that a container lists, and cosign: the signature of a key is its name, over any bytes."""
+    """Pretended: packages that a container lists, and cosign."""
     monkeypatch.setattr(sbom, "read", lambda *_: FOUND)
-    for name, stand_in in {
-        "require": lambda _key: None,
-        "public_file": nullcontext,
-        "sign_bytes": lambda _content, key: base64.b64encode(key.encode()).decode(),
-        "is_signature": lambda signature, _content, key: base64.b64decode(signature) == key.encode(),
-    }.items():
-        monkeypatch.setattr(signing, name, stand_in)
+    pretend_cosign(monkeypatch)
 
 
 @dataclass

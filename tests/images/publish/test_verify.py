@@ -1,13 +1,12 @@
 """Which image a tag may name: by its labels and the matrix, and with a key by what that signed. cosign is pretended."""
 
-import base64
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from images.errors import UserError
-from images.publish import attachments, signing
+from images.publish import attachments
 from images.publish.attachments import PublishedImage
 from images.publish.checks import Check
 from images.publish.gate import ReleasePolicy
@@ -19,7 +18,7 @@ from images.registry.reference import Reference, Repository
 from tests.support.attested import NAME
 from tests.support.blob_registry import BlobRegistry
 from tests.support.http_server import serving
-from tests.support.published import CLAIMS, days_ago, published
+from tests.support.published import CLAIMS, days_ago, pretend_cosign, published
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -35,9 +34,7 @@ NO_MATRIX = replace(POLICY, aliases_of=lambda _name: (), claims_of=lambda _label
 
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    monkeypatch.setattr(signing, "require", lambda _key: None)
-    monkeypatch.setattr(signing, "sign_bytes", lambda _content, key: base64.b64encode(key.encode()).decode())
-    monkeypatch.setattr(signing, "is_signature", lambda sig, _content, key: base64.b64decode(sig) == key.encode())
+    pretend_cosign(monkeypatch)
     with serving() as server, Registry(Repository(server.host, "images")) as found:
         server.answer = BlobRegistry().answer
         yield found

@@ -202,28 +202,26 @@ def answering(server: Server, *replies: Reply | None) -> Server:
     return server
 
 
-def test_the_right_bytes_are_taken_once_and_kept(tmp_path: Path) -> None:
-    with serving() as server:
-        wanted = wheel(answering(server, (200, {}, WHOLE), (500, {}, b"")))
-        for _ in range(2):
-            assert obtain(wanted, WheelSource(cache=tmp_path)).read_bytes() == WHOLE
-        assert server.count("GET", "/v2.8.3/flash_attn-2.8.3%2Bcu12torch2.7cxx11abiTRUE") == 1
+def test_the_right_bytes_are_taken_once_and_kept(server: Server, tmp_path: Path) -> None:
+    wanted = wheel(answering(server, (200, {}, WHOLE), (500, {}, b"")))
+    for _ in range(2):
+        assert obtain(wanted, WheelSource(cache=tmp_path)).read_bytes() == WHOLE
+    assert server.count("GET", "/v2.8.3/flash_attn-2.8.3%2Bcu12torch2.7cxx11abiTRUE") == 1
     assert kept(tmp_path) == [NAME]
 
 
-def test_a_redirect_is_followed_and_its_end_is_checked_too(tmp_path: Path) -> None:
-    with serving() as server:
-        source, moved = WheelSource(cache=tmp_path), (302, {"Location": f"http://{server.host}/blob"}, b"")
-        with pytest.raises(UserError, match="refused"):
-            obtain(wheel(answering(server, moved, (200, {}, OTHER))), source)
-        assert kept(tmp_path) == []
-        assert obtain(wheel(answering(server, moved, (200, {}, WHOLE))), source).read_bytes() == WHOLE
-        assert server.count("GET", "/blob") == 2
+def test_a_redirect_is_followed_and_its_end_is_checked_too(server: Server, tmp_path: Path) -> None:
+    source, moved = WheelSource(cache=tmp_path), (302, {"Location": f"http://{server.host}/blob"}, b"")
+    with pytest.raises(UserError, match="refused"):
+        obtain(wheel(answering(server, moved, (200, {}, OTHER))), source)
+    assert kept(tmp_path) == []
+    assert obtain(wheel(answering(server, moved, (200, {}, WHOLE))), source).read_bytes() == WHOLE
+    assert server.count("GET", "/blob") == 2
 
 
 @pytest.mark.parametrize("body", [OTHER, WHOLE[: len(WHOLE) // 2], b"<html>sign in</html>"])
-def test_wrong_bytes_are_refused_with_place_cause_and_next_step(tmp_path: Path, body: bytes) -> None:
-    with serving() as server, pytest.raises(UserError) as caught:
+def test_wrong_bytes_are_refused_with_place_cause_and_next_step(server: Server, tmp_path: Path, body: bytes) -> None:
+    with pytest.raises(UserError) as caught:
         obtain(wheel(answering(server, (200, {}, body))), WheelSource(cache=tmp_path))
     (problem,) = caught.value.problems
     assert problem.where == f"127.0.0.1: {NAME}"
@@ -233,9 +231,9 @@ def test_wrong_bytes_are_refused_with_place_cause_and_next_step(tmp_path: Path, 
     assert kept(tmp_path) == []
 
 
-def test_wrong_bytes_in_the_cache_are_refused_and_stay_for_whoever_looks(tmp_path: Path) -> None:
+def test_wrong_bytes_in_the_cache_are_refused_and_stay_for_whoever_looks(server: Server, tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(OTHER)
-    with serving() as server, pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as caught:
         obtain(wheel(answering(server, (200, {}, WHOLE))), WheelSource(cache=tmp_path))
     assert server.seen == []
     (problem,) = caught.value.problems
@@ -252,8 +250,8 @@ def test_wrong_bytes_in_the_cache_are_refused_and_stay_for_whoever_looks(tmp_pat
     ],
     ids=["half a file", "no such file", "a server that hangs up"],
 )
-def test_what_does_not_come_whole_is_not_taken(tmp_path: Path, reply: Reply | None, cause: str) -> None:
-    with serving() as server, pytest.raises(NotFetched) as caught:
+def test_what_does_not_come_whole_is_not_taken(server: Server, tmp_path: Path, reply: Reply | None, cause: str) -> None:
+    with pytest.raises(NotFetched) as caught:
         obtain(wheel(answering(server, reply)), WheelSource(cache=tmp_path))
     problem = caught.value.problems[0]
     assert problem.where == "127.0.0.1" and re.search(cause, problem.cause)
@@ -272,15 +270,14 @@ def test_a_dead_server_is_said_and_a_mirror_without_its_address(tmp_path: Path) 
     assert "secret" not in str(caught.value) and server.host not in str(caught.value)
 
 
-def test_a_mirror_has_the_same_names_and_hashes(tmp_path: Path) -> None:
-    with serving() as server:
-        wanted = replace(wheel(server), url="https://releases.invalid/v2.8.3/x.whl")
-        source = WheelSource(cache=tmp_path, mirror=f"http://{server.host}/wheels/")
-        answering(server, (200, {}, OTHER), (200, {}, WHOLE))
-        with pytest.raises(UserError, match=r"--wheel-mirror: flash_attn.* refused"):
-            obtain(wanted, source)
-        assert obtain(wanted, source).read_bytes() == WHOLE
-        assert [path for _, path, _ in server.seen] == [f"/wheels/{NAME.replace('+', '%2B')}"] * 2
+def test_a_mirror_has_the_same_names_and_hashes(server: Server, tmp_path: Path) -> None:
+    wanted = replace(wheel(server), url="https://releases.invalid/v2.8.3/x.whl")
+    source = WheelSource(cache=tmp_path, mirror=f"http://{server.host}/wheels/")
+    answering(server, (200, {}, OTHER), (200, {}, WHOLE))
+    with pytest.raises(UserError, match=r"--wheel-mirror: flash_attn.* refused"):
+        obtain(wanted, source)
+    assert obtain(wanted, source).read_bytes() == WHOLE
+    assert [path for _, path, _ in server.seen] == [f"/wheels/{NAME.replace('+', '%2B')}"] * 2
 
 
 @pytest.mark.parametrize("mirror", ["/srv/wheels", "file:///srv/wheels", "mirror.example/wheels"])
@@ -290,8 +287,8 @@ def test_a_mirror_is_a_web_address(tmp_path: Path, mirror: str) -> None:
     assert "--wheelhouse FOLDER" in caught.value.problems[0].then
 
 
-def test_builds_at_once_keep_one_whole_wheel(tmp_path: Path) -> None:
-    with serving() as server, ThreadPoolExecutor(3) as pool:
+def test_builds_at_once_keep_one_whole_wheel(server: Server, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(3) as pool:
         wanted = wheel(answering(server, (200, {}, WHOLE)))
         found = list(pool.map(lambda _: obtain(wanted, WheelSource(cache=tmp_path)).read_bytes(), range(6)))
     assert found == [WHOLE] * 6 and kept(tmp_path) == [NAME]
@@ -307,14 +304,13 @@ def wanting(server: Server, *, optional: bool) -> Image:
 
 
 @pytest.mark.parametrize("optional", [True, False])
-def test_a_build_takes_the_right_bytes_and_stops_at_wrong_ones(tmp_path: Path, optional: bool) -> None:
+def test_a_build_takes_the_right_bytes_and_stops_at_wrong_ones(server: Server, tmp_path: Path, optional: bool) -> None:
     """Also where the package is optional: to go without it in silence would hide that somebody altered a file."""
-    with serving() as server:
-        wanted, source = wanting(server, optional=optional), WheelSource(cache=tmp_path)
-        answering(server, (200, {}, OTHER), (200, {}, WHOLE))
-        with pytest.raises(UserError, match="refused"):
-            prebuilt.gather(wanted, wheelhouse=None, official=source)
-        found = prebuilt.gather(wanted, wheelhouse=None, official=source)
+    wanted, source = wanting(server, optional=optional), WheelSource(cache=tmp_path)
+    answering(server, (200, {}, OTHER), (200, {}, WHOLE))
+    with pytest.raises(UserError, match="refused"):
+        prebuilt.gather(wanted, wheelhouse=None, official=source)
+    found = prebuilt.gather(wanted, wheelhouse=None, official=source)
     assert found.digests() == {NAME: hashlib.sha256(WHOLE).hexdigest()} and not found.missing
 
 
