@@ -1,18 +1,14 @@
-"""The plan and checks as lines for people: columns without frames, so that `grep` finds them. Pure views."""
+"""The plan as lines for people: columns without frames, so that `grep` finds them. Pure views."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from images.commands.common import counted
 from images.locking import lock_file
 from images.locking.lock_file import Status as LockStatus
 from images.planning.plan import Planned
 from validate.terminal import aligned
-
-if TYPE_CHECKING:
-    from images.publish.checks import Check
 
 _PLAN = ("image", "status", "torch", "CUDA", "driver", "GPUs (sm_)")
 _NAME_WIDTH = 27
@@ -49,8 +45,3 @@ def plan(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> Iterato
 def blocked(planned: Planned, locks: Mapping[str, LockStatus]) -> str:
     """Why an accepted image can't be built here; of a refused one, the reasons say it."""
     return lock_file.blocked(planned.image, locks.get(planned.name, LockStatus.MISSING)) if planned.image else ""
-
-
-def checks(reference: str, found: Sequence[Check]) -> list[str]:
-    """One line a check of a published image."""
-    return [reference, *aligned([(str(row.status), row.subject, row.reason) for row in found])]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from images.commands import common, engines, releases, tables
+from images.commands import common, engines, releases
 from images.commands.options import EngineUrl, GateTiers, MatrixFile, PublicKey, RemoteRef
 from images.context.labels import LABELS
 from images.engine import layers
@@ -15,6 +15,7 @@ from images.errors import Problem, UserError
 from images.publish import verify as verification
 from images.registry.reference import Reference
 from images.site import records
+from validate.terminal import aligned
 
 
 def verify(
@@ -41,7 +42,7 @@ def verify(
         raise UserError(Problem(where="--engine", cause="a published image is read from its registry", then=then))
     policy = releases.policy_of_published(gate, common.sources_if_any(matrix))
     found = verification.verify(Reference.parse(reference), policy, key=key, unsigned=unsigned)
-    common.show(tables.checks(found.reference, found.checks))
+    common.show([found.reference, *aligned([(str(row.status), row.subject, row.reason) for row in found.checks])])
     raise typer.Exit(0 if found.passed else 1)
 
 

@@ -60,20 +60,14 @@ class Task:
     """Address of the engine, or `apptainer`; empty: the machine's own."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskContext:
-    """Where a task runs."""
+def perform(
+    task: Task, *, job_id: str = "", machine: str = "", on_engine: Callable[[Runtime], None] = lambda _engine: None
+) -> JobResult:
+    """Do a job on this machine. Raises UserError.
 
-    id: str = ""
-    """Slurm's job or Ray's task."""
-    machine: str = ""
-    """Its name in the record; empty: the machine's own."""
-    on_engine: Callable[[Runtime], None] = lambda _engine: None
-    """Gets the engine, to cancel what goes on in it."""
-
-
-def perform(task: Task, context: TaskContext) -> JobResult:
-    """Do a job on this machine. Raises UserError."""
+    `job_id`: Slurm's job or Ray's task. `machine`: its name in the record; empty: its own. `on_engine` gets the engine,
+    to cancel what goes on in it.
+    """
     job = Job.model_validate_json(task.job)
     sources = matrix.load(Path(task.matrix) if task.matrix else paths.CHECKOUT.matrix)
     started, build = datetime.now(UTC), dict[str, Any]()
@@ -90,7 +84,7 @@ def perform(task: Task, context: TaskContext) -> JobResult:
         if staged := images.in_registry(built, job.platform):  # somebody has built it by now
             reference, digest = staged.reference, staged.digest
     with open_runtime(task.engine or None) if digest else connect(task.engine or None) as engine:
-        context.on_engine(engine)
+        on_engine(engine)
         engine.sweep()
         if digest:
             info = _pulled(engine, reference, digest, str(job.platform))
@@ -101,7 +95,7 @@ def perform(task: Task, context: TaskContext) -> JobResult:
     record = JobRecord(
         key=job.key,
         run=task.run,
-        worker=WorkerInfo(executor=task.executor, node=context.machine or node(), id=context.id, engine=version),
+        worker=WorkerInfo(executor=task.executor, node=machine or node(), id=job_id, engine=version),
         started=started,
         ended=datetime.now(UTC),
         digest=info.id,
@@ -112,7 +106,7 @@ def perform(task: Task, context: TaskContext) -> JobResult:
     return JobResult(record=record, evidence=evidence.dumps())
 
 
-def perform_and_keep(task: Task, context: TaskContext) -> str:
+def perform_and_keep(task: Task, job_id: str = "") -> str:
     """The same on a machine that sees the fleet's folder. What another worker has done meanwhile is not repeated.
 
     Returns this machine's name.
@@ -120,7 +114,7 @@ def perform_and_keep(task: Task, context: TaskContext) -> str:
     folder, key = JobFolder(Path(task.folder)), Job.model_validate_json(task.job).key
     with folder.doing(key):
         if folder.record(key) is None:
-            folder.keep(perform(task, context))
+            folder.keep(perform(task, job_id=job_id))
     return node()
 
 

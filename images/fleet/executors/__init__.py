@@ -11,7 +11,7 @@ from images.errors import Problem, UserError
 from images.fleet import worker
 from images.fleet.config import WorkerType
 from images.fleet.model import JobResult
-from images.fleet.worker import Task, TaskContext
+from images.fleet.worker import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class LocalExecutor:
         while self._waiting:
             job = self._waiting[0]
             try:
-                result = worker.perform(job.task, TaskContext())
+                result = worker.perform(job.task)
                 ended = Ended(key=job.key, node=result.record.worker.node, result=result)
             except UserError as error:
                 ended = Ended(key=job.key, node=worker.node(), cause=str(error.problems[0]))

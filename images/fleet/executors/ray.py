@@ -19,7 +19,7 @@ from images.fleet import worker
 from images.fleet.config import RaySettings, WorkerType
 from images.fleet.executors import Ended, Placed, library
 from images.fleet.model import JobResult
-from images.fleet.worker import Task, TaskContext
+from images.fleet.worker import Task
 
 _LOOK_UP = 1.0
 """Seconds after which a waiting thread looks whether it was interrupted."""
@@ -39,11 +39,11 @@ def run_there(task: Task) -> JobResult | str:
     results: list[JobResult | str] = []
     found = ray.get_runtime_context()
     machine = f"{worker.node()}/{found.get_node_id()[:6]}"
-    context = TaskContext(id=found.get_task_id() or "", machine=machine, on_engine=engines.append)
+    task_id = found.get_task_id() or ""
 
     def work() -> None:
         try:
-            results.append(worker.perform(task, context))
+            results.append(worker.perform(task, job_id=task_id, machine=machine, on_engine=engines.append))
         except UserError as error:
             results.append(" ".join(str(error.problems[0]).split()))
         except OSError as error:

@@ -19,7 +19,7 @@ from images.errors import Problem, UserError
 from images.fleet import worker
 from images.fleet.config import SlurmSettings, WorkerType
 from images.fleet.executors import Ended, Placed, library
-from images.fleet.worker import Task, TaskContext
+from images.fleet.worker import Task
 
 if TYPE_CHECKING:
     from images.fleet.executors.squeue import WatchedJob
@@ -36,7 +36,7 @@ def run_here(task: Task) -> str:
 
     worker.end_on_sigterm()
     try:
-        return worker.perform_and_keep(task, TaskContext(id=submitit.JobEnvironment().job_id))
+        return worker.perform_and_keep(task, submitit.JobEnvironment().job_id)
     except UserError as error:  # of whatever class: `cause_in` finds it by its name
         raise UserError(error.problems, code=error.code) from None
 

@@ -78,7 +78,7 @@ def test_what_the_system_refuses_a_task_of_rays_is_told(monkeypatch: pytest.Monk
     where = SimpleNamespace(get_node_id=lambda: "n", get_task_id=lambda: "t")
     monkeypatch.setattr(library, "get_runtime_context", lambda: where)
 
-    def full(_task: Task, _context: object) -> str:
+    def full(_task: Task, **_: object) -> str:
         raise OSError(errno.ENOSPC, "No space left on device", "/scratch/x")
 
     monkeypatch.setattr(worker, "perform", full)

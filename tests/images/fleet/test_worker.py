@@ -16,7 +16,7 @@ from images.errors import Problem, UserError
 from images.fleet import images, worker
 from images.fleet.folder import JobFolder
 from images.fleet.model import Job
-from images.fleet.worker import Task, TaskContext
+from images.fleet.worker import Task
 from tests.support.checkout import ROOT
 from tests.support.fleet_records import NAME, claim, claims, installed, job, result
 from validate.claims import Tier
@@ -127,7 +127,7 @@ def test_an_image_that_staging_lacks_is_built_pushed_and_loses_its_name_and_one_
     monkeypatch: pytest.MonkeyPatch, staged: bool
 ) -> None:
     site = Site(monkeypatch, staged=staged)
-    record = worker.perform(task(), TaskContext()).record
+    record = worker.perform(task()).record
     name = f"{NAME}-fleet-u{os.getuid()}"
     built = ["built", "pushed to a.test/b", f"untagged {name}", f"untagged {name}-candidate"]
     assert site.did == (["pulled a.test/b@x", "validated"] if staged else built)
@@ -138,11 +138,11 @@ def test_an_image_that_staging_lacks_is_built_pushed_and_loses_its_name_and_one_
 def test_a_build_that_fails_leaves_no_name_and_another_checkout_builds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(monkeypatch, staged=False, fails=True)
     with pytest.raises(UserError, match="a step failed"):
-        worker.perform(task(), TaskContext())
+        worker.perform(task())
     assert [one.partition(" ")[0] for one in site.did] == ["built", "untagged", "untagged"]
     other = Site(monkeypatch, staged=False, context="d" * 64)
     with pytest.raises(UserError, match="its build context is dddddddddddd in the worker's checkout"):
-        worker.perform(task(), TaskContext())
+        worker.perform(task())
     assert not other.did
 
 
@@ -150,9 +150,9 @@ def test_a_second_worker_of_a_job_builds_nothing_again(monkeypatch: pytest.Monke
     """Slurm requeued it, or a submitter was killed and another one resumed: the record of the first is there."""
     site, folder = Site(monkeypatch, staged=False), JobFolder(tmp_path)
     for _ in range(2):
-        worker.perform_and_keep(task(tmp_path), TaskContext())
+        worker.perform_and_keep(task(tmp_path))
     assert site.did.count("built") == 1
     (key,) = folder.job_keys()
     folder.put_aside(key)  # or the first was killed once it had pushed
-    worker.perform_and_keep(task(tmp_path), TaskContext())
+    worker.perform_and_keep(task(tmp_path))
     assert site.did.count("built") == 1 and site.did[-1] == "validated"
