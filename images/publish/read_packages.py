@@ -79,12 +79,6 @@ def linked(path: Path) -> Iterator[Tuple[str, str]]:  # noqa: UP006
                     yield name, told.group(1).decode() if told else ""
 
 
-def toolkit_packages() -> List[Dict[str, str]]:  # noqa: UP006
-    """Wheels laid out under /usr/local/cuda-X.Y: each left its licence there, named NAME-VERSION."""
-    names = [path.stem.rpartition("-") for path in sorted(Path("/usr/local").glob("cuda-*/licenses/*-*.txt"))]
-    return [{"name": name, "version": version, "licence": ""} for name, _, version in names]
-
-
 def debian_packages() -> List[Dict[str, str]]:  # noqa: UP006
     """deb822 stanzas; a package that was removed but left its configuration is not installed (dpkg-query(1))."""
     status = Path("/var/lib/dpkg/status")
@@ -99,19 +93,16 @@ def debian_packages() -> List[Dict[str, str]]:  # noqa: UP006
     return rows
 
 
-def os_release() -> Dict[str, str]:  # noqa: UP006
-    file = Path("/etc/os-release")
-    lines = file.read_text().splitlines() if file.exists() else []
-    return {key: value.strip("'\"") for key, _, value in (line.partition("=") for line in lines) if key}
-
-
 if __name__ == "__main__":
-    json.dump(
-        {
-            "python": python_packages(),
-            "toolkit": toolkit_packages(),
-            "debian": debian_packages(),
-            "os": {key: os_release().get(key, "") for key in ("ID", "VERSION_ID", "VERSION_CODENAME")},
-        },
-        sys.stdout,
-    )
+    release = Path("/etc/os-release")
+    lines = release.read_text().splitlines() if release.exists() else []
+    system = {key: value.strip("'\"") for key, _, value in (line.partition("=") for line in lines)}
+    # Wheels laid out under /usr/local/cuda-X.Y: each left its licence there, named NAME-VERSION.
+    toolkit = [path.stem.rpartition("-") for path in sorted(Path("/usr/local").glob("cuda-*/licenses/*-*.txt"))]
+    packages = {
+        "python": python_packages(),
+        "toolkit": [{"name": name, "version": version, "licence": ""} for name, _, version in toolkit],
+        "debian": debian_packages(),
+        "os": {key: system.get(key, "") for key in ("ID", "VERSION_ID", "VERSION_CODENAME")},
+    }
+    json.dump(packages, sys.stdout)

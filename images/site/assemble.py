@@ -83,6 +83,7 @@ def _image(name: str, image: Image, known: SiteInputs) -> ImageRow:
     runs = newest_first(one for one in known.runs if one.image == name)
     digest = tag.digest if tag else next((one.digest for one in runs if one.digest), "")
     tier_runs = [row for run in runs for row in _tier_runs(run, digest, known.claims.get(name, ()))]
+    sized = reversed(newest_first({run.digest: run for run in runs if run.size}.values()))  # when first measured
     validation, validated_on = _validation(tier_runs, known.sources.matrix.gate)
     blocked = "" if tag else known.blocked.get(image.lock_name, "")
     build = command("build", name)
@@ -104,7 +105,7 @@ def _image(name: str, image: Image, known: SiteInputs) -> ImageRow:
         validation=validation,
         validated_on=validated_on,
         runs=_kept(tier_runs),
-        sizes=_sizes(runs)[-_KEPT_SIZES:],
+        sizes=[SizeRow(date=run.date, bytes=run.size, digest=run.digest) for run in sized][-_KEPT_SIZES:],
         builds=list(_builds(runs))[:_KEPT_BUILDS],
         page=f"images/{name}.html",
         badge=f"badges/{name}.svg",
@@ -181,13 +182,6 @@ def _kept(tier_runs: Sequence[TierRun]) -> list[TierRun]:
         if seen[one.tier, one.gpus] <= _KEPT_RUNS and one not in found:
             found.append(one)
     return [one for one in tier_runs if one in found]
-
-
-def _sizes(runs: Sequence[Run]) -> list[SizeRow]:
-    """Each build when it was first measured."""
-    first = {run.digest: run for run in runs if run.size}
-    oldest_first = reversed(newest_first(first.values()))
-    return [SizeRow(date=run.date, bytes=run.size, digest=run.digest) for run in oldest_first]
 
 
 def _builds(runs: Sequence[Run]) -> Iterator[BuildsRow]:

@@ -103,7 +103,10 @@ class _Site:
         ).encode()
 
     def _matrix(self) -> bytes:
-        images = self.index.images
+        images, oldest = self.index.images, self.index.date - timedelta(days=self.index.stale_after_days)
+        found = (line for line in reversed(self.known.nightly) if isinstance(line, BreakageLine) and not line.ranges)
+        # Newest first, each once, of regular nightly runs that are not stale.
+        breakages = list({line.key: line for line in found if line.date.date() >= oldest}.values())
         return self._page(
             "index.html.j2",
             "index.html",
@@ -113,14 +116,8 @@ class _Site:
             aliases=set(self.known.sources.matrix.aliases),
             gpu_columns=self.index.columns(Tier.GPU),
             multi_columns=self.index.columns(Tier.MULTIGPU),
-            breakages=self._breakages()[:_SHOWN_BREAKAGES],
+            breakages=breakages[:_SHOWN_BREAKAGES],
         )
-
-    def _breakages(self) -> list[BreakageLine]:
-        """Newest first, each once, of regular nightly runs that are not stale."""
-        oldest = self.index.date - timedelta(days=self.index.stale_after_days)
-        found = (line for line in reversed(self.known.nightly) if isinstance(line, BreakageLine) and not line.ranges)
-        return list({line.key: line for line in found if line.date.date() >= oldest}.values())
 
     def _chooser(self) -> bytes:
         images = self.index.images
