@@ -17,12 +17,10 @@ def install(*packages: str) -> None:
 
     One process of ours at a time: `apt-get update` does not wait for its locks, it fails.
     """
-    commands = [["apt-get", "-q", "update"]]
-    if packages:
-        commands.append(["apt-get", "-q", _WAIT, "install", "-y", "--no-install-recommends", *packages])
+    install = ["apt-get", "-q", _WAIT, "install", "-y", "--no-install-recommends", *packages]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     with cache.alone(cache.folder() / "apt.lock"):
-        for command in commands:
+        for command in (["apt-get", "-q", "update"], install):
             done = subprocess.run(
                 command,
                 env=environment,
@@ -35,6 +33,5 @@ def install(*packages: str) -> None:
             if done.returncode != 0:
                 lines = (done.stderr or done.stdout).strip().splitlines()
                 cause = "; ".join(lines[-3:]) or f"ended with {done.returncode}"
-                wanted = f" && apt-get install {' '.join(packages)}" if packages else ""
-                then = f"make `apt-get update{wanted}` work, then try again"
+                then = f"make `apt-get update && apt-get install {' '.join(packages)}` work, then try again"
                 raise UserError(Problem(where=" ".join(command), cause=cause, then=then), code=1)
