@@ -12,7 +12,6 @@ from images.config.matrix import Sources
 from images.context import labels as image_labels
 from images.engine import Engine, ImageInfo, gpus
 from images.engine.gpus import NO_GPU, Attachment
-from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
 from images.host import cache
 from images.locking import lock_file
@@ -57,7 +56,7 @@ class ValidationRun:
     """For an image that stands on the one whose claims it was held to."""
 
 
-def described(engine: Runtime, info: ImageInfo) -> Described:
+def described(engine: Engine, info: ImageInfo) -> Described:
     """An image of an engine."""
     return Described(labels=info.labels, history=[step.created_by for step in engine.history(info.id)])
 
@@ -116,7 +115,7 @@ def chosen(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str]) -> Cla
 
 
 def validate_image(
-    engine: Runtime,
+    engine: Engine,
     image: Image,
     reference: str,
     sources: Sources,
@@ -152,20 +151,20 @@ def validate_image(
     )
     changes = None
     if found.steps_above:
-        parent = None if engine.facts.apptainer else engine.find(image.local_name)
+        parent = engine.find(image.local_name)
         is_parent = parent is not None and info.layers[: len(parent.layers)] == parent.layers
         debian = (debian_packages(engine, parent), debian_packages(engine, info)) if is_parent else None
         changes = child.changes(evidence, found.steps_above, info.env, debian)
     return ValidationRun(tiers=tiers, evidence=evidence, verdict=verdict, changes=changes)
 
 
-def debian_packages(engine: Runtime, info: ImageInfo | None) -> dict[str, str]:
+def debian_packages(engine: Engine, info: ImageInfo | None) -> dict[str, str]:
     """Debian package -> version that an image has installed, of which nothing is run; none of no image."""
     return child.debian_packages(own_python.read_file(engine, info, _DPKG, most=1 << 24)) if info else {}
 
 
 def measure_and_judge(
-    engine: Runtime,
+    engine: Engine,
     reference: str,
     claims: ClaimSet,
     tiers: Sequence[Tier],
@@ -189,7 +188,7 @@ def measure_and_judge(
     return evidence, explain(judge(limits.of_evidence(claims, evidence), evidence, tiers))
 
 
-def find_gpus(engine: Runtime, image: Image, wanted: str, tiers: Sequence[Tier]) -> tuple[Attachment, Sequence[Tier]]:
+def find_gpus(engine: Engine, image: Image, wanted: str, tiers: Sequence[Tier]) -> tuple[Attachment, Sequence[Tier]]:
     """How containers get GPUs, and the tiers to judge: with none asked for, those that this host's GPUs allow.
 
     Raises UserError: a way that can't be had, a driver below the image's minimum.
@@ -207,7 +206,7 @@ def find_gpus(engine: Runtime, image: Image, wanted: str, tiers: Sequence[Tier])
     return attachment, (*ANYWHERE, Tier.GPU, *([Tier.MULTIGPU] if several else []))
 
 
-def require_platform(engine: Runtime, image: Image, say: Callable[[str], None]) -> None:
+def require_platform(engine: Engine, image: Image, say: Callable[[str], None]) -> None:
     """See that the engine's machine runs the image's programs. Raises UserError, see images/host/emulation.py.
 
     An engine elsewhere is taken to have what it needs: its first step says so otherwise.

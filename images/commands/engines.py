@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from images.commands.common import say
 from images.engine import Engine, connect, private_engine
-from images.engine.runtime import Runtime
 
 
 def open_engine(url: str | None, *, install: bool = True, builds: bool = True) -> Engine:
@@ -13,19 +12,6 @@ def open_engine(url: str | None, *, install: bool = True, builds: bool = True) -
     `builds`: not Podman, which judges images and has no BuildKit.
     """
     engine = private_engine.open_engine(url, on_progress=say, builds=builds) if install else connect(url, builds=builds)
-    _sweep(engine)
-    return engine
-
-
-def open_runtime(url: str | None) -> Runtime:
-    """What judges images and need not build: an engine, Podman, or Apptainer, rid of what killed commands left."""
-    from images import apptainer  # a build needs none of it
-
-    runtime = apptainer.open_runtime(url)
-    _sweep(runtime)
-    return runtime
-
-
-def _sweep(runtime: Runtime) -> None:
-    if left := runtime.sweep():
+    if left := engine.sweep():
         say(f"removed what killed commands left behind: {', '.join(left)}")
+    return engine

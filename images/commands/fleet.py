@@ -13,7 +13,6 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from images.apptainer import PROGRAM as APPTAINER
 from images.commands import common, engines, fleet_tables
 from images.commands.common import talk
 from images.commands.options import EngineUrl, Gpus, Json, MatrixFile, OutFolder, Selectors, Tiers
@@ -244,10 +243,7 @@ def _sent(
 
 @contextmanager
 def _local_engine(url: str | None) -> Iterator[Engine | None]:
-    """This machine's engine; a login node has none, and Apptainer keeps no images: then they are in the registry."""
-    if url == APPTAINER:
-        yield None
-        return
+    """This machine's engine; a login node has none: then they are in the registry."""
     try:
         engine = engines.open_engine(url, install=False, builds=False)
     except NoEngine:

@@ -107,9 +107,9 @@ def _validate(
 ) -> tuple[ValidationRun, Path]:
     """Judge an image as it is."""
     folder = top / "validate" / reference.replace("/", "_").replace(":", "_")
-    with engines.open_runtime(engine) as runtime:
+    with engines.open_engine(engine, install=False, builds=False) as judging:
         records.forget_validation(folder)
-        run = measure(runtime, reference=reference, on_evidence=partial(records.record_evidence, folder))
+        run = measure(judging, reference=reference, on_evidence=partial(records.record_evidence, folder))
     records.record_validation(folder, run.evidence, run.verdict, run.changes)
     return run, folder
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from images.engine.runtime import Runtime
+from images.engine.client import Engine
 from images.errors import Problem, UserError, command
 from images.hardware.inventory import Inventory, names, of_nvml
 
@@ -29,8 +29,6 @@ _ALL_GPUS = {"Driver": "", "Count": -1, "DeviceIDs": None, "Capabilities": [["gp
 """The request of `docker run --gpus all`."""
 _HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 _LIBRARY_FOLDERS = ("lib64", "lib")
-APPTAINER_DRIVER = "/.singularity.d/libs"
-"""Where `apptainer exec --nv` puts the driver's libraries."""
 INJECTED = ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
 """Variables of the host that are set in its containers, too: NVLink's multicast must stay off on such a host."""
 
@@ -132,34 +130,17 @@ def parse(wanted: str) -> str:
     return mode
 
 
-def attach(engine: Runtime, wanted: str, *, min_driver: str) -> Attachment:
+def attach(engine: Engine, wanted: str, *, min_driver: str) -> Attachment:
     """Look at the host and choose. Raises UserError for a mode that can't be had, or a driver below the minimum."""
     if parse(wanted) == GpuMode.NONE:
         return NO_GPU
-    chosen = _by_apptainer(wanted) if engine.facts.apptainer else choose(wanted, look(engine, wanted.partition(":")[2]))
+    chosen = choose(wanted, look(engine, wanted.partition(":")[2]))
     if not chosen.attached:
         return chosen
     if chosen.inventory is not None:
         require_driver(chosen.inventory, min_driver)
     host = os.environ if engine.facts.local else {}
     return replace(chosen, injected={name: host[name] for name in INJECTED if name in host})
-
-
-def _by_apptainer(wanted: str) -> Attachment:
-    """`apptainer exec --nv` takes the libraries that this machine's `ldconfig` knows, and every GPU."""
-    if wanted not in (AUTO, GpuMode.NVIDIA):
-        raise _not_to_be_had(wanted, "Apptainer attaches GPUs by `--nv` alone")
-    if found := inventory():
-        return Attachment(
-            mode=GpuMode.NVIDIA,
-            reason="`apptainer exec --nv`",
-            inventory=found,
-            device_requests=(_ALL_GPUS,),
-            library_path=APPTAINER_DRIVER,
-        )
-    if wanted == GpuMode.NVIDIA:
-        raise _not_to_be_had(wanted, "no GPU was found on this machine")
-    return replace(NO_GPU, reason="no GPU was found on this machine")
 
 
 def _not_to_be_had(wanted: str, cause: str) -> UserError:
@@ -231,7 +212,7 @@ def require_driver(inventory: Inventory, minimum: str) -> None:
 # --- looking at the host --------------------------------------------------------------------------------------------
 
 
-def look(engine: Runtime, folder: str = "") -> HostState:
+def look(engine: Engine, folder: str = "") -> HostState:
     """What the engine's host has. Of another machine only what the engine says. Raises UserError for a wrong folder."""
     runtime = "nvidia" in engine.facts.runtimes
     cdi = tuple(name for name in engine.facts.cdi_devices if name.startswith("nvidia.com/gpu="))

@@ -30,7 +30,7 @@ from images.engine import configuration
 from images.engine.configuration import SUITE
 from images.engine.containers import asking
 from images.engine.failures import EngineError
-from images.engine.runtime import CLASSIC_STORE, ImageInfo, Runtime
+from images.engine.runtime import CLASSIC_STORE, ImageInfo
 from images.errors import Problem
 from images.host import cache
 from images.host.hashing import oci_digest
@@ -234,7 +234,7 @@ def _plain(header: bytes) -> bytes:
     return header[: -tarfile.BLOCKSIZE] + bytes(block)
 
 
-def payload(engine: Runtime, info: ImageInfo) -> dict[str, str]:
+def payload(engine: Engine, info: ImageInfo) -> dict[str, str]:
     """What a verdict about an image is about, see configuration.py, less the suite's layer if it holds the suite alone.
 
     Its layers are canonical ones. All that is read in the engine's store: of an engine elsewhere all layers are
@@ -251,7 +251,7 @@ def payload(engine: Runtime, info: ImageInfo) -> dict[str, str]:
     return said
 
 
-def entries(engine: Runtime, info: ImageInfo, wanted: Callable[[str], bool]) -> list[list[LayerEntry]]:
+def entries(engine: Engine, info: ImageInfo, wanted: Callable[[str], bool]) -> list[list[LayerEntry]]:
     """What each layer of an image has, bottom first; `wanted`: paths whose content comes along.
 
     The engine's store says it without the files' contents; an export has to be read whole. Raises EngineError.
@@ -262,7 +262,7 @@ def entries(engine: Runtime, info: ImageInfo, wanted: Callable[[str], bool]) -> 
             order = [found[diff_id] for diff_id in info.layers]
             return _made_sure(order, [_stored_entries(layer, wanted) for layer in order])
     read = {}
-    for part in _exported_parts(cast("Engine", engine), info, info.layers):
+    for part in _exported_parts(engine, info, info.layers):
         if part.digest != info.id:
             stream = _Hashing(part.chunks)
             with _reading(info.id), tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|") as tar:

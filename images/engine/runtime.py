@@ -1,4 +1,4 @@
-"""What a validation run asks of a container runtime, and what it answers with: Docker Engine, Podman, Apptainer."""
+"""What is asked of a Docker Engine or Podman, and what it answers with."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any
 
 from images.engine.failures import Cancelled
 from images.errors import Problem, UserError
 
 if TYPE_CHECKING:
-    from images.engine.archive import Files
+    pass
 
 PLATFORM = "linux/amd64"
 """What is built and pulled unless something else is said; an engine on another processor emulates it."""
@@ -167,8 +167,6 @@ class EngineFacts:
     """Of its processor, in Docker's words. Images of another run emulated."""
     podman: bool = False
     """It is Podman, by its Docker interface: it runs containers and has no BuildKit."""
-    apptainer: bool = False
-    """It is Apptainer: containers of the user who starts them, of unpacked images."""
     containerd_images: bool = False
     """It keeps images in containerd's store: their IDs are those of manifests, not of configurations."""
 
@@ -248,28 +246,3 @@ class Work:
                 end()
             with self._lock:
                 del self._ends[key]
-
-
-class RunningContainer(Protocol):
-    """One container: files in, start, lines out, how it ended. What each method raises: see `Container`."""
-
-    def put(self, files: Files, to: str) -> None: ...
-    def start(self, stdin: bytes = b"") -> None: ...
-    def lines(self, timeout: float | None = None, *, most: int | None = None) -> Iterator[Line]: ...
-    def wait(self, timeout: float | None = None) -> Exit: ...
-
-
-class Runtime(Protocol):
-    """Runs containers of images that are there, or that it fetches. What each method raises: see `Engine`."""
-
-    facts: EngineFacts
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
-    def cancel(self) -> None: ...
-    def sweep(self) -> tuple[str, ...]: ...
-    def inspect(self, ref: str) -> ImageInfo: ...
-    def find(self, ref: str) -> ImageInfo | None: ...
-    def pull(self, ref: str, *, platform: str = PLATFORM) -> ImageInfo: ...
-    def history(self, ref: str) -> tuple[HistoryEntry, ...]: ...
-    def container(self, spec: ContainerSpec) -> AbstractContextManager[RunningContainer]: ...

@@ -14,9 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from images.apptainer import open_runtime
 from images.building import validating
 from images.building.build import build_all
 from images.building.contexts import BuildOptions
@@ -28,7 +27,6 @@ from images.context.labels import LABELS
 from images.engine import Engine, ImageInfo, connect
 from images.engine.gpus import NO_GPU
 from images.engine.progress import Progress
-from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
 from images.fleet import images
 from images.fleet.folder import JobFolder
@@ -57,11 +55,11 @@ class Task:
     gpus: str = "auto"
     """How containers get the GPUs (`--gpus`)."""
     engine: str = ""
-    """Address of the engine, or `apptainer`; empty: the machine's own."""
+    """Address of the engine; empty: the machine's own."""
 
 
 def perform(
-    task: Task, *, job_id: str = "", machine: str = "", on_engine: Callable[[Runtime], None] = lambda _engine: None
+    task: Task, *, job_id: str = "", machine: str = "", on_engine: Callable[[Engine], None] = lambda _engine: None
 ) -> JobResult:
     """Do a job on this machine. Raises UserError.
 
@@ -83,14 +81,14 @@ def perform(
         built = Reference(Repository.parse(job.staging), images.context_tag(ours))
         if staged := images.in_registry(built, job.platform):  # somebody has built it by now
             reference, digest = staged.reference, staged.digest
-    with open_runtime(task.engine or None) if digest else connect(task.engine or None) as engine:
+    with connect(task.engine or None, builds=not digest) as engine:
         on_engine(engine)
         engine.sweep()
         if digest:
             info = _pulled(engine, reference, digest, str(job.platform))
             evidence = _validated(job, planned.image, sources, engine, info, task.gpus)
         else:
-            info, evidence, build, reference = _built(job, planned.image, sources, cast("Engine", engine))
+            info, evidence, build, reference = _built(job, planned.image, sources, engine)
         version = engine.facts.version
     record = JobRecord(
         key=job.key,
@@ -183,7 +181,7 @@ def untag_left(engine: Engine) -> None:
                 engine.untag(tag)
 
 
-def _pulled(engine: Runtime, reference: str, digest: str, platform: str) -> ImageInfo:
+def _pulled(engine: Engine, reference: str, digest: str, platform: str) -> ImageInfo:
     """The image of a job; layers that are here are not fetched again. Raises UserError, also for another image."""
     info = engine.find(reference) or engine.find(digest) or engine.pull(reference, platform=platform)
     if info.id == digest:
@@ -193,7 +191,7 @@ def _pulled(engine: Runtime, reference: str, digest: str, platform: str) -> Imag
     raise UserError(Problem(where=reference, cause=cause, then=then), code=1)
 
 
-def _validated(job: Job, image: Image, sources: Sources, engine: Runtime, info: ImageInfo, gpus: str) -> Evidence:
+def _validated(job: Job, image: Image, sources: Sources, engine: Engine, info: ImageInfo, gpus: str) -> Evidence:
     """Measure the tiers of a job. Raises UserError: a machine that has not the GPUs that fleet.yaml says of it."""
     validating.require_platform(engine, image, _say)
     attachment = NO_GPU

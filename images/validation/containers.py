@@ -8,9 +8,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from images.config.paths import EXAMPLES, SUITE
+from images.engine import Engine
 from images.engine.archive import Files
 from images.engine.gpus import NO_GPU, Attachment
-from images.engine.runtime import KILLED, ContainerSpec, Exit, ImageInfo, Runtime
+from images.engine.runtime import KILLED, ContainerSpec, Exit, ImageInfo
 from images.errors import Problem, UserError
 from validate import channel, checks
 from validate.claims import ARBITRARY_UID, ClaimSet, Tier
@@ -100,7 +101,7 @@ def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
 
 
 def run_suite(
-    engine: Runtime,
+    engine: Engine,
     spec: ContainerSpec,
     files: Mapping[str, Files],
     *,
@@ -131,15 +132,14 @@ def run_suite(
         return others, container.wait(timeout=300)
 
 
-def require_end(engine: Runtime, image: ImageInfo, container: str, end: Exit, *, began: bool) -> None:
+def require_end(engine: Engine, image: ImageInfo, container: str, end: Exit, *, began: bool) -> None:
     """Raises UserError where something outside the suite ended it: a part of its records says nothing of the image.
 
     `container`: its name in a run. `began`: a record came.
     """
     where = image.tags[0] if image.tags else image.id
     if end.code == KILLED and not end.oom:
-        memory = " (Apptainer can't tell whether for its memory)" if engine.facts.apptainer else ", not for its memory"
-        cause = f"its container `{container}` was killed from outside in the middle of the suite{memory}"
+        cause = f"its container `{container}` was killed from outside in the middle of the suite, not for its memory"
         then = "validate it again; if nobody killed it, see whether machine or job ran out of memory (`dmesg`, `sacct`)"
         raise UserError(Problem(where=where, cause=cause, then=then), code=1)
     if began and end.code != 0 and not end.oom:

@@ -22,8 +22,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from images.config.platforms import of_machine
+from images.engine import Engine
 from images.engine.archive import Files
-from images.engine.runtime import ContainerSpec, ImageInfo, Runtime
+from images.engine.runtime import ContainerSpec, ImageInfo
 from images.errors import Problem, UserError
 from images.host import emulation
 from images.validation import own_python
@@ -76,7 +77,7 @@ class NativePython:
         }
 
 
-def native_python(engine: Runtime, image: ImageInfo, claims: ClaimSet) -> NativePython:
+def native_python(engine: Engine, image: ImageInfo, claims: ClaimSet) -> NativePython:
     """A Python of this machine, packed, with what the image's own answered.
 
     Raises UserError: an engine of another processor than this machine's, or an answer that can't be read.

@@ -7,37 +7,27 @@ from dataclasses import replace
 from typing import Any
 
 from images.engine.runtime import EngineFacts
-from validate import checks
-from validate.claims import HOST_PROBE, ClaimSet
+from validate.claims import ClaimSet
 from validate.evidence import Evidence
 
 Reasons = Mapping[str, str]
 """`ID SUBJECT` of a claim -> why it can't be measured there."""
 _PODMAN_OWN = "Podman mounts no empty folder of a user's own without one on the host: judge this with Docker"
-_APPTAINER_USER = "Apptainer runs containers as the user who starts them, never as another: judge this with Docker"
-_APPTAINER_MOUNTS = "Apptainer has no volumes, and gives a folder of the host its owner: judge this with Docker"
-_APPTAINER_SIZE = "Apptainer keeps no sizes of layers: judge this with Docker"
 _NO_LAYERS = "it keeps no layers as they were built: judge this with a Docker Engine of the classic store"
-_APPTAINER_OWNERS = "the caller's: files that the image's own user may not read, as root's of mode 0600, are readable"
 
 
 def of_engine(claims: ClaimSet, facts: EngineFacts) -> Reasons:
     """Claims that an engine can't be asked for.
 
-    Podman's tmpfs takes no owner (podman-run(1), `--mount`: no uid and gid). A container of Apptainer has the user who
-    starts it alone (Apptainer's user guide, "Security in Apptainer").
+    Podman's tmpfs takes no owner (podman-run(1), `--mount`: no uid and gid).
     """
     found = {}
     for claim in claims.claims:
-        reason, run_as = "", checks.settings(claim.probe).run_as
+        reason = ""
         if (claim.id, claim.subject) == ("S10", "parent"):
-            reason = _NO_LAYERS if facts.apptainer or facts.podman or facts.containerd_images else ""
+            reason = _NO_LAYERS if facts.podman or facts.containerd_images else ""
         elif facts.podman:
             reason = _PODMAN_OWN if claim.expect.get("mount") == "own" else ""
-        elif facts.apptainer and run_as:
-            reason = _APPTAINER_MOUNTS if run_as == "claim" else _APPTAINER_USER
-        elif facts.apptainer and (claim.probe, claim.subject) == (HOST_PROBE, "size"):
-            reason = _APPTAINER_SIZE
         if reason:
             found[f"{claim.id} {claim.subject}"] = reason
     return found
@@ -49,10 +39,9 @@ def limited(claims: ClaimSet, reasons: Reasons) -> ClaimSet:
     return ClaimSet(image=claims.image, claims=tuple(found))
 
 
-def as_host(reasons: Reasons, facts: EngineFacts) -> dict[str, Any]:
-    """For the `host` of evidence: what was not supported there, and whose all files were if not their owners'."""
-    owners = {"owners": _APPTAINER_OWNERS} if facts.apptainer else {}
-    return {**owners, **({"unsupported": dict(reasons)} if reasons else {})}
+def as_host(reasons: Reasons) -> dict[str, Any]:
+    """For the `host` of evidence: what was not supported there."""
+    return {"unsupported": dict(reasons)} if reasons else {}
 
 
 def of_evidence(claims: ClaimSet, evidence: Evidence) -> ClaimSet:

@@ -16,10 +16,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from images.config.platforms import Platform
-from images.engine.runtime import ContainerSpec, Exit, ImageInfo, Runtime
+from images.engine import Engine
+from images.engine.runtime import ContainerSpec, Exit, ImageInfo
 from images.errors import Problem, UserError
 from images.validation.containers import INSIDE, run_suite, suite_files
 from validate.binaries import elf
@@ -28,7 +29,7 @@ from validate.claims import ClaimSet
 from validate.evidence import Record
 
 if TYPE_CHECKING:
-    from images.engine.containers import Container
+    pass
 
 PROGRAM = "python/bin/python3"
 LIBRARIES = "python/so"
@@ -45,12 +46,10 @@ _LEFT_OUT = frozenset(
 )
 
 
-def usable(engine: Runtime) -> bool:
+def usable(engine: Engine) -> bool:
     """Whether this process's Python can be taken into the engine's containers: Linux on x86-64, at both ends."""
-    return (
-        (platform.system(), platform.machine()) == ("Linux", "x86_64")
-        and not engine.facts.apptainer
-        and (engine.facts.architecture == Platform.AMD64.architecture)
+    return (platform.system(), platform.machine()) == ("Linux", "x86_64") and (
+        engine.facts.architecture == Platform.AMD64.architecture
     )
 
 
@@ -66,17 +65,17 @@ def user_of(
     return json.dumps({**found, "start": start, "hidden": list(hidden), "machine": machine}).encode()
 
 
-def read_file(engine: Runtime, image: ImageInfo, path: str, *, most: int = 1 << 16) -> str:
+def read_file(engine: Engine, image: ImageInfo, path: str, *, most: int = 1 << 16) -> str:
     """The beginning of a file of an image, of which nothing is run; empty: there is none."""
     with engine.container(ContainerSpec(image.id, ["true"])) as hidden:
         try:
-            return cast("Container", hidden).get_file(path, most=most).decode("utf-8", "replace")
+            return hidden.get_file(path, most=most).decode("utf-8", "replace")
         except FileNotFoundError:
             return ""
 
 
 def read_files(
-    engine: Runtime,
+    engine: Engine,
     image: ImageInfo,
     arguments: Sequence[str],
     claims: ClaimSet,

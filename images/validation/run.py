@@ -16,9 +16,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from images.context.labels import LABELS
-from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit, ImageInfo, layers
+from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, Exit, ImageInfo, layers
 from images.engine.gpus import NO_GPU, Attachment
-from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
 from images.validation import child, limits, own_python
 from images.validation.containers import INSIDE, ContainerPlan, planned, require_end, run_suite, suite_files
@@ -51,7 +50,7 @@ RANKS_ULIMITS = {"memlock": -1, "stack": 64 << 20}
 
 
 def measure(
-    engine: Runtime,
+    engine: Engine,
     reference: str,
     claims: ClaimSet,
     tiers: Sequence[Tier],
@@ -77,7 +76,7 @@ def measure(
         "cpus": engine.facts.cpus,
         **(gpus.inventory.as_json() if gpus.inventory else {"driver": "", "gpus": []}),
         "attached": gpus.as_json(),
-        **limits.as_host(unsupported, engine.facts),
+        **limits.as_host(unsupported),
         "labelled": image.labels.get(f"{LABELS}.image", ""),
         "steps_above": len(child.steps_above([step.created_by for step in engine.history(image.id)]) or ()),
         "payload": layers.payload(engine, image),
@@ -137,7 +136,7 @@ def measure(
 
 
 def _plans(
-    engine: Runtime, image: ImageInfo, claims: ClaimSet, gpus: Attachment, host: dict[str, Any]
+    engine: Engine, image: ImageInfo, claims: ClaimSet, gpus: Attachment, host: dict[str, Any]
 ) -> Sequence[ContainerPlan]:
     """The containers. What will run emulated is written into `host`."""
     plans = planned(image.env.get("HOME", ""), claims, gpus)
@@ -167,7 +166,7 @@ def merged(records: Iterator[Record] | Sequence[Record]) -> tuple[Record, ...]:
     return tuple(by_probe.values())
 
 
-def _read_files(engine: Runtime, image: ImageInfo, claims: ClaimSet, keep: Callable[[Record], None]) -> ClaimSet:
+def _read_files(engine: Engine, image: ImageInfo, claims: ClaimSet, keep: Callable[[Record], None]) -> ClaimSet:
     """Measure what an image's files say, by our own Python; returns the claims that are left to measure: all of them
     where our Python can't be taken into the engine's containers. Raises UserError where it could not even start.
     """
@@ -195,7 +194,7 @@ def _read_files(engine: Runtime, image: ImageInfo, claims: ClaimSet, keep: Calla
     return claims.less(files_only)
 
 
-def _run(engine: Runtime, image: ImageInfo, plan: ContainerPlan, keep: Callable[[Record], None]) -> tuple[Exit, str]:
+def _run(engine: Engine, image: ImageInfo, plan: ContainerPlan, keep: Callable[[Record], None]) -> tuple[Exit, str]:
     """Run the suite in one container. Returns how it ended, and why ranks have not the limits that they should have (an
     engine that runs in a container itself may not raise its own); empty: they have.
     """
@@ -224,7 +223,7 @@ def _run(engine: Runtime, image: ImageInfo, plan: ContainerPlan, keep: Callable[
     return end, refused
 
 
-def _spec(engine: Runtime, image: ImageInfo, plan: ContainerPlan) -> ContainerSpec:
+def _spec(engine: Engine, image: ImageInfo, plan: ContainerPlan) -> ContainerSpec:
     gpus, facts = plan.gpus, engine.facts
     command = [*plan.python, f"{INSIDE}/validate", "--claims", f"{INSIDE}/claims.json", *plan.arguments]
     command += ["--jobs", str(_jobs_on_gpus(plan, facts.cpus))] if gpus.attached else []
@@ -262,7 +261,7 @@ def _jobs_on_gpus(plan: ContainerPlan, cpus: int) -> int:
     return max(1, min(cpus, _MOST_ON_GPUS, by_memory) // (len(gpus) if plan.ranks and gpus else 1))
 
 
-def _inspected(engine: Runtime, image: ImageInfo, claims: ClaimSet) -> Iterator[Record]:
+def _inspected(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Iterator[Record]:
     """What the engine knows of an image (S8): one record for all claims that the host measures. Raises NoSuchImage."""
     asked = claims.only([HOST_PROBE]).claims
     if not asked:
@@ -291,7 +290,7 @@ def _inspected(engine: Runtime, image: ImageInfo, claims: ClaimSet) -> Iterator[
     yield Record(probe=HOST_PROBE, outcome=Outcome.COMPLETED, seconds=seconds, measurements=measured)
 
 
-def _beside_parent(engine: Runtime, image: ImageInfo, claim: Claim) -> dict[str, Any]:
+def _beside_parent(engine: Engine, image: ImageInfo, claim: Claim) -> dict[str, Any]:
     """What a child's layers do to its parent's, which are the lowest of its own."""
     from images.validation import on_parent  # most images are no child
 
@@ -302,7 +301,7 @@ def _beside_parent(engine: Runtime, image: ImageInfo, claim: Claim) -> dict[str,
     return on_parent.compare(parent, on_parent.tree(found[count:], parent), start, claim.expect)
 
 
-def credentials_of(engine: Runtime, image: ImageInfo) -> Iterator[dict[str, str]]:
+def credentials_of(engine: Engine, image: ImageInfo) -> Iterator[dict[str, str]]:
     """Kind and place of each credential in variables, labels and build steps, never the text: evidence is published."""
     texts = [(f"the variable {name}", f"{name}={value}") for name, value in image.env.items()]
     texts += [(f"the label {name}", value) for name, value in image.labels.items()]

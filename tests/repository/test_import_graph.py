@@ -24,7 +24,6 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("images.wheels",),
     ("images.validation",),
     ("images.context",),
-    ("images.apptainer",),
     ("images.engine", "images.locking", "images.registry"),
     ("images.host", "images.planning"),
     ("images.hardware",),

@@ -13,7 +13,7 @@ from typing import Any
 
 from images.config import paths
 from images.config.paths import Workspace
-from images.engine.runtime import Runtime
+from images.engine import Engine
 from images.errors import Problem, UserError, problem_of
 from images.fleet import worker
 from images.fleet.config import RaySettings, WorkerType
@@ -35,7 +35,7 @@ def run_there(task: Task) -> JobResult | str:
     """
     import ray
 
-    engines: list[Runtime] = []
+    engines: list[Engine] = []
     results: list[JobResult | str] = []
     found = ray.get_runtime_context()
     machine = f"{worker.node()}/{found.get_node_id()[:6]}"

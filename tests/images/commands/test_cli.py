@@ -151,10 +151,7 @@ def test_a_full_disk_is_told_with_the_folders_and_what_is_free_there() -> None:
 
 HEAVY = ("docker", "requests", "jinja2", "cyclonedx", "google.protobuf")
 OF_OTHER_VERBS = (
-    *(
-        f"images.{name}"
-        for name in ("apptainer", "audit", "chooser", "fleet", "nightly", "publish", "registry", "site")
-    ),
+    *(f"images.{name}" for name in ("audit", "chooser", "fleet", "nightly", "publish", "registry", "site")),
     "images.wheels.builder",
 )
 

@@ -3,8 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -132,26 +130,6 @@ def test_an_attachment_says_what_and_how() -> None:
         "NVIDIA H100, driver 580.159.04, attached by host-driver (asked for)"
     )
     assert str(Attachment(mode=GpuMode.NONE, reason="none was found")) == "no GPU: none was found"
-
-
-@pytest.mark.parametrize("found", [H100, None])
-def test_apptainer_takes_every_gpu_by_its_own_option(found: Inventory | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "inventory", lambda: found)
-    runtime: Any = SimpleNamespace(facts=SimpleNamespace(apptainer=True, local=True))
-    attachment = gpus.attach(runtime, "auto", min_driver="525.60")
-    assert attachment.attached is (found is not None) and bool(attachment.device_requests) is attachment.attached
-    if found:
-        assert attachment.environment({"LD_LIBRARY_PATH": "/own"})["LD_LIBRARY_PATH"] == "/.singularity.d/libs:/own"
-        assert gpus.attach(runtime, "nvidia", min_driver="525.60").attached
-        with pytest.raises(UserError, match="is older than"):
-            gpus.attach(runtime, "auto", min_driver="999")
-    else:
-        with pytest.raises(UserError, match="no GPU was found"):
-            gpus.attach(runtime, "nvidia", min_driver="525.60")
-    for other in ("cdi", "host-driver", "host-driver:/x"):
-        with pytest.raises(UserError, match="by `--nv` alone"):
-            gpus.attach(runtime, other, min_driver="525.60")
-    assert not gpus.attach(runtime, "none", min_driver="525.60").attached
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from images.apptainer.runtime import published
 from images.errors import UserError
 from images.publish import attestation
 from tests.support.attested import DIGEST, NAME, PIP, evidence, files, judged
+from tests.support.engine_images import image_info
 
 
 def test_a_run_is_judged_again() -> None:
@@ -44,9 +44,9 @@ def test_a_run_that_was_edited_is_refused(change: Any, words: str) -> None:
 )
 def test_the_run_of_another_image_is_refused(tmp_path: Path, name: str, image_id: str, words: str) -> None:
     with pytest.raises(UserError, match="there is no attestation"):
-        attestation.read_folder(tmp_path, name, published("", image_id, {}).info)
+        attestation.read_folder(tmp_path, name, image_info(id=image_id))
     for file, content in zip(("verdict.json", "evidence.json"), files(evidence(PIP)), strict=True):
         (tmp_path / file).write_bytes(content)
-    assert attestation.read_folder(tmp_path, NAME, published("", DIGEST, {}).info).verdict == judged(PIP)
+    assert attestation.read_folder(tmp_path, NAME, image_info(id=DIGEST)).verdict == judged(PIP)
     with pytest.raises(UserError, match=words):
-        attestation.read_folder(tmp_path, name, published("", image_id, {}).info)
+        attestation.read_folder(tmp_path, name, image_info(id=image_id))

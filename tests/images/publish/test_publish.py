@@ -9,9 +9,8 @@ from typing import cast
 
 import pytest
 
-from images.apptainer import runtime
 from images.config.names import ImageName
-from images.engine import Engine
+from images.engine import Engine, runtime
 from images.engine.layers import ImagePart
 from images.errors import UserError
 from images.host.hashing import oci_digest
@@ -61,7 +60,14 @@ CONFIG = json.dumps(
         "config": {"Labels": {f"dev.truetag.{key}": value for key, value in LABELS.items()}},
     }
 ).encode()
-INFO = runtime.published("", oci_digest(CONFIG), json.loads(CONFIG)).info
+INFO = runtime.image_info(
+    {
+        "Id": oci_digest(CONFIG),
+        "Size": 0,
+        "RootFS": {"Layers": json.loads(CONFIG)["rootfs"]["diff_ids"]},
+        "Config": json.loads(CONFIG)["config"],
+    }
+)
 POLICY = ReleasePolicy(
     gate=(Tier.STATIC,),
     alias_gate=(Tier.STATIC, Tier.GPU),

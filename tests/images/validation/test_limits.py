@@ -8,7 +8,6 @@ from images.engine.gpus import NO_GPU
 from images.engine.runtime import engine_facts
 from images.validation import containers, limits
 from tests.support.claims import bare_claims
-from validate import checks
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import judge
@@ -16,7 +15,6 @@ from validate.judging import Status
 
 PODMAN = {"Version": "4.3.1", "ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]}
 DOCKER = {**PODMAN, "Components": []}
-APPTAINER = replace(engine_facts("apptainer", DOCKER, {}, builds=False), apptainer=True)
 
 
 def _key(claim: Claim) -> str:
@@ -37,26 +35,15 @@ def test_podman_lacks_the_folder_of_a_users_own_and_nothing_else(claims: ClaimSe
 def test_what_is_not_supported_is_unproven_the_rest_is_measured_and_evidence_can_only_lose_by_it(
     claims: ClaimSet,
 ) -> None:
-    reasons = limits.of_engine(claims, APPTAINER)
+    reasons = limits.of_engine(claims, engine_facts("unix:///p", PODMAN, {}, builds=False))
     limited = limits.limited(claims, reasons)
     assert {_key(one): one.unproven for one in limited.claims if _key(one) in reasons} == reasons
     planned = {one for plan in containers.planned("", limited, NO_GPU) for one in map(_key, plan.claims.claims)}
     assert planned == {_key(one) for one in limited.inside().claims if not one.unproven}
-    host = limits.as_host(reasons, APPTAINER)
+    host = limits.as_host(reasons)
     again = Evidence.loads(Evidence(image=claims.image, digest="", records=(), host=host).dumps())
     assert limits.of_evidence(claims, again) == limited
     assert limits.of_evidence(claims, replace(again, host={})) == claims
     worse = {_key(one): "no reason" for one in claims.claims}
     forged = limits.of_evidence(claims, replace(again, host={"unsupported": worse}))
     assert {one.status for one in judge(forged, again).claims} == {Status.UNPROVEN}
-
-
-def test_apptainer_has_one_user_and_no_volumes(claims: ClaimSet) -> None:
-    reasons = limits.of_engine(claims, APPTAINER)
-    probes = {one.probe for one in claims.claims if _key(one) in reasons}
-    assert probes == {"host.image", *(one.probe for one in claims.claims if checks.settings(one.probe).run_as)}
-    assert {"static.hygiene", "cpu.arbitrary_uid", "cpu.home"} < probes
-    assert "may not read" in limits.as_host(reasons, APPTAINER)["owners"], "who reads the evidence is told"
-    assert "owners" not in limits.as_host(reasons, replace(APPTAINER, apptainer=False))
-    assert [key for key in reasons if "size" in key] == ["S8 size"]
-    assert [one for one in claims.claims if one.probe == "host.image" and _key(one) not in reasons]

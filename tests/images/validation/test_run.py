@@ -42,13 +42,12 @@ class Engine:
         *,
         end: Exit | None = None,
         refuses: EngineErrorKind | None = None,
-        apptainer: bool = False,
     ) -> None:
         self.on_start, self.end, self.refuses = on_start, end or Exit(code=0, oom=False, error=""), refuses
         self.specs: list[ContainerSpec] = []
         self.cancelled = threading.Event()
         self.facts = SimpleNamespace(
-            memory=1 << 34, cpus=2, version="1", architecture="amd64", podman=False, apptainer=apptainer, local=False
+            memory=1 << 34, cpus=2, version="1", architecture="amd64", podman=False, local=False
         )
 
     def inspect(self, _reference: str) -> Any:
@@ -118,17 +117,16 @@ def test_what_takes_more_memory_than_a_run_has_is_the_images_own_doing() -> None
 
 
 @pytest.mark.parametrize(
-    ("code", "apptainer", "told"),
+    ("code", "told"),
     [
-        (1, False, "ended with status 1: something there stopped it"),
-        (143, False, "ended with status 143: something there stopped it"),
-        (137, False, "`cpu` was killed from outside .*not for its memory"),
-        (137, True, "`cpu` was killed from outside .*Apptainer can't tell whether for its memory"),
+        (1, "ended with status 1: something there stopped it"),
+        (143, "ended with status 143: something there stopped it"),
+        (137, "`cpu` was killed from outside .*not for its memory"),
     ],
 )
-def test_a_suite_that_was_stopped_gives_no_verdict(code: int, apptainer: bool, told: str) -> None:
+def test_a_suite_that_was_stopped_gives_no_verdict(code: int, told: str) -> None:
     with pytest.raises(UserError, match=told):
-        measure(Engine(end=Exit(code=code, oom=False, error=""), apptainer=apptainer), CPU)
+        measure(Engine(end=Exit(code=code, oom=False, error="")), CPU)
 
 
 def test_a_record_that_was_not_signed_not_asked_for_or_came_before_is_not_taken(
