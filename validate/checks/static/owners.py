@@ -387,17 +387,17 @@ def judge_files(_subject: str, expect: Mapping[str, Any], evidence: OwnersEviden
     open: what everybody may change}.
     """
     faults = [f"{one['path']} is not as {one['owner']} has it" for one in evidence["altered"]]
-    faults += [
-        f"{path} is not of its source's time: Python compiles that at each start" for path in evidence.get("void", ())
-    ]
-    if hidden := evidence.get("void_count", 0) - len(evidence.get("void", ())):
-        faults.append(f"{hidden} more files of bytecode are not of their sources' time")
     if hidden := evidence["altered_count"] - len(evidence["altered"]):
         faults.append(f"{hidden} more files are not as their owners have them")
     if not expect["free"]:
         faults += [f"{path} belongs to nobody" for path in evidence["unowned"]]
         if hidden := evidence["unowned_count"] - len(evidence["unowned"]):
             faults.append(f"{hidden} more files belong to nobody")
+    faults += [
+        f"{path} is not of its source's time: Python compiles that at each start" for path in evidence.get("void", ())
+    ]
+    if hidden := evidence.get("void_count", 0) - len(evidence.get("void", ())):
+        faults.append(f"{hidden} more files of bytecode are not of their sources' time")
     generated = sum(evidence["excused"].values())
     return conclude(faults, f"{evidence['files']} files have owners, {generated} of them are generated")
 
