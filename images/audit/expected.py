@@ -48,8 +48,6 @@ DEBIANS = "/usr/lib/python3/dist-packages"
 """Debian's packages fill it, and dpkg keeps the hashes. Most bring no RECORD, some one with hashes in another form
 (python3-blinker 1.5-1: hexadecimal)."""
 _LAYER = "installed"
-_NO_4_BIT = "transformers before 4.52 refuses bitsandbytes' 4-bit weights without a GPU"
-_FIRST_WITH_4_BIT = Version("4.52")
 
 
 def expected(
@@ -148,8 +146,6 @@ def _as_image(
     except (KeyError, ValueError):
         return None, ()
     pins, left_out = _pins(environment, facts)
-    transformers = next((pin for pin in pins if pin.name == "transformers"), None)
-    no_4_bit = transformers is not None and Version(transformers.version) < _FIRST_WITH_4_BIT
     python = Minor.parse(str(environment["version"]))
     image = Image(
         name=ImageName(cuda=cuda, torch=version),
@@ -167,9 +163,7 @@ def _as_image(
         layers=(_LAYER,),
         environment={},
         revision="",
-        unproven=dict.fromkeys((f"C10 {one}" for one in ("nf4-weights", "nf4-logits", "lora-step")), _NO_4_BIT)
-        if no_4_bit
-        else {},
+        unproven=expectations.unproven({pin.name: pin.version for pin in pins}),
     )
     return image, left_out
 

@@ -217,9 +217,8 @@ def _profiles(matrix: Matrix) -> Iterator[Fault]:
             if parent and torch not in parent.stacks:
                 cause = f"extends {profile.extends}, which has nothing for torch {torch}"
                 yield (*at, "stacks", torch), cause, "pin it there too"
-        for torch in {*profile.waived, *profile.unproven} - {*profile.stacks}:
-            key = "waived" if torch in profile.waived else "unproven"
-            yield (*at, key, torch), f"the profile has no pins for torch {torch}", "take it out"
+        for torch in {*profile.waived} - {*profile.stacks}:
+            yield (*at, "waived", torch), f"the profile has no pins for torch {torch}", "take it out"
 
 
 def _extensions(matrix: Matrix) -> Iterator[Fault]:

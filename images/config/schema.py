@@ -182,8 +182,6 @@ class Profile(Row):
     extensions: list[str] = []
     """Rows of `sources` whose wheels have the compiled extensions of packages that are else installed as pure Python:
     where one was compiled for the image, it takes the other's place."""
-    unproven: dict[MinorText, dict[str, Sentence]] = {}
-    """Per torch minor, claims (`C10`, `C10 nf4-logits`) that its own pins put out of reach, each with the reason."""
     environment: dict[Variable, str] = {}
     entrypoint: str = ""
     """A script of templates/entrypoints that each container starts with."""

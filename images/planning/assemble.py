@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from images.config.matrix import Sources
 from images.config.names import Arch, Minor
+from images.planning import expectations
 from images.planning.candidate import PROFILE_LAYER, Candidate
 from images.planning.image import Image, Pin, Pruning
 from images.planning.rules.packages import applying, extensions_of, none_fits
@@ -53,7 +54,7 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
         from_source=tuple(sorted(matrix.pure_python)) if own_layer else (),
         waived=tuple(sorted({*with_pins, *candidate.profile.waived})),
         unfit=none_fits(candidate),
-        unproven=candidate.profile.unproven,
+        unproven=expectations.unproven(candidate.pins),
         pruning=_pruning(candidate),
         entrypoint=candidate.profile.entrypoint,
         prefix=matrix.prefix,

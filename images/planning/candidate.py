@@ -26,8 +26,6 @@ class ResolvedProfile:
     """Optional package -> version: taken where it fits."""
     waived: Mapping[str, str]
     """Distribution that is required and left out -> why."""
-    unproven: Mapping[str, str]
-    """`C10` or `C10 subject` -> why it stays UNPROVEN."""
     extensions: tuple[str, ...]
     """Rows of `sources` that make its packages with their compiled extensions."""
     environment: Mapping[str, str]
@@ -43,7 +41,6 @@ def resolve_profile(matrix: Matrix, name: str | None, minor: Minor) -> ResolvedP
         pins={pin: version for one in line for pin, version in one.stacks.get(torch, {}).items()},
         optional={key: version for key, version in for_torch.items() if version},
         waived={key: why for one in line for key, why in one.waived.get(torch, {}).items()},
-        unproven={key: why for one in line for key, why in one.unproven.get(torch, {}).items()},
         extensions=tuple(dict.fromkeys(row for one in line for row in one.extensions)),
         environment={key: value for one in line for key, value in one.environment.items()},
         entrypoint=next((one.entrypoint for one in reversed(line) if one.entrypoint), ""),

@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from packaging.requirements import Requirement
+
 from images.config import yamlfile
 from images.config.paths import DATA
 from validate.binaries.kernel_states import KernelByDesign
@@ -52,6 +54,7 @@ OPENED: Mapping[str, Mapping[str, Any]] = _ROWS["opened"]
 RDMA_PROVIDERS: Sequence[str] = _ROWS["rdma_providers"]
 HOMES: Mapping[str, Mapping[str, Any]] = _ROWS["homes"]
 QUANTISED_LLAMA: Mapping[str, Any] = _ROWS["quantised_llama"]
+_UNPROVEN: Mapping[str, Mapping[str, str]] = _ROWS["unproven"]
 DEBIAN_TOOLS = (*PROGRAMS.values(), *RDMA.values())
 
 # owners.yaml
@@ -97,3 +100,13 @@ def modules_of(distribution: str) -> Sequence[str]:
     """The modules to import of a distribution, the most telling first."""
     names: Sequence[str] = _ROWS["import_names"].get(distribution, [distribution.replace("-", "_")])
     return names
+
+
+def unproven(versions: Mapping[str, str]) -> dict[str, str]:
+    """Claims (`C10`, `C10 nf4-logits`) that these distributions put out of reach without a GPU -> why."""
+    found: dict[str, str] = {}
+    for text, claims in _UNPROVEN.items():
+        asked = Requirement(text)
+        if asked.name in versions and asked.specifier.contains(versions[asked.name], prereleases=True):
+            found |= claims
+    return found

@@ -188,6 +188,14 @@ OTHERS = [
     ),
     Fault("a-label-that-lies", "LABEL dev.truetag.torch=2.8.0", "S8", "labels", "dev.truetag.torch is '2.8.0'"),
     Fault("root-again", "RUN true", "S8", "settings", "it runs as root", last="USER root"),
+    Fault(
+        "resumed-without-the-optimizers-state",
+        "RUN sed -i 's/def _load_optimizer_and_scheduler(self, checkpoint):/&\\n        return/' "
+        f"{SITE}/transformers/trainer.py",
+        "C15",
+        "resume",
+        "deviation is",
+    ),
     Fault("no-user-name", "ENV USER= LOGNAME=", "C8", "arbitrary UID", "uid not found: 61234"),
     Fault(
         "no-cxx-compiler",
@@ -465,6 +473,7 @@ IMAGES = {
     "runs": (
         "compile-off-from-inside",
         "a-second-openmp",
+        "resumed-without-the-optimizers-state",
         "14-four-bit-is-a-no-op",
         "no-user-name",
         "torch-is-not-held",

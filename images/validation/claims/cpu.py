@@ -1,4 +1,4 @@
-"""Claims of the cpu tier: C1 to C12. Pure."""
+"""Claims of the cpu tier. Pure."""
 
 from __future__ import annotations
 
@@ -25,6 +25,13 @@ _BOGUS_ARCH = 999
 _FLASH_ATTN_4_FORWARD, _FLASH_ATTN_4_BACKWARD = Arch(8, 0), Arch(9, 0)
 """flash-attn-4 4.0.0b36, flash_attn/cute/interface.py: the assertions of _flash_attn_fwd and _flash_attn_bwd."""
 
+_RESUMED = {
+    "equal": {"step": 4, "steps after the checkpoint": 2},
+    "at_most": {"deviation": 1e-6},
+    "at_least": {"control": 1e-4},
+}
+"""validate/checks/cpu/resume.py. The same steps on the same machine give the same numbers; 1e-6 allows for threads."""
+
 
 def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
     # The longest probes first: the suite starts them in this order, and waits for the last.
@@ -36,6 +43,9 @@ def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
     yield from _at_work(image)
     yield from home_claims(context)
     yield from quantised_llama(context, "C10", "cpu.quantized_llama")
+    if image.pin("transformers") and image.pin("accelerate"):
+        resumes = "transformers' Trainer saves a run, and resumes it to the same weights"
+        yield claim("C15", "resume", "cpu.resume", resumes, _RESUMED)
 
 
 def _bytecode(context: ClaimContext) -> Claim:

@@ -1,0 +1,77 @@
+"""C15: a training run that was interrupted can't go on, or goes on from another state than it was saved in.
+
+transformers from 4.52 on refuses to read its own checkpoints with torch below 2.6 (CVE-2025-32434), and says so then.
+A tiny Llama is trained with the Trainer and saved half-way. A second Trainer resumes there and must end with the same
+weights; one that takes the saved weights alone, without the optimizer's state, must not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from validate.checks._behaviour import BehaviourEvidence, judge
+from validate.checks.cpu.quantized_llama import SavedLlama
+from validate.claims import Claim
+from validate.harness.forked import asked
+
+TORCH_FIRST = True
+_STEPS, _HALF_WAY = 4, 2
+_RATE = 1e-2
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+    with tempfile.TemporaryDirectory(prefix="resume-") as folder:
+        yield from asked(claims, {"resume": lambda: _resumed(Path(folder))})
+
+
+def _resumed(folder: Path) -> BehaviourEvidence:
+    """Steps of the whole run and of the resumed one; the largest differences of their weights."""
+    llama = SavedLlama(folder / "model")
+    whole, _ = _train(llama, llama.folder, folder / "out")
+    half_way = folder / "out" / f"checkpoint-{_HALF_WAY}"
+    resumed, ran = _train(llama, llama.folder, folder / "resumed", str(half_way))
+    weights_alone, _ = _train(llama, half_way, folder / "control")
+    return {
+        "step": resumed.state.global_step,
+        "steps after the checkpoint": ran,
+        "deviation": _deviation(resumed, whole),
+        "control": _deviation(weights_alone, whole),
+    }
+
+
+def _train(llama: SavedLlama, model: Path, out: Path, checkpoint: str | None = None) -> tuple[Any, int]:
+    """A Trainer that has trained, and how many steps it took."""
+    transformers = importlib.import_module("transformers")
+    arguments = transformers.TrainingArguments(
+        output_dir=str(out),
+        max_steps=_STEPS,
+        learning_rate=_RATE,
+        per_device_train_batch_size=1,
+        save_strategy="steps",
+        save_steps=_HALF_WAY,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    # Rows that differ: a resumed run must go on with those that the first had not seen.
+    rows = [{"input_ids": row, "labels": row} for row in llama.tokens.reshape(-1, llama.tokens.shape[1])]
+    rows += [{"input_ids": row["input_ids"].flip(0), "labels": row["labels"].flip(0)} for row in rows]
+    trained, taken = transformers.AutoModelForCausalLM.from_pretrained(model), list[int]()
+    trained.register_forward_hook(lambda *_: taken.append(1))
+    trainer = transformers.Trainer(model=trained, args=arguments, train_dataset=rows)
+    trainer.train(resume_from_checkpoint=checkpoint)
+    return trainer, len(taken)
+
+
+def _deviation(found: Any, wanted: Any) -> float:
+    expected = wanted.model.state_dict()
+    return max(float((value - expected[name]).abs().max()) for name, value in found.model.state_dict().items())
+
+
+CLAIMS = {"C15": judge}
