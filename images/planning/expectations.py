@@ -103,7 +103,7 @@ def modules_of(distribution: str) -> Sequence[str]:
 
 
 def unproven(versions: Mapping[str, str]) -> dict[str, str]:
-    """Claims (`C10`, `C10 nf4-logits`) that these distributions put out of reach without a GPU -> why."""
+    """Claims (`C10`, `C10 nf4-logits`) that these distributions put out of reach -> why."""
     found: dict[str, str] = {}
     for text, claims in _UNPROVEN.items():
         asked = Requirement(text)

@@ -83,7 +83,7 @@ RUN --mount=type=tmpfs,target=/run \
     && sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/kernels.txt \
     && /opt/venv/bin/python -I -S -B /run/scripts/normalise_timestamps.py 1704067200
 
-# ---- libraries: transformers 4.51.3, accelerate 1.12.0, peft 0.18.1, datasets 4.5.0, safetensors 0.7.0, einops 0.8.2, pip 26.3
+# ---- libraries: transformers 4.50.3, accelerate 1.12.0, peft 0.18.1, datasets 4.5.0, safetensors 0.7.0, einops 0.8.2, pip 26.3
 FROM kernels AS libraries
 RUN --mount=type=tmpfs,target=/run \
     --mount=type=cache,id=truetag-uv,target=/run/uv \
@@ -157,7 +157,7 @@ ENV PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True,roundup_power2_divisions:1
     UV_CONSTRAINT="/opt/truetag/constraints.txt" \
     UV_BUILD_CONSTRAINT="/opt/truetag/constraints.txt" \
     UV_PYTHON="/opt/truetag/additions/cu126-torch25/python" \
-    PATH="/home/trainer/.cache/venvs/cu126-torch25-ae3deb67602f/bin:/opt/venv/bin:/usr/local/cuda-12.6/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+    PATH="/home/trainer/.cache/venvs/cu126-torch25-b4cdaa58a213/bin:/opt/venv/bin:/usr/local/cuda-12.6/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
     HOME="/home/trainer" \
     USER="trainer" \
     LANG="C.UTF-8"
@@ -165,9 +165,9 @@ LABEL dev.truetag.archs="sm_60 sm_70 sm_75 sm_80 sm_86 sm_90" \
       dev.truetag.base="debian:bookworm-slim" \
       dev.truetag.base-origin="tag" \
       dev.truetag.image="cu126-torch25" \
-      dev.truetag.matrix-revision="6523058ef33b" \
+      dev.truetag.matrix-revision="002325378fe9" \
       dev.truetag.min-driver="525.60.13" \
-      dev.truetag.pins="{\"accelerate\":\"1.12.0\",\"bitsandbytes\":\"0.49.1\",\"datasets\":\"4.5.0\",\"einops\":\"0.8.2\",\"flash-attn\":\"2.8.3\",\"liger-kernel\":\"0.6.4\",\"nvidia-ml-py\":\"12.560.30\",\"peft\":\"0.18.1\",\"pip\":\"26.3\",\"safetensors\":\"0.7.0\",\"setuptools\":\"80.9.0\",\"torch\":\"2.5.1\",\"transformers\":\"4.51.3\",\"triton\":\"3.1.0\",\"xformers\":\"0.0.29.post1\"}" \
+      dev.truetag.pins="{\"accelerate\":\"1.12.0\",\"bitsandbytes\":\"0.49.1\",\"datasets\":\"4.5.0\",\"einops\":\"0.8.2\",\"flash-attn\":\"2.8.3\",\"liger-kernel\":\"0.6.4\",\"nvidia-ml-py\":\"12.560.30\",\"peft\":\"0.18.1\",\"pip\":\"26.3\",\"safetensors\":\"0.7.0\",\"setuptools\":\"80.9.0\",\"torch\":\"2.5.1\",\"transformers\":\"4.50.3\",\"triton\":\"3.1.0\",\"xformers\":\"0.0.29.post1\"}" \
       dev.truetag.python="3.11" \
       dev.truetag.toolkit-cuda="12.6" \
       dev.truetag.torch="2.5.1" \
@@ -175,7 +175,7 @@ LABEL dev.truetag.archs="sm_60 sm_70 sm_75 sm_80 sm_86 sm_90" \
       org.opencontainers.image.base.name="debian:bookworm-slim" \
       org.opencontainers.image.description="CUDA training image: torch 2.5.1, CUDA 12.4 wheel, toolkit 12.6" \
       org.opencontainers.image.title="cu126-torch25" \
-      org.opencontainers.image.version="6523058ef33b"
+      org.opencontainers.image.version="002325378fe9"
 USER 1001
 WORKDIR /workspace
 CMD ["bash"]

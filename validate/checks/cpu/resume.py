@@ -1,6 +1,7 @@
 """C15: a training run that was interrupted can't go on, or goes on from another state than it was saved in.
 
-transformers from 4.52 on refuses to read its own checkpoints with torch below 2.6 (CVE-2025-32434), and says so then.
+With torch below 2.6, transformers 4.51 can't read back the random state that it saved, and from 4.52 on refuses to read
+any checkpoint (CVE-2025-32434). Both say so only when a run is resumed.
 A tiny Llama is trained with the Trainer and saved half-way. A second Trainer resumes there and must end with the same
 weights; one that takes the saved weights alone, without the optimizer's state, must not.
 """
