@@ -192,10 +192,11 @@ def test_an_interrupt_between_two_tags_moves_none(store: Store) -> None:
     changes, answer = store.plan(new), store.server.answer
 
     def interrupted(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        reply = answer(method, path, headers, body)
         if (method, path.rpartition("/")[2]) == ("PUT", "latest"):
             store.server.answer = answer
             os.kill(os.getpid(), signal.SIGINT)
-        return answer(method, path, headers, body)
+        return reply
 
     store.server.answer = interrupted
     with pytest.raises(KeyboardInterrupt):
