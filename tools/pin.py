@@ -1,4 +1,7 @@
-"""Records the digests of the base images in locks/bases.yaml: `python -m tools.pin`. Needs an engine and a registry."""
+"""Records the digests of the base images in locks/bases.yaml: `python -m tools.pin`. Needs an engine and a registry.
+
+Of those that can't be made of locked Debian packages: a digest would be taken in place of these.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,10 @@ def pins(engine: Engine, references: Iterable[str]) -> str:
 
 
 def main(engine: str | None = None) -> None:
-    """Record the digests of the base images."""
+    """Record the digests of the base images that no locked packages make."""
     with private_engine.open_engine(engine, on_progress=typer.echo) as docker_engine:
-        text = pins(docker_engine, (row.reference for row in matrix.load().matrix.bases.values()))
+        bases = matrix.load().matrix.bases.values()
+        text = pins(docker_engine, (row.reference for row in bases if not row.suite))
     (paths.RESOURCES / PINS_FILE).write_text(text, encoding="utf-8")
     typer.echo(f"wrote {PINS_FILE}")
 

@@ -14,7 +14,8 @@ import typer
 from images.commands import common
 from images.commands.options import Check, MatrixFile, Selectors
 from images.config import paths
-from images.context import pruner
+from images.config.matrix import Sources
+from images.context import base_images, pruner
 from images.errors import Problem, UserError, command
 from images.locking import contents, debian, lock_file, measure_contents, resolve
 from images.planning import plan
@@ -58,10 +59,10 @@ def lock(
         for path in measure_contents.leftovers(kept, folder):
             path.unlink()
             typer.echo(f"removed {paths.shown(path)}")
-    for text in _debian(images, folder, upgrade=upgrade, check=check):
-        typer.echo(text)
     changed = f"{common.counted(len(stale), 'file')} changed" if stale else "all were current"
     typer.echo(f"{common.counted(len(renewed), 'lock')}: {changed}; {read}")
+    for text in debian_packages(images, sources, upgrade=upgrade, check=check):
+        typer.echo(text)
     if made.unreachable:
         silent: dict[str, list[str]] = {}
         for index, problems in made.unreachable.items():
@@ -72,12 +73,14 @@ def lock(
         raise UserError([Problem(where=host, cause=cause, then=then) for host, cause in causes.items()], code=1)
 
 
-def _debian(images: Sequence[Image], folder: Path, *, upgrade: bool, check: bool) -> Iterator[str]:
+def debian_packages(images: Sequence[Image], sources: Sources, *, upgrade: bool, check: bool) -> Iterator[str]:
     """Lock the Debian packages of bases whose lock is missing, or older than the list of packages; all to upgrade.
 
-    What moved. Raises UserError: with `check` such a base, else a mirror that does not answer.
+    What moved, and which base stays without a lock, as it was. Raises UserError: with `check` a base without a current
+    lock, else a mirror that does not answer for a lock that has to be renewed.
     """
-    for base in {debian.place(image.base): image.base for image in images if image.base.suite}.values():
+    folder = sources.workspace.locks
+    for place, base in base_images.made_of_packages(images, sources.workspace.root).items():
         try:
             old = debian.require(base, folder) if check else debian.find(base, folder)
         except UserError:
@@ -86,10 +89,16 @@ def _debian(images: Sequence[Image], folder: Path, *, upgrade: bool, check: bool
             old = None
         if check or (old and not upgrade):
             continue
-        new = debian.resolve(base, datetime.now(UTC))
+        try:
+            new = debian.resolve(base, datetime.now(UTC))
+        except UserError as error:
+            if upgrade or (folder / place).exists():
+                raise
+            yield f"locks/{place} is not made: {error.problems[0]}"
+            continue
         moved = debian.moves(old, new) if old else new.versions
         if not old or replace(new, day=old.day) != old:  # the day alone is no news
-            lock_file.put({debian.place(base): debian.written(new)}, folder)
+            lock_file.put({place: debian.written(new)}, folder)
         of = f"Debian packages of {base.suite} ({base.platform.architecture})"
         yield f"{common.counted(len(moved), 'package')} of {len(new.versions)} moved: {of}" if old else f"locked {of}"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +29,7 @@ from images.commands.options import (
     require_writable,
 )
 from images.config.matrix import Sources
+from images.context import base_images
 from images.context.hosting import host_settings
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of
@@ -162,12 +162,12 @@ def nightly(
 def _debian(
     tracked: Sequence[Planned], sources: Sources, folder: Path, now: datetime, problems: list[Problem]
 ) -> list[str]:
-    """Proposals to move the locked Debian packages below these images, where this machine has apt to ask for them."""
+    """Proposals to move the locked Debian packages below these images, where this machine can ask for them."""
     found = []
     locks = sources.workspace.locks
     images = [one.image for one in plan.plan(sources) if one.image and lock_file.is_present(one.image, locks)]
-    bases = {debian.place(one.image.base): one.image.base for one in tracked if one.image}
-    for place, base in bases.items() if shutil.which("apt-get") else ():
+    bases = base_images.made_of_packages([one.image for one in tracked if one.image], sources.workspace.root)
+    for place, base in bases.items() if debian.can_resolve() else ():
         try:
             if old := debian.find(base, locks):
                 on_it = [str(image.name) for image in images if image.base == base]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -100,8 +100,8 @@ def _locked(
         return AcquiredBase(reference=reference, digest=digest, origin=Origin.DIGEST, python=python)
     lock = debian.find(base, root / "locks")
     if not (lock and shutil.which("mmdebstrap")):
-        made = ", and mmdebstrap is not here to make it of locked packages" if lock else ""
-        how = f" by its tag: no digest is pinned (`python -m tools.pin`){made}"
+        made = "mmdebstrap is not here to make it of locked packages"
+        how = f" by its tag: {made if lock else 'no digest is pinned (`python -m tools.pin`)'}"
         if info := _pulled(engine, base, base.reference, how, on_progress):
             python = read_python(engine, base.reference)
             return AcquiredBase(reference=base.reference, digest=_digest(info), origin=Origin.TAG, python=python)
@@ -224,6 +224,12 @@ def read_python(engine: Engine, reference: str) -> BasePython | None:
 
 
 # --- pinned digests -------------------------------------------------------------------------------------------------
+
+
+def made_of_packages(images: Iterable[Image], root: Path) -> dict[str, Base]:
+    """Where a lock of Debian packages lies -> its base, of those that no digest is pinned for. Raises UserError."""
+    bases, digests = (image.base for image in images), pinned(root)
+    return {debian.place(base): base for base in bases if base.suite and base.reference not in digests}
 
 
 def pinned(root: Path) -> Mapping[str, str]:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from images.engine.client import Engine
 
 _CHUNK = 1 << 20
+_CANONICAL = "canonical-layers-1"
+"""Below the cache: what canonical_diff_id came to. Another number where it comes to anything else."""
 _FILE, _SEGMENT = 1, 2
 """Kinds of entries of a tar-split: the content of a file, and bytes as they are (headers, padding)."""
 _OF_THE_SUITE = (
@@ -206,7 +208,7 @@ def canonical_diff_id(layer: StoredLayer) -> str:
     plain = [(name, _plain(header), entry) for name, header, entry in walked]
     if plain == files:
         return layer.diff_id
-    known = cache.folder() / "layers" / layer.diff_id.removeprefix("sha256:")  # by content: it never gets old
+    known = cache.folder() / _CANONICAL / layer.diff_id.removeprefix("sha256:")
     if known.is_file():
         return known.read_text(encoding="ascii")
     digest = hashlib.sha256()

@@ -9,13 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from images.engine.failures import Cancelled
 from images.errors import Problem, UserError
-
-if TYPE_CHECKING:
-    pass
 
 PLATFORM = "linux/amd64"
 """What is built and pulled unless something else is said; an engine on another processor emulates it."""

@@ -38,6 +38,7 @@ INCLUDED = ("apt", "ca-certificates")
 """What a base has beside the packages that Debian calls essential or required."""
 _KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _LINE = re.compile(r"([0-9a-f]{64})  (debian(?:-security)?/pool/\S+_\S+_\w+\.deb)")
+_PLAIN = re.compile(r"https?://[^@]+$")
 _HEAD = """\
 # {suite} {architecture} {day}
 # Debian's packages, as of that day: those of the base, then those of the layer above it. Made by `nox -s lock`.
@@ -160,8 +161,8 @@ def resolve(base: Base, now: datetime) -> DebianLock:
         _said([*apt, "update", "--error-on=any"])
         install = [*apt, "install", "--print-uris", "-y", "--no-install-recommends"]
         wanted = ["?essential", "?priority(required)", *INCLUDED]
-        files = _files(_said([*install, *wanted]))
-        whole = _files(_said([*install, *wanted, *_asked()]))
+        files = printed_files(_said([*install, *wanted]))
+        whole = printed_files(_said([*install, *wanted, *_asked()]))
     return DebianLock(
         suite=suite,
         architecture=architecture,
@@ -176,9 +177,15 @@ def _asked() -> tuple[str, ...]:
     return (*DEBIAN_PYTHON, *DEBIAN_TOOLS)
 
 
+def can_resolve() -> bool:
+    """Whether this machine has apt and Debian's keys."""
+    return bool(shutil.which("apt-get")) and Path(_KEYS).exists()
+
+
 def _said(words: Sequence[str]) -> str:
+    english = {**os.environ, "LC_ALL": "C"}
     try:
-        done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
+        done = subprocess.run(words, env=english, capture_output=True, text=True, errors="replace", check=False)
     except FileNotFoundError:
         then = "lock it on Debian or Ubuntu, or in a container of them"
         raise UserError(Problem(where="apt-get", cause="is not on this machine", then=then), code=1) from None
@@ -189,12 +196,19 @@ def _said(words: Sequence[str]) -> str:
     return done.stdout
 
 
-def _files(printed: str) -> dict[str, str]:
-    """Path below the archives -> sha256, of what `apt-get --print-uris` prints."""
+def printed_files(printed: str) -> dict[str, str]:
+    """Path below the archives -> sha256, of what `apt-get --print-uris` prints. Raises UserError for other files."""
     found = {}
-    for address, digest in re.findall(r"^'([^']+)' \S+ \d+ SHA256:([0-9a-f]{64})$", printed, re.MULTILINE):
-        root, archive = max((root, archive) for archive, root in mirrors().items() if address.startswith(root))
-        found[f"{archive}/{unquote(address.removeprefix(root))}"] = digest
+    for line in (line for line in printed.splitlines() if line.startswith("'")):
+        address, digest = line[1:].partition("'")[0], line.rpartition(" SHA256:")[2]
+        roots = [(root, archive) for archive, root in mirrors().items() if address.startswith(root)]
+        root, archive = max(roots, default=("", ""))
+        path = f"{archive}/{unquote(address.removeprefix(root))}"
+        if not _LINE.fullmatch(f"{digest}  {path}"):
+            cause = "has no sha256, or lies on none of the mirrors that build steps would ask"
+            then = "name mirrors by http:// or https:// (DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR)"
+            raise UserError(Problem(where=file_name(address), cause=cause, then=then), code=1)
+        found[path] = digest
     return found
 
 
@@ -216,9 +230,12 @@ def mirrors() -> Mapping[str, str]:
 
 
 def of_listing(listing: str) -> dict[str, str]:
-    """Archive -> address, from apt's `ORIGIN|LABEL|COMPONENT|URI` lines. Those with credentials are left out."""
+    """Archive -> address, from apt's `ORIGIN|LABEL|COMPONENT|URI` lines.
+
+    What build steps can't fetch from (`file:`, `mirror+file:`) is left out, and what holds credentials.
+    """
     rows = [line.split("|") for line in listing.splitlines()]
-    debian = [row for row in rows if len(row) == 4 and row[0] == "Debian" and row[2] == "main" and "@" not in row[3]]
+    debian = [row for row in rows if len(row) == 4 and (row[0], row[2]) == ("Debian", "main") and _PLAIN.match(row[3])]
     archives = {"Debian": "debian", "Debian-Security": "debian-security"}
     return {archives[label]: address for _, label, _, address in reversed(debian) if label in archives}
 

@@ -30,7 +30,7 @@ class Job(StrEnum):
     """Which versions an image of a nightly run is built from."""
 
     CONTROL = "control"
-    """The committed lock, built without a cache: with Debian's newest packages."""
+    """The committed lock, built without a cache: with Debian's newest packages where none are locked."""
     CANARY = "canary"
     """The newest that the matrix's ranges allow."""
 

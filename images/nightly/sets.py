@@ -27,7 +27,7 @@ from images.engine.failures import BuildFailed, FailureKind
 from images.engine.progress import Progress
 from images.errors import UserError
 from images.host.hashing import sha256
-from images.locking import lock_file, measure_contents, uv
+from images.locking import debian, lock_file, measure_contents, uv
 from images.nightly.canary import Locked, changes
 from images.nightly.results import Job
 from images.validation import schemas
@@ -135,7 +135,9 @@ class NightlyOptions:
 def validated(locked: Locked, tiers: Sequence[Tier], label: str, options: NightlyOptions) -> SetResult:
     """A set of versions, validated once: what this run or the one it resumes has validated is taken from the state."""
     names = ",".join(tiers) or "all"
-    key = f"set {locked.image.name} {locked.hash} {options.sources.revision} {_suite()} {names}"
+    base = options.sources.workspace.locks / debian.place(locked.image.base)
+    packages = sha256(base.read_bytes())[:12] if base.is_file() else "unlocked"
+    key = f"set {locked.image.name} {locked.hash} {packages} {options.sources.revision} {_suite()} {names}"
     if (known := options.state.find(key)) is not None:
         return SetResult.model_validate(known)
     made = options.validate(locked, tiers, label)
@@ -157,7 +159,7 @@ def built(engine: Engine, options: BuildOptions, progress: Progress) -> Validate
     """
 
     def validate(locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
-        start, name, debian = time.monotonic(), f"{locked.image.name}-{label}", dict[str, str]()
+        start, name, installed = time.monotonic(), f"{locked.image.name}-{label}", dict[str, str]()
         # The lock with what its files bring, which S10 asks: written into a folder of locks, beside what is known.
         folder, known = options.out / "locks" / label, options.sources.workspace.locks
         own = {f"{locked.image.lock_name}/{path}": text for path, text in lock_file.written(locked.lock).items()}
@@ -172,12 +174,12 @@ def built(engine: Engine, options: BuildOptions, progress: Progress) -> Validate
             if isinstance(result, UserError):
                 return SetResult(claims=(), cause=_cause(result), seconds=round(time.monotonic() - start, 1))
             if is_control:
-                debian = validating.debian_packages(engine, result.info)
+                installed = validating.debian_packages(engine, result.info)
         finally:
             engine.untag(f"{locked.image.prefix}{name}")
             engine.untag(f"{locked.image.prefix}{name}-candidate")
         evidence = schemas.read_evidence(options.out / name / "evidence.json")
-        return _result(result.info, evidence, result.verdict, start, debian)
+        return _result(result.info, evidence, result.verdict, start, installed)
 
     return validate
 
@@ -251,7 +253,7 @@ def _cause(error: UserError) -> str:
 
 
 def _result(
-    info: ImageInfo, evidence: Evidence, verdict: Verdict, start: float, debian: Mapping[str, str] | None = None
+    info: ImageInfo, evidence: Evidence, verdict: Verdict, start: float, installed: Mapping[str, str] | None = None
 ) -> SetResult:
     """A verdict as the state of a nightly run has it. `start`: when the work began, by the monotonic clock."""
     recorded = verdict.recorded
@@ -266,5 +268,5 @@ def _result(
         bytes=info.size,
         seconds=round(time.monotonic() - start, 1),
         gpus=tuple(str(gpu["name"]) for gpu in evidence.host.get("gpus", ())),
-        debian=dict(debian or {}),
+        debian=dict(installed or {}),
     )

@@ -31,6 +31,7 @@ from images.publish.tags import Action, ImageVersion
 from images.registry.client import Registry
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
+from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status, listed
 
 _ANEW = (
@@ -121,7 +122,7 @@ def publish(
             # Other machines may have judged its other tiers.
             runs = [image.run, *(run for one in found.values() for run in one.attestations)]
             policy.require_open(str(image.name), image.info.labels, [run.evidence for run in runs])
-            _require_no_other_failure(image, runs, policy)
+            _require_no_other_failure(image, policy)
         row = policy.row_of(str(images[0].name))
         keeps = "" if options.drop_platforms else _ANEW
         release = Release(target=target, policy=policy, key=public, row=row if len(row) > 1 else (), keeps=keeps)
@@ -200,18 +201,27 @@ def _there(
     return counted
 
 
-def _require_no_other_failure(image: LocalImage, runs: Sequence[Attestation], policy: ReleasePolicy) -> None:
-    """Raises UserError where a run found what today's claims do not ask: a test result by those would not say it."""
-    for run in runs:
-        own, today = (
-            [f"{one.claim.id} {one.claim.subject}" for one in verdict.of(Status.FAIL)]
-            for verdict in (run.verdict, policy.judged(image.info.labels, run.evidence))
-        )
-        if failed := [one for one in own if one not in today]:
-            cause = f"{listed(failed, limit=5)} failed by the claims that it was measured for, which are not today's"
-            then = f"validate it again (`{command('validate', str(image.name))}`), and publish that run"
-            where = f"{image.name}, validated {run.evidence.host.get('date', 'on an unknown day')}"
-            raise UserError(Problem(where=where, cause=cause, then=then), code=1)
+def _other_failures(run: Attestation, today: Verdict) -> tuple[ClaimVerdict, ...]:
+    """What a run found that today's claims do not ask: its verdict by those would not say it."""
+    said = {(one.claim.id, one.claim.subject) for one in today.of(Status.FAIL)}
+    return tuple(one for one in run.verdict.of(Status.FAIL) if (one.claim.id, one.claim.subject) not in said)
+
+
+def _require_no_other_failure(image: LocalImage, policy: ReleasePolicy) -> None:
+    """Raises UserError for such a run that is to be added. Those that are attached stay, and keep their failures."""
+    failed = _other_failures(image.run, policy.judged(image.info.labels, image.run.evidence))
+    if failed:
+        names = listed([f"{one.claim.id} {one.claim.subject}" for one in failed], limit=5)
+        cause = f"{names} failed by the claims that it was measured for, which are not today's"
+        then = f"validate it again (`{command('validate', str(image.name))}`), and publish that run"
+        where = f"{image.name}, validated {image.run.evidence.host.get('date', 'on an unknown day')}"
+        raise UserError(Problem(where=where, cause=cause, then=then), code=1)
+
+
+def _judged(run: Attestation, labels: Mapping[str, str], policy: ReleasePolicy) -> Attestation:
+    """A run by today's claims, with what else it found to fail."""
+    today = policy.judged(labels, run.evidence)
+    return replace(run, verdict=replace(today, claims=(*today.claims, *_other_failures(run, today))))
 
 
 def _attach(
@@ -226,7 +236,7 @@ def _attach(
     runs = {run.evidence_file: run for one in found.values() for run in one.attestations}
     runs[local.run.evidence_file] = local.run
     lacking = {kind for kind in NAMES for one in found.values() if not one.of(kind)}
-    judged = [replace(run, verdict=options.policy.judged(info.labels, run.evidence)) for run in runs.values()]
+    judged = [_judged(run, info.labels, options.policy) for run in runs.values()]
     said = {TEST_RESULT: statements.test_result(judged)}
     if PROVENANCE in lacking:
         said[PROVENANCE] = provenance.predicate(

@@ -6,21 +6,24 @@ python=$1
 shift
 export DEBIAN_FRONTEND=noninteractive
 work=$(mktemp -d)
-sources= list=/etc/apt/sources.list
+chmod 755 "$work"  # apt fetches as a user of its own
+mkdir "$work/parts"
+list=/etc/apt/sources.list
 if [ -e /run/locks/debian.txt ]; then
   # The base names Debian's own mirrors, whichever it was made from.
   export DEBIAN_MIRROR="${DEBIAN_MIRROR:-$(sed -n 's#^deb \([^ ]*/debian/\) .*#\1#p' $list | head -1)}"
   export DEBIAN_SECURITY_MIRROR="${DEBIAN_SECURITY_MIRROR:-$(sed -n 's#^deb \([^ ]*/debian-security/\) .*#\1#p' $list)}"
   sh /run/scripts/debian_repository.sh /run/locks/debian.txt "$work/locked"
-  sources="deb [trusted=yes] file:$work/locked ./"
-elif [ -n "${DEBIAN_MIRROR:-}${DEBIAN_SECURITY_MIRROR:-}" ] && [ -e $list ]; then
-  sources=$(sed "s#[^ ]*/debian/ #${DEBIAN_MIRROR:-&} #; s#[^ ]*/debian-security/ #${DEBIAN_SECURITY_MIRROR:-&} #" $list)
+  echo "deb [trusted=yes] file:$work/locked ./" >"$work/parts/locked.list"
+elif [ -n "${DEBIAN_MIRROR:-}${DEBIAN_SECURITY_MIRROR:-}" ]; then
+  # Lines and stanzas, with or without a slash; those of other archives (Ubuntu's) stay.
+  for file in $list $list.d/*.list $list.d/*.sources; do
+    [ ! -e "$file" ] || sed -E ${DEBIAN_MIRROR:+-e "s#[^ ]+://[^ ]*/debian/?( |\$)#$DEBIAN_MIRROR\\1#g"} \
+      ${DEBIAN_SECURITY_MIRROR:+-e "s#[^ ]+://[^ ]*/debian-security/?( |\$)#$DEBIAN_SECURITY_MIRROR\\1#g"} "$file" >"$work/parts/${file##*/}"
+  done
 fi
 : >"$work/apt.conf"
-if [ -n "$sources" ]; then
-  echo "$sources" >"$work/sources.list"
-  echo "Dir::Etc::SourceList \"$work/sources.list\"; Dir::Etc::SourceParts \"/dev/null\";" >"$work/apt.conf"
-fi
+[ -z "$(ls "$work/parts")" ] || echo "Dir::Etc::SourceList \"/dev/null\"; Dir::Etc::SourceParts \"$work/parts\";" >"$work/apt.conf"
 apt-get -c "$work/apt.conf" update -qq
 # A layer that a crash breaks off is thrown away: dpkg need not wait for the disk after each file.
 apt-get -c "$work/apt.conf" install -qq -o Dpkg::Options::=--force-unsafe-io --no-install-recommends "$@"

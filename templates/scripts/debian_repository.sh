@@ -1,8 +1,9 @@
 # debian_repository.sh LOCK FOLDER: makes FOLDER a repository of the Debian packages that LOCK names, and of no others. What the
-# mirror (DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR) no longer has comes from Debian's snapshot archive (DEBIAN_SNAPSHOT), as of the
-# lock's day. apt checks each by its hash.
+# mirror (DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR) does not give comes from Debian's snapshot archive (DEBIAN_SNAPSHOT), as of the
+# lock's day, or two days later: it has the last import before a time, and what is newer came with a later one.
 set -eu
 umask 022
+export LC_ALL=C  # apt's messages are read
 lock=$1 folder=$2
 read -r _ suite _ day <"$lock"
 snapshot=${DEBIAN_SNAPSHOT:-https://snapshot.debian.org}
@@ -18,7 +19,11 @@ fetch() {
       debian-security/*) uri=$security/${path#debian-security/} ;;
       *) continue ;;
     esac
-    [ -e "$file" ] || set -- "$@" "$uri" "$file" "SHA256:$hash"
+    # apt leaves what it got of a download that broke off.
+    if ! echo "$hash  $file" | sha256sum --check --status 2>/dev/null; then
+      rm -f "$file"
+      set -- "$@" "$uri" "$file" "SHA256:$hash"
+    fi
   done <"$lock"
   [ $# -eq 0 ] || /usr/lib/apt/apt-helper -qq -o APT::Sandbox::User=root download-file "$@" >"$folder/said" 2>&1
 }
@@ -31,8 +36,11 @@ refused() {
 if ! fetch "$DEBIAN_MIRROR" "$DEBIAN_SECURITY_MIRROR"; then
   # Other bytes under a name of the lock are no matter of age.
   ! grep -q 'Hash Sum mismatch' "$folder/said" || refused "the mirror has other bytes"
-  echo "the mirror no longer has $(grep -c '^E: Failed to fetch' "$folder/said") of the lock's packages: fetching from $snapshot" >&2
-  fetch "$snapshot/archive/debian/$day" "$snapshot/archive/debian-security/$day" || refused "neither the mirror nor $snapshot gives"
+  echo "the mirror does not give $(grep -c '^E: Failed to fetch' "$folder/said") of the lock's packages: fetching from $snapshot" >&2
+  later=$(date -u -d "${day%T*} 2 days" +%Y%m%dT%H%M%SZ)
+  fetch "$snapshot/archive/debian/$day" "$snapshot/archive/debian-security/$day" \
+    || fetch "$snapshot/archive/debian/$later" "$snapshot/archive/debian-security/$later" \
+    || refused "neither the mirror nor $snapshot gives"
 fi
 while read -r hash path; do
   file=$folder/${path##*/}

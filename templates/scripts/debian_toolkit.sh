@@ -8,8 +8,11 @@ home=/usr/local/cuda-$1 work=/tmp/toolkit
 [ ! -x "$home/bin/nvcc" ] || exit 0
 [ -z "${UV_OFFLINE:-}" ] || { echo "nvcc $1 comes from Debian $2, and an offline build fetches nothing: give a base that has it (--base)" >&2; exit 1; }
 mkdir -p "$work/lists/partial" "$work/archives/partial" "$work/root" "$home/licenses"
-apt-get update -qq
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | head -1)
+mirror=${DEBIAN_MIRROR:-}
+if [ -z "$mirror" ]; then
+  apt-get update -qq
+  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | head -1)
+fi
 echo "deb $mirror $2 main non-free" >"$work/sources.list"
 apt() {
   apt-get -qq -o Dir::Etc::SourceList="$work/sources.list" -o Dir::Etc::SourceParts=/dev/null -o Dir::Cache="$work" \

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ from images.locking import debian
 from images.locking.debian import DebianLock
 
 pytestmark = pytest.mark.engine
-DAY = "20261126T021500Z"
+DAY, LATER = "20261126T021500Z", "20261128T000000Z"
 PROGRAM = {"python3": "#!/bin/sh\necho 3.11\n", "truetag-tool": "#!/bin/sh\n", "truetag-needed": "#!/bin/sh\n"}
 PLACES = {
     "python3": "debian/pool/main/p/python3/python3_3.11.2-1_all.deb",
@@ -37,6 +38,19 @@ RUN --mount=type=bind,source=host,target=/run/host \\
     sh /run/scripts/debian.sh 3.11 python3 truetag-tool \\
     && dpkg-query -W -f '${{Package}} ${{Version}}\\n' python3 truetag-needed truetag-tool >/found \\
     && apt-mark showauto 'truetag*' >>/found
+"""
+
+
+SOURCES = """
+FROM {base}
+RUN rm -rf /etc/apt/sources.list.d && mkdir /etc/apt/sources.list.d && echo '# moved' >/etc/apt/sources.list \\
+    && printf 'URIs: http://deb.debian.org/%s\\n' debian debian-security >/etc/apt/sources.list.d/debian.sources \\
+    && echo 'deb http://archive.ubuntu.com/ubuntu/ noble main' >/etc/apt/sources.list.d/more.list \\
+    && echo 'deb http://deb.debian.org/debian/ sid main' >>/etc/apt/sources.list.d/more.list \\
+    && printf '#!/bin/sh\\ncat "$2" "${{2%%apt.conf}}parts/"* >/found\\n' >/usr/local/bin/apt-get \\
+    && printf '#!/bin/sh\\necho 3.11\\n' >/usr/local/bin/python3 && chmod 755 /usr/local/bin/*
+RUN --mount=type=bind,source=host,target=/run/host \\
+    --mount=type=bind,source=scripts,target=/run/scripts sh /run/scripts/debian.sh 3.11 any
 """
 
 
@@ -60,7 +74,10 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
 
 
 class Archives:
-    """A mirror and a snapshot archive, below one folder that is served."""
+    """A mirror and a snapshot archive, below one folder that is served.
+
+    Snapshots of `debian-security` are newer than the lock's day, as of what came between two imports.
+    """
 
     def __init__(self, engine: Engine, base: AcquiredBase, folder: Path, address: str) -> None:
         self._engine, self._base, self._folder, self._address = engine, base, folder, address
@@ -68,24 +85,29 @@ class Archives:
     def put(self, files: Mapping[str, bytes], *, snapshot: bool) -> None:
         for place, content in files.items():
             archive, _, path = place.partition("/")
-            file = self._folder / (f"snapshot/archive/{archive}/{DAY}/{path}" if snapshot else f"mirror/{place}")
+            day = LATER if archive == "debian-security" else DAY
+            file = self._folder / (f"snapshot/archive/{archive}/{day}/{path}" if snapshot else f"mirror/{place}")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
 
     def take(self, place: str) -> None:
         (self._folder / "mirror" / place).unlink()
 
-    def install(self, locked: Mapping[str, bytes]) -> list[str]:
+    @property
+    def variables(self) -> dict[str, str]:
+        mirrors = {name: f"{self._address}/mirror/{archive}/" for archive, (name, _) in debian.ARCHIVES.items()}
+        return {**mirrors, debian.SNAPSHOT: f"{self._address}/snapshot"}
+
+    def install(self, locked: Mapping[str, bytes], dockerfile: str = DOCKERFILE) -> list[str]:
         """What dpkg says of them, and which apt installed for another. Raises BuildFailed."""
         digests = {place: hashlib.sha256(content).hexdigest() for place, content in locked.items()}
         lock = DebianLock(suite="bookworm", architecture="amd64", day=DAY, asked=(), base={}, layer=digests)
-        variables = {name: f"{self._address}/mirror/{archive}/" for archive, (name, _) in debian.ARCHIVES.items()}
-        host = HostSettings(mirrors={**variables, debian.SNAPSHOT: f"{self._address}/snapshot"})
+        host = HostSettings(mirrors=self.variables)
         context = {
             **host.files(),
             **render.scripts(),
             "locks/debian.txt": lock.part(lock.layer),
-            "Dockerfile": DOCKERFILE.format(base=self._base.reference).encode(),
+            "Dockerfile": dockerfile.format(base=self._base.reference).encode(),
         }
         tag = f"truetag-test-debian:{uuid.uuid4().hex[:12]}"
         self._engine.build(context, tag, network=host.network(local=True), no_cache=True)
@@ -96,9 +118,17 @@ class Archives:
             self._engine.remove(tag, force=True)
 
 
+class Handler(SimpleHTTPRequestHandler):
+    """Breaks off what a file `FILE.broken` lies beside."""
+
+    def copyfile(self, source: Any, outputfile: Any) -> None:
+        broken = Path(f"{source.name}.broken").exists()
+        outputfile.write(source.read()[: 99 if broken else None])
+
+
 @pytest.fixture
 def archives(engine: Engine, base: AcquiredBase, tmp_path: Path) -> Iterator[Archives]:
-    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    handler = partial(Handler, directory=str(tmp_path))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield Archives(engine, base, tmp_path, f"http://127.0.0.1:{server.server_port}")
@@ -131,3 +161,26 @@ def test_other_bytes_under_a_name_of_the_lock_end_the_build(archives: Archives, 
     with pytest.raises(BuildFailed, match="a file is not the one that the lock names") as other:
         archives.install(packages)
     assert other.value.failure.kind is FailureKind.HASH and "python3_3.11.2-1_all.deb" in str(other.value)
+
+
+def test_a_download_that_breaks_off_is_fetched_from_the_snapshot_archive(
+    archives: Archives, packages: Mapping[str, bytes], tmp_path: Path
+) -> None:
+    archives.put(packages, snapshot=False)
+    archives.put(packages, snapshot=True)
+    for place in packages:
+        (tmp_path / f"mirror/{place}.broken").touch()
+    assert archives.install(packages) == INSTALLED
+
+
+def test_each_source_of_a_base_names_the_mirrors_and_those_of_other_archives_stay(archives: Archives) -> None:
+    debian_mirror, security = (archives.variables[name] for name, _ in debian.ARCHIVES.values())
+    conf, *lines = archives.install({}, SOURCES)
+    assert 'SourceList "/dev/null"; Dir::Etc::SourceParts "/tmp/' in conf
+    assert lines == [
+        f"URIs: {debian_mirror}",
+        f"URIs: {security}",
+        "deb http://archive.ubuntu.com/ubuntu/ noble main",
+        f"deb {debian_mirror} sid main",
+        "# moved",
+    ]

@@ -1,11 +1,14 @@
 """Debian packages in a lock: what is written is what is read, what moved is named, mirrors are the machine's own."""
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from images.config.paths import CHECKOUT
+from images.commands import lock
+from images.config.paths import CHECKOUT, Workspace
+from images.context.base_images import PINS_FILE
 from images.errors import UserError
 from images.locking import debian
 from images.planning import plan
@@ -68,5 +71,50 @@ def test_mirrors_are_those_of_this_machines_apt() -> None:
         "deb http://security.test/debian-security/ trixie-security main",
     ]
     assert debian.source_lines("sid", found) == ["deb http://mirror.test/debian/ sid main"]
-    for unusable in ("", "Ubuntu|Ubuntu|main|http://x.test/", "Debian|Debian|main|http://me:pw@x.test/"):
+    strange = (
+        "http://me:pw@x.test/",
+        "file:/srv/",
+        "mirror+file:/etc/apt/mirrors.txt/",
+        "cdrom:[x]/",
+        "tor+http://x.test/",
+    )
+    for unusable in ("", "Ubuntu|Ubuntu|main|http://x.test/", *(f"Debian|Debian|main|{one}" for one in strange)):
         assert debian.of_listing(unusable) == {}, "the default is Debian's own"
+
+
+@pytest.fixture
+def own_mirrors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debian, "mirrors", lambda: {archive: own for archive, (_, own) in debian.ARCHIVES.items()})
+
+
+def printed(address: str, digest: str = f"SHA256:{'0' * 64}") -> str:
+    return f"Reading package lists...\n'{address}' a_1_all.deb 12 {digest}\n"
+
+
+@pytest.mark.usefixtures("own_mirrors")
+def test_what_apt_would_fetch_lies_below_an_archive_by_its_sha256_or_is_refused() -> None:
+    places = ("debian/pool/main/g/g%2b%2b/g%2b%2b_1%7e2_amd64.deb", "debian-security/pool/updates/x_1_all.deb")
+    found = debian.printed_files("".join(printed(f"http://deb.debian.org/{place}") for place in places))
+    assert list(found) == ["debian/pool/main/g/g++/g++_1~2_amd64.deb", places[1]] and {*found.values()} == {"0" * 64}
+    good = "http://deb.debian.org/debian/pool/main/a/a_1_all.deb"
+    for text in (printed(good.replace("http://", "file:/")), printed(good, ""), printed(good, "MD5Sum:0")):
+        with pytest.raises(UserError, match=r"a_1_all\.deb: has no sha256, or lies on none of the mirrors"):
+            debian.printed_files(text)
+
+
+@pytest.mark.usefixtures("own_mirrors")
+def test_a_machine_without_apt_locks_all_but_the_debian_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    sources = dataclasses.replace(SOURCES, workspace=Workspace(tmp_path / "matrix.yaml"))
+    told = partial(lock.debian_packages, [image("cu126-torch25")], sources)
+    (text,) = told(upgrade=False, check=False)
+    assert f"locks/{debian.place(BASE)} is not made: apt-get: is not on this machine" in text
+    with pytest.raises(UserError, match="apt-get: is not on this machine"):
+        list(told(upgrade=True, check=False))
+    with pytest.raises(UserError, match="no lock names the Debian packages"):
+        list(told(upgrade=False, check=True))
+    (tmp_path / PINS_FILE).parent.mkdir()
+    (tmp_path / PINS_FILE).write_text(f"{BASE.reference}: sha256:0\n")
+    assert not [*told(upgrade=True, check=False), *told(upgrade=False, check=True)], "its lock is not asked for"

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from images.config.paths import Workspace
 from images.config.schema import ExpectedFailure
 from images.errors import Problem
-from images.locking import uv
+from images.locking import debian, uv
 from images.nightly import canary, results
 from images.nightly import run as nightly
 from images.nightly.canary import Locked
@@ -102,6 +103,20 @@ def test_debian_packages_that_the_control_took_anew_are_named(nightly_run: Calla
     told = "gone 1 -> (none), openssl 3.0.18 -> 3.0.19, zlib1g (none) -> 1.3"
     assert f"Debian's packages moved: {told}" in results.told(found.control)
     assert found.proposed is not None and nightly_run(judge).control.changes == []
+
+
+def test_a_control_of_other_debian_packages_is_not_taken_from_an_interrupted_run(
+    nightly_run: Callable[..., ImageResult], tmp_path: Path
+) -> None:
+    sources = replace(SOURCES, workspace=Workspace(tmp_path / "matrix.yaml"))
+    assert PLANNED.image is not None
+    place = sources.workspace.locks / debian.place(PLANNED.image.base)
+    place.parent.mkdir(parents=True)
+    judge = Judge({})
+    for packages, asked in (("1", 2), ("1", 2), ("2", 4)):
+        place.write_text(packages)
+        nightly_run(judge, resume=True, sources=sources)
+        assert len(judge.asked) == asked
 
 
 def test_what_was_judged_in_part_is_not_proposed(nightly_run: Callable[..., ImageResult]) -> None:

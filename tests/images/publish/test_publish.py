@@ -217,6 +217,15 @@ def test_what_failed_by_the_claims_of_its_day_is_refused_with_that_cause(site: S
     assert "validate" in told.value.problems[0].then and not site.registry.manifests
 
 
+def test_a_run_that_is_attached_keeps_a_failure_that_today_asks_no_longer_and_blocks_nothing(site: Site) -> None:
+    site.publish(PIP)
+    torch = replace(PIP, subject="torch", expect={**PIP.expect, "version": "2"})
+    attach(site.target, NAME, TEST_RESULT, result_of([trial(PIP, torch)], replace(CLAIMS, claims=(PIP, torch))), KEY)
+    assert NAME in site.publish(PIP, GPU_PIP).tags
+    (result,) = [one.predicate for one in site.image().of(TEST_RESULT) if len(one.predicate["configuration"]) > 2]
+    assert result["failedTests"] == ["static/S1 torch"] and "gpu/S1 pip-on-gpu" in result["passedTests"]
+
+
 def test_a_tag_that_was_set_back_by_hand_is_approved_by_a_publication_that_changes_nothing_else(site: Site) -> None:
     site.publish(PIP)
     newer = published(site.target, "newer", date=days_ago(0), key=KEY, created=days_ago(-1))
