@@ -112,6 +112,8 @@ def test_a_control_of_other_debian_packages_is_not_taken_from_an_interrupted_run
     assert PLANNED.image is not None
     place = sources.workspace.locks / debian.place(PLANNED.image.base)
     place.parent.mkdir(parents=True)
+    for folder in (PLANNED.image.lock_name, "wheels"):
+        (sources.workspace.locks / folder).symlink_to(SOURCES.workspace.locks / folder)
     judge = Judge({})
     for packages, asked in (("1", 2), ("1", 2), ("2", 4)):
         place.write_text(packages)
