@@ -44,9 +44,9 @@ RUN --mount=type=bind,source=host,target=/run/host \\
 SOURCES = """
 FROM {base}
 RUN rm -rf /etc/apt/sources.list.d && mkdir /etc/apt/sources.list.d && echo '# moved' >/etc/apt/sources.list \\
-    && printf 'URIs: http://deb.debian.org/%s\\n' debian debian-security >/etc/apt/sources.list.d/debian.sources \\
+    && printf 'URIs: http://mirror.test/%s\\n' debian debian-security >/etc/apt/sources.list.d/debian.sources \\
     && echo 'deb http://archive.ubuntu.com/ubuntu/ noble main' >/etc/apt/sources.list.d/more.list \\
-    && echo 'deb http://deb.debian.org/debian/ sid main' >>/etc/apt/sources.list.d/more.list \\
+    && echo 'deb http://mirror.test/debian/ sid main' >>/etc/apt/sources.list.d/more.list \\
     && printf '#!/bin/sh\\ncat "$2" "${{2%%apt.conf}}parts/"* >/found\\n' >/usr/local/bin/apt-get \\
     && printf '#!/bin/sh\\necho 3.11\\n' >/usr/local/bin/python3 && chmod 755 /usr/local/bin/*
 RUN --mount=type=bind,source=host,target=/run/host \\

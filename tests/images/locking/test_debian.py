@@ -84,7 +84,7 @@ def test_mirrors_are_those_of_this_machines_apt() -> None:
 
 @pytest.fixture
 def own_mirrors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(debian, "mirrors", lambda: {archive: own for archive, (_, own) in debian.ARCHIVES.items()})
+    monkeypatch.setattr(debian, "mirrors", lambda: {one: f"http://mirror.test/{one}/" for one in debian.ARCHIVES})
 
 
 def printed(address: str, digest: str = f"SHA256:{'0' * 64}") -> str:
@@ -94,9 +94,9 @@ def printed(address: str, digest: str = f"SHA256:{'0' * 64}") -> str:
 @pytest.mark.usefixtures("own_mirrors")
 def test_what_apt_would_fetch_lies_below_an_archive_by_its_sha256_or_is_refused() -> None:
     places = ("debian/pool/main/g/g%2b%2b/g%2b%2b_1%7e2_amd64.deb", "debian-security/pool/updates/x_1_all.deb")
-    found = debian.printed_files("".join(printed(f"http://deb.debian.org/{place}") for place in places))
+    found = debian.printed_files("".join(printed(f"http://mirror.test/{place}") for place in places))
     assert list(found) == ["debian/pool/main/g/g++/g++_1~2_amd64.deb", places[1]] and {*found.values()} == {"0" * 64}
-    good = "http://deb.debian.org/debian/pool/main/a/a_1_all.deb"
+    good = "http://mirror.test/debian/pool/main/a/a_1_all.deb"
     for text in (printed(good.replace("http://", "file:/")), printed(good, ""), printed(good, "MD5Sum:0")):
         with pytest.raises(UserError, match=r"a_1_all\.deb: has no sha256, or lies on none of the mirrors"):
             debian.printed_files(text)
