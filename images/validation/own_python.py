@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from images.config.platforms import Platform
 from images.engine import Engine
@@ -27,9 +27,6 @@ from validate.binaries import elf
 from validate.binaries.elf import ElfError
 from validate.claims import ClaimSet
 from validate.evidence import Record
-
-if TYPE_CHECKING:
-    pass
 
 PROGRAM = "python/bin/python3"
 LIBRARIES = "python/so"
@@ -95,7 +92,8 @@ def read_files(
         [*command(INSIDE), f"{INSIDE}/validate", *arguments],
         volumes=[INSIDE],
         binds={"/dev/null": PRELOAD},  # the loader reads it whatever the environment says
-        env=environment(INSIDE),
+        # Where NVIDIA's runtime is the default, `all` of the image would bring the driver's files, which have no owner.
+        env={**environment(INSIDE), "NVIDIA_VISIBLE_DEVICES": "void"},
         user="0",
         memory=min(8 << 30, engine.facts.memory * 3 // 4),
         processes=512,

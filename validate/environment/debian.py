@@ -44,8 +44,9 @@ def owned(database: str = DATABASE, known: frozenset[str] = frozenset()) -> Owne
             md5[to] = md5.pop(path, "")
     for one in packages(database).values():
         for line in one.configuration:
-            path, digest, *_ = [*line.split(), ""]
-            md5[real(path)] = digest
+            # What dpkg is to remove (`remove-on-upgrade`, deb-conffiles(5)) may be another package's by now.
+            if row := re.fullmatch(r"(/.*) ([0-9a-f]{32})( obsolete)?", line):
+                md5[real(row[1])] = row[2]
     return Owned(has, {path: digest for path, digest in md5.items() if digest})
 
 
@@ -157,7 +158,8 @@ def alternatives(database: str = DATABASE) -> dict[str, set[str]]:
     }
     has = owned(database).packages
     for file in sorted(Path(database, "alternatives").glob("*")):
-        state, link, *rest = [*lines(file), "", ""]
+        said = [*lines(file), "", "", ""]
+        state, link, rest = said[0], said[1], said[2:]
         end = rest.index("")
         names = {file.name: link, **dict(zip(rest[0:end:2], rest[1:end:2], strict=False))}
         width = len(names) + 1

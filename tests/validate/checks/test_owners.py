@@ -126,7 +126,11 @@ def test_dpkgs_database_tells_who_owns_a_file_and_what_it_holds(tmp_path: Path) 
     (tmp_path / "dpkg/diversions").write_text(f"{root}/bin/moved\n{root}/bin/moved.distrib\nother\n")
     (tmp_path / "dpkg/status").write_text(
         f"Package: tool\nConffiles:\n {root}/etc/tool.conf {'c' * 32}\nDescription: x\n {root}/etc/no.conf {'d' * 32}\n"
+        f"\nPackage: old\nConffiles:\n {root}/etc/tool.conf {'e' * 32} remove-on-upgrade\n {root}/etc/new newconffile\n"
     )
+    (tmp_path / "dpkg/alternatives").mkdir()
+    (tmp_path / "dpkg/alternatives/empty").touch()
+    assert set() in debian.alternatives(str(tmp_path / "dpkg")).values()
     found = debian.owned(str(tmp_path / "dpkg"))
     assert found.packages[str(tool)] == "tool:amd64"
     moved, settings = f"{root}/usr/bin/moved.distrib", f"{root}/etc/tool.conf"
@@ -136,6 +140,19 @@ def test_dpkgs_database_tells_who_owns_a_file_and_what_it_holds(tmp_path: Path) 
     assert environment._of_debian(str(tool), found) and not environment._of_debian(moved, found)
     tool.write_bytes(b"another")
     assert not environment._of_debian(str(tool), found)
+
+
+def test_a_venv_of_python_313_is_what_its_templates_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owners, "_VENV_SCRIPTS", f"{tmp_path}/{{}}")
+    (tmp_path / "3.13/common").mkdir(parents=True)
+    (tmp_path / "3.13/common/activate").write_text("PS1='('__VENV_PROMPT__') '")
+    (tmp_path / "env/bin").mkdir(parents=True)
+    (tmp_path / "env/bin/activate").write_text("PS1='('env') '")
+    (tmp_path / "env/.gitignore").write_bytes(owners._VENV_IGNORED)
+    found = dict(owners._of_venv(f"{tmp_path}/env", "3.13", {}))
+    assert found[f"{tmp_path}/env/bin/activate"] == found[f"{tmp_path}/env/.gitignore"] == ""
+    (tmp_path / "env/.gitignore").write_text("x")
+    assert dict(owners._of_venv(f"{tmp_path}/env", "3.13", {}))[f"{tmp_path}/env/.gitignore"] == "venv"
 
 
 def test_certificates_beyond_the_packages_are_counted(tmp_path: Path) -> None:

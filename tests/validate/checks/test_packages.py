@@ -125,6 +125,14 @@ def test_each_change_is_named(root: Path, name: str) -> None:
     fails(packages.judge("packages", claim, packages._look(claim, f"{root}/dpkg")), words)
 
 
+def test_what_a_script_diverts_in_a_loop_is_its_own(root: Path) -> None:
+    (root / "dpkg/diversions").write_text("/bin\n/.bin.usr-is-merged\nbase-files\n/lib\n/mine\nbase-files\n")
+    loop = (
+        'for d in $all; do dpkg-divert --package base-files --divert "/.$d.usr-is-merged" --add "/$d"; done; x "$a$b"'
+    )
+    assert [path for path, _ in packages._moved(f"{root}/dpkg", [loop])] == [debian.real("/lib")]
+
+
 def test_a_child_may_divert_and_list_what_its_parents_packages_have(root: Path) -> None:
     claim = {**known(root), "free": True}
     (root / "bin").symlink_to("usr/bin")

@@ -79,6 +79,9 @@ _MOST_LISTED = 60
 _BYTECODE = re.compile(r"(?P<folder>.*)/__pycache__/(?P<name>[^/]+)\.[a-z]+-\d+(\.opt-\w+)?\.pyc")
 _VENV_LINKS = {"bin/python": "python3", "bin/python3": "/usr/bin/python3", "lib64": "lib"}
 _VENV_SETTINGS = (b"home = /usr/bin", b"include-system-site-packages = false")
+_VENV_SCRIPTS = "/usr/lib/python{}/venv/scripts"
+_VENV_IGNORED = b"# Created by venv; see https://docs.python.org/3/library/venv.html\n*\n"
+"""Since 3.13."""
 _SPECIAL = stat.S_ISUID | stat.S_ISGID
 
 
@@ -266,17 +269,18 @@ def _of_steps(steps: Mapping[str, str], places: Mapping[str, os.stat_result]) ->
 def _of_venv(environment: str, version: str, places: Mapping[str, os.stat_result]) -> _Found:
     """What `python3 -m venv` writes, made again of the system's own templates (venv, `install_scripts`)."""
     name = Path(environment).name
-    values = {"DIR": environment, "NAME": name, "PROMPT": f"({name}) ", "BIN_NAME": "bin"}
-    values["PYTHON"] = f"{environment}/bin/python3"
-    for template in sorted(Path(f"/usr/lib/python{version}/venv/scripts").glob("*/*")):
+    values = {"DIR": environment, "NAME": name, "BIN_NAME": "bin", "PYTHON": f"{environment}/bin/python3"}
+    for template in sorted(Path(_VENV_SCRIPTS.format(version)).glob("*/*")):
         path = f"{environment}/bin/{template.name}"
         # Templates before 3.11.11, 3.12.8 and 3.13.1 hold the quotes; values are quoted for later ones (gh-124651).
+        # Those of 3.13 hold the parentheses of the prompt.
         filled = []
         for quoted in (str, shlex.quote):
-            text = template.read_bytes().decode()
-            for key, value in values.items():
-                text = text.replace(f"__VENV_{key}__", quoted(value))
-            filled.append(text.encode())
+            for prompt in (f"({name}) ", name):
+                text = template.read_bytes().decode()
+                for key, value in {**values, "PROMPT": prompt}.items():
+                    text = text.replace(f"__VENV_{key}__", quoted(value))
+                filled.append(text.encode())
         yield path, "" if _content(path) in filled else "venv"
     for link, target in {**_VENV_LINKS, f"bin/python{version}": "python3"}.items():
         path = f"{environment}/{link}"
@@ -285,6 +289,7 @@ def _of_venv(environment: str, version: str, places: Mapping[str, os.stat_result
     settings = f"{environment}/pyvenv.cfg"
     lines = _content(settings).splitlines()
     yield settings, "" if all(line in lines for line in _VENV_SETTINGS) else "venv"
+    yield f"{environment}/.gitignore", "" if _content(f"{environment}/.gitignore") == _VENV_IGNORED else "venv"
 
 
 def _content(path: str) -> bytes:

@@ -7,8 +7,11 @@ brings, as the claim knows it. Of versions that the claim does not know, dpkg's 
 from __future__ import annotations
 
 import contextlib
+import fnmatch
+import glob
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -132,8 +135,13 @@ def _moved(database: str, scripts: Sequence[str]) -> Iterator[tuple[str, str]]:
     diverting, overriding = (
         "\n".join(text for text in scripts if f"dpkg-{what}" in text) for what in ("divert", "statoverride")
     )
+    words = [word.rpartition("/")[2] for word in re.findall(r"[^\s\"';()]+", diverting) if "$" in word]
+    # base-files diverts to "/.$d.usr-is-merged" in a loop; a variable alone would excuse any name.
+    loops = {re.sub(r"\$(\{\w+\}|\w+)", "*", glob.escape(word)) for word in words}
+    loops = {pattern for pattern in loops if re.search(r"\w{3}", pattern)}
     for path, to, _ in debian.diversions(database):
-        if to.rpartition("/")[2] not in diverting:
+        name = to.rpartition("/")[2]
+        if name not in diverting and not any(fnmatch.fnmatchcase(name, pattern) for pattern in loops):
             yield path, f"is diverted to {to}"
     for line in debian.lines(Path(database, "statoverride")):
         mode, _, path = line.rpartition(" ")
