@@ -83,8 +83,15 @@ def bootstrap(engine: Engine, base: Base, lock: DebianLock, name: str, host: Hos
 
 def labels(lock: DebianLock) -> dict[str, str]:
     """How a base is made, and of which packages: one that an older release or lock made is made anew."""
-    recipe = f"{lock.suite} {sha256(repr((_DPKG_OPTIONS, _STRIP, EPOCH)).encode())[:12]}"
+    made = repr((_DPKG_OPTIONS, _STRIP, EPOCH, _PATH, _sources(lock)))
+    recipe = f"{lock.suite} {sha256(made.encode())[:12]}"
     return {BASE_LABEL: recipe, _PACKAGES_LABEL: sha256(repr(sorted(lock.base.items())).encode())}
+
+
+def _sources(lock: DebianLock) -> str:
+    """What the image has: Debian's own mirror, wherever the packages came from."""
+    addresses = {archive: own for archive, (_, own) in debian.ARCHIVES.items()}
+    return "\n\n".join(debian.source_lines(lock.suite, addresses))
 
 
 def require_mmdebstrap(on_progress: Callable[[str], None]) -> None:
@@ -104,9 +111,6 @@ def _root_file_system(base: Base, lock: DebianLock, host: HostSettings) -> Itera
     """The tar of a minimal Debian, streamed from mmdebstrap. Raises UserError when it fails."""
     # mmdebstrap's own check of an emulator needs a package (arch-test); images/host/emulation.py has asked the kernel.
     emulated = [f"--architectures={lock.architecture}", "--skip=check/qemu"]
-    # What stands in the image is Debian's own mirror, wherever the packages came from.
-    addresses = {archive: own for archive, (_, own) in debian.ARCHIVES.items()}
-    sources = shlex.quote("\n\n".join(debian.source_lines(lock.suite, addresses)))
     with tempfile.TemporaryDirectory(prefix="truetag-debian-") as scratch:
         Path(scratch).chmod(0o755)  # mmdebstrap may read it as another user
         repository = _fetched(base, lock, Path(scratch), host)
@@ -117,7 +121,7 @@ def _root_file_system(base: Base, lock: DebianLock, host: HostSettings) -> Itera
             f"--include={','.join(debian.INCLUDED)}",
             "--format=tar",
             *(f"--dpkgopt={option}" for option in _DPKG_OPTIONS),
-            f"--customize-hook={_STRIP}; printf '%s\\n' {sources} >\"$1\"/etc/apt/sources.list",
+            f"--customize-hook={_STRIP}; printf '%s\\n' {shlex.quote(_sources(lock))} >\"$1\"/etc/apt/sources.list",
             lock.suite,
             "-",
             f"deb [trusted=yes] copy://{repository} ./",
