@@ -20,6 +20,8 @@ from validate import terminal
 
 _ROWS = Path(__file__).resolve().with_name("hints.json")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_FILE = re.compile(r"\S*/\S*|\S+\.(log|txt|out|err)")
+"""One word that is a file's name, and no error text."""
 _AT_MOST = 3
 """Hints a claim. More than that explain nothing."""
 _LONGEST = 240
@@ -105,9 +107,14 @@ def main(arguments: Sequence[str] | None = None, spell: Callable[[str], str] = s
 
 
 def _content(argument: str) -> str:
-    """Of standard input (`-`), of a file, or the argument itself."""
+    """Of standard input (`-`), of a file, or the argument itself. Raises OSError: it names a file, and is none."""
     if argument == "-":
         return sys.stdin.buffer.read().decode("utf-8", "replace")
+    if not 0 < len(argument) <= _LONGEST or "\n" in argument:
+        return argument
     path = Path(argument)
-    is_file = len(argument) <= _LONGEST and "\n" not in argument and path.is_file()
-    return path.read_text(encoding="utf-8", errors="replace") if is_file else argument
+    if path.is_file():
+        return path.read_text(encoding="utf-8", errors="replace")
+    if path.is_dir() or _FILE.fullmatch(argument):
+        raise FileNotFoundError(f"{argument} is {'a folder' if path.is_dir() else 'no file here'}")
+    return argument

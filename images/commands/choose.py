@@ -19,11 +19,14 @@ from images.errors import Problem, UserError, command
 from images.locking import lock_file
 from images.planning import chooser, plan
 from images.planning.chooser import ImageSummary, Known, Machine
+from images.planning.image import Image
 from images.registry.client import Registry
 from images.registry.reference import Repository
 from images.site import index, records
 from validate.claims import Tier
 from validate.judging import Status
+
+_Recorded = tuple[Image, list[records.RunLine], dict[str, str]]
 
 
 def choose(
@@ -51,51 +54,56 @@ def choose(
     machine = chooser.described(gpu, arch, driver) if gpu or arch else _this_machine(driver)
     rows = index.read(site).images if site else []
     sources = None if site else common.sources(matrix)
-    offers = _planned(sources, source) if sources else rows
+    recorded = _runs(sources) if sources else []
+    offers = _planned(sources, recorded, source) if sources else rows
     known_profiles = sorted({one.profile for one in offers if one.profile})
     if profile not in ("none", *known_profiles):
         then = f"there are none, {', '.join(known_profiles)}" if known_profiles else "there is only none"
         raise UserError(Problem(where=f"--profile {profile}", cause="no image has this profile", then=then))
     options = chooser.Options(
-        profile=None if profile == "none" else profile, torch=chooser.torch_range(torch), python=python, devel=devel
+        profile=None if profile == "none" else profile,
+        torch=chooser.torch_range(torch),
+        python=chooser.python_minor(python) if python else "",
+        devel=devel,
     )
     choice = chooser.rank(offers, machine, options)
     if as_json:
         typer.echo(json.dumps(choice.as_json(), indent=1))
     else:
-        said = _recorded(sources, offers, source, machine) if sources else {row.name: row.known for row in rows}
+        said = _known(recorded, source, machine) if sources else {row.name: row.known for row in rows}
         common.show(chooser.sentences(choice, machine, said))
     raise typer.Exit(0 if choice.fitting else 1)
 
 
-def _recorded(sources: Sources, offers: Sequence[ImageSummary], source: str, machine: Machine) -> dict[str, Known]:
-    """What results/runs.jsonl says of the gpu tiers of images that are built here, or pulled from `source`.
+def _runs(sources: Sources) -> list[_Recorded]:
+    """The plan's images, each with the runs of its gpu tier in results/runs.jsonl and their drift from its pins."""
+    lines = records.read(sources.workspace.results)
+    images = [planned.image for planned in plan.plan(sources) if planned.image]
+    found = [(image, records.gpu_runs(lines, str(image.name))) for image in images]
+    return [(image, runs, records.drifts(runs, {pin.name: pin.version for pin in image.pins})) for image, runs in found]
 
-    Of runs on this machine's GPU if there are some.
-    """
-    lines, known, own = records.read(sources.workspace.results), {}, set(map(chooser.model_of, machine.gpus))
-    for one in offers:
-        runs = records.gpu_runs(lines, one.name)
-        runs.sort(key=lambda run: own <= set(map(chooser.model_of, run.gpus)), reverse=True)
-        known[one.name] = Known(
-            get=f"docker pull {source}:{one.name}" if source else command("build", one.name),
-            sentence=records.gpu_sentence(runs),
-            ran=bool(runs) and runs[0].tiers[Tier.GPU].verdict is Status.PASS,
+
+def _known(recorded: Sequence[_Recorded], source: str, machine: Machine) -> dict[str, Known]:
+    """What runs say of images that are built here, or pulled from `source`: on this machine's GPU if there are some."""
+    known, own = {}, set(map(chooser.model_of, machine.gpus))
+    for image, runs, drifts in recorded:
+        first = sorted(runs, key=lambda run: own <= set(map(chooser.model_of, run.gpus)), reverse=True)
+        known[str(image.name)] = Known(
+            get=f"docker pull {source}:{image.name}" if source else command("build", str(image.name)),
+            sentence=records.gpu_sentence(first, drifts),
+            ran=bool(first) and first[0].tiers[Tier.GPU].verdict is Status.PASS,
         )
     return known
 
 
-def _planned(sources: Sources, source: str) -> list[ImageSummary]:
+def _planned(sources: Sources, recorded: Sequence[_Recorded], source: str) -> list[ImageSummary]:
     """The plan's images; with a repository, those that are published there."""
-    images = [planned.image for planned in plan.plan(sources) if planned.image]
-    states = {} if source else lock_file.states(images, sources.workspace.locks)
+    states = {} if source else lock_file.states([image for image, *_ in recorded], sources.workspace.locks)
     missing = {name: lock_file.NO_LOCK for name, state in states.items() if state is not lock_file.Status.PRESENT}
-    lines = records.read(sources.workspace.results)
-    passed = {str(image.name): records.passed_on(records.gpu_runs(lines, str(image.name))) for image in images}
-    offers = [
-        chooser.summary(image, sources.facts, missing.get(name := str(image.name), ""), passed[name])
-        for image in images
-    ]
+    offers = []
+    for image, runs, drifts in recorded:
+        passed_on = records.passed_on(run for run in runs if not drifts[run.id])
+        offers.append(chooser.summary(image, sources.facts, missing.get(str(image.name), ""), passed_on))
     if not source:
         return offers
     with Registry(Repository.parse(source)) as registry:

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Annotated, Any, Literal
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 from pydantic import ConfigDict, Field
 
 from images.config import yamlfile
@@ -27,6 +27,10 @@ from validate.compute_capability import ON_ARM_ALONE, Fit, runs_on
 _NEAREST = 4
 _CARDS = ((8, 6), (8, 9))
 """Graphics cards that no board has: in an ARM server they run what they run elsewhere (A10, L4, L40S)."""
+_GRACE_HOPPER = Arch(9, 0)
+"""GH200, where the host processor is ARM; beside x86-64 it is an H100 or H200."""
+_FIRST_BRANCH = 100
+"""Branches of drivers for Linux have three digits since 2007; CUDA's majors have two."""
 _TRITONS_FIRST = Arch(7, 0)
 """torch/_inductor/scheduler.py raises GPUTooOldForTriton below it."""
 _BRANDS = frozenset({"nvidia", "geforce", "tesla"})
@@ -34,7 +38,7 @@ _BRANDS = frozenset({"nvidia", "geforce", "tesla"})
 a Quadro RTX 6000 is no RTX 6000 Ada."""
 _VARIANTS = re.compile(
     r"\d+gb|\d+g|sxm\d?|pcie?|pg\d+|nvl\d*|hbm\d\w?|laptop|gpu|notebook|mobile|embedded|with|max|q|design|super|"
-    r"generation|edition|server|workstation|active|sff|d|v\d|3e|ac|lc|oem|oam|cnx|mig|dgx|spark"
+    r"generation|edition|server|workstation|active|sff|d|v\d|3e|ac|lc|oem|oam|cnx|mig|dgx|spark|nvgpu"
 )
 """Words of a model's variants, which all have its capability."""
 
@@ -80,21 +84,19 @@ def models() -> dict[str, ModelRow]:
 def find_model(text: str) -> tuple[str, ModelRow]:
     """The model that a driver's or a person's name means, and its row. Raises UserError naming near ones.
 
-    All words of the model must be there; what else is there must name a brand or a variant. The longest model wins.
+    Of the models that have all its words (brands and variants apart), the one whose words all others of them have too.
     """
-    asked = _words(text)
-    fitting = [
-        (name, row)
-        for name, row in models().items()
-        if (own := _words(name)) and own <= asked and all(map(_VARIANTS.fullmatch, asked - own))
-    ]
-    if fitting:
-        return max(fitting, key=lambda item: len(_words(item[0])))
-    short = {" ".join(sorted(_words(name))): name for name in models()}
-    close = [short[one] for one in get_close_matches(" ".join(sorted(asked)), short, n=3, cutoff=0.6)]
-    near = f"nearest: {', '.join(close)}; or " if close else ""
-    then = f"{near}give --arch what `nvidia-smi --query-gpu=compute_cap --format=csv` prints there"
-    raise UserError(Problem(where=f"--gpu {text!r}", cause="is no GPU of images/data/gpu_models.yaml", then=then))
+    asked = frozenset(key(text).split())
+    wider = {name: own for name in models() if asked and asked <= (own := frozenset(key(name).split()))}
+    least = [name for name, own in wider.items() if not any(other < own for other in wider.values())]
+    if len(least) == 1:
+        return least[0], models()[least[0]]
+    short = {key(name): name for name in models()}
+    near = [short[one] for one in get_close_matches(key(text), short, n=3, cutoff=0.6)]
+    told = f"nearest: {_some(least or near)}; or " if least or near else ""
+    cause = f"is {'more than one' if least else 'no'} GPU of images/data/gpu_models.yaml"
+    then = f"{told}give --arch what `nvidia-smi --query-gpu=compute_cap --format=csv` prints there"
+    raise UserError(Problem(where=f"--gpu {text!r}", cause=cause, then=then))
 
 
 def _words(text: str) -> frozenset[str]:
@@ -130,35 +132,51 @@ def detected(found: Inventory, processor: Platform | None) -> Machine:
 
 
 def described(gpu: str, arch: str, driver: str) -> Machine:
-    """The machine as a person describes it. Raises UserError: unknown model, arch or driver."""
+    """The machine as a person describes it. Raises UserError: unknown model, arch or driver, or two that contradict."""
     number = parse_driver(driver) if driver else ""
-    if not arch:
-        name, row = find_model(gpu)
-        return Machine(gpus=(name,), archs=(Arch.parse(row.capability),), driver=number, arm=row.arm)
     try:
-        found = Arch.parse(arch)
+        found = Arch.parse(arch) if arch else None
     except ValueError as error:
         raise UserError(Problem(where=f"--arch {arch}", cause=str(error), then="write sm_89, sm89 or 8.9")) from None
-    return Machine(gpus=(gpu or str(found),), archs=(found,), driver=number, arm=found in ON_ARM_ALONE)
+    try:
+        name, row = find_model(gpu)
+    except UserError:
+        if found is None:
+            raise
+        return Machine(gpus=(gpu or str(found),), archs=(found,), driver=number, arm=found in ON_ARM_ALONE)
+    own = Arch.parse(row.capability)
+    if found and found != own:
+        raise UserError(
+            Problem(where=f"--arch {arch}", cause=f"{name} is {own}", then=f"leave out --arch, or give {own}")
+        )
+    return Machine(gpus=(name,), archs=(own,), driver=number, arm=row.arm)
 
 
 def parse_driver(text: str) -> str:
     """Read a driver's version, `550.90` or `550.90.07`. Raises UserError."""
-    try:
-        Version(text)
-    except InvalidVersion:
-        cause, then = "is no version of a driver", "write it as nvidia-smi does: 550.90.07"
-        raise UserError(Problem(where=f"--driver {text}", cause=cause, then=then)) from None
-    return text
+    cause, then = "is no version of a driver", "write it as nvidia-smi does: 550.90.07"
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)*", text):
+        if not 0 < int(text.partition(".")[0]) < _FIRST_BRANCH:
+            return text
+        cause, then = "is CUDA's version", "give what `nvidia-smi --query-gpu=driver_version --format=csv` prints"
+    raise UserError(Problem(where=f"--driver {text}", cause=cause, then=then))
 
 
 def torch_range(text: str) -> SpecifierSet:
-    """Read `>=2.7`, `==2.8.*` or `2.8`. Raises UserError."""
+    """Read `>=2.7`, `==2.8.*`, `2.8` or `2.7.1`. Raises UserError."""
+    whole = f"=={text}" if text.count(".") > 1 else f"=={text}.*"
     try:
-        return SpecifierSet(f"=={text}.*" if re.fullmatch(r"\d+(\.\d+)?", text) else text)
+        return SpecifierSet(whole if re.fullmatch(r"[0-9]+(\.[0-9]+){0,2}", text) else text)
     except InvalidSpecifier:
-        then = "write '>=2.7', '<2.9' or 2.8"
+        then = "write '>=2.7', '<2.9', 2.8 or 2.7.1"
         raise UserError(Problem(where=f"--torch {text}", cause="is no range of versions", then=then)) from None
+
+
+def python_minor(text: str) -> str:
+    """Read `3.11`, or `3.11.9` as `3.11`. Raises UserError."""
+    if found := re.fullmatch(r"([0-9]+\.[0-9]+)(\.[0-9]+)?", text):
+        return found[1]
+    raise UserError(Problem(where=f"--python {text}", cause="is no version of Python", then="write 3.11"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +218,7 @@ class ImageSummary(Row):
     compilers: dict[str, list[Capability]] = {}
     """What compiles while programs run (Triton's ptxas, NVRTC, with devel nvcc), and the GPUs each knows."""
     libraries: dict[str, list[Capability]] = {}
-    """Packages that the rest runs without, and the known GPUs that each has kernels of its own for."""
+    """Packages that the rest runs without, and the known GPUs that each has machine code of its own for."""
     passed_on: list[str] = []
     """GPU models on which the newest run of its gpu tier passed."""
     blocked: str = ""
@@ -253,11 +271,11 @@ def _libraries(image: Image, facts: Facts) -> Iterator[tuple[str, list[str]]]:
     gpus = sorted({Arch.parse(row.capability) for row in models().values()})
     versions = {pin.name: pin.version for pin in image.pins}
     if (version := versions.get("xformers", "")) and (row := facts.xformers.get(version)):
-        served = [gpu.capability for gpu in gpus if row.covers(gpu) != "no" and not row.refuses(gpu)]
+        served = [gpu.capability for gpu in gpus if row.covers(gpu) == "cubin" and not row.refuses(gpu)]
         yield f"xformers {version}", served
     for wheel in image.prebuilt:
         fits = {gpu.capability: compute_capability.fit(wheel.archs, wheel.ptx, gpu) for gpu in gpus}
-        yield f"{wheel.name} {wheel.version}", [gpu for gpu, fit in fits.items() if fit != "no"]
+        yield f"{wheel.name} {wheel.version}", [gpu for gpu, fit in fits.items() if fit == "cubin"]
     if (version := versions.get("flash-attn-4", "")) in (known := facts.compilers.get("flash-attn-4", {})):
         yield f"flash-attn-4 {version}", known[version].archs
 
@@ -353,7 +371,7 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
         reasons.append(f"torch.compile refuses {old}: Triton begins at {_TRITONS_FIRST}")
     for name, served in image.libraries.items():
         if lacking := ", ".join(str(arch) for arch in fits if arch.capability not in served):
-            reasons.append(f"{name} has no kernels of its own for {lacking}")
+            reasons.append(f"{name} has no machine code of its own for {lacking}")
     reasons.append(_driver_reason(image, machine, native))
     reasons += _modules(machine)
     return Answer(image=image, fit=worst, reasons=tuple(reasons), against=against, native=native, passed=passed)
@@ -373,6 +391,8 @@ def wrong_for_gpu(machine: Machine) -> Iterator[str]:
 
 def _modules(machine: Machine) -> Iterator[str]:
     rows = {row.architecture: row.modules for arch in machine.archs if (row := drivers().get(arch))}
+    if machine.arm and _GRACE_HOPPER in machine.archs:
+        rows["Grace Hopper"] = "open"
     for architecture, modules in rows.items():
         if modules != "either":
             yield f"{architecture} needs the driver's {modules} kernel modules"
@@ -511,5 +531,5 @@ def _row(images: Sequence[ImageSummary], machine: Machine, texts: dict[str, int]
 
 
 def key(name: str) -> str:
-    """The words that tell one model from all others."""
+    """The words that tell one model from all others, as one text."""
     return " ".join(sorted(word for word in _words(name) if not _VARIANTS.fullmatch(word)))

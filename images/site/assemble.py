@@ -16,6 +16,7 @@ from images.nightly.results import BreakageLine, Change, JobLine
 from images.planning import chooser, plan
 from images.planning.image import Image
 from images.planning.plan import Planned
+from images.site import records
 from images.site.index import (
     STALE_AFTER_DAYS,
     BuildsRow,
@@ -89,14 +90,18 @@ def _image(name: str, image: Image, known: SiteInputs) -> ImageRow:
     build = command("build", name)
     build = f"{command('lock', image.lock_name)} && {build}" if blocked else build
     on_gpus = {row.gpus: row.verdict for row in reversed(tier_runs) if row.tier is Tier.GPU and row.current}
-    passed_on = [gpu for gpu, verdict in on_gpus.items() if verdict is Status.PASS]
+    pins = {pin.name: pin.version for pin in image.pins}
+    own = next((one.packages for one in runs if one.digest == digest and one.packages), {})
+    drift = "" if tag else records.drift(own, pins)
+    passed_on = [gpu for gpu, verdict in on_gpus.items() if verdict is Status.PASS and not drift]
     summary = chooser.summary(image, known.sources.facts, blocked, passed_on)
     aliases = [alias for alias, meant in known.sources.matrix.aliases.items() if meant == name]
     return ImageRow(
         **summary.model_dump(),
         tags=[*(tag.tags if tag else (name,)), *aliases],
-        pins={pin.name: pin.version for pin in image.pins},
+        pins=pins,
         warnings=list(image.warnings),
+        drift=drift,
         digest=digest,
         bytes=next((run.size for run in runs if run.digest == digest and run.size), 0),
         published=tag.reference if tag else "",

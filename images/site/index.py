@@ -94,6 +94,8 @@ class ImageRow(chooser.ImageSummary):
     """Its name and the aliases that mean it; with `published`, also the tag that never moves."""
     pins: dict[str, str]
     warnings: list[str]
+    drift: str = ""
+    """What its runs had that today's pins contradict: `transformers 4.57.6 where the pin is 4.50.3 now`."""
     digest: str
     """Of the image whose runs count: what the tag means, else what was measured last; empty: never built."""
     bytes: int
@@ -134,7 +136,8 @@ class ImageRow(chooser.ImageSummary):
             told = f"{one.tier}{f' on {one.gpus}' if one.gpus else ''} {one.verdict}"
             verdicts.append(f"{told} but for {one.never_run} claims never run" if one.never_run else told)
         on_gpu = "" if any(one.tier is Tier.GPU for one in current) else "; not validated on a GPU"
-        return f"Validated: {', '.join(verdicts)}{since}{on_gpu}."
+        had = f" with {self.drift}" if self.drift else ""
+        return f"Validated{had}: {', '.join(verdicts)}{since}{on_gpu}."
 
     @property
     def known(self) -> chooser.Known:

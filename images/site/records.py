@@ -105,12 +105,28 @@ def passed_on(runs: Iterable[RunLine]) -> list[str]:
     return [gpu for gpu, verdict in newest.items() if verdict is Status.PASS]
 
 
-def gpu_sentence(runs: Sequence[RunLine]) -> str:
-    """What the newest run says, for who has not built the image yet."""
+def drift(packages: Mapping[str, str], pins: Mapping[str, str]) -> str:
+    """`transformers 4.57.6 where the pin is 4.50.3 now`: measured packages that today's pins contradict."""
+    moved = [name for name in sorted(pins) if packages.get(name, pins[name]) != pins[name]]
+    return listed([f"{name} {packages[name]} where the pin is {pins[name]} now" for name in moved])
+
+
+def drifts(runs: Iterable[RunLine], pins: Mapping[str, str]) -> dict[str, str]:
+    """Id of a run -> its drift. `runs`: newest first; one without packages is taken to have those of the next newer."""
+    found, last = {}, ""
+    for run in runs:
+        last = drift(run.packages, pins) if run.packages else last
+        found[run.id] = last
+    return found
+
+
+def gpu_sentence(runs: Sequence[RunLine], drifts: Mapping[str, str]) -> str:
+    """What the first of these runs says, for who has not built the image yet."""
     if not runs:
         return "No run of its gpu tier is recorded."
     run, image_id = runs[0], runs[0].digest.removeprefix("sha256:")[:12]
-    return f"Its gpu tier: {_result(run)}, image ID {image_id}; `build` says whether yours is the same)."
+    had = f", with {drifts[run.id]}" if drifts.get(run.id) else ""
+    return f"Its gpu tier: {_result(run)}{had}, image ID {image_id}; `build` says whether yours is the same)."
 
 
 def of_this_build(runs: Sequence[RunLine], image_id: str, payload: Mapping[str, str]) -> tuple[str, bool]:

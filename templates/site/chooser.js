@@ -27,7 +27,8 @@
     return [...images.slice(0, SHOWN).flatMap((one, at) => (at ? [", ", link(one)] : [link(one)])), more];
   }
 
-  // [name, kind] of a model as drivers and people write it, or of an architecture; undefined where the table has none.
+  // [name, kind] of a model as drivers and people write it, or of an architecture: of the models that have all its words, the
+  // one whose words all others of them have too. Undefined where there is none.
   function gpuOf(text) {
     const arch = /^(?:sm_?)?(\d{1,2})\.?(\d)$/.exec(text.trim().toLowerCase());
     if (arch) {
@@ -37,7 +38,10 @@
     }
     const spaced = text.toLowerCase().replace(/(?<=rtx|gtx)(?=\d)|(?<=\d)(?=ti\b)/g, " ");
     const words = new Set((spaced.match(/[a-z0-9]+/g) || []).filter((word) => !ignored.test(word)));
-    return data.models[[...words].sort().join(" ")];
+    const has = (key, all) => all.every((word) => key.split(" ").includes(word));
+    const wider = words.size ? Object.keys(data.models).filter((key) => has(key, [...words])) : [];
+    const least = wider.filter((key) => !wider.some((one) => one !== key && has(key, one.split(" "))));
+    return least.length === 1 ? data.models[least[0]] : undefined;
   }
 
   const numbers = (version) => version.split(".").map(Number);
@@ -101,10 +105,10 @@
   function ask() {
     const [gpu, driver] = ["gpu", "driver"].map((name) => form.elements[name].value.trim());
     const found = gpuOf(gpu);
-    if (found && /^(\d+(\.\d+)*)?$/.test(driver)) return show(found, driver);
+    if (found && /^(\d{3,}(\.\d+)*)?$/.test(driver)) return show(found, driver);
     const told = make("p", "panel warning", found
-      ? `driver ${driver}: is no version; write it as nvidia-smi does: 550.90.07`
-      : `${gpu}: is no GPU that is known here; take one of the list, or write its architecture: sm_89`);
+      ? `driver ${driver}: is no version of a driver; write it as nvidia-smi does: 550.90.07`
+      : `${gpu}: is no one GPU that is known here; take one of the list, or write its architecture: sm_89`);
     told.setAttribute("role", "alert");
     return answer.replaceChildren(told);
   }

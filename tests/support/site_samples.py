@@ -6,6 +6,7 @@ import json
 from datetime import UTC, date, datetime
 
 from images.nightly.results import BreakageLine, Change, Expected, Job, JobLine, Outcome
+from images.planning import plan
 from images.site.assemble import SiteInputs
 from images.site.records import tier_counts
 from images.site.runs import Published, Run
@@ -30,6 +31,7 @@ VALIDATED, PARTLY, FAILING, STALE, UNDATED, REBUILT, ARCH = (
 )
 NEVER = "cu132-torch215"
 UNLOCKED = "cu126-torch28"
+TORCH = {row.name: pin.version for row in plan.plan(SOURCES) if row.image and (pin := row.image.pin("torch"))}
 
 
 def claim(
@@ -60,7 +62,9 @@ def run(image: str, *claims: ClaimVerdictRow, day: date | None = TODAY, digest: 
     rows = claims or (claim(Tier.STATIC), claim(Tier.CPU, number="C1"))
     plain = {
         "evidence": {(one.id, one.subject): {"log": HOSTILE} for one in rows},
-        "packages": {one.subject: "2.7.1" for one in rows if (one.id, one.verdict) == ("S1", Status.PASS)},
+        "packages": {
+            one.subject: TORCH.get(image, "2.7.1") for one in rows if (one.id, one.verdict) == ("S1", Status.PASS)
+        },
         "source": f"results/{image}/{'-'.join(tier_counts(rows))}-{day}",
         "size": 6_900_000_000,
         "files": {"verdict.json": json.dumps({"image": image}).encode()},

@@ -69,7 +69,7 @@ def test_lines_that_people_reported_find_their_row() -> None:
 
 
 def test_healthy_logs_are_given_no_hint() -> None:
-    """205 lines of pip, transformers' and axolotl's training, NCCL's INFO, builds and the driver's start."""
+    """Of pip, training, NCCL's INFO, builds, the driver's start; and registries' errors, which are in no row."""
     assert [*hints.explained([(ROOT / "tests/tools/healthy.log").read_text(encoding="utf-8")])] == []
 
 
@@ -107,6 +107,10 @@ def test_the_verb_reads_a_pipe_a_file_and_arguments(tmp_path: Path) -> None:
     ]
     none = call("hint", "all is well")
     assert (none.returncode, none.stdout, none.stderr) == (1, "", "no known error in 1 line\n")
+    (tmp_path / "a folder").mkdir()
+    for name in ("/tmp/missing.log", "train.log", "nohup.out", str(tmp_path), str(tmp_path / "a folder")):
+        lost = call("hint", name)
+        assert (lost.returncode, lost.stdout) == (2, "") and name in lost.stderr
     assert '`nox -s plan -- "torch>=2.5"`' in call("hint", "PyTorch version is too old").stdout
 
 

@@ -14,8 +14,8 @@ from validate.claims import ClaimSet
 def image_claims(context: ClaimContext) -> ClaimSet:
     """Every claim of an image, in the order that reports show.
 
-    What the profile's own pins put out of reach, and what is about an optional wheel that could not be had, is said
-    with the reason, and not held against the image.
+    What pins put out of reach or are known to break (`unproven` in expectations.yaml), and what is about an optional
+    wheel that could not be had, is said with the reason, and not held against the image.
     """
     image, missing = context.image, context.missing
     claims = [*static_claims(context), *cpu_claims(context), *gpu_claims(context), *multigpu_claims(context)]

@@ -56,6 +56,16 @@ def answer(gpu: str = "", driver: str = "", arch: str = "", **options: object) -
         ("Quadro RTX 6000", "Quadro RTX 6000", "7.5"),
         ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada", "8.9"),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 Blackwell", "12.0"),
+        ("RTX PRO 6000", "RTX PRO 6000 Blackwell", "12.0"),
+        ("4090", "GeForce RTX 4090", "8.9"),
+        ("3080", "GeForce RTX 3080", "8.6"),
+        ("A6000", "RTX A6000", "8.6"),
+        ("Tesla V100S-PCIE-32GB", "V100S", "7.0"),
+        ("NVIDIA TITAN X (Pascal)", "TITAN X (Pascal)", "6.1"),
+        ("GeForce GTX TITAN X", "GeForce GTX TITAN X", "5.2"),
+        ("GTX 1050Ti", "GeForce GTX 1050 Ti", "6.1"),
+        ("NVIDIA A100X", "A100X", "8.0"),
+        ("Orin (nvgpu)", "Orin", "8.7"),
     ],
 )
 def test_models_as_drivers_and_people_call_them(said: str, model: str, capability: str) -> None:
@@ -63,11 +73,12 @@ def test_models_as_drivers_and_people_call_them(said: str, model: str, capabilit
     assert (name, row.capability) == (model, capability)
 
 
-@pytest.mark.parametrize("said", ["4090", "RTX 6000", "RTX 9990", "Radeon RX 7900", "", "H100 and A100"])
+@pytest.mark.parametrize("said", ["RTX 6000", "RTX 9990", "Radeon RX 7900", "", "NVIDIA 80GB", "H100 and A100"])
 def test_what_is_not_one_model_is_an_error_with_a_way_out(said: str) -> None:
     with pytest.raises(UserError, match="--arch what `nvidia-smi") as told:
         chooser.find_model(said)
-    assert said not in ("4090", "RTX 6000") or f"RTX {said.removeprefix('RTX ')}" in str(told.value)
+    all_three = "nearest: RTX PRO 6000 Blackwell, RTX 6000 Ada, Quadro RTX 6000; or"
+    assert (all_three in str(told.value)) == (said == "RTX 6000")
 
 
 def test_every_model_means_itself_and_has_a_source() -> None:
@@ -169,13 +180,23 @@ def test_this_machine_is_asked_for_its_processor(
 
 def test_wrong_words_are_told() -> None:
     for gpu, arch, driver, said in (
-        ("RTX 4090", "", "new", "no version of a driver"),
+        *(
+            ("H100", "", driver, "no version of a driver")
+            for driver in ("new", "v550.90", "550-1", "550rc1", "1!550.90")
+        ),
+        ("H100", "", "12.4", "is CUDA's version"),
         ("", "ninety", "", "--arch ninety"),
+        ("H100", "sm_86", "", "H100 is sm_90"),
     ):
         with pytest.raises(UserError, match=said):
             chooser.described(gpu, arch, driver)
     with pytest.raises(UserError, match="no range of versions"):
         chooser.torch_range("newest")
+    with pytest.raises(UserError, match="no version of Python"):
+        chooser.python_minor("py311")
+    assert (str(chooser.torch_range("2.7.1")), chooser.python_minor("3.11.9")) == ("==2.7.1", "3.11")
+    assert chooser.described("GH200", "9.0", "") == chooser.described("GH200", "", "")
+    assert chooser.described("RTX 9990", "9.0", "").archs == (Arch(9, 0),)
 
 
 def test_the_answer_is_told_to_people_and_to_machines() -> None:
@@ -199,6 +220,7 @@ def test_the_answer_is_told_to_people_and_to_machines() -> None:
         (["--gpu", "H100", "--driver", "580.65"], 0, "Take cu13"),
         (["--gpu", "GTX 980"], 1, "No image fits."),
         (["--gpu", "B200", "--profile", "axolotl", "--devel"], 1, "leave out --profile or --devel"),
+        (["--gpu", "H100", "--torch", "2.5"], 0, "transformers 4.57.6"),
         (["--gpu", "GTX 9800"], 2, "nearest: GeForce GTX 980"),
         (["--gpu", "H100", "--profile", "axolottl"], 2, "axolottl"),
     ],
@@ -272,12 +294,18 @@ def test_what_passed_on_this_very_gpu_stands_first_and_modules_are_said() -> Non
     offers = [one.model_copy(update={"passed_on": ["H200"]}) if one is old else one for one in OFFERS]
     for gpu, first in (("NVIDIA H200 NVL", old.name), ("H100", "cu132-torch215")):
         assert chooser.rank(offers, chooser.described(gpu, "", "595.45.04"), Options()).fitting[0].name == first
-    for gpu, modules in (("RTX 5090", "open"), ("V100", "proprietary"), ("H100", "")):
+    for gpu, needs in (
+        ("RTX 5090", ["Blackwell open"]),
+        ("V100", ["Volta proprietary"]),
+        ("H100", []),
+        ("GH200", ["Grace Hopper open"]),
+    ):
         (best, *_) = chooser.rank(OFFERS, chooser.described(gpu, "", "580.95"), Options()).fitting
-        assert [text for text in best.reasons if "kernel modules" in text] == (
-            [f"{'Volta' if gpu == 'V100' else 'Blackwell'} needs the driver's {modules} kernel modules"]
-            if modules
-            else []
-        )
+        told = [text for text in best.reasons if "kernel modules" in text]
+        assert [text.replace(" needs the driver's", "").removesuffix(" kernel modules") for text in told] == needs
+    b200 = chooser.rank(OFFERS, chooser.described("B200", "", ""), Options(torch=chooser.torch_range("2.8"))).fitting[0]
+    assert any(
+        text.startswith("xformers ") and text.endswith("machine code of its own for sm_100") for text in b200.reasons
+    )
     said = call("choose", "--gpu", "V100", "--driver", "590.48").stdout
     assert "No image fits: branch 580 is the last driver for sm_70 (Volta)." in said

@@ -44,8 +44,15 @@ def test_the_newest_run_of_a_gpu_tier_is_told_to_who_chooses() -> None:
     tier, day = old.tiers[Tier.GPU], f"{new.date:%Y-%m-%d}"
     result = f"{tier.verdict} on L4, {day} ({tier.counts[tier.verdict]} claims"
     told = f"Its gpu tier: {result}, image ID abc; `build` says whether yours is the same)."
-    assert records.gpu_sentence([new, old]) == told
-    assert records.gpu_sentence(records.gpu_runs([old], "cu99-torch99")) == "No run of its gpu tier is recorded."
+    assert records.gpu_sentence([new, old], {}) == told
+    assert records.gpu_sentence(records.gpu_runs([old], "cu99-torch99"), {}) == "No run of its gpu tier is recorded."
+
+    moved, unknown = (old.model_copy(update={"id": f"i/{at}", "packages": at}) for at in ({"a": "1", "b": "3"}, {}))
+    drifts = records.drifts(
+        [unknown, moved, unknown.model_copy(update={"id": "i/old"})], {"a": "1", "b": "2", "c": "9"}
+    )
+    assert list(drifts.values()) == ["", *["b 3 where the pin is 2 now"] * 2]
+    assert ", with b 3 where the pin is 2 now, image ID" in records.gpu_sentence([moved], drifts)
 
     judged = new.model_copy(update={"payload": {"debian": "1", "torch": "2", "settings": "3"}})
     same, other = dict(judged.payload), {**judged.payload, "debian": "9"}
