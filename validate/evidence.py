@@ -164,11 +164,14 @@ def _sha256(plain: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Keep evidence strict JSON: not-a-number and infinity become text, which no judge takes for a number."""
+    """Keep evidence strict JSON: not-a-number and infinity become text, which no judge takes for a number; text becomes
+    UTF-8, as a file's name need not be."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {plain(str(key)): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
     return value

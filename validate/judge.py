@@ -6,6 +6,7 @@ FAIL makes `build`, `validate` and `judge` exit with 1, UNPROVEN by itself does 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -102,6 +103,14 @@ def explain(verdict: Verdict) -> Verdict:
     return replace(verdict, claims=tuple(explained))
 
 
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Control characters, and what no UTF-8 holds: bytes of a file's name that are none."""
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
 def _judged(claim: Claim, evidence: Evidence, judges: Judges) -> ClaimVerdict:
     record, emulator = evidence.of(claim.probe), evidence.emulated(claim.probe)
     measurement = record.of(claim.subject) if record else None
@@ -114,7 +123,7 @@ def _judged(claim: Claim, evidence: Evidence, judges: Judges) -> ClaimVerdict:
     return ClaimVerdict(
         claim=claim,
         status=status,
-        reason=f"emulated: {reason}" if emulator else reason,
+        reason=_UNPRINTABLE.sub(_escaped, f"emulated: {reason}" if emulator else reason),
         seconds=measurement.seconds if measurement else in_vain,
         evidence=measured,
         emulated=emulator,

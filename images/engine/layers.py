@@ -254,7 +254,7 @@ def payload(engine: Engine, info: ImageInfo) -> dict[str, str]:
 
 
 def entries(engine: Engine, info: ImageInfo, wanted: Callable[[str], bool]) -> list[list[LayerEntry]]:
-    """What each layer of an image has, bottom first; `wanted`: paths whose content comes along.
+    """What each layer of an image has, bottom first; `wanted`: paths whose content comes along, 64 MiB at most.
 
     The engine's store says it without the files' contents; an export has to be read whole. Raises EngineError.
     """
@@ -290,9 +290,14 @@ def _stored_entries(layer: StoredLayer, wanted: Callable[[str], bool]) -> list[L
         listing = [_entry(member, None, wanted, said) for member, said in zip(tar, checksums, strict=True)]
     with_data = (one.kind == "file" and wanted(one.path) for one in listing)
     return [
-        one._replace(data=(layer.files / one.path).read_bytes()) if asked else one
+        one._replace(data=_beginning(layer.files / one.path)) if asked else one
         for one, asked in zip(listing, with_data, strict=True)
     ]
+
+
+def _beginning(file: Path) -> bytes:
+    with file.open("rb") as stream:
+        return stream.read(_MOST_WANTED)
 
 
 def _made_sure(order: Sequence[StoredLayer], listings: list[list[LayerEntry]]) -> list[list[LayerEntry]]:
@@ -310,6 +315,7 @@ def _made_sure(order: Sequence[StoredLayer], listings: list[list[LayerEntry]]) -
     return listings
 
 
+_MOST_WANTED = 64 << 20
 _KINDS = {tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "hard link"}
 
 
@@ -320,10 +326,10 @@ def _entry(
     kind, data = "file" if member.isreg() else _KINDS.get(member.type, "other"), None
     if tar and kind == "file" and (stream := tar.extractfile(member)):
         digest = hashlib.sha256()
-        chunks = [stream.read()] if wanted(path) else iter(partial(stream.read, _CHUNK), b"")
-        for chunk in chunks:
+        data = stream.read(_MOST_WANTED) if wanted(path) else None
+        digest.update(data or b"")
+        for chunk in iter(partial(stream.read, _CHUNK), b""):
             digest.update(chunk)
-            data = chunk if wanted(path) else None
         said = digest.hexdigest()
     owner, link = (member.uid, member.gid), member.linkname if kind.endswith("link") else ""
     content = said if kind == "file" else ""

@@ -74,7 +74,8 @@ def _sorted(versions: Mapping[str, str]) -> list[str]:
 def debian_packages(status: str) -> dict[str, str]:
     """Installed package -> version, of dpkg's own database (/var/lib/dpkg/status)."""
     stanzas = (dict(line.partition(": ")[::2] for line in one.splitlines()) for one in status.split("\n\n"))
-    return {one["Package"]: one["Version"] for one in stanzas if one.get("Status", "").endswith(" installed")}
+    installed = (one for one in stanzas if one.get("Status", "").endswith(" installed"))
+    return {one["Package"]: one.get("Version", "") for one in installed if "Package" in one}
 
 
 def steps_above(history: Sequence[str]) -> tuple[str, ...] | None:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,7 +24,7 @@ from images.validation.containers import INSIDE, ContainerPlan, planned, require
 from validate import checks
 from validate.claims import HOST_PROBE, Claim, ClaimSet, Tier
 from validate.environment import credentials
-from validate.evidence import Evidence, Measurement, Outcome, Record
+from validate.evidence import Evidence, Measurement, Outcome, Record, plain
 from validate.judge import judge
 from validate.judging import Status
 
@@ -90,6 +90,7 @@ def measure(
         return Evidence(image=claims.image, digest=image.id, records=found, host=host, claims=claims.claims)
 
     def keep(record: Record) -> None:
+        record = Record.from_json(plain(asdict(record)))
         with lock:
             records.append(record)
             to_come[record.probe] -= 1

@@ -173,6 +173,7 @@ def test_debians_packages_variables_and_altered_files_are_counted() -> None:
         "Package: {}\nStatus: install ok installed\nVersion: {}\n",
         "Package: a\nStatus: deinstall ok config-files\n",
     )
+    assert child.debian_packages("Package: x\nStatus: install ok installed\n\nStatus: x installed") == {"x": ""}
     before = child.debian_packages("\n".join([parent.format("curl", "1"), parent.format("less", "1"), own]))
     after = child.debian_packages("\n".join([parent.format("curl", "2"), parent.format("ffmpeg", "7:5.1")]))
     files = Measurement(

@@ -8,7 +8,7 @@ import pytest
 
 from validate import report
 from validate.claims import Claim, ClaimSet, Tier
-from validate.evidence import Evidence, Measurement, Outcome, Record
+from validate.evidence import Evidence, Measurement, Outcome, Record, plain
 from validate.judge import EvidenceMismatchError, Verdict, judge
 from validate.judging import Status, failed, not_applicable, passed, unproven
 
@@ -70,6 +70,12 @@ def test_what_was_not_measured_is_not_green(records: tuple[Record, ...], status:
     found = verdict(claim(), records=records).claims[0]
     assert found.status is status
     assert words in found.reason
+
+
+def test_a_name_that_is_no_utf_8_or_moves_the_cursor_is_escaped() -> None:
+    (one,) = verdict(claim(), records=(record(Outcome.CRASHED, measured=False, log="/x\udcff\x1b[2J"),)).claims
+    assert one.reason.endswith("/x\\udcff\\x1b[2J")
+    assert plain({"a\udcff": ["b\udcff", "\u00fc"]}) == {"a\\udcff": ["b\\udcff", "\u00fc"]}
 
 
 def test_a_crash_leaves_its_log_in_the_evidence() -> None:
