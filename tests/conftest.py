@@ -38,8 +38,11 @@ ON_TRIXIE = "test_engines.py::test_engine_tests_pass_on_the_engine_of[trixie]"
 _PURE = ("config", "context", "fleet", "locking", "nightly", "planning", "publish", "site", "validation")
 COVERING = (*(f"tests/images/{name}/" for name in _PURE), "tests/validate/")
 """Folders whose tests cover the pure packages (pyproject.toml); the others run without a tracer."""
-LONGEST_FIRST = ("big images", "fleet", "newer engine", "faults", "audit", "multigpu", "integration", "browser")
-"""Groups, files of integration tests, and the rest of these, in the order in which workers take them."""
+AT_ONCE = ("big images", "newer engine", "wheel_builder", "integration")
+"""Groups, files of integration tests and the rest of these, in the order in which workers take them: the first of them
+builds the parent."""
+ONCE_THE_PARENT_IS_THERE = ("fleet", "faults", "first_hour", "audit", "multigpu", "integration")
+"""What waits for it comes last, the longest first: until then workers have all other tests to do."""
 
 
 def group(nodeid: str) -> str:
@@ -61,13 +64,14 @@ def _integration(file: str) -> str:
     return file.removesuffix(".py").partition("tests/integration/test_")[2]
 
 
-def _rank(nodeid: str) -> tuple[int, int]:
-    """Place of its group, and within the big images that of its file."""
+def _rank(nodeid: str, *, waits: bool) -> tuple[int, int, int]:
+    """Place of its group, and within the big images that of its file. `waits`: for the parent."""
     named = group(nodeid)
     name = _integration(nodeid.partition("::")[0])
+    order = ONCE_THE_PARENT_IS_THERE if waits and named != "big images" else AT_ONCE
     kinds = (named, name, "integration" if name else "")
-    place = next((number for number, kind in enumerate(LONGEST_FIRST) if kind in kinds), len(LONGEST_FIRST))
-    return place, BIG_IMAGES.index(name) if name in BIG_IMAGES else len(BIG_IMAGES)
+    place = next((number for number, kind in enumerate(order) if kind in kinds), len(order))
+    return order is not AT_ONCE, place, BIG_IMAGES.index(name) if name in BIG_IMAGES else len(BIG_IMAGES)
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -76,8 +80,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first, so that no worker is left alone with it at the end."""
-    items.sort(key=lambda item: _rank(item.nodeid))
+    """In an order that leaves no worker waiting for an image, nor alone at the end."""
+    waiting = {group(item.nodeid) for item in items if "built" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: _rank(item.nodeid, waits=group(item.nodeid) in waiting))
     for item in items:
         if not item.nodeid.startswith(COVERING):
             item.add_marker("no_cover")

@@ -5,6 +5,7 @@ tests/validate/checks/test_replay.py."""
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,8 +44,8 @@ BROKEN = "truetag-test-nccl-conf"
 
 
 @pytest.fixture(scope="module")
-def image(engine: Engine, base: AcquiredBase, out: Path) -> Image:
-    """The real image, built, tagged and not judged: the engine has its layers, or builds them now."""
+def image(engine: Engine, base: AcquiredBase, built: Mapping[str, Any], out: Path) -> Image:
+    """The real image, built, tagged and not judged: after the parent, whose layers may be built now, too."""
     planned, host = sources.image(NAME), host_settings()
     options = BuildOptions(sources=SOURCES, host=host, out=out, cache=out)
     _, _, files = contexts.prepare(planned, lock_file.read(planned, CHECKOUT.locks), base_context(base), options)
