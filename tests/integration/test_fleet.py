@@ -35,7 +35,6 @@ from tests.support.ray_cluster import ray_cluster
 from tests.support.rootless_podman import rootless_podman
 from tests.support.slurm_cluster import Slurm, slurm_cluster
 from validate.claims import ClaimSet, Tier
-from validate.evidence import Record
 
 pytestmark = pytest.mark.engine
 FLEET = """\
@@ -255,7 +254,7 @@ def test_builds_of_a_killed_submitter_are_taken_over_and_none_is_built_twice(
     stdout, stderr = building.start("run", "--resume", "--on", on).communicate()
     assert "Traceback" not in stderr and "are taken over" in stderr, stdout + stderr
     assert building.verdicts() == built_here
-    assert on == "ray" or jobs_of(slurm) == submitted
+    assert on == "ray" or jobs_of(slurm) == submitted, stdout + stderr
     until(lambda: not slurm.queue(), slurm.queue)
     assert not building.names(engine)
 
@@ -411,12 +410,13 @@ def test_a_container_that_is_killed_in_the_middle_of_its_run_gives_no_verdict(
         ours = (thin[0], engine.inspect(thin[0]).id)
         return [one.id for one in containers(engine, RUN_LABEL) if one.image in ours]
 
-    def kill(record: Record) -> None:
-        (container,) = running()
-        killed.append(record.probe == comes and fleet_faults.kill_container(engine, container))
+    def kill(told: str) -> None:
+        if told.startswith("measured "):
+            (container,) = running()
+            killed.append(told.startswith(f"measured {comes} ") and fleet_faults.kill_container(engine, container))
 
     monkeypatch.setattr(reads, "suite_files", waiting)
-    monkeypatch.setattr(fleet_worker, "_told", kill)
+    monkeypatch.setattr(fleet_worker, "_say", kill)
     job = Job(
         image=NAME,
         digest=engine.inspect(thin[0]).id,

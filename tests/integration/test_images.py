@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,14 +81,15 @@ def test_no_layer_holds_a_trace_of_this_machine(engine: Engine, image: Image, ba
     assert not kept
 
 
-def test_rebuilding_uses_the_engines_cache(engine: Engine, parent: ImageInfo, out: Path) -> None:
-    steps = json.loads((out / NAME / "build.json").read_text())["steps"]
-    assert steps, "the engine told nothing of its steps"
-    finished = commands.run("build", NAME, "--out", str(out), "--tier", "static", DOCKER_HOST=engine.facts.url)
+def test_rebuilding_uses_the_engines_cache(
+    engine: Engine, parent: ImageInfo, built: Mapping[str, Any], tmp_path: Path
+) -> None:
+    assert built["steps"], "the engine told nothing of its steps"
+    finished = commands.run("build", NAME, "--out", str(tmp_path), "--tier", "static", DOCKER_HOST=engine.facts.url)
     assert finished.returncode == 1 and "the cpu tier was left out" in " ".join(finished.stderr.split())
     assert engine.find(f"{NAME}-candidate") is not None, "half proven: no name"
     engine.untag(f"{NAME}-candidate")
-    again = json.loads((out / NAME / "build.json").read_text())
+    again = json.loads((tmp_path / NAME / "build.json").read_text())
     assert all(step["cached"] for step in again["steps"] if " RUN " in step["name"])
     assert again["layers"] == list(parent.layers)
 

@@ -151,8 +151,10 @@ def test_apt_leaves_no_archives_in_what_is_built_on_an_image(engine: Engine, cur
     made = f"mkdir -p /tmp/x/DEBIAN; printf '{control}' >/tmp/x/DEBIAN/control; dpkg-deb -b /tmp/x /tmp/x.deb"
     cached = "mkdir -p /var/cache/apt/archives; touch /var/cache/apt/archives/y.deb"
     installed = "apt-get install -qq /tmp/x.deb; ls /var/cache/apt /var/cache/apt/archives; dpkg-query -W x"
-    done = run(engine, current, ["sh", "-ec", f"({made}; {cached}; {installed}) 2>&1"], user="root")
-    assert done.code == 0 and done.stdout.endswith("x\t1"), done.stdout
+    command = ["sh", "-ec", f"({made}; {cached}; {installed}) 2>&1"]
+    with engine.container(ContainerSpec(current, command, user="root", read_only=False)) as container:
+        done = container.run(timeout=600)
+    assert done.exit.code == 0 and done.stdout.strip().endswith("x\t1"), done.stdout
     assert not re.search(r"\.(deb|bin)$", done.stdout.partition("/var/cache/apt:")[2], re.MULTILINE), done.stdout
 
 

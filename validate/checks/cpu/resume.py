@@ -20,7 +20,6 @@ from validate.checks.cpu.quantized_llama import SavedLlama
 from validate.claims import Claim
 from validate.harness.forked import asked
 
-TORCH_FIRST = True
 _STEPS, _HALF_WAY = 4, 2
 _RATE = 1e-2
 
