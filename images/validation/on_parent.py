@@ -21,7 +21,7 @@ Tree = Mapping[str, LayerEntry]
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _MOST_LISTED = 40
-_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _HARDWARE = re.compile(
     r"/(glibc-hwcaps/[^/]+|(?:tls|haswell|xeon_phi|avx512_1|x86_64)(?:/(?:haswell|x86_64|avx512_1))*)$"
 )
@@ -368,7 +368,7 @@ def _libraries_in_front(parent: Tree, child: Tree, added: Tree, start: Start) ->
 
 
 def _defaults(start: Start) -> tuple[str, ...]:
-    return tuple(folder.strip("/") for folder in machine_named(_MACHINES[start.architecture]).folders)
+    return tuple(folder.strip("/") for folder in machine_named(MACHINES[start.architecture]).folders)
 
 
 def _loaded(tree: Tree, start: Start) -> dict[str, str]:

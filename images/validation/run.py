@@ -295,6 +295,8 @@ def _beside_parent(engine: Engine, image: ImageInfo, claim: Claim) -> dict[str, 
     """What a child's layers do to its parent's, which are the lowest of its own."""
     from images.validation import on_parent  # most images are no child
 
+    if image.architecture not in ("", *on_parent.MACHINES):
+        return {"unread": f"where the loader of {image.architecture} looks is not known"}
     found = layers.entries(engine, image, on_parent.wanted)
     count = child.parents_layers([step.created_by for step in engine.history(image.id)])
     parent = on_parent.tree(found[:count])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from images.config.paths import TEMPLATES
 from images.context import pruner, render
@@ -20,6 +21,7 @@ ENTRYPOINT = "/usr/local/bin/entrypoint"
 """Where templates/stages/image.j2 puts a profile's entrypoint."""
 _COMMAND = '#!/bin/sh\nexec {python} -I -S /opt/truetag/validate {command} "$@"\n'
 _CUSTOM_BASE = "it stands on a custom base: what that holds is not in the lock"
+_UNKNOWN_BASE = "it stands on {}: nothing is known of the files of that"
 _NOT_HERE = "its wheel is not on this machine: what it brings is known where it was compiled or fetched"
 
 
@@ -29,7 +31,7 @@ def provenance_claims(context: ClaimContext) -> Iterator[Claim]:
     wheels = _wheels(context, {*context.outside, *unknown})
     count = len(wheels["wheels"]) + len(wheels["sources"])
     statement = f"the files of {count} distributions are those of the locked wheels"
-    custom = context.unless_custom(_CUSTOM_BASE)
+    custom, base = context.unless_custom(_CUSTOM_BASE), _of_base(context)
     # A pruner that changed since its wheels were read would take their names from all images for one architecture.
     unmeasured = context.lock and pruner.unmeasured(context.image.pruning, context.lock)
     required = custom.pop("required") and not unmeasured
@@ -47,15 +49,21 @@ def provenance_claims(context: ClaimContext) -> Iterator[Claim]:
     no_toolkit = f"`lock {context.image.name}` reads what the toolkit's wheels bring" if unread else ""
     packages = _debian(image)
     statement = "every Debian package is whole, and as its archive has it"
-    yield claim("S10", "packages", "static.packages", statement, packages, **context.unless_custom(_CUSTOM_BASE))
+    yield claim("S10", "packages", "static.packages", statement, packages, **base)
     for subject, statement, reason in (
         ("files", "every file has an owner, and is as its owner has it", no_toolkit),
         ("lookup", "what the shell, the loader and loaders of plugins find first is the image's own", ""),
         ("privileges", "no program has more rights than Debian gives it, and nobody else is trusted", ""),
     ):
-        custom = context.unless_custom(_CUSTOM_BASE)
-        unproven = custom["unproven"] or reason
-        yield claim("S10", subject, "static.owners", statement, expect, required=custom["required"], unproven=unproven)
+        unproven = base["unproven"] or reason
+        yield claim("S10", subject, "static.owners", statement, expect, required=base["required"], unproven=unproven)
+
+
+def _of_base(context: ClaimContext) -> dict[str, Any]:
+    """Of a claim about the base's own files: known are Debian's, of a suite."""
+    if context.custom_base or context.image.base.suite is not None:
+        return context.unless_custom(_CUSTOM_BASE)
+    return {"required": False, "unproven": _UNKNOWN_BASE.format(context.image.base.reference)}
 
 
 def _debian(image: Image) -> dict[str, object]:

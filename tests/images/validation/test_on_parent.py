@@ -222,3 +222,7 @@ def test_layers_add_up_as_the_specification_says() -> None:
 def test_variables_say_where_is_looked() -> None:
     found = on_parent.start({"PATH": "/a::/b", "LD_LIBRARY_PATH": "/c;/d:", "PYTHONPATH": "/e:"}, "", "")
     assert found == on_parent.Start(["/a", "/b"], ["/c", "/d"], ["/e"], "/", "amd64")
+
+
+def test_layers_that_could_not_be_compared_are_unproven() -> None:
+    assert host_image.judge_parent("parent", EXPECT, {"unread": "of another"}).status is Status.UNPROVEN  # type: ignore[typeddict-item]

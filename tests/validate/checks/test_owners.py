@@ -4,6 +4,7 @@ import hashlib
 import os
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,15 @@ GOOD: Mapping[str, Any] = {
 
 def judged(claim: Claim, **changed: Any) -> Finding:
     return judge_claim(claim, {**GOOD, **changed})
+
+
+def test_of_a_base_of_no_suite_nothing_is_known() -> None:
+    unknown = replace(CONTEXT.image, base=replace(CONTEXT.image.base, reference="ubuntu:24.04", suite=None))
+    found = provenance_claims(replace(CONTEXT, image=unknown))
+    claims = {claim.subject: claim for claim in found}
+    about = [claims[name] for name in ("packages", "files", "lookup", "privileges")]
+    assert all("ubuntu:24.04" in claim.unproven and not claim.required for claim in about)
+    assert claims["wheels"].required
 
 
 def test_a_healthy_image_is_green() -> None:

@@ -40,6 +40,7 @@ def measured(folder: Path, monkeypatch: pytest.MonkeyPatch, more: str, asked: di
         ("import locale; locale.localeconv = lambda: {'decimal_point': ','}", "is ',' after `import torch`, '.'"),
         ("backends['cpu'] = _Read(get_cpu_capability=lambda: 'DEFAULT' if len(os.environ) > 4 else 'AVX2')",
          "torch takes the kernels for DEFAULT, on a processor that has AVX2"),
+        ("if len(os.environ) < 5: raise SystemExit('needs a variable')", "with PATH and HOME alone, to compare"),
         ("raise SystemExit('no torch')", "`import torch` in a new process: status 1: no torch"),
     ],
 )  # fmt: skip

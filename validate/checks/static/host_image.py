@@ -42,7 +42,12 @@ _COMMAND, _DIRECTORY = ["bash"], "/workspace"
 """How our Dockerfiles end (templates/stages/image.j2)."""
 
 
-class ParentEvidence(TypedDict):
+class _Unread(TypedDict, total=False):
+    unread: str
+    """Why the layers can't be compared; then there is nothing else."""
+
+
+class ParentEvidence(_Unread):
     """What a child's layers did to its parent's files, as the layers themselves say it."""
 
     files: int
@@ -147,6 +152,8 @@ def judge_parent(_subject: str, expect: Mapping[str, Any], evidence: ParentEvide
     childrens: {pattern: why a child may do anything there}, settings: {file: patterns of what bends nothing in it},
     plugins: {pattern: who loads such a file}, known: {Debian package: versions that S10 packages knows}}.
     """
+    if "unread" in evidence:
+        return unproven(evidence["unread"])
     if not evidence["files"]:
         return failed("the layers of its parent hold no file")
     faults = [

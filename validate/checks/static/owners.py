@@ -130,7 +130,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, OwnersEvidence]]:
         "altered": [{"path": path, "owner": owner} for path, owner in altered[:_MOST_LISTED]],
         "altered_count": len(altered),
         "path": given.environ.get("PATH", "").split(":"),
-        "in_front": list(_in_front([path for path in unowned if _is_executable(places[path])], given)),
+        "in_front": list(_in_front([path for path in sorted(rest) if _is_executable(places[path])], given)),
         "loadable": list(_loadable(unowned, given)),
         "plugins": _plugins(unowned, expect["plugins"]),
         "privileged": list(_privileged(found)),
