@@ -116,5 +116,6 @@ def _content(argument: str) -> str:
     if path.is_file():
         return path.read_text(encoding="utf-8", errors="replace")
     if path.is_dir() or _FILE.fullmatch(argument):
-        raise FileNotFoundError(f"{argument} is {'a folder' if path.is_dir() else 'no file here'}")
+        what = "a folder" if path.is_dir() else "no file here"
+        raise FileNotFoundError(f"{argument} is {what}: name a file, or give the error's text in quotes")
     return argument
