@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -87,16 +88,19 @@ def _table(planned: Sequence[Planned]) -> str:
     blocked = {str(image.name): lock_file.blocked(image, states[str(image.name)]) for image in accepted}
     unlocked = sum(map(bool, blocked.values()))
     rows = [
-        f"{len(planned)} images: {len(accepted) - unlocked} that can be built, {unlocked} without a lock, "
-        f"{len(planned) - len(accepted)} refused.",
+        f"{len(planned)} images: {len(accepted) - unlocked} that can be built, {unlocked} without a lock "
+        f"(`nox -s lock -- NAME` makes it where their index answers), {len(planned) - len(accepted)} refused.",
         "",
         "| image | torch | Python | toolkit | wheel | GPU archs | driver | |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    of_stack = {image.image_name: image.warnings for image in planned}
     for image in planned:
+        plain = of_stack.get(replace(image.image_name, profile=None), ()) if image.profile else ()
+        own = [warning for warning in image.warnings if warning not in plain]  # a profile's row leaves out its stack's
         archs = " ".join(arch.capability for arch in image.archs) or "-"
-        lacking = [f"**{blocked[image.name]}**"] if blocked.get(image.name) else []
-        notes = "; ".join(f"**refused**: {text}" for text in image.reasons) or "; ".join([*lacking, *image.warnings])
+        lacking = [f"**{blocked[image.name].partition(':')[0]}**"] if blocked.get(image.name) else []
+        notes = "; ".join(f"**refused**: {text}" for text in image.reasons) or "; ".join([*lacking, *own])
         cells = [
             f"`{image.name}`",
             image.torch or "-",

@@ -46,6 +46,8 @@ class Target:
     """Distributions that are taken as source: an index has no wheel of them."""
     excluded: tuple[str, ...] = ()
     """Distributions that are left out though something requires them."""
+    overrides: tuple[str, ...] = ()
+    """Exact requirements that hold against what packages require."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +105,7 @@ def lock_inputs(image: Image) -> LockInputs:
         },
         from_source=image.from_source,
         excluded=image.waived,
+        overrides=image.overrides,
         builders=BUILDERS if image.platform is not Platform.AMD64 else (),
         prebuilt={wheel.filename: wheel.sha256 for wheel in image.prebuilt},
     )
@@ -136,6 +139,7 @@ def _by_place(found: LockInputs) -> dict[tuple[str, str], str]:
         "index": [found.index or "default"],
         "packages from source": found.from_source,
         "packages left out": found.excluded,
+        "overrides": found.overrides,
         "machines of the installer": found.builders,
         "requirements of compiled packages": [need for needs in found.needs.values() for need in needs],
     }

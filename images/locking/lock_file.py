@@ -161,7 +161,7 @@ def load(place: Path) -> Lock:
 def written(lock: Lock) -> dict[str, bytes]:
     """File name -> content of a lock's folder."""
     always, made_from = ("python", "platform", "index", "layers", "alone"), asdict(lock.inputs)
-    optional = ("from_source", "excluded", "builders", "needs", "prebuilt")
+    optional = ("from_source", "excluded", "overrides", "builders", "needs", "prebuilt")
     record = {name: made_from[name] for name in (*always, *optional) if made_from[name] or name in always}
     record["sha256"] = {name: sha256(content) for name, content in sorted(lock.files.items())}
     return {**lock.files, RECORD: f"{json.dumps(record, indent=2)}\n".encode()}

@@ -140,6 +140,7 @@ def _compile(
         arguments += ["--index", target.index, "--index-strategy", "unsafe-best-match"] if target.index else []
         arguments += [word for name in target.from_source for word in ("--no-binary", name)]
         arguments += ["--excludes", file("excluded.txt", target.excluded)]
+        arguments += ["--overrides", file("overrides.txt", target.overrides)]
         exact = [f"{name}=={one}" for name, one in (chosen or {}).items()]
         arguments += ["--constraints", file("constraints.txt", exact)]
         if preferred:

@@ -52,6 +52,7 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
         prebuilt=tuple(wheel for pin in candidate.pins.items() if (wheel := candidate.official_wheel(*pin))),
         warnings=warnings,
         from_source=tuple(sorted(matrix.pure_python)) if own_layer else (),
+        overrides=tuple(candidate.overrides),
         waived=tuple(sorted({*with_pins, *candidate.profile.waived})),
         unfit=none_fits(candidate),
         unproven=expectations.unproven(candidate.pins),

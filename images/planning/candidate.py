@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -84,6 +85,13 @@ class Candidate:
     """Pins that the image may lack."""
     declined: Mapping[str, tuple[str, ...]]
     """Optional packages that this image can't have -> why not."""
+
+    @property
+    def overrides(self) -> Mapping[str, str]:
+        """Exact requirement that is taken here against what packages require -> why."""
+        own = f"-cu{self.wheel_cuda.major}=="
+        rows = self.matrix.overrides.get(str(self.name.torch), {}).items()
+        return {row: why for row, why in rows if own in row or not re.search(r"-cu\d+==", row)}
 
     @cached_property
     def known(self) -> Mapping[str, PackageFacts]:

@@ -141,6 +141,8 @@ class Image:
     warnings: tuple[str, ...] = ()
     from_source: tuple[str, ...] = ()
     """Distributions that are installed from source: pure Python that no index has as a wheel."""
+    overrides: tuple[str, ...] = ()
+    """Exact requirements that hold against what packages require, as the matrix says."""
     waived: tuple[str, ...] = ()
     """Distributions that something requires and the image goes without, as the matrix says."""
     unfit: Mapping[str, str] = field(default_factory=dict)

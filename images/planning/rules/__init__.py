@@ -31,6 +31,7 @@ RULES: tuple[Rule, ...] = (
     packages.requirements_agree,
     packages.nothing_dead_is_pinned,
     packages.waivers_are_said,
+    packages.overrides_are_said,
     packages.declined_packages_are_said,
     packages.wheels_of_no_index_are_said,
     packages.extensions_are_said,

@@ -165,6 +165,11 @@ def waivers_are_said(candidate: Candidate) -> Iterator[Finding]:
         yield warn(f"{', '.join(asking) or f'nothing requires {name}'}: waived, {reason}")
 
 
+def overrides_are_said(candidate: Candidate) -> Iterator[Finding]:
+    for requirement, reason in candidate.overrides.items():
+        yield warn(f"{requirement} whatever is required: {reason}")
+
+
 def declined_packages_are_said(candidate: Candidate) -> Iterator[Finding]:
     for name, reasons in candidate.declined.items():
         yield warn(f"lacks {name} (optional): {'; '.join(reasons)}")

@@ -103,6 +103,9 @@ def _native(context: ClaimContext) -> Iterator[Claim]:
             libraries = [*compiled["gpu"], *compiled["cpu"]]
             expect = {"modules": compiled["modules"], **common, "operators": [], "libraries": libraries}
             yield _loads(pin, expect, lacking=context.without_extensions(pin))
+    for name, version in context.locked.get("torch", {}).items():
+        if name.startswith("nvidia-cudnn-cu"):
+            yield claim("C2", "cudnn", "cpu.cudnn", f"torch runs with {name} {version}", {"version": version})
 
 
 def _loads(pin: Pin, expect: Mapping[str, Any], *, lacking: str = "") -> Claim:

@@ -94,6 +94,20 @@ def test_what_is_waived_is_in_no_lock_and_sources_are_by_hash_with_the_tools_tha
     assert "build.txt" not in lock_file.read(plain, CHECKOUT.locks).files
 
 
+def test_an_override_of_the_matrix_is_locked_said_and_claimed() -> None:
+    found = image("cu128-torch28", sources=REAL)
+    assert found.overrides == ("nvidia-cudnn-cu12==9.15.1.9",)
+    lock = lock_file.read(found, CHECKOUT.locks)
+    context = ClaimContext.of(found, lock, REAL.facts, missing={}, custom_base=False)
+    assert [one.expect for one in image_claims(context).claims if one.subject == "cudnn" and one.id == "C2"] == [
+        {"version": "9.15.1.9"}
+    ]
+    assert any(
+        "nvidia-cudnn-cu12==9.15.1.9 whatever is required: torch's own is wrong" in one for one in found.warnings
+    )
+    assert not image("cu130-torch211", sources=REAL).overrides
+
+
 def test_a_profile_takes_over_what_it_extends() -> None:
     several, newer = image("cu128-torch28-axolotl-multigpu"), image("cu130-torch213-axolotl")
     assert several.pin("fbgemm-gpu-genai") and not newer.pin("fbgemm-gpu-genai"), "optional: taken where it fits"

@@ -1,0 +1,38 @@
+"""C2 cudnn: torch with another cuDNN than the locked one has that one's faults, also where the matrix took a newer."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from validate.claims import Claim
+from validate.evidence import Measured
+from validate.harness.forked import attempt
+from validate.judging import Finding, cause, failed, passed
+
+TORCH_FIRST = True
+
+
+class CudnnEvidence(Measured):
+    version: int | None
+    """As cuDNN counts: 91501 is 9.15.1."""
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Any]]:
+    for claim in claims:
+        yield claim.subject, attempt(lambda: {"version": importlib.import_module("torch").backends.cudnn.version()})
+
+
+def judge(_subject: str, expect: Mapping[str, Any], evidence: CudnnEvidence) -> Finding:
+    """C2 cudnn. expect: {version: of the locked distribution, 9.15.1.9}."""
+    if "error" in evidence:
+        return failed(cause(evidence["error"]))
+    major, minor, patch = map(int, expect["version"].split(".")[:3])
+    wanted, found = major * 10000 + minor * 100 + patch, evidence["version"]
+    if found != wanted:
+        return failed(f"torch runs with cuDNN {found}, the lock has {expect['version']} ({wanted})")
+    return passed(f"torch runs with cuDNN {expect['version']}")
+
+
+CLAIMS = {"C2 cudnn": judge}
