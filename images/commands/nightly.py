@@ -36,7 +36,6 @@ from images.errors import Problem, UserError, problem_of
 from images.locking import debian, lock_file
 from images.nightly import proposal, results, sets
 from images.nightly import run as one_image
-from images.nightly.canary import Locked
 from images.nightly.run import ImageResult
 from images.nightly.sets import NightlyOptions, State
 from images.planning import plan
@@ -51,10 +50,6 @@ def nightly(
         list[str] | None,
         typer.Option("--range", metavar="NAME>=X,<Y", help="What canaries may take of a package, for this run."),
     ] = None,
-    as_layer: Annotated[
-        bool,
-        typer.Option("--as-layer", help="Install versions as a layer over the existing image, instead of building it."),
-    ] = False,
     report: Annotated[
         Path | None, typer.Option("--report", metavar="FOLDER", help="Texts of issues; default: OUT/reports.")
     ] = None,
@@ -101,14 +96,9 @@ def nightly(
             gpus=gpus,
             compiled=wheel_cache.wheel_finder(sources.matrix, wheel_cache.default()),
         )
-        locks = sources.workspace.locks
-        images = [one.image for one in tracked if one.image and as_layer]
-        controls = {str(one.name): Locked(image=one, lock=lock_file.read(one, locks)) for one in images}
         options = NightlyOptions(
             sources=sources,
-            validate=sets.laid_over(docker_engine, controls, build, progress)
-            if as_layer
-            else sets.built(docker_engine, build, progress),
+            validate=sets.built(docker_engine, build, progress),
             state=State(folder / "state.jsonl", resume=resume),
             now=lambda: datetime.now(UTC).replace(microsecond=0),
             results=lines or sources.workspace.results / "nightly",

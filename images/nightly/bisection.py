@@ -3,8 +3,7 @@
 `smallest` is pure, and finds the smallest set of changes that still fails, in two steps. Prefixes are halved, as `git
 bisect` does with commits, until one change is found without which its prefix does not fail; with it fixed the search
 goes on below it, as more than one change may be needed. What is left is then shrunk until no single change can be taken
-out (ddmin: Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002), from where the third
-outcome comes, too.
+out (ddmin: Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002).
 """
 
 from __future__ import annotations
@@ -12,9 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from images.nightly import canary, results, sets
 from images.nightly.canary import Locked
@@ -30,46 +27,27 @@ _HEAD = 60
 """Characters that tell reasons apart."""
 
 Change = TypeVar("Change", bound=Hashable)
+_SAID = {True: "fail", False: "pass", None: "unresolved"}
 
 
-class Outcome(StrEnum):
-    """What trying a set of changes showed."""
-
-    PASS = "pass"
-    FAIL = "fail"
-    UNRESOLVED = "unresolved"
-    """Undecided: these changes don't fit together, or something else broke first. It counts as one that passes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Culprits(Generic[Change]):
-    """The set that fails, in the order of the changes, and the cost of the search."""
-
-    changes: tuple[Change, ...]
-    asked: int
-    """Sets that were tried."""
-    unresolved: int
-    """Those of them that were undecided."""
-
-
-def smallest(changes: Sequence[Change], attempt: Callable[[frozenset[Change]], Outcome]) -> Culprits[Change]:
-    """A smallest failing set: it fails, and without any one of its changes it does not.
+def smallest(changes: Sequence[Change], attempt: Callable[[frozenset[Change]], bool]) -> tuple[Change, ...]:
+    """A smallest failing set, in the order of the changes: it fails, and without any one of its changes it does not.
 
     Given are that without any change all is well, and that all changes together fail. Likely culprits come first in
-    `changes`: what stands behind the last culprit is never looked at alone. `attempt` gets each set at most once; what
-    it raises ends the search, and a second one with its answers remembered asks the same sets in the same order.
+    `changes`: what stands behind the last culprit is never looked at alone. `attempt` says whether a set fails; one
+    that can't be decided counts as one that passes. It gets each set at most once; what it raises ends the search, and
+    a second one with its answers remembered asks the same sets in the same order.
 
     One culprit among n changes, with every set decided, takes at most ceil(log2(n)) + 1 attempts; k of them that are
     needed together at most k * (ceil(log2(n)) + k + 2).
     """
-    given = {frozenset[Change](): Outcome.PASS, frozenset(changes): Outcome.FAIL}
-    answers = dict(given)
+    answers = {frozenset[Change](): False, frozenset(changes): True}
 
     def fails(wanted: Sequence[Change]) -> bool:
         key = frozenset(wanted)
         if key not in answers:
             answers[key] = attempt(key)
-        return answers[key] is Outcome.FAIL
+        return answers[key]
 
     fixed, rest = tuple[Change, ...](), tuple(changes)
     while rest and not fails(fixed):
@@ -86,8 +64,7 @@ def smallest(changes: Sequence[Change], attempt: Callable[[frozenset[Change]], O
             size //= 2
         else:
             fixed, size = less, min(size, len(less) // 2)
-    outcomes = [outcome for key, outcome in answers.items() if key not in given]
-    return Culprits(changes=fixed, asked=len(outcomes), unresolved=outcomes.count(Outcome.UNRESOLVED))
+    return fixed
 
 
 def is_open(claim: ClaimRow) -> bool:
@@ -124,7 +101,7 @@ def breakages(
     claim that the set breaks."""
 
     def bisected(claim: ClaimRow, left: Sequence[ClaimRow]) -> BreakageLine:
-        start, built = time.monotonic(), set[str]()
+        start, built, unresolved = time.monotonic(), set[str](), list[frozenset[str]]()
         movable = [one.name for one in changed if one.before and one.after]
         options.progress(planned.name, f"bisecting {claim.brief} over {len(movable)} packages")
 
@@ -135,21 +112,22 @@ def breakages(
             built.add(f"{mixture.hash} {tiers}")
             return sets.validated(mixture, tiers, "bisect", options)
 
-        def attempt(moved: frozenset[str]) -> Outcome:
+        def attempt(moved: frozenset[str]) -> bool:
             found = validated(moved, [claim.tier])
-            outcome = _outcome(found, claim) if found else Outcome.UNRESOLVED
+            told = _fails(found, claim) if found else None
+            unresolved.extend([moved] if told is None else [])
             names = " ".join(one.name for one in changed if one.name in moved)
-            options.progress(planned.name, f"{claim.brief} with {len(moved)} moved: {outcome} ({names})")
-            return outcome
+            options.progress(planned.name, f"{claim.brief} with {len(moved)} moved: {_SAID[told]} ({names})")
+            return told is True
 
         found = smallest(movable, attempt)
         tiers = [tier for tier in Tier if tier in {one.tier for one in left}]
-        alone, claims = validated(frozenset(found.changes), tiers), [claim]
+        alone, claims = validated(frozenset(found), tiers), [claim]
         if alone and not alone.cause:  # the claims that the culprits break by themselves, the bisected one first
             broken = {one.key: one for one in alone.claims for other in left if _is_same(one, other)}
             others = [broken[one.key] for one in left if one.key in broken and one.key != claim.key]
             claims = [broken.get(claim.key, claim), *others]
-        culprits = [one for one in changed if one.name in found.changes]
+        culprits = [one for one in changed if one.name in found]
         return BreakageLine(
             date=options.now(),
             image=planned.name,
@@ -161,7 +139,7 @@ def breakages(
             key=results.culprits_key(culprits or changed),
             candidates=len(movable),
             builds=len(built),
-            unresolved=found.unresolved,
+            unresolved=len(unresolved),
             seconds=round(time.monotonic() - start, 1),
             ranges=dict(options.ranges),
         )
@@ -182,14 +160,15 @@ def breakages(
     return lines
 
 
-def _outcome(found: SetResult, claim: ClaimRow) -> Outcome:
-    """Whether a validation run shows the failure that is looked for. A failure for another reason does not tell."""
+def _fails(found: SetResult, claim: ClaimRow) -> bool | None:
+    """Whether a validation run shows the failure that is looked for. None: a failure for another reason, or no verdict
+    on this claim, does not tell."""
     if claim.id == BUILD:
-        return Outcome.FAIL if found.cause else Outcome.PASS
+        return bool(found.cause)
     own = next((one for one in found.claims if one.key == claim.key), None)
     if own is None or own.verdict is Status.PASS:
-        return Outcome.PASS if own else Outcome.UNRESOLVED
-    return Outcome.FAIL if _is_same(own, claim) else Outcome.UNRESOLVED
+        return False if own else None
+    return True if _is_same(own, claim) else None
 
 
 def _is_same(one: ClaimRow, other: ClaimRow) -> bool:

@@ -1,4 +1,4 @@
-"""One set of versions of a nightly run: built or laid over the image, validated, and remembered for `--resume`."""
+"""One set of versions of a nightly run: built, validated, and remembered for `--resume`."""
 
 from __future__ import annotations
 
@@ -13,26 +13,19 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from images.building import records, validating
+from images.building import validating
 from images.building.build import build_all
 from images.building.contexts import BuildOptions
 from images.config.matrix import Sources
-from images.context import labels as image_labels
-from images.context import templates
-from images.context.hosting import HostSettings
-from images.context.labels import BaseContext
-from images.context.render import Context
 from images.engine import Engine, ImageInfo
 from images.engine.failures import BuildFailed, FailureKind
 from images.engine.progress import Progress
 from images.errors import UserError
 from images.host.hashing import sha256
 from images.locking import debian, lock_file, measure_contents, uv
-from images.nightly.canary import Locked, changes
+from images.nightly.canary import Locked
 from images.nightly.results import Job
 from images.validation import schemas
-from images.validation.claims import image_claims
-from images.validation.claims.context import ClaimContext
 from images.validation.containers import suite_files
 from images.validation.rows import ClaimRow, claim_rows
 from validate.claims import ClaimSet, Tier
@@ -40,24 +33,8 @@ from validate.evidence import Evidence
 from validate.judge import Verdict
 from validate.judging import Status
 
-_ELSEWHERE = frozenset(
-    {
-        FailureKind.NETWORK,
-        FailureKind.TLS,
-        FailureKind.ACCESS,
-        FailureKind.DISK,
-        FailureKind.MEMORY,
-        FailureKind.APT,
-        FailureKind.BASE,
-    }
-)
-"""Causes of a failed build that no version changes."""
-_REQUIREMENTS = "locks/moved.txt"
-_MOUNTS = "--mount=type=bind,source=host,target=/run/host --mount=type=bind,source=locks,target=/run/locks"
-_OF_BUILDS = ("static.owners", "static.wheels")
-"""Probes about how an image was built: pip put other versions over what the control's build left."""
-_UNCONSTRAINED = "unset PIP_CONSTRAINT PIP_BUILD_CONSTRAINT"
-"""The image holds its users to the versions that it was built with. Here others are tried on purpose."""
+_OF_VERSIONS = (FailureKind.HASH, FailureKind.COMPILE, FailureKind.RESOLVE, FailureKind.DOCKERFILE, FailureKind.OTHER)
+"""Causes of a failed build that other versions may not have."""
 
 
 class SetResult(BaseModel):
@@ -179,80 +156,19 @@ def built(engine: Engine, options: BuildOptions, progress: Progress) -> Validate
             engine.untag(f"{locked.image.prefix}{name}")
             engine.untag(f"{locked.image.prefix}{name}-candidate")
         evidence = schemas.read_evidence(options.out / name / "evidence.json")
-        return _result(result.info, evidence, result.verdict, start, installed)
+        return set_result(result.info, evidence, result.verdict, start, installed)
 
     return validate
-
-
-def laid_over(engine: Engine, controls: Mapping[str, Locked], options: BuildOptions, progress: Progress) -> ValidateSet:
-    """Installs versions as one layer over the images that `controls` names, instead of building them.
-
-    This takes seconds and little disk where a build takes minutes. It validates the versions, not the build: a proposed
-    lock is built and validated like any other before the image gets its name. Raises NoSuchImage where there is none.
-    """
-
-    def validate(locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
-        start, name, host = time.monotonic(), str(locked.image.name), options.host
-        control, parent, tag = controls[name], engine.inspect(locked.image.local_name), f"{name}-{label}"
-        try:
-            reference = parent.id
-            if changes(control, locked):
-                files = layer(control, locked, parent, host)
-                network = host.network(local=engine.facts.local)
-                made = engine.build(files, tag, network=network, on_event=progress.job(tag), redact=host.redact)
-                reference = made.image_id
-            info = engine.inspect(reference)
-            attachment, asked = validating.find_gpus(engine, locked.image, options.gpus, tiers or options.tiers)
-            missing = image_labels.declared_missing(locked.image, info.labels)
-            claimed = ClaimContext.of(
-                locked.image, locked.lock, options.sources.facts, missing=missing, custom_base=False
-            )
-            claims = image_claims(claimed.on_host(attachment)).less(_OF_BUILDS)
-            evidence, verdict = validating.measure_and_judge(engine, reference, claims, asked, attachment)
-        except UserError as error:
-            return SetResult(claims=(), cause=_cause(error), seconds=round(time.monotonic() - start, 1))
-        finally:
-            engine.untag(tag)
-        records.record_validation(options.out / tag, evidence, verdict)
-        return _result(info, evidence, verdict, start)
-
-    return validate
-
-
-def layer(control: Locked, locked: Locked, parent: ImageInfo, host: HostSettings) -> Context:
-    """The context of a layer: what moved is installed by hash, what is no longer needed goes, and the labels say so."""
-    moved = changes(control, locked)
-    names = {one.name for one in moved if one.after}
-    gone = [one.name for one in moved if not one.after]
-    layers = locked.lock.inputs.layers
-    packages = [package for name in layers for package in locked.lock.layers[name] if package.name in names]
-    missing = image_labels.declared_missing(control.image, parent.labels)
-    image = replace(locked.image, revision=control.image.revision)
-    labels = image_labels.labels(image, BaseContext(reference="", origin=""), missing)
-    steps = ["python -m pip install --quiet --no-deps --no-cache-dir --require-hashes -r /run/" + _REQUIREMENTS]
-    steps += [f"python -m pip uninstall --quiet --yes {' '.join(gone)}"] if gone else []
-    dockerfile = [
-        f"FROM {control.image.name}",
-        "USER root",
-        f"RUN {_MOUNTS} {_UNCONSTRAINED} && . /run/host/env && {' && '.join(steps)}",
-        f"USER {parent.user}",
-        *(f"LABEL {name}={templates.quoted(value)}" for name, value in labels.items()),
-    ]
-    return {
-        "Dockerfile": ("\n".join(dockerfile) + "\n").encode(),
-        _REQUIREMENTS: lock_file.print_requirements(packages),
-        **host.files(),
-    }
 
 
 def _cause(error: UserError) -> str:
     """Why these versions can't be built. Raises the error again where the versions did not cause it."""
-    if not isinstance(error, BuildFailed) or error.failure.kind in _ELSEWHERE:
+    if not isinstance(error, BuildFailed) or error.failure.kind not in _OF_VERSIONS:
         raise error
     return f"{error.problems[0].where}: {error.problems[0].cause}"
 
 
-def _result(
+def set_result(
     info: ImageInfo, evidence: Evidence, verdict: Verdict, start: float, installed: Mapping[str, str] | None = None
 ) -> SetResult:
     """A verdict as the state of a nightly run has it. `start`: when the work began, by the monotonic clock."""
