@@ -26,19 +26,13 @@ from images.context.render import Context
 from images.engine import ContainerSpec, Engine
 from images.errors import Problem, UserError
 from images.locking import lock_file
-from images.publish.compression import Compression
 from images.publish.push import push
 from images.registry.client import Registry
 from images.registry.reference import Reference
 
 CONVENTIONAL, ALL_ARCHS, ONE_ARCH = "conventional", "all archs", "one arch"
-VARIANTS = (
-    (CONVENTIONAL, Compression.GZIP),
-    (ALL_ARCHS, Compression.GZIP),
-    (ALL_ARCHS, Compression.ZSTD),
-    (ONE_ARCH, Compression.ZSTD),
-)
-"""Side and compression: a tag of the registry."""
+_COMPRESSION = "gzip"
+"""Of all layers, and the tag of each side in the registry."""
 _ROOM = 40_000_000_000
 """Bytes of disk: images in two engines, and all sides in a registry."""
 _LONGEST = 600.0
@@ -79,12 +73,12 @@ def require_here(free: int | None) -> None:
     raise UserError(Problem(where="the engine", cause=cause, then=f"{then}, then {_RETRY}"), code=1)
 
 
-def tag(host: str, side: str, compression: str) -> Reference:
-    return Reference.parse(f"{host}/{side.replace(' ', '-')}:{compression}")
+def tag(host: str, side: str) -> Reference:
+    return Reference.parse(f"{host}/{side.replace(' ', '-')}:{_COMPRESSION}")
 
 
 def push_side(session: Session, side: str, context: Context, host: str, data: dict[str, Any]) -> None:
-    """Build a side, and push its variants into the registry at `HOST:PORT`; the engine pushes some of them, too."""
+    """Build a side, and push it into the registry at `HOST:PORT`; the engine pushes some of them, too."""
 
     def timed(by: str, pushed: Callable[[], object], there: Reference) -> None:
         os.sync()  # what was built before is no part of it
@@ -101,15 +95,15 @@ def push_side(session: Session, side: str, context: Context, host: str, data: di
     with session.builder() as builder, builder.nothing_at_all_kept():
         data["images"][side] = builder.build(context, marked=False).image_id
         if side != ONE_ARCH:
-            there = tag(host, side if side == CONVENTIONAL else f"{side} by engine", Compression.GZIP)
+            there = tag(host, side if side == CONVENTIONAL else f"{side} by engine")
             session.engine.tag(builder.run_id, str(there))
             try:
                 timed("the engine", lambda: _docker_push(session.engine, there), there)
             finally:
                 session.engine.untag(str(there))
-        for compression in [one for other, one in VARIANTS if other == side != CONVENTIONAL]:
-            there = tag(host, side, compression)
-            timed("truetag", lambda: _push(builder, there, compression), there)  # noqa: B023  # called at once
+        if side != CONVENTIONAL:
+            there = tag(host, side)
+            timed("truetag", lambda: _push(builder, there), there)
 
 
 def _docker_push(engine: Engine, there: Reference) -> None:
@@ -118,11 +112,11 @@ def _docker_push(engine: Engine, there: Reference) -> None:
             raise UserError(Problem(where=str(there), cause=message["error"], then="does the registry run?"), code=1)
 
 
-def _push(builder: Builder, there: Reference, compression: Compression) -> None:
+def _push(builder: Builder, there: Reference) -> None:
     info = builder.engine.inspect(builder.run_id)
     with tempfile.TemporaryDirectory() as room, Registry(there.repository) as target:
-        manifests, _sent = push(builder.engine, info, target, (compression,), Path(room))
-        target.put(manifests[compression], compression)
+        manifest, _sent = push(builder.engine, info, target, Path(room))
+        target.put(manifest, there.identifier)
 
 
 @dataclass(frozen=True)
@@ -136,32 +130,31 @@ class Place:
 
 
 def pull_sides(session: Session, program: str, store: Path, home: Path, data: dict[str, Any]) -> None:
-    """Add the runs of each variant on each link; why there are none, too: an hour's other values count."""
+    """Add the runs of each side on each link; why there are none, too: an hour's other values count."""
 
     def blocked(what: str, error: Exception) -> None:
         told = str(replace(error.problems[0], then="")) if isinstance(error, UserError) else repr(error)
         data["blocked"].append({"what": what, "reason": session.host.redact(told)})
         session.say(f"{what} is not measured: {told}")
 
-    names = {f"{side} ({one})": (side, one) for side, one in VARIANTS if side in data["images"]}
     try:
         with empty_engine(home) as engine, loopback.serving(program, store) as host:
             for link in network.LINKS:
                 network.shape(link)
                 failed = set[str]()
-                for name in alternating(list(names), session.repeat):
+                for side in alternating(list(data["images"]), session.repeat):
                     try:
-                        if name not in failed:
-                            data["runs"].append(_pull_and_step(session, Place(engine, link, host, store), *names[name]))
+                        if side not in failed:
+                            data["runs"].append(_pull_and_step(session, Place(engine, link, host, store), side))
                     except (UserError, OSError, ValueError, LookupError) as error:
-                        failed.add(name)
-                        blocked(f"{name} on engine {engine.facts.version}, {link}", error)
+                        failed.add(side)
+                        blocked(f"{side} ({_COMPRESSION}) on engine {engine.facts.version}, {link}", error)
     except (UserError, OSError) as error:
         blocked("an empty engine", error)
 
 
-def _pull_and_step(session: Session, place: Place, side: str, compression: Compression) -> dict[str, Any]:
-    engine, there = place.engine, tag(place.host, side, compression)
+def _pull_and_step(session: Session, place: Place, side: str) -> dict[str, Any]:
+    engine, there = place.engine, tag(place.host, side)
     with Registry(there.repository) as registry:
         layers = registry.get(there.identifier).layers
     os.sync()  # what was written before is no part of a pull, and the registry's disk is none either
@@ -178,8 +171,8 @@ def _pull_and_step(session: Session, place: Place, side: str, compression: Compr
         step, image_id = first_step(engine, str(there)), engine.inspect(str(there)).id
     finally:
         engine.untag(str(there))
-    session.say(f"{side} ({compression}), {place.link}: {seconds:.1f} s to pull, {step['stepped']:.1f} to a step")
-    run = {"side": side, "compression": compression, "engine": engine.facts.version, "link": place.link}
+    session.say(f"{side}, {place.link}: {seconds:.1f} s to pull, {step['stepped']:.1f} to a step")
+    run = {"side": side, "compression": _COMPRESSION, "engine": engine.facts.version, "link": place.link}
     return {**run, "image_id": image_id, "bytes": size, "seconds": round(seconds, 2), **step, "load": load}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -23,19 +22,10 @@ from images.locking import lock_file
 from images.planning.image import Image
 from images.publish import publish as release
 from images.publish import signing
-from images.publish.compression import Compression
 from images.publish.publish import PublishOptions
 from images.registry.reference import Reference, Repository
 from validate.claims import ClaimSet
 from validate.evidence import Evidence
-
-
-class LayerCompression(StrEnum):
-    """How layers are stored: one variant of the image, or each."""
-
-    GZIP = "gzip"
-    ZSTD = "zstd"
-    ALL = "all"
 
 
 def publish(
@@ -59,9 +49,6 @@ def publish(
     drop_platforms: Annotated[
         bool, typer.Option("--drop-platforms", help="Let NAME lose a platform that it has an image for there.")
     ] = False,
-    compression: Annotated[
-        LayerCompression, typer.Option("--compression", help="Of its layers; all: NAME as gzip, NAME-zstd as zstd.")
-    ] = LayerCompression.ALL,
     gate: GateTiers = "",
     engine: EngineUrl = None,
     matrix: MatrixFile = None,
@@ -98,7 +85,6 @@ def publish(
         repository=Repository.parse(to),
         policy=releases.policy(gate, sources, claims_of),
         cache=cache.folder() / "push",
-        compressions=tuple(Compression) if compression == "all" else (Compression(compression.value),),
         source="" if changed is None or changed else checkout.git(root, "rev-parse", "HEAD") or "",
         key=key,
         drop_platforms=drop_platforms,

@@ -80,8 +80,8 @@ def claims_of_published(labels: Mapping[str, str], run: Evidence, sources: Sourc
 
 def tell(result: PublishResult) -> None:
     """References and tags on stdout; what stayed or was left out on stderr."""
-    for compression, image in result.images.items():
-        typer.echo(f"{image.reference} ({image.compressed_size / 1e6:.0f} MB in {compression} layers)")
+    for image in result.images:
+        typer.echo(f"{image.reference} ({image.compressed_size / 1e6:.0f} MB)")
     for tag, reference in result.indexes.items():
         typer.echo(f"{reference} (index for several platforms: {tag})")
     typer.echo(f"tags: {' '.join(result.tags)}")

@@ -28,7 +28,6 @@ from images.locking import debian, lock_file
 from images.planning import plan
 from images.planning.image import Image
 from images.publish import attachments
-from images.publish.compression import Compression
 from images.publish.push import push
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
@@ -166,8 +165,7 @@ def send(
         then = f"`podman push {name} docker://{repository}:TAG`, then `--image NAME={repository}:TAG`"
         raise UserError(Problem(where=engine.facts.url, cause="Podman's layers are not sent from here", then=then))
     with Registry(repository) as registry:
-        manifests, _sent = push(engine, info, registry, (Compression.GZIP,), cache, on_event=on_event)
-        (manifest,) = manifests.values()
+        manifest, _sent = push(engine, info, registry, cache, on_event=on_event)
         if context:
             registry.put(manifest, context_tag(context))
     return f"{repository}@{manifest.digest}"

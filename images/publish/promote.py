@@ -1,7 +1,6 @@
 """Promote an image from one repository of a registry into another, by digest: from staging to production.
 
-Nothing is built or sent: blobs are mounted, and manifests are stored as they are. All variants of the image go, and of
-an index all images.
+Nothing is built or sent: blobs are mounted, and manifests are stored as they are. Of an index all images go.
 """
 
 from __future__ import annotations
@@ -10,8 +9,9 @@ from dataclasses import replace
 
 from images.errors import Problem, UserError, command
 from images.publish import attachments, checks, signing, tags
+from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
-from images.publish.release import Plan, PublishResult, Release, Stored, variants
+from images.publish.release import Plan, PublishResult, Release
 from images.publish.tags import Action, TagChange, TagKind
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
@@ -45,13 +45,8 @@ def promote(
                 where = f"{source.repository}@{named.digest}"
                 cause = fault.reason if fault.status is not Status.PASS else "is no index as `publish` writes it"
                 raise UserError(Problem(where=where, cause=cause, then="publish its images anew"), code=1)
-        wanted: list[Stored] = []
-        for image in images:  # with its other variants, where its dated tags name it too
-            found = variants(source, tags.version_of(image), image.image_id)
-            if image.manifest.digest not in [one.manifest.digest for one in found.values()]:
-                found = {"": image}
-            wanted += [(suffix, checks.admitted(one, policy, key)) for suffix, one in found.items()]
-
+        for image in images:
+            checks.admitted(image, policy, key)
         versions = [tags.version_of(image) for image in images]
         names = [version.name for version in versions]
         row = names if named.is_index else policy.row_of(names[0])
@@ -66,11 +61,11 @@ def promote(
         release.require_follows(versions)
 
         target.check_access()
-        stored: list[Stored] = []
-        for suffix, image in wanted:
+        stored: list[PublishedImage] = []
+        for image in images:
             copy(source, target, image.manifest, key)
             copied = attachments.load(target, image.manifest)
-            stored.append((suffix, checks.admitted(copied, policy, key)))  # what failed in the target alone counts, too
+            stored.append(checks.admitted(copied, policy, key))  # what failed in the target alone counts, too
 
         plan = release.plan(stored)
         for digest, manifest in plan.manifests.items():

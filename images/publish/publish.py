@@ -22,11 +22,10 @@ from images.errors import Problem, UserError, command
 from images.publish import attachments, attestation, checks, provenance, sbom, signing, statements, tags
 from images.publish.attachments import PublishedImage
 from images.publish.attestation import Attestation
-from images.publish.compression import Compression, compression_of
 from images.publish.gate import ReleasePolicy
 from images.publish.push import push, require_layers
-from images.publish.release import SUFFIXES, PublishResult, Release, Stored, load_same, variants
-from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE, TEST_RESULT, Statement
+from images.publish.release import PublishResult, Release, load_same, published
+from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT, Statement
 from images.publish.tags import Action, ImageVersion
 from images.registry.client import Registry
 from images.registry.errors import RegistryError
@@ -48,8 +47,6 @@ class PublishOptions:
     policy: ReleasePolicy
     cache: Path
     """Where layers pass through, and what they came to is remembered."""
-    compressions: Sequence[Compression] = (Compression.GZIP, Compression.ZSTD)
-    """Of the layers: one variant for each."""
     source: str = ""
     """The checkout's commit; empty where there is none."""
     key: str = ""
@@ -117,10 +114,10 @@ def publish(
         target.check_access()
 
         images = [_dated(target, image) for image in images]
-        there = [_there(target, image, options, public, say) for image in images]
+        there = [_there(target, image, public, say) for image in images]
         for image, found in zip(images, there, strict=True):
             # Other machines may have judged its other tiers.
-            runs = [image.run, *(run for one in found.values() for run in one.attestations)]
+            runs = [image.run, *(found.attestations if found else ())]
             policy.require_open(str(image.name), image.info.labels, [run.evidence for run in runs])
             _require_no_other_failure(image, policy)
         row = policy.row_of(str(images[0].name))
@@ -128,29 +125,19 @@ def publish(
         release = Release(target=target, policy=policy, key=public, row=row if len(row) > 1 else (), keeps=keeps)
         release.require_follows([image.version for image in images])
 
-        stored: list[Stored] = []
+        stored: list[PublishedImage] = []
         for image, found in zip(images, there, strict=True):
-            for one in found.values():  # what this key signed, it read before
-                if not (public and attachments.is_signed(target, one.manifest.digest, public)):
-                    require_layers(target, one.manifest, image.info, options.cache)
-            had = {compression_of(one.manifest) for one in found.values()}
-            if wanted := [one for one in options.compressions if one not in had]:
-                manifests, sent = push(
-                    engine,
-                    image.info,
-                    target,
-                    wanted,
-                    options.cache,
-                    source=near,
-                    created=image.created,
-                    on_event=on_event,
+            if found is None:
+                manifest, sent = push(
+                    engine, image.info, target, options.cache, source=near, created=image.created, on_event=on_event
                 )
-                say(f"sent {sent / 1e6:.0f} MB of layers as {' and '.join(wanted)}")
-                for compression, manifest in manifests.items():
-                    beside = compression is Compression.ZSTD and Compression.GZIP in {*had, *wanted}
-                    same = load_same(target, manifest, image.info.id, f"{repository}@{manifest.digest}")
-                    found[SUFFIXES[beside]] = attachments.counted(same, public)
-            stored += _attach(engine, target, image, found, options)
+                say(f"sent {sent / 1e6:.0f} MB of layers")
+                same = load_same(target, manifest, image.info.id, f"{repository}@{manifest.digest}")
+                found = attachments.counted(same, public)
+            elif not (public and attachments.is_signed(target, found.manifest.digest, public)):
+                # What this key signed, it read before.
+                require_layers(target, found.manifest, image.info, options.cache)
+            stored.append(_attach(engine, target, image, found, options))
 
         plan = release.plan(stored)
         if options.key:
@@ -180,24 +167,13 @@ def _dated(target: Registry, image: LocalImage) -> LocalImage:
     return image
 
 
-def _there(
-    target: Registry, image: LocalImage, options: PublishOptions, public: str, say: Callable[[str], None]
-) -> dict[str, PublishedImage]:
-    """Variants of the image that are there, with the statements that count; how many more there are is said.
-
-    Raises UserError where the variant without a suffix would have to become another one.
-    """
-    found = variants(target, image.version, image.info.id)
-    counted = {suffix: attachments.counted(one, public) for suffix, one in found.items()}
-    for suffix, one in found.items():
-        if ignored := len(one.statements) - len(counted[suffix].statements):
-            say(f"{one.reference}: {ignored} attachments count for nothing: --key did not sign them")
-    plain = compression_of(found[""].manifest) if "" in found else None
-    if plain and plain is not (Compression.GZIP if Compression.GZIP in options.compressions else Compression.ZSTD):
-        may = "add to it with --compression all" if plain is Compression.GZIP else "give --compression zstd"
-        where = f"{target.repository}:{tags.immutable_tag(str(image.name), image.version.created, image.info.id)}"
-        cause = f"names the image with {plain} layers, and such tags are never moved"
-        raise UserError(Problem(where=where, cause=cause, then=f"{may}; or build anew"), code=1)
+def _there(target: Registry, image: LocalImage, public: str, say: Callable[[str], None]) -> PublishedImage | None:
+    """The image as it is there, with the statements that count; how many more there are is said."""
+    if (found := published(target, image.version, image.info.id)) is None:
+        return None
+    counted = attachments.counted(found, public)
+    if ignored := len(found.statements) - len(counted.statements):
+        say(f"{found.reference}: {ignored} attachments count for nothing: --key did not sign them")
     return counted
 
 
@@ -225,20 +201,18 @@ def _judged(run: Attestation, labels: Mapping[str, str], policy: ReleasePolicy) 
 
 
 def _attach(
-    engine: Engine, target: Registry, local: LocalImage, found: Mapping[str, PublishedImage], options: PublishOptions
-) -> list[Stored]:
+    engine: Engine, target: Registry, local: LocalImage, found: PublishedImage, options: PublishOptions
+) -> PublishedImage:
     """SBOM and provenance where there is none that counts, and one test result of all validation runs, signed.
 
-    What one variant holds of validation runs, all hold. With a key, what others attached is neither copied nor signed.
-    Raises UserError, also for labels that are not true: then nothing is attached.
+    With a key, what others attached is neither copied nor signed. Raises UserError, also for labels that are not true:
+    then nothing is attached.
     """
     info, name = local.info, str(local.name)
-    runs = {run.evidence_file: run for one in found.values() for run in one.attestations}
-    runs[local.run.evidence_file] = local.run
-    lacking = {kind for kind in NAMES for one in found.values() if not one.of(kind)}
+    runs = {run.evidence_file: run for run in (*found.attestations, local.run)}
     judged = [_judged(run, info.labels, options.policy) for run in runs.values()]
     said = {TEST_RESULT: statements.test_result(judged)}
-    if PROVENANCE in lacking:
+    if not found.of(PROVENANCE):
         said[PROVENANCE] = provenance.predicate(
             provenance.read_build_record(local.folder, name, info.id),
             name=local.name,
@@ -247,17 +221,12 @@ def _attach(
             locks=local.locks,
             source=options.source,
         )
-    if CYCLONEDX in lacking:
+    if not found.of(CYCLONEDX):
         created = datetime.fromisoformat(local.created)
         said[CYCLONEDX] = sbom.cyclonedx(sbom.read(engine, info.id), name=name, digest=info.id, created=created)
-    new = {
-        suffix: [
-            Statement.of(kind, predicate, repository=str(options.repository), digest=one.manifest.digest)
-            for kind, predicate in said.items()
-            if kind == TEST_RESULT or not one.of(kind)
-        ]
-        for suffix, one in found.items()
-    }
-    for suffix, one in found.items():
-        checks.require_sound(replace(one, statements=(*one.statements, *new[suffix])))
-    return [(suffix, attachments.attach(target, found[suffix], new[suffix], options.key)) for suffix in sorted(found)]
+    new = [
+        Statement.of(kind, predicate, repository=str(options.repository), digest=found.manifest.digest)
+        for kind, predicate in said.items()
+    ]
+    checks.require_sound(replace(found, statements=(*found.statements, *new)))
+    return attachments.attach(target, found, new, options.key)

@@ -13,7 +13,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -27,7 +27,7 @@ from images.engine.buildkit import BuildEvent, StepFinished, StepProgress, StepS
 from images.engine.layers import ImagePart
 from images.errors import Problem, UserError, problem_of
 from images.host.hashing import oci_digest
-from images.publish.compression import Compression, SpooledBlob, compress, uncompressed
+from images.publish.compression import MEDIA_TYPE, RECIPE, SpooledBlob, compress, uncompressed
 from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, Manifest, image_manifest
 from images.registry.errors import RegistryError, Stopped, TransientError
@@ -36,43 +36,39 @@ from images.registry.reference import Repository
 _AT_ONCE = 4
 """Blobs that are sent at a time, and layers that lie compressed on the disk."""
 _CHUNK = 1 << 18
-_Key = tuple[Compression, str]
-"""A compression and a diff ID."""
 
 
 def push(
     engine: Engine,
     info: ImageInfo,
     target: Registry,
-    wanted: Sequence[Compression],
     cache: Path,
     *,
     source: Repository | None = None,
     created: str = "",
     on_event: Callable[[BuildEvent], None] = ignore,
-) -> tuple[dict[Compression, Manifest], int]:
-    """Store the blobs and the manifest of each wanted compression, without a tag.
+) -> tuple[Manifest, int]:
+    """Store an image's blobs and its manifest, without a tag.
 
     `cache`: records of layers, and room for those under way, on a disk: gigabytes pass through it. `source`: another
     repository of the same registry that has this very image: its blobs are mounted. `created`: its date. Returns
-    the manifests, and how many bytes of layers were sent. Raises UserError.
+    the manifest, and how many bytes of layers were sent. Raises UserError.
     """
     cache.mkdir(parents=True, exist_ok=True)
     diff_ids = tuple(dict.fromkeys(info.layers))  # images repeat empty layers
-    placed = _there(target, source, cache, [(one, diff_id) for one in wanted for diff_id in diff_ids])
-    missing = [diff_id for diff_id in diff_ids if any((one, diff_id) not in placed for one in wanted)]
+    placed = _there(target, source, cache, diff_ids)
+    missing = [diff_id for diff_id in diff_ids if diff_id not in placed]
     config = b""
     tally = _Tally(target, on_event)
     room, sending = threading.Semaphore(_AT_ONCE), list[Future[None]]()
 
-    def send(diff_id: str, blobs: Mapping[Compression, SpooledBlob], new: Mapping[Compression, Descriptor]) -> None:
+    def send(diff_id: str, spooled: SpooledBlob, blob: Descriptor) -> None:
         try:
-            for one, found in new.items():
-                if not _mounts(target, source, found.digest, found.size):
-                    target.put_stream(found.digest, found.size, partial(_outgoing, blobs[one], target, tally))
-                _note(cache, (one, diff_id), found)
+            if not _mounts(target, source, blob.digest, blob.size):
+                target.put_stream(blob.digest, blob.size, partial(_outgoing, spooled, target, tally))
+            _note(cache, diff_id, blob)
         finally:
-            _close(blobs)
+            spooled.close()
             room.release()
 
     def on_read(count: int) -> None:
@@ -85,30 +81,24 @@ def push(
             if part.digest == info.id:
                 config, tally.total = b"".join(part.chunks), part.following
                 continue
-            lacking = [one for one in wanted if (one, part.digest) not in placed]
-            diff_id, blobs = _compressed(part, info, lacking, cache, on_read)
-            new = {
-                one: Descriptor(media_type=one.media_type, digest=blob.digest, size=blob.size)
-                for one, blob in blobs.items()
-                if (one, diff_id) not in placed
-            }
-            placed |= {(one, diff_id): found for one, found in new.items()}
+            diff_id, spooled = _compressed(part, info, cache, on_read)
+            if diff_id in placed:  # an engine that gives all layers
+                spooled.close()
+                continue
+            placed[diff_id] = Descriptor(media_type=MEDIA_TYPE, digest=spooled.digest, size=spooled.size)
             room.acquire()
-            sending.append(pool.submit(send, diff_id, blobs, new))
+            sending.append(pool.submit(send, diff_id, spooled, placed[diff_id]))
         for done in as_completed(sending):
             done.result()
     tally.finish()
     if oci_digest(config) != info.id:
         raise _changed(info, "its configuration")
-    if lost := [diff_id for diff_id in missing if any((one, diff_id) not in placed for one in wanted)]:
+    if lost := [diff_id for diff_id in missing if diff_id not in placed]:
         raise _changed(info, f"layer {lost[0]}, which the engine does not give,")
     target.put_blob(config)
-    manifests = {}
-    for one in wanted:
-        layers = [placed[one, diff_id] for diff_id in info.layers]
-        manifests[one] = image_manifest(Descriptor.of(OCI_CONFIG, config), layers, created)
-        target.put(manifests[one])
-    return manifests, tally.sent
+    manifest = image_manifest(Descriptor.of(OCI_CONFIG, config), [placed[one] for one in info.layers], created)
+    target.put(manifest)
+    return manifest, tally.sent
 
 
 def _parts(
@@ -125,17 +115,17 @@ def _parts(
 
 
 def _compressed(
-    part: ImagePart, info: ImageInfo, wanted: Sequence[Compression], cache: Path, on_read: Callable[[int], None]
-) -> tuple[str, dict[Compression, SpooledBlob]]:
-    """A layer's diff ID and its files, its tar checked against the image. Raises UserError."""
+    part: ImagePart, info: ImageInfo, cache: Path, on_read: Callable[[int], None]
+) -> tuple[str, SpooledBlob]:
+    """A layer's diff ID and its file, its tar checked against the image. Raises UserError."""
     try:
-        diff_id, blobs = compress(part.chunks, wanted, cache, on_read=on_read)
+        diff_id, spooled = compress(part.chunks, cache, on_read=on_read)
     except OSError as error:
         raise UserError(problem_of(error, str(cache)), code=1) from None
     if diff_id not in info.layers or part.digest not in ("", diff_id):
-        _close(blobs)
+        spooled.close()
         raise _changed(info, f"layer {part.digest or diff_id}")
-    return diff_id, blobs
+    return diff_id, spooled
 
 
 def _changed(info: ImageInfo, what: str) -> UserError:
@@ -153,11 +143,11 @@ def require_layers(target: Registry, manifest: Manifest, info: ImageInfo, cache:
     if len(layers) != len(info.layers):
         cause = f"names {len(layers)} layers, the image has {len(info.layers)}"
     for layer, diff_id in zip(layers, info.layers, strict=False):
-        found = next((one for one in Compression if one.media_type == layer.media_type), None)
-        if cause or (found and (known := _known(cache, (found, diff_id))) and known.digest == layer.digest):
+        is_known = layer.media_type == MEDIA_TYPE
+        if cause or (is_known and (known := _known(cache, diff_id)) and known.digest == layer.digest):
             continue
-        if found and _diff_id(target, layer, found) == diff_id:
-            _note(cache, (found, diff_id), layer)
+        if is_known and _diff_id(target, layer) == diff_id:
+            _note(cache, diff_id, layer)
         else:
             cause = f"names layer {layer.digest[:19]}, which is not the image's own ({diff_id[:19]})"
     if cause:
@@ -165,7 +155,7 @@ def require_layers(target: Registry, manifest: Manifest, info: ImageInfo, cache:
         raise UserError(Problem(where=f"{target.repository}@{manifest.digest}", cause=cause, then=then), code=1)
 
 
-def _diff_id(target: Registry, layer: Descriptor, compression: Compression) -> str:
+def _diff_id(target: Registry, layer: Descriptor) -> str:
     """Of a layer as the registry gives it; empty for what is none. Raises RegistryError."""
 
     def read() -> str:
@@ -178,7 +168,7 @@ def _diff_id(target: Registry, layer: Descriptor, compression: Compression) -> s
 
         try:
             with target.send("GET", f"blobs/{layer.digest}", stream=True) as answer:
-                for part in uncompressed(chunks(answer), compression):
+                for part in uncompressed(chunks(answer)):
                     tar.update(part)
         except ValueError:
             return ""
@@ -192,18 +182,17 @@ def _diff_id(target: Registry, layer: Descriptor, compression: Compression) -> s
 # --- what is there already ------------------------------------------------------------------------------------------
 
 
-def _there(target: Registry, source: Repository | None, cache: Path, keys: Sequence[_Key]) -> dict[_Key, Descriptor]:
+def _there(target: Registry, source: Repository | None, cache: Path, diff_ids: Sequence[str]) -> dict[str, Descriptor]:
     """Layers that were compressed before, and that the registry has or mounts."""
 
-    def placed(key: _Key) -> Descriptor | None:
-        known = _known(cache, key)
+    def placed(diff_id: str) -> Descriptor | None:
+        known = _known(cache, diff_id)
         if known and (target.has_blob(known.digest, known.size) or _mounts(target, source, known.digest, known.size)):
             return known
         return None
 
     with _threads(target, _AT_ONCE * 2) as pool:
-        asking = {pool.submit(placed, key): key for key in keys}
-        return {asking[one]: found for one in as_completed(asking) if (found := one.result())}
+        return {one: found for one, found in zip(diff_ids, pool.map(placed, diff_ids), strict=True) if found}
 
 
 def _mounts(target: Registry, source: Repository | None, digest: str, size: int | None = None) -> bool:
@@ -221,22 +210,22 @@ def _mounts(target: Registry, source: Repository | None, digest: str, size: int 
         raise
 
 
-def _record(cache: Path, key: _Key) -> Path:
-    return cache / "layers" / key[0].recipe / f"{key[1].removeprefix('sha256:')}.json"
+def _record(cache: Path, diff_id: str) -> Path:
+    return cache / "layers" / RECIPE / f"{diff_id.removeprefix('sha256:')}.json"
 
 
-def _known(cache: Path, key: _Key) -> Descriptor | None:
+def _known(cache: Path, diff_id: str) -> Descriptor | None:
     """What a layer came to; None where there is no record, or none that can be read."""
     try:
-        data = json.loads(_record(cache, key).read_bytes())
-        return Descriptor(media_type=key[0].media_type, digest=str(data["digest"]), size=int(data["size"]))
+        data = json.loads(_record(cache, diff_id).read_bytes())
+        return Descriptor(media_type=MEDIA_TYPE, digest=str(data["digest"]), size=int(data["size"]))
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
 
-def _note(cache: Path, key: _Key, blob: Descriptor) -> None:
+def _note(cache: Path, diff_id: str, blob: Descriptor) -> None:
     """A cache that can't be written is none."""
-    path = _record(cache, key)
+    path = _record(cache, diff_id)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, half = tempfile.mkstemp(dir=path.parent)
@@ -293,8 +282,3 @@ def _outgoing(spooled: SpooledBlob, target: Registry, tally: _Tally, offset: int
         yield chunk
         offset += len(chunk)
         tally.add(sent=len(chunk))
-
-
-def _close(blobs: Mapping[Compression, SpooledBlob]) -> None:
-    for blob in blobs.values():
-        blob.close()

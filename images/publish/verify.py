@@ -10,7 +10,6 @@ from images.publish import attachments, signing, tags
 from images.publish.attachments import PublishedImage
 from images.publish.checks import Check, check_index, checks
 from images.publish.gate import ReleasePolicy
-from images.publish.release import SUFFIXES
 from images.publish.statements import NAMES
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
@@ -64,7 +63,7 @@ def _tag_faults(
     name, digest = versions[0].name, named.digest
     image_id = digest if named.is_index else images[0].image_id
     own = [name, tags.immutable_tag(name, max(one.created for one in versions), image_id), *policy.aliases_of(name)]
-    if tag.removesuffix(SUFFIXES[1]) not in own and not policy.own_claims:  # else a signature tells aliases
+    if tag not in own and not policy.own_claims:  # else a signature tells aliases
         yield f"{tag} names {name} ({digest[:19]}), whose tags are {listed(own, limit=5)}"
     elif key:
         when, last, date = attachments.last_signed(source, digest, tag, key)

@@ -64,18 +64,13 @@ def test_an_image_is_pushed_pulled_through_a_link_and_started(
     before = time.monotonic()
     delivery.pull_sides(session, program, store, tmp_path / "engine", data)
     by = [(one["compression"], one["by"]) for one in data["pushes"]]
-    assert by == [("gzip", "the engine"), ("gzip", "truetag"), ("zstd", "truetag")]
+    assert by == [("gzip", "the engine"), ("gzip", "truetag")]
     after = time.monotonic()
-    runs = {run["compression"]: run for run in data["runs"]}
-    assert "gzip" in runs, data["blocked"]
-    assert runs["gzip"]["image_id"] == data["images"][delivery.ALL_ARCHS] and runs["gzip"]["loss"] == 6.5
-    assert runs["gzip"]["bytes"] == data["pushes"][1]["bytes"]
-    assert len([run for run in data["runs"] if run["compression"] == "gzip"]) == 2
+    assert len(data["runs"]) == 2 and not data["blocked"]
     for run in data["runs"]:
+        assert run["image_id"] == data["images"][delivery.ALL_ARCHS] and run["loss"] == 6.5
+        assert run["bytes"] == data["pushes"][1]["bytes"]
         assert run["seconds"] > 0.9 * (SIZE - network.BURST) * 8 / 40e6, "it passed a link that is not slow"
         assert 1e9 - after < run["imported"] < 1e9 - before and run["stepped"] - run["imported"] == pytest.approx(1e9)
-    if engine.facts.version.startswith("20."):
-        (gap,) = data["blocked"]
-        assert "zstd" in gap["what"] and "archive/tar" in gap["reason"]
     assert not engine.find(data["images"][delivery.ALL_ARCHS])
     assert {path.name for path in tmp_path.iterdir()} == {"registry"}

@@ -29,11 +29,11 @@ from images.publish import attachments, sbom
 from images.publish import publish as release
 from images.publish.attachments import statements_tag
 from images.publish.checks import Check
-from images.publish.compression import Compression
+from images.publish.compression import MEDIA_TYPE
 from images.publish.gate import ReleasePolicy
 from images.publish.promote import promote
 from images.publish.publish import PublishOptions
-from images.publish.release import SUFFIXES, PublishResult
+from images.publish.release import PublishResult
 from images.publish.statements import CYCLONEDX, NAMES, TEST_RESULT
 from images.publish.verify import verify
 from images.registry.client import Registry
@@ -52,7 +52,6 @@ from validate.judging import Status
 
 pytestmark = pytest.mark.engine
 NAME = "cu126-torch27"
-BOTH = (Compression.GZIP, Compression.ZSTD)
 USER, PASSWORD = "somebody", os.urandom(8).hex()
 SETTINGS = {"TRUETAG_TEST": "1"}
 CLAIMS = ClaimSet(
@@ -173,7 +172,6 @@ def options(registry: str, place: str, cache: Path) -> PublishOptions:
         repository=Repository(registry, f"staging/{place}"),
         policy=policy(aliases=("latest", "cu126")),
         cache=cache,
-        compressions=(Compression.GZIP,),
     )
 
 
@@ -247,9 +245,8 @@ def test_a_validated_image_is_published_with_all_that_belongs_to_it(
 def test_the_published_image_comes_back_by_its_tag(
     publisher: Engine, make: Callable[..., Thin], options: PublishOptions
 ) -> None:
-    """As `publish` stores it by default, also where the engine is one that can't take zstd (20.10)."""
     thin = make()
-    publish_it(publisher, thin, replace(options, compressions=BOTH))
+    publish_it(publisher, thin, options)
     for tag in publisher.inspect(thin.info.id).tags:
         publisher.remove(tag, force=True)
     assert publisher.find(thin.info.id) is None
@@ -317,33 +314,7 @@ def test_what_passed_by_an_emptied_deny_list_is_refused_here_and_by_who_verifies
         promote(Reference(options.repository, NAME), thin_images.production(options.repository), policy())
 
 
-# --- variants -------------------------------------------------------------------------------------------------------
-
-
-def test_the_variants_are_one_image_with_attestations_of_their_own(
-    publisher: Engine, first: Thin, second: Thin, options: PublishOptions
-) -> None:
-    every = replace(options, compressions=tuple(Compression))
-    done = publish_it(publisher, first, every)
-    fixed = done.tags[0]
-    plain = (fixed, NAME, "latest", "cu126")
-    assert done.tags == tuple(f"{tag}{suffix}" for suffix in SUFFIXES for tag in plain)
-    with Registry(options.repository) as source:
-        gzip_one, zstd_one = (attachments.load(source, source.get(f"{NAME}{suffix}")) for suffix in SUFFIXES)
-    assert {gzip_one.image_id, zstd_one.image_id} == {first.info.id}
-    assert {layer.media_type for layer in gzip_one.manifest.layers} == {Compression.GZIP.media_type}
-    assert {layer.media_type for layer in zstd_one.manifest.layers} == {Compression.ZSTD.media_type}
-    for tag in (NAME, f"{NAME}-zstd", "latest-zstd"):
-        passes(Reference(options.repository, tag), unsigned=True)
-    assert publish_it(publisher, first, every) == done
-    production = thin_images.production(options.repository)
-    promoted = promote(Reference(options.repository, f"{NAME}-zstd"), production, policy(aliases=("latest",)))
-    assert set(promoted.images) == set(Compression) and f"{NAME}-zstd" in promoted.tags
-    assert {tag: digest for tag, digest in names(production).items() if tag in (NAME, "latest")} == dict.fromkeys(
-        (NAME, "latest"), gzip_one.manifest.digest
-    )
-    left = publish_it(publisher, second, options).unmoved_aliases
-    assert left == (f"{NAME}-zstd and its like stay on an older build: --compression all moves them too",)
+# --- layers -----------------------------------------------------------------------------------------------------------
 
 
 def test_an_export_gives_the_same_layers_as_the_engines_store(
@@ -470,7 +441,7 @@ def test_no_layer_that_others_put_under_the_dated_tag_is_signed(
     with Registry(options.repository) as target:
         own = target.get(dated)
         target.put_blob(tar := gzip.compress(b"a setuid shell"))
-        foreign = Descriptor.of(Compression.GZIP.media_type, tar)
+        foreign = Descriptor.of(MEDIA_TYPE, tar)
         created = attachments.load(target, own).created
         target.put(image_manifest(own.config, [*own.layers[:-1], foreign], created), dated)
     signed_options = replace(options, key=str(keys / "cosign.key"), cache=tmp_path)
@@ -493,24 +464,19 @@ def test_a_whole_round_into_an_empty_engine_and_on_to_production(
 ) -> None:
     """Build, validate, push, sign; pulled by its tags into another engine (26.1) and validated there; promoted."""
     thin = make()
-    every = replace(options, key=str(keys / "cosign.key"), compressions=tuple(Compression))
-    staged = publish_it(publisher, thin, every)
+    staged = publish_it(publisher, thin, replace(options, key=str(keys / "cosign.key")))
     assert staged.signed
     host, _, port = options.repository.host.partition(":")
     assert host == "127.0.0.1"
     with trixie.lend(int(port)), connect(trixie.url) as other:
         assert other.find(thin.info.id) is None
-        for suffix in SUFFIXES:
-            assert other.pull(f"{options.repository}:{NAME}{suffix}").id == thin.info.id
-            other.remove(f"{options.repository}:{NAME}{suffix}", force=True)
-            assert other.find(thin.info.id) is None
-        pulled = other.pull(f"{options.repository}:{NAME}-zstd")
+        pulled = other.pull(f"{options.repository}:{NAME}")
         try:
             assert pulled.id == thin.info.id and other.facts.version != publisher.facts.version
             _, verdict = validating.measure_and_judge(other, pulled.id, CLAIMS, (Tier.STATIC,))
             assert (verdict.overall, verdict.digest) == (Status.PASS, thin.info.id)
         finally:
-            other.remove(f"{options.repository}:{NAME}-zstd", force=True)
+            other.remove(f"{options.repository}:{NAME}", force=True)
     key = str(keys / "cosign.pub")
     passes(Reference(options.repository, NAME), key=key)
     production = thin_images.production(options.repository)

@@ -1,8 +1,8 @@
-"""What a publication with a key counts, copies and signs, in a registry of the test's own; and variants."""
+"""What a publication with a key counts, copies and signs, in a registry of the test's own."""
 
 import gzip
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -18,7 +18,7 @@ from images.publish import attachments, sbom
 from images.publish import publish as release
 from images.publish.attachments import PublishedImage
 from images.publish.attestation import Attestation
-from images.publish.compression import Compression, compression_of
+from images.publish.compression import MEDIA_TYPE
 from images.publish.gate import ReleasePolicy
 from images.publish.publish import LocalImage, PublishOptions
 from images.publish.push import push
@@ -46,8 +46,6 @@ from tests.support.published import (
 from validate.claims import Claim, Tier
 from validate.judging import Status
 
-GZIP, ZSTD = (Compression.GZIP,), (Compression.ZSTD,)
-BOTH = (*GZIP, *ZSTD)
 KEY, DAY = "cosign.key", days_ago(1)
 LAYER = b"a tar"
 OWN, FOREIGN = gzip.compress(LAYER, mtime=0), gzip.compress(b"a tar with a setuid shell", mtime=0)
@@ -105,7 +103,6 @@ class Site:
         *claims: Claim,
         key: str = KEY,
         folder: Path | None = None,
-        compressions: Sequence[Compression] = GZIP,
         cache: Path | None = None,
         day: str = DAY,
     ) -> PublishResult:
@@ -114,7 +111,6 @@ class Site:
             repository=self.target.repository,
             policy=POLICY,
             cache=(cache or self.built) / "cache",
-            compressions=compressions,
             key=key,
         )
         run, folder = validated(INFO.id, day, claims), folder or self.built
@@ -123,8 +119,7 @@ class Site:
 
     def push(self) -> Manifest:
         """The image alone, as anybody can who has it."""
-        manifests, _ = push(cast("Engine", Layers()), INFO, self.target, GZIP, self.built / "cache")
-        return manifests[GZIP[0]]
+        return push(cast("Engine", Layers()), INFO, self.target, self.built / "cache")[0]
 
     def image(self, tag: str = NAME) -> PublishedImage:
         return attachments.load(self.target, self.target.get(tag))
@@ -156,20 +151,19 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def test_a_second_time_nothing_is_sent_or_signed(site: Site) -> None:
-    done = site.publish(PIP, compressions=BOTH)
+    done = site.publish(PIP)
     received, manifests = site.registry.received, dict(site.registry.manifests)
-    assert site.publish(PIP, compressions=BOTH) == done
+    assert site.publish(PIP) == done
     assert (site.registry.received, site.registry.manifests) == (received, manifests)
 
 
 def test_what_others_attached_is_neither_counted_nor_copied_nor_signed(site: Site) -> None:
     site.publish(PIP)
     site.attach_forged(site.target.get(NAME))
-    done = site.publish(PIP, compressions=BOTH)
+    done = site.publish(PIP)
     assert "latest stays: the gpu tier was not judged" in done.unmoved_aliases and "latest" not in done.tags
     assert any("2 attachments count for nothing: --key did not sign them" in text for text in site.says)
-    assert site.signed() == site.signed(f"{NAME}-zstd") == [1, 1, 1]
-    assert [len(site.image(tag).statements) for tag in (NAME, f"{NAME}-zstd")] == [5, 3]
+    assert site.signed() == [1, 1, 1] and len(site.image().statements) == 5
 
 
 def test_what_was_attached_before_the_image_was_pushed_keeps_nothing_of_ours_away(site: Site) -> None:
@@ -180,12 +174,12 @@ def test_what_was_attached_before_the_image_was_pushed_keeps_nothing_of_ours_awa
 
 
 def test_another_machine_adds_its_tier_with_the_key(site: Site, tmp_path: Path) -> None:
-    """Provenance and SBOM are there and signed: it needs no build.json. A variant that comes later holds both runs."""
+    """Provenance and SBOM are there and signed: it needs no build.json."""
     site.publish(PIP)
     done = site.publish(GPU_PIP, folder=tmp_path / "gpu")
     assert "latest" in done.tags and site.signed() == [2, 1, 1]
-    site.publish(PIP, compressions=BOTH)
-    assert site.signed() == site.signed("latest-zstd") == [2, 1, 1]
+    site.publish(PIP)
+    assert site.signed() == [2, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -256,7 +250,7 @@ def test_labels_that_lie_attach_nothing_and_move_no_tag(site: Site, monkeypatch:
 
 
 def layer(content: bytes) -> Descriptor:
-    return Descriptor.of(Compression.GZIP.media_type, content)
+    return Descriptor.of(MEDIA_TYPE, content)
 
 
 @pytest.mark.parametrize(
@@ -294,42 +288,13 @@ def test_a_registry_that_gives_another_layer_than_it_names_is_not_believed(site:
         site.publish(PIP, cache=tmp_path / "other")
 
 
-@pytest.mark.parametrize("compressions", [GZIP, ZSTD])
-def test_what_another_machine_pushed_is_read_before_it_is_signed(
-    site: Site, tmp_path: Path, compressions: Sequence[Compression]
-) -> None:
-    site.publish(PIP, key="", compressions=compressions)
-    site.publish(PIP, compressions=compressions, cache=tmp_path / "other")
+def test_what_another_machine_pushed_is_read_before_it_is_signed(site: Site, tmp_path: Path) -> None:
+    site.publish(PIP, key="")
+    site.publish(PIP, cache=tmp_path / "other")
     assert site.signed() == [1, 1, 1]
 
 
-# --- variants -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("there", "wanted", "then"),
-    [
-        (GZIP, BOTH, ""),
-        (GZIP, GZIP, ""),
-        (GZIP, ZSTD, "add to it with --compression all"),
-        (ZSTD, ZSTD, ""),
-        (ZSTD, BOTH, "give --compression zstd"),
-        (ZSTD, GZIP, "give --compression zstd"),
-        (BOTH, GZIP, ""),
-    ],
-)
-def test_a_dated_tag_keeps_its_compression(
-    site: Site, there: Sequence[Compression], wanted: Sequence[Compression], then: str
-) -> None:
-    site.publish(PIP, compressions=there)
-    before = site.image().manifest
-    if then:
-        with pytest.raises(UserError, match=then):
-            site.publish(PIP, compressions=wanted)
-    else:
-        done = site.publish(PIP, compressions=wanted)
-        assert set(done.images) == {*there, *wanted} and (f"{NAME}-zstd" in done.tags) == (len(done.images) > 1)
-    assert site.image().manifest == before and compression_of(before) is there[0]
+# --- the dated tag ---------------------------------------------------------------------------------------------------
 
 
 def test_a_dated_tag_that_names_another_image_is_refused(site: Site) -> None:

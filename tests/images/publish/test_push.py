@@ -23,7 +23,7 @@ from images.engine.layers import ImagePart
 from images.errors import UserError
 from images.host.hashing import oci_digest
 from images.publish import compression, push
-from images.publish.compression import Compression, SpooledBlob, compression_of
+from images.publish.compression import MEDIA_TYPE, SpooledBlob
 from images.registry import client as registry_client
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
@@ -32,7 +32,6 @@ from tests.support.blob_registry import BlobRegistry
 from tests.support.checkout import ROOT
 from tests.support.http_server import Reply, Server, serving
 
-BOTH = tuple(Compression)
 REAL_WAIT = registry_client.wait
 LATER: Reply = (429, {"Retry-After": "60"}, b"")
 
@@ -90,25 +89,19 @@ class Place:
     def push(
         self,
         image: Layers,
-        wanted: Sequence[Compression] = BOTH,
         *,
         to: str = "staging",
         source: str = "",
         on_event: Callable[[BuildEvent], None] = lambda _event: None,
-    ) -> dict[Compression, Manifest]:
+    ) -> Manifest:
         image.asked = None
         others = [Repository(self.server.host, source)] if source else []
         with Registry(Repository(self.server.host, to), credentials=lambda _: None, mount_from=others) as target:
-            manifests, self.sent = push.push(
-                cast("Engine", image),
-                image.info,
-                target,
-                wanted,
-                self.cache,
-                source=others[0] if others else None,
-                on_event=on_event,
+            source_of = others[0] if others else None
+            done, self.sent = push.push(
+                cast("Engine", image), image.info, target, self.cache, source=source_of, on_event=on_event
             )
-            return manifests
+            return done
 
     def fails(self, failures: Sequence[Reply | None], fits: Callable[[str, str], bool]) -> None:
         """Let the first requests that fit get these instead of answers."""
@@ -126,16 +119,15 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("unnamed", [False, True])
-def test_every_variant_has_the_image_id_and_nothing_is_tagged(place: Place, unnamed: bool) -> None:
+def test_the_manifest_has_the_image_id_and_nothing_is_tagged(place: Place, unnamed: bool) -> None:
     image = Layers(unnamed=unnamed)
     done = place.push(image)
-    assert {manifest.config.digest for manifest in done.values()} == {image.info.id}
-    assert {one: compression_of(manifest) for one, manifest in done.items()} == {one: one for one in BOTH}
-    assert [len(manifest.layers) for manifest in done.values()] == [4, 4]
+    assert done.config.digest == image.info.id
+    assert [one.media_type for one in done.layers] == [MEDIA_TYPE] * 4
     assert place.registry.tags("staging") == set()
 
 
-def test_the_same_image_gives_the_same_manifests_and_sends_nothing(place: Place, tmp_path: Path) -> None:
+def test_the_same_image_gives_the_same_manifest_and_sends_nothing(place: Place, tmp_path: Path) -> None:
     image = Layers()
     first = place.push(image)
     received = place.registry.received
@@ -148,17 +140,17 @@ def test_the_same_image_gives_the_same_manifests_and_sends_nothing(place: Place,
 
 def test_layers_that_an_image_repeats_are_sent_once(place: Place) -> None:
     image = Layers(layers=(layer(1), layer(2), layer(1)))
-    done = place.push(image, [Compression.ZSTD])[Compression.ZSTD]
+    done = place.push(image)
     assert len(done.layers) == 3 and done.layers[0] == done.layers[2] and image.asked == image.info.layers[:2]
     assert place.server.count("PATCH") == 2 + 1, "and the configuration"
 
 
 def test_a_record_that_cannot_be_read_is_none(place: Place) -> None:
     image = Layers(layers=[layer(1)])
-    place.push(image, [Compression.ZSTD])
+    place.push(image)
     (record,) = place.cache.rglob("*.json")
     record.write_text("[]")
-    place.push(image, [Compression.ZSTD])
+    place.push(image)
     assert len(image.asked or ()) == 1
 
 
@@ -190,8 +182,8 @@ def test_a_registry_that_fails_now_and_then_gets_the_image(place: Place, method:
     turn = itertools.count()
     place.registry.before = lambda asked, _path: failure if asked == method and next(turn) % 3 else True
     image = Layers(layers=(layer(1, 1 << 18),))
-    done = place.push(image, [Compression.ZSTD])
-    assert done[Compression.ZSTD].config.digest == image.info.id
+    done = place.push(image)
+    assert done.config.digest == image.info.id
 
 
 def test_a_registry_that_fails_for_good_is_told_and_the_same_push_finishes(place: Place) -> None:
@@ -246,7 +238,7 @@ def test_five_layers_lie_on_the_disk_at_most(place: Place, monkeypatch: pytest.M
     image = Layers(layers=[layer(number, 1 << 14) for number in range(9)])
     slow = replace(image)
     slow.parts = parts  # type: ignore[method-assign]
-    place.push(slow, [Compression.ZSTD])
+    place.push(slow)
     assert 1 <= most[0] <= 5 and not spools
 
 
@@ -278,7 +270,7 @@ def test_the_end_of_a_push_waits_for_no_other_uploads_pause(
     broken = replace(image)
     broken.parts = parts  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt if interrupted else UserError, match=None if interrupted else "HTTP 403"):
-        place.push(broken, [Compression.ZSTD])
+        place.push(broken)
     assert place.server.count("PATCH") == (1 if interrupted else 2) and place.server.count("GET", "uploads") == 0
 
 
@@ -309,7 +301,7 @@ def test_a_killed_push_is_finished_by_the_same_command(place: Place) -> None:
     done = place.push(image)
     sent = {path.partition("digest=")[2] for method, path, _ in place.server.seen if method == "PUT"}
     assert not sent & there
-    assert {manifest.config.digest for manifest in done.values()} == {image.info.id}
+    assert done.config.digest == image.info.id
 
 
 @pytest.mark.parametrize(
@@ -342,7 +334,7 @@ def test_a_layer_that_the_engine_does_not_give_is_told(place: Place) -> None:
 def test_progress_ends_at_the_bytes_that_were_missing(place: Place, there: int, headers: int) -> None:
     image = Layers(headers=headers)
     if there:
-        place.push(Layers(layers=image.layers[:there]), [Compression.ZSTD])
+        place.push(Layers(layers=image.layers[:there]))
     told = progress(place, image)
     missing = sum(len(content) - headers for content in image.layers[there:])
     assert {event.total for event in told} == {missing} and max(event.current for event in told) == missing
@@ -354,7 +346,7 @@ def test_progress_ends_at_the_bytes_that_were_missing(place: Place, there: int, 
 
 def progress(place: Place, image: Layers) -> list[StepProgress]:
     events: list[BuildEvent] = []
-    place.push(image, [Compression.ZSTD], on_event=events.append)
+    place.push(image, on_event=events.append)
     return [event for event in events if isinstance(event, StepProgress)]
 
 

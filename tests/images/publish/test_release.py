@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from images.errors import UserError
-from images.publish import attachments, release, tags
+from images.publish import attachments, tags
 from images.publish.attachments import PublishedImage
-from images.publish.compression import Compression
 from images.publish.gate import ReleasePolicy
 from images.publish.promote import copy, promote
 from images.publish.release import PublishResult, Release
@@ -71,7 +70,7 @@ class Site:
         policy = replace(POLICY, gate=gate, alias_gate=gate, aliases_of=lambda _name: ())
         site = Release(target=self.production, policy=policy, row=ROW, keeps=keeps)
         site.require_follows([tags.version_of(stored)])
-        return site.move(site.plan([("", stored)]), signed=False)
+        return site.move(site.plan([stored]), signed=False)
 
     def named(self, tag: str) -> str | None:
         found = self.production.find(tag)
@@ -170,20 +169,6 @@ def test_a_name_loses_no_platform_unless_that_is_asked_for(site: Site) -> None:
         f"{AMD64} lacks linux/arm64: the gpu tier was not judged",
         f"{AMD64} had an image for linux/arm64, and has none now",
     )
-
-
-@pytest.mark.parametrize(
-    ("plain", "how"), [(Compression.GZIP, "moves them too"), (Compression.ZSTD, "moves them with the next build")]
-)
-def test_tags_of_an_older_builds_other_variants_are_told(
-    site: Site, monkeypatch: pytest.MonkeyPatch, plain: Compression, how: str
-) -> None:
-    site.publish(AMD64, 1)
-    site.production.put(site.production.get(AMD64), f"{AMD64}-zstd")
-    monkeypatch.setattr(release, "compression_of", lambda _manifest: plain)
-    done = site.publish(AMD64, 2)
-    told = f"{AMD64}-zstd and its like stay on an older build: --compression all {how}"
-    assert done.unmoved_aliases == (told,)
 
 
 def test_a_name_that_stays_as_it_was_is_not_said_to_lack_what_it_has(site: Site) -> None:
