@@ -9,7 +9,6 @@ moby `layer/filestore.go` has the paths). Whether a tar is the right one is told
 from __future__ import annotations
 
 import base64
-import bisect
 import gzip
 import hashlib
 import io
@@ -18,7 +17,7 @@ import os
 import tarfile
 import threading
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 from images.engine import configuration
+from images.engine.archive import ChunkReader
 from images.engine.configuration import SUITE
 from images.engine.containers import asking
 from images.engine.failures import EngineError
@@ -196,15 +196,10 @@ def canonical_diff_id(layer: StoredLayer) -> str:
     what `cuda/` holds (moby, builder-next/adapters/snapshot/layer.go: a parent with another cache ID).
     Raises OSError, ValueError for a store that is damaged.
     """
-    files, pending, padding = list[tuple[bytes, bytes, Any]](), b"", 0
-    for entry in _split(layer):
-        if entry["type"] == _SEGMENT:
-            pending += base64.b64decode(entry["payload"])
-        elif entry["type"] == _FILE:
-            files.append((_name(entry).rstrip(b"/"), pending[padding:], entry))
-            pending, padding = b"", -entry.get("size", 0) % tarfile.BLOCKSIZE
+    *members, (end, _) = _members(layer)
+    files = [(_name(entry).rstrip(b"/"), header, entry) for header, entry in members]
     names = [name for name, _, _ in files]
-    walked = sorted(files, key=lambda one: _by_folders(one[0])) if names == sorted(names) else files
+    walked = sorted(files, key=lambda one: one[0].split(b"/")) if names == sorted(names) else files
     plain = [(name, _plain(header), entry) for name, header, entry in walked]
     if plain == files:
         return layer.diff_id
@@ -217,7 +212,7 @@ def canonical_diff_id(layer: StoredLayer) -> str:
         for chunk in _content(layer, entry):
             digest.update(chunk)
         digest.update(bytes(-entry.get("size", 0) % tarfile.BLOCKSIZE))
-    digest.update(pending[padding:])
+    digest.update(end)
     with suppress(OSError):  # else it is worked out again
         known.parent.mkdir(parents=True, exist_ok=True)
         partly = known.with_name(f".{known.name}.{os.getpid()}.{threading.get_ident()}")
@@ -266,28 +261,27 @@ def entries(engine: Engine, info: ImageInfo, wanted: Callable[[str], bool]) -> l
     read = {}
     for part in _exported_parts(engine, info, info.layers):
         if part.digest != info.id:
-            stream = _Hashing(part.chunks)
+            digest = hashlib.sha256()
+            stream = ChunkReader(_hashed(part.chunks, digest))
             with _reading(info.id), tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|") as tar:
                 listing = [_entry(member, tar, wanted, "") for member in tar]
-                stream.read(-1)
-            read[stream.digest()] = listing
+                stream.readall()
+            read[f"sha256:{digest.hexdigest()}"] = listing
     return [read[diff_id] for diff_id in info.layers]
 
 
 def _stored_entries(layer: StoredLayer, wanted: Callable[[str], bool]) -> list[LayerEntry]:
     """From the headers alone; the engine keeps a checksum of each file beside them."""
-    at, begins, segments, checksums = 0, list[int](), list[bytes](), list[str]()
-    for entry in _split(layer):
-        if entry["type"] == _SEGMENT:
-            segments.append(base64.b64decode(entry["payload"]))
-            begins.append(at)
-            at += len(segments[-1])
-        elif entry["type"] == _FILE:
-            checksums.append(f"{entry.get('size', 0)} {entry.get('payload') or ''}")
-            at += entry.get("size", 0)
-    headers = cast("IO[bytes]", _Headers(begins, segments, at))
+    *members, (end, _) = _members(layer)
+    headers = io.BytesIO(b"".join([*(header for header, _ in members), end, bytes(tarfile.BLOCKSIZE)]))
     with tarfile.open(fileobj=headers, mode="r:", errors="surrogateescape") as tar:
-        listing = [_entry(member, None, wanted, said) for member, said in zip(tar, checksums, strict=True)]
+        headers.seek(0)  # the contents are not there: each header follows the one before it
+        listing = [
+            _entry(
+                tarfile.TarInfo.fromtarfile(tar), None, wanted, f"{entry.get('size', 0)} {entry.get('payload') or ''}"
+            )
+            for _, entry in members
+        ]
     with_data = (one.kind == "file" and wanted(one.path) for one in listing)
     return [
         one._replace(data=_beginning(layer.files / one.path)) if asked else one
@@ -336,57 +330,10 @@ def _entry(
     return LayerEntry(path, kind, member.mode, owner, int(member.mtime), link, content, data)
 
 
-class _Headers(io.RawIOBase):
-    """A layer's tar, of which only some segments are known: zeros stand for the rest."""
-
-    def __init__(self, begins: Sequence[int], segments: Sequence[bytes], size: int) -> None:
-        self._begins, self._segments, self._size, self._at = begins, segments, size, 0
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        end = self._size if size < 0 else min(self._at + size, self._size)
-        found = bytearray(max(0, end - self._at))
-        index = max(0, bisect.bisect_right(self._begins, self._at) - 1)
-        while index < len(self._begins) and self._begins[index] < end:
-            begin, segment = self._begins[index], self._segments[index]
-            start = max(begin, self._at)
-            part = segment[start - begin : end - begin]
-            found[start - self._at : start - self._at + len(part)] = part
-            index += 1
-        self._at = max(self._at, end)
-        return bytes(found)
-
-
-class _Hashing(io.RawIOBase):
-    """A stream of chunks, whose digest is known when it was read to its end."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks, self._left, self._hash = chunks, b"", hashlib.sha256()
-
-    def read(self, size: int = -1) -> bytes:
-        while size < 0 or len(self._left) < size:
-            chunk = next(self._chunks, b"")
-            if not chunk:
-                break
-            self._hash.update(chunk)
-            self._left += chunk if size >= 0 else b""
-        found, self._left = (self._left, b"") if size < 0 else (self._left[:size], self._left[size:])
-        return found
-
-    def digest(self) -> str:
-        return f"sha256:{self._hash.hexdigest()}"
+def _hashed(chunks: Iterable[bytes], digest: hashlib._Hash) -> Iterator[bytes]:
+    for chunk in chunks:
+        digest.update(chunk)
+        yield chunk
 
 
 def _names(layer: StoredLayer) -> list[bytes]:
@@ -394,13 +341,21 @@ def _names(layer: StoredLayer) -> list[bytes]:
     return [_name(entry) for entry in _split(layer) if entry["type"] == _FILE]
 
 
-def _by_folders(name: bytes) -> list[bytes]:
-    return name.split(b"/")
-
-
 def _split(layer: StoredLayer) -> Iterator[Any]:
     with gzip.open(layer.split, "rb") as lines:
         yield from map(json.loads, lines)
+
+
+def _members(layer: StoredLayer) -> Iterator[tuple[bytes, Any]]:
+    """The header of each file in a layer's tar, and its entry; at last what ends the tar, with none."""
+    pending, padding = b"", 0
+    for entry in _split(layer):
+        if entry["type"] == _SEGMENT:
+            pending += base64.b64decode(entry["payload"])
+        elif entry["type"] == _FILE:
+            yield pending[padding:], entry
+            pending, padding = b"", -entry.get("size", 0) % tarfile.BLOCKSIZE
+    yield pending[padding:], None
 
 
 def _name(entry: Mapping[str, Any]) -> bytes:
