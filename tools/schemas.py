@@ -70,8 +70,8 @@ def _evidence_schema() -> Schema:
         record_rules.append({"if": {"properties": {"probe": {"const": probe}}}, "then": then})
     schema = EvidenceFile.model_json_schema()
     found = schema["$defs"]
-    found["ClaimRow"] = {**found["ClaimRow"], "allOf": claim_rules}
-    found["RecordRow"] = {**found["RecordRow"], "allOf": record_rules}
+    found["Claim"] = {**found["Claim"], "allOf": claim_rules}
+    found["Record"] = {**found["Record"], "allOf": record_rules}
     return {**schema, "$defs": {**definitions.found, **found}}
 
 

@@ -11,8 +11,8 @@ from pydantic import Field, ValidationError
 
 from images.errors import Problem, UserError, command
 from images.validation.rows import Row
-from validate.claims import Tier
-from validate.evidence import Evidence, EvidenceChangedError, Outcome
+from validate.claims import Claim, Tier
+from validate.evidence import Evidence, EvidenceChangedError, Record
 from validate.judging import Status
 
 _FAULTS_SHOWN = 5
@@ -62,55 +62,16 @@ class VerdictFile(Row):
     claims: list[ClaimVerdictRow]
 
 
-class ClaimRow(Row):
-    """One check that the image must pass, written from the matrix."""
-
-    id: str
-    subject: str
-    """(id, subject) is unique in an image."""
-    tier: Tier
-    probe: str
-    """`TIER.MODULE` of the probe that measures it."""
-    statement: str
-    """The sentence a person reads."""
-    required: bool
-    expect: dict[str, Any]
-    """What the judge compares the evidence with."""
-    unproven: str
-    """A reason known before any measuring why it can't be validated."""
-
-
-class MeasurementRow(Row):
-    """What one probe found about one subject."""
-
-    subject: str
-    seconds: Seconds
-    evidence: dict[str, Any]
-
-
-class RecordRow(Row):
-    """One probe's run, in a process of its own."""
-
-    probe: str
-    outcome: Outcome
-    """Only `completed` can carry a PASS."""
-    seconds: Seconds
-    measurements: list[MeasurementRow]
-    exit_code: int | None
-    log: str
-    """The tail of what the process printed."""
-
-
 class EvidenceFile(Row):
     """evidence.json: everything measured in one image, and the claims it was measured for."""
 
     schema_version: Literal[2]
     image: str
     digest: Digest
-    records: list[RecordRow]
+    records: list[Record]
     host: dict[str, Any]
     """When it was measured (`date`, UTC), engine, cores, driver and GPUs as the host saw them."""
-    claims: Annotated[list[ClaimRow], Field(min_length=1)]
+    claims: Annotated[list[Claim], Field(min_length=1)]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     """Of the rest, as JSON with sorted keys and no spaces: tells a file that was edited or damaged. No signature."""
 
