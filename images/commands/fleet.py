@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +14,7 @@ from rich.markup import escape
 
 from images.commands import common, engines, fleet_tables
 from images.commands.common import talk
-from images.commands.options import EngineUrl, Gpus, Json, MatrixFile, OutFolder, Selectors, Tiers
+from images.commands.options import EngineUrl, Gpus, MatrixFile, OutFolder, Selectors, Tiers
 from images.config.matrix import Sources
 from images.config.paths import Workspace
 from images.engine import Engine, NoEngine
@@ -68,7 +67,6 @@ def fleet(
     ] = None,
     tier: Tiers = None,
     gpus: Gpus = "auto",
-    as_json: Json = False,
     engine: EngineUrl = None,
     out: OutFolder = None,
     matrix: MatrixFile = None,
@@ -85,11 +83,7 @@ def fleet(
     sources = common.sources(matrix)
     folder = JobFolder(out or sources.workspace.out / "fleet")
     if action == "status":
-        rows = fleet_tables.status_rows(folder)
-        if as_json:
-            typer.echo(json.dumps(rows, indent=1))
-        else:
-            common.show(fleet_tables.status(rows, folder))
+        common.show(fleet_tables.status(folder, folder.job_keys()))
         return
     if action not in ("plan", "run"):
         raise UserError(Problem(where=action, cause="is an unknown action", then="say one of plan, run, status"))
@@ -112,7 +106,7 @@ def fleet(
     if resume and action == "run":
         jobs = _left(folder, machines, on.partition(":")[0])
         outcomes = do(jobs, {})
-        _end(outcomes, [], others=len(outcomes) < sum(map(len, jobs.values())))
+        _end(folder, outcomes, [], others=len(outcomes) < sum(map(len, jobs.values())))
     wanted, tiers = _requested(selectors or [], image or [], sources), tuple(tier or Tier)
     place = staging or machines.staging
     if action == "run" and on != LOCAL and not place:
@@ -128,9 +122,6 @@ def fleet(
             known = images.known(folder, before, there, sources)
             now, leased = datetime.now(UTC), images.leased(folder)
             cells = planning.plan(there, machines, now, tiers=tiers, known=known, leased=leased)
-            if action == "plan" and as_json:
-                typer.echo(json.dumps(fleet_tables.plan_as_json(cells), indent=1))
-                return
             if action == "plan":
                 common.show(fleet_tables.plan(cells))
                 return
@@ -145,7 +136,7 @@ def fleet(
         # The GPU tiers of what was built, now that its digest is known.
         wanted = [one for one in wanted if str(one[0].name) in built]
         tiers = tuple(one for one in tiers if one in ON_GPUS)
-    _end(outcomes, unanswered, others=others)
+    _end(folder, outcomes, unanswered, others=others)
 
 
 def _require_known(on: str) -> None:
@@ -166,10 +157,10 @@ def open_executor(on: str, folder: Path, fleet: Fleet, workspace: Workspace) -> 
     return RayExecutor("auto" if on == "ray" else on, fleet.ray, workspace)
 
 
-def _end(outcomes: Sequence[Outcome], unanswered: Sequence[PlannedCell], *, others: bool) -> None:
+def _end(folder: JobFolder, outcomes: Sequence[Outcome], unanswered: Sequence[PlannedCell], *, others: bool) -> None:
     """Tell what came of the jobs, and exit: 1 for what has no PASS. Raises UserError for jobs without a verdict."""
     if outcomes:
-        common.show(fleet_tables.outcomes(outcomes))
+        common.show(fleet_tables.status(folder, [one.job.key for one in outcomes]))
     else:
         talk.print(f"nothing is due: `{command('fleet', 'plan')}` says why")
     if unanswered:

@@ -1,9 +1,8 @@
-"""What a fleet is to judge, judges and has judged, as tables and as JSON."""
+"""What a fleet is to judge, judges and has judged, as tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from images.commands.common import counted
@@ -11,7 +10,6 @@ from images.errors import UserError, command
 from images.fleet.folder import JobFolder
 from images.fleet.model import JobRecord
 from images.fleet.planning import PlannedCell, State, of_verdict
-from images.fleet.run import Outcome
 from validate.judging import Status
 from validate.terminal import aligned
 
@@ -36,42 +34,10 @@ def plan(planned: Sequence[PlannedCell]) -> list[str]:
     return [*(aligned(rows) if rows[1:] else ()), *below, "", f"{counted(len(planned), 'matrix cell')}: {told}"]
 
 
-def plan_as_json(planned: Sequence[PlannedCell]) -> list[dict[str, Any]]:
-    """`fleet plan --json`."""
-    return [
-        {**asdict(one.cell), "state": one.state, "machines": one.worker, "gpus": one.gpus, "reason": one.reason}
-        for one in planned
-    ]
-
-
-def outcomes(found: Sequence[Outcome]) -> list[str]:
-    """Who judged what, a row a job."""
-    rows = [("image", "digest", "tiers", "GPU", "verdict", "machine", "job", "s", "open")]
-    for one in sorted(found, key=lambda outcome: outcome.job.key):
-        job, record, verdict, told = one.job, one.record, one.verdict, one.cause
-        if verdict:
-            counts = [f"{len(verdict.of(status))} {status}" for status in Status if verdict.of(status)]
-            failed = [f"{each.claim.id} {each.claim.subject}: {each.reason}" for each in verdict.of(Status.FAIL)]
-            told = "; ".join([", ".join(counts), *failed[:2]])
-        row = (
-            job.image,
-            _short(job.digest),
-            " ".join(map(str, job.tiers)),
-            job.arch,
-            str(verdict.overall) if verdict else "none",
-            record.worker.node if record else "",
-            f"{record.worker.executor} {record.worker.id}"[:24] if record else "",
-            f"{record.seconds:.0f}" if record else "",
-            told,
-        )
-        rows.append(row)
-    return [*aligned(rows), "", counted(len(found), "job")]
-
-
-def status_rows(folder: JobFolder) -> list[dict[str, Any]]:
-    """Every job that this folder knows: judged, leased, or why it has no record."""
+def status_rows(folder: JobFolder, keys: Iterable[str]) -> list[dict[str, str]]:
+    """These jobs, as far as the folder knows them: judged, leased, or why there is no record."""
     rows = []
-    for key in folder.job_keys():
+    for key in sorted(keys):
         lease, record, failure = folder.lease(key), folder.record(key), folder.failure(key)
         row = {"job": key, "state": "", "verdict": "", "machine": "", "when": "", "told": ""}
         if record:
@@ -103,19 +69,21 @@ def _judged(folder: JobFolder, record: JobRecord) -> dict[str, str]:
     except UserError as error:
         return {"state": "unusable", "told": error.problems[0].cause}
     shown = " ".join(f"{cell.tier} {one.verdict}" for cell, one in of_verdict(job, verdict, record.ended, "").items())
-    worker = record.worker
-    built = ", built there" if record.build else ""
-    told = f"{worker.executor} {worker.id}, engine {worker.engine}, {record.seconds:.0f} s{built}"
-    return {"state": "judged", "verdict": shown, "told": told}
+    worker, built = record.worker, ", built there" if record.build else ""
+    who = f"{worker.executor} {worker.id}, engine {worker.engine}, {record.seconds:.0f} s{built}"
+    counts = ", ".join(f"{len(verdict.of(status))} {status}" for status in Status if verdict.of(status))
+    failed = [f"{each.claim.id} {each.claim.subject}: {each.reason}" for each in verdict.of(Status.FAIL)]
+    return {"state": "judged", "verdict": shown, "told": "; ".join([counts, *failed[:2], who])}
 
 
-def status(rows: Sequence[Mapping[str, Any]], folder: JobFolder) -> list[str]:
-    """The same for people."""
+def status(folder: JobFolder, keys: Iterable[str]) -> list[str]:
+    """The same for people, a row a job."""
+    rows = status_rows(folder, keys)
     if not rows:
         begins = command("fleet", "run", "SELECTOR...")
         return [f"nothing was leased or judged in {folder.path}: `{begins}` begins a run"]
     columns = ("job", "state", "verdict", "machine", "when", "told")
-    cells = [[str(row[key]) for key in columns] for row in rows]
+    cells = [[row[key] for key in columns] for row in rows]
     return [*aligned([(*columns[:-1], ""), *cells]), "", counted(len(rows), "job")]
 
 

@@ -107,8 +107,7 @@ def test_slurm_gives_the_verdicts_of_one_machine(
     assert all(
         record.worker.executor == "slurm" and record.worker.id for record in JobFolder(tmp_path).records().values()
     )
-    planned = json.loads(on_slurm.run(tmp_path, "plan", "--json").stdout)
-    assert sorted(one["state"] for one in planned) == ["due", "fresh", "fresh"]
+    assert on_slurm.run(tmp_path, "plan").stdout.splitlines()[-1] == "3 matrix cells: 2 fresh, 1 due"
 
 
 def test_a_gpu_tier_goes_to_the_node_that_has_the_gpu_and_claims_nothing_without_one(
@@ -231,8 +230,9 @@ def built_here(
     found = here.verdicts()
     assert all(record.build["digest"] == record.digest for record in here.jobs.records().values()), told
     assert not here.names(engine), "what is built has no name before its verdict"
-    planned = json.loads(here.start("plan", *BUILT, "--json").communicate()[0])
-    assert {one["digest"] for one in planned} == set(fleet_faults.verdicts(here.jobs.path)), "found by their contexts"
+    planned = [line.split() for line in here.start("plan", *BUILT).communicate()[0].splitlines()]
+    digests = {one.removeprefix("sha256:")[:12] for one in fleet_faults.verdicts(here.jobs.path)}
+    assert {words[1] for words in planned if words[:1] and words[0] in BUILT} == digests, "found by their contexts"
     return found
 
 

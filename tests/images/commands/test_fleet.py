@@ -155,8 +155,8 @@ def test_what_a_run_that_was_killed_while_it_leased_left_is_resumed(tmp_path: Pa
     )
     with pytest.raises(KeyboardInterrupt):
         run.run({ONE_MACHINE.plain: [one, two]}, options)
-    (row,) = json.loads(call(tmp_path, "--json", action="status").output)
-    assert (row["state"], row["told"]) == ("left", "`nox -s fleet -- run --resume --on local` goes on")
+    said = call(tmp_path, action="status").output
+    assert " left " in said and "`nox -s fleet -- run --resume --on local` goes on" in " ".join(said.split())
     answer(executor, one, two)
     assert call(tmp_path, "--resume").exit_code == 0 and executor.started == [one.key, two.key]
 
