@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -87,32 +86,36 @@ def _table(planned: Sequence[Planned]) -> str:
     states = lock_file.states(accepted, paths.RESOURCES / "locks")
     blocked = {str(image.name): lock_file.blocked(image, states[str(image.name)]) for image in accepted}
     unlocked = sum(map(bool, blocked.values()))
-    rows = [
+    lines = [
         f"{len(planned)} images: {len(accepted) - unlocked} that can be built, {unlocked} without a lock "
         f"(`nox -s lock -- NAME` makes it where their index answers), {len(planned) - len(accepted)} refused.",
-        "",
-        "| image | torch | Python | toolkit | wheel | GPU archs | driver | |",
-        "|---|---|---|---|---|---|---|---|",
     ]
-    of_stack = {image.image_name: image.warnings for image in planned}
-    for image in planned:
-        plain = of_stack.get(replace(image.image_name, profile=None), ()) if image.profile else ()
-        own = [warning for warning in image.warnings if warning not in plain]  # a profile's row leaves out its stack's
-        archs = " ".join(arch.capability for arch in image.archs) or "-"
-        lacking = [f"**{blocked[image.name].partition(':')[0]}**"] if blocked.get(image.name) else []
-        notes = "; ".join(f"**refused**: {text}" for text in image.reasons) or "; ".join([*lacking, *own])
-        cells = [
-            f"`{image.name}`",
-            image.torch or "-",
-            str(image.python or "-"),
-            str(image.image_name.cuda),
-            str(image.wheel_cuda or "-"),
-            archs,
-            f">= {image.min_driver}" if image.min_driver else "-",
-            notes.replace("|", "\\|"),
+    for apart in (False, True):
+        lines += ["", *(["Without a lock:", ""] if apart else [])]
+        lines += [
+            "| image | torch | Python | toolkit | wheel | GPU archs | driver | |",
+            "|---|---|---|---|---|---|---|---|",
         ]
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows) + "\n"
+        lines += [_row(image) for image in planned if bool(blocked.get(image.name)) is apart]
+    return "\n".join(lines) + "\n"
+
+
+def _row(image: Planned) -> str:
+    """A line of the table; what is to be minded of a profile's packages stands in docs/profiles.md."""
+    archs = " ".join(arch.capability for arch in image.archs) or "-"
+    warnings = ["see [profiles](profiles.md)"] if image.profile and image.warnings else image.warnings
+    notes = [f"**refused**: {text}" for text in image.reasons] or warnings
+    cells = [
+        f"`{image.name}`",
+        image.torch or "-",
+        str(image.python or "-"),
+        str(image.image_name.cuda),
+        str(image.wheel_cuda or "-"),
+        archs,
+        f">= {image.min_driver}" if image.min_driver else "-",
+        "; ".join(notes).replace("|", "\\|"),
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def main(

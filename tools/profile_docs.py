@@ -161,6 +161,8 @@ def _unheld(row: PageRow, claims: Claims, verdicts: Verdicts) -> str:
 
 def _why_open(row: PageRow, claims: Sequence[Claim], verdicts: Mapping[tuple[str, str], Status]) -> str:
     """What one image's runs leave open, claim by claim; empty if nothing."""
+    if not verdicts:
+        return _NO_RUN if _matching(row.by, claims) else ""
     unheld = [one for one in _matching(row.by, claims) if verdicts.get((one.id, one.subject)) not in _HELD]
     if not unheld:
         return ""

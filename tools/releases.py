@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.parser import HeaderParser
 from pathlib import Path
@@ -39,15 +40,21 @@ _PLATFORM = "x86_64-manylinux_2_36"
 """Debian bookworm's, by uv's name of it."""
 
 
-def newest(facts: Facts, python: str, compiled: Collection[str], runner: Runner = uv.run) -> dict[str, str]:
+def newest(facts: Facts, pythons: Sequence[str], compiled: Collection[str], runner: Runner = uv.run) -> dict[str, str]:
     """Name -> newest release on the index, of each package with rows. Raises UserError as `uv.packages` does.
 
+    `pythons`: a release counts if it is for one of them; what none of the first has is asked of the next.
     `compiled` are distributions that the matrix has sources of: an index has no wheel of them.
     """
     sources = {name for name, rows in facts.packages.items() if any(row.form == "source" for row in rows.values())}
-    asked = Target(python=python, platform=_PLATFORM, from_source=tuple(sorted(sources.union(compiled))))
-    found = uv.packages(sorted(facts.packages), asked, chosen={}, run=runner, where=FACTS, dependencies=False)
-    return {package.name: package.version for package in found}
+    found: dict[str, str] = {}
+    for python in pythons:
+        asked = Target(python=python, platform=_PLATFORM, from_source=tuple(sorted(sources.union(compiled))))
+        for name in sorted(facts.packages.keys() - found):
+            with suppress(uv.NoSolution):
+                packages = uv.packages([name], asked, chosen={}, run=runner, where=FACTS, dependencies=False)
+                found.update((package.name, package.version) for package in packages)
+    return found
 
 
 def unknown(facts: Facts, found: Mapping[str, str]) -> list[str]:
@@ -101,7 +108,7 @@ def printed(metadata: str, form: str, source: str) -> str:
         ]
         missing = f"    # read in the wheel, and add: {', '.join(lacking)}\n"
     named = {name: {str(headers["Version"]): {key: value for key, value in fields.items() if value}}}
-    text = yaml.safe_dump(named, sort_keys=False, width=130, allow_unicode=True)
+    text = yaml.safe_dump(named, sort_keys=False, width=130, allow_unicode=True, default_flow_style=None)
     return "".join(f"{indent}{line}\n" for line in text.splitlines()) + missing
 
 
@@ -139,20 +146,24 @@ def readable(newer: Sequence[str], python: str, source: str) -> list[str]:
 def main(
     requirement: Annotated[str, typer.Argument(metavar="[NAME==VERSION]", help="Print the row of one release.")] = "",
     write: Annotated[bool, typer.Option("--write", help=f"Add their rows to {FACTS}.")] = False,
-    python: Annotated[str, typer.Option("--python", help="The Python to look for.")] = "3.11",
+    python: Annotated[str, typer.Option("--python", help="The Python to look for; default: those of all bases.")] = "",
 ) -> None:
     """Releases that the index has and facts.yaml has no row of."""
+    sources = matrix.load()
+    # The newest first, as some releases are for it alone: axolotl 0.21 is not there for Python 3.11.
+    bases = sorted({base.python for base in sources.matrix.bases.values()}, key=Version, reverse=True)
+    pythons = [python] if python else bases
     source = f"Requires-Dist of its METADATA, read {datetime.now(UTC).date()} (`python -m tools.releases`)"
     if requirement:
-        typer.echo(row(requirement, python, source), nl=False)
+        typer.echo(row(requirement, pythons[0], source), nl=False)
         return
-    sources = matrix.load()
     compiled = {one.distribution or name for name, one in sources.matrix.sources.items()}
-    newer = unknown(sources.facts, newest(sources.facts, python, compiled))
+    newer = unknown(sources.facts, newest(sources.facts, pythons, compiled))
     typer.echo("\n".join(newer))
     if newer and write:
         file = paths.RESOURCES / FACTS
-        file.write_text(inserted(file.read_text(encoding="utf-8"), readable(newer, python, source)), encoding="utf-8")
+        rows = readable(newer, pythons[0], source)
+        file.write_text(inserted(file.read_text(encoding="utf-8"), rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,10 @@ def plan(
     ] = False,
     matrix: MatrixFile = None,
 ) -> None:
-    """Every image, accepted or refused, and why."""
+    """Every image, accepted or refused, and why.
+
+    Without selectors, images that have no lock are named below the table: they can't be built here.
+    """
     sources = common.sources(matrix)
     wanted = list(selectors or [])
     if tracked and not any(isinstance(parse(one), Glob) for one in wanted):
@@ -50,7 +53,7 @@ def plan(
     elif names:
         typer.echo(json.dumps([one.name for one in planned if states.get(one.name) == LockStatus.PRESENT]))
     else:
-        common.show(tables.plan(planned, states))
+        common.show(tables.plan(planned, states, unlocked=bool(wanted)))
 
 
 def as_row(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from images.commands.common import counted
@@ -15,10 +16,13 @@ _NAME_WIDTH = 27
 """So that the row of the most architectures has 80 characters; longer names, which have fewer, stand out."""
 
 
-def plan(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> Iterator[str]:
-    """One line an image, refused ones included; below them why, and what to mind, each with the names it is of."""
+def plan(planned: Sequence[Planned], locks: Mapping[str, LockStatus], *, unlocked: bool = True) -> Iterator[str]:
+    """One line an image, refused ones included; below them why, and what to mind, each with the names it is of.
+
+    `unlocked`: those without a lock have lines of their own, too; else they are named below.
+    """
     told: dict[str, list[str]] = {}
-    rows = [_PLAN]
+    rows, states = [_PLAN], Counter[str]()
     for image in planned:
         why, state = blocked(image, locks), "ok"
         if image.image and len(planned) > 1:  # so that it is said once of all
@@ -27,6 +31,10 @@ def plan(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> Iterato
             state = "refused"
         elif why:
             state = "stale" if locks.get(image.name) is LockStatus.STALE else "no lock"
+        states[state] += 1
+        if state == "no lock" and not unlocked:
+            told.setdefault(why, []).append(image.name)
+            continue
         archs = " ".join(str(arch).removeprefix("sm_") for arch in image.archs)
         driver = image.min_driver.partition(".")[0] if image.min_driver else "-"
         rows.append((image.name, state, image.torch or "-", str(image.image_name.cuda), driver, archs or "-"))
@@ -39,7 +47,8 @@ def plan(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> Iterato
     for note, names in told.items():
         yield f"{', '.join(names)}: {note}"
     yield ""
-    yield counted(len(planned), "image")
+    kinds = [f"{count} {state}" for state, count in states.items()]
+    yield counted(len(planned), "image") + (f": {', '.join(kinds)}" if len(kinds) > 1 else "")
 
 
 def blocked(planned: Planned, locks: Mapping[str, LockStatus]) -> str:

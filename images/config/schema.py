@@ -178,7 +178,8 @@ class Profile(Row):
     """What the page names as optional, at one version or one for each torch: in the image where the facts allow it,
     left out with the reason elsewhere."""
     waived: dict[MinorText, dict[str, Sentence]] = {}
-    """Per torch minor, distributions that its packages require and the image lacks, each with the reason."""
+    """Per torch minor, distributions that its packages require and the image lacks, or has in the version of the
+    profile's pin instead; each with the reason."""
     extensions: list[str] = []
     """Rows of `sources` whose wheels have the compiled extensions of packages that are else installed as pure Python:
     where one was compiled for the image, it takes the other's place."""

@@ -27,6 +27,7 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
     pins = _pins(candidate, layers, torch_local="" if default_index else variant)
     own_layer = any(pin.layer == PROFILE_LAYER for pin in pins)
     with_pins = {name for pin in candidate.pins for name in matrix.waived.get(pin, ())}
+    replaced = sorted(candidate.profile.waived.keys() & candidate.pins)
     parts = [*toolkit.parts, *(toolkit.devel if candidate.name.devel else ())] if toolkit else []
     nvcc_of_debian = candidate.name.devel and toolkit and not toolkit.devel and toolkit.compiler
     return Image(
@@ -52,8 +53,8 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
         prebuilt=tuple(wheel for pin in candidate.pins.items() if (wheel := candidate.official_wheel(*pin))),
         warnings=warnings,
         from_source=tuple(sorted(matrix.pure_python)) if own_layer else (),
-        overrides=tuple(candidate.overrides),
-        waived=tuple(sorted({*with_pins, *candidate.profile.waived})),
+        overrides=(*candidate.overrides, *(f"{name}=={candidate.pins[name]}" for name in replaced)),
+        waived=tuple(sorted({*with_pins, *candidate.profile.waived} - {*replaced})),
         unfit=none_fits(candidate),
         unproven=expectations.unproven(candidate.pins),
         pruning=_pruning(candidate),

@@ -104,6 +104,7 @@ class _Site:
 
     def _matrix(self) -> bytes:
         images, oldest = self.index.images, self.index.date - timedelta(days=self.index.stale_after_days)
+        locked, unlocked = ([one for one in images if bool(one.blocked) is late] for late in (False, True))
         found = (line for line in reversed(self.known.nightly) if isinstance(line, BreakageLine) and not line.ranges)
         # Newest first, each once, of regular nightly runs that are not stale.
         breakages = list({line.key: line for line in found if line.date.date() >= oldest}.values())
@@ -112,7 +113,7 @@ class _Site:
             "index.html",
             gpus=_models(),
             totals=_totals(self.index),
-            groups=[list(group) for _, group in groupby(images, key=lambda image: Minor.parse(image.torch))],
+            groups=[*([*group] for _, group in groupby(locked, lambda one: Minor.parse(one.torch))), unlocked],
             aliases=set(self.known.sources.matrix.aliases),
             gpu_columns=self.index.columns(Tier.GPU),
             multi_columns=self.index.columns(Tier.MULTIGPU),

@@ -60,6 +60,16 @@ def test_an_image_without_a_lock_is_said_once_of_all() -> None:
     assert stale[1].split()[:2] == ["cu126-torch25", "stale"]
 
 
+def test_the_default_view_keeps_what_has_no_lock_apart_and_counts_it() -> None:
+    states = {one.name: LockStatus.PRESENT for one in PLAN if one.name != "cu121-torch25"}
+    lines = list(tables.plan(PLAN, states, unlocked=False))
+    assert [line for line in lines if "cu121-torch25" in line] == [
+        "cu121-torch25: no lock: can't be built here; `nox -s lock -- NAME` makes it where download.pytorch.org answers"
+    ]
+    refused = sum(not one.accepted for one in PLAN)
+    assert lines[-1] == f"{len(PLAN)} images: {len(PLAN) - 1 - refused} ok, 1 no lock, {refused} refused"
+
+
 def test_readme_prints_the_plan_as_it_is() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     printed = text.partition("$ nox -s plan -- cu118-torch215\n")[2].partition("```")[0]
