@@ -69,3 +69,13 @@ class UserError(Exception):
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
         self.code = code
         super().__init__("\n".join(map(str, self.problems)))
+
+
+def wrong(where: str, cause: str, then: str = "") -> UserError:
+    """Wrong input, as the error to raise."""
+    return UserError(Problem(where=where, cause=cause, then=then))
+
+
+def failed(where: str, cause: str, then: str = "") -> UserError:
+    """A step that failed, as the error to raise."""
+    return UserError(Problem(where=where, cause=cause, then=then), code=1)

@@ -22,7 +22,7 @@ from images.engine import ContainerSpec, Engine, ImageInfo
 from images.engine.containers import TooMuchOutput
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import TimedOut
-from images.errors import Problem, UserError
+from images.errors import failed
 from images.validation import own_python
 from images.validation.containers import INSIDE, require_end, run_suite, suite_files
 from images.validation.run import credentials_of
@@ -189,8 +189,7 @@ def _survey(engine: Engine, image: ImageInfo, options: AuditOptions) -> Mapping[
     else:
         tail = " | ".join(str(cleaned(line)) for line in lines[-3:]) or "nothing was printed"
         then = "`docker image inspect` says whether it is a Linux image for x86-64; report it if it is"
-        where = image.tags[0] if image.tags else image.id
-        raise UserError(Problem(where=where, cause=f"could not be read: {tail}", then=then), code=1)
+        raise failed(image.tags[0] if image.tags else image.id, f"could not be read: {tail}", then)
     told: dict[str, Any] = cleaned(
         {**found, "preload": own_python.read_file(engine, image, own_python.PRELOAD).split()}
     )

@@ -14,7 +14,7 @@ from images.engine.buildkit import BuildResult
 from images.engine.failures import Cancelled
 from images.engine.progress import Progress
 from images.engine.runtime import CLASSIC_STORE
-from images.errors import Problem, UserError, problem_of
+from images.errors import Problem, UserError, failed, problem_of
 from images.locking.lock_file import Lock
 from images.planning.image import Image
 from images.validation.claims import image_claims
@@ -145,7 +145,7 @@ def build_all(
         builds = f"{at_once} cold builds at once" if at_once > 1 else "a cold build"
         cause = f"{free / 1e9:.1f} GB free, {builds} may need {ROOM_NEEDED * at_once / 1e9:.0f} GB"
         then = "`docker system df` shows what to remove, `docker builder prune` empties the build cache"
-        raise UserError(Problem(where=engine.facts.data_root, cause=cause, then=then), code=1)
+        raise failed(engine.facts.data_root, cause, then)
     running: list[Future[Built | UserError]] = []
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         try:  # around the start, too: a build may wait for another before `submit` has returned

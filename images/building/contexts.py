@@ -13,7 +13,7 @@ from images.context.hosting import HostSettings
 from images.context.labels import BaseContext
 from images.context.render import Context
 from images.engine import gpus
-from images.errors import Problem, UserError
+from images.errors import wrong
 from images.host import cache
 from images.locking.lock_file import Lock
 from images.planning.image import Base, Image
@@ -71,7 +71,7 @@ def base_context(base: Base, wanted: str, pinned: Mapping[str, str]) -> BaseCont
     if wanted != base_images.AUTO:
         if not _FROM.fullmatch(wanted):
             then = "write NAME:TAG, HOST/NAME:TAG or NAME@sha256:..."
-            raise UserError(Problem(where=f"--base {wanted}", cause="is no name of an image", then=then))
+            raise wrong(f"--base {wanted}", "is no name of an image", then)
         return BaseContext(reference=wanted, origin="custom")
     if digest := pinned.get(base.reference, ""):
         return BaseContext(reference=f"{base.reference}@{digest}", origin="digest", digest=digest)

@@ -14,7 +14,7 @@ from images.context.labels import LABELS, BaseContext
 from images.context.render import Context
 from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildResult
-from images.errors import Problem, UserError, command
+from images.errors import command, failed, wrong
 from images.planning.image import Image
 from images.validation import page
 from images.validation.child import Changes
@@ -129,14 +129,11 @@ def built_elsewhere(folder: Path, info: ImageInfo, missing: Mapping[str, str]) -
         made_from = {"base": inputs["base"], "wheels": inputs["wheels"]}
     except (OSError, ValueError, LookupError, TypeError) as error:
         cause = f"is not what `{command('render')}` wrote: {error}"
-        raise UserError(
-            Problem(where=str(folder / INPUTS), cause=cause, then=f"{again}, with the same --out")
-        ) from None
+        raise wrong(str(folder / INPUTS), cause, f"{again}, with the same --out") from None
     labels = {key: info.labels.get(f"{LABELS}.{key}", "") for key in wanted}
     differing = [key for key in wanted if labels[key] != wanted[key]]
-    if wrong := [f"{key} is {labels[key] or 'not said'}, rendered was {wanted[key]}" for key in differing]:
-        cause = f"its labels say otherwise: {'; '.join(wrong)}"
-        raise UserError(Problem(where=info.id[:19], cause=cause, then=again), code=1)
+    if others := [f"{key} is {labels[key] or 'not said'}, rendered was {wanted[key]}" for key in differing]:
+        raise failed(info.id[:19], f"its labels say otherwise: {'; '.join(others)}", again)
     return {
         "image": inputs["image"],
         "digest": info.id,

@@ -15,7 +15,7 @@ from images.commands.options import Json, MatrixFile
 from images.config import platforms
 from images.config.matrix import Sources
 from images.engine import gpus
-from images.errors import Problem, UserError, command
+from images.errors import command, wrong
 from images.locking import lock_file
 from images.planning import chooser, plan
 from images.planning.chooser import ImageSummary, Known, Machine
@@ -49,8 +49,7 @@ def choose(
     Also tells why not the nearest others. Exits with 1 if none fits.
     """
     if site and source:
-        cause = "each says which images there are"
-        raise UserError(Problem(where="--from and --published", cause=cause, then="give one of them"))
+        raise wrong("--from and --published", "each says which images there are", "give one of them")
     machine = chooser.described(gpu, arch, driver) if gpu or arch else _this_machine(driver)
     rows = index.read(site).images if site else []
     sources = None if site else common.sources(matrix)
@@ -59,7 +58,7 @@ def choose(
     known_profiles = sorted({one.profile for one in offers if one.profile})
     if profile not in ("none", *known_profiles):
         then = f"there are none, {', '.join(known_profiles)}" if known_profiles else "there is only none"
-        raise UserError(Problem(where=f"--profile {profile}", cause="no image has this profile", then=then))
+        raise wrong(f"--profile {profile}", "no image has this profile", then)
     options = chooser.Options(
         profile=None if profile == "none" else profile,
         torch=chooser.torch_range(torch),
@@ -116,6 +115,6 @@ def _this_machine(driver: str) -> Machine:
     found = next((seen for folder in ("", *gpus.DRIVER_FOLDERS) if (seen := gpus.inventory(folder))), None)
     if found is None:
         then = "say which one is meant: --gpu 'RTX 4090' --driver 550.90, or --arch sm89"
-        raise UserError(Problem(where="choose", cause="no NVIDIA GPU can be read on this machine", then=then))
+        raise wrong("choose", "no NVIDIA GPU can be read on this machine", then)
     machine = chooser.detected(found, platforms.of_machine(platform.machine()))
     return replace(machine, driver=chooser.parse_driver(driver)) if driver else machine

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from images.config import matrix, paths
 from images.config.matrix import Sources
-from images.errors import Problem, UserError, command
+from images.errors import Problem, UserError, command, wrong
 from images.planning import plan
 from images.planning.image import Image
 from validate import terminal
@@ -62,9 +62,7 @@ def accepted(selectors: list[str], sources: Sources, *, exactly_one: bool = Fals
     planned = plan.select(selectors, sources)
     if exactly_one and len(planned) != 1:
         names = ", ".join(image.name for image in planned)
-        raise UserError(
-            Problem(where=" ".join(selectors), cause=f"means {len(planned)} images: {names}", then="name one")
-        )
+        raise wrong(" ".join(selectors), f"means {len(planned)} images: {names}", "name one")
     if refused := [image for image in planned if not image.accepted]:
         if len(refused) == len(planned) or any(image.name in selectors for image in refused):
             then = f"`{command('plan')}` shows all images"

@@ -8,7 +8,7 @@ import typer
 
 from images.commands.common import say
 from images.engine import connect, private_engine
-from images.errors import Problem, UserError
+from images.errors import wrong
 
 
 def engine(action: Annotated[str, typer.Argument(metavar="status|start|stop|wipe")] = "status") -> None:
@@ -30,5 +30,4 @@ def engine(action: Annotated[str, typer.Argument(metavar="status|start|stop|wipe
                 facts = opened.facts
                 typer.echo(f"{facts.url} (engine {facts.version}, {facts.cpus} cores, data in {facts.data_root})")
         case _:
-            then = "say status, start, stop or wipe"
-            raise UserError(Problem(where=action, cause="is an unknown action", then=then))
+            raise wrong(action, "is an unknown action", "say status, start, stop or wipe")

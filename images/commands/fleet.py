@@ -19,7 +19,7 @@ from images.config.matrix import Sources
 from images.config.paths import Workspace
 from images.engine import Engine, NoEngine
 from images.engine.progress import Progress
-from images.errors import Problem, UserError, command
+from images.errors import Problem, UserError, command, wrong
 from images.fleet import config, images, planning, run
 from images.fleet.config import Fleet
 from images.fleet.executors import Executor, LocalExecutor
@@ -79,14 +79,14 @@ def fleet(
     _require_known(on)
     if engine and action == "run" and on != LOCAL:
         then = "leave --engine out: DOCKER_HOST says where this machine's is, and each worker finds its own"
-        raise UserError(Problem(where=f"--engine {engine}", cause=f"does not reach workers of {on}", then=then))
+        raise wrong(f"--engine {engine}", f"does not reach workers of {on}", then)
     sources = common.sources(matrix)
     folder = JobFolder(out or sources.workspace.out / "fleet")
     if action == "status":
         common.show(fleet_tables.status(folder, folder.job_keys()))
         return
     if action not in ("plan", "run"):
-        raise UserError(Problem(where=action, cause="is an unknown action", then="say one of plan, run, status"))
+        raise wrong(action, "is an unknown action", "say one of plan, run, status")
     machines = config.read(file, sources.workspace.root)
 
     def do(jobs: Mapping[str, Sequence[Job]], outdated: Mapping[str, JobRecord]) -> list[Outcome]:
@@ -111,7 +111,7 @@ def fleet(
     place = staging or machines.staging
     if action == "run" and on != LOCAL and not place:
         then = "`--staging HOST/NAME`, or `staging:` in fleet.yaml: workers pull images from there by digest"
-        raise UserError(Problem(where="--staging", cause="no registry is named that images travel through", then=then))
+        raise wrong("--staging", "no registry is named that images travel through", then)
     repository = Repository.parse(place) if place else None
     outcomes, unanswered, others = [], list[PlannedCell](), False
     while wanted and tiers:
@@ -141,7 +141,7 @@ def fleet(
 
 def _require_known(on: str) -> None:
     if on not in (LOCAL, "slurm", "ray") and not on.startswith("ray://"):
-        raise UserError(Problem(where=f"--on {on}", cause="is nothing that runs jobs", then=f"say {NAMES}"))
+        raise wrong(f"--on {on}", "is nothing that runs jobs", f"say {NAMES}")
 
 
 def open_executor(on: str, folder: Path, fleet: Fleet, workspace: Workspace) -> Executor:
@@ -185,7 +185,7 @@ def _left(folder: JobFolder, fleet: Fleet, executor: str) -> dict[str, list[Job]
         machines, wanted = fleet.of(job.platform), job.arch or str(job.platform)
         if not machines.workers or (job.arch and job.arch not in machines.by_arch):
             then = "put them into fleet.yaml again, or begin a new run"
-            raise UserError(Problem(where=job.key, cause=f"no machine of the fleet is {wanted} any more", then=then))
+            raise wrong(job.key, f"no machine of the fleet is {wanted} any more", then)
         jobs.setdefault(machines.by_arch[job.arch][0] if job.arch else machines.plain, []).append(job)
     _progress(last.id, f"left {len(keys)} of its {len(last.jobs)} jobs: they are taken over")
     return jobs
@@ -197,7 +197,7 @@ def _requested(selectors: list[str], references: Sequence[str], sources: Sources
     for text in references:
         name, equals, reference = text.partition("=")
         if not equals or not reference:
-            raise UserError(Problem(where=f"--image {text}", cause="is not NAME=REF", then="name both"))
+            raise wrong(f"--image {text}", "is not NAME=REF", "name both")
         (image,) = common.accepted([name], sources, exactly_one=True)
         wanted.append((image, reference))
     if selectors or not references:

@@ -32,7 +32,7 @@ from images.config.matrix import Sources
 from images.context import base_images
 from images.context.hosting import host_settings
 from images.engine.progress import Progress
-from images.errors import Problem, UserError, problem_of
+from images.errors import Problem, UserError, problem_of, wrong
 from images.locking import debian, lock_file
 from images.nightly import proposal, results, sets
 from images.nightly import run as one_image
@@ -77,8 +77,7 @@ def nightly(
     folder = require_writable(out or sources.workspace.out / "nightly")
     track = list(selectors or sources.matrix.nightly.track)
     if not track:
-        then = "name images, or track some under `nightly` in matrix.yaml"
-        raise UserError(Problem(where="nightly", cause="no image is tracked", then=then))
+        raise wrong("nightly", "no image is tracked", "name images, or track some under `nightly` in matrix.yaml")
     accepted = {str(image.name) for image in common.accepted(track, sources)}
     tracked = [planned for planned in plan.select(track, sources) if planned.name in accepted]
     now = datetime.now(UTC).replace(microsecond=0)
@@ -177,10 +176,9 @@ def _ranges(texts: Sequence[str], wanted: Sequence[Planned]) -> dict[str, str]:
             parsed = Requirement(text)
         except InvalidRequirement as error:
             cause = f"is no range: {str(error).splitlines()[0]}"
-            raise UserError(Problem(where=f"--range {text}", cause=cause, then="--range 'torchao>=0.11'")) from None
+            raise wrong(f"--range {text}", cause, "--range 'torchao>=0.11'") from None
         name = str(canonicalize_name(parsed.name))
         if name not in pinned:
-            then = f"name one of {', '.join(pinned)}"
-            raise UserError(Problem(where=f"--range {text}", cause=f"no such image pins {name}", then=then))
+            raise wrong(f"--range {text}", f"no such image pins {name}", f"name one of {', '.join(pinned)}")
         found[name] = str(parsed.specifier)
     return found

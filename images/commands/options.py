@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from images.config import selectors as select
-from images.errors import Problem, UserError
+from images.errors import wrong
 from validate.claims import Tier
 
 _SELECTORS = typer.Argument(metavar="SELECTOR...", help=f"Which images: {select.HELP}.", show_default=False)
@@ -72,8 +72,7 @@ def require_writable(folder: Path) -> Path:
     """See that a folder can be written, or made, before any work. Returns it. Raises UserError."""
     there = next(one for one in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(one))
     if not there.is_dir():
-        raise UserError(Problem(where=str(there), cause="is no folder", then="name another one"))
+        raise wrong(str(there), "is no folder", "name another one")
     if not os.access(there, os.W_OK | os.X_OK):
-        then = "change its permissions, or name another folder"
-        raise UserError(Problem(where=str(there), cause="may not be written by this user", then=then))
+        raise wrong(str(there), "may not be written by this user", "change its permissions, or name another folder")
     return folder

@@ -16,7 +16,7 @@ from images.config.platforms import Platform
 from images.context.labels import LABELS
 from images.engine import Engine
 from images.engine.progress import Progress
-from images.errors import Problem, UserError, problem_of
+from images.errors import UserError, problem_of, wrong
 from images.host import cache, checkout
 from images.locking import lock_file
 from images.planning.image import Image
@@ -64,7 +64,7 @@ def publish(
         cause = "--image and --attestation mean one image"
         index = "publish each platform's image by its own name: the last one makes the index"
         then = index if all_platforms else "publish each image by a command of its own, or leave them out"
-        raise UserError(Problem(where=where, cause=cause, then=then))
+        raise wrong(where, cause, then)
     rows = _rows(names, sources, whole=all_platforms)
     if key:
         signing.require(key)

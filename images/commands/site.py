@@ -12,7 +12,7 @@ import typer
 from images.commands import common
 from images.commands.options import MatrixFile, OutFolder, PublicKey
 from images.config.matrix import Sources
-from images.errors import Problem, UserError
+from images.errors import wrong
 from images.locking import lock_file
 from images.nightly import results
 from images.planning import plan
@@ -85,8 +85,7 @@ def _day(text: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        problem = Problem(where=f"--date {text}", cause="is no date", then="write it as 2026-11-21")
-        raise UserError(problem) from None
+        raise wrong(f"--date {text}", "is no date", "write it as 2026-11-21") from None
 
 
 def blocked_locks(images: Sequence[Image], sources: Sources) -> Mapping[str, str]:

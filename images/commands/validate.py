@@ -15,7 +15,7 @@ from images.building.validating import ValidationRun
 from images.commands import common, engines
 from images.commands.options import EngineUrl, Gpus, Json, MatrixFile, OutFolder, Passed, Tiers, require_writable
 from images.context import labels as image_labels
-from images.errors import Problem, UserError, command
+from images.errors import command, failed, wrong
 from images.planning.image import Image
 from images.validation import schemas
 from validate import report
@@ -65,14 +65,14 @@ def validate(
             "neither a name nor recorded evidence is given" if evidence is None else "a name and --evidence are given"
         )
         then = f"`{command('validate', 'NAME')}` or `{command('validate', '--evidence', 'FILE')}`"
-        raise UserError(Problem(where="validate", cause=cause, then=then))
+        raise wrong("validate", cause, then)
     if evidence:
         verdict = _judged_again(evidence, tier or [])
         _show(verdict, "", everything, as_json=as_json)
         raise typer.Exit(1 if verdict.of(Status.FAIL) else 0)
     if tag and claim:
         then = "leave --claim out: a name is for images all of whose claims were judged"
-        raise UserError(Problem(where="--tag", cause="can't follow from some of the claims", then=then))
+        raise wrong("--tag", "can't follow from some of the claims", then)
     sources = common.sources(matrix)
     top = require_writable(out or sources.workspace.out)
     (wanted,) = common.accepted([name], sources, exactly_one=True)
@@ -97,8 +97,7 @@ def validate(
         typer.echo(f"{reference} stands on {wanted.name}: " + "\n  ".join(run.changes.lines()), err=as_json)
     _show(run.verdict, reference, everything, as_json=as_json)
     if withheld:
-        then = f"read {folder}/report.md"
-        raise UserError(Problem(where=reference, cause=f"{withheld}: it gets no name", then=then), code=1)
+        raise failed(reference, f"{withheld}: it gets no name", f"read {folder}/report.md")
     raise typer.Exit(1 if any(one.claim.required for one in run.verdict.of(Status.FAIL)) else 0)
 
 
@@ -138,7 +137,7 @@ def _judged_again(evidence: Path, tiers: list[Tier]) -> Verdict:
     there = sorted({str(one.tier) for one in recorded.claim_set.claims})
     if absent := [str(tier) for tier in tiers if tier not in there]:
         cause = f"holds no claims of the {' and '.join(absent)} tier"
-        raise UserError(Problem(where=str(evidence), cause=cause, then=f"--tier may name {', '.join(there)}"))
+        raise wrong(str(evidence), cause, f"--tier may name {', '.join(there)}")
     return explain(judge(recorded.claim_set, recorded, tiers or tuple(Tier)))
 
 

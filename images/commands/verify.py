@@ -11,7 +11,7 @@ from images.commands import common, engines, releases
 from images.commands.options import EngineUrl, GateTiers, MatrixFile, PublicKey, RemoteRef
 from images.context.labels import LABELS
 from images.engine import layers
-from images.errors import Problem, UserError
+from images.errors import wrong
 from images.publish import verify as verification
 from images.registry.reference import Reference
 from images.site import records
@@ -33,13 +33,11 @@ def verify(
     if local:
         if key or unsigned or gate:
             then = "leave --key, --unsigned and --gate out, or --local"
-            raise UserError(
-                Problem(where="--local", cause="an image of an engine has no signature and no gate", then=then)
-            )
+            raise wrong("--local", "an image of an engine has no signature and no gate", then)
         raise typer.Exit(0 if _recorded(reference, engine, matrix) else 1)
     if engine:
         then = "leave --engine out, or add --local: then REF is an image of that engine"
-        raise UserError(Problem(where="--engine", cause="a published image is read from its registry", then=then))
+        raise wrong("--engine", "a published image is read from its registry", then)
     policy = releases.policy_of_published(gate, common.sources_if_any(matrix))
     found = verification.verify(Reference.parse(reference), policy, key=key, unsigned=unsigned)
     common.show([found.reference, *aligned([(str(row.status), row.subject, row.reason) for row in found.checks])])

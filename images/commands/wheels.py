@@ -20,7 +20,7 @@ from images.commands.options import (
 )
 from images.context.hosting import host_settings
 from images.engine.progress import Progress
-from images.errors import Problem, UserError, command
+from images.errors import command, wrong
 from images.wheels import builder, recipe
 from images.wheels import cache as wheel_cache
 
@@ -51,11 +51,11 @@ def wheels(
     (image,) = common.accepted([name], sources, exactly_one=True)
     if offline and sdists is None:
         then = "`pip download --no-binary :all: --no-deps` where a network is, then --sdists FOLDER"
-        raise UserError(Problem(where="--offline", cause="no source archive can be fetched", then=then))
+        raise wrong("--offline", "no source archive can be fetched", then)
     chosen = packages or recipe.packages(image, sources.matrix)
     if not chosen:
         cause = f"pins nothing that is compiled here ({', '.join(sources.matrix.sources)})"
-        raise UserError(Problem(where=name, cause=cause, then=f"name one: `{command('wheels', name, 'PACKAGE')}`"))
+        raise wrong(name, cause, f"name one: `{command('wheels', name, 'PACKAGE')}`")
     recipes = [recipe.recipe_for(image, package, sources.matrix) for package in chosen]
     options = builder.WheelOptions(
         out=folder,

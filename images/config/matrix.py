@@ -20,7 +20,7 @@ from images.config.names import Minor
 from images.config.platforms import Platform
 from images.config.schema import Defaults, Matrix
 from images.config.yamlfile import YamlFile, fix, validated
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, wrong
 
 MATRIX = paths.RESOURCES / paths.MATRIX_NAME
 """The matrix of the checkout, for tests."""
@@ -98,12 +98,9 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         here = f"`git checkout {path.name}`" if errors.IS_CHECKOUT else f"go to the folder that has your {path.name}"
-        then = f"{here}, or name another one with --matrix"
-        raise UserError(Problem(where=paths.shown(path), cause="is missing", then=then)) from None
+        raise wrong(paths.shown(path), "is missing", f"{here}, or name another one with --matrix") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            Problem(where=paths.shown(path), cause=f"can't be read: {error}", then="fix the file")
-        ) from None
+        raise wrong(paths.shown(path), f"can't be read: {error}", "fix the file") from None
 
 
 Fault = tuple[yamlfile.Path, str, str]

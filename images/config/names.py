@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from images.config.platforms import Platform
-from images.errors import Problem, UserError, command
+from images.errors import command, wrong
 
 _GRAMMAR = "cu126-torch25[-py312][-sm90][-devel][-PROFILE][-arm64]"
 _NAME = re.compile(
@@ -88,8 +88,7 @@ class ImageName:
         rest = text.removesuffix(f"-{Platform.ARM64.suffix}")
         match = _NAME.fullmatch(rest)
         if not match or not _ARCHITECTURES.isdisjoint((match["profile"] or "").split("-")):
-            then = f"names read {_GRAMMAR}; `{command('plan')}` lists them"
-            raise UserError(Problem(where=text, cause="is not an image name", then=then))
+            raise wrong(text, "is not an image name", f"names read {_GRAMMAR}; `{command('plan')}` lists them")
         cuda, torch, python, arch, devel, profile = match.group("cuda", "torch", "python", "arch", "devel", "profile")
         return cls(
             cuda=Minor(int(cuda[:2]), int(cuda[2:])),

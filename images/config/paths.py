@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from images.errors import Problem, UserError
+from images.errors import wrong
 
 RESOURCES = Path(__file__).resolve().parents[2]
 """The folder that holds images/ and validate/: a checkout, or site-packages."""
@@ -60,7 +60,7 @@ def find(matrix: Path | None, directory: Path) -> Workspace:
     """
     if matrix is not None:
         if not matrix.is_file():
-            raise UserError(Problem(where=f"--matrix {matrix}", cause="is no file", then="name a matrix.yaml"))
+            raise wrong(f"--matrix {matrix}", "is no file", "name a matrix.yaml")
         return Workspace(matrix.resolve())
     here = directory / MATRIX_NAME
     return Workspace(here.resolve()) if here.is_file() else CHECKOUT

@@ -12,7 +12,7 @@ from typing import Protocol
 from images.config.facts import within
 from images.config.names import Arch, ImageName, Minor
 from images.config.platforms import Platform
-from images.errors import Problem, UserError, command
+from images.errors import UserError, command, wrong
 
 _VERSIONED = ("torch", "cuda", "wheel", "python")
 _CONDITION = re.compile(r"(?P<key>[a-z]+)(?P<op>>=|<=|!=|==|=|>|<)(?P<value>.*)")
@@ -84,11 +84,11 @@ def parse(text: str) -> Selector:
     match = _CONDITION.fullmatch(text)
     if not match:
         if not text or re.search(r"[\s<>=!]", text):
-            raise UserError(Problem(where=repr(text), cause="is no selector", then=f"write {HELP}"))
+            raise wrong(repr(text), "is no selector", f"write {HELP}")
         return Glob(pattern=text)
     condition = Condition(key=match["key"], op="=" if match["op"] == "==" else match["op"], value=match["value"])
-    if wrong := _wrong(condition):
-        raise UserError(Problem(where=text, cause=wrong, then=f"write {HELP}"))
+    if cause := _wrong(condition):
+        raise wrong(text, cause, f"write {HELP}")
     return condition
 
 
@@ -116,7 +116,7 @@ def unmatched(selector: Selector, near: Sequence[str]) -> UserError:
     """The error for a selector that selects nothing."""
     close = get_close_matches(str(selector), near, n=3, cutoff=0.5)
     then = f"{'nearest: ' if close else ''}{', '.join(close)}{'; ' if close else ''}`{command('plan')}` lists all"
-    return UserError(Problem(where=str(selector), cause="matches no image of the matrix", then=then))
+    return wrong(str(selector), "matches no image of the matrix", then)
 
 
 def image_name(text: str) -> ImageName | None:

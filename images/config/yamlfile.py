@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from images.config.paths import DATA
-from images.errors import Problem, UserError
+from images.errors import Problem, wrong
 
 Path = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
@@ -45,8 +45,7 @@ def parse(name: str, text: str) -> YamlFile:
         try:
             node = yaml.compose(text, Loader=loader)
             if node is None:
-                then = f"`git checkout {name}` brings it back"
-                raise UserError(Problem(where=f"{name}:1", cause="is empty", then=then))
+                raise wrong(f"{name}:1", "is empty", f"`git checkout {name}` brings it back")
             lines: dict[Path, int] = {}
             duplicates: list[Problem] = []
             return YamlFile(name, _data(node, (), name, lines, duplicates), lines, duplicates)
@@ -60,8 +59,8 @@ def parse(name: str, text: str) -> YamlFile:
             cause, then = f"is not YAML: it holds the control character {chr(error.character)!r}", "take it out"
         except RecursionError:
             cause = "nests too deep, or refers to itself (`&name` around its own `*name`)"
-            raise UserError(Problem(where=name, cause=cause, then="write the values out")) from None
-    raise UserError(Problem(where=where, cause=cause, then=then))
+            raise wrong(name, cause, "write the values out") from None
+    raise wrong(where, cause, then)
 
 
 def _data(node: yaml.Node, path: Path, name: str, lines: dict[Path, int], duplicates: list[Problem]) -> Any:

@@ -16,7 +16,7 @@ from images.config.paths import TEMPLATES
 from images.context.hosting import HostSettings
 from images.context.labels import BaseContext, Origin
 from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, ImageInfo
-from images.errors import Problem, UserError
+from images.errors import failed, wrong
 from images.locking import debian
 from images.planning.image import Base, Image, Pin
 
@@ -82,7 +82,7 @@ def acquire(
             info = engine.pull(wanted, platform=base.platform)
         elif info.architecture != base.platform.architecture:
             cause = f"is for {info.architecture}, the image is for {base.platform}"
-            raise UserError(Problem(where=wanted, cause=cause, then="give a base of that platform: --base REF"))
+            raise wrong(wanted, cause, "give a base of that platform: --base REF")
         python = read_python(engine, wanted)
         return AcquiredBase(reference=wanted, digest=_digest(info), origin=Origin.CUSTOM, python=python)
 
@@ -95,7 +95,7 @@ def _locked(
         if _pulled(engine, base, reference, "", on_progress) is None:
             cause = f"no registry answers, and {PINS_FILE} pins it to {digest}: its images are built on no other base"
             then = f"connect to a registry, give a base you have (--base REF), or take its line out of {PINS_FILE}"
-            raise UserError(Problem(where=base.reference, cause=cause, then=then), code=1)
+            raise failed(base.reference, cause, then)
         python = read_python(engine, reference)
         return AcquiredBase(reference=reference, digest=digest, origin=Origin.DIGEST, python=python)
     lock = debian.find(base, root / "locks")
@@ -126,8 +126,7 @@ def _bootstrapped(
 ) -> AcquiredBase:
     if base.suite is None:
         cause = "no registry answers, and it is no Debian suite that could be made from a mirror"
-        then = "connect to a registry, or give a base you have: --base REF"
-        raise UserError(Problem(where=base.reference, cause=cause, then=then), code=1)
+        raise failed(base.reference, cause, "connect to a registry, or give a base you have: --base REF")
     from images.context import bootstrap
 
     lock = debian.require(base, root / "locks")
@@ -167,10 +166,9 @@ def base_context(base: AcquiredBase) -> BaseContext:
 
 def require_no_contradiction(image: Image, base: AcquiredBase) -> None:
     """Raises UserError with all of the base that contradicts the image's pins: nothing of a base is reinstalled."""
-    if base.python and (wrong := contradictions(image, base.python)):
-        cause = f"contradicts the pins of {image.name}: {'; '.join(wrong)}"
+    if base.python and (against := contradictions(image, base.python)):
         then = "pin what it has in matrix.yaml, or take another base"
-        raise UserError(Problem(where=base.reference, cause=cause, then=then))
+        raise wrong(base.reference, f"contradicts the pins of {image.name}: {'; '.join(against)}", then)
 
 
 def contradictions(image: Image, python: BasePython) -> list[str]:
@@ -217,7 +215,7 @@ def read_python(engine: Engine, reference: str) -> BasePython | None:
         return None
     if done.exit.code != 0:
         cause = f"its python3 can't be run: {(done.stderr or done.stdout).strip()[-300:]}"
-        raise UserError(Problem(where=reference, cause=cause, then="give another base with --base REF"))
+        raise wrong(reference, cause, "give another base with --base REF")
     found = json.loads(done.stdout)
     packages = {canonicalize_name(name): version for name, version in found["packages"].items()}
     return BasePython(**{**found, "packages": packages})
@@ -240,7 +238,7 @@ def pinned(root: Path) -> Mapping[str, str]:
     try:
         data = yaml.safe_load(file.read_text(encoding="utf-8", errors="replace")) or {}
     except yaml.YAMLError as error:
-        raise UserError(Problem(where=PINS_FILE, cause=f"is no YAML: {error}", then=_PIN)) from None
+        raise wrong(PINS_FILE, f"is no YAML: {error}", _PIN) from None
     if not isinstance(data, dict) or not all(str(value).startswith("sha256:") for value in data.values()):
-        raise UserError(Problem(where=PINS_FILE, cause="is not `reference: sha256:...`", then=_PIN))
+        raise wrong(PINS_FILE, "is not `reference: sha256:...`", _PIN)
     return data

@@ -21,7 +21,7 @@ from images.context.hosting import HostSettings
 from images.context.templates import EPOCH
 from images.engine import Engine, ImageInfo
 from images.engine.failures import classify
-from images.errors import Problem, UserError
+from images.errors import failed
 from images.host.hashing import sha256
 from images.locking import debian
 from images.locking.debian import DebianLock
@@ -98,9 +98,8 @@ def require_mmdebstrap(on_progress: Callable[[str], None]) -> None:
     if shutil.which("mmdebstrap"):
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
-        cause = "is not installed, and making a base without a registry needs it"
         then = "as root: `apt-get update`, `apt-get install mmdebstrap`; or give a base you have: --base REF"
-        raise UserError(Problem(where="mmdebstrap", cause=cause, then=then), code=1)
+        raise failed("mmdebstrap", "is not installed, and making a base without a registry needs it", then)
     from images.host import apt  # most machines have a registry or mmdebstrap
 
     on_progress("installing mmdebstrap with apt-get")
@@ -142,9 +141,8 @@ def _root_file_system(base: Base, lock: DebianLock, host: HostSettings) -> Itera
             listener.join()
     if process.returncode != 0:
         failure = classify("", said)
-        cause = f"failed: {host.redact(failure.line or failure.cause)}"
         then = f"is there space in /tmp? {debian.remade()}"
-        raise UserError(Problem(where=f"mmdebstrap {lock.suite}", cause=cause, then=then), code=1)
+        raise failed(f"mmdebstrap {lock.suite}", f"failed: {host.redact(failure.line or failure.cause)}", then)
 
 
 def _fetched(base: Base, lock: DebianLock, folder: Path, host: HostSettings) -> Path:
@@ -163,7 +161,5 @@ def _fetched(base: Base, lock: DebianLock, folder: Path, host: HostSettings) -> 
     )
     if done.returncode != 0:
         failure = classify("", done.stderr.splitlines())
-        where = f"locks/{debian.place(base)}"
-        cause = f"{failure.cause} ({host.redact(failure.line)})"
-        raise UserError(Problem(where=where, cause=cause, then=failure.then), code=1)
+        raise failed(f"locks/{debian.place(base)}", f"{failure.cause} ({host.redact(failure.line)})", failure.then)
     return repository

@@ -19,7 +19,7 @@ from typing import Any
 
 from images.engine import buildkit_pb2
 from images.engine.failures import BuildFailed, is_cancelled
-from images.errors import Problem, UserError
+from images.errors import failed
 
 LOG_TAIL = 200
 """Lines of each step's log that are kept: enough to hold the first error of a failed compile."""
@@ -129,9 +129,8 @@ class Trace:
             elif message.get("id") == "moby.image.id":
                 found = message["aux"]["ID"]
         if not found:
-            cause = "the engine ended the build without an image and without an error"
             then = "is the engine still running (`docker info`)? its log tells more"
-            raise UserError(Problem(where="build", cause=cause, then=then), code=1)
+            raise failed("build", "the engine ended the build without an image and without an error", then)
         return found
 
     def feed(self, report: bytes) -> Iterator[BuildEvent]:

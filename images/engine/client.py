@@ -49,7 +49,7 @@ from images.engine.failures import (
     engine_error_kind,
 )
 from images.engine.runtime import PLATFORM, ContainerSpec, HistoryEntry, ImageInfo, Work, engine_facts, image_info
-from images.errors import Problem, UserError, command, root_cause
+from images.errors import Problem, UserError, command, failed, root_cause, wrong
 from images.host import cache
 from images.host.hashing import sha256
 
@@ -279,7 +279,7 @@ class Engine:
         with asking(name), self._messages("/images/load", {"quiet": "1"}, _TAR, files) as messages:
             for message in messages:
                 if "error" in message:
-                    raise UserError(Problem(where=name, cause=f"can't be loaded: {message['error']}"), code=1)
+                    raise failed(name, f"can't be loaded: {message['error']}")
         return self.inspect(name)
 
     def fix_id(self, image_id: str, name: str) -> ImageInfo:
@@ -368,7 +368,7 @@ def connect(url: str | None = None, *, builds: bool = True) -> Engine:
             then = "start that engine, or name another one with --engine URL"
             if address.startswith("ssh://"):
                 then = f"make `docker -H {address} version` work, without a question for a password"
-            raise UserError(Problem(where=f"{source}: {address}", cause=cause, then=then), code=1) from None
+            raise failed(f"{source}: {address}", cause, then) from None
     rootless = [Path(folder) for folder in [os.environ.get("XDG_RUNTIME_DIR")] if folder]
     sockets = [Path("/var/run/docker.sock"), *(folder / "docker.sock" for folder in rootless), private_socket()]
     if not builds:  # where Podman listens (`systemctl --user start podman.socket`): a user's own, then the machine's
@@ -417,11 +417,9 @@ def _named_engine(url: str | None) -> tuple[str, str, TLSConfig | bool] | None:
     try:
         context = ContextAPI.get_context(os.environ.get("DOCKER_CONTEXT"))
     except Exception as error:  # the SDK lets every parse error of the context store through
-        cause = f"can't be read: {error}"
-        raise UserError(Problem(where="docker context", cause=cause, then="`docker context use default`")) from None
+        raise wrong("docker context", f"can't be read: {error}", "`docker context use default`") from None
     if context is None:
-        cause = "the current context does not exist"
-        raise UserError(Problem(where="docker context", cause=cause, then="`docker context ls`"))
+        raise wrong("docker context", "the current context does not exist", "`docker context ls`")
     if context.name == "default" or not context.Host:
         return None
     return f"docker context {context.name}", context.Host, context.TLSConfig or False

@@ -16,7 +16,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from images.engine.client import Engine
-from images.errors import Problem, UserError, command
+from images.errors import UserError, command, failed, wrong
 from images.hardware.inventory import Inventory, names, of_nvml
 
 DRIVER_FOLDERS = ("/usr/local/nvidia", "/home/kubernetes/bin/nvidia", "/opt/nvidia-driver")
@@ -126,7 +126,7 @@ def parse(wanted: str) -> str:
     """The mode that `--gpus` names, without its folder. Raises UserError for anything else."""
     mode = wanted.partition(":")[0]
     if mode not in (AUTO, *GpuMode) or (":" in wanted and mode != GpuMode.HOST_DRIVER):
-        raise UserError(Problem(where=f"--gpus {wanted}", cause="is no mode of attaching GPUs", then=f"say {HELP}"))
+        raise wrong(f"--gpus {wanted}", "is no mode of attaching GPUs", f"say {HELP}")
     return mode
 
 
@@ -144,7 +144,7 @@ def attach(engine: Engine, wanted: str, *, min_driver: str) -> Attachment:
 
 
 def _not_to_be_had(wanted: str, cause: str) -> UserError:
-    return UserError(Problem(where=f"--gpus {wanted}", cause=cause, then="`--gpus auto` takes what there is"))
+    return wrong(f"--gpus {wanted}", cause, "`--gpus auto` takes what there is")
 
 
 def choose(wanted: str, host: HostState) -> Attachment:
@@ -204,9 +204,8 @@ def require_driver(inventory: Inventory, minimum: str) -> None:
     except InvalidVersion:
         return
     if old:
-        cause = f"is older than {minimum}, which this image's CUDA needs"
         then = f"update the host's driver, or take an image of an older CUDA (`{command('plan')}` lists them)"
-        raise UserError(Problem(where=f"driver {inventory.driver}", cause=cause, then=then), code=1)
+        raise failed(f"driver {inventory.driver}", f"is older than {minimum}, which this image's CUDA needs", then)
 
 
 # --- looking at the host --------------------------------------------------------------------------------------------
@@ -220,7 +219,7 @@ def look(engine: Engine, folder: str = "") -> HostState:
         return HostState(local=False, runtime=runtime, cdi=cdi)
     if folder and not _libraries(folder):
         cause = f"{folder} has no lib64/libcuda.so.1"
-        raise UserError(Problem(where="--gpus host-driver", cause=cause, then="name the folder that holds the driver"))
+        raise wrong("--gpus host-driver", cause, "name the folder that holds the driver")
     found = folder or next(filter(_libraries, DRIVER_FOLDERS), "")
     return HostState(
         local=True,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from images.engine.client import Engine, NoEngine, connect, private_home, private_socket
-from images.errors import Problem, UserError
+from images.errors import UserError, failed
 from images.host import cache
 from images.host.hashing import sha256
 
@@ -65,7 +65,7 @@ def _start() -> Engine:
     home, log = private_home(), private_home() / "dockerd.log"
     if len(os.fsencode(home / _LONGEST_SOCKET)) > _SOCKET_PATH_MAX:
         cause = f"is too long a path for sockets ({_SOCKET_PATH_MAX} bytes at most)"
-        raise UserError(Problem(where=str(home), cause=cause, then="set XDG_CACHE_HOME to a shorter one"), code=1)
+        raise failed(str(home), cause, "set XDG_CACHE_HOME to a shorter one")
     if _running() is None:
         (home / "dockerd.pid").unlink(missing_ok=True)  # a number left from before a reboot may belong to anything now
     make_bridge()
@@ -96,9 +96,8 @@ def _start() -> Engine:
     process.terminate()
     process.wait()
     _remove_bridge()
-    cause = f"dockerd did not start: {last_errors(log.read_text(errors='replace'))}"
     then = f"its log is {log}; or name an engine elsewhere: --engine ssh://HOST"
-    raise UserError(Problem(where="private engine", cause=cause, then=then), code=1)
+    raise failed("private engine", f"dockerd did not start: {last_errors(log.read_text(errors='replace'))}", then)
 
 
 def last_errors(log: str, count: int = 3) -> str:
@@ -121,10 +120,7 @@ def stop(*, wipe: bool = False) -> bool:
             deadline = time.monotonic() + _STOP_SECONDS
             while _running() is not None:
                 if time.monotonic() > deadline:
-                    cause = f"process {pid} does not end"
-                    raise UserError(
-                        Problem(where="private engine", cause=cause, then=f"read {private_home()}/dockerd.log"), code=1
-                    )
+                    raise failed("private engine", f"process {pid} does not end", f"read {private_home()}/dockerd.log")
                 time.sleep(0.2)
             _remove_bridge()
         if wipe:
@@ -170,9 +166,8 @@ def free_subnet(taken: Sequence[str]) -> str:
     for subnet in _SUBNETS:
         if not any(ipaddress.ip_network(subnet).overlaps(network) for network in networks):
             return subnet
-    cause = f"every subnet it could use is taken ({_SUBNETS[-1]} to {_SUBNETS[0]})"
     then = "install and start an engine yourself: `apt-get install docker.io`, `dockerd --bip ADDRESS/24 &`"
-    raise UserError(Problem(where="private engine", cause=cause, then=then), code=1)
+    raise failed("private engine", f"every subnet it could use is taken ({_SUBNETS[-1]} to {_SUBNETS[0]})", then)
 
 
 def make_bridge() -> None:
@@ -188,9 +183,8 @@ def make_bridge() -> None:
     ):
         done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            cause = f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}"
             then = "this machine forbids what an engine needs; name one elsewhere: --engine ssh://HOST"
-            raise UserError(Problem(where="private engine", cause=cause, then=then), code=1)
+            raise failed("private engine", f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}", then)
 
 
 def _remove_bridge() -> None:
@@ -245,15 +239,13 @@ def discard(home: Path) -> None:
     mounted = mounts(Path("/proc/self/mountinfo").read_text(), store.resolve())
     for point, kind in mounted:
         if kind:
-            cause = f"is a file system of its own ({kind}), not this engine's"
-            raise UserError(Problem(where=str(point), cause=cause, then=f"`umount {point}`"), code=1)
+            raise failed(str(point), f"is a file system of its own ({kind}), not this engine's", f"`umount {point}`")
     for point, _ in reversed(mounted):
         subprocess.run(["umount", "--lazy", point], capture_output=True, check=False)
     if store.exists():
         store.rename(Path(tempfile.mkdtemp(prefix=_DISCARDED, dir=home)) / store.name)
     if left := delete_discarded(home):
-        cause = f"could not be deleted: {left[0]}"
-        raise UserError(Problem(where=str(home), cause=cause, then=f"`rm -rf {home}/{_DISCARDED}*`"), code=1)
+        raise failed(str(home), f"could not be deleted: {left[0]}", f"`rm -rf {home}/{_DISCARDED}*`")
 
 
 def delete_discarded(home: Path) -> list[str]:

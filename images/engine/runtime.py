@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from images.engine.failures import Cancelled
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, failed
 
 PLATFORM = "linux/amd64"
 """What is built and pulled unless something else is said; an engine on another processor emulates it."""
@@ -200,8 +200,7 @@ def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any], 
     elif tuple(map(int, facts.api.split("."))) < _BUILDKIT_SINCE:
         cause = f"engine {facts.version} is too old to have BuildKit (18.09 is the first)"
     if builds and cause:
-        then = "name a Docker Engine (20.10 or newer) with --engine URL"
-        raise UserError(Problem(where=url, cause=cause, then=then), code=1)
+        raise failed(url, cause, "name a Docker Engine (20.10 or newer) with --engine URL")
     return facts
 
 

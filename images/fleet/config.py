@@ -11,7 +11,7 @@ from images.config import paths, yamlfile
 from images.config.facts import Capability, Row, Sentence
 from images.config.platforms import Platform
 from images.config.yamlfile import validated
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, wrong
 
 NAME = "fleet.yaml"
 
@@ -120,7 +120,7 @@ def read(path: Path | None, root: Path) -> Fleet:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         then = "name another file with --fleet; docs/fleet.md has one to begin with"
-        raise UserError(Problem(where=str(file), cause=f"can't be read: {error}", then=then)) from None
+        raise wrong(str(file), f"can't be read: {error}", then) from None
     parsed = yamlfile.parse(paths.shown(file), text)
     fleet, problems, _ = validated(Fleet, parsed)
     advice = f"fix {parsed.name}; docs/fleet.md explains each key"

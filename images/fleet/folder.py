@@ -26,7 +26,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from images.errors import Problem, UserError
+from images.errors import failed, wrong
 from images.fleet.model import Failure, FleetRun, Job, JobRecord, JobResult, Lease
 from images.publish import gate
 from images.validation.rows import Row, first_fault
@@ -184,9 +184,9 @@ class JobFolder:
         try:
             found = Evidence.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, LookupError, TypeError) as error:
-            raise UserError(Problem(where=str(file), cause=f"can't be read: {error}", then=then), code=1) from None
+            raise failed(str(file), f"can't be read: {error}", then) from None
         if (found.sha256, found.digest) != (record.evidence_sha256, record.digest):
-            raise UserError(Problem(where=str(file), cause="is not the evidence that was recorded", then=then), code=1)
+            raise failed(str(file), "is not the evidence that was recorded", then)
         return found
 
     def verdict(self, record: JobRecord, job: Job, claims: ClaimSet) -> Verdict:
@@ -196,9 +196,8 @@ class JobFolder:
         """
         evidence = self.evidence(record)
         if (record.key, evidence.digest, evidence.image) != (job.key, job.digest, job.image):
-            cause = f"the evidence is of {evidence.image} {evidence.digest[:19]} ({record.key})"
             then = f"take {self.job_path(job.key)} away"
-            raise UserError(Problem(where=job.key, cause=cause, then=then), code=1)
+            raise failed(job.key, f"the evidence is of {evidence.image} {evidence.digest[:19]} ({record.key})", then)
         return gate.judged(evidence, claims, job.tiers)
 
     def fail(self, key: str, failure: Failure) -> None:
@@ -225,13 +224,11 @@ def left(folder: JobFolder, executor: str) -> tuple[FleetRun, Sequence[str]]:
             return run, undone
         elsewhere = elsewhere or f"{run.id} was on {run.executor}"
     if elsewhere:
-        then = f"give --on {elsewhere.split()[-1]}; without --resume a run begins"
-        raise UserError(Problem(where=f"--on {executor}", cause=elsewhere, then=then))
+        raise wrong(f"--on {executor}", elsewhere, f"give --on {elsewhere.split()[-1]}; without --resume a run begins")
     if held:
-        cause, then = f"{held[0].id} goes on: {held[0].owner}", "wait for its end, or end that process"
-        raise UserError(Problem(where="--resume", cause=cause, then=then), code=1)
+        raise failed("--resume", f"{held[0].id} goes on: {held[0].owner}", "wait for its end, or end that process")
     cause, then = f"no run in {folder.path} left anything to do", "name images: without --resume a run begins"
-    raise UserError(Problem(where="--resume", cause=cause, then=then))
+    raise wrong("--resume", cause, then)
 
 
 def _read(model: type[Model], path: Path) -> Model | None:
@@ -241,9 +238,8 @@ def _read(model: type[Model], path: Path) -> Model | None:
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        cause = f"is no {model.__name__}: {first_fault(error)}"
         then = "another version wrote it, or it is damaged: take it away, and give the command again"
-        raise UserError(Problem(where=str(path), cause=cause, then=then), code=1) from None
+        raise failed(str(path), f"is no {model.__name__}: {first_fault(error)}", then) from None
 
 
 def _write(path: Path, text: str) -> None:

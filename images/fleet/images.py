@@ -18,7 +18,7 @@ from images.context import labels as image_labels
 from images.engine import Engine, ImageInfo, gpus
 from images.engine.buildkit import BuildEvent
 from images.engine.gpus import NO_GPU
-from images.errors import Problem, UserError, command
+from images.errors import UserError, command, failed, wrong
 from images.fleet import planning
 from images.fleet.folder import JobFolder
 from images.fleet.model import ON_GPUS, Job, JobRecord, MatrixCell
@@ -73,7 +73,7 @@ def locate(
             found = in_registry(Reference.parse(reference), image.platform)
         if found is None:
             then = "name an image of this machine's engine, or HOST/NAME:TAG, or HOST/NAME@sha256:..."
-            raise UserError(Problem(where=f"--image {name}={reference}", cause="is nowhere", then=then))
+            raise wrong(f"--image {name}={reference}", "is nowhere", then)
     labelled = found.described if found else Described(labels={}, history=())
     planned = FleetImage(
         name=name,
@@ -163,7 +163,7 @@ def send(
     if engine.facts.podman:
         name = info.tags[0] if info.tags else info.id
         then = f"`podman push {name} docker://{repository}:TAG`, then `--image NAME={repository}:TAG`"
-        raise UserError(Problem(where=engine.facts.url, cause="Podman's layers are not sent from here", then=then))
+        raise wrong(engine.facts.url, "Podman's layers are not sent from here", then)
     with Registry(repository) as registry:
         manifest, _sent = push(engine, info, registry, cache, on_event=on_event)
         if context:
@@ -189,8 +189,7 @@ def resolved(job: Job, record: JobRecord, sources: Sources) -> Job:
     elif image_labels.on_custom_base(found.described.labels):
         cause = "stands on a custom base, and none was asked for"
     if found is None or image is None or cause:
-        then = "begin a new run, which builds it again; does the worker have the same checkout?"
-        raise UserError(Problem(where=job.key, cause=cause, then=then), code=1)
+        raise failed(job.key, cause, "begin a new run, which builds it again; does the worker have the same checkout?")
     claims = validating.claims_of(image, sources, found.described, job.tiers, attachment=NO_GPU)
     known = {"digest": found.digest, "reference": found.reference, "claims": json.loads(claims.of(job.tiers).dumps())}
     return job.model_copy(update=known)

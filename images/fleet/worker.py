@@ -27,7 +27,7 @@ from images.context.labels import LABELS
 from images.engine import Engine, ImageInfo, connect
 from images.engine.gpus import NO_GPU
 from images.engine.progress import Progress
-from images.errors import Problem, UserError
+from images.errors import UserError, failed
 from images.fleet import images
 from images.fleet.folder import JobFolder
 from images.fleet.model import ON_GPUS, Job, JobRecord, JobResult, WorkerInfo
@@ -186,9 +186,8 @@ def _pulled(engine: Engine, reference: str, digest: str, platform: str) -> Image
     info = engine.find(reference) or engine.find(digest) or engine.pull(reference, platform=platform)
     if info.id == digest:
         return info
-    cause = f"is {info.id[:19]} in this engine, the job is about {digest[:19]}"
     then = "the engine must name images by their configuration: switch containerd's image store off"
-    raise UserError(Problem(where=reference, cause=cause, then=then), code=1)
+    raise failed(reference, f"is {info.id[:19]} in this engine, the job is about {digest[:19]}", then)
 
 
 def _validated(job: Job, image: Image, sources: Sources, engine: Engine, info: ImageInfo, gpus: str) -> Evidence:
@@ -204,7 +203,7 @@ def _validated(job: Job, image: Image, sources: Sources, engine: Engine, info: I
             have, reason = ", ".join(archs) or "none", "" if attachment.attached else f" ({attachment.reason})"
             cause = f"the job needs {job.gpus} GPU of {job.arch}, the machine has {len(there)} of {have}{reason}"
             then = "correct `arch` and `gpus` in fleet.yaml, or what its machines are asked for by"
-            raise UserError(Problem(where=node(), cause=cause, then=then), code=1)
+            raise failed(node(), cause, then)
     if job.claims and attachment is NO_GPU:
         claims = job.claim_set
     else:
@@ -220,7 +219,7 @@ def _validated(job: Job, image: Image, sources: Sources, engine: Engine, info: I
 
 def _other_checkout(job: Job, cause: str) -> UserError:
     then = "leave the checkout as it is until the jobs have ended, or begin anew: the worker needs the same one"
-    return UserError(Problem(where=job.image, cause=cause, then=then), code=1)
+    return failed(job.image, cause, then)
 
 
 def _say(text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from images.errors import Problem, UserError
+from images.errors import failed
 from images.host import cache
 
 _WAIT = "-oDPkg::Lock::Timeout=600"
@@ -32,6 +32,5 @@ def install(*packages: str) -> None:
             )
             if done.returncode != 0:
                 lines = (done.stderr or done.stdout).strip().splitlines()
-                cause = "; ".join(lines[-3:]) or f"ended with {done.returncode}"
                 then = f"make `apt-get update && apt-get install {' '.join(packages)}` work, then try again"
-                raise UserError(Problem(where=" ".join(command), cause=cause, then=then), code=1)
+                raise failed(" ".join(command), "; ".join(lines[-3:]) or f"ended with {done.returncode}", then)

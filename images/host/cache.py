@@ -10,7 +10,7 @@ from pathlib import Path
 import platformdirs
 from filelock import FileLock, Timeout
 
-from images.errors import Problem, UserError
+from images.errors import failed, wrong
 
 _PAUSE = 0.2
 """Seconds between two looks at a lock that somebody holds."""
@@ -21,7 +21,7 @@ def folder() -> Path:
     found = platformdirs.user_cache_path("truetag")
     if not found.is_absolute():  # an unknown uid without HOME
         then = "set HOME or XDG_CACHE_HOME to a folder that can be written"
-        raise UserError(Problem(where="HOME", cause="this user has no home folder", then=then))
+        raise wrong("HOME", "this user has no home folder", then)
     return found
 
 
@@ -46,9 +46,8 @@ def alone(
             said = True
             pause(_PAUSE)
         except (OSError, NotImplementedError) as error:
-            cause = f"can't be locked: {getattr(error, 'strerror', None) or error}"
             then = "name a folder of a local disk that you may write to (XDG_CACHE_HOME=/var/tmp/cache), then try again"
-            raise UserError(Problem(where=str(file), cause=cause, then=then), code=1) from None
+            raise failed(str(file), f"can't be locked: {getattr(error, 'strerror', None) or error}", then) from None
     try:
         yield
     finally:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from images.config.platforms import Platform
-from images.errors import Problem, UserError
+from images.errors import UserError, failed
 from images.host import apt
 
 PACKAGE = "qemu-user-static"
@@ -79,5 +79,4 @@ def version() -> str:
 
 def _unable(platform: Platform, why: str) -> UserError:
     then = f"as root: `apt-get install {PACKAGE}`; or an engine on such a machine: --engine ssh://HOST"
-    cause = f"this machine can't run {platform.spoken} programs: {why}"
-    return UserError(Problem(where=str(platform), cause=cause, then=then), code=1)
+    return failed(str(platform), f"this machine can't run {platform.spoken} programs: {why}", then)

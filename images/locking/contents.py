@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from images.config import paths
-from images.errors import Problem, UserError, command
+from images.errors import command, wrong
 from images.locking.inputs import Package
 from validate.environment import wheel_contents
 from validate.environment.wheel_contents import Contents, Rows
@@ -72,7 +72,7 @@ def every(file: Path) -> Known:
         return known
     except (ValueError, KeyError, TypeError, AttributeError):
         then = f"`rm {paths.shown(file)}`, then `{command('lock', 'NAME')}` of an image that has it"
-        raise UserError(Problem(where=paths.shown(file), cause="is damaged", then=then)) from None
+        raise wrong(paths.shown(file), "is damaged", then) from None
 
 
 def rows_of(wheel: zipfile.ZipFile) -> Rows:

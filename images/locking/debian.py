@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from images.config import paths
-from images.errors import Problem, UserError, command
+from images.errors import command, failed, wrong
 from images.planning.expectations import DEBIAN_PYTHON, DEBIAN_TOOLS
 from images.planning.image import Base
 
@@ -103,12 +103,12 @@ def find(base: Base, locks: Path) -> DebianLock | None:
     files = [{line[2]: line[1] for line in half if line} for half in halves]
     then = remade()
     if len(first.split()) != 4 or len(halves) != 2 or not all(line for half in halves for line in half):
-        raise UserError(Problem(where=paths.shown(file), cause="is damaged", then=then))
+        raise wrong(paths.shown(file), "is damaged", then)
     _, suite, architecture, day = first.split()
     asked = next((tuple(line.split()[2:]) for line in others if line.startswith("# for: ")), ())
     if asked != _asked():
         moved = " ".join(sorted({*asked} ^ {*_asked()}))
-        raise UserError(Problem(where=paths.shown(file), cause=f"was made for other packages ({moved})", then=then))
+        raise wrong(paths.shown(file), f"was made for other packages ({moved})", then)
     return DebianLock(suite=suite, architecture=architecture, day=day, asked=asked, base=files[0], layer=files[1])
 
 
@@ -121,8 +121,7 @@ def require(base: Base, locks: Path) -> DebianLock:
     if lock := find(base, locks):
         return lock
     then = f"`{command('lock', 'NAME')}` of an image on that base makes it, on a machine with apt; or --base REF"
-    cause = "no lock names the Debian packages that the base is made of"
-    raise UserError(Problem(where=paths.shown(locks / place(base)), cause=cause, then=then))
+    raise wrong(paths.shown(locks / place(base)), "no lock names the Debian packages that the base is made of", then)
 
 
 def moves(old: DebianLock, new: DebianLock) -> dict[str, tuple[str, str]]:
@@ -189,11 +188,11 @@ def _said(words: Sequence[str]) -> str:
         done = subprocess.run(words, env=english, capture_output=True, text=True, errors="replace", check=False)
     except FileNotFoundError:
         then = "lock it on Debian or Ubuntu, or in a container of them"
-        raise UserError(Problem(where="apt-get", cause="is not on this machine", then=then), code=1) from None
+        raise failed("apt-get", "is not on this machine", then) from None
     if done.returncode != 0:
         cause = "; ".join(done.stderr.strip().splitlines()[-3:]) or f"ended with {done.returncode}"
         then = "are the mirrors right (DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR), is debian-archive-keyring installed?"
-        raise UserError(Problem(where="Debian's packages", cause=cause, then=then), code=1)
+        raise failed("Debian's packages", cause, then)
     return done.stdout
 
 
@@ -208,7 +207,7 @@ def printed_files(printed: str) -> dict[str, str]:
         if not _LINE.fullmatch(f"{digest}  {path}"):
             cause = "has no sha256, or lies on none of the mirrors that build steps would ask"
             then = "name mirrors by http:// or https:// (DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR)"
-            raise UserError(Problem(where=file_name(address), cause=cause, then=then), code=1)
+            raise failed(file_name(address), cause, then)
         found[path] = digest
     return found
 

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from images import errors
 from images.config import paths
 from images.config.platforms import Platform, of_machine
-from images.errors import Problem, UserError, command
+from images.errors import Problem, UserError, command, wrong
 from images.host.hashing import sha256
 from images.locking import contents, inputs
 from images.locking.contents import Known
@@ -129,11 +129,11 @@ def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
     where = f"{paths.shown(folder)}/{image.lock_name}"
     if found.status is Status.MISSING:
         reach = f"; it must reach {image.index}, which alone has this torch" if image.index else ""
-        raise UserError(Problem(where=where, cause=f"{image.name} has no lock", then=f"{again} makes it{reach}"))
+        raise wrong(where, f"{image.name} has no lock", f"{again} makes it{reach}")
     if found.status is Status.STALE:
         cause = f"the lock is older than the pins, or damaged: {'; '.join(found.differences)}"
         committed = f"; `git checkout {where}` brings back the committed one" if errors.IS_CHECKOUT else ""
-        raise UserError(Problem(where=where, cause=cause, then=f"{again} makes a new one{committed}"))
+        raise wrong(where, cause, f"{again} makes a new one{committed}")
     lock = load(folder / image.lock_name)
     packages = [package for layer in lock.layers.values() for package in layer]
     return replace(
@@ -149,8 +149,7 @@ def load(place: Path) -> Lock:
         made_from = _INPUTS.validate_python(data)
         digests = dict(data["sha256"].items())
     except (ValueError, KeyError, TypeError, AttributeError):
-        problem = Problem(where=paths.shown(place / RECORD), cause="is damaged", then=f"{again} anew")
-        raise UserError(problem) from None
+        raise wrong(paths.shown(place / RECORD), "is damaged", f"{again} anew") from None
     names = {layer: f"{layer}.txt" for layer in (*made_from.layers, *made_from.alone)}
     files = {name: _bytes(place / name, again) for name in names.values()}
     layers = {layer: parse_requirements(files[name], str(place / name)) for layer, name in names.items()}
@@ -226,7 +225,7 @@ def _bytes(path: Path, then: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError:
-        raise UserError(Problem(where=paths.shown(path), cause="is missing", then=then)) from None
+        raise wrong(paths.shown(path), "is missing", then) from None
 
 
 def _leftovers(files: Mapping[str, bytes], folder: Path) -> list[Path]:

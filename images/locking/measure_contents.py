@@ -23,7 +23,7 @@ from pathlib import Path
 import requests
 from requests.adapters import HTTPAdapter
 
-from images.errors import Problem, UserError, command
+from images.errors import command, failed
 from images.host.hashing import sha256
 from images.locking import contents, uv
 from images.locking.contents import FileContents
@@ -116,7 +116,7 @@ def _addresses(files: Sequence[LockedFile], lock: Lock, name: str, run: Runner) 
     if lost := [one for one in files if one.digest not in found]:
         first = lost[0].package
         cause = f"the index no longer has {first.name} {first.version} as the lock has it ({len(lost)} files)"
-        raise UserError(Problem(where=name, cause=cause, then=f"`{command('lock', name)}`"), code=1)
+        raise failed(name, cause, f"`{command('lock', name)}`")
     return found
 
 
@@ -129,9 +129,7 @@ def _measure(one: LockedFile, url: str, session: requests.Session) -> FileConten
             rows = contents.rows_of(wheel)
     except (OSError, zipfile.BadZipFile, tarfile.TarError, csv.Error, KeyError, UnicodeDecodeError) as error:
         then = f"`{command('lock')}` again; UV_DEFAULT_INDEX names another index, one that answers range requests"
-        raise UserError(
-            Problem(where=contents.shown(url), cause=f"can't be read: {error}", then=then), code=1
-        ) from None
+        raise failed(contents.shown(url), f"can't be read: {error}", then) from None
     files = wheel_contents.long_tags(_laid_out(rows)) if one.toolkit else ""
     native = any(".so" in path.rpartition("/")[2] for path in rows)
     return FileContents(wheel=wheel_contents.contents(rows), files=files, native=native)

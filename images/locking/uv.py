@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from uv import find_uv_bin
 
 from images.config.platforms import of_machine
-from images.errors import Problem, UserError, command
+from images.errors import Problem, UserError, command, failed, wrong
 from images.locking.inputs import Package, Target
 
 Runner = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
@@ -56,9 +56,7 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
         if name in kept and urlsplit(re.sub(r"^[\w.-]+=", "", kept[name])).scheme not in ("http", "https"):
             cause = "the default index is a folder of this machine: a lock names files that everybody can fetch"
-            raise UserError(
-                Problem(where=name, cause=cause, then=f"unset it (and PIP_INDEX_URL) for `{command('lock')}`")
-            )
+            raise wrong(name, cause, f"unset it (and PIP_INDEX_URL) for `{command('lock')}`")
     return kept
 
 
@@ -160,11 +158,11 @@ def _package(row: Mapping[str, Any], target: Target, where: str) -> Package:
     shown = f"{name} {row.get('version', '')}".strip()
     if local:
         cause = f"{shown} came from {local[0]}, which is no file of a package index"
-        raise UserError(Problem(where=where, cause=cause, then="pin a version that an index has in matrix.yaml"))
+        raise wrong(where, cause, "pin a version that an index has in matrix.yaml")
     hashes = tuple(sorted({wheel["hashes"]["sha256"] for wheel in wheels if "sha256" in wheel.get("hashes", {})}))
     if not hashes or len(hashes) < len(wheels):
         cause = f"the index gives no sha256 for {shown}: its files could not be checked when they are installed"
-        raise UserError(Problem(where=where, cause=cause, then="resolve from an index that gives hashes (PyPI does)"))
+        raise wrong(where, cause, "resolve from an index that gives hashes (PyPI does)")
     return Package(name=name, version=row["version"], hashes=hashes)
 
 
@@ -178,7 +176,7 @@ def _failure(errors: str, requirements: Sequence[str], target: Target, where: st
         cause = f"{source[1]} is published as source only: there is no wheel for {wanted}"
         then = "pin a version that has one, or name it in matrix.yaml: under `pure_python` if it is that, "
         then += "else under `optional`, and build with --wheelhouse"
-        return UserError(Problem(where=where, cause=cause, then=then))
+        return wrong(where, cause, then)
     if "No solution found" in text:
         reason = text.partition("No solution found when resolving dependencies")[2].lstrip(": ")
         clash = [pin for pin in requirements if re.search(rf"(?<![\w.-]){re.escape(pin)}(?![\w.])", reason)]
@@ -192,4 +190,4 @@ def _failure(errors: str, requirements: Sequence[str], target: Target, where: st
         other = "no other index has this torch" if only else "UV_DEFAULT_INDEX names another index"
         then = f"`{command('lock', where)}` where {host} answers; {other}; HTTPS_PROXY names a proxy"
         return (IndexUnreachable if only else UserError)(Problem(where=where, cause=cause, then=then), code=1)
-    return UserError(Problem(where=where, cause=f"uv failed: {text}", then="fix that, then lock again"), code=1)
+    return failed(where, f"uv failed: {text}", "fix that, then lock again")

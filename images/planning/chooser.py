@@ -18,7 +18,7 @@ from images.config import yamlfile
 from images.config.facts import Capability, Facts, MinorText, Row, Sentence, VersionText
 from images.config.names import Arch, Minor
 from images.config.platforms import Platform
-from images.errors import Problem, UserError, command
+from images.errors import UserError, command, wrong
 from images.hardware.inventory import Inventory
 from images.planning.image import Image
 from validate import compute_capability
@@ -94,9 +94,8 @@ def find_model(text: str) -> tuple[str, ModelRow]:
     short = {key(name): name for name in models()}
     near = [short[one] for one in get_close_matches(key(text), short, n=3, cutoff=0.6)]
     told = f"nearest: {_some(least or near)}; or " if least or near else ""
-    cause = f"is {'more than one' if least else 'no'} GPU of images/data/gpu_models.yaml"
     then = f"{told}give --arch what `nvidia-smi --query-gpu=compute_cap --format=csv` prints there"
-    raise UserError(Problem(where=f"--gpu {text!r}", cause=cause, then=then))
+    raise wrong(f"--gpu {text!r}", f"is {'more than one' if least else 'no'} GPU of images/data/gpu_models.yaml", then)
 
 
 def _words(text: str) -> frozenset[str]:
@@ -137,7 +136,7 @@ def described(gpu: str, arch: str, driver: str) -> Machine:
     try:
         found = Arch.parse(arch) if arch else None
     except ValueError as error:
-        raise UserError(Problem(where=f"--arch {arch}", cause=str(error), then="write sm_89, sm89 or 8.9")) from None
+        raise wrong(f"--arch {arch}", str(error), "write sm_89, sm89 or 8.9") from None
     try:
         name, row = find_model(gpu)
     except UserError:
@@ -146,9 +145,7 @@ def described(gpu: str, arch: str, driver: str) -> Machine:
         return Machine(gpus=(gpu or str(found),), archs=(found,), driver=number, arm=found in ON_ARM_ALONE)
     own = Arch.parse(row.capability)
     if found and found != own:
-        raise UserError(
-            Problem(where=f"--arch {arch}", cause=f"{name} is {own}", then=f"leave out --arch, or give {own}")
-        )
+        raise wrong(f"--arch {arch}", f"{name} is {own}", f"leave out --arch, or give {own}")
     return Machine(gpus=(name,), archs=(own,), driver=number, arm=row.arm)
 
 
@@ -159,7 +156,7 @@ def parse_driver(text: str) -> str:
         if not 0 < int(text.partition(".")[0]) < _FIRST_BRANCH:
             return text
         cause, then = "is CUDA's version", "give what `nvidia-smi --query-gpu=driver_version --format=csv` prints"
-    raise UserError(Problem(where=f"--driver {text}", cause=cause, then=then))
+    raise wrong(f"--driver {text}", cause, then)
 
 
 def torch_range(text: str) -> SpecifierSet:
@@ -168,15 +165,14 @@ def torch_range(text: str) -> SpecifierSet:
     try:
         return SpecifierSet(whole if re.fullmatch(r"[0-9]+(\.[0-9]+){0,2}", text) else text)
     except InvalidSpecifier:
-        then = "write '>=2.7', '<2.9', 2.8 or 2.7.1"
-        raise UserError(Problem(where=f"--torch {text}", cause="is no range of versions", then=then)) from None
+        raise wrong(f"--torch {text}", "is no range of versions", "write '>=2.7', '<2.9', 2.8 or 2.7.1") from None
 
 
 def python_minor(text: str) -> str:
     """Read `3.11`, or `3.11.9` as `3.11`. Raises UserError."""
     if found := re.fullmatch(r"([0-9]+\.[0-9]+)(\.[0-9]+)?", text):
         return found[1]
-    raise UserError(Problem(where=f"--python {text}", cause="is no version of Python", then="write 3.11"))
+    raise wrong(f"--python {text}", "is no version of Python", "write 3.11")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from typing import Any
 
 from images.config.platforms import Platform
 from images.context.labels import LABELS
-from images.errors import Problem, UserError
+from images.errors import Problem, failed, wrong
 from images.publish import attestation, signing, statements
 from images.publish.attestation import Attestation
 from images.publish.statements import Statement
@@ -104,7 +104,7 @@ class PublishedImage:
             except statements.UNREADABLE as error:
                 cause = f"its test result can't be read: {type(error).__name__}: {error}"
             if cause:
-                raise UserError(Problem(where=self.reference, cause=cause, then="don't use it"), code=1)
+                raise failed(self.reference, cause, "don't use it")
             found |= runs
         return tuple(found.values())
 
@@ -134,11 +134,9 @@ def load(source: Registry, manifest: Manifest, *, platform: str = "", with_state
         if platform in digests:
             return load(source, source.get(digests[platform]), with_statements=with_statements)
         if platform:
-            cause, then = f"the index has no image for {platform}", f"publish the image for {platform}"
-            raise UserError(Problem(where=where, cause=cause, then=then), code=1)
+            raise failed(where, f"the index has no image for {platform}", f"publish the image for {platform}")
         listed = ", ".join(f"{source.repository}@{digest} ({one})" for one, digest in digests.items())
-        cause = "is an index of images for several platforms"
-        raise UserError(Problem(where=where, cause=cause, then=f"name one of them: {listed}"))
+        raise wrong(where, "is an index of images for several platforms", f"name one of them: {listed}")
     config = json.loads(source.blob(manifest.config))
     found = tuple(_statements(source, manifest.digest)) if with_statements else ()
     return PublishedImage(repository=source.repository, manifest=manifest, config=config, statements=found)
@@ -149,8 +147,7 @@ def load_all(source: Registry, manifest: Manifest) -> tuple[PublishedImage, ...]
     if not manifest.is_index:
         return (load(source, manifest),)
     if not manifest.manifests:
-        where = f"{source.repository}@{manifest.digest}"
-        raise UserError(Problem(where=where, cause="is an empty index", then="publish its images anew"), code=1)
+        raise failed(f"{source.repository}@{manifest.digest}", "is an empty index", "publish its images anew")
     return tuple(load(source, source.get(entry.digest)) for entry in manifest.manifests)
 
 
@@ -292,8 +289,7 @@ def mount_blobs(source: Registry, target: Registry, manifest: Manifest) -> None:
     for digest, size in sizes.items():
         if not target.mount(digest, source.repository, size):
             cause = f"the registry does not mount {digest[:19]} of {source.repository}"
-            then = "both repositories must be readable with the same login"
-            raise UserError(Problem(where=str(target.repository), cause=cause, then=then), code=1)
+            raise failed(str(target.repository), cause, "both repositories must be readable with the same login")
 
 
 def statements_tag(digest: str) -> str:

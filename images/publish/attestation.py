@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from images.engine import ImageInfo
-from images.errors import Problem, UserError, command
+from images.errors import command, failed, wrong
 from images.validation.schemas import VerdictFile, parse_evidence, parse_verdict
 from validate.evidence import Evidence, EvidenceChangedError
 from validate.judge import Verdict, judge
@@ -38,13 +38,12 @@ def read(evidence_file: bytes, where: str, verdict_file: bytes | None = None) ->
         written = parse_verdict(verdict_file.decode()) if verdict_file is not None else None
         evidence = parse_evidence(evidence_file.decode())
     except EvidenceChangedError as error:
-        raise UserError(Problem(where=where, cause=str(error), then=then), code=1) from None
+        raise failed(where, str(error), then) from None
     except (ValidationError, ValueError) as error:
-        cause = f"is no attestation: {str(error).splitlines()[0]}"
-        raise UserError(Problem(where=where, cause=cause, then=then), code=1) from None
+        raise failed(where, f"is no attestation: {str(error).splitlines()[0]}", then) from None
     verdict = judge(evidence.claim_set, evidence)
     if written and (cause := next(_contradictions(written, verdict), "")):
-        raise UserError(Problem(where=where, cause=cause, then=then), code=1)
+        raise failed(where, cause, then)
     return Attestation(verdict=verdict, evidence=evidence, evidence_file=evidence_file)
 
 
@@ -56,13 +55,11 @@ def read_folder(folder: Path, name: str, info: ImageInfo) -> Attestation:
         verdict_file = (folder / VERDICT_FILE).read_bytes()
         evidence_file = (folder / EVIDENCE_FILE).read_bytes()
     except OSError as error:
-        cause = f"there is no attestation: {error.strerror}: {error.filename}"
-        raise UserError(Problem(where=str(folder), cause=cause, then=then)) from None
+        raise wrong(str(folder), f"there is no attestation: {error.strerror}: {error.filename}", then) from None
     found = read(evidence_file, str(folder), verdict_file)
     if (found.verdict.image, found.verdict.digest) != (name, info.id):
         attested = f"{found.verdict.image} {found.verdict.digest[:19]}"
-        cause = f"is the attestation of {attested}, the image is {name} {info.id[:19]}"
-        raise UserError(Problem(where=str(folder), cause=cause, then=then), code=1)
+        raise failed(str(folder), f"is the attestation of {attested}, the image is {name} {info.id[:19]}", then)
     return found
 
 

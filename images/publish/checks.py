@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from images.config.names import ImageName
 from images.config.platforms import Platform
 from images.context.labels import LABELS
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, failed
 from images.publish import attachments, provenance, sbom, statements
 from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
@@ -107,7 +107,7 @@ def admitted(image: PublishedImage, policy: ReleasePolicy, key: str) -> Publishe
     counted = attachments.counted(image, key)
     if key and not counted.statements:
         cause = "the key signed nothing that is attached to it"
-        raise UserError(Problem(where=image.reference, cause=cause, then="is it the key of who published it?"), code=1)
+        raise failed(image.reference, cause, "is it the key of who published it?")
     require_sound(counted)
     policy.require_open(image.reference, image.labels, counted.evidence)
     return counted

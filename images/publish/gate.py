@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, failed, wrong
 from images.validation import limits
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence
@@ -45,9 +45,8 @@ class ReleasePolicy:
         """A validation run of an image, by today's claims. Raises UserError where there are none for it."""
         claims = self.claims_of(labels, run)
         if claims is None or claims.image != run.image:
-            cause = "matrix.yaml makes another image of this name, or none"
             then = "use the checkout that it was built from (its provenance names the commit), or build it anew"
-            raise UserError(Problem(where=run.image, cause=cause, then=then), code=1)
+            raise failed(run.image, "matrix.yaml makes another image of this name, or none", then)
         return judged(run, claims)
 
     def refusals(self, labels: Mapping[str, str], runs: Sequence[Evidence], tiers: Sequence[Tier]) -> tuple[str, ...]:
@@ -126,8 +125,7 @@ def parse_tiers(text: str) -> tuple[Tier, ...]:
     try:
         return tuple(dict.fromkeys(Tier(word.strip()) for word in text.split(",")))
     except ValueError:
-        then = f"write some of {', '.join(map(str, Tier))}"
-        raise UserError(Problem(where=f"--gate {text}", cause="names no tiers", then=then)) from None
+        raise wrong(f"--gate {text}", "names no tiers", f"write some of {', '.join(map(str, Tier))}") from None
 
 
 def _lacking(verdict: Verdict, tier: Tier) -> Iterator[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from images.errors import Problem, UserError, command
+from images.errors import Problem, UserError, command, failed, wrong
 from images.publish import attachments, checks, signing, tags
 from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
@@ -33,7 +33,7 @@ def promote(
     """
     if reference.repository.host != to.host:
         then = f"copy it first: `cosign copy {reference} {to}:{reference.identifier}`; then promote there"
-        raise UserError(Problem(where=str(to), cause=f"is not on {reference.repository.host}", then=then))
+        raise wrong(str(to), f"is not on {reference.repository.host}", then)
     if key:
         signing.require(key)
     with Registry(reference.repository) as source, Registry(to, mount_from=[reference.repository]) as target:
@@ -42,9 +42,8 @@ def promote(
         if named.is_index:  # it must be the same in the other repository
             fault = checks.check_index(named, images)
             if fault.status is not Status.PASS or named.digest != attachments.index_of(images).digest:
-                where = f"{source.repository}@{named.digest}"
                 cause = fault.reason if fault.status is not Status.PASS else "is no index as `publish` writes it"
-                raise UserError(Problem(where=where, cause=cause, then="publish its images anew"), code=1)
+                raise failed(f"{source.repository}@{named.digest}", cause, "publish its images anew")
         for image in images:
             checks.admitted(image, policy, key)
         versions = [tags.version_of(image) for image in images]

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from images.config.names import ImageName
-from images.errors import Problem, UserError, command
+from images.errors import command, failed
 from images.host.hashing import sha256
 
 BUILD_TYPE = "https://truetag.dev/build/v1"
@@ -52,10 +52,9 @@ def read_build_record(folder: Path, name: str, image_id: str) -> BuildRecord:
     try:
         found = BuildRecord.model_validate_json(path.read_bytes())
     except (OSError, ValueError) as error:
-        cause = f"the record of the build can't be read: {error}"
-        raise UserError(Problem(where=str(path), cause=cause, then=then), code=1) from None
+        raise failed(str(path), f"the record of the build can't be read: {error}", then) from None
     if found.digest != image_id:
-        raise UserError(Problem(where=str(path), cause="is the record of another build", then=then), code=1)
+        raise failed(str(path), "is the record of another build", then)
     return found
 
 

@@ -18,7 +18,7 @@ from images.config.names import ImageName
 from images.context.labels import LABELS
 from images.engine import Engine, ImageInfo, ignore
 from images.engine.buildkit import BuildEvent
-from images.errors import Problem, UserError, command
+from images.errors import command, failed
 from images.publish import attachments, attestation, checks, provenance, sbom, signing, statements, tags
 from images.publish.attachments import PublishedImage
 from images.publish.attestation import Attestation
@@ -185,13 +185,12 @@ def _other_failures(run: Attestation, today: Verdict) -> tuple[ClaimVerdict, ...
 
 def _require_no_other_failure(image: LocalImage, policy: ReleasePolicy) -> None:
     """Raises UserError for such a run that is to be added. Those that are attached stay, and keep their failures."""
-    failed = _other_failures(image.run, policy.judged(image.info.labels, image.run.evidence))
-    if failed:
-        names = listed([f"{one.claim.id} {one.claim.subject}" for one in failed], limit=5)
-        cause = f"{names} failed by the claims that it was measured for, which are not today's"
+    others = _other_failures(image.run, policy.judged(image.info.labels, image.run.evidence))
+    if others:
+        names = listed([f"{one.claim.id} {one.claim.subject}" for one in others], limit=5)
         then = f"validate it again (`{command('validate', str(image.name))}`), and publish that run"
         where = f"{image.name}, validated {image.run.evidence.host.get('date', 'on an unknown day')}"
-        raise UserError(Problem(where=where, cause=cause, then=then), code=1)
+        raise failed(where, f"{names} failed by the claims that it was measured for, which are not today's", then)
 
 
 def _judged(run: Attestation, labels: Mapping[str, str], policy: ReleasePolicy) -> Attestation:

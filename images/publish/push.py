@@ -25,7 +25,7 @@ import requests
 from images.engine import Engine, ImageInfo, ignore
 from images.engine.buildkit import BuildEvent, StepFinished, StepProgress, StepStarted
 from images.engine.layers import ImagePart
-from images.errors import Problem, UserError, problem_of
+from images.errors import UserError, failed, problem_of
 from images.host.hashing import oci_digest
 from images.publish.compression import MEDIA_TYPE, RECIPE, SpooledBlob, compress, uncompressed
 from images.registry.client import Registry
@@ -130,7 +130,7 @@ def _compressed(
 
 def _changed(info: ImageInfo, what: str) -> UserError:
     cause = f"{what} is not what the image ID stands for: the engine's store was changed or is damaged"
-    return UserError(Problem(where=info.id, cause=cause, then="build the image anew"), code=1)
+    return failed(info.id, cause, "build the image anew")
 
 
 def require_layers(target: Registry, manifest: Manifest, info: ImageInfo, cache: Path) -> None:
@@ -152,7 +152,7 @@ def require_layers(target: Registry, manifest: Manifest, info: ImageInfo, cache:
             cause = f"names layer {layer.digest[:19]}, which is not the image's own ({diff_id[:19]})"
     if cause:
         then = "delete the tags that name it: whoever may write to this repository put it there; then publish again"
-        raise UserError(Problem(where=f"{target.repository}@{manifest.digest}", cause=cause, then=then), code=1)
+        raise failed(f"{target.repository}@{manifest.digest}", cause, then)
 
 
 def _diff_id(target: Registry, layer: Descriptor) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from images.config.names import ImageName
 from images.config.platforms import Platform
-from images.errors import Problem, UserError
+from images.errors import UserError, failed
 from images.publish import attachments, checks, signing, tags
 from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
@@ -199,5 +199,5 @@ def load_same(registry: Registry, manifest: Manifest, image_id: str, where: str)
     image = attachments.load(registry, manifest)
     if image.image_id != image_id:
         cause = f"is {image.image_id[:19]}, not the image that was validated ({image_id[:19]})"
-        raise UserError(Problem(where=where, cause=cause, then="build anew: such tags are never moved"), code=1)
+        raise failed(where, cause, "build anew: such tags are never moved")
     return image

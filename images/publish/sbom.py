@@ -18,7 +18,7 @@ from packageurl import PackageURL
 from packaging.utils import canonicalize_name
 
 from images.engine import ContainerSpec, Engine
-from images.errors import Problem, UserError
+from images.errors import failed
 
 Packages = Mapping[str, Any]
 """What `read_packages.py` prints: rows of `python`, `toolkit` and `debian`, and `os` of /etc/os-release."""
@@ -36,7 +36,7 @@ def read(engine: Engine, reference: str) -> Packages:
         done = box.run(timeout=_SECONDS)
     if done.exit.code != 0:
         cause = f"its packages can't be read: {(done.stderr or done.stdout).strip()[-300:]}"
-        raise UserError(Problem(where=reference, cause=cause, then="an image needs a python3 on its PATH"), code=1)
+        raise failed(reference, cause, "an image needs a python3 on its PATH")
     return dict(json.loads(done.stdout))
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, wrong
 
 _SECONDS = 300
 _NO_SERVICES = {
@@ -50,10 +50,10 @@ def require(key: str) -> None:
     """Raises UserError when there is no cosign, or no such key, before anything is sent."""
     if not shutil.which("cosign"):
         then = "install it (Debian trixie: `apt-get install cosign`); without --key, `publish` signs nothing"
-        raise UserError(Problem(where=f"--key {key}", cause="there is no cosign on this machine", then=then))
+        raise wrong(f"--key {key}", "there is no cosign on this machine", then)
     if "://" not in key and not Path(key).is_file():
         then = "`cosign generate-key-pair` makes one: cosign.key signs, cosign.pub verifies"
-        raise UserError(Problem(where=f"--key {key}", cause="there is no such file", then=then))
+        raise wrong(f"--key {key}", "there is no such file", then)
 
 
 def require_password(key: str) -> None:
@@ -71,7 +71,7 @@ def require_password(key: str) -> None:
     except EOFError:
         pass
     then = f"set {_PASSWORD} to it, or to nothing where the key has none"
-    raise UserError(Problem(where=f"--key {key}", cause="cosign wants its password, and nobody is here", then=then))
+    raise wrong(f"--key {key}", "cosign wants its password, and nobody is here", then)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from packaging.version import InvalidVersion, Version
 from images.config.platforms import Platform
 from images.context.labels import LABELS
 from images.engine.failures import Cancelled
-from images.errors import Problem, UserError, command
+from images.errors import Problem, UserError, command, failed, wrong
 from images.publish.attachments import PublishedImage, load
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
@@ -76,7 +76,7 @@ class ImageVersion:
         found = cls.of(labels, created, platform)
         if found is None or not found.name:
             cause = f"has no readable label {LABELS}.image and {LABELS}.torch"
-            raise UserError(Problem(where=where, cause=cause, then=f"build it with `{command('build')}`"))
+            raise wrong(where, cause, f"build it with `{command('build')}`")
         return found
 
     @property
@@ -171,7 +171,7 @@ def require_follows(
     if before := target.find(tag):
         reason, then, _ = _refusal(target, before, versions, tag, TagKind.NAME, keeps, absent)
         if reason:
-            raise UserError(Problem(where=f"{target.repository}:{tag}", cause=reason, then=then), code=1)
+            raise failed(f"{target.repository}:{tag}", reason, then)
 
 
 def _refusal(
@@ -257,8 +257,7 @@ def _move(target: Registry, changes: Sequence[TagChange], stop: threading.Event)
         if left := [change.tag for change in reversed(touched) if not _restored(target, change)]:
             cause = f"moving tags failed ({str(error) or type(error).__name__})"
             cause += f", and {', '.join(left)} could not be put back"
-            then = "give the same command again: it finishes the move"
-            raise UserError(Problem(where=str(target.repository), cause=cause, then=then), code=1) from error
+            raise failed(str(target.repository), cause, "give the same command again: it finishes the move") from error
         raise
 
 
@@ -276,5 +275,4 @@ def _restored(target: Registry, change: TagChange) -> bool:
 
 
 def _moved_by_others(target: Registry, tag: str) -> UserError:
-    cause = "somebody else moved it at the same time"
-    return UserError(Problem(where=f"{target.repository}:{tag}", cause=cause, then="give the command again"), code=1)
+    return failed(f"{target.repository}:{tag}", "somebody else moved it at the same time", "give the command again")

@@ -17,7 +17,7 @@ from docker import auth
 from docker.errors import DockerException
 from requests.auth import AuthBase
 
-from images.errors import Problem, UserError
+from images.errors import failed
 from images.registry.errors import RegistryError, json_object, problem, refusal
 from images.registry.reference import DOCKER_HUB, Repository, is_loopback
 
@@ -45,8 +45,7 @@ def docker_credentials(host: str) -> Credentials | None:
     try:
         found: Any = auth.load_config().resolve_authconfig(None if host == DOCKER_HUB else host)
     except (DockerException, OSError, ValueError):
-        then = f"`docker login {host}`"
-        raise UserError(Problem(where=host, cause="its credentials can't be read", then=then), code=1) from None
+        raise failed(host, "its credentials can't be read", f"`docker login {host}`") from None
     if not found:
         return None
     return Credentials(

@@ -6,7 +6,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from images.errors import Problem, UserError
+from images.errors import wrong
 
 DOCKER_HUB = "docker.io"
 _DOCKER_HUB_API = "registry-1.docker.io"
@@ -30,8 +30,7 @@ class Repository:
         # Docker's rule: without a dot or a port, and not `localhost`, it is a name on Docker Hub.
         is_host = match and ("." in match["host"] or ":" in match["host"] or match["host"] == "localhost")
         if not match or not is_host or not _NAME.fullmatch(match["path"]):
-            then = "write HOST[:PORT]/NAME, in lower case"
-            raise UserError(Problem(where=text, cause="is no repository of a registry", then=then))
+            raise wrong(text, "is no repository of a registry", "write HOST[:PORT]/NAME, in lower case")
         return cls(match["host"], match["path"])
 
     @property
@@ -58,8 +57,7 @@ class Reference:
         tagged = bool(colon) and "/" not in tag
         identifier = digest if at else tag if tagged else ""
         if not (_DIGEST if at else _TAG).fullmatch(identifier):
-            then = "write HOST/NAME:TAG or HOST/NAME@sha256:..."
-            raise UserError(Problem(where=text, cause="names no image", then=then))
+            raise wrong(text, "names no image", "write HOST/NAME:TAG or HOST/NAME@sha256:...")
         return cls(Repository.parse(name if tagged else head), identifier)
 
     def __str__(self) -> str:

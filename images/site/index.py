@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import requests
 from pydantic import Field, ValidationError
 
-from images.errors import Problem, UserError, command
+from images.errors import command, wrong
 from images.nightly.results import Change
 from images.planning import chooser
 from images.validation import rows
@@ -208,7 +208,7 @@ def read(place: str) -> Index:
         cause = f"can't be fetched: {type(error).__name__}"
     except OSError as error:
         cause = f"can't be read: {error.strerror}"
-    raise UserError(Problem(where=where, cause=cause, then=then))
+    raise wrong(where, cause, then)
 
 
 def dumps(index: Index) -> bytes:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, Field, ValidationError
 
 from images.config import paths
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, wrong
 from images.validation.rows import ClaimRow, Row, TierCount, claim_rows, first_fault, installed
 from images.validation.schemas import ClaimVerdictRow
 from validate.claims import Tier
@@ -172,7 +172,7 @@ def read_evidence(folder: Path, run_id: str) -> bytes:
     try:
         return lzma.decompress(path.read_bytes())
     except (OSError, lzma.LZMAError, EOFError) as error:
-        raise UserError(Problem(where=str(path), cause=f"can't be read: {error}", then="restore it from git")) from None
+        raise wrong(str(path), f"can't be read: {error}", "restore it from git") from None
 
 
 def judged_again(line: RunLine, content: bytes) -> Verdict:
@@ -234,8 +234,7 @@ def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, 
     try:
         return RunLine.model_validate(data)
     except ValidationError as error:
-        then = "use small letters, digits, `.` and `-`"
-        raise UserError(Problem(where=where, cause=first_fault(error), then=then)) from None
+        raise wrong(where, first_fault(error), "use small letters, digits, `.` and `-`") from None
 
 
 def packages(claims: Iterable[ClaimVerdict]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from images.config.names import ImageName
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, failed
 from images.nightly import results
 from images.nightly.results import Job, JobLine, Outcome
 from images.publish import attachments
@@ -200,8 +200,7 @@ def published(
 def _attached(name: str, remote: PublishedImage, number: int, attestation: Attestation) -> Run:
     verdict = attestation.verdict
     if verdict.image != name:
-        cause = f"its attestation is of {verdict.image}, the tag says {name}"
-        raise UserError(Problem(where=remote.reference, cause=cause, then="publish it anew"), code=1)
+        raise failed(remote.reference, f"its attestation is of {verdict.image}, the tag says {name}", "publish it anew")
     ImageName.parse(name)  # it becomes the path of a page
     size = next((one.evidence for one in verdict.claims if _is_size(one)), {})
     evidence = Evidence.loads(attestation.evidence_file.decode())

@@ -12,7 +12,7 @@ from images.engine import Engine
 from images.engine.archive import Files
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import KILLED, ContainerSpec, Exit, ImageInfo
-from images.errors import Problem, UserError
+from images.errors import failed
 from validate import channel, checks
 from validate.claims import ARBITRARY_UID, ClaimSet, Tier
 from validate.evidence import Record
@@ -141,11 +141,11 @@ def require_end(engine: Engine, image: ImageInfo, container: str, end: Exit, *, 
     if end.code == KILLED and not end.oom:
         cause = f"its container `{container}` was killed from outside in the middle of the suite, not for its memory"
         then = "validate it again; if nobody killed it, see whether machine or job ran out of memory (`dmesg`, `sacct`)"
-        raise UserError(Problem(where=where, cause=cause, then=then), code=1)
+        raise failed(where, cause, then)
     if began and end.code != 0 and not end.oom:
         cause = f"the suite in its container `{container}` ended with status {end.code}: something there stopped it"
         then = "validate it again; if it ends so each time, see what the image starts beside its programs"
-        raise UserError(Problem(where=where, cause=cause, then=then), code=1)
+        raise failed(where, cause, then)
 
 
 def parse_record(text: str) -> Record | None:

@@ -25,7 +25,7 @@ from images.config.platforms import of_machine
 from images.engine import Engine
 from images.engine.archive import Files
 from images.engine.runtime import ContainerSpec, ImageInfo
-from images.errors import Problem, UserError
+from images.errors import failed
 from images.host import emulation
 from images.validation import own_python
 from images.validation.containers import INSIDE, ContainerPlan, run_suite, suite_files
@@ -85,8 +85,7 @@ def native_python(engine: Engine, image: ImageInfo, claims: ClaimSet) -> NativeP
     mine = of_machine(platform.machine())
     if mine is None or mine.architecture != engine.facts.architecture:
         cause = f"the engine's machine is of {engine.facts.architecture}, this one of {platform.machine()}"
-        then = "validate on a machine of the image's own platform"
-        raise UserError(Problem(where=image.id, cause=cause, then=then), code=1)
+        raise failed(image.id, cause, "validate on a machine of the image's own platform")
     command = ["python3", "-I", "-S", f"{INSIDE}/validate", "survey", "--user", f"{INSIDE}/claims.json"]
     spec = ContainerSpec(image.id, command, volumes=[INSIDE], tmpfs={"/tmp": "rw,exec,nosuid,nodev,mode=1777"})
     lines, _ = run_suite(engine, spec, {INSIDE: suite_files(claims)}, timeout=_START_SECONDS)
@@ -95,9 +94,8 @@ def native_python(engine: Engine, image: ImageInfo, claims: ClaimSet) -> NativeP
         release = str(json.loads(user)["start"]["release"])
     except (ValueError, LookupError, TypeError):
         printed = "\n".join(lines).strip()[-300:]
-        cause = f"its Python did not say how it starts: {printed or 'nothing printed'}"
         then = "does it run at all? `docker run --rm IMAGE python3 --version`"
-        raise UserError(Problem(where=image.id, cause=cause, then=then), code=1) from None
+        raise failed(image.id, f"its Python did not say how it starts: {printed or 'nothing printed'}", then) from None
     own = own_python.of_release(release)
     return NativePython(
         files={**own_python.files(INSIDE, own), "user.json": user.encode()},

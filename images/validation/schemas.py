@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from images.errors import Problem, UserError, command
+from images.errors import command, wrong
 from images.validation.rows import Row
 from validate.claims import Claim, Tier
 from validate.evidence import Evidence, EvidenceChangedError, Record
@@ -107,4 +107,4 @@ def read_evidence(path: Path) -> Evidence:
     except ValueError as error:
         cause = str(error)
     then = f"name an evidence.json as `{command('build')}` or `{command('validate')}` wrote it (out/NAME/evidence.json)"
-    raise UserError(Problem(where=str(path), cause=cause, then=then))
+    raise wrong(str(path), cause, then)

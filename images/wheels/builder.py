@@ -26,7 +26,7 @@ from images.engine import ContainerSpec, Engine
 from images.engine.buildkit import BuildEvent, LogLine
 from images.engine.failures import BuildFailed, FailureKind
 from images.engine.progress import Progress
-from images.errors import Problem, UserError, command
+from images.errors import Problem, UserError, command, wrong
 from images.host.hashing import sha256_of_file
 from images.locking import lock_file
 from images.planning import user_overlay
@@ -217,8 +217,7 @@ def _require_nvcc(engine: Engine, image: Image, recipe: Recipe, facts: Facts) ->
     newest = facts.cuda[recipe.toolkit].gcc_max if recipe.toolkit else recipe.gcc
     if recipe.gcc > newest:
         cause = f"nvcc {recipe.toolkit} accepts gcc up to {newest}, {recipe.base} has gcc {recipe.gcc}"
-        then = "take an image on another base, or newer CUDA"
-        raise UserError(Problem(where=str(image.name), cause=cause, then=then))
+        raise wrong(str(image.name), cause, "take an image on another base, or newer CUDA")
     if recipe.provider != "image":
         return
     (reference,) = recipe.parts
@@ -331,8 +330,7 @@ def builder_context(
     if recipe.patch:
         patches = sorted((FOLDER / "patches").glob("*.patch"))
         if not (patch := next((path for path in patches if sha256_of_file(path) == recipe.patch), None)):
-            cause = f"no patch with sha256 {recipe.patch}"
-            raise UserError(Problem(where="templates/wheel/patches", cause=cause, then="run the command again"))
+            raise wrong("templates/wheel/patches", f"no patch with sha256 {recipe.patch}", "run the command again")
         files["recipe/source.patch"] = patch.read_bytes()
     files["recipe/env"] = _variables(recipe)
     source = f"{recipe.distribution}=={recipe.version} \\\n    --hash=sha256:{recipe.sdist}\n"
@@ -341,8 +339,7 @@ def builder_context(
         archives = sorted(options.sdists.glob("*.tar.gz"))
         if not (archive := next((path for path in archives if sha256_of_file(path) == recipe.sdist), None)):
             cause = f"holds no source archive of {recipe.distribution} {recipe.version} with sha256 {recipe.sdist}"
-            then = "`pip download --no-binary :all: --no-deps` gets it"
-            raise UserError(Problem(where=str(options.sdists), cause=cause, then=then))
+            raise wrong(str(options.sdists), cause, "`pip download --no-binary :all: --no-deps` gets it")
         files[f"recipe/{archive.name}"] = archive
     files["Dockerfile"] = _dockerfile(image, recipe, base, files, jobs, options.offline).encode()
     return dict(sorted(files.items()))
@@ -355,7 +352,7 @@ def _toolkit_lock(image: Image, recipe: Recipe, folder: Path) -> bytes:
             return (place / "toolkit.txt").read_bytes()
     devel = replace(image.name, devel=True, arch=None, profile=None)
     cause = f"no lock of a -devel image holds the devel toolkit of CUDA {recipe.toolkit}"
-    raise UserError(Problem(where=str(image.name), cause=cause, then=f"`{command('lock', str(devel))}` makes one"))
+    raise wrong(str(image.name), cause, f"`{command('lock', str(devel))}` makes one")
 
 
 def _variables(recipe: Recipe) -> bytes:

@@ -21,7 +21,7 @@ from images.config import paths
 from images.config.names import Minor
 from images.config.platforms import Platform
 from images.context import pruner
-from images.errors import Problem, UserError, command
+from images.errors import Problem, UserError, command, failed, wrong
 from images.host.hashing import sha256_of_file
 from images.locking.contents import rows_of
 from images.locking.inputs import TOOLS, Package
@@ -154,7 +154,7 @@ def stock(packages: Iterable[Package], wheelhouse: Path | None) -> dict[str, Pat
             f"lacks {len(lacking)} locked wheels, or has them with other contents: {', '.join(sorted(set(lacking)))}"
         )
         then = "`pip download --no-deps NAME==VERSION` on a machine with a network, then --wheelhouse FOLDER"
-        raise UserError(Problem(where=str(wheelhouse or "--offline without --wheelhouse"), cause=cause, then=then))
+        raise wrong(str(wheelhouse or "--offline without --wheelhouse"), cause, then)
     return found
 
 
@@ -177,9 +177,7 @@ def _listing(wheelhouse: Path | None) -> Sequence[Path]:
     if wheelhouse is None:
         return ()
     if not wheelhouse.is_dir():
-        raise UserError(
-            Problem(where=str(wheelhouse), cause="is no folder", then="give --wheelhouse a folder of wheels")
-        )
+        raise wrong(str(wheelhouse), "is no folder", "give --wheelhouse a folder of wheels")
     return sorted(wheelhouse.glob("*.whl"))
 
 
@@ -187,9 +185,7 @@ def _in_wheelhouse(pin: Pin, image: Image, listing: Sequence[Path]) -> Path | No
     fitting = [path for path in listing if fits(path.name, pin, image)]
     if len(fitting) > 1:
         names = ", ".join(path.name for path in fitting)
-        raise UserError(
-            Problem(where=str(fitting[0].parent), cause=f"two wheels fit {pin.requirement}: {names}", then="keep one")
-        )
+        raise wrong(str(fitting[0].parent), f"two wheels fit {pin.requirement}: {names}", "keep one")
     return fitting[0] if fitting else None
 
 
@@ -220,7 +216,7 @@ class WheelSource:
     def __post_init__(self) -> None:
         if self.mirror and urlsplit(self.mirror).scheme not in ("http", "https"):
             then = "give http://HOST/FOLDER or https://HOST/FOLDER; a folder of this machine is --wheelhouse FOLDER"
-            raise UserError(Problem(where="--wheel-mirror", cause="is no web address", then=then))
+            raise wrong("--wheel-mirror", "is no web address", then)
 
     def url(self, wheel: Prebuilt) -> str:
         """Where a wheel is fetched from."""
@@ -264,12 +260,11 @@ def require_hash(file: Path, wheel: Prebuilt, then: str, source: WheelSource | N
     """Raises UserError unless a file is the wheel of the table, byte for byte."""
     found = sha256_of_file(file)
     if found != wheel.sha256:
-        where = f"{source.place(wheel)}: {wheel.filename}" if source else paths.shown(file)
         cause = (
             f"{file.stat().st_size} bytes with sha256 {found}; `prebuilt` in images/data/facts.yaml has {wheel.sha256} "
             f"for {wheel.name} {wheel.version}: refused"
         )
-        raise UserError(Problem(where=where, cause=cause, then=then), code=1)
+        raise failed(f"{source.place(wheel)}: {wheel.filename}" if source else paths.shown(file), cause, then)
 
 
 def download(url: str, target: Path) -> None:

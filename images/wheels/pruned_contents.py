@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from images.context import pruner
-from images.errors import Problem, UserError, command
+from images.errors import command, failed
 from images.host.hashing import sha256_of_file
 from images.locking import contents, uv
 from images.locking.contents import FileContents
@@ -65,11 +65,9 @@ def _pruned(url: str, digest: str, program: Mapping[str, bytes]) -> Contents:
         try:
             prebuilt.download(url, wheel)
         except OSError as error:
-            problem = Problem(where=where, cause=f"can't be fetched: {error}", then=f"`{command('lock')}` again")
-            raise UserError(problem, code=1) from None
+            raise failed(where, f"can't be fetched: {error}", f"`{command('lock')}` again") from None
         if (found := sha256_of_file(wheel)) != digest:
-            cause = f"has sha256 {found}, the lock has {digest}: refused"
-            raise UserError(Problem(where=where, cause=cause, then="ask whoever serves the index"), code=1)
+            raise failed(where, f"has sha256 {found}, the lock has {digest}: refused", "ask whoever serves the index")
         with zipfile.ZipFile(wheel) as opened:
             rows = contents.rows_of(opened)
             outside = {path: one for path, one in rows.items() if path.startswith(":")}
@@ -82,8 +80,7 @@ def _pruned(url: str, digest: str, program: Mapping[str, bytes]) -> Contents:
         prune = [sys.executable, "-I", "-B", str(folder / "pruner"), str(record)]
         done = subprocess.run(prune, capture_output=True, text=True, check=False)
         if done.returncode:
-            then = "the build of this image ends in the same way: report it"
-            raise UserError(Problem(where=where, cause=done.stderr.strip(), then=then), code=1)
+            raise failed(where, done.stderr.strip(), "the build of this image ends in the same way: report it")
         with record.open(encoding="utf-8", newline="") as lines:
             return wheel_contents.contents({**outside, **wheel_contents.of_wheel(csv.reader(lines))})
 

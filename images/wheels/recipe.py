@@ -12,7 +12,7 @@ from packaging.version import Version
 from images.config.names import Arch
 from images.config.paths import TEMPLATES
 from images.config.schema import Matrix, SourceRow
-from images.errors import Problem, UserError
+from images.errors import UserError, failed, wrong
 from images.host.hashing import sha256
 from images.planning.image import Image, Pin
 
@@ -90,13 +90,13 @@ def recipe_for(image: Image, package: str, matrix: Matrix) -> Recipe:
     if row is None:
         cause = f"`sources` has {', '.join(matrix.sources) or 'nothing'}"
         then = "name it under `sources` in matrix.yaml, with the hash of its source archive"
-        raise UserError(Problem(where=package, cause=f"is no package that is compiled here: {cause}", then=then))
+        raise wrong(package, f"is no package that is compiled here: {cause}", then)
     version = _version(image, package, row)
     archs = tuple(arch for arch in image.archs if arch >= Arch.parse(row.minimum_arch)) if row.nvcc else ()
     if row.nvcc and not archs:
         minimum = Arch.parse(row.minimum_arch)
         cause = f"compiles for {minimum} and newer, the image is for {' '.join(map(str, image.archs))}"
-        raise UserError(Problem(where=f"{package} for {image.name}", cause=cause, then="leave it out of this image"))
+        raise wrong(f"{package} for {image.name}", cause, "leave it out of this image")
     provider, parts = _provider(image, matrix) if row.nvcc else ("none", ())
     torch = image.pin("torch")
     numbers = ";".join(f"{arch.major}{arch.minor}" for arch in archs)
@@ -150,13 +150,13 @@ def _version(image: Image, package: str, row: SourceRow) -> str:
     torch = image.pin("torch")
     if torch and not SpecifierSet(row.torch).contains(torch.version, prereleases=True):
         cause = f"compiles on torch {row.torch} (`sources.{package}.torch`), the image has {torch.version}"
-        raise UserError(Problem(where=f"{package} for {image.name}", cause=cause, then="leave it out of this image"))
+        raise wrong(f"{package} for {image.name}", cause, "leave it out of this image")
     pin = image.pin(row.distribution or package)
     version = pin.version if pin else max(row.releases, key=Version)
     if version not in row.releases:
         cause = f"the image pins {version}, `sources.{package}.releases` has {', '.join(row.releases)}"
         then = "add that release with the sha256 of its source archive to matrix.yaml"
-        raise UserError(Problem(where=f"{package} for {image.name}", cause=cause, then=then))
+        raise wrong(f"{package} for {image.name}", cause, then)
     return version
 
 
@@ -171,12 +171,11 @@ def _provider(image: Image, matrix: Matrix) -> tuple[str, tuple[str, ...]]:
 
 
 def no_nvcc(image: Image, why: str) -> UserError:
-    cause = f"there is no nvcc for CUDA {image.toolkit_cuda} here: {why}"
     then = (
         "wheels hold an nvcc from CUDA 13.0 on, Debian trixie's packages 12.4; for others connect to a registry that "
         "has NVIDIA's devel image, or `docker load` it"
     )
-    return UserError(Problem(where=str(image.name), cause=cause, then=then), code=1)
+    return failed(str(image.name), f"there is no nvcc for CUDA {image.toolkit_cuda} here: {why}", then)
 
 
 def beside(image: Image) -> tuple[Pin, ...]:

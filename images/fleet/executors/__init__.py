@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from images.errors import Problem, UserError
+from images.errors import UserError, failed
 from images.fleet import worker
 from images.fleet.config import WorkerType
 from images.fleet.model import JobResult
@@ -93,4 +93,4 @@ def library(name: str) -> Any:
     except ImportError:
         extra = {"submitit": "slurm"}.get(name, name)
         then = f"`pip install 'truetag[{extra}]'`, or in a checkout `pip install {name}`"
-        raise UserError(Problem(where=f"--on {extra}", cause=f"needs the package {name}", then=then), code=1) from None
+        raise failed(f"--on {extra}", f"needs the package {name}", then) from None

@@ -14,7 +14,7 @@ from typing import Any
 from images.config import paths
 from images.config.paths import Workspace
 from images.engine import Engine
-from images.errors import Problem, UserError, problem_of
+from images.errors import UserError, failed, problem_of
 from images.fleet import worker
 from images.fleet.config import RaySettings, WorkerType
 from images.fleet.executors import Ended, Placed, library
@@ -86,7 +86,7 @@ class RayExecutor:
             except (ConnectionError, ValueError, RuntimeError, OSError) as error:
                 cause = f"no cluster answers: {' '.join(str(error).split())[:300]}"
                 then = "`ray status` on a machine of the cluster; from elsewhere --on ray://HEAD:10001"
-                raise UserError(Problem(where=f"--on ray ({address})", cause=cause, then=then), code=1) from None
+                raise failed(f"--on ray ({address})", cause, then) from None
 
     def start(self, jobs: Sequence[Placed]) -> Mapping[str, str]:
         remote = self._ray.remote(run_there)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from images.config import paths
-from images.errors import Problem, UserError
+from images.errors import UserError, failed
 from images.fleet import worker
 from images.fleet.config import SlurmSettings, WorkerType
 from images.fleet.executors import Ended, Placed, library
@@ -113,7 +113,7 @@ class SlurmExecutor:
         except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
             cause = f"sbatch refuses the jobs for {machines}: {' '.join(str(error).split())[-400:]}"
             then = f"correct workers.{machines}.slurm in fleet.yaml (`sinfo` shows partitions and nodes)"
-            raise UserError(Problem(where="--on slurm", cause=cause, then=then), code=1) from None
+            raise failed("--on slurm", cause, then) from None
 
     def _watched(self, job_id: str) -> WatchedJob:
         from images.fleet.executors.squeue import WatchedJob
@@ -141,9 +141,8 @@ def own_folder(folder: Path) -> Path:
     own.mkdir(mode=0o700, exist_ok=True)
     found = own.lstat()
     if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
-        cause = "is not a folder that you alone can enter, and who writes there runs code as you"
         then = "take it away (`ls -ld` says whose it is), or choose another --out"
-        raise UserError(Problem(where=str(own), cause=cause, then=then), code=1)
+        raise failed(str(own), "is not a folder that you alone can enter, and who writes there runs code as you", then)
     return own
 
 
@@ -181,8 +180,8 @@ def _slurm(*command: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
         cause, then = f"{command[0]}: {error.strerror}", "submit where Slurm's commands are: on a login node"
-        raise UserError(Problem(where="--on slurm", cause=cause, then=then), code=1) from None
+        raise failed("--on slurm", cause, then) from None
     if done.returncode:
         cause = f"{command[0]} ended with {done.returncode}: {done.stderr.strip()[-300:]}"
-        raise UserError(Problem(where="--on slurm", cause=cause, then="`sinfo` must answer"), code=1)
+        raise failed("--on slurm", cause, "`sinfo` must answer")
     return done.stdout
