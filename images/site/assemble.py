@@ -6,24 +6,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from itertools import pairwise
 
 from images.config import selectors
 from images.config.matrix import Sources
 from images.config.names import ImageName, Minor
 from images.errors import command
-from images.nightly.results import BreakageLine, Change, JobLine
+from images.nightly.results import BreakageLine, JobLine
 from images.planning import chooser, plan
 from images.planning.image import Image
 from images.planning.plan import Planned
 from images.site import records
 from images.site.index import (
     STALE_AFTER_DAYS,
-    BuildsRow,
     ImageRow,
     Index,
     RefusedRow,
-    SizeRow,
     TierRun,
     Validation,
     deciding,
@@ -32,8 +29,8 @@ from images.site.runs import Published, Run, newest_first
 from validate.claims import Claim, Tier
 from validate.judging import Status
 
-_KEPT_RUNS, _KEPT_SIZES, _KEPT_BUILDS = 10, 60, 10
-"""Of an image: runs a tier and GPU, sizes, changes between builds. results/ has all of them; pages stay small."""
+_KEPT_RUNS = 10
+"""Of an image, a tier and GPU. results/ has all of them; pages stay small."""
 _ON_GPUS = (Tier.GPU, Tier.MULTIGPU)
 
 
@@ -84,7 +81,6 @@ def _image(name: str, image: Image, known: SiteInputs) -> ImageRow:
     runs = newest_first(one for one in known.runs if one.image == name)
     digest = tag.digest if tag else next((one.digest for one in runs if one.digest), "")
     tier_runs = [row for run in runs for row in _tier_runs(run, digest, known.claims.get(name, ()))]
-    sized = reversed(newest_first({run.digest: run for run in runs if run.size}.values()))  # when first measured
     validation, validated_on = _validation(tier_runs, known.sources.matrix.gate)
     blocked = "" if tag else known.blocked.get(image.lock_name, "")
     build = command("build", name)
@@ -103,15 +99,13 @@ def _image(name: str, image: Image, known: SiteInputs) -> ImageRow:
         warnings=list(image.warnings),
         drift=drift,
         digest=digest,
-        bytes=next((run.size for run in runs if run.digest == digest and run.size), 0),
+        bytes=next((run.size for run in sorted(runs, key=lambda run: run.digest != digest) if run.size), 0),
         published=tag.reference if tag else "",
         transfer=tag.bytes if tag else 0,
         get=f"docker pull {known.repository}:{name}" if tag else build,
         validation=validation,
         validated_on=validated_on,
         runs=_kept(tier_runs),
-        sizes=[SizeRow(date=run.date, bytes=run.size, digest=run.digest) for run in sized][-_KEPT_SIZES:],
-        builds=list(_builds(runs))[:_KEPT_BUILDS],
         page=f"images/{name}.html",
         badge=f"badges/{name}.svg",
     )
@@ -187,26 +181,6 @@ def _kept(tier_runs: Sequence[TierRun]) -> list[TierRun]:
         if seen[one.tier, one.gpus] <= _KEPT_RUNS and one not in found:
             found.append(one)
     return [one for one in tier_runs if one in found]
-
-
-def _builds(runs: Sequence[Run]) -> Iterator[BuildsRow]:
-    newest_of: dict[str, Run] = {}
-    for run in runs:
-        if run.packages:
-            newest_of.setdefault(run.digest, run)
-    builds = list(newest_of.values())
-    for after, before in pairwise(builds):
-        yield BuildsRow(
-            before=before.digest,
-            after=after.digest,
-            before_date=before.date,
-            after_date=after.date,
-            changes=[
-                Change(name=name, before=before.packages.get(name, ""), after=after.packages.get(name, ""), pinned=True)
-                for name in sorted({*before.packages, *after.packages})
-                if before.packages.get(name) != after.packages.get(name)
-            ],
-        )
 
 
 def _refused(everything: Sequence[Planned], accepted: Sequence[Planned], sources: Sources) -> Iterator[RefusedRow]:

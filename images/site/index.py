@@ -13,7 +13,6 @@ import requests
 from pydantic import Field, ValidationError
 
 from images.errors import command, wrong
-from images.nightly.results import Change
 from images.planning import chooser
 from images.validation import rows
 from images.validation.rows import Row
@@ -67,26 +66,6 @@ class TierRun(Row):
         return Status.UNPROVEN if self.verdict is Status.PASS and self.never_run else self.verdict
 
 
-class SizeRow(Row):
-    """An image's size on a day."""
-
-    date: date | None
-    bytes: Annotated[int, Field(gt=0)]
-    digest: str
-
-
-class BuildsRow(Row):
-    """What differs between two builds that were recorded one after the other."""
-
-    before: str
-    """Digest."""
-    after: str
-    before_date: date | None
-    after_date: date | None
-    changes: list[Change]
-    """Of the packages whose version was measured in both."""
-
-
 class ImageRow(chooser.ImageSummary):
     """An image that the matrix accepts, or that was validated under its full name."""
 
@@ -99,7 +78,7 @@ class ImageRow(chooser.ImageSummary):
     digest: str
     """Of the image whose runs count: what the tag means, else what was measured last; empty: never built."""
     bytes: int
-    """Size of that image, unpacked; 0: not recorded."""
+    """Size of that image, unpacked, or of the newest build that was measured; 0: not recorded."""
     published: str
     """`HOST/NAME@sha256:...`; empty: not published, or the site was made without a registry."""
     transfer: int
@@ -111,10 +90,6 @@ class ImageRow(chooser.ImageSummary):
     """Of a validated image: the day of its oldest tier of the gate."""
     runs: list[TierRun]
     """Newest first: the last ten of each tier and GPU, and those that decide `validation`."""
-    sizes: list[SizeRow]
-    """Oldest first, the last sixty."""
-    builds: list[BuildsRow]
-    """Newest first, the last ten."""
     page: str
     badge: str
 
@@ -161,7 +136,7 @@ class RefusedRow(Row):
 class Index(Row):
     """index.json: every image, its validation runs, and what is refused. Paths are relative to it."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     date: date
     """The day it was made, UTC."""
     revision: str
