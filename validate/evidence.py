@@ -87,6 +87,8 @@ class Record:
     exit_code: int | None = None
     log: str = ""
     """The tail of what the process printed, for people and for hints."""
+    seed: int | None = None
+    """What it drew its inputs with, as it said when it was done; None in evidence of before."""
 
     def of(self, subject: str) -> Measurement | None:
         return next((found for found in self.measurements if found.subject == subject), None)

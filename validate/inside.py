@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         # A container can't know its image's digest, so there is none.
         records = []
-        for record in suite.run(claims.of(tiers), jobs=len(os.sched_getaffinity(0))):
+        for record in suite.run(claims.of(tiers), CLAIMS, jobs=len(os.sched_getaffinity(0))):
             records.append(record)
             told = f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})"
             sys.stderr.write(f"{len(records)}/{count}  {told}\n")

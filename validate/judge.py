@@ -114,7 +114,10 @@ def _escaped(found: re.Match[str]) -> str:
 def _judged(claim: Claim, evidence: Evidence, judges: Judges) -> ClaimVerdict:
     record, emulator = evidence.of(claim.probe), evidence.emulated(claim.probe)
     measurement = record.of(claim.subject) if record else None
-    status, reason = _finding(claim, record, measurement, checks.row(judges, claim) or checks.judge_of(claim))
+    if record and record.outcome is Outcome.COMPLETED and record.seed != evidence.host.get("seed", record.seed):
+        status, reason = failed(f"{claim.probe} drew its inputs with another seed than this run's: it is of another")
+    else:
+        status, reason = _finding(claim, record, measurement, checks.row(judges, claim) or checks.judge_of(claim))
     measured = dict(measurement.evidence) if measurement else {}
     if record and record.outcome is not Outcome.COMPLETED:
         measured["probe"] = {"outcome": str(record.outcome), "exit_code": record.exit_code, "log": record.log}

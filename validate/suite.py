@@ -2,8 +2,9 @@
 
     python3 -I -S FOLDER/validate --claims claims.json --tier static --tier cpu
 
-`-I -S` keeps the image's own environment (PYTHONPATH, PYTHONOPTIMIZE, sitecustomize) away from the suite. Static
-probes are started so too, as they only read files; all others start as a user's process in the image would.
+`-I -S` keeps the image's own environment (PYTHONPATH, PYTHONOPTIMIZE, sitecustomize) away from the suite; with
+`-X pycache_prefix` it reads no bytecode of the image either. Static probes are started so too, as they only read files;
+all others start as a user's process in the image would.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -25,12 +27,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from validate import channel, checks
 from validate.claims import ClaimSet, Tier
 from validate.environment import user_environment
 from validate.environment.user_environment import UserEnvironment
 from validate.evidence import Measurement, Outcome, Record, plain
+from validate.harness import drawn
 
 TIMEOUT_SECONDS: Mapping[Tier, float] = {Tier.STATIC: 900, Tier.CPU: 900, Tier.GPU: 900, Tier.MULTIGPU: 1500}
 """A whole tier takes under a minute on two cores: a probe past these limits hangs. Ranks have limits of their own,
@@ -40,7 +44,7 @@ limit (checks.Settings).
 
 LOG_TAIL_CHARACTERS = 4000
 _PACKAGE = Path(__file__).resolve().parent
-_ISOLATED = ("-I", "-S")
+_ISOLATED = ("-I", "-S", "-B", "-X", f"pycache_prefix={sys.pycache_prefix or ''}")
 _CACHES = {
     "TRITON_CACHE_DIR": "triton",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -57,10 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     claims = ClaimSet.loads(Path(options.claims).read_text(encoding="utf-8"))
     if options.forks:
-        _fork_each(options.probe, claims, Path(options.out), options.jobs, options.timeout)
+        _fork_each(options.probe, claims, Path(options.out), options.results, options.jobs, options.timeout)
         return 0
     if options.probe:
-        _measure(options.probe[0], claims, Path(options.out))
+        _measure(options.probe[0], claims, options.results[0])
         return 0
     tiers = [Tier(tier) for tier in options.tier or Tier]
     user = user_environment.read(Path(options.user)) if options.user else None
@@ -71,7 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     user_environment.of_this_process()  # read once, before the channel closes /proc/self/environ
     key = channel.receive_key()
     for record in run(
-        claims.of(tiers), jobs=options.jobs, timeout=options.timeout, user=user, emulated=options.emulated
+        claims.of(tiers),
+        Path(options.claims),
+        jobs=options.jobs,
+        timeout=options.timeout,
+        user=user,
+        emulated=options.emulated,
+        seed=options.seed,
     ):
         print(channel.signed(key, json.dumps(asdict(record))), flush=True)  # noqa: T201  the suite's output
     return 0
@@ -79,14 +89,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(
     claims: ClaimSet,
+    file: Path,
     *,
     jobs: int,
     timeout: float | None = None,
     user: UserEnvironment | None = None,
     emulated: bool = False,
+    seed: int | None = None,
 ) -> Iterator[Record]:
     """Start every probe that a claim asks for, at most `jobs` at once, and yield each record as its process ends.
 
+    `file`: where probes read the claims. `seed`: what they draw their inputs with; None: one is drawn here.
     Those that want to be alone come last, one after another. `timeout` is in seconds a probe; None: its own, else its
     tier's. Claims known to be unproven are not measured. `user` is whom probes look at if it is not this process's
     user: then they keep this process's own environment. Where programs run emulated, probes that begin with torch share
@@ -96,11 +109,10 @@ def run(
     given = user or user_environment.of_this_process()
     with tempfile.TemporaryDirectory(prefix="validate-") as folder:
         scratch = Path(folder)
-        (scratch / "claims.json").write_text(claims.dumps(), encoding="utf-8")
-        marker = user_environment.record(given, scratch / "user-environment.json")
+        marker = user_environment.record(given) | drawn.variable(secrets.randbelow(1 << 31) if seed is None else seed)
         marker |= user_environment.EMULATED if emulated else {}
         environ = {**(os.environ if user else given.environ), **marker}
-        run_one = partial(_run_probe, scratch=scratch, environ=environ, timeout=timeout)
+        run_one = partial(_run_probe, scratch=scratch, claims=file, environ=environ, timeout=timeout)
         alone = [probe for probe in probes if checks.settings(probe).alone]
         forked = [probe for probe in probes if emulated and checks.settings(probe).torch_first]
         with ThreadPoolExecutor(max_workers=jobs) as pool:
@@ -110,7 +122,7 @@ def run(
                 if probe not in alone and probe not in forked
             ]
             if forked:
-                running.append(pool.submit(_run_forked, forked, scratch, environ, timeout, jobs))
+                running.append(pool.submit(_run_forked, forked, scratch, file, environ, timeout, jobs))
             for future in as_completed(running):
                 yield from future.result()
         for probe in alone:
@@ -125,76 +137,80 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--timeout", type=float, help="seconds a probe (default: by tier)")
     parser.add_argument("--emulated", action="store_true", help="programs run emulated: import torch once")
     parser.add_argument("--user", metavar="FILE", help="look at this user's environment, not at this process's")
+    parser.add_argument("--seed", type=int, help="what inputs are drawn with (default: anew)")
     parser.add_argument("--probe", action="append", help=argparse.SUPPRESS)
+    parser.add_argument("--results", action="append", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--forks", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--out", help=argparse.SUPPRESS)
     return parser
 
 
-def _measure(probe: str, claims: ClaimSet, folder: Path) -> None:
-    """Measure for the probe's claims here: a line a measurement in the folder's `results`, then the closing line.
+def _measure(probe: str, claims: ClaimSet, results: int) -> None:
+    """Measure for the probe's claims here: a line a measurement to the descriptor `results`, then the closing line,
+    which tells the seed. It is of a file that has no name: other probes don't find it.
 
     Whatever the probe raises ends the process: the missing closing line tells the rest.
     """
+    os.set_inheritable(results, False)
     asked = [claim for claim in claims.only([probe]).claims if not claim.unproven]
-    with (folder / "results").open("w", encoding="utf-8", buffering=1) as lines:
+    with open(results, "w", encoding="utf-8", buffering=1) as lines:
         started = time.monotonic()
         for subject, evidence in checks.module(probe).measure(asked):
             seconds = round(time.monotonic() - started, 3)
             lines.write(json.dumps({"subject": subject, "seconds": seconds, "evidence": plain(evidence)}) + "\n")
             started = time.monotonic()
-        lines.write(json.dumps({"closing": True}) + "\n")
+        lines.write(json.dumps({"closing": True, "seed": drawn.seed()}) + "\n")
 
 
-def _run_probe(probe: str, scratch: Path, environ: Mapping[str, str], timeout: float | None) -> list[Record]:
+def _run_probe(
+    probe: str, scratch: Path, claims: Path, environ: Mapping[str, str], timeout: float | None
+) -> list[Record]:
     """Run a probe in a process of its own."""
     started = time.monotonic()
     if checks.file_of(probe) is None:
         return [Record(probe=probe, outcome=Outcome.MISSING, seconds=0.0)]
     folder = scratch / probe
     folder.mkdir()
-    flags = _ISOLATED if probe.startswith(f"{Tier.STATIC}.") else ()
-    command = [sys.executable, *flags, str(_PACKAGE), "--claims", str(scratch / "claims.json")]
-    command += ["--probe", probe, "--out", str(folder)]
-    code = _call(command, {**environ, **_cold_caches(folder)}, folder / "log", _limit(probe, timeout))
-    return [_record(probe, folder, code, time.monotonic() - started)]
+    flags = _ISOLATED if probe.startswith(f"{Tier.STATIC}.") or checks.settings(probe).from_source else ()
+    command = [sys.executable, *flags, str(_PACKAGE), "--claims", str(claims), "--probe", probe]
+    with tempfile.TemporaryFile() as results:
+        around = {**environ, **_cold_caches(folder)}
+        code = _call(command, around, folder / "log", _limit(probe, timeout), [results])
+        return [_record(probe, folder / "log", results, code, time.monotonic() - started)]
 
 
 def _run_forked(
-    probes: Sequence[str], scratch: Path, environ: Mapping[str, str], timeout: float | None, jobs: int
+    probes: Sequence[str], scratch: Path, claims: Path, environ: Mapping[str, str], timeout: float | None, jobs: int
 ) -> list[Record]:
     """Run probes that begin with torch in forks of one process that has imported it.
 
     Emulated, that import takes half a minute of processor time, and a fork keeps what the emulator has translated.
     Where it fails, each probe runs in a process of its own, and says so itself.
     """
-    command = [
-        sys.executable,
-        str(_PACKAGE),
-        "--claims",
-        str(scratch / "claims.json"),
-        "--forks",
-        "--out",
-        str(scratch),
-    ]
+    command = [sys.executable, str(_PACKAGE), "--claims", str(claims), "--forks", "--out", str(scratch)]
     command += ["--jobs", str(jobs), *(["--timeout", str(timeout)] if timeout else [])]
     command += [word for probe in probes for word in ("--probe", probe)]
     for probe in probes:
         (scratch / probe).mkdir()
     limit = sum(_limit(probe, timeout) for probe in [probes[0], *probes])
-    _call(command, environ, scratch / "forks.log", limit)
     records = []
-    for probe in probes:
-        end = scratch / probe / "end"
-        if end.exists():
-            records.append(_record(probe, end.parent, **json.loads(end.read_text(encoding="utf-8"))))
-        else:
-            shutil.rmtree(end.parent)
-            records += _run_probe(probe, scratch, environ, timeout)
+    with contextlib.ExitStack() as open_files:
+        files = [open_files.enter_context(tempfile.TemporaryFile()) for _ in probes]
+        _call(command, environ, scratch / "forks.log", limit, files)
+        for probe, results in zip(probes, files):  # noqa: B905  Python 3.9
+            end = scratch / probe / "end"
+            if end.exists():
+                log = end.with_name("log")
+                records.append(_record(probe, log, results, **json.loads(end.read_text(encoding="utf-8"))))
+            else:
+                shutil.rmtree(end.parent)
+                records += _run_probe(probe, scratch, claims, environ, timeout)
     return records
 
 
-def _fork_each(probes: Sequence[str], claims: ClaimSet, scratch: Path, jobs: int, timeout: float | None) -> None:
+def _fork_each(
+    probes: Sequence[str], claims: ClaimSet, scratch: Path, results: Sequence[int], jobs: int, timeout: float | None
+) -> None:
     """Import torch, measure each probe in a fork, and write down how it ended."""
     importlib.import_module("torch")
     context = multiprocessing.get_context("fork")
@@ -202,7 +218,8 @@ def _fork_each(probes: Sequence[str], claims: ClaimSet, scratch: Path, jobs: int
     while waiting or running:
         while waiting and len(running) < jobs:
             probe = waiting.pop(0)
-            child = context.Process(target=_measure_in_fork, args=(probe, claims, scratch / probe))
+            own = results[list(probes).index(probe)]
+            child = context.Process(target=_measure_in_fork, args=(probe, claims, scratch / probe, own))
             child.start()
             running[probe] = child, time.monotonic()
         time.sleep(0.05)
@@ -218,26 +235,30 @@ def _fork_each(probes: Sequence[str], claims: ClaimSet, scratch: Path, jobs: int
             del running[probe]
 
 
-def _measure_in_fork(probe: str, claims: ClaimSet, folder: Path) -> None:
+def _measure_in_fork(probe: str, claims: ClaimSet, folder: Path, results: int) -> None:
     """As in a process of its own: with a session, a log and caches of its own."""
     os.setsid()
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update(_cold_caches(folder))
-    _measure(probe, claims, folder)
+    _measure(probe, claims, results)
 
 
-def _call(command: Sequence[str], environ: Mapping[str, str], log: Path, limit: float) -> int | None:
+def _call(
+    command: Sequence[str], environ: Mapping[str, str], log: Path, limit: float, results: Sequence[BinaryIO]
+) -> int | None:
     """Run in a session of its own, so that nothing it started outlives it. None: it ran past the limit."""
+    kept = [file.fileno() for file in results]
     with log.open("wb") as output:
         child = subprocess.Popen(
-            command,
+            [*command, *(word for number in kept for word in ("--results", str(number)))],
             env=dict(environ),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=kept,
         )
         try:
             return child.wait(limit)
@@ -262,20 +283,21 @@ def _cold_caches(scratch: Path) -> dict[str, str]:
     return {variable: str(scratch / "cache" / folder) for variable, folder in _CACHES.items()}
 
 
-def _record(probe: str, folder: Path, code: int | None, seconds: float) -> Record:
-    """What a probe left in its folder. `code`: None: it ran past its limit.
+def _record(probe: str, log: Path, results: BinaryIO, code: int | None, seconds: float) -> Record:
+    """What a probe left. `code`: None: it ran past its limit.
 
     The closing line decides; how a process died only says why there is none. A torn last line is left out.
     """
     outcome = Outcome.TIMED_OUT if code is None else Outcome.SILENT if code == 0 else Outcome.CRASHED
-    measurements, results, log = list[Measurement](), folder / "results", folder / "log"
-    for line in results.read_text(encoding="utf-8").splitlines() if results.exists() else ():
+    measurements, seed = list[Measurement](), None
+    results.seek(0)
+    for line in results.read().decode("utf-8", "replace").splitlines():
         try:
             entry = json.loads(line)
         except ValueError:
             break
         if entry.get("closing"):
-            outcome = Outcome.COMPLETED
+            outcome, seed = Outcome.COMPLETED, entry.get("seed")
             break
         measurements.append(Measurement(**entry))
     with log.open("rb") as lines:
@@ -288,4 +310,5 @@ def _record(probe: str, folder: Path, code: int | None, seconds: float) -> Recor
         measurements=tuple(measurements),
         exit_code=code,
         log=tail,
+        seed=seed,
     )

@@ -125,7 +125,8 @@ def built_elsewhere(folder: Path, info: ImageInfo, missing: Mapping[str, str]) -
     again = f"render and build it anew: `{command('render', folder.name)}`"
     try:
         inputs = json.loads((folder / INPUTS).read_bytes())
-        wanted = {"image": inputs["image"], "matrix-revision": inputs["revision"], "base": inputs["base"]["reference"]}
+        wanted = {"image": inputs["image"], "matrix-revision": inputs["revision"]}
+        wanted |= {"base": inputs["base"]["reference"], "base-origin": inputs["base"]["origin"]}
         made_from = {"base": inputs["base"], "wheels": inputs["wheels"]}
     except (OSError, ValueError, LookupError, TypeError) as error:
         cause = f"is not what `{command('render')}` wrote: {error}"

@@ -91,7 +91,7 @@ def claims_of(
         dead = {name: f"it is no longer maintained: take {row.by}" for name, row in sources.facts.replaced.items()}
         instead = "remove it (`pip uninstall {}`), or take an image of a torch that it is made for (`plan` lists them)"
         unfit = {name: f"{why}: {instead.format(name)}" for name, why in image.unfit.items()}
-        claims = child.claims(claims, {**dead, **unfit}, nvcc=image.devel)
+        claims = child.claims(claims, {**dead, **unfit}, name=image.local_name, nvcc=image.devel)
     return chosen(claims, tiers, only) if only else claims
 
 
@@ -151,9 +151,8 @@ def validate_image(
     )
     changes = None
     if found.steps_above:
-        parent = engine.find(image.local_name)
-        is_parent = parent is not None and info.layers[: len(parent.layers)] == parent.layers
-        debian = (debian_packages(engine, parent), debian_packages(engine, info)) if is_parent else None
+        parent = run.find_parent(engine, image.local_name, info)
+        debian = (debian_packages(engine, parent), debian_packages(engine, info)) if parent else None
         changes = child.changes(evidence, found.steps_above, info.env, debian)
     return ValidationRun(tiers=tiers, evidence=evidence, verdict=verdict, changes=changes)
 

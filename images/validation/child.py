@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from images.engine.configuration import empty, step
+from images.engine.configuration import step
 from images.planning import expectations, user_overlay
 from images.validation.claims.context import claim
 from validate import hints
@@ -83,26 +83,18 @@ def steps_above(history: Sequence[str]) -> tuple[str, ...] | None:
 
     None: nothing in it looks like one of our images.
     """
-    ours = _last_of_ours(history)
-    return None if ours is None else tuple(reversed(history[:ours]))
-
-
-def parents_layers(history: Sequence[str]) -> int:
-    """How many of a child's layers are its parent's."""
-    return sum(not empty(text) for text in history[_last_of_ours(history) or 0 :])
-
-
-def _last_of_ours(history: Sequence[str]) -> int | None:
-    """Where our own last step stands: the oldest that looks so, as children may end alike."""
     plain = list(map(step, history))
-    found = [index for index in range(len(history) - 1) if tuple(plain[index : index + 2]) == _LAST_STEPS]
-    return max(found, default=None)
+    # The oldest that looks so is our own last step, as children may end alike.
+    ours = [index for index in range(len(history) - 1) if tuple(plain[index : index + 2]) == _LAST_STEPS]
+    return tuple(reversed(history[: max(ours)])) if ours else None
 
 
-def claims(parent: ClaimSet, known: Mapping[str, str] = MappingProxyType({}), *, nvcc: bool = False) -> ClaimSet:
+def claims(
+    parent: ClaimSet, known: Mapping[str, str] = MappingProxyType({}), *, name: str = "", nvcc: bool = False
+) -> ClaimSet:
     """The parent's claims as a child is held to them, and one of what it adds.
 
-    `known`: package -> why it fails in the parent. `nvcc`: the parent has it.
+    `known`: package -> why it fails in the parent. `name`: what an engine calls the parent. `nvcc`: it has it.
     """
     locked = {name for one in parent.claims if "closed" in one.expect for name in one.expect["versions"]}
     pinned = sorted(locked | {one.subject for one in parent.claims if one.id == "S1"})
@@ -129,6 +121,7 @@ def claims(parent: ClaimSet, known: Mapping[str, str] = MappingProxyType({}), *,
             probe=HOST_PROBE,
             statement="the parent's files are as they were, and nothing comes before them",
             expect={
+                "parent": name or parent.image,
                 "path": one.expect["path"],
                 "generated": one.expect["generated"],
                 "childrens": dict(expectations.CHILDRENS),

@@ -40,16 +40,18 @@ class ContainerPlan:
     gpus: Attachment = NO_GPU
     ranks: bool = False
     """Probes start a process a GPU."""
-    python: Sequence[str] = ("python3", "-I", "-S")
-    """What runs the suite."""
+    python: Sequence[str] = ("python3", "-I", "-S", "-B", "-X", f"pycache_prefix={INSIDE}/none")
+    """What runs the suite: from sources, as bytecode of the image could sign what it likes."""
     arguments: Sequence[str] = ()
     """More arguments of the suite."""
     files: Mapping[str, Files] = field(default_factory=dict)
     """Folder -> more files that are put there."""
 
 
-def planned(home: str, claims: ClaimSet, gpus: Attachment) -> list[ContainerPlan]:
-    """The containers with something to measure, the one that takes longest first. `home`: of the image's user. Pure.
+def planned(home: str, claims: ClaimSet, gpus: Attachment, start: bytes = b"") -> list[ContainerPlan]:
+    """The containers with something to measure, the one that takes longest first. Pure.
+
+    `home`: of the image's user. `start`: how its processes would, for who may start none (own_python.user_of).
 
     Claims that are known to be unproven are in none. Files are read with the image's home as it is, some by root, as
     users may not see all; what runs the image's code gets an empty, writable home. Only the containers of the gpu tiers
@@ -57,11 +59,13 @@ def planned(home: str, claims: ClaimSet, gpus: Attachment) -> list[ContainerPlan
     """
     claims = ClaimSet(image=claims.image, claims=tuple(one for one in claims.inside().claims if not one.unproven))
     run_in = list(dict.fromkeys(["/tmp", posixpath.normpath(home or "/root")]))
-    run_as = {claim.probe: checks.settings(claim.probe).run_as for claim in claims.claims}
+    settings = {claim.probe: checks.settings(claim.probe) for claim in claims.claims}
     root, stranger, claimed = (
-        [probe for probe, who in run_as.items() if who == wanted] for wanted in ("root", "arbitrary UID", "claim")
+        [probe for probe, one in settings.items() if one.run_as == wanted]
+        for wanted in ("root", "arbitrary UID", "claim")
     )
-    special = {*root, *stranger, *claimed}
+    sources = [probe for probe, one in settings.items() if one.from_source]
+    special = {*root, *stranger, *claimed, *sources}
     static, cpu = claims.of([Tier.STATIC]), claims.of([Tier.CPU])
     uid = f"{ARBITRARY_UID}:{ARBITRARY_UID}"
     # Where NVIDIA's runtime is the default, `all` of the image would bring the driver's files, which have no owner.
@@ -69,6 +73,12 @@ def planned(home: str, claims: ClaimSet, gpus: Attachment) -> list[ContainerPlan
     plans = [
         ContainerPlan(name="cpu", claims=cpu.less(special), writable=run_in),
         ContainerPlan(name="static", claims=static.less(special)),
+        ContainerPlan(
+            name="sources",
+            claims=cpu.only(sources),
+            arguments=("--user", f"{INSIDE}/user.json"),
+            files={INSIDE: {"user.json": start}},
+        ),
         ContainerPlan(name="root", claims=static.only(root), writable=(), user="0", environment=alone),
         ContainerPlan(name="any-user", claims=cpu.only(stranger), writable=run_in, user=uid),
     ]

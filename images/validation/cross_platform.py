@@ -124,9 +124,9 @@ def split(plans: Sequence[ContainerPlan], native: NativePython, cpus: int) -> It
             yield replace(
                 plan,
                 claims=rest,
-                arguments=("--emulated", "--timeout", str(_EMULATED_SECONDS)),
+                arguments=(*plan.arguments, "--emulated", "--timeout", str(_EMULATED_SECONDS)),
                 environment={**plan.environment, **QEMU},
-                files={CPU_FOLDER: processor_files(cpus)},
+                files={**plan.files, CPU_FOLDER: processor_files(cpus)},
             )
 
 

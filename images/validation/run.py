@@ -6,6 +6,7 @@ Suite and claims come from this checkout, over whatever copy the image holds.
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections import Counter
@@ -77,11 +78,12 @@ def measure(
         **(gpus.inventory.as_json() if gpus.inventory else {"driver": "", "gpus": []}),
         "attached": gpus.as_json(),
         **limits.as_host(unsupported),
+        "seed": secrets.randbelow(1 << 31),
         "labelled": image.labels.get(f"{LABELS}.image", ""),
         "steps_above": len(child.steps_above([step.created_by for step in engine.history(image.id)]) or ()),
         "payload": layers.payload(engine, image),
     }
-    records: list[Record] = []
+    seed, records = ("--seed", str(host["seed"])), list[Record]()
     to_come = Counter[str]()
     lock, stopped = threading.Lock(), threading.Event()  # containers run side by side
 
@@ -101,7 +103,7 @@ def measure(
     def measure_in(plan: ContainerPlan) -> None:
         try:
             if not stopped.is_set():
-                end, refused = _run(engine, image, plan, keep)
+                end, refused = _run(engine, image, replace(plan, arguments=(*plan.arguments, *seed)), keep)
                 with lock:
                     host["out_of_memory"] = host.get("out_of_memory", False) or end.oom
                     host.update({"ulimits": refused} if refused else {})
@@ -110,8 +112,8 @@ def measure(
             raise
 
     for record in _inspected(engine, image, claims):
-        keep(record)
-    rest = _read_files(engine, image, claims, keep)
+        keep(replace(record, seed=host["seed"]))
+    rest = _read_files(engine, image, claims, seed, keep)
     unknown = judge(claims.about(["S10 "]), evidence(without={})).of(Status.FAIL)
     if unknown and not run_anyway:
         why = f"nothing of the image was run: S10 {unknown[0].claim.subject} failed"
@@ -140,7 +142,7 @@ def _plans(
     engine: Engine, image: ImageInfo, claims: ClaimSet, gpus: Attachment, host: dict[str, Any]
 ) -> Sequence[ContainerPlan]:
     """The containers. What will run emulated is written into `host`."""
-    plans = planned(image.env.get("HOME", ""), claims, gpus)
+    plans = planned(image.env.get("HOME", ""), claims, gpus, own_python.user_of(image))
     if not image.architecture or image.architecture == engine.facts.architecture:
         return plans
     from images.validation import cross_platform
@@ -167,7 +169,9 @@ def merged(records: Iterator[Record] | Sequence[Record]) -> tuple[Record, ...]:
     return tuple(by_probe.values())
 
 
-def _read_files(engine: Engine, image: ImageInfo, claims: ClaimSet, keep: Callable[[Record], None]) -> ClaimSet:
+def _read_files(
+    engine: Engine, image: ImageInfo, claims: ClaimSet, seed: Sequence[str], keep: Callable[[Record], None]
+) -> ClaimSet:
     """Measure what an image's files say, by our own Python; returns the claims that are left to measure: all of them
     where our Python can't be taken into the engine's containers. Raises UserError where it could not even start.
     """
@@ -176,7 +180,7 @@ def _read_files(engine: Engine, image: ImageInfo, claims: ClaimSet, keep: Callab
     if not asked.claims or not own_python.usable(engine):
         return claims
     hidden = [own_python.PRELOAD] if own_python.read_file(engine, image, own_python.PRELOAD).strip() else []
-    arguments = ["--claims", f"{INSIDE}/claims.json", "--user", f"{INSIDE}/user.json"]
+    arguments = ["--claims", f"{INSIDE}/claims.json", "--user", f"{INSIDE}/user.json", *seed]
     found = list[str]()
 
     def on_record(record: Record) -> None:
@@ -291,14 +295,22 @@ def _inspected(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Iterator[R
     yield Record(probe=HOST_PROBE, outcome=Outcome.COMPLETED, seconds=seconds, measurements=measured)
 
 
+def find_parent(engine: Engine, name: str, image: ImageInfo) -> ImageInfo | None:
+    """The image of this name, if another stands on it: all its layers are the lowest of that. Its history may lie."""
+    found = engine.find(name)
+    return found if found and image.layers[: len(found.layers)] == found.layers else None
+
+
 def _beside_parent(engine: Engine, image: ImageInfo, claim: Claim) -> dict[str, Any]:
     """What a child's layers do to its parent's, which are the lowest of its own."""
     from images.validation import on_parent  # most images are no child
 
     if image.architecture not in ("", *on_parent.MACHINES):
         return {"unread": f"where the loader of {image.architecture} looks is not known"}
-    found = layers.entries(engine, image, on_parent.wanted)
-    count = child.parents_layers([step.created_by for step in engine.history(image.id)])
+    name = claim.expect["parent"]
+    if (below := find_parent(engine, name, image)) is None:
+        return {"unread": f"the engine has no {name} that it stands on: pull that, and `docker tag` it so"}
+    found, count = layers.entries(engine, image, on_parent.wanted), len(below.layers)
     parent = on_parent.tree(found[:count])
     start = on_parent.start(image.env, image.workdir, image.architecture)
     return on_parent.compare(parent, on_parent.tree(found[count:], parent), start, claim.expect)

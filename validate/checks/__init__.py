@@ -41,7 +41,7 @@ _ELSEWHERE = {
 }
 """Probes whose file has another name than they."""
 _SETTING = re.compile(
-    r"^(SECONDS|STARTS_FIRST|ALONE|TORCH_FIRST|RUN_AS|FILES_ONLY|STARTS_PROGRAMS) = (.+)$", re.MULTILINE
+    r"^(SECONDS|STARTS_FIRST|ALONE|TORCH_FIRST|RUN_AS|FILES_ONLY|FROM_SOURCE|STARTS_PROGRAMS) = (.+)$", re.MULTILINE
 )
 _KERNELS = "gpu._kernels"
 """The file of all probes of the table of kernels (validate/kernels/) that have none of their own."""
@@ -61,6 +61,8 @@ class Settings:
     """It imports torch before anything else: where that is emulated, it is a fork of a process that has."""
     files_only: bool = False
     """It reads files and asks nothing of the image's Python: ours runs it first, where it can be taken in."""
+    from_source: bool = False
+    """The image's Python runs it in a container of its own, and reads no bytecode of the image."""
     starts_programs: bool = False
     """It starts programs of the image, which run emulated on another processor whoever starts them."""
     run_as: str = ""

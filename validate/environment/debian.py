@@ -80,6 +80,8 @@ class Package:
     """It is essential, or of priority required or important (Debian policy, 2.5 and 3.8)."""
     configuration: tuple[str, ...]
     """Path and MD5 sum of each configuration file, as it was brought."""
+    stanza: tuple[str, ...]
+    """Its lines but for the state: what it depends on and is needed for are the archive's word."""
 
 
 def packages(database: str = DATABASE) -> dict[str, Package]:
@@ -102,6 +104,7 @@ def packages(database: str = DATABASE) -> dict[str, Package]:
                 provides=_names(fields.get("Provides", "")),
                 in_each_system=fields.get("Essential") == "yes" or fields.get("Priority") in ("required", "important"),
                 configuration=tuple(line.strip() for line in configuration),
+                stanza=tuple(line for line in said if not line.startswith("Status:")),
             )
     return found
 

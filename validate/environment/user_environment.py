@@ -44,21 +44,20 @@ def of_this_process() -> UserEnvironment:
     return UserEnvironment(environ=environ, directory=str(Path.cwd()), python=sys.executable)
 
 
-def record(user: UserEnvironment, file: Path) -> dict[str, str]:
-    """Write them down for probes; the variable that tells where is to be added to a probe's environment."""
-    file.write_text(json.dumps(asdict(user)), encoding="utf-8", errors="surrogateescape")
-    return {_RECORDED_IN: str(file)}
+def record(user: UserEnvironment) -> dict[str, str]:
+    """The variable that tells probes of it."""
+    return {_RECORDED_IN: json.dumps(asdict(user))}
 
 
 def read(file: Path) -> UserEnvironment:
-    """What `record` wrote down."""
+    """Of a file that the host wrote."""
     return UserEnvironment(**json.loads(file.read_text(encoding="utf-8", errors="surrogateescape")))
 
 
 def recorded() -> UserEnvironment:
     """What the suite recorded before it started this probe; outside of the suite, this process's own."""
-    file = os.environ.get(_RECORDED_IN)
-    return read(Path(file)) if file else of_this_process()
+    text = os.environ.get(_RECORDED_IN)
+    return UserEnvironment(**json.loads(text)) if text else of_this_process()
 
 
 _MARK = "validate:start:"

@@ -6,11 +6,12 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from validate.harness import drawn
+
 _SETTINGS = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
 _STEPS = 4
 _SHAPES = ((1,), (37, 29), (4099,))
 """Lengths that no vector's width divides: the loops' ends are taken, too."""
-_SEED = 7
 
 Make = Callable[..., Any]
 """From parameters and the settings of AdamW to an optimiser."""
@@ -23,7 +24,7 @@ def compare(make: Make, device: str = "cpu") -> dict[str, object]:
     (Adam in place of AdamW), and one step fewer.
     """
     torch = importlib.import_module("torch")
-    generator = torch.Generator().manual_seed(_SEED)
+    generator = torch.Generator().manual_seed(drawn.seed())
     start = [torch.randn(shape, generator=generator) for shape in _SHAPES]
     gradients = [[torch.randn(shape, generator=generator) for shape in _SHAPES] for _ in range(_STEPS)]
     adamw, single, double = torch.optim.AdamW, torch.float32, torch.float64

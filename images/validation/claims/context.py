@@ -31,8 +31,8 @@ class ClaimContext:
     outside: Mapping[str, Contents] = field(default_factory=dict)
     """Distribution -> what its wheel brings, of those that are in no lock and were found."""
     custom_base: bool = False
-    """It stands on a custom base. What that holds beside the pins is not in the lock, and stays as it is: claims
-    about it are there, unproven, and not required."""
+    """It stands on a custom base, by its own word. What that holds beside the pins is not in the lock, and stays as it
+    is: claims about it are unproven, and required, as a label must not loosen what an image is held to."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Optional pin -> why no wheel of it could be had: claims about it are unproven, and not required."""
     inventory: Inventory | None = None
@@ -48,8 +48,8 @@ class ClaimContext:
         return f"the image goes without {why}" if why else ""
 
     def unless_custom(self, why: str) -> dict[str, Any]:
-        """Of a claim that a custom base may break: there it is unproven for this reason, and not required."""
-        return {"required": not self.custom_base, "unproven": why if self.custom_base else ""}
+        """Of a claim that a custom base may break: there it is unproven for this reason."""
+        return {"required": True, "unproven": why if self.custom_base else ""}
 
     @property
     def no_ranks(self) -> str:

@@ -132,7 +132,7 @@ def _labels(context: ClaimContext) -> dict[str, object]:
 def system_claims(context: ClaimContext) -> Iterator[Claim]:
     """S9: programs that a training job calls, and rdma-core's user space as NCCL opens it.
 
-    A custom base that has no apt-get may go without: there, the claims are not required.
+    A custom base that has no apt-get may go without: there, the claims are not required, and others are unproven.
     """
     tools = {name: ["-V"] if name == "ssh" else ["--version"] for name in expectations.PROGRAMS}
     libraries = {name: expectations.OPENED[name] for name in expectations.RDMA}

@@ -50,7 +50,7 @@ def info(**labels: str) -> ImageInfo:
 def test_an_image_built_elsewhere_is_recorded_as_it_was_rendered_and_as_the_engine_has_it(tmp_path: Path) -> None:
     folder = tmp_path / "cu126-torch27"
     wheels = rendered(folder).digests()
-    fits = info(image="cu126-torch27", matrix_revision="0123456789ab", base="debian:bookworm-slim")
+    fits = info(image="cu126-torch27", matrix_revision="0123456789ab", base="debian:bookworm-slim", base_origin="tag")
     record = records.built_elsewhere(folder, fits, {"flash-attn": "no wheel"})
     base = {"reference": "debian:bookworm-slim", "origin": "tag", "digest": ""}
     assert (record["digest"], record["base"], record["missing"]) == (INFO.id, base, {"flash-attn": "no wheel"})
@@ -62,20 +62,22 @@ def test_an_image_built_elsewhere_is_recorded_as_it_was_rendered_and_as_the_engi
 
 
 @pytest.mark.parametrize(
-    "labels",
+    "other",
     [
-        {"image": "cu126-torch25", "matrix_revision": "0123456789ab", "base": "debian:bookworm-slim"},
-        {"image": "cu126-torch27", "matrix_revision": "another", "base": "debian:bookworm-slim"},
-        {"image": "cu126-torch27", "matrix_revision": "0123456789ab", "base": "debian:trixie-slim"},
-        {},
+        {"image": "cu126-torch25"},
+        {"matrix_revision": "another"},
+        {"base": "debian:trixie-slim"},
+        {"base_origin": "custom"},
+        dict.fromkeys(("image", "matrix_revision", "base", "base_origin"), ""),
     ],
 )
 def test_an_image_whose_labels_are_not_of_the_rendered_context_is_refused(
-    tmp_path: Path, labels: dict[str, str]
+    tmp_path: Path, other: dict[str, str]
 ) -> None:
     rendered(tmp_path / "cu126-torch27")
+    labels = {"image": "cu126-torch27", "matrix_revision": "0123456789ab", "base": "debian:bookworm-slim"}
     with pytest.raises(UserError, match="its labels say otherwise"):
-        records.built_elsewhere(tmp_path / "cu126-torch27", info(**labels), {})
+        records.built_elsewhere(tmp_path / "cu126-torch27", info(**{**labels, "base_origin": "tag", **other}), {})
 
 
 def test_an_image_of_no_rendered_context_is_refused(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_what_is_expected_follows_matrix_and_facts(name: str, key: str, what: st
 def test_what_a_base_of_ones_own_brought_is_not_promised(name: str, key: str) -> None:
     found = claims(name, custom_base=True)
     claim = one(found, *key.split(" ", 1))
-    assert "custom base" in claim.unproven and not claim.required
+    assert "custom base" in claim.unproven and claim.required, "a label can't say that it need not be known"
     labels = one(found, "S8", "labels").expect["labels"]
     assert "dev.truetag.pruned" not in labels and labels["dev.truetag.base-origin"] == "custom"
 

@@ -41,16 +41,17 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     installed(tmp_path, "libneeded", files=("needed",), script="update-alternatives --install")
     monkeypatch.setattr(packages, "_SOURCES", f"{tmp_path}/sources.list")
     (tmp_path / "generated").write_text("as written")
+    (tmp_path / "tuned").write_text("as written")
     return tmp_path
 
 
 def expect(root: Path, **more: Any) -> dict[str, Any]:
-    held = [f"{root}/generated", packages._MADE_HERE]
+    held = [f"{root}/{name}" for name in ("generated", "dpkg/diversions", "dpkg/statoverride", "tuned", "clean")]
     return {
         "known": {},
         "asked": ["asked"],
         "absent": {},
-        "held": held,
+        "held": [*held, packages._MADE_HERE],
         "contents": {},
         "suite": "s",
         "free": False,
@@ -91,15 +92,18 @@ def _diverted(root: Path) -> None:
 
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "from no archive": (lambda root: installed(root, "mine", files=("mine",)), "nothing that was asked for needs the"),
-    "edited with its checksum": (_edited_with_its_checksum, "asked is not as its archive has it: its scripts, or its"),
-    "another script": (lambda root: (root / "dpkg/info/asked.postinst").write_text("evil"), "its scripts, or its list"),
+    "edited with its checksum": (
+        _edited_with_its_checksum,
+        "asked is not as its archive has it: its scripts, its list",
+    ),
+    "another script": (lambda root: (root / "dpkg/info/asked.postinst").write_text("evil"), "its scripts, its list"),
     "another mode": (lambda root: (root / "usr/bin/tool").chmod(0o600), "modes, owners or links of its files"),
     "missing": (lambda root: (root / "usr/bin/tool").unlink(), "/usr/bin/tool of Debian's asked is missing"),
     "listed alone": (_listed_alone, "/usr/bin/mine is in the list of Debian's asked, which has no checksum of it"),
-    "diverted": (_diverted, "/usr/bin/tool is diverted to"),
+    "diverted": (_diverted, "/dpkg/diversions is not as the installation"),
     "another mode to come": (
         lambda root: (root / "dpkg/statoverride").write_text(f"other root 4755 {root}/usr/bin/tool\n"),
-        "/usr/bin/tool is to be other root 4755",
+        "/dpkg/statoverride is not as the installation",
     ),
     "a source that anybody may sign": (
         lambda root: (root / "sources.list").write_text(
@@ -114,7 +118,36 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         "in the state `install ok half-installed`",
     ),
     "written otherwise": (lambda root: (root / "generated").write_text("x"), "generated is not as the installation"),
+    "written, and not here before": (lambda root: (root / "clean").write_text("x"), "clean is not as the installation"),
+    "no longer there": (lambda root: (root / "tuned").unlink(), "tuned is not as the installation"),
+    "needed by another's word": (
+        lambda root: (installed(root, "mine"), _status(root, "Depends: libneeded", "Depends: mine, libneeded")),
+        "asked is not as its archive has it: its scripts, its list or checksums of files, or its row of dpkg's status",
+    ),
+    "essential by its own word": (
+        lambda root: _status(root, "Version: 1.0", "Version: 1.0\nEssential: yes"),
+        "or its row of dpkg's status",
+    ),
 }
+
+
+def _status(root: Path, before: str, after: str) -> None:
+    file = root / "dpkg/status"
+    file.write_text(file.read_text().replace(before, after, 1))
+
+
+def test_of_a_version_that_nobody_knows_neither_it_nor_what_is_written_is_proven(root: Path) -> None:
+    """A package that says it is of another version does not free the files that are held."""
+    claim = known(root)
+    _status(root, "Version: 1.0", "Version: 1.1")
+    (root / "generated").write_text("x")
+    finding = packages.judge("packages", claim, packages._look(claim, f"{root}/dpkg"))
+    assert finding.status is Status.UNPROVEN
+    assert "asked 1.1 is not known here" in finding.reason and "generated is not as the inst" in finding.reason
+    claim["contents"][packages._MADE_HERE] = ["another"]
+    _status(root, "Version: 1.1", "Version: 1.0")
+    finding = packages.judge("packages", claim, packages._look(claim, f"{root}/dpkg"))
+    assert finding.status is Status.UNPROVEN and "generated is not as the inst" in finding.reason
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -123,14 +156,6 @@ def test_each_change_is_named(root: Path, name: str) -> None:
     change(root)
     debian.owned.cache_clear()
     fails(packages.judge("packages", claim, packages._look(claim, f"{root}/dpkg")), words)
-
-
-def test_what_a_script_diverts_in_a_loop_is_its_own(root: Path) -> None:
-    (root / "dpkg/diversions").write_text("/bin\n/.bin.usr-is-merged\nbase-files\n/lib\n/mine\nbase-files\n")
-    loop = (
-        'for d in $all; do dpkg-divert --package base-files --divert "/.$d.usr-is-merged" --add "/$d"; done; x "$a$b"'
-    )
-    assert [path for path, _ in packages._moved(f"{root}/dpkg", [loop])] == [debian.real("/lib")]
 
 
 def test_a_child_may_divert_and_list_what_its_parents_packages_have(root: Path) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from validate.claims import Claim
+from validate.harness import drawn
 from validate.harness.forked import in_fork
 from validate.judging import Finding, failed, is_within, joined, listed, passed, root_cause, unproven
 
@@ -87,7 +88,7 @@ def _caches() -> Mapping[str, Any]:
 def _train() -> Mapping[str, Any]:
     """A few steps of the smallest training: autograd's threads, an optimizer, a checkpoint written and read."""
     torch = importlib.import_module("torch")
-    torch.manual_seed(0)
+    torch.manual_seed(drawn.seed())
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     inputs = torch.randn(32, 8)

@@ -1,7 +1,10 @@
 """C12: bytecode of the image, held against its source compiled again. Python reads no source whose bytecode fits it.
 
-All folders of the Python path, and the image's own copy of the suite. Bytecode counts by its content, whatever its
-header says of the source: the header decides when it is used, and that can be set.
+All folders of the Python path, Debian's others, and the image's own copy of the suite. Bytecode counts by its content,
+whatever its header says of the source: the header decides when it is used, and that can be set.
+
+The Python that compiles is the image's own, as no other of its release need be here. It reads sources alone, which S2
+and S10 hold, as they do its program: bytecode that lies has no part in what is said of it.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from validate.environment.installed import Distribution
 from validate.harness.forked import on_all_cores
 from validate.judging import Finding, conclude, failed
 
+FROM_SOURCE = True
+
 
 class BytecodeEvidence(TypedDict):
     files: int
@@ -37,14 +42,15 @@ class BytecodeEvidence(TypedDict):
 _NAME = re.compile(r"(?P<source>[^/]+)\.(?P<tag>[a-z]+-\d+)(\.opt-(?P<optimised>\w+))?\.pyc")
 _HEADER_BYTES = 16
 _MOST_LISTED = 40
-_OWN = "/opt/truetag"
+_BESIDE = ("/opt/truetag", "/usr/lib/python3", "/usr/share")
+"""The image's copy of the suite; where scripts of Debian's packages have their modules."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BytecodeEvidence]]:
     _, start, found = installed.of_user()
     folders = [entry for entry in start.path if entry]
     for claim in claims:
-        yield claim.subject, compare([*folders, _OWN], found, claim.expect["known"])
+        yield claim.subject, compare([*folders, *_BESIDE], found, claim.expect["known"])
 
 
 def compare(

@@ -18,6 +18,7 @@ from typing import Any
 
 from validate.claims import Claim
 from validate.evidence import Measured, NothingExpected
+from validate.harness import drawn
 from validate.harness.forked import in_fork, mapped
 from validate.judging import Finding, failed, forward, is_beyond, is_within, joined, passed, root_cause, scientific
 
@@ -39,8 +40,8 @@ class CompileEvidence(Measured):
     control_error: float
 
 
-_ROWS, _COLUMNS = 37, 301
-"""Odd, so that vectorised loops have a tail."""
+_ROWS, _COLUMNS = range(33, 64, 2), range(257, 512, 2)
+"""One of each is drawn. Odd, so that vectorised loops have a tail."""
 _CONTROL_SCALE = 1.01
 _SETTINGS = ("TORCHDYNAMO_", "TORCH_COMPILE_", "TORCHINDUCTOR_", "CC", "CXX")
 _OWN = "TORCHINDUCTOR_CACHE_DIR"
@@ -63,9 +64,10 @@ def _compiled(cache: Path) -> CompileEvidence:
     def function(value: Any, weight: Any) -> Any:
         return torch.softmax(torch.nn.functional.gelu(value * weight + 1.0), dim=-1)
 
-    generator = torch.Generator().manual_seed(0)
-    value = torch.randn(_ROWS, _COLUMNS, generator=generator)
-    weight = torch.randn(_COLUMNS, generator=generator)
+    seed = drawn.seed()
+    generator, columns = torch.Generator().manual_seed(seed), _COLUMNS[seed % len(_COLUMNS)]
+    value = torch.randn(_ROWS[seed % len(_ROWS)], columns, generator=generator)
+    weight = torch.randn(columns, generator=generator)
     wanted = function(value.double(), weight.double())
     found = torch.compile(function, fullgraph=True)(value, weight)
     libraries = sorted(str(file.relative_to(cache)) for file in cache.rglob("*.so"))

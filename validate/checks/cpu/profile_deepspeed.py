@@ -12,7 +12,7 @@ from pathlib import Path
 
 from validate.checks._behaviour import BehaviourEvidence, judge
 from validate.claims import Claim
-from validate.harness import adam
+from validate.harness import adam, drawn
 from validate.harness.forked import asked, in_fork
 
 _STAGES = (0, 1, 2, 3)
@@ -94,11 +94,11 @@ def _train_step(config: Mapping[str, str]) -> None:
     torch = importlib.import_module("torch")
     context = importlib.import_module("ray.train").get_context()
     prepare = importlib.import_module("ray.train.torch").prepare_model
-    torch.manual_seed(1)
+    torch.manual_seed(drawn.seed())
     model = prepare(torch.nn.Linear(8, 1))
     weight = next(model.parameters())
     before = weight.detach().clone()
-    torch.manual_seed(100 + context.get_world_rank())
+    torch.manual_seed(drawn.seed() + 1 + context.get_world_rank())
     model(torch.randn(4, 8)).square().mean().backward()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
     result = {"before": before, "after": weight.detach().clone()}

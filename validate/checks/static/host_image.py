@@ -148,9 +148,10 @@ def _of_a_child(further: Mapping[str, Any]) -> Iterator[str]:
 
 
 def judge_parent(_subject: str, expect: Mapping[str, Any], evidence: ParentEvidence) -> Finding:
-    """S10 parent, of a child. expect: {path: the parent's PATH, generated: {pattern: why a file's content may differ},
-    childrens: {pattern: why a child may do anything there}, settings: {file: patterns of what bends nothing in it},
-    plugins: {pattern: who loads such a file}, known: {Debian package: versions that S10 packages knows}}.
+    """S10 parent, of a child. expect: {parent: its name, path: its PATH, generated: {pattern: why a file's content
+    may differ}, childrens: {pattern: why a child may do anything there}, settings: {file: patterns of what bends
+    nothing in it}, plugins: {pattern: who loads such a file}, known: {Debian package: versions that S10 packages
+    knows}}.
     """
     if "unread" in evidence:
         return unproven(evidence["unread"])

@@ -52,7 +52,7 @@ class OwnersEvidence(_SinceThen):
     altered_count: int
     path: list[str]
     in_front: list[str]
-    """Programs of no owner that are found before another of their name."""
+    """Programs (of a child, those of no owner) that are found before another of their name."""
     loadable: list[str]
     """Libraries of no owner where the loader looks."""
     plugins: dict[str, str]
@@ -130,7 +130,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, OwnersEvidence]]:
         "altered": [{"path": path, "owner": owner} for path, owner in altered[:_MOST_LISTED]],
         "altered_count": len(altered),
         "path": given.environ.get("PATH", "").split(":"),
-        "in_front": list(_in_front([path for path in sorted(rest) if _is_executable(places[path])], given)),
+        "in_front": list(
+            _in_front([one for one in sorted(rest if expect["free"] else places) if _is_executable(places[one])], given)
+        ),
         "loadable": list(_loadable(unowned, given)),
         "plugins": _plugins(unowned, expect["plugins"]),
         "privileged": list(_privileged(found)),
@@ -316,13 +318,14 @@ def _is_link_of(path: str, allowed: Mapping[str, str], explained: set[str], chos
 
 
 def _in_front(executable: Sequence[str], given: user_environment.UserEnvironment) -> Iterator[str]:
-    """Programs of no owner that stand in a folder of the PATH before one of the same name."""
+    """Programs of these that stand in a folder of the PATH before another of the same name."""
     folders = [os.path.realpath(folder) for folder in given.environ.get("PATH", "").split(":") if folder]
     for file in executable:
         folder, _, name = file.rpartition("/")
         if folder in folders:
             later = folders[folders.index(folder) + 1 :]
-            if any(Path(one, name).exists() for one in later if one != folder):
+            found = os.path.realpath(file)
+            if any(Path(one, name).exists() and os.path.realpath(f"{one}/{name}") != found for one in later):
                 yield file
 
 

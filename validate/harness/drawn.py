@@ -1,0 +1,17 @@
+"""What a check's inputs are drawn with: drawn anew for each run, so that an answer of yesterday's is none to it."""
+
+from __future__ import annotations
+
+import os
+
+_VARIABLE = "VALIDATE_SEED"
+
+
+def variable(seed: int) -> dict[str, str]:
+    """How probes, and the processes that they start, get a seed."""
+    return {_VARIABLE: str(seed)}
+
+
+def seed() -> int:
+    """This run's; outside of the suite always the same."""
+    return int(os.environ.get(_VARIABLE, "20240229"))
