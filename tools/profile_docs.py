@@ -129,7 +129,11 @@ def _section(
     for image in images:
         own = ", ".join(f"{pin.name} {pin.version}" for pin in image.pins if pin.layer == "profile")
         lines.append(f"- `{image.name}`: {own or 'the packages of its stack'}")
-        lines += [f"  - {warning}" for warning in image.warnings if not warning.startswith(("xformers", "nvidia-"))]
+        lines += [
+            f"  - {warning}"
+            for warning in image.warnings
+            if not warning.startswith(("xformers", "nvidia-", "silently"))
+        ]
     names = [str(image.name) for image in images]
     lines += ["", f"| requirement | checked by | {' | '.join(f'`{one}`' for one in names)} | |"]
     lines.append("|---|---|" + "---|" * (len(names) + 1))

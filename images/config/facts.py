@@ -91,6 +91,8 @@ class TorchFacts(Row):
     """One torch release. `variants` are keyed by CUDA version; the default index has `default_cuda` alone."""
 
     default_cuda: MinorText
+    cudnn: str = ""
+    """The cuDNN that the default index's wheel pins, as locks found it."""
     variants: dict[MinorText, TorchVariant]
     triton: RangeText
     requires_python: RangeText

@@ -53,6 +53,7 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
         prebuilt=tuple(wheel for pin in candidate.pins.items() if (wheel := candidate.official_wheel(*pin))),
         warnings=warnings,
         from_source=tuple(sorted(matrix.pure_python)) if own_layer else (),
+        cudnn=candidate.cudnn,
         overrides=(*candidate.overrides, *(f"{name}=={candidate.pins[name]}" for name in replaced)),
         waived=tuple(sorted({*with_pins, *candidate.profile.waived} - {*replaced})),
         unfit=none_fits(candidate),

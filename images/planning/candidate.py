@@ -93,6 +93,13 @@ class Candidate:
         rows = self.matrix.overrides.get(str(self.name.torch), {}).items()
         return {row: why for row, why in rows if own in row or not re.search(r"-cu\d+==", row)}
 
+    @property
+    def cudnn(self) -> str:
+        """The version that it will run with; empty: not known."""
+        taken = [row.partition("==")[2] for row in self.overrides if row.startswith("nvidia-cudnn-")]
+        default = str(self.wheel_cuda) == self.torch_facts.default_cuda
+        return taken[0] if taken else self.torch_facts.cudnn if default else ""
+
     @cached_property
     def known(self) -> Mapping[str, PackageFacts]:
         """Pinned distribution -> what the facts know of it at that version."""

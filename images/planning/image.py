@@ -141,6 +141,8 @@ class Image:
     warnings: tuple[str, ...] = ()
     from_source: tuple[str, ...] = ()
     """Distributions that are installed from source: pure Python that no index has as a wheel."""
+    cudnn: str = ""
+    """The version that torch runs with; empty: not known before it is locked."""
     overrides: tuple[str, ...] = ()
     """Exact requirements that hold against what packages require, as the matrix says."""
     waived: tuple[str, ...] = ()
@@ -187,6 +189,11 @@ class Image:
         named = {file.split("-")[0]: file for file in wheels if has_extensions(file)}
         own = {pin.name: pin.name.replace("-", "_") for pin in self.pins if pin.extensions}
         return {name: named[stem] for name, stem in own.items() if stem in named}
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of its pins, and of cuDNN where that is known."""
+        return {pin.name: pin.version for pin in self.pins} | ({"cudnn": self.cudnn} if self.cudnn else {})
 
     def pin(self, name: str) -> Pin | None:
         return next((pin for pin in self.pins if pin.name == name), None)

@@ -38,6 +38,7 @@ _TIERS = ("static", "cpu", "gpu", "multigpu")
 _ELSEWHERE = {
     HOST_PROBE: "static.host_image",
     **dict.fromkeys(("cpu.examples", "gpu.examples", "multigpu.examples"), "_examples"),
+    **dict.fromkeys(("cpu.silent", "gpu.silent"), "_silent"),
 }
 """Probes whose file has another name than they."""
 _SETTING = re.compile(

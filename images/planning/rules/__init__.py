@@ -32,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     packages.nothing_dead_is_pinned,
     packages.waivers_are_said,
     packages.overrides_are_said,
+    packages.silent_faults_are_said,
     packages.declined_packages_are_said,
     packages.wheels_of_no_index_are_said,
     packages.extensions_are_said,

@@ -13,6 +13,7 @@ from packaging.version import Version
 from images.config.facts import PackageFacts, within
 from images.config.names import Arch, Minor
 from images.errors import command
+from images.planning import silent
 from images.planning.candidate import Candidate, Finding, refuse, warn
 
 
@@ -168,6 +169,14 @@ def waivers_are_said(candidate: Candidate) -> Iterator[Finding]:
 def overrides_are_said(candidate: Candidate) -> Iterator[Finding]:
     for requirement, reason in candidate.overrides.items():
         yield warn(f"{requirement} whatever is required: {reason}")
+
+
+def silent_faults_are_said(candidate: Candidate) -> Iterator[Finding]:
+    """Those that plain training meets in a sentence each; of the others, which they are."""
+    found = silent.known({**candidate.pins, "cudnn": candidate.cudnn or "0"})
+    yield from (warn(str(row)) for row in found.values() if row.ordinary)
+    if rare := sorted(row.issue for row in found.values() if not row.ordinary):
+        yield warn(f"silently wrong at rare shapes or programs: {', '.join(rare)}")
 
 
 def declined_packages_are_said(candidate: Candidate) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from images.config.facts import Facts
 from images.engine.gpus import Attachment
 from images.hardware.inventory import Inventory
 from images.locking.lock_file import Lock
+from images.planning import silent
 from images.planning.image import Image, Pin
 from validate.claims import HOST_PROBE, Claim, Tier
 from validate.environment.wheel_contents import Contents
@@ -87,6 +88,22 @@ class ClaimContext:
             no_gpu="" if attachment.attached else attachment.reason,
             injected=attachment.injected,
         )
+
+
+def silent_claims(context: ClaimContext, id: str, capabilities: Sequence[tuple[int, int]] = ()) -> Iterator[Claim]:  # noqa: A002
+    """G12, or C16 of those that show without a GPU. One that the versions are known to have is not required."""
+    versions = context.image.versions
+    for subject, row in silent.faults().items():
+        if row.package not in versions or row.cpu != (id == "C16"):
+            continue
+        known, least = row.of(versions), tuple(map(int, row.capability.split(".")))
+        expect = {"tolerance": row.tolerance, "gigabytes": row.gigabytes, "alone": row.alone, "fault": str(row)}
+        gate = f"takes compute capability {row.capability}" if capabilities and min(capabilities) < least else ""
+        expect |= {"known": known, **({"not_applicable": gate} if gate else {})}
+        statement = f"{row.issue} is not in it: {row.what}"
+        unproven = "" if row.cpu else context.no_gpu
+        probe = "cpu.silent" if row.cpu else "gpu.silent"
+        yield claim(id, subject, probe, statement, expect, required=not (known or gate), unproven=unproven)
 
 
 def claim(

@@ -12,7 +12,7 @@ from images.config.platforms import Platform
 from images.planning import expectations, user_overlay
 from images.planning.image import Image, Pin
 from images.planning.user_overlay import USER
-from images.validation.claims.context import ClaimContext, claim
+from images.validation.claims.context import ClaimContext, claim, silent_claims
 from validate.claims import ARBITRARY_UID, Claim
 from validate.harness import nf4
 
@@ -46,6 +46,7 @@ def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
     if image.pin("transformers") and image.pin("accelerate"):
         resumes = "transformers' Trainer saves a run, and resumes it to the same weights"
         yield claim("C15", "resume", "cpu.resume", resumes, _RESUMED)
+    yield from silent_claims(context, "C16")
 
 
 def _bytecode(context: ClaimContext) -> Claim:

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from images.config import yamlfile
 from images.hardware.inventory import Inventory, Link
-from images.validation.claims.context import ClaimContext, claim
+from images.validation.claims.context import ClaimContext, claim, silent_claims
 from images.validation.claims.cpu import quantised_llama
 from validate.claims import Claim
 from validate.kernels import Capability, Kernel, dtype_of, expected_path, table
@@ -47,6 +47,7 @@ def gpu_claims(context: ClaimContext) -> Iterator[Claim]:
         required = missing is None and "not_applicable" not in expect
         yield claim(row.claim, subject, row.probe, row.statement, expect, required=required, unproven=unproven)
     yield from quantised_llama(context, "G10", "gpu.llama", no_gpu)
+    yield from silent_claims(context, "G12", capabilities)
 
 
 def _expect(row: Kernel, capabilities: Sequence[Capability], versions: Mapping[str, str]) -> dict[str, Any]:

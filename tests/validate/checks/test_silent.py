@@ -1,0 +1,66 @@
+"""The corpus of silent faults: its rows, its functions and its judge."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from images.planning import silent
+from validate.checks._silent import judge
+from validate.judging import Status
+from validate.kernels import silent as corpus
+
+FOLDER = Path(corpus.__file__).parent
+
+
+def test_each_row_has_a_function_and_each_function_a_row() -> None:
+    files = [ast.parse((FOLDER / f"{name}.py").read_text()) for name in corpus.FILES]
+    public = {
+        one.name for file in files for one in file.body if isinstance(one, ast.FunctionDef) and one.name[0] != "_"
+    }
+    assert public - {"clocked"} == {name.replace("-", "_") for name in silent.faults()}
+    assert {path.stem for path in FOLDER.glob("[a-z]*.py")} == {*corpus.FILES}
+    assert len(silent.faults()) >= 25
+    with pytest.raises(LookupError, match="no function of the silent fault conv9d"):
+        corpus.function("conv9d")
+
+
+@pytest.mark.parametrize(
+    ("versions", "subject", "has"),
+    [
+        ({"torch": "2.8.0", "cudnn": "9.10.2.21"}, "conv3d-bfloat16", True),
+        ({"torch": "2.8.0", "cudnn": "9.15.1.9"}, "conv3d-bfloat16", False),
+        ({"torch": "2.8.0"}, "conv3d-bfloat16", False),
+        ({"torch": "2.9.1", "cudnn": "9.10.2.21"}, "conv3d-patches", True),
+        ({"torch": "2.13.0", "cudnn": "9.20.0.48"}, "cudnn-attention-mask", True),
+        ({"torch": "2.13.0"}, "liger-ce-in-place", False),
+        ({"torch": "2.13.0", "liger-kernel": "0.8.1"}, "liger-ce-in-place", True),
+        ({"torch": "2.5.1"}, "large-softmax", False),
+    ],
+)
+def test_versions_tell_which_faults_are_there(versions: dict[str, str], subject: str, has: bool) -> None:
+    assert (subject in silent.known(versions)) is has
+
+
+EXPECT = {"tolerance": 0.02, "gigabytes": 25, "alone": False, "fault": "silently wrong: x (y#1); do z", "known": False}
+GOOD = {"off": 0.003, "control": 0.9, "seconds": 1.5, "gigabytes": 20.0}
+
+
+@pytest.mark.parametrize(
+    ("expect", "evidence", "status", "said"),
+    [
+        ({}, GOOD, Status.PASS, "off by 3.00e-03 of the largest value (1.5 s, 20 GB)"),
+        ({}, {**GOOD, "figures": {"seconds": 0.2}}, Status.PASS, "(1.5 s, 20 GB, 0.2 seconds)"),
+        ({"known": True}, GOOD, Status.PASS, "though these versions are said to have it"),
+        ({}, {**GOOD, "off": 0.5}, Status.FAIL, "at most 2.00e-02 is allowed. silently wrong: x (y#1); do z"),
+        ({}, {**GOOD, "off": "inf"}, Status.FAIL, "off by inf"),
+        ({}, {**GOOD, "control": 0.01}, Status.FAIL, "control: a wrong result is off by 1.00e-02"),
+        ({}, {"free": 15.2}, Status.NOT_APPLICABLE, "15 GB of GPU memory are free"),
+        ({"not_applicable": "takes 9.0"}, {}, Status.NOT_APPLICABLE, "takes 9.0"),
+        ({}, {"error": {"kind": "RuntimeError", "message": "no"}}, Status.FAIL, "RuntimeError: no. silently wrong: x"),
+    ],
+)
+def test_the_judge(expect: dict[str, object], evidence: dict[str, object], status: Status, said: str) -> None:
+    found = judge("x", {**EXPECT, **expect}, evidence)  # type: ignore[arg-type]
+    assert found.status is status
+    assert said in found.reason

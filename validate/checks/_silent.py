@@ -1,0 +1,85 @@
+"""G12, and C16 of those that show without a GPU: what upstream computed wrong for months, without an error.
+
+Training goes on, and is worth nothing. The corpus: validate/kernels/silent/.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from validate.claims import Claim
+from validate.evidence import Measured, NoEvidence
+from validate.harness.forked import attempt, in_fork
+from validate.judging import Finding, cause, failed, is_beyond, is_within, not_applicable, passed, scientific
+from validate.kernels.silent import error, function, unwritten
+
+TORCH_FIRST = True
+
+
+class SilentEvidence(Measured, total=False):
+    off: float
+    """Of the largest right value."""
+    control: float
+    """The same of a wrong result."""
+    seconds: float
+    gigabytes: float
+    figures: dict[str, float]
+    free: float
+    """GB of GPU memory, where they are too few."""
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SilentEvidence | NoEvidence]]:
+    """What may end its process comes first, each in a fork: none can be made once this process uses CUDA."""
+    importlib.import_module("torch")
+    for claim in sorted(claims, key=lambda one: not one.expect["alone"]):
+        device = "cuda" if claim.probe == "gpu.silent" else "cpu"
+        run = partial(examine, claim.subject, device, claim.expect["gigabytes"])
+        nothing = "not_applicable" in claim.expect
+        yield claim.subject, {} if nothing else (in_fork(run) if claim.expect["alone"] else attempt(run))
+
+
+def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> SilentEvidence:
+    """Run one: how far it is off, and how far a wrong result. `sizes`: others than its own."""
+    torch = importlib.import_module("torch")
+    on_gpu = device == "cuda"
+    if on_gpu:
+        torch.cuda.empty_cache()
+        if (free := torch.cuda.mem_get_info()[0] / 1e9) < gigabytes:
+            return {"free": free}
+        torch.cuda.reset_peak_memory_stats()
+    torch.manual_seed(zlib.crc32(subject.encode()))
+    begun = time.perf_counter()
+    found, right, *more = function(subject)(torch, device, **sizes)
+    wrong = more[0] if more and more[0] is not None else unwritten(torch, found)
+    evidence: SilentEvidence = {"off": error(torch, found, right), "control": error(torch, wrong, right)}
+    evidence["seconds"] = time.perf_counter() - begun
+    if on_gpu:
+        evidence["gigabytes"] = torch.cuda.max_memory_allocated() / 1e9
+    return {**evidence, **({"figures": more[1]} if more[1:] else {})}
+
+
+def judge(_subject: str, expect: Mapping[str, Any], evidence: SilentEvidence) -> Finding:
+    """C16 and G12. expect: {tolerance, gigabytes, alone, fault: a sentence with its remedy, known: it is there}."""
+    fault, tolerance = expect["fault"], expect["tolerance"]
+    if reason := expect.get("not_applicable"):
+        return not_applicable(reason)
+    if "error" in evidence:
+        return failed(f"{cause(evidence['error'])}. {fault}")
+    if "free" in evidence:
+        return not_applicable(f"{evidence['free']:.0f} GB of GPU memory are free: too few to reach it")
+    if not is_beyond(evidence["control"], tolerance):
+        return failed(f"control: a wrong result is off by {scientific(evidence['control'])}, which passes as well")
+    off = f"off by {scientific(evidence['off'])} of the largest value"
+    if not is_within(evidence["off"], tolerance):
+        return failed(f"{off}, at most {scientific(tolerance)} is allowed. {fault}")
+    figures = {"s": evidence["seconds"], "GB": evidence.get("gigabytes"), **evidence.get("figures", {})}
+    took = ", ".join(f"{value:.3g} {name}" for name, value in figures.items() if value is not None)
+    return passed(f"{off} ({took})" + (", though these versions are said to have it" if expect["known"] else ""))
+
+
+CLAIMS = {"C16": judge, "G12": judge}
