@@ -93,7 +93,7 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
         )
         info = engine.fix_id(result.image_id, candidate)
         # The claims, written from the matrix; the evidence, measured in the image; the verdict, from both.
-        claims = image_claims(claimed.on_host(attachment))
+        claims = image_claims(claimed.on_host(attachment, tiers))
         try:
             evidence, verdict = validating.measure_and_judge(
                 engine, info.id, claims, tiers, attachment, on_record=measured

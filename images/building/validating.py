@@ -86,7 +86,7 @@ def claims_of(
         custom_base=image_labels.on_custom_base(found.labels),
         outside=prebuilt.kept(image, missing, compiled, cache.folder()),
     )
-    claims = image_claims(context.on_host(attachment) if attachment else context)
+    claims = image_claims(context.on_host(attachment, tiers) if attachment else context)
     if found.steps_above:
         dead = {name: f"it is no longer maintained: take {row.by}" for name, row in sources.facts.replaced.items()}
         instead = "remove it (`pip uninstall {}`), or take an image of a torch that it is made for (`plan` lists them)"

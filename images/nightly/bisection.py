@@ -19,8 +19,10 @@ from images.nightly.results import BUILD, BreakageLine, Expected
 from images.nightly.results import Change as PackageChange
 from images.nightly.sets import NightlyOptions, SetResult
 from images.planning.plan import Planned
-from images.validation.rows import ClaimRow
+from images.validation.rows import STEP, ClaimRow, StepRow
+from validate.checks.gpu.step import PEAK_SLACK
 from validate.claims import Tier
+from validate.harness import timing
 from validate.judging import Status
 
 _HEAD = 60
@@ -89,16 +91,40 @@ def regressions(control: SetResult, newer: SetResult, expected: Sequence[Expecte
     return sorted(worse, key=lambda claim: list(Tier).index(claim.tier))
 
 
+def beside(control: SetResult, found: SetResult) -> SetResult:
+    """The same with its training steps (G14) held against the control's, of the same night and machine: one that is
+    slower or hungrier fails, whatever is recorded, and one that is not is well."""
+    claims = []
+    for claim in found.claims:
+        before, now = control.steps.get(claim.subject), found.steps.get(claim.subject)
+        if claim.id == STEP and claim.verdict is not Status.FAIL and before and now:
+            worse = _worse(before, now)
+            verdict = Status.FAIL if worse else Status.PASS
+            claim = claim.model_copy(update={"verdict": verdict, "reason": worse or claim.reason})
+        claims.append(claim)
+    return found.model_copy(update={"claims": tuple(claims)})
+
+
+def _worse(before: StepRow, now: StepRow) -> str:
+    """What is worse, of two steps on one machine; empty: nothing."""
+    slower = now.seconds > timing.allowed(before.timed, now.timed, timing.SAME_MACHINE)
+    if slower or now.peak > PEAK_SLACK * before.peak:
+        took, takes = (f"{one.seconds * 1e3:.1f} ms and {one.peak / 1e9:.2f} GB" for one in (before, now))
+        return f"a step is {'slower' if slower else 'hungrier'} than the control's: {takes}, where it took {took}"
+    return ""
+
+
 def breakages(
     planned: Planned,
     control: Locked,
     newer: Locked,
     changed: Sequence[PackageChange],
     worse: Sequence[ClaimRow],
+    before: SetResult,
     options: NightlyOptions,
 ) -> list[BreakageLine]:
     """What breaks these claims of a canary: a line for each set of culprits, appended as it is found. It names every
-    claim that the set breaks."""
+    claim that the set breaks. `before`: the control's result."""
 
     def bisected(claim: ClaimRow, left: Sequence[ClaimRow]) -> BreakageLine:
         start, built, unresolved = time.monotonic(), set[str](), list[frozenset[str]]()
@@ -110,7 +136,7 @@ def breakages(
             if mixture is None:
                 return None
             built.add(f"{mixture.hash} {tiers}")
-            return sets.validated(mixture, tiers, "bisect", options)
+            return beside(before, sets.validated(mixture, tiers, "bisect", options))
 
         def attempt(moved: frozenset[str]) -> bool:
             found = validated(moved, [claim.tier])

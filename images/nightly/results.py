@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, Field, TypeAdapter, ValidationError
 
 from images.errors import Problem, UserError
-from images.validation.rows import ClaimRow, Row, TierCount
+from images.validation.rows import ClaimRow, Row, StepRow, TierCount
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -108,6 +108,8 @@ class JobLine(Row):
     """Resolving, building and judging."""
     gpus: list[str] = []
     """Names of the GPUs that the validation run saw."""
+    steps: dict[str, StepRow] = {}
+    """Subject of G14 -> the training step."""
     changes: list[Change] = []
     """What moved against the committed lock (canary); the Debian packages that moved against the image that people have
     (control)."""

@@ -53,6 +53,7 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     """
     control = Locked(image=image, lock=lock_file.read(image, options.sources.workspace.locks))
     before = sets.validated(control, options.tiers, str(Job.CONTROL), options)
+    before = bisection.beside(before, before)
     people_have = options.debian_before(planned.name)  # the Debian packages of the image that they have
     moved = canary.moves(people_have, before.debian) if people_have and before.debian else ()
     control_line = _line(planned, control, Job.CONTROL, moved, before, options)
@@ -66,14 +67,14 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
         line = _appended(planned, Job.CANARY, Outcome.UNCHANGED, options, versions=control.hash)
         return ImageResult(image=planned.name, control=control_line, canary=line)
     options.progress(planned.name, f"canary: {', '.join(str(one) for one in changed if one.pinned)}")
-    after = sets.validated(newest, options.tiers, str(Job.CANARY), options)
+    after = bisection.beside(before, sets.validated(newest, options.tiers, str(Job.CANARY), options))
     canary_line = _line(planned, newest, Job.CANARY, changed, after, options)
     worse = bisection.regressions(before, after, canary_line.expected)
     return ImageResult(
         image=planned.name,
         control=control_line,
         canary=canary_line,
-        breakages=tuple(bisection.breakages(planned, control, newest, changed, worse, options)),
+        breakages=tuple(bisection.breakages(planned, control, newest, changed, worse, before, options)),
         proposed=newest if _is_as_good(before, after) else None,
     )
 
@@ -128,6 +129,7 @@ def _line(
         bytes=found.bytes,
         seconds=found.seconds,
         gpus=list(found.gpus),
+        steps=dict(found.steps),
         changes=list(changed),
     )
     options.progress(planned.name, results.told(line))

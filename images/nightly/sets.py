@@ -27,7 +27,7 @@ from images.nightly.canary import Locked
 from images.nightly.results import Job
 from images.validation import schemas
 from images.validation.containers import suite_files
-from images.validation.rows import ClaimRow, claim_rows
+from images.validation.rows import ClaimRow, StepRow, claim_rows, steps_of
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict
@@ -51,6 +51,8 @@ class SetResult(BaseModel):
     gpus: tuple[str, ...] = ()
     debian: dict[str, str] = {}
     """Debian package -> version, of the control."""
+    steps: dict[str, StepRow] = {}
+    """Subject of G14 -> the training step."""
     cause: str = ""
     """Why there is no verdict; empty where there is one."""
 
@@ -185,4 +187,5 @@ def set_result(
         seconds=round(time.monotonic() - start, 1),
         gpus=tuple(str(gpu["name"]) for gpu in evidence.host.get("gpus", ())),
         debian=dict(installed or {}),
+        steps=steps_of(verdict.claims),
     )

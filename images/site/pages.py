@@ -118,6 +118,7 @@ class _Site:
             gpu_columns=self.index.columns(Tier.GPU),
             multi_columns=self.index.columns(Tier.MULTIGPU),
             breakages=breakages[:_SHOWN_BREAKAGES],
+            speeds=_speeds(images),
         )
 
     def _chooser(self) -> bytes:
@@ -235,6 +236,15 @@ def _totals(index: Index) -> list[tuple[str, int, str]]:
         ("unlocked", sum(bool(image.blocked) for image in index.images), "of all without a lock: can't be built here"),
         ("refused", sum(one.listed for one in index.refused), "further rows of matrix.yaml refused"),
     ]
+
+
+def _speeds(images: Sequence[ImageRow]) -> list[tuple[str, str, list[tuple[str, float]]]]:
+    """(step, GPU, milliseconds of each image's newest run), where several images have one; in the matrix's order."""
+    found: dict[tuple[str, str], list[tuple[str, float]]] = {}
+    for image in images:
+        for one in image.steps:
+            found.setdefault((one.subject, one.gpu), []).append((image.name, one.milliseconds[-1]))
+    return [(*key, each) for key, each in sorted(found.items()) if len(each) > 1]
 
 
 def _gaps(row: ImageRow, index: Index) -> Iterator[str]:

@@ -13,7 +13,7 @@ from pydantic import AwareDatetime, Field, ValidationError
 
 from images.config import paths
 from images.errors import Problem, UserError, wrong
-from images.validation.rows import ClaimRow, Row, TierCount, claim_rows, first_fault, installed
+from images.validation.rows import ClaimRow, Row, StepRow, TierCount, claim_rows, first_fault, installed, steps_of
 from images.validation.schemas import ClaimVerdictRow
 from validate.claims import Tier
 from validate.evidence import Evidence
@@ -59,6 +59,8 @@ class RunLine(Row):
     payload: dict[str, str] = {}
     """Its layers and settings (images/engine/configuration.py): the verdict is about every image that has these. Empty:
     not recorded."""
+    steps: dict[str, StepRow] = {}
+    """Subject of G14 -> the training step, of those that did not fail: baselines are made of them."""
     kept: bool
     """The evidence is in `evidence/ID.json.xz`, so that the run can be judged again."""
 
@@ -223,6 +225,7 @@ def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, 
         "claims": claims,
         "findings": [row for row in rows if row.verdict in _OPEN],
         "packages": packages(verdict.claims),
+        "steps": steps_of(one for one in verdict.claims if one.status is not Status.FAIL),
         "bytes": size,
         "evidence_sha256": evidence.sha256,
         "payload": evidence.host.get("payload") or {},

@@ -19,7 +19,7 @@ from images.publish.tags import ImageVersion, immutable_tag
 from images.registry.client import Registry
 from images.site import records
 from images.site.records import RunLine
-from images.validation.rows import TierCount
+from images.validation.rows import StepRow, TierCount
 from images.validation.schemas import ClaimVerdictRow, VerdictFile
 from validate import report
 from validate.claims import Tier
@@ -51,6 +51,8 @@ class Run:
     """Distribution -> version, as S1 measured them."""
     size: int = 0
     """Of the image, unpacked, in bytes; 0: not recorded."""
+    steps: Mapping[str, StepRow] = field(default_factory=dict)
+    """Subject of G14 -> the training step."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """The files at hand, as they were written."""
 
@@ -124,6 +126,7 @@ def _of_line(line: RunLine, source: str) -> Run:
         claims=tuple(claims),
         packages=line.packages,
         size=line.bytes,
+        steps=line.steps,
     )
 
 
@@ -163,6 +166,7 @@ def of_nightly(lines: Sequence[JobLine | results.BreakageLine]) -> Iterator[Run]
                 source=f"results/nightly/{line.date:%Y-%m}.jsonl",
                 gpus=tuple(line.gpus),
                 size=line.bytes,
+                steps=line.steps,
             )
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from validate.claims import Tier
-from validate.judge import Verdict
+from validate.harness import timing
+from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 
+STEP = "G14"
 _REASON = 600
 """Characters of a reason that a line keeps."""
 
@@ -49,6 +51,34 @@ class TierCount(Row):
     verdict: Status
     """FAIL if a required claim failed; PASS only if there are required claims and every one passed; else UNPROVEN."""
     counts: dict[Status, int]
+
+
+class StepRow(Row):
+    """A training step (G14), measured once."""
+
+    seconds: float
+    """Median."""
+    spread: float
+    """Relative to it (validate/harness/timing.py)."""
+    peak: int
+    """Bytes of GPU memory."""
+    loss: float
+    """After the last step."""
+
+    @property
+    def timed(self) -> timing.Timed:
+        return {"seconds": self.seconds, "spread": self.spread, "repeats": 1}
+
+
+def steps_of(claims: Iterable[ClaimVerdict]) -> dict[str, StepRow]:
+    """Subject -> the step, of the claims G14 that were measured, and whose times nothing disturbed."""
+    found = {}
+    for one in claims:
+        trained = one.evidence.get("trained") if one.claim.id == STEP else None
+        if trained and not [*timing.disturbances(one.evidence["conditions"])]:
+            row = {**trained["time"], "peak": trained["peak"], "loss": trained["losses"][-1]}
+            found[one.claim.subject] = StepRow(**{key: row[key] for key in StepRow.model_fields})
+    return found
 
 
 def claim_rows(verdict: Verdict) -> tuple[ClaimRow, ...]:

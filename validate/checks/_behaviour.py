@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypedDict, cast
+from typing import cast
 
-from validate.evidence import Error
+from validate.evidence import Error, Exempt
 from validate.examples.run import ExampleExpect
-from validate.judging import Finding, failed, listed, passed
+from validate.judging import Finding, failed, listed, not_applicable, passed
 
 
-class BehaviourExpect(TypedDict, total=False):
+class BehaviourExpect(Exempt, total=False):
     """What must hold of the evidence, by its key."""
 
     program: str
@@ -31,6 +31,8 @@ BehaviourEvidence = Mapping[str, object]
 def judge(_subject: str, expect: BehaviourExpect, evidence: BehaviourEvidence) -> Finding:
     """P1 to P3. expect: any of `equal` (key -> value), `holds` (key -> items that must be among what was found),
     `at_most` and `at_least` (key -> number); a control is an `at_least` on what a broken image would make small."""
+    if reason := expect.get("not_applicable"):
+        return not_applicable(reason)
     if not evidence:
         return failed("nothing was measured")
     if "error" in evidence:

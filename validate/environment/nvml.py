@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,49 @@ def _link(library: ctypes.CDLL, one: int, other: int) -> str:
     if not found[_P2P_READ]:
         return "apart"
     return "nvlink" if found[_P2P_NVLINK] else "pcie"
+
+
+_READINGS = (
+    ("clock", "nvmlDeviceGetClockInfo", (1,)),
+    ("highest_clock", "nvmlDeviceGetMaxClockInfo", (1,)),
+    ("temperature", "nvmlDeviceGetTemperature", (0,)),
+    ("power_limit", "nvmlDeviceGetEnforcedPowerLimit", ()),
+    ("usual_power_limit", "nvmlDeviceGetPowerManagementDefaultLimit", ()),
+    ("throttled", "nvmlDeviceGetCurrentClocksThrottleReasons", ()),
+    ("busy", "nvmlDeviceGetUtilizationRates", ()),
+)
+"""Name, call, and what it is asked for (nvml.h): NVML_CLOCK_SM in MHz, NVML_TEMPERATURE_GPU; milliwatts; percent."""
+
+
+@contextmanager
+def watched(uuid: str, folder: Path | None = None) -> Iterator[Callable[[], Mapping[str, int]]]:
+    """A function that reads clocks, limits and use of the GPU with this UUID (`GPU-...`; empty: the first one).
+
+    What NVML can't tell is left out: all, where there is none.
+    """
+    device = ctypes.c_void_p()
+
+    def read() -> Mapping[str, int]:
+        found = {}
+        for name, call, asked in _READINGS:
+            value = ctypes.c_ulonglong()  # wide enough for all; of utilization, the lower half is the GPU's
+            function = getattr(library, call, None)
+            if function and function(device, *map(ctypes.c_uint, asked), ctypes.byref(value)) == 0:
+                found[name] = value.value if name == "throttled" else value.value & 0xFFFFFFFF
+        return found
+
+    try:
+        library = _load("libnvidia-ml.so.1", folder)
+        _check("nvmlInit", library.nvmlInit_v2())
+        if not uuid or library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(device)):
+            _check("nvmlDeviceGetHandleByIndex", library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)))
+    except DriverError:
+        yield dict
+        return
+    try:
+        yield read
+    finally:
+        library.nvmlShutdown()
 
 
 def absent() -> str:

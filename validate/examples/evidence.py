@@ -7,6 +7,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from validate.claims import Claim
 from validate.examples import axolotl, programs
 from validate.examples.run import PATIENT, ExampleExpect, Run, run
 from validate.examples.trained import Adapters, Batch, Pairs, Trained, Weights
-from validate.harness.forked import in_fork
+from validate.harness.forked import in_forks
 from validate.harness.reference import Shape, llama_logits
 
 ADAPTERS: Mapping[str, Callable[[Run], Trained]] = {
@@ -30,13 +31,41 @@ _READ_ROWS = 4
 
 
 def measure(claims: Sequence[Claim], device: str) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Run each claim's example and yield its evidence, each in a fork: frameworks patch what others import."""
-    for claim in claims:
-        yield claim.subject, in_fork(partial(_example, cast("ExampleExpect", claim.expect["example"]), device))
+    """Run each claim's example and yield its evidence, each in a fork: frameworks patch what others import.
+
+    On a CPU with many cores they run side by side, each with its share of the cores.
+    """
+    asked = [claim for claim in claims if not claim.expect.get("not_applicable")]
+    yield from ((claim.subject, {}) for claim in claims if claim not in asked)
+    cores = len(os.sched_getaffinity(0))
+    count = at_once(len(asked), cores, available_memory()) if device == "cpu" else 1
+    threads = max(1, cores // count) if count > 1 else 0
+    runs = [partial(_example, cast("ExampleExpect", claim.expect["example"]), device, threads) for claim in asked]
+    for number, evidence in in_forks(runs, count):
+        yield asked[number].subject, evidence
 
 
-def _example(example: ExampleExpect, device: str) -> Mapping[str, object]:
-    os.environ.update(PATIENT)
+_CORES_EACH, _MEMORY_EACH = 4, 3 << 30
+"""Of an example beside others: torch and a framework hold 2 GB and less."""
+
+
+def at_once(examples: int, cores: int, memory: int) -> int:
+    """How many examples run side by side; at least one."""
+    return max(1, min(examples, cores // _CORES_EACH, memory // _MEMORY_EACH))
+
+
+def available_memory() -> int:
+    """Bytes that this container may take: its own limit (cgroup 2, then 1), or the machine's."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in ("memory.max", "memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            limits.append(int(Path("/sys/fs/cgroup", path).read_text()))
+    return min(limits)
+
+
+def _example(example: ExampleExpect, device: str, threads: int) -> Mapping[str, object]:
+    """`threads`: of each of its processes; 0: as torch takes them."""
+    os.environ.update(PATIENT, **({"OMP_NUM_THREADS": str(threads)} if threads else {}))
     with tempfile.TemporaryDirectory(prefix="example-") as folder:
         done = run(example, Path(folder), device)
         trained = ADAPTERS[example["adapter"]](done)

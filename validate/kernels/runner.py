@@ -21,6 +21,7 @@ CONTROL_SCALE = {"bfloat16": 1.05, "float8": 1.05}
 """A result scaled so must be told apart; 1.01 for all other dtypes. bfloat16's own error is near 0.5 % a product."""
 _ENVIRONMENT = re.compile(
     r"TRITON_(?!CACHE_DIR)\w+|TORCHDYNAMO_\w+|TORCH_COMPILE_\w+|TORCHINDUCTOR_(?!CACHE_DIR)\w+|BNB_\w+|XFORMERS_(?!IGNORE_FLASH)\w+"
+    r"|CUDA_LAUNCH_BLOCKING|PYTORCH_NO_CUDA_MEMORY_CACHING|OMP_NUM_THREADS"
     r"|FLASH_ATTENTION_\w+|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|CUDA_VISIBLE_DEVICES|LD_PRELOAD"
 )
 """Variables that send a computation another way: they stand in the evidence, as the usual culprits."""

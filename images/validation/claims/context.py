@@ -40,6 +40,8 @@ class ClaimContext:
     """The host's GPUs. None: what the container's own driver says is taken as it is."""
     no_gpu: str = ""
     """Why there is no GPU: then claims of the gpu tiers are unproven."""
+    on_gpu: bool = False
+    """The gpu tier is measured: an example that runs there does not run on the CPU as well."""
     injected: Mapping[str, str] = field(default_factory=dict)
     """Variables that the run adds to the image's environment where it attaches GPUs."""
 
@@ -80,12 +82,13 @@ class ClaimContext:
             missing=missing,
         )
 
-    def on_host(self, attachment: Attachment) -> ClaimContext:
-        """The same for a run with these GPUs, or with the reason why there are none."""
+    def on_host(self, attachment: Attachment, tiers: Sequence[Tier]) -> ClaimContext:
+        """The same for a run of these tiers (none: all) with these GPUs, or with the reason why there are none."""
         return replace(
             self,
             inventory=attachment.inventory,
             no_gpu="" if attachment.attached else attachment.reason,
+            on_gpu=attachment.attached and (not tiers or Tier.GPU in tiers),
             injected=attachment.injected,
         )
 

@@ -1,5 +1,5 @@
-"""The claims of the gpu and multigpu tiers, from the image, the table of kernels, images/data/multigpu_claims.yaml, and
-what the host's GPUs allow. Pure."""
+"""The claims of the gpu and multigpu tiers, from the image, the table of kernels, images/data (multigpu_claims.yaml,
+envelopes.yaml, baselines.json), and what the host's GPUs allow. Pure."""
 
 from __future__ import annotations
 
@@ -25,10 +25,16 @@ _PCIE_MINIMUM = 5e9
 _SHM_MINIMUM = 1e9
 ROWS: Mapping[str, Mapping[str, Any]] = yamlfile.table("multigpu_claims.yaml")
 """Subject -> what is claimed, in the order that reports show."""
+ENVELOPES: Mapping[str, Any] = yamlfile.table("envelopes.yaml")
+BASELINES: Mapping[str, Mapping[str, Mapping[str, Any]]] = yamlfile.table("baselines.json")
+"""Image -> GPU model -> subject of G14 -> what recorded runs say (tools/baselines.py)."""
+_TERA = 1e12
+_STEP_MEMORY = {8: 60 << 30, 2: 22 << 30}
+"""Rows of a batch -> bytes of GPU memory that its step takes (45 GB with 8, H100)."""
 
 
 def gpu_claims(context: ClaimContext) -> Iterator[Claim]:
-    """G0 to G10. Where there is no GPU every claim exists, and is unproven."""
+    """G0 to G14. Where there is no GPU every claim exists, and is unproven."""
     image, inventory, no_gpu = context.image, context.inventory, context.no_gpu
     capabilities = sorted({gpu.capability for gpu in inventory.gpus}) if inventory else []
     versions = {pin.name: pin.version for pin in image.pins} | {"cuda": str(image.wheel_cuda)}
@@ -48,6 +54,63 @@ def gpu_claims(context: ClaimContext) -> Iterator[Claim]:
         yield claim(row.claim, subject, row.probe, row.statement, expect, required=required, unproven=unproven)
     yield from quantised_llama(context, "G10", "gpu.llama", no_gpu)
     yield from silent_claims(context, "G12", capabilities)
+    yield from _floors(context, versions)
+    yield from _steps(context)
+
+
+def _floors(context: ClaimContext, versions: Mapping[str, str]) -> Iterator[Claim]:
+    """G13. Shares of a peak are claimed of GPU models whose peaks the table has, and required where a run kept them."""
+    name, capability = _one_model(context.inventory)
+    peaks = _peaks(name)
+    unknown = f"the peaks of {name or 'these GPUs'} are not in images/data/envelopes.yaml" if not peaks else ""
+    for subject, row in ENVELOPES["floors"].items():
+        expect: dict[str, Any] = {"gpu": "", "peak": 1.0, "least": row.get("least", 0.0), "most": row.get("most", 0.0)}
+        gate = None
+        if kernel_row := table()[row["kernel"]] if "kernel" in row else None:
+            if kernel_row.package not in versions or kernel_row.package in context.missing:
+                continue
+            gate = kernel_row.excludes(versions) or (kernel_row.supports(capability, versions) if capability else None)
+        if of := row.get("of"):
+            by_major = row["least"] if isinstance(row["least"], Mapping) else {"default": row["least"]}
+            least = by_major.get(capability[0] if capability else None, by_major["default"])
+            expect |= {"gpu": name, "peak": peaks.get(of, 0.0) * _TERA, "least": least}
+        expect |= {"not_applicable": gate} if gate else {}
+        unproven = context.no_gpu or (unknown if of else "")
+        required = not gate and bool(peaks.get("seen"))
+        yield claim("G13", subject, "gpu.speed", row["statement"], expect, required=required, unproven=unproven)
+
+
+def _steps(context: ClaimContext) -> Iterator[Claim]:
+    """G14, required where runs of the image on the GPU model are recorded."""
+    name, capability = _one_model(context.inventory)
+    memory = min((gpu.memory for gpu in context.inventory.gpus), default=0) if context.inventory else 0
+    rows = next((rows for rows, least in _STEP_MEMORY.items() if memory >= least), min(_STEP_MEMORY))
+    takes = _STEP_MEMORY[rows]
+    gate = "" if memory >= takes else f"a step takes {takes >> 30} GiB of GPU memory, there are {memory >> 30}"
+    if capability and capability < (8, 0):
+        gate = f"bfloat16 takes compute capability 8.0, {name} has {capability[0]}.{capability[1]}"
+    recorded = BASELINES.get(str(context.image.name), {}).get(name, {})
+    for way, row in ENVELOPES["steps"].items():
+        if not all(context.image.pin(need) and need not in context.missing for need in row["needs"]):
+            continue
+        subject = f"step {way}"
+        expect = {"gpu": name, "rows": rows, "at_most": row["at_most"]}
+        expect |= {"peak_operations": _peaks(name)["bf16"] * _TERA} if _peaks(name) else {}
+        expect |= {"baseline": recorded[subject]} if subject in recorded else {}
+        expect |= {"not_applicable": gate} if gate and context.inventory else {}
+        required = subject in recorded and "not_applicable" not in expect
+        statement = row["statement"]
+        yield claim("G14", subject, "gpu.step", statement, expect, required=required, unproven=context.no_gpu)
+
+
+def _one_model(inventory: Inventory | None) -> tuple[str, Capability | None]:
+    """The model of the host's GPUs and its compute capability; none where they differ or are not known."""
+    models = {(gpu.name, gpu.capability) for gpu in inventory.gpus} if inventory else set()
+    return models.pop() if len(models) == 1 else ("", None)
+
+
+def _peaks(name: str) -> Mapping[str, Any]:
+    return next((row for row in ENVELOPES["gpus"] if name in row["names"]), {})
 
 
 def _expect(row: Kernel, capabilities: Sequence[Capability], versions: Mapping[str, str]) -> dict[str, Any]:

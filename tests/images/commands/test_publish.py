@@ -90,7 +90,7 @@ def test_what_a_build_measures_answers_every_claim_that_a_publication_writes(
         outside=outside,
     )
     host = {**(there.inventory.as_json() if there.inventory else {}), "attached": there.as_json()}
-    claims = image_claims(measured_for.on_host(there)).claims
+    claims = image_claims(measured_for.on_host(there, ())).claims
     run = Evidence.loads(Evidence(image=name, digest="x", records=(), host=host, claims=claims).dumps())
     labels = image_labels.labels(found, BaseContext(reference="debian:bookworm-slim", origin=origin), optional)
     today = releases.claims_of_published(labels, run, SOURCES)

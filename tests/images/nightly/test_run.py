@@ -1,5 +1,6 @@
 """A nightly run without an engine: the judge and the resolver are fakes, all that decides is real."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from images.nightly.canary import Locked
 from images.nightly.results import BreakageLine, JobLine, Outcome
 from images.nightly.run import ImageResult
 from images.nightly.sets import NightlyOptions, SetResult, State
-from images.validation.rows import ClaimRow
+from images.validation.rows import ClaimRow, StepRow
 from tests.support.nightly_samples import MOVES, PLANNED, SOURCES, at
 from validate.claims import Tier
 from validate.judging import Status
@@ -39,6 +40,8 @@ class Judge:
         self.sooner: dict[str, tuple[set[str], str]] = {}
         self.asked: list[tuple[frozenset[str], tuple[Tier, ...]]] = []
         self.debian: dict[str, str] = {}
+        self.slower: dict[str, tuple[float, float]] = {}
+        """Package that moved -> how many times the seconds and the peak of a step."""
 
     def __call__(self, locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
         if len(self.asked) >= self.most:
@@ -48,8 +51,15 @@ class Judge:
         if self.unbuildable <= moved:
             return SetResult(claims=(), cause="a step failed")
         rows = tuple(self._row(*claim, moved) for claim in CLAIMS if not tiers or claim[2] in tiers)
+        steps = {}
+        if self.slower and (not tiers or Tier.GPU in tiers):
+            place = {"tier": Tier.GPU, "verdict": Status.UNPROVEN, "required": False, "reason": "not recorded"}
+            rows = (*rows, ClaimRow(id="G14", subject="step eager", **place))  # type: ignore[arg-type]
+            factors = [(1.01, 1.0), *(factors for name, factors in self.slower.items() if name in moved)]
+            seconds, peak = (math.prod(each) for each in zip(*factors, strict=True))
+            steps = {"step eager": StepRow(seconds=0.3 * seconds, spread=0.003, peak=int(4e10 * peak), loss=7.0)}
         verdicts = {row.tier: row.verdict for row in rows}
-        return SetResult(claims=rows, overall=verdicts, digest="sha256:0", bytes=1, debian=self.debian)
+        return SetResult(claims=rows, overall=verdicts, digest="sha256:0", bytes=1, debian=self.debian, steps=steps)
 
     def _row(self, id_: str, subject: str, tier: Tier, moved: set[str]) -> ClaimRow:
         broken = any(culprits <= moved for claim, culprits in self.breaking.items() if claim == id_)
@@ -158,6 +168,18 @@ def test_a_claim_that_fails_for_another_reason_is_another_breakage(nightly_run: 
         "torchao 0.11.0 -> 0.12.0 breaks S3: undefined symbol of S3",
         "liger-kernel 0.6.4 -> 0.8.5 breaks C1 transformers: no driver",
     ]
+
+
+def test_a_step_that_became_slower_or_hungrier_is_bisected(nightly_run: Callable[..., ImageResult]) -> None:
+    judge = Judge({})
+    judge.slower = {"torchao": (1.1, 1.0), "peft": (0.7, 1.0), "transformers": (1.0, 1.01)}
+    assert nightly_run(judge).breakages == (), "together they are faster"
+    for slower, told in (((1.1, 1.0), "slower"), ((0.9, 1.2), "hungrier")):
+        judge.slower = {"torchao": slower}
+        found = nightly_run(judge)
+        (breakage,) = found.breakages
+        assert breakage.sentence.startswith(f"torchao 0.11.0 -> 0.12.0 breaks G14 step eager: a step is {told} than")
+        assert found.canary.outcome is Outcome.FAIL and found.canary.steps["step eager"].peak
 
 
 def test_what_can_not_be_built_is_bisected_too(nightly_run: Callable[..., ImageResult]) -> None:

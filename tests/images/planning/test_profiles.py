@@ -17,6 +17,7 @@ from images.config import matrix
 from images.config.matrix import Sources
 from images.config.paths import CHECKOUT
 from images.config.schema import Profile
+from images.engine.gpus import Attachment, GpuMode
 from images.errors import UserError
 from images.locking import lock_file
 from images.planning import plan
@@ -34,6 +35,7 @@ from tools import profile_docs, releases
 from validate.checks._behaviour import judge as behaviour
 from validate.checks.cpu import profile_entrypoint
 from validate.claims import Claim, Tier
+from validate.examples import evidence
 from validate.judging import Status
 
 image = partial(sources_image, sources=SOURCES)
@@ -143,6 +145,20 @@ def test_claims_of_a_profile_are_judged(planned: Planned) -> None:
     assert all("nvcc" in claim.unproven for claim in on_gpus if not claim.required)
 
 
+def test_an_example_that_runs_on_the_gpu_does_not_run_on_the_cpu_as_well() -> None:
+    attached = Attachment(mode=GpuMode.CDI, reason="")
+    context = ClaimContext(image=sources_image("cu130-torch213-axolotl"), facts=REAL.facts)
+    for tiers, elsewhere in (((), True), ((Tier.CPU, Tier.GPU), True), ((Tier.STATIC, Tier.CPU), False)):
+        found = {(one.id, one.subject): one for one in image_claims(context.on_host(attached, tiers)).claims}
+        on_cpu, on_gpu = found["P1", "example axolotl lora"], found["P2", "example axolotl lora"]
+        assert on_gpu.required and not on_gpu.unproven and on_cpu.required is not elsewhere
+        judged = behaviour("x", on_cpu.expect, {})  # type: ignore[arg-type]
+        assert judged.status is (Status.NOT_APPLICABLE if elsewhere else Status.FAIL)
+        assert found["P1", "axolotl commands"].required, "no example"
+    elsewhere_run = dataclasses.replace(on_cpu, expect={**on_cpu.expect, "not_applicable": "x"})
+    assert dict(evidence.measure([elsewhere_run], "cpu")) == {"example axolotl lora": {}}
+
+
 def test_what_the_pins_put_out_of_reach_is_said_and_not_required() -> None:
     claims = claims_of(image("cu124-torch25-colossalai"))
     nf4, fp32 = claims["C10", "nf4-weights"], claims["C10", "fp32"]
@@ -177,8 +193,8 @@ def test_the_entrypoint_switches_p2p_off_where_gpus_are_apart_and_nowhere_else(t
     program.chmod(0o755)
     place = {"tier": Tier.CPU, "probe": "cpu.profile_entrypoint", "statement": "x"}
     asked = Claim(id="P1", subject="x", expect={"program": str(program)}, **place)  # type: ignore[arg-type]
-    ((_, evidence),) = profile_entrypoint.measure([asked])
-    assert evidence == BEHAVIOURS["NCCL_P2P_DISABLE"]["expect"]["equal"]
+    ((_, found),) = profile_entrypoint.measure([asked])
+    assert found == BEHAVIOURS["NCCL_P2P_DISABLE"]["expect"]["equal"]
 
 
 def profile_table(rows: list[profile_docs.PageRow], verdicts: dict[tuple[str, str], Status]) -> list[str]:

@@ -31,6 +31,7 @@ from images.registry.reference import Repository
 from images.site import assemble, index, pages, records, runs
 from images.site.assemble import SiteInputs, make
 from images.site.index import ImageRow, Index, Validation, dumps
+from images.validation.rows import StepRow
 from tests.support import site_samples as samples
 from tests.support.checkout import ROOT
 from tests.support.commands import Called, call
@@ -267,6 +268,22 @@ def test_no_page_is_over_300_kb_with_all_that_it_loads(make: Callable[[], Mappin
     assets = sum(len(content) for path, content in files.items() if path.startswith("assets/"))
     sizes = {path: len(content) + assets for path, content in files.items() if path.endswith(".html")}
     assert max(sizes.values()) < 300_000, max(sizes, key=lambda path: sizes[path])
+
+
+def test_steps_are_plotted_over_time_and_over_images() -> None:
+    def step(milliseconds: float) -> dict[str, StepRow]:
+        return {"step eager": StepRow(seconds=milliseconds / 1e3, spread=0.002, peak=44_800_000_000, loss=7.0)}
+
+    took = {(PARTLY, 1): 341.0, (PARTLY, 2): 325.7, (NEVER, 2): 235.3}
+    made = [
+        samples.run(name, samples.gpu(), gpus=(H100,), day=TODAY + timedelta(days=day), steps=step(each))
+        for (name, day), each in took.items()
+    ]
+    files = pages.files(samples.known(runs=made))
+    page, front = files[f"images/{PARTLY}.html"].decode(), files["index.html"].decode()
+    assert 'points="2.0,2.0 118.0,22.0 "' in page and "341.0, 325.7 ms" in page and "44.8 GB" in page
+    assert front.count("<polyline") == 1 and "325.7 ms" in front and "235.3 ms" in front
+    assert "<polyline" not in HTML["index.html"]
 
 
 def test_a_year_of_nightly_runs_keeps_pages_small_and_the_runs_that_decide() -> None:

@@ -1,6 +1,7 @@
 """What the cpu probes do without torch: forks, cubin headers, file patterns, compilers that are not there."""
 
 import faulthandler
+import multiprocessing
 import os
 import signal
 import struct
@@ -17,7 +18,8 @@ from validate.checks.cpu import compiler, imports
 from validate.checks.cpu.native import _matches
 from validate.checks.cpu.triton import EM_CUDA, cubin_facts
 from validate.claims import Claim, Tier
-from validate.harness.forked import in_fork
+from validate.examples.evidence import at_once
+from validate.harness.forked import in_fork, in_forks
 from validate.judging import Status
 
 
@@ -44,6 +46,27 @@ def test_apart_tells_what_was_raised_and_is_not_fooled_by_a_clean_exit() -> None
     assert in_fork(lambda: {"is": 1 // 0})["error"]["kind"] == "ZeroDivisionError"
     assert in_fork(lambda: os._exit(0))["error"]["message"] == "ended with status 0 before it was done"
     assert in_fork(lambda: sys.exit(0))["error"]["kind"] == "crash"
+
+
+def test_forks_run_side_by_side_and_one_that_dies_takes_no_other_with_it() -> None:
+    met = multiprocessing.get_context("fork").Barrier(3)
+
+    def meets() -> dict[str, int]:
+        return {"place": met.wait(60)}  # alone it would wait in vain
+
+    found = dict(in_forks([meets, lambda: os._exit(3), meets, meets], at_once=4))
+    assert "error" in found[1] and {found[number]["place"] for number in (0, 2, 3)} == {0, 1, 2}
+    assert [number for number, _ in in_forks([dict, dict, dict])] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("examples", "cores", "gigabytes", "count"),
+    [(3, 16, 12, 3), (9, 64, 12, 4), (3, 2, 64, 1), (3, 16, 2, 1), (0, 16, 64, 1)],
+)
+def test_examples_run_side_by_side_as_cores_and_memory_allow(
+    examples: int, cores: int, gigabytes: int, count: int
+) -> None:
+    assert at_once(examples, cores, gigabytes << 30) == count
 
 
 @pytest.mark.parametrize(

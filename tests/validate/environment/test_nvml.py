@@ -1,7 +1,8 @@
 """NVML's answers, from a library of the test's own: a GPU with memory of its own, and one that shares the machine's."""
 
 import os
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -70,3 +71,32 @@ def test_libcuda_says_whether_a_gpu_is_integrated() -> None:
     assert nvml._computing_gpu(library, 0) == {**plain, "unified": True}  # type: ignore[arg-type]
     library.integrated = 0
     assert nvml._computing_gpu(library, 0) == plain  # type: ignore[arg-type]
+
+
+def test_a_gpu_is_watched_and_what_nvml_can_not_tell_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Watched(Library):
+        asked: ClassVar[list[bytes]] = []
+
+        def _nvmlDeviceGetHandleByUUID(self, uuid: bytes, _device: object) -> int:  # noqa: N802
+            self.asked.append(uuid)
+            return 0
+
+        def _nvmlDeviceGetClockInfo(self, _device: object, kind: Any, value: Any) -> int:  # noqa: N802
+            value._obj.value = 1980 if kind.value == 1 else 0
+            return 0
+
+        def _nvmlDeviceGetUtilizationRates(self, _device: object, value: Any) -> int:  # noqa: N802
+            value._obj.value = 97 | 55 << 32  # of the GPU, of its memory
+            return 0
+
+        def _nvmlDeviceGetTemperature(self, *_: object) -> int:  # noqa: N802
+            return NOT_SUPPORTED
+
+    monkeypatch.setattr(nvml, "_load", lambda *_: Watched(0))
+    with nvml.watched("GPU-1") as watch:
+        found = watch()
+    assert (found["clock"], found["busy"], "temperature" in found) == (1980, 97, False)
+    assert Watched.asked == [b"GPU-1"]
+    monkeypatch.undo()
+    with nvml.watched("", Path("/nowhere")) as watch:
+        assert watch() == {}

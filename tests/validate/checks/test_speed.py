@@ -1,0 +1,182 @@
+"""G13 and G14: what counts as slow, hungry or wrong, and what only disturbed the measurement."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from images.hardware.inventory import Gpu, Inventory
+from images.validation.claims import image_claims
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.gpu import ENVELOPES
+from images.validation.rows import StepRow
+from tests.support.sources import SOURCES, image
+from tools import baselines
+from validate.checks.gpu import speed, step
+from validate.claims import Claim
+from validate.harness import timing
+from validate.judging import Finding, Status
+
+H100 = "NVIDIA H100 80GB HBM3"
+QUIET: dict[str, Any] = {
+    "before": {"busy": 0, "highest_clock": 1980, "power_limit": 700_000, "usual_power_limit": 700_000},
+    "others": 600 << 20,
+    "under_load": [{"clock": 1400, "throttled": 0x4}],
+}
+DISTURBED = {
+    "other process": {"before": {**QUIET["before"], "busy": 97}},
+    "memory": {"others": 9 << 30},
+    "heat": {"under_load": [{"clock": 1400, "throttled": 0x24}]},
+    "clocks": {"under_load": [{"clock": 700, "throttled": 0x4}]},
+    "power": {"before": {**QUIET["before"], "power_limit": 400_000}},
+}
+
+
+def claims_of(name: str, capability: tuple[int, int] = (9, 0), memory: int = 85 << 30) -> dict[str, Claim]:
+    gpus = (Gpu(name=name, capability=capability, memory=memory),)
+    inventory = Inventory(driver="580.1", gpus=gpus, source="test")
+    context = ClaimContext(image=image("cu130-torch213"), facts=SOURCES.facts, inventory=inventory)
+    return {claim.subject: claim for claim in image_claims(context).claims if claim.id in ("G13", "G14")}
+
+
+CLAIMS = claims_of(H100)
+FLOORS = [subject for subject in speed.WORKS if subject in CLAIMS]
+
+
+def floor(subject: str, share: float, spread: float = 0.01, **conditions: Any) -> Finding:
+    """A figure that is so many times its bound."""
+    expect: Any = CLAIMS[subject].expect
+    figure = share * (expect["least"] * expect["peak"] if expect["least"] else expect["most"])
+    timed = {"seconds": 0.01, "spread": spread, "repeats": 15}
+    facts = {"cores": 16, "threads": 16, "load": 1.0, **conditions.pop("facts", {})}
+    evidence: Any = {"figure": figure, "timed": timed, "conditions": {**QUIET, **conditions}}
+    evidence |= {"facts": facts} if subject == "host-threads" else {}
+    return speed.judge(subject, expect, {**evidence, "device": {"name": H100}, "environment": {}})
+
+
+@pytest.mark.parametrize("subject", [*FLOORS, "host-threads"])
+def test_below_a_floor_fails_and_above_it_passes(subject: str) -> None:
+    assert floor(subject, 1.01).status is Status.PASS
+    assert floor(subject, 0.99).status is Status.FAIL
+
+
+@pytest.mark.parametrize("subject", ["launches", "allocations"])
+def test_waiting_launches_and_an_allocator_without_a_cache_fail(subject: str) -> None:
+    assert floor(subject, 0.99).status is Status.PASS
+    assert floor(subject, 1.01).status is Status.FAIL
+
+
+@pytest.mark.parametrize("what", DISTURBED)
+def test_a_disturbed_gpu_proves_nothing_and_fails_nothing(what: str) -> None:
+    assert floor("attention", 0.5, **DISTURBED[what]).status is Status.UNPROVEN
+    assert floor("attention", 1.5, **DISTURBED[what]).status is Status.PASS
+    assert floor("attention", 0.5, spread=0.2).status is Status.UNPROVEN
+    assert judged(time=1.3, **DISTURBED[what]).status is Status.UNPROVEN
+
+
+def test_threads_are_the_hosts_affair() -> None:
+    assert floor("host-threads", 0.5, **DISTURBED["other process"]).status is Status.FAIL
+    assert floor("host-threads", 0.5, facts={"cores": 2}).status is Status.UNPROVEN
+    assert floor("host-threads", 0.5, facts={"load": 12.0}).status is Status.UNPROVEN
+
+
+def test_a_bound_is_of_one_model_and_a_model_without_a_row_has_none() -> None:
+    evidence: Any = {"figure": 1.0, "conditions": QUIET, "device": {"name": "NVIDIA H100 80GB HBM3 MIG 1g.10gb"}}
+    assert speed.judge("copy", CLAIMS["copy"].expect, evidence).status is Status.UNPROVEN  # type: ignore[arg-type]
+    unknown = claims_of("NVIDIA X1")
+    assert all("NVIDIA X1" in unknown[subject].unproven and not unknown[subject].required for subject in FLOORS)
+    assert not unknown["launches"].unproven
+    turing = claims_of("Tesla T4", (7, 5), 16 << 30)
+    assert "8.0" in turing["step eager"].expect["not_applicable"]
+    assert claims_of("NVIDIA GeForce RTX 4090", (8, 9), 25 << 30)["step eager"].expect["rows"] == 2
+    assert "GiB" in claims_of("NVIDIA L4", (8, 9), 12 << 30)["step eager"].expect["not_applicable"]
+
+
+def test_every_floor_and_step_of_the_table_is_measured() -> None:
+    assert {*ENVELOPES["floors"]} == {*speed.WORKS, *speed.ALONE_KNOWN}
+    assert {*ENVELOPES["steps"]} == {*step.WAYS}
+    names = [name for row in ENVELOPES["gpus"] for name in row["names"]]
+    assert len(names) == len({*names}) and all(row["source"] for row in ENVELOPES["gpus"])
+
+
+LOSSES = [10.4 - 0.2 * number for number in range(step.STEPS)]
+EAGER: dict[str, Any] = {
+    "time": {"seconds": 0.3257, "spread": 0.002, "repeats": 16},
+    "first": 1.0,
+    "peak": 44_800_000_000,
+    "losses": LOSSES,
+    "parameters": 1_100_048_384,
+}
+LIGER = {**EAGER, "time": {**EAGER["time"], "seconds": 0.2353}, "peak": 28_900_000_000}
+BASELINE = {"time": EAGER["time"], "peak": EAGER["peak"], "loss": LOSSES[-1], "of": "2 runs of 0123 until 2026-11-26"}
+
+
+def judged(
+    subject: str = "step eager",
+    *,
+    time: float = 1.0,
+    peak: float = 1.0,
+    losses: Sequence[float] = LOSSES,
+    reference: float = 0.0,
+    baseline: Any = BASELINE,
+    **conditions: Any,
+) -> Finding:
+    """A step that takes so many times what it should."""
+    trained = copy.deepcopy(EAGER if subject == "step eager" else LIGER)
+    trained["time"]["seconds"] *= time
+    trained |= {"peak": peak * trained["peak"], "losses": list(losses)}
+    evidence: Any = {"trained": trained, "conditions": {**QUIET, **conditions}, "device": {"name": H100}}
+    ends = [losses[0], losses[-1]]
+    evidence |= (
+        {"reference": {"bfloat16": ends, "float32": [one + reference for one in ends]}}
+        if subject == "step eager"
+        else {"eager": EAGER}
+    )
+    expect: Any = {**CLAIMS[subject].expect, **({"baseline": baseline} if baseline else {})}
+    return step.judge(subject, expect, evidence)
+
+
+def test_a_slower_step_fails_and_a_faster_one_passes() -> None:
+    """JAX-Toolbox's guard, `actual > 0.95 x expected seconds`, has it the wrong way round: it fails what is faster."""
+    assert judged().status is Status.PASS and "MFU 0.3" in judged().reason
+    assert judged(time=0.7).status is Status.PASS
+    assert judged(time=1.05).status is Status.PASS, "two machines differ by as much"
+    assert judged(time=1.3).status is Status.FAIL and "325.7 ms in 2 runs" in judged(time=1.3).reason
+
+
+def test_a_hungrier_step_fails_on_a_busy_gpu_as_well() -> None:
+    assert judged(peak=1.1, **DISTURBED["other process"]).status is Status.FAIL
+    assert judged(peak=0.0).status is Status.FAIL, "the allocator's cache is off"
+
+
+def test_other_losses_fail() -> None:
+    assert judged(reference=0.1).status is Status.FAIL
+    assert judged(losses=[one + 0.1 for one in LOSSES]).status is Status.FAIL
+    assert judged(losses=[10.4] * 20, baseline=None).status is Status.FAIL
+    assert judged(losses=[*LOSSES[:-1], float("nan")], baseline=None).status is Status.FAIL
+
+
+def test_what_is_recorded_of_no_run_is_unproven_and_still_held_against_the_eager_step() -> None:
+    assert judged(baseline=None).status is Status.UNPROVEN
+    assert judged("step liger", baseline=None).status is Status.UNPROVEN
+    not_applied = {"time": EAGER["time"]["seconds"] / LIGER["time"]["seconds"], "peak": EAGER["peak"] / LIGER["peak"]}
+    found = judged("step liger", baseline=None, **not_applied)
+    assert found.status is Status.FAIL and "1.00 of the eager model's" in found.reason
+    assert judged("step liger", baseline=None, losses=[one + 0.2 for one in LOSSES]).status is Status.FAIL
+
+
+def test_a_bound_counts_the_noise_of_both_runs() -> None:
+    calm: timing.Timed = {"seconds": 1.0, "spread": 0.0, "repeats": 9}
+    noisy: timing.Timed = {"seconds": 1.0, "spread": 0.04, "repeats": 9}
+    assert timing.allowed(calm, calm, 0.08) == pytest.approx(1.08)
+    assert timing.allowed(noisy, calm, 0.08) == timing.allowed(calm, noisy, 0.08) == pytest.approx(1.2)
+    one_outlier = timing.robust([1.0, 1.01, 0.99, 1.0, 5.0])
+    assert one_outlier["seconds"] == 1.0 and one_outlier["spread"] < 0.02
+
+
+def test_a_baseline_is_of_all_runs_and_as_wide_as_they_differ() -> None:
+    runs = [StepRow(seconds=took, spread=0.002, peak=10, loss=5.0) for took in (0.32, 0.33, 0.34)]
+    found = baselines.baseline(runs)
+    assert found["time"]["seconds"] == 0.33 and found["time"]["spread"] > 0.04
+    assert baselines.baseline(runs[:1])["time"]["spread"] == 0.002

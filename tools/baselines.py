@@ -1,0 +1,48 @@
+"""What training steps took in recorded runs, as claims G14 are held to it: images/data/baselines.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from statistics import median
+from typing import Any
+
+from images.site.records import RunLine
+from images.validation.rows import StepRow
+from validate.harness import timing
+
+
+def generated(lines: Iterable[RunLine]) -> bytes:
+    """Image -> GPU model -> subject -> baseline, of the runs of the newest payload with a step on that model."""
+    runs: dict[tuple[str, str], list[RunLine]] = {}
+    for line in sorted((one for one in lines if one.steps and one.date and not one.experiment), key=lambda one: one.id):
+        if len(set(line.gpus)) == 1:
+            runs.setdefault((line.image, line.gpus[0]), []).append(line)
+    found: dict[str, dict[str, Any]] = {}
+    for (image, gpu), own in sorted(runs.items()):
+        newest = max(own, key=lambda one: str(one.date))
+        same = [one for one in own if one.digest == newest.digest or (one.payload and one.payload == newest.payload)]
+        subjects = sorted({subject for one in same for subject in one.steps})
+        found.setdefault(image, {})[gpu] = {
+            subject: {**baseline([one.steps[subject] for one in same if subject in one.steps]), "of": _said(same)}
+            for subject in subjects
+        }
+    return (json.dumps(found, indent=1) + "\n").encode()
+
+
+def baseline(steps: list[StepRow]) -> Mapping[str, Any]:
+    """The median of runs; the larger spread of those within runs and between them; the largest peak."""
+    between = timing.robust([one.seconds for one in steps])
+    spread = max(between["spread"], median(one.spread for one in steps))
+    return {
+        "time": {**between, "spread": round(spread, 5)},
+        "peak": max(one.peak for one in steps),
+        "loss": round(median(one.loss for one in steps), 4),
+    }
+
+
+def _said(runs: list[RunLine]) -> str:
+    day = max(str(one.date)[:10] for one in runs)
+    return (
+        f"{len(runs)} run{'s' if len(runs) > 1 else ''} of {runs[-1].digest.removeprefix('sha256:')[:12]} until {day}"
+    )

@@ -1,0 +1,270 @@
+"""G13: an image that computes right, and slowly: attention by plain products, no TF32, no cuDNN, launches that wait.
+
+Floors need no run to compare with: a share of what the GPU's datasheet says, of the clock or of the host itself. Which
+times count, and when one says nothing, stands in validate/harness/timing.py.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from statistics import median
+from typing import Any
+
+from validate.claims import Claim
+from validate.evidence import Exempt, Measured
+from validate.harness import timing
+from validate.harness.forked import attempt
+from validate.harness.timing import Conditions, Timed, Watch
+from validate.judging import Finding, cause, failed, joined, not_applicable, passed, unproven
+from validate.kernels import runner
+from validate.kernels._flash4 import padded
+from validate.kernels._sdpa import forced
+from validate.kernels.judge import suspects
+
+ALONE = True
+SECONDS = 300
+
+_WARM, _REPEATS = 3, 15
+_HEAD, _HEADS, _LENGTH, _BATCH = 128, 16, 8192, 2
+_CORES = 4
+"""With fewer, threads have little to gain."""
+_LOAD = 0.5
+"""Of the cores, taken by others: threads are measured against none then."""
+
+
+class SpeedExpect(Exempt):
+    gpu: str
+    """As the driver names the model of the table; empty: the bound is of any GPU."""
+    peak: float
+    """Of the datasheet, in operations or bytes a second; 1: the figure is a ratio, or in seconds."""
+    least: float
+    """Of the peak. 0: there is `most` instead."""
+    most: float
+
+
+class SpeedEvidence(Measured, total=False):
+    figure: float
+    """Operations or bytes a second; or what the subject says."""
+    timed: Timed
+    facts: Mapping[str, float]
+    conditions: Conditions
+    device: Mapping[str, Any]
+    environment: Mapping[str, str]
+
+
+Work = tuple[Callable[[], object], float]
+"""What is timed, and how many operations or bytes it takes."""
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the evidence of each subject asked for, one after another."""
+    before = runner.environment()
+    torch = importlib.import_module("torch")
+    with timing.watched(torch) as (watch, conditions):
+        for claim in claims:
+            if claim.expect.get("not_applicable"):
+                yield claim.subject, {}
+                continue
+            found = attempt(partial(of_subject, claim.subject, torch, "cuda", watch))
+            seen = {**conditions, "under_load": found.pop("under_load", [])}
+            device = {"device": runner.device_facts(torch), "environment": before}
+            yield claim.subject, {**found, **device, "conditions": seen}
+            gc.collect()
+            torch.cuda.empty_cache()
+
+
+def of_subject(subject: str, torch: Any, device: str, watch: Watch) -> dict[str, Any]:
+    """A figure, how it was timed, what the GPU was like under it. `device`: `cpu` is a rehearsal, at small sizes."""
+    if subject in ALONE_KNOWN:
+        return ALONE_KNOWN[subject](torch, device)
+    work, amount = WORKS[subject](torch, device)
+    found, seen = timing.times(torch, work, device, warm=_WARM, repeats=_REPEATS, watch=watch)
+    timed = timing.robust(found)
+    return {"figure": amount / timed["seconds"], "timed": timed, "under_load": [seen]}
+
+
+def _normal(torch: Any, device: str, *shape: int, dtype: str = "bfloat16") -> Any:
+    return torch.randn(*shape, device=device, dtype=getattr(torch, dtype))
+
+
+def _matmul(dtype: str, torch: Any, device: str) -> Work:
+    size = 8192 if device == "cuda" else 64
+    one, other = (_normal(torch, device, size, size, dtype=dtype) for _ in "ab")
+
+    def work() -> None:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")  # TF32 for float32; bfloat16 is as it is
+        one @ other
+        torch.set_float32_matmul_precision(before)
+
+    return work, 2.0 * size**3
+
+
+def _convolution(torch: Any, device: str) -> Work:
+    batch, channels, size = (256, 256, 56) if device == "cuda" else (2, 8, 8)
+    layout = torch.channels_last
+    images = _normal(torch, device, batch, channels, size, size).contiguous(memory_format=layout)
+    weight = _normal(torch, device, channels, channels, 3, 3).contiguous(memory_format=layout)
+    operations = 2.0 * batch * size * size * channels * channels * 9
+    return lambda: torch.nn.functional.conv2d(images, weight, padding=1), operations
+
+
+def _copy(torch: Any, device: str) -> Work:
+    values = (1 << 30) if device == "cuda" else 1 << 12
+    source, target = (torch.zeros(values, device=device, dtype=torch.bfloat16) for _ in "ab")
+    return lambda: target.copy_(source), 2.0 * 2 * values
+
+
+def _adamw(torch: Any, device: str) -> Work:
+    """Weights, gradients and both moments in bfloat16 are read, all but gradients written."""
+    parts, values = (16, 1 << 24) if device == "cuda" else (2, 1 << 8)
+    weights = [torch.nn.Parameter(_normal(torch, device, values)) for _ in range(parts)]
+    for weight in weights:
+        weight.grad = _normal(torch, device, values)
+    optimizer = torch.optim.AdamW(weights, lr=1e-4, fused=True)
+    return optimizer.step, 7.0 * 2 * parts * values
+
+
+def _nf4(torch: Any, device: str) -> Work:
+    size = 8192 if device == "cuda" else 128
+    bitsandbytes = importlib.import_module("bitsandbytes")
+    weight, inputs = _normal(torch, device, size, size), _normal(torch, device, size, size)
+    packed, state = bitsandbytes.functional.quantize_4bit(weight, quant_type="nf4")
+    return lambda: bitsandbytes.matmul_4bit(inputs, packed.t(), quant_state=state), 2.0 * size**3
+
+
+def _attention(run: Callable[[Any, Any, Any, bool], Any], torch: Any, device: str) -> Work:
+    """Causal, forward and backward: 3.5 times the operations of the forward (dao-AILab/flash-attention, benchmarks)."""
+    length = _LENGTH if device == "cuda" else 64
+    inputs = [_normal(torch, device, _BATCH, length, _HEADS, _HEAD).transpose(1, 2) for _ in "qkv"]
+    query, key, value = (one.requires_grad_(True) for one in inputs)
+    upstream = torch.ones_like(query)
+
+    def work() -> None:
+        torch.autograd.grad(run(query, key, value, True), (query, key, value), upstream)
+
+    return work, 3.5 * 4 * _BATCH * _HEADS * length**2 * _HEAD / 2
+
+
+def _as_torch_chooses(query: Any, key: Any, value: Any, causal: bool) -> Any:
+    functional = importlib.import_module("torch.nn.functional")
+    return functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+
+
+def _xformers(query: Any, key: Any, value: Any, _causal: bool) -> Any:
+    fmha = importlib.import_module("xformers.ops.fmha")
+    mask = importlib.import_module("xformers.ops.fmha.attn_bias").LowerTriangularMask()
+    query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+    return fmha.memory_efficient_attention(query, key, value, attn_bias=mask).transpose(1, 2)
+
+
+def _launches(torch: Any, device: str) -> dict[str, Any]:
+    """The share of a kernel's time that its launch waits for."""
+    shares = []
+    for _ in range(5):
+        start = time.perf_counter()
+        if device == "cuda":
+            torch.cuda._sleep(40_000_000)  # cycles: 20 ms and more
+        launched = time.perf_counter()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        shares.append((launched - start) / max(time.perf_counter() - start, 1e-9))
+    return {"figure": median(shares)}
+
+
+def _allocations(torch: Any, device: str) -> dict[str, Any]:
+    """Seconds to take and give back 64 MiB of the GPU's memory that was used before."""
+    found = []
+    for _ in range(200):
+        start = time.perf_counter()
+        torch.empty(64 << 20, dtype=torch.uint8, device=device)
+        found.append(time.perf_counter() - start)
+    kept = torch.cuda.memory_reserved() if device == "cuda" else 0
+    return {"figure": median(found), "facts": {"reserved": kept}}
+
+
+def _threads(torch: Any, _device: str) -> dict[str, Any]:
+    """How much faster the host multiplies with the threads that torch takes by itself than with one."""
+    one, other = (torch.randn(1536, 1536) for _ in "ab")
+    threads, load = torch.get_num_threads(), os.getloadavg()[0]
+
+    def seconds(count: int) -> float:
+        torch.set_num_threads(count)
+        found, _ = timing.times(torch, lambda: one @ other, "cpu", warm=2, repeats=7, watch=dict)
+        return timing.robust(found)["seconds"]
+
+    gain = seconds(1) / seconds(threads)
+    cores = len(os.sched_getaffinity(0))
+    return {"figure": gain, "facts": {"threads": threads, "cores": cores, "load": load}}
+
+
+WORKS: Mapping[str, Callable[[Any, str], Work]] = {
+    "matmul-bf16": partial(_matmul, "bfloat16"),
+    "matmul-tf32": partial(_matmul, "float32"),
+    "convolution-bf16": _convolution,
+    "copy": _copy,
+    "fused-adamw": _adamw,
+    "nf4-matmul": _nf4,
+    "attention": partial(_attention, _as_torch_chooses),
+    "attention-flash": partial(_attention, forced("FLASH_ATTENTION")),
+    "attention-cudnn": partial(_attention, forced("CUDNN_ATTENTION")),
+    "attention-flash-attn-4": partial(_attention, padded),
+    "attention-xformers": partial(_attention, _xformers),
+}
+ALONE_KNOWN: Mapping[str, Callable[[Any, str], dict[str, Any]]] = {
+    "launches": _launches,
+    "allocations": _allocations,
+    "host-threads": _threads,
+}
+"""What needs no peak to be compared with."""
+
+
+def other_gpu(gpu: str, evidence: Mapping[str, Any]) -> str:
+    """Why what is known of a GPU model does not hold for the one that was measured; empty if it does."""
+    name = str(evidence["device"].get("name", ""))
+    return f"measured on {name}, the bound is of {gpu}" if gpu and name != gpu else ""
+
+
+def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding:
+    """G13. A figure on the wrong side of its bound fails where nothing disturbed it."""
+    if reason := expect.get("not_applicable"):
+        return not_applicable(reason)
+    if "error" in evidence:
+        return failed(f"{subject}: {cause(evidence['error'])}{suspects(evidence)}")
+    if other := other_gpu(expect["gpu"], evidence):
+        return unproven(other)
+    figure, spread = evidence["figure"] / expect["peak"], evidence.get("timed", {}).get("spread", 0.0)
+    told = _told(subject, figure, expect, evidence)
+    if figure >= expect["least"] if expect["least"] else figure <= expect["most"]:
+        return passed(told)
+    facts = evidence.get("facts", {})
+    why = list(timing.disturbances(evidence["conditions"]))
+    if "cores" in facts:  # what the GPU does says nothing of the host
+        why = [f"{facts['cores']} cores are too few"] if facts["cores"] < _CORES else []
+        why += [f"the host's load is {facts['load']:.0f}"] if facts["load"] > _LOAD * facts["cores"] else []
+    if spread > timing.NOISY:
+        why.append(f"times vary by {spread:.0%}")
+    if why:
+        return unproven(f"{told}, but {joined(why)}")
+    return failed(f"{told}{suspects(evidence)}")
+
+
+def _told(subject: str, figure: float, expect: SpeedExpect, evidence: SpeedEvidence) -> str:
+    if expect["peak"] != 1:
+        unit, scale = ("TB/s" if expect["peak"] < 1e13 else "TFLOP/s"), 1e12
+        rate = f"{evidence['figure'] / scale:.3g} {unit}, {figure:.0%} of the datasheet's {expect['peak'] / scale:.4g}"
+        return f"{rate}; {expect['least']:.0%} is the least"
+    if subject == "host-threads":
+        facts = evidence["facts"]
+        return f"{facts['threads']} threads are {figure:.1f} times as fast as one; {expect['least']:g} is the least"
+    if subject == "allocations":
+        return f"{figure * 1e6:.1f} us to take and give back 64 MiB; {expect['most'] * 1e6:.0f} is the most"
+    return f"a launch waits for {figure:.0%} of its kernel's time; {expect['most']:.0%} is the most"
+
+
+CLAIMS = {"G13": judge}
