@@ -12,7 +12,7 @@ def bnb_quantise_large(t: Any, d: str, count: int = 2**30 + 2**22) -> tuple[Any,
     functional = importlib.import_module("bitsandbytes.functional")
 
     def there_and_back(x: Any) -> Any:
-        return functional.dequantize_4bit(*functional.quantize_4bit(x, quant_type="nf4"))
+        return functional.dequantize_4bit(*functional.quantize_4bit(x, quant_type="nf4")).flatten()
 
     x = t.randn(count, device=d, dtype=t.bfloat16)
     return there_and_back(x)[-(2**16) :].clone(), there_and_back(x[-(2**16) :].clone())
