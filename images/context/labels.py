@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from images.planning import silent
 from images.planning.image import Image
 
 LABELS = "dev.truetag"
@@ -48,6 +49,7 @@ def labels(image: Image, base_context: BaseContext, missing: Mapping[str, str]) 
     ours = {
         **of_row,
         "matrix-revision": image.revision,
+        "silent-faults": " ".join(sorted(row.issue for row in silent.known(image.versions).values())),
         "base": base_context.reference,
         "base-origin": base_context.origin,
         "base-digest": base_context.digest,

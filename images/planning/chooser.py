@@ -20,6 +20,7 @@ from images.config.names import Arch, Minor
 from images.config.platforms import Platform
 from images.errors import UserError, command, wrong
 from images.hardware.inventory import Inventory
+from images.planning import silent
 from images.planning.image import Image
 from validate import compute_capability
 from validate.compute_capability import ON_ARM_ALONE, Fit, runs_on
@@ -213,6 +214,8 @@ class ImageSummary(Row):
     """First driver of the wheel's own CUDA; PTX needs it."""
     compilers: dict[str, list[Capability]] = {}
     """What compiles while programs run (Triton's ptxas, NVRTC, with devel nvcc), and the GPUs each knows."""
+    silent: list[str] = []
+    """Silent faults that plain training meets there."""
     libraries: dict[str, list[Capability]] = {}
     """Packages that the rest runs without, and the known GPUs that each has machine code of its own for."""
     passed_on: list[str] = []
@@ -248,6 +251,7 @@ def summary(image: Image, facts: Facts, blocked: str = "", passed_on: Collection
         min_driver=image.min_driver,
         native_driver=own.driver if own else image.min_driver,
         compilers=compilers,
+        silent=[str(row) for row in silent.known(image.versions).values() if row.ordinary],
         libraries=dict(_libraries(image, facts)),
         passed_on=sorted({model_of(name) for name in passed_on}),
         blocked=blocked,
@@ -368,6 +372,7 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
     for name, served in image.libraries.items():
         if lacking := ", ".join(str(arch) for arch in fits if arch.capability not in served):
             reasons.append(f"{name} has no machine code of its own for {lacking}")
+    reasons += image.silent
     reasons.append(_driver_reason(image, machine, native))
     reasons += _modules(machine)
     return Answer(image=image, fit=worst, reasons=tuple(reasons), against=against, native=native, passed=passed)

@@ -119,11 +119,11 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
 
 
 def _labels(context: ClaimContext) -> dict[str, object]:
-    """Labels that say what the image is. What it was built from differs from build to build."""
+    """Labels that say what the image is. What it was built from and what was known differ from build to build."""
     base = BaseContext(reference="", origin=Origin.CUSTOM if context.custom_base else "")
     everything = image_labels.labels(context.image, base, context.missing)
     ours = image_labels.LABELS
-    builds = {f"{ours}.matrix-revision", f"{ours}.missing", "org.opencontainers.image.version"}
+    builds = {f"{ours}.matrix-revision", f"{ours}.missing", f"{ours}.silent-faults", "org.opencontainers.image.version"}
     labels = {name: value for name, value in everything.items() if name not in builds}
     platform = context.image.platform
     return {"labels": labels, **({} if platform is Platform.AMD64 else {"architecture": platform.architecture})}
