@@ -27,7 +27,7 @@ from images.planning import plan
 from images.planning.plan import Planned
 from images.site import index, records
 from images.validation import rows
-from tools import additions, baselines, hints, profile_docs, run, schemas
+from tools import additions, baselines, hints, profile_docs, run, schemas, silent_faults
 
 GOLDEN = ("cu126-torch25", "cu130-torch211-devel", "cu126-torch27-sm90")
 """Images whose Dockerfile is kept to be compared: a toolkit newer than the wheel, a -devel image, an arch image."""
@@ -53,6 +53,7 @@ def files(sources: Sources) -> dict[str, bytes]:
         "validate/hints.json": hints.generated(),
         "images/data/baselines.json": baselines.generated(records.read()),
         **documents,
+        "results/silent-faults.md": silent_faults.table(plan.plan(sources)),
         page.CHART: page.chart(measured.read()["delivery"]["data"]),
         **{f"tests/golden/{name}.Dockerfile": _golden(name, sources) for name in GOLDEN},
     }

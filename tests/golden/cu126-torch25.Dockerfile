@@ -169,6 +169,7 @@ LABEL dev.truetag.archs="sm_60 sm_70 sm_75 sm_80 sm_86 sm_90" \
       dev.truetag.min-driver="525.60.13" \
       dev.truetag.pins="{\"accelerate\":\"1.12.0\",\"bitsandbytes\":\"0.49.1\",\"datasets\":\"4.5.0\",\"einops\":\"0.8.2\",\"flash-attn\":\"2.8.3\",\"liger-kernel\":\"0.6.4\",\"nvidia-ml-py\":\"12.560.30\",\"peft\":\"0.18.1\",\"pip\":\"26.3\",\"safetensors\":\"0.7.0\",\"setuptools\":\"80.9.0\",\"torch\":\"2.5.1\",\"transformers\":\"4.50.3\",\"triton\":\"3.1.0\",\"xformers\":\"0.0.29.post1\"}" \
       dev.truetag.python="3.11" \
+      dev.truetag.silent-faults="Liger-Kernel#1483 Liger-Kernel#272 Liger-Kernel#968 flash-attention#2324 pytorch#141831 pytorch#144643 pytorch#163347 pytorch#167086 pytorch#169163 pytorch#172693 pytorch#178871 pytorch#181555 pytorch#183901 pytorch#183986 pytorch#185382 pytorch#187227 pytorch#195422 pytorch#197673" \
       dev.truetag.toolkit-cuda="12.6" \
       dev.truetag.torch="2.5.1" \
       dev.truetag.wheel-cuda="12.4" \

@@ -171,6 +171,7 @@ LABEL dev.truetag.archs="sm_75 sm_80 sm_86 sm_90 sm_100 sm_120" \
       dev.truetag.min-driver="580" \
       dev.truetag.pins="{\"accelerate\":\"1.15.0\",\"bitsandbytes\":\"0.50.2\",\"datasets\":\"5.2.0\",\"einops\":\"0.8.2\",\"flash-attn\":\"2.8.3.post2\",\"flash-attn-4\":\"4.0.0b36\",\"liger-kernel\":\"0.8.5\",\"nvidia-cutlass-dsl-libs-cu13\":\"4.8.1\",\"nvidia-ml-py\":\"13.615.71\",\"peft\":\"0.21.2\",\"pip\":\"26.3\",\"safetensors\":\"0.8.0\",\"torch\":\"2.11.0\",\"torchao\":\"0.18.0\",\"transformers\":\"5.17.0\",\"triton\":\"3.6.0\"}" \
       dev.truetag.python="3.11" \
+      dev.truetag.silent-faults="Liger-Kernel#1483 Liger-Kernel#272 flash-attention#2324 pytorch#144643 pytorch#169688 pytorch#178871 pytorch#181555 pytorch#183901 pytorch#183986 pytorch#185382 pytorch#187227 pytorch#190449 pytorch#194976 pytorch#195422 pytorch#196678 pytorch#197673" \
       dev.truetag.toolkit-cuda="13.0" \
       dev.truetag.torch="2.11.0" \
       dev.truetag.wheel-cuda="13.0" \
