@@ -39,8 +39,8 @@ def table(planned: Sequence[Planned]) -> bytes:
     lines = [
         "# Silent faults",
         "",
-        "[images/data/silent_faults.yaml](../images/data/silent_faults.yaml) x torch. `has`: its versions are known to",
-        "have it; `-`: they are not; `n/a`: it lacks the package. Of runs: how far off it was, as a part of the largest",
+        "[images/data/silent_faults.yaml](../images/data/silent_faults.yaml) x torch. `has`: these versions have",
+        "it; `-`: they have not; `n/a`: it lacks the package. Of runs: how far off it was, as a part of the largest",
         "value; **bold**: wrong. Made by `nox -s generate`; `python -m tools.silent_faults` takes in a run.",
         "",
         f"| fault | issue | what | {' | '.join([*images, *runs])} |",
