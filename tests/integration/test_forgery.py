@@ -20,8 +20,9 @@ BREAKS = "RUN --mount=type=bind,source=breaks,target=/run/breaks"
 FORGER = f"{BREAKS} cp /run/breaks/forge.py /usr/local/bin/forge.py"
 WRAP = f"{BREAKS} sh /run/breaks/wrap.sh"
 HWCAPS = "/usr/lib/x86_64-linux-gnu/glibc-hwcaps/x86-64-v2"
+BESIDE = "a process beside the suite"
 FORGERIES = {
-    "a process beside the suite": (
+    BESIDE: (
         [FORGER],
         'HEALTHCHECK --interval=1s CMD ["python3", "-I", "-S", "/usr/local/bin/forge.py"]',
     ),
@@ -55,8 +56,7 @@ CLAIMS = ("S5 bitsandbytes", "S7 environment")
 """And S10: what an image prints is read of all of them alike."""
 
 
-@pytest.mark.parametrize("name", FORGERIES)
-@pytest.mark.parametrize("run_anyway", [False, True])
+@pytest.mark.parametrize(("name", "run_anyway"), [*((name, True) for name in FORGERIES), (BESIDE, False)])
 def test_an_image_that_prints_its_own_evidence_gets_no_pass(
     engine: Engine, parent: ImageInfo, claims: ClaimSet, monkeypatch: pytest.MonkeyPatch, name: str, run_anyway: bool
 ) -> None:
