@@ -27,7 +27,7 @@ class Groups(LoadScopeScheduling):
         return group(nodeid)
 
 
-BIG_IMAGES = ("images", "nightly", "reproduce", "bench")
+BIG_IMAGES = ("images", "reproduce", "bench")
 """Tests that build and name images of the matrix, then two that look at the whole build cache: one after another.
 (Seen with engine 20.10: while a big image was built, steps of test_bench that had just been built ran again.)"""
 FROM_THE_CACHE = ("test_engine.py::test_a_build_with_mounts_and_its_second_run_from_the_cache",)
@@ -41,7 +41,7 @@ COVERING = (*(f"tests/images/{name}/" for name in _PURE), "tests/validate/")
 AT_ONCE = ("big images", "newer engine", "wheel_builder", "integration")
 """Groups, files of integration tests and the rest of these, in the order in which workers take them: the first of them
 builds the parent."""
-ONCE_THE_PARENT_IS_THERE = ("fleet", "faults", "first_hour", "audit", "multigpu", "integration")
+ONCE_THE_PARENT_IS_THERE = ("fleet", "faults", "nightly", "first_hour", "audit", "multigpu", "integration")
 """What waits for it comes last, the longest first: until then workers have all other tests to do."""
 
 

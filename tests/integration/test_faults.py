@@ -43,7 +43,8 @@ def fault(name: str, row: Mapping[str, str]) -> Fault:
         layer = layer.replace(word, text)
     layer = layer if re.match("[A-Z]+ |$", layer) else f"RUN {layer}"
     ((claim, culprit),) = ((key, text) for key, text in row.items() if key not in ("layer", "last"))
-    return Fault(name, layer, *claim.split(" ", 1), culprit, row.get("last", ""))
+    number, subject = claim.split(" ", 1)
+    return Fault(name, layer, number, subject, culprit, row.get("last", ""))
 
 
 IMAGES = {

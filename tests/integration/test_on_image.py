@@ -96,8 +96,8 @@ def test_an_image_prints_its_verdict_and_what_was_not_run(engine: Engine, few: s
     assert "measured static.pins" in done.stderr, "progress does not get in the way of the verdict"
 
 
-def test_it_prints_the_verdict_as_json_and_nothing_else(engine: Engine, current: str) -> None:
-    done = run(engine, current, ["validate", "--tier", "static", "--json"], user="61234:61234")
+def test_it_prints_the_verdict_as_json_and_nothing_else(engine: Engine, few: str) -> None:
+    done = run(engine, few, ["validate", "--tier", "static", "--json"], user="61234:61234")
     verdict = json.loads(done.stdout)
     assert (done.code, verdict["image"], verdict["overall"], verdict["digest"]) == (0, NAME, "PASS", "")
     assert {row["tier"] for row in verdict["claims"]} == {"static"}

@@ -12,9 +12,8 @@ from images.context import base_images, bootstrap, render
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
 from images.context.labels import Origin
-from images.context.render import Context
 from images.context.templates import EPOCH
-from images.engine import Engine, ImageInfo, connect
+from images.engine import Engine, connect
 from images.engine import layers as layers_of
 from images.engine.buildkit import BuildEvent, LogLine
 from images.engine.progress import Progress
@@ -24,7 +23,7 @@ from tests.support.other_engine import Other
 from tools import reproduce
 
 pytestmark = pytest.mark.engine
-TAGS = ("truetag-test-timestamps:1", "truetag-test-timestamps:2")
+TAG = "truetag-test-timestamps:1"
 
 
 def test_the_first_file_that_differs_is_named_and_nothing_is_left(engine: Engine, base: AcquiredBase) -> None:
@@ -52,31 +51,6 @@ def test_equal_layers_leave_no_files_that_the_engine_forgot(engine: Engine, base
     assert found.equal and len(found.layers) == 2
     holding = list(folder.glob(f"*/diff/opt/{word}"))
     assert len(holding) == 1, "the first build's, which the build cache keeps"
-
-
-def test_packages_venv_and_user_have_normalised_timestamps(
-    engine: Engine, base: AcquiredBase, image: Image, parent: ImageInfo
-) -> None:
-    """Built anew they are the parent's layers; where those were kept from another day, with other packages of the
-    mirror, the layers of one more build.
-    """
-    if base.origin is not Origin.BOOTSTRAPPED:
-        pytest.skip("an old engine dates /etc where a registry's base has no /etc/hosts")
-    context = render.render(
-        image, lock_file.read(image, CHECKOUT.locks).files, base_images.base_context(base), host=host_settings().files()
-    )
-    try:
-        again = layers(engine, context, TAGS[1])
-        assert len(again) == 2 and (again == parent.layers[:2] or again == layers(engine, context, TAGS[0]))
-    finally:
-        for tag in TAGS:
-            engine.untag(tag)
-
-
-def layers(engine: Engine, context: Context, tag: str) -> tuple[str, ...]:
-    """Of the system stage, built without any cache."""
-    engine.build(context, tag, target="system", no_cache=True)
-    return engine.inspect(tag).layers
 
 
 NORMALISED = """
@@ -109,9 +83,9 @@ def test_a_step_normalises_the_timestamps_of_what_it_wrote_and_nothing_else(
     told: list[BuildEvent] = []
     context["Dockerfile"] = f"{system}{NORMALISED.format(epoch=EPOCH, new=uuid.uuid4().hex)}".encode()
     try:
-        engine.build(context, TAGS[0], on_event=told.append)
+        engine.build(context, TAG, on_event=told.append)
     finally:
-        engine.untag(TAGS[0])
+        engine.untag(TAG)
     lines = [
         event.text.split()
         for event in told
@@ -129,7 +103,7 @@ def test_a_layer_counts_the_same_whichever_engine_wrote_it(engine: Engine, trixi
     dates = "chgrp 42 /opt/a/b/g && touch -h -d @0 /opt/a/l && touch -d @0 /opt/a/f /opt/a/b/g /opt/a/b /opt/a /opt"
     dockerfile = {"Dockerfile": f"FROM {base.reference}\nRUN {steps} && {dates}\n".encode()}
     trixie.take(base.reference, engine)
-    other, tag = connect(trixie.url), TAGS[0]
+    other, tag = connect(trixie.url), TAG
     try:
         for one in (engine, other):
             one.build(dockerfile, tag, no_cache=True)

@@ -187,6 +187,7 @@ def test_another_machine_adds_its_tier_with_the_key(site: Site, tmp_path: Path) 
     [
         ((GPU_PIP,), "the static tier was not judged"),
         ((replace(PIP, subject="torch"),), "fewer claims than matrix.yaml today: it lacks S1 pip"),
+        ((replace(PIP, expect={**PIP.expect, "locals": ["", "+cpu"]}),), "other expectations than today's .locals."),
     ],
 )
 def test_where_the_gate_is_closed_nothing_is_stored(site: Site, claims: tuple[Claim, ...], words: str) -> None:
