@@ -357,20 +357,6 @@ def test_every_job_is_done_once_whoever_is_killed(
     assert killing.names() == named, "nothing gets a name"
 
 
-def test_ray_does_every_job_once_though_its_submitter_is_killed(
-    engine: Engine, of_slow: FleetCommand, slow_local: Mapping[str, Any], ray: Mapping[str, str], tmp_path: Path
-) -> None:
-    """In the middle of a trial, when one record has come back."""
-    killing = fleet_faults.Killing(command=of_slow.on("ray", ray), engine=engine, folder=tmp_path, expected=slow_local)
-    killing.submitter_killed(tmp_path)
-    jobs = JobFolder(tmp_path)
-    left, came = sum(not jobs.done(key) for key in jobs.job_keys()), len(jobs.records())
-    told = killing.command.run(tmp_path, "run", "--resume").stderr
-    assert f"left {left} of its {len(slow_local)} jobs" in told, told
-    assert told.count("PASS on") + told.count("FAIL on") == len(slow_local) - came, told
-    killing.check(tmp_path, told)
-
-
 WAITS = b"""\
 import os, tempfile
 

@@ -93,8 +93,7 @@ class Killing:
     folder: Path
     expected: Mapping[str, Any]
     """What one machine alone gives, as `verdicts` does, where nobody is killed."""
-    slurm: Slurm | None = None
-    """The cluster; None: the command is on Ray, and submitters alone are killed."""
+    slurm: Slurm
 
     def round(self, victim: str) -> bool:
         """Judge all images in a new folder while one of these is killed. Returns whether it was.
@@ -113,14 +112,6 @@ class Killing:
             action = ["run", "--resume"]
         self.check(folder, told)
         return killed
-
-    def submitter_killed(self, folder: Path) -> None:
-        """Kill a submitter in the middle of a validation run, once one image is judged."""
-        process, jobs = self.command.start(folder), JobFolder(folder)
-        self._until(lambda: any(map(jobs.done, jobs.job_keys())) and bool(self._containers("running")), process)
-        assert process.poll() is None, process.communicate()
-        process.kill()
-        process.communicate()
 
     def interrupted(self) -> None:
         """Ctrl-C in the middle: the cluster's jobs are cancelled, their containers removed, and nothing is leased."""
@@ -165,11 +156,10 @@ class Killing:
         return False
 
     def _queue(self) -> list[str]:
-        return self.slurm.queue() if self.slurm else []
+        return self.slurm.queue()
 
     def _workers(self) -> list[int]:
         """Python processes of jobs on Slurm's nodes."""
-        assert self.slurm
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):

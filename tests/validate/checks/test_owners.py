@@ -1,4 +1,4 @@
-"""S10 files, lookup, privileges: dpkg's database, and what the judges make of evidence."""
+"""S10 files, lookup, privileges: dpkg's database, and judges. More in a real image: tests/integration/faults.yaml."""
 
 import hashlib
 import os
@@ -76,28 +76,19 @@ def test_a_healthy_image_is_green() -> None:
 @pytest.mark.parametrize(
     ("subject", "changed", "words"),
     [
-        ("files", {"unowned": ["/opt/x"], "unowned_count": 1}, "/opt/x belongs to nobody"),
         ("files", {"unowned": ["/opt/x"], "unowned_count": 3}, "2 more files belong to nobody"),
-        ("files", {"altered": [{"path": "/bin/git", "owner": "Debian's git"}], "altered_count": 1}, "/bin/git is not"),
-        ("lookup", {"path": ["/opt/x/bin", *GOOD["path"]]}, "/opt/x/bin is not as expected"),
         ("lookup", {"path": GOOD["path"][::-1]}, "the order of its folders is not as expected"),
-        ("lookup", {"in_front": ["/usr/local/bin/gcc"]}, "/usr/local/bin/gcc is found before"),
-        ("lookup", {"plugins": {"/l/libnccl-net.so": "NCCL"}}, "/l/libnccl-net.so is loaded by NCCL if it is there"),
         ("lookup", {"loadable": ["/usr/local/lib/libx.so"]}, "/usr/local/lib/libx.so stands where the loader looks"),
-        ("privileges", {"privileged": [{"path": "/x", "mode": "4755", "capabilities": False}]}, "/x has mode 4755"),
         ("privileges", {"privileged": [{"path": "/usr/bin/su", "mode": "6755", "capabilities": False}]}, "6755"),
         ("privileges", {"privileged": [{"path": "/usr/bin/su", "mode": "4755", "capabilities": True}]}, "capabilities"),
         ("privileges", {"writable": ["/usr/lib/x.so"]}, "every user may change /usr/lib/x.so"),
-        ("files", {"void": ["/x.pyc"], "void_count": 1}, "/x.pyc is not of its source's time"),
         ("files", {"void": ["/x.pyc"], "void_count": 3}, "2 more files of bytecode"),
-        ("lookup", {"of_cache": ["/opt/x/libz.so.1"]}, "the loader's cache has /opt/x/libz.so.1"),
-        ("privileges", {"loose": {"/usr/bin": "belongs to uid 7"}, "loose_count": 2}, "/usr/bin belongs to uid 7"),
         ("privileges", {"loose": {}, "loose_count": 2}, "2 more paths belong to others"),
         ("privileges", {"authorities": 2}, "2 certificate authorities"),
         ("privileges", {"accounts": ["other has uid 0"]}, "other has uid 0"),
     ],
 )
-def test_each_fault_is_named(subject: str, changed: dict[str, Any], words: str) -> None:
+def test_a_fault_that_no_real_image_has_here_is_named(subject: str, changed: dict[str, Any], words: str) -> None:
     fails(judged(CLAIMS[subject], **changed), words)
 
 
@@ -235,36 +226,6 @@ def test_a_link_that_nobody_lists_is_an_alternative_or_leads_where_its_row_says(
 
 def _facts(top: Path) -> dict[str, os.stat_result]:
     return {str(path): path.lstat() for path in top.rglob("*")}
-
-
-def test_who_but_root_may_change_a_file_or_cannot_use_it_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rights, "_EVERYBODYS", (f"{tmp_path}/home",))
-    for name in ("bin/tool", "bin/text", "lib/closed", "home/own"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("#!/bin/sh" if name == "bin/tool" else "x")
-    explained = {str(path) for path in tmp_path.rglob("*") if path.is_file()}
-
-    def told() -> dict[str, str]:
-        kept = {path for path in rights.guarded(explained) if path.startswith(f"{tmp_path}/")}
-        return dict(rights.loose(_facts(tmp_path), kept, kept))
-
-    (tmp_path / "bin/tool").chmod(0o755)
-    assert told() == {}
-    (tmp_path / "bin/tool").chmod(0o644)
-    assert told() == {f"{tmp_path}/bin/tool": "has mode 644: users can't use it"}
-    (tmp_path / "bin/tool").chmod(0o755)
-    os.chown(tmp_path / "lib/closed", 1001, 0)
-    os.chown(tmp_path / "bin/text", 0, 7)
-    (tmp_path / "bin/text").chmod(0o664)
-    (tmp_path / "home").chmod(0o1777)
-    (tmp_path / "lib").chmod(0o1777)
-    assert told() == {
-        f"{tmp_path}/lib/closed": "belongs to uid 1001",
-        f"{tmp_path}/bin/text": "may be changed by group 7",
-        f"{tmp_path}/lib": "is a folder for everybody to put files into",
-    }
 
 
 def test_bytecode_of_another_time_or_size_is_void(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""S10 packages: a small system of Debian's packages, changed in one way each."""
+"""S10 packages: a small system of Debian's packages. What is changed in a real one: tests/integration/faults.yaml."""
 
 from __future__ import annotations
 
@@ -73,51 +73,8 @@ def test_a_healthy_system_is_green_whether_its_versions_are_known_or_not(root: P
         assert finding.status is Status.PASS and words in finding.reason
 
 
-def _edited_with_its_checksum(root: Path) -> None:
-    (root / "usr/bin/tool").write_text("another")
-    digest = hashlib.md5(b"another").hexdigest()
-    (root / "dpkg/info/asked.md5sums").write_text(f"{digest}  {str(root)[1:]}/usr/bin/tool\n")
-
-
-def _listed_alone(root: Path) -> None:
-    (root / "usr/bin/mine").write_text("x")
-    with (root / "dpkg/info/asked.list").open("a") as listing:
-        listing.write(f"{root}/usr/bin/mine\n")
-
-
-def _diverted(root: Path) -> None:
-    (root / "usr/bin/tool").rename(root / "usr/bin/tool.distrib")
-    (root / "dpkg/diversions").write_text(f"{root}/usr/bin/tool\n{root}/usr/bin/tool.distrib\n:\n")
-
-
+# Most others are of the real image: tests/integration/faults.yaml.
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "from no archive": (lambda root: installed(root, "mine", files=("mine",)), "nothing that was asked for needs the"),
-    "edited with its checksum": (
-        _edited_with_its_checksum,
-        "asked is not as its archive has it: its scripts, its list",
-    ),
-    "another script": (lambda root: (root / "dpkg/info/asked.postinst").write_text("evil"), "its scripts, its list"),
-    "another mode": (lambda root: (root / "usr/bin/tool").chmod(0o600), "modes, owners or links of its files"),
-    "missing": (lambda root: (root / "usr/bin/tool").unlink(), "/usr/bin/tool of Debian's asked is missing"),
-    "listed alone": (_listed_alone, "/usr/bin/mine is in the list of Debian's asked, which has no checksum of it"),
-    "diverted": (_diverted, "/dpkg/diversions is not as the installation"),
-    "another mode to come": (
-        lambda root: (root / "dpkg/statoverride").write_text(f"other root 4755 {root}/usr/bin/tool\n"),
-        "/dpkg/statoverride is not as the installation",
-    ),
-    "a source that anybody may sign": (
-        lambda root: (root / "sources.list").write_text(
-            "deb http://m/debian s main\ndeb [trusted=yes] http://x s main\n"
-        ),
-        "packages come from `deb [trusted=yes] http://x s main`",
-    ),
-    "half installed": (
-        lambda root: (root / "dpkg/status").write_text(
-            (root / "dpkg/status").read_text().replace("ok inst", "ok half-inst", 1)
-        ),
-        "in the state `install ok half-installed`",
-    ),
-    "written otherwise": (lambda root: (root / "generated").write_text("x"), "generated is not as the installation"),
     "written, and not here before": (lambda root: (root / "clean").write_text("x"), "clean is not as the installation"),
     "no longer there": (lambda root: (root / "tuned").unlink(), "tuned is not as the installation"),
     "needed by another's word": (

@@ -35,19 +35,6 @@ def verdict(claim: Any) -> tuple[Status, str]:
     return found.status, found.reason
 
 
-@pytest.mark.parametrize("how", ["cubin", "jit"])
-@pytest.mark.parametrize("codes", FAULTY.values(), ids=FAULTY)
-def test_a_fault_is_seen_in_the_sliced_library(site: Site, codes: list[Code], how: str) -> None:
-    whole = fatbins.library(SOUND, fatbins.region(*codes))
-    claims = [code_claim({"90": how}, kind=kind) for kind in ("kernels", "files")]
-    install(site, whole)
-    as_shipped = [verdict(claim) for claim in claims]
-    assert as_shipped[0][0] is Status.FAIL
-    install(site, pruned(whole))
-    assert [verdict(claim)[0] for claim in claims] == [status for status, _ in as_shipped]
-    assert verdict(claims[0]) == as_shipped[0]
-
-
 @pytest.mark.parametrize("codes", FAULTY.values(), ids=FAULTY)
 def test_what_is_left_to_show_a_fault_is_no_surplus_and_the_code_of_a_sound_region_is(
     site: Site, codes: list[Code]
@@ -59,22 +46,6 @@ def test_what_is_left_to_show_a_fault_is_no_surplus_and_the_code_of_a_sound_regi
     install(site, whole)
     status, reason = verdict(surplus())
     assert status is Status.FAIL and "for sm_80 that sm_90 has no use for" in reason
-
-
-def test_a_library_of_nothing_but_faults_is_seen(site: Site) -> None:
-    install(site, pruned(fatbins.library(fatbins.region(code(80), code(100)))))
-    assert verdict(surplus())[0] is Status.PASS
-    status, reason = verdict(code_claim({"90": "cubin"}))
-    assert status is Status.FAIL and "1 of 1 kernels in pkg/lib.so have no code for sm_90" in reason
-
-
-def test_an_excused_kernel_that_only_ptx_reaches_is_none_that_slicing_may_bring_to_light(site: Site) -> None:
-    """Its name excuses that it has no code; where machine code is promised, its PTX is a fault."""
-    region = fatbins.region(Code(arch=90, kernels={"x_sm90": 4000}), Code(arch=75, kernels={"j_sm90": 0}, ptx=True))
-    whole = fatbins.library(fatbins.region(code(80)), region)
-    for data in (whole, pruned(whole, 80)):
-        install(site, data)
-        assert verdict(code_claim({"80": "cubin"}))[0] is Status.PASS
 
 
 NAMES = ("k", "l", "wide", "x_sm80", "x_sm90", "x_sm100")
