@@ -4,6 +4,9 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+import yaml
+
+from tests.support.checkout import ROOT
 from validate import checks
 from validate.claims import Claim
 from validate.judging import Finding, Status
@@ -47,3 +50,31 @@ def spoiled(evidence: Mapping[str, Any], path: str, value: Any) -> dict[str, Any
             place[key] = value(place[key]) if callable(value) else value
     whole: dict[str, Any] = found[""]
     return whole
+
+
+def wrong(part: str, **words: str) -> list[tuple[str, str, dict[str, Any] | None]]:
+    """Claim, what its reason must say, and what is changed in good evidence: a part of wrong.yaml, `{word}` replaced.
+
+    The changes are paths and values of `spoiled`; None: nothing is left of the evidence.
+    """
+    text = (ROOT / "tests" / "validate" / "checks" / "wrong.yaml").read_text(encoding="utf-8")
+    for word, meaning in words.items():
+        text = text.replace(f"{{{word}}}", meaning)
+    absent = {"(absent)": KeyError}
+
+    def value(said: Any) -> Any:
+        return absent.get(said, said) if isinstance(said, str) else said
+
+    return [
+        (claim, reason, changes and {path: value(said) for path, said in changes.items()})
+        for claim, rows in yaml.safe_load(text)[part].items()
+        for reason, changes in rows.items()
+    ]
+
+
+def spoiled_by(evidence: Mapping[str, Any], changes: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A copy with these changes, one after the other."""
+    found = dict(evidence) if changes is not None else {}
+    for path, value in (changes or {}).items():
+        found = spoiled(found, path, value)
+    return found

@@ -39,38 +39,10 @@ def answer(gpu: str = "", driver: str = "", arch: str = "", **options: object) -
     return choose(IMAGES, machine, Options(**options))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("said", "model", "capability"),
-    [
-        ("RTX 4090", "GeForce RTX 4090", "8.9"),
-        ("rtx4090", "GeForce RTX 4090", "8.9"),
-        ("NVIDIA GeForce RTX 4090", "GeForce RTX 4090", "8.9"),
-        ("NVIDIA GeForce RTX 3080 Ti Laptop GPU", "GeForce RTX 3080 Ti", "8.6"),
-        ("RTX 4070Ti SUPER", "GeForce RTX 4070 Ti", "8.9"),
-        ("NVIDIA H100 80GB HBM3", "H100", "9.0"),
-        ("NVIDIA A100-SXM4-80GB", "A100", "8.0"),
-        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "A100", "8.0"),
-        ("Tesla T4", "T4", "7.5"),
-        ("Tesla V100-SXM2-32GB", "V100", "7.0"),
-        ("NVIDIA L40S", "L40S", "8.9"),
-        ("Quadro RTX 6000", "Quadro RTX 6000", "7.5"),
-        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada", "8.9"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 Blackwell", "12.0"),
-        ("RTX PRO 6000", "RTX PRO 6000 Blackwell", "12.0"),
-        ("4090", "GeForce RTX 4090", "8.9"),
-        ("3080", "GeForce RTX 3080", "8.6"),
-        ("A6000", "RTX A6000", "8.6"),
-        ("Tesla V100S-PCIE-32GB", "V100S", "7.0"),
-        ("NVIDIA TITAN X (Pascal)", "TITAN X (Pascal)", "6.1"),
-        ("GeForce GTX TITAN X", "GeForce GTX TITAN X", "5.2"),
-        ("GTX 1050Ti", "GeForce GTX 1050 Ti", "6.1"),
-        ("NVIDIA A100X", "A100X", "8.0"),
-        ("Orin (nvgpu)", "Orin", "8.7"),
-    ],
-)
-def test_models_as_drivers_and_people_call_them(said: str, model: str, capability: str) -> None:
+@pytest.mark.parametrize("said", MACHINES["models"])
+def test_models_as_drivers_and_people_call_them(said: str) -> None:
     name, row = chooser.find_model(said)
-    assert (name, row.capability) == (model, capability)
+    assert [name, row.capability] == MACHINES["models"][said]
 
 
 @pytest.mark.parametrize("said", ["RTX 6000", "RTX 9990", "Radeon RX 7900", "", "NVIDIA 80GB", "H100 and A100"])
@@ -255,9 +227,10 @@ def test_the_table_of_the_site_has_the_answers_of_the_command_line() -> None:
     found = chooser.table(images)
     assert len({kind for _, kind in found["models"].values()}) > 15
     drivers = ["", "0", *found["drivers"]]
-    for gpu in ("RTX 4090", "H100", "GTX 980", "B300", "GH200", "Thor", "Tesla V100-SXM2-32GB"):
+    for number, gpu in enumerate(("RTX 4090", "H100", "GTX 980", "B300", "GH200", "Thor", "Tesla V100-SXM2-32GB")):
         name, kind = found["models"][chooser.key(gpu)]
-        for driver, row in zip(drivers, (found["rows"][at] for at in found["answers"][kind]), strict=True):
+        answers = list(zip(drivers, (found["rows"][at] for at in found["answers"][kind]), strict=True))
+        for driver, row in answers[number % 5 :: 5]:  # each takes a tenth of a second
             machine = chooser.described(gpu, "", driver)
             assert machine.gpus == (name,)
             for profile, devel in ((None, False), ("axolotl", False), (None, True)):

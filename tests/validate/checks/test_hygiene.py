@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.judging import fails, judge_claim
+from tests.support.judging import fails, judge_claim, spoiled_by, wrong
 from validate.claims import HOST_PROBE, Claim, Tier
 from validate.environment import credentials
 from validate.judging import Finding, Status
@@ -28,7 +28,6 @@ HEALTHY: dict[str, Any] = {
     "leftovers": {},
     "home": {"path": "/home/trainer", "mode": "1777", "for_all": True},
 }
-LEFT = {"files": 2, "bytes": 3_000_000, "example": "/root/.cache/a"}
 EXPECT: dict[str, Any] = {
     "labels": {"labels": {"dev.truetag.torch": "2.7.1"}},
     "size": {"bytes": 10**10},
@@ -53,34 +52,9 @@ def test_a_healthy_image_passes_and_what_could_not_be_read_leaves_it_unproven(su
     assert judged(subject, unreadable=["/root"]).status is (Status.UNPROVEN if unsure else Status.PASS)
 
 
-@pytest.mark.parametrize(
-    ("subject", "evidence", "culprit"),
-    [
-        ("labels", {"labels": {"dev.truetag.torch": "2.8.0"}}, "dev.truetag.torch is '2.8.0', '2.7.1' is true"),
-        ("labels", {"labels": {}}, "dev.truetag.torch is None"),
-        ("size", {"bytes": 10**10 + 1}, "at most 10.0 GB"),
-        ("settings", {"user": ""}, "runs as root"),
-        ("settings", {"entrypoint": ["sh", "-c", "x"]}, "an entrypoint comes before"),
-        ("settings", {"driver": {"NVIDIA_DRIVER_CAPABILITIES": "utility"}}, "lacks compute"),
-        ("settings", {"driver": {**HEALTHY["driver"], "NVIDIA_DISABLE_REQUIRE": "1"}}, "DISABLE_REQUIRE switches"),
-        ("settings", {"driver": {**HEALTHY["driver"], "NVIDIA_VISIBLE_DEVICES": "void"}}, "hides every GPU"),
-        ("settings", {"further": {"StopSignal": "SIGKILL"}}, "sets StopSignal to SIGKILL"),
-        ("settings", {"variables": ["PATH", "GLIBC_TUNABLES"]}, "it sets the variable GLIBC_TUNABLES"),
-        ("settings", {"command": ["sh"]}, "it starts sh"),
-        ("settings", {"directory": "/tmp"}, "it starts in /tmp"),
-        ("history", {"secrets": [{"where": "the variable X", "kind": "a GitHub token"}]}, "X holds a GitHub token"),
-        (
-            "leftovers",
-            {"leftovers": {"*/.cache/*": LEFT}},
-            "2 files (3.0 MB) of a user's cache are left: /root/.cache/a",
-        ),
-        ("secrets", {"secrets": [{"path": "/a", "line": 7, "kind": "a key"}]}, "/a holds a key (line 7)"),
-        ("home", {"home": {"path": "/h", "mode": "755", "for_all": False}}, "/h is not for every user"),
-        ("home", {"home": {"path": "", "error": "No such file"}}, "can't be used"),
-    ],
-)
-def test_each_fault_is_named(subject: str, evidence: dict[str, Any], culprit: str) -> None:
-    fails(judged(subject, **evidence), culprit)
+@pytest.mark.parametrize(("subject", "culprit", "changes"), wrong("hygiene"))
+def test_each_fault_is_named(subject: str, culprit: str, changes: dict[str, Any]) -> None:
+    fails(judged(subject, **spoiled_by(HEALTHY, changes)), culprit)
 
 
 CREDENTIALS = {

@@ -23,7 +23,7 @@ from images.hardware.inventory import Gpu, Inventory, Link, of_nvml
 from images.validation import run
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.gpu import ROWS, link_of, multigpu_claims
-from tests.support.judging import fails, judge_claim, spoiled
+from tests.support.judging import fails, judge_claim, spoiled, spoiled_by, wrong
 from tests.support.sources import SOURCES, image
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu._launch import Heard
@@ -98,48 +98,12 @@ def test_what_was_measured_well_passes(subject: str) -> None:
     assert finding.status is Status.PASS and finding.reason, finding.reason
 
 
-WRONG: list[tuple[str, str, Any, str]] = [
-    ("ddp", "ranks|1|comparisons|gradients|error", 2e-6, "rank 1: gradients are off by 2.00e-06"),
-    ("ddp", "ranks|0|comparisons|gradients|error", "nan", "gradients are off by nan"),
-    ("ddp", "ranks|0|comparisons|gradients|controls", {}, "gradients have no control"),
-    ("ddp", "ranks|0|comparisons|weights|controls|not exchanged", 1e-7, "control: weights not exchanged"),
-    ("ddp", "ranks|1|comparisons|weights", KeyError, "weights were not compared"),
-    ("ddp", "ranks|1|facts|same on every rank", False, "same on every rank: False, not True"),
-    ("ddp", "ranks|1", KeyError, "1 ranks measured, 2 were asked for"),
-    ("ddp", "ranks|1|device|type", "cpu", "ran on cpu"),
-    ("ddp", "ranks|1|device|backend", "gloo", "through gloo"),
-    ("ddp", "ranks|1|device|uuid", "GPU-0", "two ranks ran on one GPU"),
-    ("ddp", "ranks|1", {"error": {"kind": "RuntimeError", "message": "boom\nmore"}}, "rank 1: RuntimeError: boom"),
-    ("collectives", "ranks|0|exact|all_to_all|1027", False, "all_to_all of 1027 numbers is not exact"),
-    ("collectives", "ranks|0|exact|broadcast", KeyError, "broadcast of 1, 1027, 1048576 numbers is not exact"),
-    ("collectives", "ranks|1|controls|all_reduce|1", True, "control: all_reduce of 1 numbers is right"),
-    ("nccl", "ranks|0|libraries", [], "0 NCCL libraries are loaded: none"),
-    ("nccl", "ranks|0|libraries|0|owners", [], "belongs to no distribution"),
-    ("nccl", "ranks|0|libraries|0|owners|0|as_recorded", False, "is not the file that nvidia-nccl-cu13 2.28.9 brought"),
-    ("nccl", "ranks|0|libraries|0|running", "2.27.5", "NCCL 2.27.5 runs, nvidia-nccl-cu13 is 2.28.9"),
-    ("nccl", "ranks|0|libraries|0|built|cuda", "12.9", "is made for CUDA 12.9, torch for 13.0"),
-    ("transport", "ranks|0|connections", {}, "NCCL's log names no transport"),
-    ("transport", "ranks|0|connections", {"SHM/direct/direct": 2}, "talk over SHM/direct/direct, P2P is possible"),
-    ("transport", "ranks|0|connections", {"NET/Socket": 2, "P2P/CUMEM": 2}, "talk over NET/Socket, P2P"),
-    ("transport", "ranks|1|peer_access", False, "the host's GPUs reach each other, the container's do not"),
-    ("settings", "ranks|0|files", {"/etc/nccl.conf": ["NCCL_P2P_DISABLE=1"]}, "/etc/nccl.conf sets NCCL_P2P_DISABLE=1"),
-    ("settings", "ranks|0|variables", {"NCCL_SHM_DISABLE": "1"}, "the image sets NCCL_SHM_DISABLE=1"),
-    ("/dev/shm", "size", 64 << 20, "/dev/shm is too small: 64 MiB, 1024 MiB are needed"),
-    ("/dev/shm", "refuses_more", False, "control"),
-    ("/dev/shm", "right", False, "do not arrive"),
-    ("/dev/shm", "handed_over", 0, "do not arrive"),
-    ("fp8 fsdp2", "ranks|0|figures|distance from float32", 1e-7, "not between 5.00e-03 and 1.26e-01"),
-    ("fp8 fsdp2", "ranks|0|figures|distance from float32", 0.2, "not between"),
-    ("fp8 fsdp2", "ranks|0|figures", KeyError, "distance from float32 is None"),
-    ("fp8 fsdp2", "ranks|0|facts|layers", ["Linear"], "layers: ['Linear']"),
-    ("context parallel", "ranks|0|comparisons|gradients|error", 0.01, "at most 9.20e-03 is allowed"),
-    ("context parallel", "ranks|0|comparisons|gradients|controls|apart", 0.005, "control: gradients apart"),
-]
+WRONG = wrong("multigpu")
 
 
-@pytest.mark.parametrize(("subject", "path", "value", "reason"), WRONG, ids=[f"{row[0]}-{row[1]}" for row in WRONG])
-def test_what_is_wrong_fails_and_is_named(subject: str, path: str, value: Any, reason: str) -> None:
-    fails(judge_claim(claim(subject), spoiled(WELL[subject], path, value)), reason)
+@pytest.mark.parametrize(("subject", "reason", "changes"), WRONG, ids=[f"{row[0]}-{row[1]}" for row in WRONG])
+def test_what_is_wrong_fails_and_is_named(subject: str, reason: str, changes: dict[str, Any]) -> None:
+    fails(judge_claim(claim(subject), spoiled_by(WELL[subject], changes)), reason)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""S10 files, lookup, privileges: dpkg's database, and judges. More in a real image: tests/integration/faults.yaml."""
+"""S10 files, lookup, privileges: dpkg's database, and judges. More, in a real image: tests/integration/faults.yaml."""
 
 import hashlib
 import os
