@@ -10,7 +10,6 @@ from images.context.base_images import AcquiredBase
 from images.context.hosting import HostSettings
 from images.context.render import Context
 from images.engine import Engine, ignore
-from images.engine.buildkit import LogLine
 from tests.support.small_base import small_base
 
 STEP = """\
@@ -84,17 +83,3 @@ def test_what_is_built_uncached_takes_no_step_from_the_cache_and_leaves_it_as_it
     builder.engine.untag(builder.run_id)
     assert cached(no_cache=True) == {False}
     assert cached(no_cache=False) == {True}
-
-
-def test_an_interrupted_build_leaves_nothing(engine: Engine, base: AcquiredBase) -> None:
-    words = []
-
-    def interrupt(event: object) -> None:
-        if isinstance(event, LogLine) and "started" in event.text:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), open_builder(engine, HostSettings(), interrupt) as builder:
-        words.append(builder.run_id)
-        builder.build(context(base, "echo started; sleep 60"), cold=True)
-    assert engine.find(words[0]) is None
-    assert builders.traces(builders.build_cache(engine), words[0]) == []

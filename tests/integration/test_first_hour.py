@@ -72,7 +72,8 @@ def validated(engine: Engine, out: Path, *options: str, name: str, version: str)
 def test_a_child_that_adds_a_package_and_code_is_well_and_what_it_added_is_named(
     engine: Engine, parent: ImageInfo, tmp_path: Path
 ) -> None:
-    done = validated(engine, tmp_path, name="added", version="1.5")
+    about = [word for claim in ("S1 ", "S2 ", "S7 ", "S8 ", "S10 ") for word in ("--claim", claim)]
+    done = validated(engine, tmp_path, *about, name="added", version="1.5")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert "packages added: 1 (added 1.5)" in done.stdout
     report = (tmp_path / "validate" / "truetag-test-child-added" / "report.md").read_text()

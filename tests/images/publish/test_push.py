@@ -103,11 +103,6 @@ class Place:
             )
             return done
 
-    def fails(self, failures: Sequence[Reply | None], fits: Callable[[str, str], bool]) -> None:
-        """Let the first requests that fit get these instead of answers."""
-        left = list(failures)
-        self.registry.before = lambda method, path: left.pop(0) if left and fits(method, path) else True
-
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
@@ -173,38 +168,6 @@ def test_what_says_nothing_of_a_mount_ends_the_push(place: Place, status: int) -
     place.registry.before = lambda _method, path: (status, {}, b"") if "?mount=" in path else True
     with pytest.raises(UserError, match=f"HTTP {status}"):
         place.push(Layers(), to="images", source="staging")
-
-
-@pytest.mark.parametrize("failure", [(500, {}, b""), (429, {"Retry-After": "1"}, b""), None], ids=["500", "429", "cut"])
-@pytest.mark.parametrize("method", ["HEAD", "POST", "PATCH", "PUT"])
-def test_a_registry_that_fails_now_and_then_gets_the_image(place: Place, method: str, failure: Reply | None) -> None:
-    """One layer: of several at a time, one could get all the failures."""
-    turn = itertools.count()
-    place.registry.before = lambda asked, _path: failure if asked == method and next(turn) % 3 else True
-    image = Layers(layers=(layer(1, 1 << 18),))
-    done = place.push(image)
-    assert done.config.digest == image.info.id
-
-
-def test_a_registry_that_fails_for_good_is_told_and_the_same_push_finishes(place: Place) -> None:
-    stored = itertools.count()
-
-    def fits(method: str, path: str) -> bool:
-        return method == "PUT" and "uploads" in path and next(stored) > 2
-
-    place.fails([(503, {}, b"")] * 1000, fits)
-    image = Layers()
-    with pytest.raises(UserError, match="503"):
-        place.push(image)
-    assert not place.registry.manifests, "a manifest before its blobs"
-    there = dict(place.registry.blobs["staging"])
-    assert there
-    place.registry.before = lambda *_: True
-    place.server.seen.clear()
-    place.push(image)
-    sent = {path.partition("digest=")[2] for method, path, _ in place.server.seen if method == "PUT"}
-    assert not sent & set(there), "what arrived is sent again"
-    assert place.registry.tags("staging") == set()
 
 
 def test_five_layers_lie_on_the_disk_at_most(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
