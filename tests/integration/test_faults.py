@@ -75,11 +75,11 @@ def found(engine: Engine, claims: ClaimSet, parent: ImageInfo) -> Callable[[str]
 
 
 @pytest.mark.parametrize(
-    ("image", "name"), [pytest.param(image, name, id=name) for image, names in IMAGES.items() for name in names]
+    ("group", "name"), [pytest.param(group, name, id=name) for group, names in IMAGES.items() for name in names]
 )
-def test_each_fault_is_caught_by_the_check_named(found: Callable[[str], Found], image: str, name: str) -> None:
-    fault = IMAGES[image][name]
-    row = found(image)[fault.claim, fault.subject]
+def test_each_fault_is_caught_by_the_check_named(found: Callable[[str], Found], group: str, name: str) -> None:
+    fault = IMAGES[group][name]
+    row = found(group)[fault.claim, fault.subject]
     assert row.status is Status.FAIL, row.reason
     assert fault.culprit in row.reason
 
