@@ -14,6 +14,7 @@ from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo
 from tests.support import hostile_image
 from tests.support.broken_images import NAME, SITE
+from tests.support.engine_contents import built
 from tests.support.sources import SOURCES
 from validate.terminal import wrapped
 
@@ -51,10 +52,9 @@ def _audit(engine: Engine, reference: str, options: AuditOptions) -> Audit:
 
 @pytest.fixture(scope="module")
 def hostile(engine: Engine, base: AcquiredBase) -> Iterator[Audit]:
-    tag = "truetag-test-hostile"
-    engine.build(hostile_image.context(base.reference), tag)
-    yield _audit(engine, tag, AuditOptions(run_limit=10, most=4 << 20))
-    engine.remove(tag, force=True)
+    files = dict(hostile_image.context(base.reference))
+    with built(engine, "truetag-test-hostile", bytes(files.pop("Dockerfile")).decode(), files) as tag:
+        yield _audit(engine, tag, AuditOptions(run_limit=10, most=4 << 20))
 
 
 def test_a_hostile_image_is_read_to_the_end_and_all_that_it_plants_is_named(hostile: Audit) -> None:
@@ -93,21 +93,18 @@ def test_nothing_that_it_says_steers_a_terminal_a_browser_or_a_workflow(hostile:
 
 def test_an_audit_that_runs_nothing_runs_no_healthcheck_either(engine: Engine, base: AcquiredBase) -> None:
     """It would end, as root, whatever reads the files."""
-    tag, steps = "truetag-test-unhealthy", "USER root\nHEALTHCHECK --interval=1s CMD kill -9 -1"
     secret = "RUN echo \"api_key = 'Qm9keSBvZiBhIHNlY3JldA'\" > /etc/service.conf"
-    engine.build({"Dockerfile": f"FROM {base.reference}\n{secret}\n{steps}\n".encode()}, tag)
-    found = {f"{one.id} {one.subject}" for one in _audit(engine, tag, AuditOptions(run=False)).faults()}
-    engine.remove(tag, force=True)
+    steps = f"{secret}\nUSER root\nHEALTHCHECK --interval=1s CMD kill -9 -1"
+    with built(engine, "truetag-test-unhealthy", f"FROM {base.reference}\n{steps}\n") as tag:
+        found = {f"{one.id} {one.subject}" for one in _audit(engine, tag, AuditOptions(run=False)).faults()}
     assert {"S8 secrets", "S8 user"} <= found
 
 
 @pytest.fixture(scope="module")
 def faulty(engine: Engine, parent: ImageInfo) -> Iterator[Audit]:
-    tag = "truetag-test-audited"
     dockerfile = f"FROM {NAME}\nUSER root\n{FAULTS}USER {parent.user}\n"
-    engine.build({"Dockerfile": dockerfile.encode(), **host_settings().files()}, tag)
-    yield _audit(engine, tag, AuditOptions(run=False))
-    engine.remove(tag, force=True)
+    with built(engine, "truetag-test-audited", dockerfile, host_settings().files()) as tag:
+        yield _audit(engine, tag, AuditOptions(run=False))
 
 
 def test_faults_that_need_no_promise_are_found_and_nothing_else(faulty: Audit) -> None:

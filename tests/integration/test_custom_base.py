@@ -1,6 +1,7 @@
 """Bases of one's own: what ours has and they lack is added, what they have is read."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -15,6 +16,7 @@ from images.locking import lock_file
 from images.planning import user_overlay
 from images.planning.image import Base
 from tests.support import sources
+from tests.support.engine_contents import built
 
 pytestmark = pytest.mark.engine
 BASE, TAG = "truetag-test-given-base:1", "truetag-test-on-given-base"
@@ -42,13 +44,12 @@ def host() -> HostSettings:
 @pytest.fixture(scope="module")
 def given_base(engine: Engine, base: AcquiredBase, host: HostSettings) -> Iterator[str]:
     """Root is not its user; it has Python without headers and venv, no compiler, and a toolkit."""
-    _build(engine, f"FROM {base.reference}{LAYER}", BASE, host)
-    yield BASE
-    engine.remove(BASE, force=True)
+    with _built(engine, f"FROM {base.reference}{LAYER}", BASE, host) as tag:
+        yield tag
 
 
-def _build(engine: Engine, dockerfile: str, tag: str, host: HostSettings) -> None:
-    engine.build({"Dockerfile": dockerfile.encode(), **host.files()}, tag, network=host.network(local=True))
+def _built(engine: Engine, dockerfile: str, tag: str, host: HostSettings) -> AbstractContextManager[str]:
+    return built(engine, tag, dockerfile, host.files(), host.network(local=True))
 
 
 def test_what_a_custom_base_lacks_is_added_and_its_toolkit_stays(
@@ -76,20 +77,11 @@ def test_what_a_custom_base_lacks_is_added_and_its_toolkit_stays(
 def test_a_custom_base_is_read(engine: Engine, given_base: str, host: HostSettings) -> None:
     """The Python that its PATH finds first, with what is installed there: Debian's, then a virtual environment's."""
     wanted = Base(key="own", reference="unused", suite=None, python=Minor(3, 11), glibc=Minor(2, 36))
-    try:
-        _build(engine, f"FROM {given_base}{VENV}", WITH_VENV, host)
+    own = f"FROM {WITH_VENV}\nENV PATH=/opt/own/bin:$PATH\nUSER 1000\n"
+    with _built(engine, f"FROM {given_base}{VENV}", WITH_VENV, host), _built(engine, own, OWN, host):
         system = read_python(engine, WITH_VENV)
-        _build(engine, f"FROM {WITH_VENV}\nENV PATH=/opt/own/bin:$PATH\nUSER 1000\n", OWN, host)
         given = base_images.acquire(engine, wanted, OWN, root=CHECKOUT.root, host=host, on_progress=print)
-    finally:
-        engine.remove(OWN, force=True)
-        engine.remove(WITH_VENV, force=True)
-    assert system is not None
-    assert system.executable == "/usr/bin/python3"
-    assert system.packages["packaging"]
-    assert system.torch_cuda is None
-    assert given.origin is Origin.CUSTOM
-    assert given.reference == OWN
-    assert given.python is not None
-    assert given.python.prefix == "/opt/own"
-    assert given.python.torch_cuda == "12.6"
+    assert system is not None and (system.executable, system.torch_cuda) == ("/usr/bin/python3", None)
+    assert system.packages["packaging"] and given.python is not None
+    assert (given.origin, given.reference) == (Origin.CUSTOM, OWN)
+    assert (given.python.prefix, given.python.torch_cuda) == ("/opt/own", "12.6")

@@ -16,6 +16,7 @@ from images.planning import plan
 from tests.support import commands, wheels
 from tests.support.broken_images import NAME, SITE, judged
 from tests.support.checkout import ROOT
+from tests.support.engine_contents import built
 from tests.support.sources import SOURCES
 from validate.judging import Status
 
@@ -61,12 +62,9 @@ def validated(engine: Engine, out: Path, *options: str, name: str, version: str)
     file = wheel.name
     step = f"--mount=type=bind,source={file},target=/run/{file} pip install --no-index --no-deps /run/{file}"
     dockerfile = f"FROM {NAME}\nUSER root\nRUN {step}\nRUN echo code >/workspace/train.py\nUSER 1001\n"
-    engine.build({"Dockerfile": dockerfile.encode(), file: wheel}, tag)
     asked = ("--image", tag, "--tier", "static", "--out", str(out), *options)
-    try:
+    with built(engine, tag, dockerfile, {file: wheel}):
         return commands.run("validate", NAME, *asked, DOCKER_HOST=engine.facts.url)
-    finally:
-        engine.remove(tag, force=True)
 
 
 def test_a_child_that_adds_a_package_and_code_is_well_and_what_it_added_is_named(
@@ -92,13 +90,9 @@ def test_readme_prints_the_fault_and_who_is_named(engine: Engine, parent: ImageI
     example = (ROOT / "README.md").read_text(encoding="utf-8").partition("$ printf '")[2].partition("```")[0]
     example = example.replace("cu126-torch25", NAME).replace("cuda124", "cuda126")
     dockerfile, _, rest = example.partition("' |")
-    tag = "truetag-test-readme"
-    engine.build({"Dockerfile": dockerfile.replace("\\n", "\n").encode()}, tag)
-    try:
+    with built(engine, "truetag-test-readme", dockerfile.replace("\\n", "\n")) as tag:
         asked = ("--image", tag, "--claim", "bitsandbytes", "--gpus", "none", "--out", str(tmp_path))
         done = commands.run("validate", NAME, *asked, DOCKER_HOST=engine.facts.url)
-    finally:
-        engine.remove(tag, force=True)
 
     def words(text: str) -> str:
         return " ".join(word for word in text.split() if not word.startswith("sha256:"))
@@ -134,15 +128,12 @@ def test_what_a_child_does_to_its_parent_is_told_whoever_owns_the_files(engine: 
     }
     (image,) = (one.image for one in plan.select([NAME], SOURCES))
     assert image is not None
-    tag, dockerfile = "truetag-test-child-faults", "\n".join([f"FROM {NAME}", "USER root", *faults, ""])
-    engine.build({"Dockerfile": dockerfile.encode()}, tag)
-    try:
+    dockerfile = "\n".join([f"FROM {NAME}", "USER root", *faults, ""])
+    with built(engine, "truetag-test-child-faults", dockerfile) as tag:
         described = validating.described(engine, engine.inspect(tag))
         only = ("S10 parent", "S8 settings", "C14 ")
         claims = validating.claims_of(image, SOURCES, described, validating.ANYWHERE, only=only)
         verdict = judged(engine, tag, claims)
-    finally:
-        engine.remove(tag, force=True)
     assert {one.status for one in verdict.claims} == {Status.FAIL}
     (found,) = (one.evidence for one in verdict.claims if one.claim.id == "S10")
     told = [one.reason for one in verdict.claims]

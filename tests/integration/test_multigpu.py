@@ -23,6 +23,7 @@ from images.validation import containers, run
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.gpu import multigpu_claims
 from tests.support import sources
+from tests.support.engine_contents import built as built_image
 from tests.support.sources import SOURCES
 from validate.checks.multigpu import _ranks
 from validate.claims import Claim, ClaimSet, Tier
@@ -40,7 +41,6 @@ STAND_IN = Attachment(
 )
 ON_GPUS_ALONE = {"transport", "context parallel"}
 """NCCL's log, and attention that torch shards for GPUs alone."""
-BROKEN = "truetag-test-nccl-conf"
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +98,8 @@ def broken(engine: Engine, image: Image) -> Iterator[str]:
     settings = "NCCL_P2P_DISABLE=1\\nNCCL_SHM_DISABLE=1\\n"
     user = engine.inspect(NAME).user
     dockerfile = f"FROM {NAME}\nUSER root\nRUN printf '{settings}' > /etc/nccl.conf\nUSER {user}\n"
-    engine.build({"Dockerfile": dockerfile.encode()}, BROKEN, network="none")
-    yield BROKEN
-    engine.remove(BROKEN, force=True)
+    with built_image(engine, "truetag-test-nccl-conf", dockerfile, network="none") as tag:
+        yield tag
 
 
 # ---- ranks that fail

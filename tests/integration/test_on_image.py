@@ -20,11 +20,12 @@ from images.validation.claims.context import ClaimContext
 from images.validation.containers import suite_files
 from tests.support import commands
 from tests.support.broken_images import NAME, SITE
+from tests.support.engine_contents import built
 from tests.support.sources import SOURCES
 from validate.claims import ClaimSet
 
 pytestmark = pytest.mark.engine
-TAG, FEW, BROKEN = (f"truetag-test-on-image{suffix}" for suffix in ("", "-few", "-broken"))
+TAG = "truetag-test-on-image"
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,9 @@ def current(engine: Engine, image: Image, parent: ImageInfo) -> Iterator[str]:
     last = dockerfile.decode().split("FROM light AS image\n")[1]
     step = last[: last.index("ENV ")]
     assert "suite.sh" in step
-    context["Dockerfile"] = f"FROM {NAME}\nUSER root\n{step}USER {parent.user}\n".encode()
-    engine.build(context, TAG)
-    yield TAG
-    engine.remove(TAG, force=True)
+    context.pop("Dockerfile")
+    with built(engine, TAG, f"FROM {NAME}\nUSER root\n{step}USER {parent.user}\n", context) as tag:
+        yield tag
 
 
 @pytest.fixture(scope="module")
@@ -61,17 +61,15 @@ def few(engine: Engine, current: str, claims: ClaimSet, parent: ImageInfo) -> It
     rows = tuple(one for one in claims.claims if one.id in kept or (one.id, one.subject) == ("C2", "bitsandbytes"))
     dockerfile = f"FROM {current}\nUSER root\nCOPY claims.json /opt/truetag/claims.json\nUSER {parent.user}\n"
     content = ClaimSet(image=claims.image, claims=rows).dumps()
-    engine.build({"Dockerfile": dockerfile.encode(), "claims.json": content.encode()}, FEW)
-    yield FEW
-    engine.remove(FEW, force=True)
+    with built(engine, f"{TAG}-few", dockerfile, {"claims.json": content.encode()}) as tag:
+        yield tag
 
 
 @pytest.fixture(scope="module")
 def broken(engine: Engine, few: str, parent: ImageInfo) -> Iterator[str]:
     layer = f"RUN rm {SITE}/bitsandbytes/libbitsandbytes_cuda126.so\nENV NVIDIA_TF32_OVERRIDE=1\n"
-    engine.build({"Dockerfile": f"FROM {few}\nUSER root\n{layer}USER {parent.user}\n".encode()}, BROKEN)
-    yield BROKEN
-    engine.remove(BROKEN, force=True)
+    with built(engine, f"{TAG}-broken", f"FROM {few}\nUSER root\n{layer}USER {parent.user}\n") as tag:
+        yield tag
 
 
 def run(engine: Engine, reference: str, command: Sequence[str], *, user: str | None = None, tmp: bool = True) -> Done:

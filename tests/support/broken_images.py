@@ -9,6 +9,7 @@ from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo
 from images.validation import containers
 from tests.support.checkout import ROOT
+from tests.support.engine_contents import built
 from validate.claims import ClaimSet, Tier
 from validate.judge import Verdict
 
@@ -43,18 +44,14 @@ BREAKS = ROOT / "tests" / "integration" / "breaks"
 @contextmanager
 def broken(engine: Engine, parent: ImageInfo, name: str, faults: Sequence[Fault]) -> Iterator[str]:
     """The parent with a thin layer a fault on top, removed afterwards."""
-    tag = f"truetag-test-{name}"
     layers, last = ("\n".join(lines) for lines in ([one.layer for one in faults], [one.last for one in faults]))
     dockerfile = f"FROM {NAME}\nUSER root\n{layers}\nUSER {parent.user}\n{last}\n"
     scripts = {f"breaks/{file.name}": file.read_bytes() for file in BREAKS.iterdir() if file.is_file()}
     suite = {
         f"suite/{path}": content for path, content in containers.suite_files(ClaimSet(image=NAME, claims=())).items()
     }
-    engine.build({"Dockerfile": dockerfile.encode(), **host_settings().files(), **scripts, **suite}, tag)
-    try:
+    with built(engine, f"truetag-test-{name}", dockerfile, {**host_settings().files(), **scripts, **suite}) as tag:
         yield tag
-    finally:
-        engine.remove(tag, force=True)
 
 
 def judged(engine: Engine, reference: str, claims: ClaimSet, *ids: str) -> Verdict:

@@ -1,8 +1,14 @@
-"""What an engine holds of our runs, asked from the SDK."""
+"""Images for a while, what an engine holds of our runs, and an image as an engine tells of it."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
-from images.engine import RUN_LABEL, Engine
+from images.engine import RUN_LABEL, Engine, ImageInfo
 
 
 def containers(engine: Engine, label: str = RUN_LABEL) -> list[SimpleNamespace]:
@@ -17,3 +23,26 @@ def containers(engine: Engine, label: str = RUN_LABEL) -> list[SimpleNamespace]:
 def volumes(engine: Engine, label: str = RUN_LABEL) -> list[str]:
     """Names of the volumes that bear a label."""
     return [one["Name"] for one in engine.sdk.volumes(filters={"label": label})["Volumes"] or ()]
+
+
+@contextmanager
+def built(
+    engine: Engine,
+    tag: str,
+    dockerfile: str,
+    files: Mapping[str, bytes | Path] | None = None,
+    network: str | None = None,
+) -> Iterator[str]:
+    """An image, gone with the context."""
+    engine.build({"Dockerfile": dockerfile.encode(), **(files or {})}, tag, network=network)
+    try:
+        yield tag
+    finally:
+        engine.remove(tag, force=True)
+
+
+def image_info(**more: Any) -> ImageInfo:
+    """Of an amd64 image; `more`: other values of its fields."""
+    said: dict[str, Any] = {"id": "sha256:1", "tags": (), "digests": (), "size": 1, "created": "", "layers": ()}
+    said |= {"architecture": "amd64", "labels": {}, "env": {}, "user": "1001", "workdir": ""}
+    return ImageInfo(**{**said, "entrypoint": (), "command": ("bash",), **more})

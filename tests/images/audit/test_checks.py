@@ -10,7 +10,7 @@ from images.audit import checks
 from images.audit.model import Outcome, Severity
 from images.engine import ImageInfo
 from tests.support.audit_samples import distribution, environment
-from tests.support.engine_images import image_info
+from tests.support.engine_contents import image_info
 
 INFO = image_info(env={"PATH": "/usr/bin"}, user="1000")
 SURVEY = {"interpreters": [], "driver_files": [], "preload": []}

@@ -14,7 +14,7 @@ from images.publish import provenance
 from images.publish.provenance import BuildRecord
 from images.wheels import prebuilt
 from tests.support import sources
-from tests.support.engine_images import image_info
+from tests.support.engine_contents import image_info
 
 INFO = image_info(id=f"sha256:{'1' * 64}", layers=("sha256:0",), workdir="/", command=())
 

@@ -19,7 +19,7 @@ from images.engine import EngineError, configuration, layers
 from images.engine.layers import StoredLayer
 from images.engine.runtime import HistoryEntry
 from images.host.hashing import oci_digest
-from tests.support.engine_images import image_info
+from tests.support.engine_contents import image_info
 
 STEPS = {
     "base": "mmdebstrap bookworm",

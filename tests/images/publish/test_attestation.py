@@ -9,7 +9,7 @@ import pytest
 from images.errors import UserError
 from images.publish import attestation
 from tests.support.attested import DIGEST, NAME, PIP, evidence, files, judged
-from tests.support.engine_images import image_info
+from tests.support.engine_contents import image_info
 
 
 def test_a_run_is_judged_again() -> None:

@@ -20,7 +20,7 @@ from images.errors import Problem, UserError
 from images.hardware.inventory import Gpu, Inventory
 from images.validation import containers, run
 from tests.support.claims import bare_claims
-from tests.support.engine_images import image_info
+from tests.support.engine_contents import image_info
 from validate import channel
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
