@@ -2,14 +2,16 @@
 
 Pasted as they are, they train a tiny model of the image on data of the image; `--model` and `--data` name others.
 
-A template is what is written, with `$name` for a value. A line that begins with `[name]` is there where that holds.
+A template is what is written, with `$name` for a value. A line that begins with `[name]` is there where that holds,
+`@name` is another template.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from string import Template
 
 from validate.doctor.advice import Advice, Framework, Stack, Strategy
@@ -21,221 +23,18 @@ _DTYPE_ARGUMENT_FROM = (4, 56)
 """The transformers release that renamed torch_dtype to dtype."""
 _CONDITION = re.compile(r"\[(\w+)\]")
 
-_ROWS = """\
-tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-
-
-def tokens(row):
-    text = f"{row['instruction']} {row['input']}\\n{row['output']}{tokenizer.eos_token}"
-    return tokenizer(text, truncation=True, max_length=2048)
-
-
-rows = load_dataset("json", data_files="$data", split="train")
-rows = rows.map(tokens, remove_columns=rows.column_names)
-
-"""
-_ARGUMENTS = """\
-arguments = TrainingArguments(
-    output_dir="out",
-    per_device_train_batch_size=$batch_size,
-    gradient_accumulation_steps=$gradient_accumulation,
-[cpu]    use_cpu=True,
-    bf16=$bf16,
-    fp16=$fp16,
-[tf32]    tf32=True,
-    optim="$optimizer",
-    learning_rate=$rate,
-    num_train_epochs=1,
-    logging_steps=10,
-    save_strategy="no",
-    report_to="none",
-[checkpointed]    gradient_checkpointing=True,
-[checkpointed]    gradient_checkpointing_kwargs={"use_reentrant": $use_reentrant},
-[zero3]    deepspeed="zero3.json",
-)
-"""
-_TRAINING = """\
-collator = DataCollatorForLanguageModeling(tokenizer, mlm=False)
-trainer = Trainer(model=model, args=arguments, train_dataset=rows, data_collator=collator)
-trainer.train()
-trainer.save_model("out/adapter")
-tokenizer.save_pretrained("out/adapter")
-"""
-# DeepSpeed's arguments are read when a model is loaded: each process loads its part. Frameworks that shard weights
-# place them. The reentrant kind of checkpointing passes no gradients on to adapters whose inputs don't ask for them.
-# FSDP2 shards tensors of one type together.
-_TRANSFORMERS = f"""\
-[ddp]import os
-[ddp]
-import torch
-from datasets import load_dataset
-[plain]from peft import LoraConfig, get_peft_model
-[quantized]from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-[quantized]    BitsAndBytesConfig,
-    DataCollatorForLanguageModeling,
-    Trainer,
-    TrainingArguments,
-)
-
-model_name = "$model"
-{_ARGUMENTS}\
-tokenizer = AutoTokenizer.from_pretrained(model_name)
-{_ROWS}\
-[quantized]quantization = BitsAndBytesConfig(
-[quantized]    load_in_4bit=True,
-[quantized]    bnb_4bit_quant_type="nf4",
-[quantized]    bnb_4bit_use_double_quant=True,
-[quantized]    bnb_4bit_compute_dtype=torch.$dtype,
-[quantized])
-model = AutoModelForCausalLM.from_pretrained(
-    model_name,
-    $dtype_argument=torch.$dtype,
-    attn_implementation="$attention",
-[placed]    device_map=$place,
-[quantized]    quantization_config=quantization,
-)
-[quantized]model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=$gradient_checkpointing, \
-gradient_checkpointing_kwargs={{"use_reentrant": $use_reentrant}})
-[inputs]model.enable_input_require_grads()
-lora = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
-[whole]model = get_peft_model(model, lora)
-[sharded]model = get_peft_model(model, lora, autocast_adapter_dtype=False)
-
-{_TRAINING}"""
-_UNSLOTH = f"""\
-from unsloth import FastLanguageModel  # first: it patches what is imported after it
-import torch
-from datasets import load_dataset
-from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
-
-model, tokenizer = FastLanguageModel.from_pretrained(
-    "$model",
-    max_seq_length=2048,
-    dtype=torch.$dtype,
-    load_in_4bit=$load_in_4bit,
-)
-model = FastLanguageModel.get_peft_model(
-    model,
-    r=16,
-    lora_alpha=32,
-[recomputed]    use_gradient_checkpointing="unsloth",
-[kept]    use_gradient_checkpointing=False,
-)
-{_ROWS}{_ARGUMENTS}{_TRAINING}"""
-_COLOSSALAI = f"""\
-import colossalai
-import torch
-from colossalai.booster import Booster
-from colossalai.booster.plugin import $plugin
-from datasets import load_dataset
-from peft import LoraConfig
-from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForLanguageModeling
-
-colossalai.launch_from_torch(backend="$backend")
-model_name = "$model"
-tokenizer = AutoTokenizer.from_pretrained(model_name)
-{_ROWS}\
-model = AutoModelForCausalLM.from_pretrained(
-    model_name,
-    $dtype_argument=torch.$dtype,
-    attn_implementation="$attention",
-)
-[recomputed]model.gradient_checkpointing_enable({{"use_reentrant": $use_reentrant}})
-[recomputed]model.enable_input_require_grads()
-[cpu]plugin = TorchDDPPlugin()
-[gpu]plugin = LowLevelZeroPlugin(stage=1, precision="$precision")
-booster = Booster(plugin=plugin)
-lora = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
-model = booster.enable_lora(model.to("$device"), lora_config=lora)
-optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=$rate)
-loader = plugin.prepare_dataloader(
-    rows, batch_size=$batch_size, shuffle=True, drop_last=True,
-    collate_fn=DataCollatorForLanguageModeling(tokenizer, mlm=False),
-)
-model, optimizer, _, loader, _ = booster.boost(model, optimizer, dataloader=loader)
-accumulation = $gradient_accumulation
-for step, batch in enumerate(loader, 1):
-    loss = model(**{{name: value.to("$device") for name, value in batch.items()}}).loss
-    booster.backward(loss / accumulation, optimizer)
-    if step % accumulation == 0:
-        optimizer.step()
-        optimizer.zero_grad()
-    if step % (10 * accumulation) == 0:
-        print(f"step {{step // accumulation}}: loss {{loss.item():.3f}}", flush=True)
-booster.save_lora_as_pretrained(model, "out/adapter")
-torch.distributed.destroy_process_group()
-"""
-# With FSDP checkpointing is a part of fsdp_config.
-_AXOLOTL = """\
-base_model: $model
-datasets:
-  - path: $data
-    ds_type: json
-    type: alpaca
-output_dir: out
-[quantized]adapter: qlora
-[plain]adapter: lora
-load_in_4bit: $yaml_quantized
-lora_r: 16
-lora_alpha: 32
-lora_target_linear: true
-bf16: $yaml_bf16
-fp16: $yaml_fp16
-tf32: $yaml_tf32
-$axolotl_attention
-[by_fsdp]gradient_checkpointing: false
-[checkpointed]gradient_checkpointing: true
-[checkpointed]gradient_checkpointing_kwargs:
-[checkpointed]  use_reentrant: $yaml_reentrant
-[zero3]deepspeed: zero3.json
-[fsdp]fsdp_version: 2
-[fsdp]fsdp_config:
-[fsdp]  auto_wrap_policy: TRANSFORMER_BASED_WRAP
-[fsdp]  cpu_ram_efficient_loading: true
-[fsdp]  reshard_after_forward: true
-[fsdp]  state_dict_type: FULL_STATE_DICT
-[fsdp]  activation_checkpointing: $yaml_recomputed
-sequence_len: 2048
-micro_batch_size: $batch_size
-gradient_accumulation_steps: $gradient_accumulation
-num_epochs: 1
-optimizer: $optimizer
-learning_rate: $rate
-lr_scheduler: cosine
-"""
-_FILES: Mapping[Framework, tuple[str, str]] = {
-    Framework.TRANSFORMERS: ("train.py", _TRANSFORMERS),
-    Framework.AXOLOTL: ("train.yaml", _AXOLOTL),
-    Framework.UNSLOTH: ("train.py", _UNSLOTH),
-    Framework.COLOSSALAI: ("train.py", _COLOSSALAI),
+_TEMPLATES = Path(__file__).resolve().with_name("templates")
+_FILES = {
+    Framework.TRANSFORMERS: "train.py",
+    Framework.AXOLOTL: "train.yaml",
+    Framework.UNSLOTH: "train.py",
+    Framework.COLOSSALAI: "train.py",
 }
-_ZERO3 = {
-    "bf16": {"enabled": "auto"},
-    "fp16": {"enabled": "auto"},
-    "zero_optimization": {"stage": 3, "overlap_comm": True, "stage3_gather_16bit_weights_on_model_save": True},
-    "gradient_accumulation_steps": "auto",
-    "gradient_clipping": "auto",
-    "train_batch_size": "auto",
-    "train_micro_batch_size_per_gpu": "auto",
-}
-"""DeepSpeed's configuration; `auto`: what the framework says."""
-# axolotl 0.13.2 as published lacks a file that its telemetry reads at the start (telemetry/whitelist.yaml).
-_COMMANDS = """\
-[tiny]python3 $examples/tiny.py tiny-llama  # to try it; for yours: doctor --model ORGANISATION/MODEL
-[some]export CUDA_VISIBLE_DEVICES=$visible
-[allocated]export $allocator
-[axolotl]export AXOLOTL_DO_NOT_TRACK=1
-[axolotl]axolotl train train.yaml
-[colossalai]torchrun --standalone --nproc-per-node $ranks train.py
-[one]python3 train.py
-[several]torchrun --nproc-per-node $ranks train.py
-[accelerated]accelerate launch --num_processes $ranks --mixed_precision $precision --use_fsdp \
---fsdp_version 2 --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP --fsdp_cpu_ram_efficient_loading true \
---fsdp_state_dict_type FULL_STATE_DICT --fsdp_activation_checkpointing $yaml_recomputed train.py
-"""
+"""What is written of each framework's template. In these, DeepSpeed's arguments come first: they are read when a model
+is loaded, as each process loads its part. Frameworks that shard weights place them. The reentrant kind of checkpointing
+passes no gradients on to adapters whose inputs don't ask for them. FSDP2 shards tensors of one type together, and its
+checkpointing is a part of fsdp_config. axolotl 0.13.2 as published lacks a file that its telemetry reads at the start
+(telemetry/whitelist.yaml)."""
 _OF_AXOLOTL = {
     "flash_attention_2": "flash_attention: true",
     "flash_attention_4": "attn_implementation: flash_attention_4",  # flash_attention: true asks for flash-attn 2
@@ -251,17 +50,22 @@ def snippet(advice: Advice, stack: Stack) -> tuple[Framework, str]:
     if framework is Framework.UNSLOTH and not advice.gpus:
         framework = Framework.TRANSFORMERS
     conditions, values = _conditions(advice, stack, framework), _values(advice, stack)
-    name, template = _FILES[framework]
-    files = {name: _filled(template, conditions, values)}
+    files = {_FILES[framework]: _filled(str(framework), conditions, values)}
     if advice.strategy is Strategy.DEEPSPEED and framework in (Framework.TRANSFORMERS, Framework.AXOLOTL):
-        files["zero3.json"] = json.dumps(_ZERO3, indent=1) + "\n"
+        files["zero3.json"] = (_TEMPLATES / "zero3.json").read_text(encoding="utf-8")
     written = "".join(f"cat > {name} <<'END'\n{content}END\n" for name, content in files.items())
-    return framework, written + _filled(_COMMANDS, conditions, values)
+    return framework, written + _filled("commands", conditions, values)
 
 
-def _filled(template: str, conditions: Mapping[str, bool], values: Mapping[str, object]) -> str:
+@cache
+def _template(name: str) -> str:
+    text = (_TEMPLATES / f"{name}.txt").read_text(encoding="utf-8")
+    return re.sub(r"(?m)^@(\w+)\n", lambda found: _template(found[1]), text)
+
+
+def _filled(name: str, conditions: Mapping[str, bool], values: Mapping[str, object]) -> str:
     lines = []
-    for line in template.splitlines(keepends=True):
+    for line in _template(name).splitlines(keepends=True):
         condition = _CONDITION.match(line)
         if condition is None or conditions[condition[1]]:
             lines.append(line[condition.end() :] if condition else line)
