@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -130,6 +131,7 @@ def nightly(
                 "control": one.control.model_dump(mode="json"),
                 "canary": one.canary.model_dump(mode="json"),
                 "breakages": [line.model_dump(mode="json") for line in one.breakages],
+                "gaps": [asdict(gap) for gap in one.gaps],
                 "proposal": proposals.get(one.image, ""),
             }
             for one in found
@@ -138,6 +140,7 @@ def nightly(
     for one in found if not as_json else ():
         told = [results.told(one.control), results.told(one.canary)]
         told += [f"{breakage.sentence} ({results.search_cost(breakage)})" for breakage in one.breakages]
+        told += [f"held back: {gap}" for gap in one.gaps]
         told += [f"update proposal: {proposals[one.image]}"] if one.image in proposals else []
         for text in told:
             typer.echo(f"{one.image}  {text}")

@@ -6,9 +6,11 @@ the facts do not know are taken: finding out is what the canary is for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+import re
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -17,6 +19,7 @@ from images.config.names import ImageName
 from images.config.schema import Matrix, Nightly
 from images.host.hashing import sha256
 from images.locking import resolve, uv
+from images.locking.inputs import LockInputs
 from images.locking.lock_file import Lock
 from images.locking.uv import Runner
 from images.nightly.results import Change
@@ -93,6 +96,77 @@ def with_pins(matrix: Matrix, name: ImageName, pins: Mapping[str, str]) -> Matri
             over = {name: pins.get(name, version) for name, version in own.items()}
             profiles[key] = profile.model_copy(update={"stacks": {**profile.stacks, torch: over}})
     return matrix.model_copy(update={"stacks": {**matrix.stacks, torch: stack}, "profiles": profiles})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """A pin that the canary leaves behind its newest release, and why."""
+
+    name: str
+    locked: str
+    canary: str
+    newest: str
+    reason: str
+
+    def __str__(self) -> str:
+        moved = f", canary {self.canary}" if self.canary != self.locked else ""
+        return f"{self.name} {self.locked}{moved}, newest {self.newest}: {self.reason}"
+
+
+def gaps(
+    control: Locked,
+    newest: Locked,
+    lines: Sequence[str],
+    refused: Mapping[str, tuple[str, ...]],
+    pythons: Collection[str],
+    run: Runner,
+) -> tuple[Gap, ...]:
+    """Why the canary does not have the newest release of each pin that it may move, in the order of the layers.
+
+    `lines` and `refused` are what the canary was resolved from. Releases for any of `pythons` count. Raises UserError
+    where an index does not answer.
+    """
+    inputs, found = control.lock.inputs, []
+    for line in (line for line in lines if "==" not in line):
+        name = Requirement(line).name
+        if control.image.pin(name) is None:  # what a compiled package needs
+            continue
+        released = {python: version for python in pythons if (version := _released(name, python, inputs, run))}
+        top, has = max(released.values(), key=Version, default=""), newest.versions.get(name, "")
+        if not (top and has and Version(top) > Version(has)):
+            continue
+        if top != released.get(inputs.python):
+            others = ", ".join(python for python, version in released.items() if version == top)
+            reason = f"it is not for Python {inputs.python}, but for {others}"
+        elif top in refused.get(name, ()):
+            reason = "images/data/facts.yaml speaks against it"
+        else:
+            reason = _held_back(name, top, line, lines, control, run)
+        found.append(Gap(name=name, locked=control.versions[name], canary=has, newest=top, reason=reason))
+    return tuple(found)
+
+
+def _released(name: str, python: str, inputs: LockInputs, run: Runner) -> str:
+    """The newest release for a Python; empty: there is none for it."""
+    target = replace(inputs, python=python, excluded=())
+    try:
+        return uv.packages([name], target, chosen={}, run=run, where=name, dependencies=False)[0].version
+    except uv.NoSolution:
+        return ""
+
+
+def _held_back(name: str, top: str, line: str, lines: Sequence[str], control: Locked, run: Runner) -> str:
+    """What keeps the newest release out, though it is for this Python and the facts allow it."""
+    if not Requirement(line).specifier.contains(top, prereleases=True):
+        return f"the range of this run is {line.removeprefix(name)}"
+    tried = [one for one in lines if one != line] + [f"{name}=={top}"]
+    try:
+        uv.versions(tried, control.lock.inputs, preferred={}, run=run, where=name)
+    except uv.NoSolution as error:
+        cause = error.problems[0].cause
+        asking = re.search(rf"(\S+==\S+) depends on ({re.escape(name)})(?:{{[^}}]*}})?([<>=!~]\S*)", cause)
+        return f"{asking[1].replace('==', ' ')} requires {asking[2]}{asking[3].rstrip(',.')}" if asking else cause
+    return "it fits, but other pins are newer without it"
 
 
 def relocked(control: Locked, chosen: Mapping[str, str], run: Runner = uv.run) -> Locked:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from images.building import validating
 from images.config import selectors
@@ -21,7 +22,7 @@ from images.config.selectors import Selectable
 from images.locking import lock_file, uv
 from images.nightly import bisection, canary, results, sets
 from images.nightly.bisection import is_open
-from images.nightly.canary import Locked
+from images.nightly.canary import Gap, Locked
 from images.nightly.results import BreakageLine, Change, Expected, Job, JobLine, Outcome
 from images.nightly.sets import NightlyOptions, SetResult
 from images.planning.image import Image
@@ -32,12 +33,14 @@ from validate.judging import Status
 
 @dataclass(frozen=True, kw_only=True)
 class ImageResult:
-    """Both jobs of one image. `proposed`: the lock of a canary that is as good as the control."""
+    """Both jobs of one image. `proposed`: the lock of a canary that is as good as the control; `gaps`: what even the
+    canary has not at its newest."""
 
     image: str
     control: JobLine
     canary: JobLine
     breakages: tuple[BreakageLine, ...] = ()
+    gaps: tuple[Gap, ...] = ()
     proposed: Locked | None = None
 
     @property
@@ -58,14 +61,14 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     moved = canary.moves(people_have, before.debian) if people_have and before.debian else ()
     control_line = _line(planned, control, Job.CONTROL, moved, before, options)
     try:
-        newest = _newest(control, options)
+        newest, gaps = _newest(control, options)
     except uv.NoSolution as error:
         line = _appended(planned, Job.CANARY, Outcome.UNRESOLVED, options, cause=error.problems[0].cause)
         return ImageResult(image=planned.name, control=control_line, canary=line)
     changed = canary.changes(control, newest)
     if not changed:
         line = _appended(planned, Job.CANARY, Outcome.UNCHANGED, options, versions=control.hash)
-        return ImageResult(image=planned.name, control=control_line, canary=line)
+        return ImageResult(image=planned.name, control=control_line, canary=line, gaps=gaps)
     options.progress(planned.name, f"canary: {', '.join(str(one) for one in changed if one.pinned)}")
     after = bisection.beside(before, sets.validated(newest, options.tiers, str(Job.CANARY), options))
     canary_line = _line(planned, newest, Job.CANARY, changed, after, options)
@@ -75,26 +78,29 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
         control=control_line,
         canary=canary_line,
         breakages=tuple(bisection.breakages(planned, control, newest, changed, worse, before, options)),
+        gaps=gaps,
         proposed=newest if _is_as_good(before, after) else None,
     )
 
 
-def _newest(control: Locked, options: NightlyOptions) -> Locked:
-    """The canary. A resumed run uses the same one, whatever has been published since.
+def _newest(control: Locked, options: NightlyOptions) -> tuple[Locked, tuple[Gap, ...]]:
+    """The canary, and what it leaves behind. A resumed run uses the same one, whatever has been published since.
 
     Raises NoSolution where no versions fit together, UserError where the index can't be asked.
     """
     name = str(control.image.name)
     key = f"newest {name} {control.hash} {json.dumps(dict(options.ranges), sort_keys=True)}"
     if (known := options.state.find(key)) is not None:
-        return canary.relocked(control, known, options.run)
+        return canary.relocked(control, known["versions"], options.run), tuple(Gap(**one) for one in known["gaps"])
     options.progress(name, "resolving the newest versions")
     refused = canary.refused_by_facts(control.image, options.sources)
     wanted = canary.requirements(control, options.sources.matrix.nightly, refused, options.ranges)
     chosen = uv.versions(wanted, control.lock.inputs, preferred={}, run=options.run, where=name)
     newest = canary.relocked(control, chosen, options.run)
-    options.state.keep(key, newest.versions)
-    return newest
+    pythons = sorted({str(base.python) for base in options.sources.matrix.bases.values()}, key=Version)
+    gaps = canary.gaps(control, newest, wanted, refused, pythons, options.run)
+    options.state.keep(key, {"versions": newest.versions, "gaps": [asdict(one) for one in gaps]})
+    return newest, gaps
 
 
 def _is_as_good(control: SetResult, newer: SetResult) -> bool:

@@ -4,6 +4,8 @@ import pytest
 
 from images.config.schema import Nightly
 from images.errors import Problem, UserError
+from images.locking import uv
+from images.locking.inputs import Package, Target
 from images.nightly import canary
 from images.nightly.canary import Locked
 from tests.support.nightly_samples import CONTROL, MOVES, SOURCES, at
@@ -49,3 +51,31 @@ def test_a_network_that_does_not_answer_is_no_verdict(monkeypatch: pytest.Monkey
     monkeypatch.setattr(canary, "relocked", away)
     with pytest.raises(UserError):
         canary.mixed(CONTROL, at(MOVES), frozenset({"peft"}))
+
+
+def test_each_pin_that_is_not_at_its_newest_release_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A range, the facts, another Python, another package: in this order, as the later are asked of the index."""
+    newest = {"torchao": "0.18.0", "peft": "99.0", "datasets": "99.0", "transformers": "99.0"}
+
+    def packages(names: list[str], target: Target, **_: object) -> list[Package]:
+        version = newest.get(names[0], "0.0.1")
+        if names == ["transformers"] and target.python == "3.11":
+            version = "5.0.0"
+        return [Package(name=names[0], version=version, hashes=())]
+
+    def versions(asked: list[str], *_: object, **__: object) -> dict[str, str]:
+        assert asked[-1] == "datasets==99.0" and not [one for one in asked if one.startswith("datasets>")]
+        cause = "uv says: Because xformers==0.0.31 depends on torch and accelerate==1.2 depends on datasets<9, no"
+        raise uv.NoSolution(Problem(where="datasets", cause=cause))
+
+    monkeypatch.setattr(uv, "packages", packages)
+    monkeypatch.setattr(uv, "versions", versions)
+    refused = {"torchao": ("0.18.0",)}
+    lines = canary.requirements(CONTROL, Nightly(), refused, {"peft": "<1"})
+    found = canary.gaps(CONTROL, at(MOVES), lines, refused, ["3.11", "3.13"], uv.run)
+    assert [str(one) for one in found] == [
+        "torchao 0.11.0, canary 0.12.0, newest 0.18.0: images/data/facts.yaml speaks against it",
+        "transformers 4.57.6, canary 5.0.0, newest 99.0: it is not for Python 3.11, but for 3.13",
+        "peft 0.18.1, canary 0.21.2, newest 99.0: the range of this run is <1",
+        "datasets 4.5.0, newest 99.0: accelerate 1.2 requires datasets<9",
+    ]

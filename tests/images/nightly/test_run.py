@@ -13,6 +13,7 @@ from images.config.paths import Workspace
 from images.config.schema import ExpectedFailure
 from images.errors import Problem
 from images.locking import debian, uv
+from images.locking.inputs import Package
 from images.nightly import canary, results
 from images.nightly import run as nightly
 from images.nightly.canary import Locked
@@ -20,7 +21,7 @@ from images.nightly.results import BreakageLine, JobLine, Outcome
 from images.nightly.run import ImageResult
 from images.nightly.sets import NightlyOptions, SetResult, State
 from images.validation.rows import ClaimRow, StepRow
-from tests.support.nightly_samples import MOVES, PLANNED, SOURCES, at
+from tests.support.nightly_samples import CONTROL, MOVES, PLANNED, SOURCES, at
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -73,6 +74,9 @@ class Judge:
 def nightly_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ImageResult]:
     monkeypatch.setattr(uv, "versions", lambda *_, **__: MOVES)
     monkeypatch.setattr(canary, "relocked", lambda _control, chosen, _run: at(dict(chosen)))
+    # Nothing is newer than what is locked, but einops.
+    locked = {**CONTROL.versions, "einops": "99.0"}
+    monkeypatch.setattr(uv, "packages", lambda one, *_, **__: [Package(name=one[0], version=locked[one[0]], hashes=())])
 
     def run(
         judge: Judge, *, resume: bool = False, rows: Sequence[ExpectedFailure] = (), **other: object
@@ -102,6 +106,14 @@ def test_a_canary_as_good_as_the_control_is_proposed(nightly_run: Callable[..., 
     assert not found.broken
     assert {one.name for one in found.canary.changes} == set(MOVES)
     assert lines(tmp_path) == [found.control, found.canary]
+
+
+def test_what_a_canary_leaves_behind_is_said_in_a_resumed_run_too(nightly_run: Callable[..., ImageResult]) -> None:
+    first, again = nightly_run(Judge({})), nightly_run(Judge({}), resume=True)
+    assert first.gaps == again.gaps
+    assert [str(one) for one in first.gaps] == [
+        "einops 0.8.2, newest 99.0: it fits, but other pins are newer without it"
+    ]
 
 
 def test_debian_packages_that_the_control_took_anew_are_named(nightly_run: Callable[..., ImageResult]) -> None:
