@@ -141,7 +141,7 @@ def gaps(
         elif top in refused.get(name, ()):
             reason = "images/data/facts.yaml speaks against it"
         else:
-            reason = _held_back(name, top, line, lines, control, run)
+            reason = _held_back(name, top, line, lines, newest, run)
         found.append(Gap(name=name, locked=control.versions[name], canary=has, newest=top, reason=reason))
     return tuple(found)
 
@@ -155,17 +155,18 @@ def _released(name: str, python: str, inputs: LockInputs, run: Runner) -> str:
         return ""
 
 
-def _held_back(name: str, top: str, line: str, lines: Sequence[str], control: Locked, run: Runner) -> str:
+def _held_back(name: str, top: str, line: str, lines: Sequence[str], newest: Locked, run: Runner) -> str:
     """What keeps the newest release out, though it is for this Python and the facts allow it."""
     if not Requirement(line).specifier.contains(top, prereleases=True):
         return f"the range of this run is {line.removeprefix(name)}"
     tried = [one for one in lines if one != line] + [f"{name}=={top}"]
     try:
-        uv.versions(tried, control.lock.inputs, preferred={}, run=run, where=name)
+        uv.versions(tried, newest.lock.inputs, preferred={}, run=run, where=name)
     except uv.NoSolution as error:
         cause = error.problems[0].cause
-        asking = re.search(rf"(\S+==\S+) depends on ({re.escape(name)})(?:{{[^}}]*}})?([<>=!~]\S*)", cause)
-        return f"{asking[1].replace('==', ' ')} requires {asking[2]}{asking[3].rstrip(',.')}" if asking else cause
+        asking = re.search(rf"(\S+?)[<>=!~]\S* depends on (?:one of: )?{re.escape(name)}[{{<>=!~]", cause)
+        version = newest.versions.get(asking[1]) if asking else None
+        return f"{asking[1]} {version} does not allow it" if asking and version else cause
     return "it fits, but other pins are newer without it"
 
 

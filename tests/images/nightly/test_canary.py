@@ -65,7 +65,7 @@ def test_each_pin_that_is_not_at_its_newest_release_is_named_with_the_reason(mon
 
     def versions(asked: list[str], *_: object, **__: object) -> dict[str, str]:
         assert asked[-1] == "datasets==99.0" and not [one for one in asked if one.startswith("datasets>")]
-        cause = "uv says: Because xformers==0.0.31 depends on torch and accelerate==1.2 depends on datasets<9, no"
+        cause = "uv says: Because xformers==0.0.31 depends on torch and accelerate>=1.2 depends on one of: datasets>1,<4 datasets<9, no"
         raise uv.NoSolution(Problem(where="datasets", cause=cause))
 
     monkeypatch.setattr(uv, "packages", packages)
@@ -77,5 +77,5 @@ def test_each_pin_that_is_not_at_its_newest_release_is_named_with_the_reason(mon
         "torchao 0.11.0, canary 0.12.0, newest 0.18.0: images/data/facts.yaml speaks against it",
         "transformers 4.57.6, canary 5.0.0, newest 99.0: it is not for Python 3.11, but for 3.13",
         "peft 0.18.1, canary 0.21.2, newest 99.0: the range of this run is <1",
-        "datasets 4.5.0, newest 99.0: accelerate 1.2 requires datasets<9",
+        "datasets 4.5.0, newest 99.0: accelerate 1.12.0 does not allow it",
     ]
