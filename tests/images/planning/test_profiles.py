@@ -114,8 +114,8 @@ def test_what_is_waived_and_pinned_is_there_in_the_pins_version_whatever_require
     """axolotl 0.21.0 requires zstandard==0.22.0, which has no wheel for Python 3.13."""
     found = image("cu130-torch214-py313-axolotl", sources=REAL)
     assert "zstandard==0.22.0" in REAL.facts.packages["axolotl"]["0.21.0"].requires
-    assert found.overrides == ("zstandard==0.23.0",) and "zstandard" not in found.waived
-    assert lock_file.read(found, CHECKOUT.locks).versions(found.layers)["zstandard"] == "0.23.0"
+    assert found.overrides == ("zstandard==0.25.0",) and "zstandard" not in found.waived
+    assert lock_file.read(found, CHECKOUT.locks).versions(found.layers)["zstandard"] == "0.25.0"
 
 
 def test_a_profile_takes_over_what_it_extends() -> None:
