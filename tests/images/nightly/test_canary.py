@@ -65,7 +65,8 @@ def test_each_pin_that_is_not_at_its_newest_release_is_named_with_the_reason(mon
 
     def versions(asked: list[str], *_: object, **__: object) -> dict[str, str]:
         assert asked[-1] == "datasets==99.0" and not [one for one in asked if one.startswith("datasets>")]
-        cause = "uv says: Because xformers==0.0.31 depends on torch and accelerate>=1.2 depends on one of: datasets>1,<4 datasets<9, no"
+        cause = "uv says: Because xformers==0.0.31 depends on torch and "
+        cause += "accelerate>=1.2 depends on one of: datasets>1,<4 datasets<9, no"
         raise uv.NoSolution(Problem(where="datasets", cause=cause))
 
     monkeypatch.setattr(uv, "packages", packages)
