@@ -58,49 +58,34 @@ def bnb_8bit_odd(t: Any, d: str) -> tuple[Any, ...]:
     return found, right
 
 
-def _liger(t: Any, d: str, of: str, plain: Any, *inputs: Any, **options: Any) -> tuple[Any, ...]:
-    """Loss and gradients of a class of Liger's, and those of plain torch, of floating-point inputs."""
-    made = getattr(importlib.import_module("liger_kernel.transformers"), of)(**options)
-
-    def computed(function: Any) -> list[Any]:
-        leaves = [one.clone().requires_grad_(one.is_floating_point()) for one in inputs]
-        loss = function(*leaves)
-        return [loss, *t.autograd.grad(loss, [one for one in leaves if one.requires_grad])]
-
-    return computed(lambda *given: _loss(made, *given)), computed(plain)
-
-
-def _loss(made: Any, *inputs: Any) -> Any:
-    weights = 1 + inputs[0].new_tensor(range(len(inputs[-1]))) % 3
-    given = made(*inputs)
-    return (given * weights).sum() if given.dim() else given
+def _liger(name: str, **options: Any) -> Any:
+    return getattr(importlib.import_module("liger_kernel.transformers"), name)(**options)
 
 
 def liger_fused_none(t: Any, d: str) -> tuple[Any, ...]:
     """Losses of tokens, weighted: each weight belongs into the gradient."""
-
-    def plain(weight: Any, x: Any, target: Any) -> Any:
-        losses = t.nn.functional.cross_entropy(x @ weight.T, target, reduction="none")
-        return (losses * (1 + t.arange(len(target), device=d) % 3)).sum()
-
-    inputs = (t.randn(151, 32, device=d), t.randn(40, 32, device=d), t.randint(0, 151, (40,), device=d))
-    return _liger(t, d, "LigerFusedLinearCrossEntropyLoss", plain, *inputs, reduction="none")
+    fused = _liger("LigerFusedLinearCrossEntropyLoss", reduction="none")
+    x, weight = t.randn(40, 32, device=d, requires_grad=True), t.randn(151, 32, device=d, requires_grad=True)
+    target, weights = t.randint(0, 151, (40,), device=d), 1.0 + t.arange(40, device=d) % 3
+    losses = fused(weight, x, target), t.nn.functional.cross_entropy(x @ weight.T, target, reduction="none")
+    found, right = ([one, *t.autograd.grad((one * weights).sum(), (x, weight))] for one in losses)
+    return found, right
 
 
 def liger_ce_in_place(t: Any, d: str) -> tuple[Any, ...]:
     """Its gradient is written over the logits, which softmax has kept for its own backward."""
-    loss = importlib.import_module("liger_kernel.transformers").LigerCrossEntropyLoss()
+    loss = _liger("LigerCrossEntropyLoss")
     target = t.randint(0, 101, (32,), device=d)
-    results = []
-    first = 3 * t.randn(32, 101, device=d)
-    for function in (loss, t.nn.functional.cross_entropy):
-        leaf = first.clone().requires_grad_()
-        results.append(t.autograd.grad(function(leaf.softmax(-1), target), leaf)[0])
-    return results[0], results[1]
+    leaf = (3 * t.randn(32, 101, device=d)).requires_grad_()
+    found, right = (
+        t.autograd.grad(function(leaf.softmax(-1), target), leaf)[0]
+        for function in (loss, t.nn.functional.cross_entropy)
+    )
+    return found, right
 
 
 def liger_ce_large(t: Any, d: str, rows: int = 16448) -> tuple[Any, ...]:
-    loss = importlib.import_module("liger_kernel.transformers").LigerCrossEntropyLoss(reduction="sum")
+    loss = _liger("LigerCrossEntropyLoss", reduction="sum")
     x = t.randn(rows, 131072, device=d, dtype=t.bfloat16, requires_grad=True)
     target = t.arange(rows, device=d)
     right = x.detach()[-_TAIL:].float().softmax(-1)
@@ -110,7 +95,7 @@ def liger_ce_large(t: Any, d: str, rows: int = 16448) -> tuple[Any, ...]:
 
 def liger_fused_large(t: Any, d: str, rows: int = 16448) -> tuple[Any, ...]:
     """More than 2^31 logits, which are never held as a whole."""
-    loss = importlib.import_module("liger_kernel.transformers").LigerFusedLinearCrossEntropyLoss(reduction="sum")
+    loss = _liger("LigerFusedLinearCrossEntropyLoss", reduction="sum")
     x = t.randn(rows, 256, device=d, dtype=t.bfloat16, requires_grad=True)
     weight = t.randn(131072, 256, device=d, dtype=t.bfloat16) / 16
     target = t.arange(rows, device=d)
@@ -120,7 +105,7 @@ def liger_fused_large(t: Any, d: str, rows: int = 16448) -> tuple[Any, ...]:
 
 
 def liger_rms_large(t: Any, d: str, rows: int = 2**23 + 64) -> tuple[Any, ...]:
-    norm = importlib.import_module("liger_kernel.transformers").LigerRMSNorm(256).to(d, t.bfloat16)
+    norm = _liger("LigerRMSNorm", hidden_size=256).to(d, t.bfloat16)
     x = t.randn(rows, 256, device=d, dtype=t.bfloat16)
     with t.no_grad():
         found = norm(x)[-_TAIL:].clone()
