@@ -35,21 +35,19 @@ _MOST_ENVIRONMENTS = 8
 _OLDEST = (3, 10)
 """The suite's oldest Python."""
 _GIB = 1 << 30
+_MOST = 64 << 20
+"""Bytes that a container may print."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions:
-    """How an image is audited. Limits in seconds."""
+    """How an image is audited."""
 
     run: bool = True
     """Also run the image's own Python."""
     gpus: Attachment = NO_GPU
-    container_limit: float = 1800
-    """For a container in which our Python reads."""
-    run_limit: float = 1800
-    """For one in which the image's runs."""
-    most: int = 64 << 20
-    """Bytes that a container may print."""
+    timeout: float = 1800
+    """Of each container."""
     progress: Callable[[str], None] = lambda _text: None
     """Told what is being done."""
 
@@ -175,10 +173,8 @@ def _evidence(environment: str, verdict: Verdict) -> Mapping[str, Any]:
 def _survey(engine: Engine, image: ImageInfo, options: AuditOptions) -> Mapping[str, Any]:
     """What the image has (validate/survey/main.py). Raises UserError where that can't be read."""
     arguments, nothing = ["survey", f"{INSIDE}/user.json"], ClaimSet(image="", claims=())
-    limit, most = options.container_limit, options.most
-    lines, _end = own_python.read_files(
-        engine, image, arguments, nothing, own_python.user_of(image), timeout=limit, most=most
-    )
+    user = own_python.user_of(image)
+    lines, _end = own_python.read_files(engine, image, arguments, nothing, user, timeout=options.timeout, most=_MOST)
     for line in lines:
         try:
             found = json.loads(line) if line.startswith("{") else None
@@ -199,16 +195,15 @@ def _survey(engine: Engine, image: ImageInfo, options: AuditOptions) -> Mapping[
 def _read(engine: Engine, image: ImageInfo, claims: ClaimSet, user: bytes, options: AuditOptions) -> list[Record]:
     """The records of static probes, measured for one Python environment."""
     arguments = ["--claims", f"{INSIDE}/claims.json", "--user", f"{INSIDE}/user.json"]
-    arguments += ["--timeout", str(options.container_limit / 2)]
+    arguments += ["--timeout", str(options.timeout / 2)]
     found: list[Record] = []
 
     def on_record(record: Record) -> None:
         found.append(_cleaned(record))
         options.on_record(found[-1])
 
-    limit, most = options.container_limit, options.most
     _lines, end = own_python.read_files(
-        engine, image, arguments, claims, user, timeout=limit, most=most, on_record=on_record
+        engine, image, arguments, claims, user, timeout=options.timeout, most=_MOST, on_record=on_record
     )
     require_end(engine, image, "files", end, began=bool(found))
     return found
@@ -225,7 +220,7 @@ def _run(engine: Engine, image: ImageInfo, python: str, claims: ClaimSet, option
     writable = ("/tmp", image.env.get("HOME") or "/root")
     spec = ContainerSpec(
         image.id,
-        [*command, "--timeout", str(options.run_limit / 2)],
+        [*command, "--timeout", str(options.timeout / 2)],
         tmpfs=dict.fromkeys(writable, f"rw,exec,nosuid,nodev,mode=1777,size={4 * _GIB}"),
         volumes=[INSIDE],
         env=gpus.environment(image.env),
@@ -245,7 +240,7 @@ def _run(engine: Engine, image: ImageInfo, python: str, claims: ClaimSet, option
 
     end, files = "", {INSIDE: suite_files(claims)}
     try:
-        run_suite(engine, spec, files, timeout=options.run_limit, asked=asked, most=options.most, on_record=on_record)
+        run_suite(engine, spec, files, timeout=options.timeout, asked=asked, most=_MOST, on_record=on_record)
     except (TimedOut, TooMuchOutput) as error:
         end = f": the container {error.problems[0].cause}"
     lost = f"the image's Python left no record of it{end}"

@@ -1,5 +1,4 @@
-"""An audit in its forms, all from the same list of faults and the same tables: terminal, HTML, JSON, SARIF, and
-workflow commands that annotate a pull request. Pure.
+"""An audit in its forms, all from the same list of faults and the same tables: terminal, HTML, JSON, SARIF. Pure.
 
 On a terminal every line begins with a character of ours, never with text of an image. The page has no script, font or
 request, and looks unlike a verdict's on purpose.
@@ -22,7 +21,6 @@ from validate.terminal import aligned
 
 INDENT = "|    "
 """Of lines that continue another: GitHub trims spaces before it looks for a workflow command."""
-_COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
 _MARKS = {"machine code": "yes", "PTX": "PTX", "no": "-"}
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -104,9 +102,6 @@ def html(audit: Audit) -> str:
     return page.render(audit=audit, notice=NO_VALIDATION, summary=summary(audit), tables=[*tables(audit), others])
 
 
-# ---- for GitHub
-
-
 def sarif(audit: Audit, location: str) -> str:
     """SARIF 2.1.0 of all faults. `location`: the file of the repository that they are shown at, a Dockerfile say."""
     faults = audit.faults()
@@ -140,20 +135,6 @@ def sarif(audit: Audit, location: str) -> str:
         ],
     }
     return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
-
-
-def workflow_commands(audit: Audit, location: str) -> Iterator[str]:
-    """One workflow command a fault (GitHub, "Workflow commands": `::error file=...,title=...::text`)."""
-
-    def data(text: str) -> str:
-        return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-    def named(text: str) -> str:
-        return data(text).replace(":", "%3A").replace(",", "%2C")
-
-    for one in audit.faults():
-        where = f"file={named(location)},line=1,title={named(f'audit: {_rule(one)}')}"
-        yield f"::{_COMMANDS[one.severity]} {where}::{data(_told(one))}"
 
 
 def _rule(one: Check) -> str:

@@ -40,11 +40,8 @@ def audit(
     timeout: Annotated[float, typer.Option("--timeout", min=10, help="Seconds for each container.")] = 1800,
     fail_on: Annotated[FailOn, typer.Option("--fail-on", help="Which faults make the exit status 1.")] = FailOn.ERROR,
     out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="audit.json, .html, .sarif.")] = None,
-    annotations: Annotated[
-        bool, typer.Option("--annotations", help="Print GitHub's workflow commands: faults annotate a pull request.")
-    ] = False,
     location: Annotated[
-        str, typer.Option("--location", metavar="FILE", help="Where SARIF and annotations show the faults.")
+        str, typer.Option("--location", metavar="FILE", help="Where SARIF shows the faults.")
     ] = "Dockerfile",
     engine: EngineUrl = None,
 ) -> None:
@@ -59,15 +56,11 @@ def audit(
             run=run,
             # "0": whether its driver is new enough is the image's affair, and what an audit tells.
             gpus=gpu_access.attach(docker_engine, gpus, min_driver="0"),
-            container_limit=timeout,
-            run_limit=timeout,
+            timeout=timeout,
             progress=lambda told: common.talk.print(text(told), style="dim", markup=False),
         )
         found, evidence = conduct.audit(docker_engine, reference, matrix_files.load_facts(), options)
     common.show(report.terminal(found), report.INDENT)
-    if annotations:
-        for line in report.workflow_commands(found, location):
-            typer.echo(line)
     if out:
         out.mkdir(parents=True, exist_ok=True)
         files = {

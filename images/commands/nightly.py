@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 
 from images.building import validating
 from images.building.contexts import BuildOptions
@@ -47,10 +45,6 @@ from images.wheels import cache as wheel_cache
 def nightly(
     selectors: Selectors = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run: nothing is repeated.")] = False,
-    ranges: Annotated[
-        list[str] | None,
-        typer.Option("--range", metavar="NAME>=X,<Y", help="What canaries may take of a package, for this run."),
-    ] = None,
     report: Annotated[
         Path | None, typer.Option("--report", metavar="FOLDER", help="Texts of issues; default: OUT/reports.")
     ] = None,
@@ -105,7 +99,6 @@ def nightly(
             debian_before=lambda name: validating.debian_packages(
                 docker_engine, docker_engine.find(sources.matrix.prefix + name)
             ),
-            ranges=_ranges(ranges or [], tracked),
             tiers=tier or (),
             progress=progress.say,
         )
@@ -168,20 +161,3 @@ def _debian(
         except UserError as error:
             problems += error.problems
     return [*filter(None, found)]
-
-
-def _ranges(texts: Sequence[str], wanted: Sequence[Planned]) -> dict[str, str]:
-    """`torchao>=0.11,<0.15` as distribution -> range. Raises UserError for what is none, or is no pin of any image."""
-    found: dict[str, str] = {}
-    pinned = sorted({pin.name for planned in wanted if planned.image for pin in planned.image.pins})
-    for text in texts:
-        try:
-            parsed = Requirement(text)
-        except InvalidRequirement as error:
-            cause = f"is no range: {str(error).splitlines()[0]}"
-            raise wrong(f"--range {text}", cause, "--range 'torchao>=0.11'") from None
-        name = str(canonicalize_name(parsed.name))
-        if name not in pinned:
-            raise wrong(f"--range {text}", f"no such image pins {name}", f"name one of {', '.join(pinned)}")
-        found[name] = str(parsed.specifier)
-    return found

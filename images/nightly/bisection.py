@@ -167,7 +167,6 @@ def breakages(
             builds=len(built),
             unresolved=len(unresolved),
             seconds=round(time.monotonic() - start, 1),
-            ranges=dict(options.ranges),
         )
 
     lines, left = list[BreakageLine](), list(worse)

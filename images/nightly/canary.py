@@ -48,15 +48,12 @@ class Locked:
         return sha256(b"".join(name.encode() + b"\0" + text + b"\0" for name, text in files))[:_SHORT]
 
 
-def requirements(
-    control: Locked, wanted: Nightly, refused: Mapping[str, tuple[str, ...]], asked: Mapping[str, str]
-) -> list[str]:
+def requirements(control: Locked, wanted: Nightly, refused: Mapping[str, tuple[str, ...]]) -> list[str]:
     """What a canary is resolved from: held layers exactly as they are locked, all other pins from theirs upward.
 
     torch's layer is held always, or it would be another image.
 
-    `refused` is distribution -> versions that the facts speak against; `asked` is distribution -> range for this run,
-    which neither the matrix's ranges nor the facts bend.
+    `refused` is distribution -> versions that the facts speak against.
     """
     inputs, torch = control.lock.inputs, control.image.pin("torch")
     held = tuple(layer for layer in control.image.layers if layer in wanted.held or (torch and layer == torch.layer))
@@ -69,7 +66,7 @@ def requirements(
         for pin in (pin for pin in control.image.pins if pin.layer == layer and pin.name in names):
             excluded = [f"!={version}" for version in refused.get(pin.name, ())]
             allowed = [f">={pin.version}", *filter(None, [ranges.get(pin.name)]), *excluded]
-            lines.append(f"{pin.name}{asked.get(pin.name, ','.join(allowed))}")
+            lines.append(f"{pin.name}{','.join(allowed)}")
     return lines
 
 

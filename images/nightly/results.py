@@ -113,8 +113,8 @@ class JobLine(Row):
     changes: list[Change] = []
     """What moved against the committed lock (canary); the Debian packages that moved against the image that people have
     (control)."""
-    ranges: dict[str, str]
-    """Ranges asked for on the command line, over the matrix's: an experiment, no regular nightly run."""
+    ranges: dict[str, str] = {}
+    """Of an experiment, which is no regular nightly run; earlier versions asked for them on the command line."""
     cause: str = ""
     """Why there is no verdict; empty where there is one."""
 
@@ -143,7 +143,7 @@ class BreakageLine(Row):
     unresolved: Annotated[int, Field(ge=0)]
     """Sets that the search asked for and that don't fit together: no build."""
     seconds: Annotated[float, Field(ge=0)]
-    ranges: dict[str, str]
+    ranges: dict[str, str] = {}
 
 
 Line = Annotated[JobLine | BreakageLine, Field(discriminator="kind")]

@@ -5,7 +5,6 @@ What builds and validates is injected (`ValidateSet`), and so are the resolver a
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -89,12 +88,12 @@ def _newest(control: Locked, options: NightlyOptions) -> tuple[Locked, tuple[Gap
     Raises NoSolution where no versions fit together, UserError where the index can't be asked.
     """
     name = str(control.image.name)
-    key = f"newest {name} {control.hash} {json.dumps(dict(options.ranges), sort_keys=True)}"
+    key = f"newest {name} {control.hash} {options.sources.revision}"
     if (known := options.state.find(key)) is not None:
         return canary.relocked(control, known["versions"], options.run), tuple(Gap(**one) for one in known["gaps"])
     options.progress(name, "resolving the newest versions")
     refused = canary.refused_by_facts(control.image, options.sources)
-    wanted = canary.requirements(control, options.sources.matrix.nightly, refused, options.ranges)
+    wanted = canary.requirements(control, options.sources.matrix.nightly, refused)
     chosen = uv.versions(wanted, control.lock.inputs, preferred={}, run=options.run, where=name)
     newest = canary.relocked(control, chosen, options.run)
     pythons = sorted({str(base.python) for base in options.sources.matrix.bases.values()}, key=Version)
@@ -162,10 +161,9 @@ def _appended(planned: Planned, job: Job, outcome: Outcome, options: NightlyOpti
         job=job,
         outcome=outcome,
         revision=options.sources.revision,
-        ranges=dict(options.ranges),
         **more,
     )
-    key = f"line {line.image} {line.job} {line.versions} {line.revision} {sorted(options.ranges.items())}"
+    key = f"line {line.image} {line.job} {line.versions} {line.revision}"
     if (known := options.state.find(key)) is not None:
         return JobLine.model_validate(known)
     results.append(line, options.results)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -104,8 +104,6 @@ class NightlyOptions:
     results: Path
     debian_before: Callable[[str], Mapping[str, str]] = lambda _image: {}
     """Debian package -> version of the image that people have, by its name; empty: there is none to compare with."""
-    ranges: Mapping[str, str] = field(default_factory=dict)
-    """Distribution -> range, over the matrix's, for this run."""
     tiers: Sequence[Tier] = ()
     run: uv.Runner = uv.run
     progress: Callable[[str, str], None] = lambda _image, _text: None

@@ -54,7 +54,7 @@ def _audit(engine: Engine, reference: str, options: AuditOptions) -> Audit:
 def hostile(engine: Engine, base: AcquiredBase) -> Iterator[Audit]:
     files = dict(hostile_image.context(base.reference))
     with built(engine, "truetag-test-hostile", bytes(files.pop("Dockerfile")).decode(), files) as tag:
-        yield _audit(engine, tag, AuditOptions(run_limit=10, most=4 << 20))
+        yield _audit(engine, tag, AuditOptions(timeout=30))
 
 
 def test_a_hostile_image_is_read_to_the_end_and_all_that_it_plants_is_named(hostile: Audit) -> None:
@@ -73,21 +73,19 @@ def test_what_it_prints_of_our_own_probes_does_not_count(hostile: Audit) -> None
     flooded = checks["C3", "c-extension", "/usr/local"]
     assert flooded.outcome is Outcome.FAULT and "printed more than" in flooded.text
     hung = checks["C3", "c-extension", "/opt/hangs"]
-    assert hung.outcome is Outcome.FAULT and "did not end within 10 s" in hung.text
+    assert hung.outcome is Outcome.FAULT and "did not end within 30 s" in hung.text
 
 
 def test_nothing_that_it_says_steers_a_terminal_a_browser_or_a_workflow(hostile: Audit) -> None:
     shown = "\n".join(wrapped(line, 40, report.INDENT) for line in report.terminal(hostile))
     assert re.fullmatch(r"([*|].*\n?)+", shown), "each line begins with a character of ours"
     html, json_text = report.html(hostile), report.dumps(hostile)
-    commands = list(report.workflow_commands(hostile, "Dockerfile"))
-    for text in (shown, html, json_text, report.sarif(hostile, "Dockerfile"), "\n".join(commands)):
+    for text in (shown, html, json_text, report.sarif(hostile, "Dockerfile")):
         assert not CONTROL.search(text)
         assert "owned" in text, "the test would see nothing if the names were left out"
         assert "##[" not in text and not re.search(r"(?m)^\s*::error::", text)
     assert "<script>" not in html and "&lt;script&gt;" in html and "[red]" in shown
     assert "\\x3a:error::owned" in html and "#\\x23[error]owned" in html
-    assert all(re.match(r"::(error|warning|notice) file=Dockerfile,line=1,title=", line) for line in commands)
     json.loads(json_text)
 
 

@@ -3,15 +3,19 @@
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from images.building import validating
 from images.config.paths import CHECKOUT
+from images.config.schema import Nightly
 from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo
 from images.locking import lock_file
-from images.nightly import results, sets
+from images.nightly import canary, results, sets
 from images.nightly import run as nightly
 from images.nightly.canary import Locked, changes
 from images.nightly.results import Outcome
@@ -53,17 +57,19 @@ def laid_over(engine: Engine, control: Locked, parent: ImageInfo) -> ValidateSet
 
 
 def test_the_package_that_breaks_a_canary_is_named(
-    engine: Engine, image: Image, parent: ImageInfo, tmp_path: Path
+    engine: Engine, image: Image, parent: ImageInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (planned,) = plan.select([NAME], SOURCES)
+    monkeypatch.setattr(canary, "refused_by_facts", lambda *_: {})  # they know that it breaks
+    ranges = {pin.name: MOVING.get(pin.name, f"=={pin.version}") for pin in image.pins}
+    matrix = SOURCES.matrix.model_copy(update={"nightly": Nightly(ranges=ranges)})
     control = Locked(image=image, lock=lock_file.read(image, CHECKOUT.locks))
     options = NightlyOptions(
-        sources=SOURCES,
+        sources=replace(SOURCES, matrix=matrix),
         validate=laid_over(engine, control, parent),
         state=State(tmp_path / "state.jsonl", resume=False),
         now=lambda: datetime.now(UTC),
         results=tmp_path / "results",
-        ranges={pin.name: MOVING.get(pin.name, f"=={pin.version}") for pin in image.pins},
         tiers=[Tier.STATIC],
         progress=say,
     )

@@ -1,4 +1,4 @@
-"""An audit in its forms: SARIF, workflow commands, JSON by its schema, HTML. None of them looks like a verdict."""
+"""An audit in its forms: SARIF, JSON by its schema, HTML. None of them looks like a verdict."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from html import escape
 
 import jsonschema_rs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from images.audit import report
 from images.audit.model import NO_VALIDATION
@@ -26,18 +24,6 @@ def test_sarif_has_a_rule_and_a_place_for_each_fault() -> None:
     assert places == ["docker/Dockerfile"] * 2
     assert "/opt/venv: x needs liby.so Fix: install it." in run["results"][0]["message"]["text"]
     assert run["properties"]["notice"] == NO_VALIDATION
-
-
-def test_commands_are_one_line_each_and_escaped() -> None:
-    first, second = report.workflow_commands(FAULTY, "a,b:c")
-    assert first.startswith("::error file=a%2Cb%3Ac,line=1,title=audit%3A S3-libraries::/opt/venv: x needs liby.so")
-    assert second.endswith("a%25b%0Ac")
-
-
-@given(st.text())
-def test_no_text_breaks_out_of_its_command(text: str) -> None:
-    (command,) = report.workflow_commands(audit([check(text)]), "Dockerfile")
-    assert "\n" not in command and "\r" not in command
 
 
 def test_json_keeps_to_its_schema_and_is_no_verdict() -> None:

@@ -85,7 +85,6 @@ def test_an_issue_has_its_title_sentence_and_marker() -> None:
         builds=4,
         unresolved=0,
         seconds=1,
-        ranges={},
     )
     other = line.model_copy(update={"image": "cu128-torch28"})
     ((name, text),) = results.issues([line, other]).items()
