@@ -13,10 +13,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, Field, TypeAdapter, ValidationError
+from pydantic import AwareDatetime, Field, TypeAdapter
 
 from images.errors import Problem, UserError
-from images.validation.rows import ClaimRow, Row, StepRow, TierCount
+from images.validation.rows import ClaimRow, Row, StepRow, TierCount, read_lines
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -169,19 +169,10 @@ def read(*folders: Path) -> tuple[JobLine | BreakageLine, ...]:
 
     A folder that is not there has none. Raises UserError with all bad lines.
     """
-    lines: list[JobLine | BreakageLine] = []
     problems: list[Problem] = []
+    lines: list[JobLine | BreakageLine] = []
     for path in (path for folder in folders for path in sorted(folder.glob("*.jsonl"))):
-        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            try:
-                lines.append(_LINE.validate_json(text))
-            except ValidationError as error:
-                first = error.errors()[0]
-                cause = f"is no line of a nightly run: {'.'.join(map(str, first['loc']))} {first['msg']}".replace(
-                    ":  ", ": "
-                )
-                then = "take the line out, or bring it back from git"
-                problems.append(Problem(where=f"{path.name}:{number}", cause=cause, then=then))
+        lines += [line for _, line in read_lines(path, _LINE.validate_json, "line of a nightly run", problems)]
     if problems:
         raise UserError(problems)
     return tuple(sorted(lines, key=lambda line: line.date))

@@ -186,8 +186,7 @@ class _Site:
         )
 
     def _run(self, run: Run) -> bytes:
-        texts = {id(one): _evidence(run.evidence.get((one.id, one.subject), {})) for one in run.claims}
-        most = _share(list(map(len, texts.values())), _ROOM_FOR_EVIDENCE)
+        most = _ROOM_FOR_EVIDENCE // max(len(run.claims), 1)
         tiers = [(tier, count, [one for one in run.claims if one.tier is tier]) for tier, count in run.tiers.items()]
         return self._page(
             "run.html.j2",
@@ -197,7 +196,7 @@ class _Site:
             files=[(path.rpartition("/")[2], path) for path in _raw(run)],
             tiers=tiers,
             has_evidence=bool(run.evidence),
-            shown=lambda one: Markup(_shortened(texts[id(one)], most).decode(errors="replace")),  # escaped
+            shown=lambda one: _evidence(run.evidence.get((one.id, one.subject), {}), most),
         )
 
 
@@ -309,25 +308,11 @@ def _raw(run: Run) -> dict[str, bytes]:
     return {f"{folder}/{name}": content for name, content in run.files.items()}
 
 
-def _evidence(evidence: Mapping[str, Any]) -> bytes:
+def _evidence(evidence: Mapping[str, Any], most: int) -> Markup:
     """As text of a page: a quote is no danger there, and evidence is full of them."""
     text = json.dumps(evidence, indent=1, ensure_ascii=False, default=str)
-    return html.escape(str(_visible(text)), quote=False).encode()
-
-
-def _share(sizes: Sequence[int], room: int) -> int:
-    """The most that each may have, so that all together fit: what small ones leave, large ones get."""
-    most = 0
-    for at, size in enumerate(sorted(sizes)):
-        most = room // (len(sizes) - at)
-        if size > most:
-            return most
-        room -= size
-    return max(sizes, default=most)
-
-
-def _shortened(text: bytes, most: int) -> bytes:
-    if len(text) <= most:
-        return text
-    kept = text[:most].rpartition(b"\n")[0]
-    return kept + f"\n... {len(text) - len(kept)} more bytes in evidence.json".encode()
+    escaped = html.escape(str(_visible(text)), quote=False).encode()
+    if len(escaped) <= most:
+        return Markup(escaped.decode())
+    kept = escaped[:most].rpartition(b"\n")[0]
+    return Markup(f"{kept.decode()}\n... {len(escaped) - len(kept)} more bytes in evidence.json")

@@ -13,7 +13,18 @@ from pydantic import AwareDatetime, Field, ValidationError
 
 from images.config import paths
 from images.errors import Problem, UserError, wrong
-from images.validation.rows import ClaimRow, Row, StepRow, TierCount, claim_rows, first_fault, installed, steps_of
+from images.validation.rows import (
+    ClaimRow,
+    Row,
+    StepRow,
+    TierCount,
+    bad_line,
+    claim_rows,
+    first_fault,
+    installed,
+    read_lines,
+    steps_of,
+)
 from images.validation.schemas import ClaimVerdictRow
 from validate.claims import Tier
 from validate.evidence import Evidence
@@ -75,24 +86,15 @@ class RunLine(Row):
 
 def read(folder: Path = FOLDER) -> tuple[RunLine, ...]:
     """Every line of FOLDER/runs.jsonl; none where there is no file. Raises UserError with all bad lines."""
-    path = folder / LINES
-    lines: list[RunLine] = []
     problems: list[Problem] = []
-    seen: set[str] = set()
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines() if path.is_file() else (), 1):
-        where = f"{path.name}:{number}"
-        try:
-            line = RunLine.model_validate_json(text)
-        except ValidationError as error:
-            problems.append(_unusable(where, first_fault(error)))
-            continue
-        if line.id in seen:
-            problems.append(_unusable(where, f"id: {line.id} is there twice"))
-        seen.add(line.id)
-        lines.append(line)
+    found: dict[str, RunLine] = {}
+    for where, line in read_lines(folder / LINES, RunLine.model_validate_json, "run", problems):
+        if line.id in found:
+            problems.append(bad_line(where, f"is no run: id: {line.id} is there twice"))
+        found[line.id] = line
     if problems:
         raise UserError(problems)
-    return tuple(lines)
+    return tuple(found.values())
 
 
 def gpu_runs(lines: Iterable[RunLine], image: str) -> list[RunLine]:
@@ -157,10 +159,6 @@ def _result(run: RunLine) -> str:
     tier, where = run.tiers[Tier.GPU], ", ".join(dict.fromkeys(run.gpus))
     when = f", {run.date:%Y-%m-%d}" if run.date else ""
     return f"{tier.verdict} on {where}{when} ({tier.counts.get(tier.verdict, 0)} claims"
-
-
-def _unusable(where: str, cause: str) -> Problem:
-    return Problem(where=where, cause=f"is no run: {cause}", then="correct the line, or restore it from git")
 
 
 def evidence_file(folder: Path, run_id: str) -> Path:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from images.errors import Problem
 from validate.claims import Tier
 from validate.harness import timing
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 
 STEP = "G14"
+Line = TypeVar("Line")
 _REASON = 600
 """Characters of a reason that a line keeps."""
 
@@ -106,6 +109,22 @@ def first_fault(error: ValidationError) -> str:
     """`PATH: MESSAGE` of the first thing that is wrong in a file."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
+
+
+def read_lines(
+    path: Path, parse: Callable[[str], Line], what: str, problems: list[Problem]
+) -> Iterator[tuple[str, Line]]:
+    """Every line of a file with its place; none of a missing file. Bad ones are added to the problems."""
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines() if path.is_file() else (), 1):
+        try:
+            yield f"{path.name}:{number}", parse(text)
+        except ValidationError as error:
+            problems.append(bad_line(f"{path.name}:{number}", f"is no {what}: {first_fault(error)}"))
+
+
+def bad_line(where: str, cause: str) -> Problem:
+    """Of a file that is committed."""
+    return Problem(where=where, cause=cause, then="correct the line, or restore it from git")
 
 
 def installed(evidence: Mapping[str, Any]) -> str:

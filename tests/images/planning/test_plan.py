@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from images.commands import plan as plan_verb
-from images.commands import tables
 from images.config import matrix
 from images.config.matrix import Sources
 from images.config.names import Arch, ImageName
@@ -98,7 +97,7 @@ def test_an_image_without_a_lock_is_not_said_to_be_ok(name: str, status: Status,
     planned = one(name)
     row = plan_verb.as_row(planned, {name: status})
     assert (row["status"], row["lock"], row["buildable"], row["blocked"]) == ("accepted", status, False, said)
-    text = "\n".join(tables.plan([planned], {name: status}))
+    text = "\n".join(plan_verb.table([planned], {name: status}))
     assert said in text and ("no lock" in text or "stale" in text) and " ok " not in text
 
 
