@@ -72,11 +72,11 @@ def test_each_pin_that_is_not_at_its_newest_release_is_named_with_the_reason(mon
     monkeypatch.setattr(uv, "packages", packages)
     monkeypatch.setattr(uv, "versions", versions)
     refused = {"torchao": ("0.18.0",)}
-    lines = canary.requirements(CONTROL, Nightly(), refused, {"peft": "<1"})
+    lines = canary.requirements(CONTROL, Nightly(ranges={"peft": "<1"}), refused)
     found = canary.gaps(CONTROL, at(MOVES), lines, refused, ["3.11", "3.13"], uv.run)
     assert [str(one) for one in found] == [
         "torchao 0.11.0, canary 0.12.0, newest 0.18.0: images/data/facts.yaml speaks against it",
         "transformers 4.57.6, canary 5.0.0, newest 99.0: it is not for Python 3.11, but for 3.13",
-        "peft 0.18.1, canary 0.21.2, newest 99.0: the range of this run is <1",
+        "peft 0.18.1, canary 0.21.2, newest 99.0: the range of this run is >=0.18.1,<1",
         "datasets 4.5.0, newest 99.0: accelerate 1.12.0 does not allow it",
     ]
