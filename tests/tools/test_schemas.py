@@ -18,8 +18,8 @@ from validate import checks
 
 ACCEPTED = [planned.image for planned in plan.check(SOURCES) if planned.image is not None]
 SCHEMA = json.loads((ROOT / "docs" / "schema" / "evidence.schema.json").read_text())
-CLAIM = jsonschema_rs.Draft202012Validator({"$ref": "#/$defs/ClaimRow", "$defs": SCHEMA["$defs"]})
-RECORD = jsonschema_rs.Draft202012Validator({"$ref": "#/$defs/RecordRow", "$defs": SCHEMA["$defs"]})
+CLAIM = jsonschema_rs.Draft202012Validator({"$ref": "#/$defs/Claim", "$defs": SCHEMA["$defs"]})
+RECORD = jsonschema_rs.Draft202012Validator({"$ref": "#/$defs/Record", "$defs": SCHEMA["$defs"]})
 H100 = "cu130-torch211-py312-sm90/h100"
 
 
