@@ -42,6 +42,8 @@ which tell more, so their tier's lies above what those add up to (checks/multigp
 limit (checks.Settings).
 """
 
+_FEW_JOBS = 4
+"""On a core, torch's import takes 1.5 s of each probe that begins with it."""
 LOG_TAIL_CHARACTERS = 4000
 _PACKAGE = Path(__file__).resolve().parent
 _ISOLATED = ("-I", "-S", "-B", "-X", f"pycache_prefix={sys.pycache_prefix or ''}")
@@ -102,8 +104,8 @@ def run(
     `file`: where probes read the claims. `seed`: what they draw their inputs with; None: one is drawn here.
     Those that want to be alone come last, one after another. `timeout` is in seconds a probe; None: its own, else its
     tier's. Claims known to be unproven are not measured. `user` is whom probes look at if it is not this process's
-    user: then they keep this process's own environment. Where programs run emulated, probes that begin with torch share
-    its import: forks of one process, as many again at once, and their records come together.
+    user: then they keep this process's own environment. Where programs run emulated, or on few cores, probes that begin
+    with torch share its import: forks of one process, as many again at once, and their records come together.
     """
     probes = list(dict.fromkeys(claim.probe for claim in claims.inside().claims if not claim.unproven))
     given = user or user_environment.of_this_process()
@@ -114,7 +116,8 @@ def run(
         environ = {**(os.environ if user else given.environ), **marker}
         run_one = partial(_run_probe, scratch=scratch, claims=file, environ=environ, timeout=timeout)
         alone = [probe for probe in probes if checks.settings(probe).alone]
-        forked = [probe for probe in probes if emulated and checks.settings(probe).torch_first]
+        shared = probes if emulated else [one for one in probes if jobs <= _FEW_JOBS and one.startswith(f"{Tier.CPU}.")]
+        forked = [probe for probe in shared if checks.settings(probe).torch_first]
         with ThreadPoolExecutor(max_workers=jobs) as pool:
             running = [
                 pool.submit(run_one, probe)

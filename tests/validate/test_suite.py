@@ -219,5 +219,6 @@ def test_only_what_begins_with_torch_is_forked() -> None:
     found = [probe for probe, _ in checks.every() if checks.settings(probe).torch_first]
     assert len(found) > 5
     for probe in found:
-        source = (ROOT / "validate" / "checks" / f"{probe.replace('.', '/')}.py").read_text()
+        file = str(checks.file_of(probe)).replace(".", "/")
+        source = (ROOT / "validate" / "checks" / f"{file}.py").read_text()
         assert re.findall(r'import_module\("([^"]+)"\)', source)[0] == "torch", probe

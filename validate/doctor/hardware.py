@@ -13,6 +13,7 @@ from typing import Any
 
 from validate.claims import ClaimSet
 from validate.doctor.advice import Disk, Gpu, Hardware, Stack
+from validate.environment import container_memory
 
 _MARK = "validate:found:"
 _SECONDS = 120
@@ -124,7 +125,7 @@ def detect() -> Found:
     torch = _ask(_ASK_TORCH, [json.dumps(_IMPORTS), json.dumps(_INSTALLED)], isolated=False)
     mask = tuple(filter(None, map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))))
     cpus = len(os.sched_getaffinity(0))
-    machine = Hardware(cpus=cpus, memory=_memory(), shm=_shm(), disks=tuple(_disks()), mask=mask)
+    machine = Hardware(cpus=cpus, memory=container_memory(), shm=_shm(), disks=tuple(_disks()), mask=mask)
     found = interpret(driver, torch, machine)
     examples = str(_EXAMPLES) if (_EXAMPLES / "tiny.py").is_file() else ""
     return replace(found, stack=replace(found.stack, code=claimed_code(CLAIMS), examples=examples))
@@ -210,25 +211,6 @@ def _ask(question: str, arguments: Sequence[str], *, isolated: bool) -> list[dic
 def _answers(output: bytes) -> list[dict[str, Any]]:
     lines = output.decode("utf-8", "replace").splitlines()
     return [json.loads(line[len(_MARK) :]) for line in lines if line.startswith(_MARK) and line.endswith("}")]
-
-
-def _memory() -> int:
-    """Bytes that this container may use; 0 if nothing tells."""
-    limits = [_number(file) for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")]
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")]
-    except (OSError, ValueError):
-        pass
-    return min((limit for limit in limits if limit), default=0)
-
-
-def _number(file: str) -> int:
-    """The number in a file; 0 where there is none (`max`)."""
-    try:
-        return int(Path(file).read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return 0
 
 
 def _shm() -> int | None:

@@ -7,13 +7,13 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from validate.claims import Claim
+from validate.environment import container_memory
 from validate.examples import axolotl, programs
 from validate.examples.run import PATIENT, ExampleExpect, Run, run
 from validate.examples.trained import Adapters, Batch, Pairs, Trained, Weights
@@ -38,7 +38,7 @@ def measure(claims: Sequence[Claim], device: str) -> Iterator[tuple[str, Mapping
     asked = [claim for claim in claims if not claim.expect.get("not_applicable")]
     yield from ((claim.subject, {}) for claim in claims if claim not in asked)
     cores = len(os.sched_getaffinity(0))
-    count = at_once(len(asked), cores, available_memory()) if device == "cpu" else 1
+    count = at_once(len(asked), cores, container_memory()) if device == "cpu" else 1
     threads = max(1, cores // count) if count > 1 else 0
     runs = [partial(_example, cast("ExampleExpect", claim.expect["example"]), device, threads) for claim in asked]
     for number, evidence in in_forks(runs, count):
@@ -52,15 +52,6 @@ _CORES_EACH, _MEMORY_EACH = 4, 3 << 30
 def at_once(examples: int, cores: int, memory: int) -> int:
     """How many examples run side by side; at least one."""
     return max(1, min(examples, cores // _CORES_EACH, memory // _MEMORY_EACH))
-
-
-def available_memory() -> int:
-    """Bytes that this container may take: its own limit (cgroup 2, then 1), or the machine's."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in ("memory.max", "memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):
-            limits.append(int(Path("/sys/fs/cgroup", path).read_text()))
-    return min(limits)
 
 
 def _example(example: ExampleExpect, device: str, threads: int) -> Mapping[str, object]:

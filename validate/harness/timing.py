@@ -43,18 +43,10 @@ class Timed(TypedDict):
     repeats: int
 
 
-class Conditions(TypedDict):
-    """What may disturb: NVML's readings before the work (`before`) and under it, what it can't tell left out."""
-
-    before: Mapping[str, int]
-    others: int
-    """Bytes of GPU memory that were taken before this process took any, its context included."""
-    under_load: Sequence[Mapping[str, int]]
-
-
 @contextmanager
 def watched(torch: Any) -> Iterator[tuple[Watch, Mapping[str, Any]]]:
-    """What watches torch's GPU, and the conditions there before this process works on it, without `under_load`."""
+    """What watches torch's GPU, and the conditions there `before` this process works on it, `others` being the bytes of
+    its memory that are taken then, this process's context included."""
     uuid = str(getattr(torch.cuda.get_device_properties(0), "uuid", "")).removeprefix("GPU-")
     with nvml.watched(f"GPU-{uuid}" if uuid else "") as watch:
         readings = []
@@ -101,8 +93,8 @@ def allowed(before: Timed, now: Timed, margin: float) -> float:
     return before["seconds"] * (1 + margin + SIGMAS * both)
 
 
-def disturbances(conditions: Conditions) -> Iterator[str]:
-    """Why times of these conditions say nothing of the image."""
+def disturbances(conditions: Mapping[str, Any]) -> Iterator[str]:
+    """Why times of these conditions (those of `watched`, and readings `under_load`) say nothing of the image."""
     before = conditions["before"]
     if before.get("busy", 0) > _BUSY_PERCENT:
         yield f"the GPU was {before['busy']} % busy before"

@@ -16,10 +16,9 @@ from statistics import median
 from typing import Any
 
 from validate.claims import Claim
-from validate.evidence import Exempt, Measured
 from validate.harness import timing
 from validate.harness.forked import attempt
-from validate.harness.timing import Conditions, Timed, Watch
+from validate.harness.timing import Watch
 from validate.judging import Finding, cause, failed, joined, not_applicable, passed, unproven
 from validate.kernels import runner
 from validate.kernels._flash4 import padded
@@ -35,26 +34,6 @@ _CORES = 4
 """With fewer, threads have little to gain."""
 _LOAD = 0.5
 """Of the cores, taken by others: threads are measured against none then."""
-
-
-class SpeedExpect(Exempt):
-    gpu: str
-    """As the driver names the model of the table; empty: the bound is of any GPU."""
-    peak: float
-    """Of the datasheet, in operations or bytes a second; 1: the figure is a ratio, or in seconds."""
-    least: float
-    """Of the peak. 0: there is `most` instead."""
-    most: float
-
-
-class SpeedEvidence(Measured, total=False):
-    figure: float
-    """Operations or bytes a second; or what the subject says."""
-    timed: Timed
-    facts: Mapping[str, float]
-    conditions: Conditions
-    device: Mapping[str, Any]
-    environment: Mapping[str, str]
 
 
 Work = tuple[Callable[[], object], float]
@@ -230,8 +209,12 @@ def other_gpu(gpu: str, evidence: Mapping[str, Any]) -> str:
     return f"measured on {name}, the bound is of {gpu}" if gpu and name != gpu else ""
 
 
-def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding:
-    """G13. A figure on the wrong side of its bound fails where nothing disturbed it."""
+def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """G13. A figure on the wrong side of its bound fails where nothing disturbed it.
+
+    expect: {gpu: as the driver names the model of the table, empty: any; peak: operations or bytes a second of its
+    datasheet, 1: the figure is a ratio or in seconds; least: of the peak, 0: there is `most` instead}. evidence:
+    {figure, timed?, facts?, conditions, device, environment}."""
     if reason := expect.get("not_applicable"):
         return not_applicable(reason)
     if "error" in evidence:
@@ -254,7 +237,7 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
     return failed(f"{told}{suspects(evidence)}")
 
 
-def _told(subject: str, figure: float, expect: SpeedExpect, evidence: SpeedEvidence) -> str:
+def _told(subject: str, figure: float, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> str:
     if expect["peak"] != 1:
         unit, scale = ("TB/s" if expect["peak"] < 1e13 else "TFLOP/s"), 1e12
         rate = f"{evidence['figure'] / scale:.3g} {unit}, {figure:.0%} of the datasheet's {expect['peak'] / scale:.4g}"

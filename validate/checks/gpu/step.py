@@ -15,14 +15,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.checks.gpu.speed import other_gpu
 from validate.claims import Claim
-from validate.evidence import Exempt, Measured
 from validate.harness import timing
 from validate.harness.forked import attempt
-from validate.harness.timing import Conditions, Timed, Watch
+from validate.harness.timing import Watch
 from validate.judging import Finding, cause, failed, is_finite, joined, not_applicable, passed, unproven
 from validate.kernels import SEED, runner
 from validate.kernels.judge import suspects
@@ -53,54 +52,6 @@ LOSS_SLACK = 0.05
 LEAST_FALL = 0.1
 REFERENCE_SLACK = 0.02
 """Between the mean loss in bfloat16 and in float32, on the same weights."""
-
-
-class Baseline(TypedDict):
-    """What recorded runs of this image on this GPU model say."""
-
-    time: Timed
-    peak: float
-    loss: float
-    of: str
-    """Which runs, for people."""
-
-
-class _Perhaps(Exempt, total=False):
-    baseline: Baseline
-    peak_operations: float
-    """Of the datasheet, a second."""
-    margin: float
-    """Between the machines of both (default: of two machines)."""
-
-
-class StepExpect(_Perhaps):
-    gpu: str
-    """As the driver names it; empty: not known."""
-    rows: int
-    """Of a batch."""
-    at_most: Mapping[str, float]
-    """`seconds` and `peak` as a share of the eager model's, and how far losses may be from its (`loss`)."""
-
-
-class Trained(TypedDict):
-    time: Timed
-    first: float
-    """Seconds of the first step, with what it compiles."""
-    peak: int
-    """Bytes of GPU memory, allocated at once."""
-    losses: list[float]
-    parameters: int
-
-
-class StepEvidence(Measured, total=False):
-    trained: Trained
-    eager: Trained
-    """The eager model of the same process, where that is another one."""
-    reference: Mapping[str, list[float]]
-    """`bfloat16` and `float32`: the mean loss on the same weights, before and after the training of the eager model."""
-    conditions: Conditions
-    device: Mapping[str, Any]
-    environment: Mapping[str, str]
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -169,7 +120,7 @@ def train(way: str, torch: Any, device: str, rows: int, watch: Watch) -> dict[st
             "bfloat16": [said[0], after],
             "float32": [*reference["float32"], _float32_loss(torch, model, tokens)],
         }
-    trained: Trained = {
+    trained = {
         "time": timing.robust(times),
         "first": round(first, 3),
         "peak": peak,
@@ -200,10 +151,6 @@ def _llama(torch: Any, device: str) -> Any:
             return transformers.LlamaForCausalLM(config).train()
     finally:
         torch.set_default_dtype(before)
-
-
-def _eager(torch: Any, device: str) -> tuple[Any, float]:
-    return _llama(torch, device), _RATE
 
 
 def _compiled(torch: Any, device: str) -> tuple[Any, float]:
@@ -244,7 +191,7 @@ def _qlora(torch: Any, device: str) -> tuple[Any, float]:
 
 
 WAYS: Mapping[str, Callable[[Any, str], tuple[Any, float]]] = {
-    EAGER: _eager,
+    EAGER: lambda torch, device: (_llama(torch, device), _RATE),
     "compiled": _compiled,
     "qlora": _qlora,
     "liger": _liger,
@@ -252,9 +199,16 @@ WAYS: Mapping[str, Callable[[Any, str], tuple[Any, float]]] = {
 """How a model is made, in the order of measuring, and its learning rate."""
 
 
-def judge(subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:
+def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """G14. Wrong losses and a higher peak fail; a longer time where nothing disturbed it. What holds is unproven
-    where no run of this image on this GPU model is recorded."""
+    where no run of this image on this GPU model is recorded.
+
+    expect: {gpu: as the driver names it; rows: of a batch; at_most: `seconds` and `peak` as a share of the eager
+    model's, `loss`: how far losses may be from its; baseline?: {time, peak, loss, of: which runs}; margin?: between the
+    machines of both; peak_operations?: of the datasheet, a second}. evidence: {trained: {time, first: seconds of the
+    first step, peak: bytes of GPU memory, losses, parameters}; eager?: the same of the eager model in this process;
+    reference: `bfloat16` and `float32`, the mean loss on the same weights before and after training; conditions,
+    device, environment}."""
     if reason := expect.get("not_applicable"):
         return not_applicable(reason)
     if "error" in evidence:
@@ -280,13 +234,13 @@ def judge(subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:
     return passed(f"{told}, as {expect['baseline']['of']}")
 
 
-def operations(trained: Trained, rows: int) -> float:
+def operations(trained: Mapping[str, Any], rows: int) -> float:
     """Operations a second of the model itself: six a weight and token, and causal attention's products."""
     attention = 6 * _SHAPE["num_hidden_layers"] * _SHAPE["hidden_size"] * _TOKENS
     return float((6 * trained["parameters"] + attention) * rows * _TOKENS / trained["time"]["seconds"])
 
 
-def _loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
+def _loss_problems(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Iterator[str]:
     losses = evidence["trained"]["losses"]
     if not all(is_finite(loss) for loss in losses):
         yield f"a loss is {next(loss for loss in losses if not is_finite(loss))}"
@@ -306,7 +260,7 @@ def _loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
         yield f"the loss was {baseline['loss']:.3f} in {baseline['of']}"
 
 
-def _peak_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
+def _peak_problems(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Iterator[str]:
     peak, eager, baseline = evidence["trained"]["peak"], evidence.get("eager"), expect.get("baseline")
     if not peak:
         yield "torch's allocator counted nothing"
@@ -317,7 +271,7 @@ def _peak_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
         yield f"the peak was {baseline['peak'] / 1e9:.1f} GB in {baseline['of']}"
 
 
-def _time_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
+def _time_problems(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Iterator[str]:
     now, eager, baseline = evidence["trained"]["time"], evidence.get("eager"), expect.get("baseline")
     seconds, share = now["seconds"], expect["at_most"].get("seconds")
     if eager and share and not seconds <= share * timing.allowed(eager["time"], now, 0.0):
