@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from images.building import validating
 from images.engine import Engine, ImageInfo
 from images.planning import plan
+from images.validation import run
 from tests.support import commands, wheels
 from tests.support.broken_images import NAME, SITE, judged
 from tests.support.checkout import ROOT
@@ -134,6 +136,9 @@ def test_what_a_child_does_to_its_parent_is_told_whoever_owns_the_files(engine: 
         only = ("S10 parent", "S8 settings", "C14 ")
         claims = validating.claims_of(image, SOURCES, described, validating.ANYWHERE, only=only)
         verdict = judged(engine, tag, claims)
+        child = engine.inspect(tag)
+        assert run.find_parent(engine, NAME, child) == engine.inspect(NAME), "by layers: a history is its own word"
+        assert run.find_parent(engine, NAME, replace(child, layers=child.layers[1:])) is None
     assert {one.status for one in verdict.claims} == {Status.FAIL}
     (found,) = (one.evidence for one in verdict.claims if one.claim.id == "S10")
     told = [one.reason for one in verdict.claims]

@@ -31,6 +31,14 @@ PROBES = {
     "static/nan": "def measure(claims):\n    yield 'a', {'ok': float('nan'), 'deep': [float('inf')]}\n",
     "static/loud": "def measure(claims):\n    print('x' * 9000, '{\"closing\": true}')\n    yield 'a', {'ok': True}\n",
     "static/files": f"STARTS_FIRST = True\n{OK}",
+    "static/drawn": (
+        "from validate.harness import drawn\ndef measure(claims):\n    yield 'a', {'seed': drawn.seed()}\n"
+    ),
+    "cpu/reaches": (
+        "import os, pathlib\ndef measure(claims):\n"
+        "    scratch = pathlib.Path(os.environ['TRITON_CACHE_DIR']).parents[2]\n"
+        "    yield 'a', {'files': sorted({one.name for one in scratch.rglob('*') if one.is_file()})}\n"
+    ),
     "static/flags": (
         "import sys\ndef measure(claims):\n"
         "    yield 'a', {'optimize': sys.flags.optimize, 'isolated': sys.flags.isolated}\n"
@@ -131,6 +139,18 @@ def test_a_poisoned_python_path_does_not_reach_the_suite(suite: Path, tmp_path: 
     (poison / "sitecustomize.py").write_text("raise SystemExit(0)\n")
     record = run(suite, tmp_path, claims("static.nan"), PYTHONPATH=str(poison))["static.nan"]
     assert record.measurements[0].evidence == {"ok": "nan", "deep": ["inf"]}, "numbers that are none become text"
+
+
+def test_inputs_are_drawn_anew_unless_the_host_drew_them(suite: Path, tmp_path: Path) -> None:
+    asked = claims("static.drawn")
+    given = run(suite, tmp_path, asked, "--seed", "5")["static.drawn"]
+    assert (given.seed, given.measurements[0].evidence) == (5, {"seed": 5})
+    assert len({5, *(run(suite, tmp_path, asked)["static.drawn"].seed for _ in range(2))}) == 3
+
+
+def test_no_probe_finds_what_another_reads_or_writes(suite: Path, tmp_path: Path) -> None:
+    records = run(suite, tmp_path, claims("static.good", "cpu.reaches"), "--jobs", "1")
+    assert records["cpu.reaches"].measurements[0].evidence == {"files": ["log"]}
 
 
 def test_what_is_unproven_or_of_another_tier_is_not_measured(suite: Path, tmp_path: Path) -> None:

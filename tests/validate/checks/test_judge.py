@@ -72,6 +72,19 @@ def test_what_was_not_measured_is_not_green(records: tuple[Record, ...], status:
     assert words in found.reason
 
 
+@pytest.mark.parametrize(
+    ("seeds", "status"),
+    [((7, 7), Status.PASS), ((7, 8), Status.FAIL), ((7, None), Status.FAIL), ((None, 8), Status.PASS)],
+)
+def test_an_answer_to_another_runs_inputs_is_none(seeds: tuple[int | None, int | None], status: Status) -> None:
+    """The run's, and the record's. Evidence of before, or of an image's own command, names none for the run."""
+    run, answered = seeds
+    host = {} if run is None else {"seed": run}
+    evidence = Evidence(image="i", digest="d", records=(replace(record(), seed=answered),), host=host)
+    (found,) = judge(ClaimSet(image="i", claims=(claim(),)), evidence, judges=JUDGES).claims
+    assert found.status is status and (status is Status.PASS or "of another" in found.reason)
+
+
 def test_a_name_that_is_no_utf_8_or_moves_the_cursor_is_escaped() -> None:
     (one,) = verdict(claim(), records=(record(Outcome.CRASHED, measured=False, log="/x\udcff\x1b[2J"),)).claims
     assert one.reason.endswith("/x\\udcff\\x1b[2J")
