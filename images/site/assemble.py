@@ -21,17 +21,15 @@ from images.site.index import (
     ImageRow,
     Index,
     RefusedRow,
-    StepsRow,
     TierRun,
     Validation,
     deciding,
 )
 from images.site.runs import Published, Run, newest_first
-from images.validation.rows import StepRow
 from validate.claims import Claim, Tier
 from validate.judging import Status
 
-_KEPT_RUNS, _KEPT_STEPS = 10, 60
+_KEPT_RUNS = 10
 """Of an image, a tier and GPU. results/ has all of them; pages stay small."""
 _ON_GPUS = (Tier.GPU, Tier.MULTIGPU)
 
@@ -108,7 +106,6 @@ def _image(name: str, image: Image, known: SiteInputs) -> ImageRow:
         validation=validation,
         validated_on=validated_on,
         runs=_kept(tier_runs),
-        steps=list(_steps(runs)),
         page=f"images/{name}.html",
         badge=f"badges/{name}.svg",
     )
@@ -184,24 +181,6 @@ def _kept(tier_runs: Sequence[TierRun]) -> list[TierRun]:
         if seen[one.tier, one.gpus] <= _KEPT_RUNS and one not in found:
             found.append(one)
     return [one for one in tier_runs if one in found]
-
-
-def _steps(runs: Sequence[Run]) -> Iterator[StepsRow]:
-    """`runs`: newest first."""
-    found: dict[tuple[str, str], list[tuple[date, StepRow]]] = {}
-    for run in reversed(runs):
-        for subject, step in run.steps.items() if len(set(run.gpus)) == 1 else ():
-            if day := run.date:
-                found.setdefault((subject, chooser.model_of(run.gpus[0])), []).append((day, step))
-    for (subject, gpu), points in sorted(found.items()):
-        last = points[-_KEPT_STEPS:]
-        yield StepsRow(
-            subject=subject,
-            gpu=gpu,
-            dates=[day for day, _ in last],
-            milliseconds=[round(step.seconds * 1e3, 1) for _, step in last],
-            gigabytes=[round(step.peak / 1e9, 2) for _, step in last],
-        )
 
 
 def _refused(everything: Sequence[Planned], accepted: Sequence[Planned], sources: Sources) -> Iterator[RefusedRow]:

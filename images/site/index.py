@@ -66,18 +66,6 @@ class TierRun(Row):
         return Status.UNPROVEN if self.verdict is Status.PASS and self.never_run else self.verdict
 
 
-class StepsRow(Row):
-    """A training step (G14) over time, on one GPU model."""
-
-    subject: str
-    gpu: str
-    dates: list[date]
-    """Oldest first."""
-    milliseconds: list[float]
-    gigabytes: list[float]
-    """Peak of GPU memory."""
-
-
 class ImageRow(chooser.ImageSummary):
     """An image that the matrix accepts, or that was validated under its full name."""
 
@@ -102,8 +90,6 @@ class ImageRow(chooser.ImageSummary):
     """Of a validated image: the day of its oldest tier of the gate."""
     runs: list[TierRun]
     """Newest first: the last ten of each tier and GPU, and those that decide `validation`."""
-    steps: list[StepsRow] = []
-    """Of the last sixty runs."""
     page: str
     badge: str
 

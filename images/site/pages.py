@@ -6,7 +6,7 @@ import html
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import date, timedelta
 from itertools import groupby
 from typing import Any
 
@@ -34,6 +34,7 @@ _ASSETS = ("site.css", "theme.js", "site.js", "chooser.js", "errors.js", "icon.s
 _SHOWN_LINES = 100
 _SHOWN_BREAKAGES = 3
 _SHOWN_CLAIMS = 8
+_SHOWN_STEPS = 60
 _ROOM_FOR_EVIDENCE = 180_000
 """Bytes of evidence in one page; the JSON beside it has all."""
 _FILLS = {"brightgreen": "#1a7f37", "yellow": "#8a6100", "red": "#b42318", "lightgrey": "#5f6872"}
@@ -118,8 +119,16 @@ class _Site:
             gpu_columns=self.index.columns(Tier.GPU),
             multi_columns=self.index.columns(Tier.MULTIGPU),
             breakages=breakages[:_SHOWN_BREAKAGES],
-            speeds=_speeds(images),
+            speeds=self._speeds(),
         )
+
+    def _speeds(self) -> list[tuple[str, str, list[tuple[str, float]]]]:
+        """(step, GPU, milliseconds of each image's newest run) where several images have one, in the matrix's order."""
+        found: dict[tuple[str, str], list[tuple[str, float]]] = {}
+        for image in self.index.images:
+            for key, points in _steps(self.known.runs, image.name).items():
+                found.setdefault(key, []).append((image.name, points[-1][1]))
+        return [(*key, each) for key, each in sorted(found.items()) if len(each) > 1]
 
     def _chooser(self) -> bytes:
         images = self.index.images
@@ -177,6 +186,7 @@ class _Site:
             base=image.base.reference,
             gaps=[*_gaps(row, self.index), *_never_run(row, runs, self.known.claims.get(row.name, ()))],
             open_claims=_open_claims(runs),
+            steps=_steps(self.known.runs, row.name),
             pins=image.pins,
             measured=measured,
             closure=sorted(self.known.closures.get(image.lock_name, {}).items()),
@@ -237,13 +247,15 @@ def _totals(index: Index) -> list[tuple[str, int, str]]:
     ]
 
 
-def _speeds(images: Sequence[ImageRow]) -> list[tuple[str, str, list[tuple[str, float]]]]:
-    """(step, GPU, milliseconds of each image's newest run), where several images have one; in the matrix's order."""
-    found: dict[tuple[str, str], list[tuple[str, float]]] = {}
-    for image in images:
-        for one in image.steps:
-            found.setdefault((one.subject, one.gpu), []).append((image.name, one.milliseconds[-1]))
-    return [(*key, each) for key, each in sorted(found.items()) if len(each) > 1]
+def _steps(runs: Sequence[Run], image: str) -> dict[tuple[str, str], list[tuple[date, float, float]]]:
+    """Step (G14) and GPU model -> day, milliseconds and peak in GB of an image's last runs, oldest first."""
+    found: dict[tuple[str, str], list[tuple[date, float, float]]] = {}
+    for run in reversed(newest_first(one for one in runs if one.image == image and len(set(one.gpus)) == 1)):
+        for subject, step in run.steps.items():
+            if run.date:
+                point = (run.date, round(step.seconds * 1e3, 1), round(step.peak / 1e9, 2))
+                found.setdefault((subject, chooser.model_of(run.gpus[0])), []).append(point)
+    return {key: points[-_SHOWN_STEPS:] for key, points in sorted(found.items())}
 
 
 def _gaps(row: ImageRow, index: Index) -> Iterator[str]:

@@ -34,6 +34,8 @@ class ImportsEvidence(TypedDict):
 
 _SECONDS = 800
 """Then it hangs; below a probe's limit. The imports of cu126-torch27 took 413 s where 17 processes wanted two cores."""
+_CORES_EACH = 4
+"""Of processes side by side: other probes run beside them."""
 _MOST_LINES = 30
 _LINE_CHARACTERS = 300
 _MARK = "validate: imported all"
@@ -45,7 +47,8 @@ _PROGRAM = (
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportsEvidence]]:
     """Yield what importing the modules of each claim raised and printed, in each order."""
     asked = {claim.subject: claim.expect for claim in claims}
-    with ThreadPoolExecutor(max_workers=1) as beside:  # it only waits for those processes
+    at_once = max(1, len(os.sched_getaffinity(0)) // _CORES_EACH)
+    with ThreadPoolExecutor(max_workers=at_once) as beside:  # it only waits for those processes
         alone = {name: beside.submit(_in_new_process, one["modules"]) for name, one in asked.items() if one["first"]}
         importlib.import_module("torch")
         for subject, expect in asked.items():
