@@ -25,12 +25,25 @@ def compile_arange(t: Any, d: str) -> tuple[Any, ...]:
 
 
 def compile_stale_float(t: Any, d: str) -> tuple[Any, ...]:
-    def swiglu(x: Any, limit: float) -> Any:
-        gate, up = t.chunk(x, 2, dim=-1)
-        return t.nn.functional.silu(gate).clamp(max=limit) * up.clamp(min=-limit, max=limit)
+    """Closures over other numbers, with gradients: from the third on the number is an input."""
 
-    x = 4 * t.randn(16, 64, device=d)
-    return _both(t, swiglu, *((x, limit) for limit in (1.0, 2.0, 0.5, 3.0)))
+    def limited(limit: float) -> Callable[..., Any]:
+        def swiglu(x: Any) -> Any:
+            gate, up = t.chunk(x, 2, dim=-1)
+            return t.nn.functional.silu(gate).clamp(max=limit) * up.clamp(min=-limit, max=limit)
+
+        return swiglu
+
+    def computed(change: Callable[..., Any]) -> list[Any]:
+        results = []
+        for limit in (10.0, 7.0, 5.0, 3.0):
+            out = change(limited(limit))(x)
+            results += [out, *t.autograd.grad(out.sum(), x)]
+        return results
+
+    x = (8 * t.randn(16, 64, device=d)).requires_grad_()
+    t._dynamo.reset()
+    return computed(t.compile), computed(lambda program: program)
 
 
 def compile_scatter(t: Any, d: str, count: int = 33) -> tuple[Any, ...]:
