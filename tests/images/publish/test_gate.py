@@ -75,6 +75,12 @@ def test_a_wheel_that_only_the_machine_that_built_the_image_knows_is_no_other_ex
     assert gate._not_measured(WHEELS, replace(BUILT_HERE, expect={"wheels": 5}), {"flash-attn"}), "of a stranger"
 
 
+def test_what_is_recorded_after_a_run_asks_for_no_other_run() -> None:
+    own = Claim(id="G14", subject="step eager", tier=Tier.GPU, probe="gpu.step", statement="x", expect={"rows": 8})
+    assert gate._not_measured(replace(own, expect={"rows": 8, "baseline": {"loss": 7.0}}), own, set()) == ""
+    assert "(rows)" in gate._not_measured(replace(own, expect={"rows": 2}), own, set())
+
+
 def test_a_failure_is_not_made_up_for_by_another_verdict() -> None:
     (reason,) = gate.refusals([PASS, judged(PIP, version="25")], [Tier.STATIC])
     assert reason.startswith("S1 pip (static) is FAIL")
