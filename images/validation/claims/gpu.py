@@ -62,9 +62,7 @@ def _floors(context: ClaimContext, versions: Mapping[str, str]) -> Iterator[Clai
     """G13. Shares of a peak are claimed of GPU models whose peaks the table has, and required where a run kept them."""
     name, capability = _one_model(context.inventory)
     peaks = _peaks(name)
-    unknown = (
-        "" if peaks else f"the peaks of {name or 'the GPU that is there'} are not known (images/data/envelopes.yaml)"
-    )
+    unknown = "" if peaks else f"envelopes.yaml has no peaks of {name or 'the GPU that is there'}"
     for subject, row in ENVELOPES["floors"].items():
         expect: dict[str, Any] = {"gpu": "", "peak": 1.0, "least": row.get("least", 0.0), "most": row.get("most", 0.0)}
         gate = None
