@@ -75,6 +75,11 @@ def test_a_healthy_system_is_green_whether_its_versions_are_known_or_not(root: P
 
 # Most others are of the real image: tests/integration/faults.yaml.
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "from no archive": (lambda root: installed(root, "mine", files=("mine",)), "nothing that was asked for needs the"),
+    "another script": (lambda root: (root / "dpkg/info/asked.postinst").write_text("evil"), "its scripts, its list"),
+    "another mode": (lambda root: (root / "usr/bin/tool").chmod(0o600), "modes, owners or links of its files"),
+    "missing": (lambda root: (root / "usr/bin/tool").unlink(), "/usr/bin/tool of Debian's asked is missing"),
+    "written otherwise": (lambda root: (root / "generated").write_text("x"), "generated is not as the installation"),
     "written, and not here before": (lambda root: (root / "clean").write_text("x"), "clean is not as the installation"),
     "no longer there": (lambda root: (root / "tuned").unlink(), "tuned is not as the installation"),
     "needed by another's word": (
