@@ -20,15 +20,7 @@ from images.commands import engines
 from images.config.names import Minor
 from images.context.base_images import AcquiredBase, acquire
 from images.context.hosting import HostSettings
-from images.engine import (
-    RUN_LABEL,
-    ContainerSpec,
-    Engine,
-    NoSuchImage,
-    TimedOut,
-    configuration,
-    connect,
-)
+from images.engine import RUN_LABEL, ContainerSpec, Engine, NoSuchImage, TimedOut, configuration, connect
 from images.engine.buildkit import BuildEvent, LogLine, Retrying, StepFinished
 from images.engine.failures import BuildFailed, FailureKind
 from images.errors import UserError

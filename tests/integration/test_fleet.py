@@ -344,11 +344,7 @@ def test_every_job_is_done_once_whoever_is_killed(
 ) -> None:
     """A worker, then the submitter, then an interrupt."""
     killing = fleet_faults.Killing(
-        command=of_slow.on("slurm", slurm.environment),
-        slurm=slurm,
-        engine=engine,
-        folder=tmp_path,
-        expected=slow_local,
+        command=of_slow.on("slurm", slurm.environment), slurm=slurm, engine=engine, folder=tmp_path, expected=slow_local
     )
     named = killing.names()
     assert killing.round(fleet_faults.WORKER)

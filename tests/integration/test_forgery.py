@@ -22,10 +22,7 @@ WRAP = f"{BREAKS} sh /run/breaks/wrap.sh"
 HWCAPS = "/usr/lib/x86_64-linux-gnu/glibc-hwcaps/x86-64-v2"
 BESIDE = "a process beside the suite"
 FORGERIES = {
-    BESIDE: (
-        [FORGER],
-        'HEALTHCHECK --interval=1s CMD ["python3", "-I", "-S", "/usr/local/bin/forge.py"]',
-    ),
+    BESIDE: ([FORGER], 'HEALTHCHECK --interval=1s CMD ["python3", "-I", "-S", "/usr/local/bin/forge.py"]'),
     "a .pth file": (
         [FORGER, f"RUN echo \"import runpy; runpy.run_path('/usr/local/bin/forge.py')\" > {SITE}/forge.pth"],
         "",

@@ -156,9 +156,7 @@ def first(make: Callable[..., Thin]) -> Thin:
 @pytest.fixture
 def options(registry: str, place: str, cache: Path) -> PublishOptions:
     return PublishOptions(
-        repository=Repository(registry, f"staging/{place}"),
-        policy=policy(aliases=("latest", "cu126")),
-        cache=cache,
+        repository=Repository(registry, f"staging/{place}"), policy=policy(aliases=("latest", "cu126")), cache=cache
     )
 
 
@@ -277,11 +275,7 @@ def test_the_image_of_an_own_matrix_is_looked_for_by_its_prefix(engine: Engine, 
 
 
 def test_an_export_gives_the_same_layers_as_the_engines_store(
-    publisher: Engine,
-    first: Thin,
-    options: PublishOptions,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    publisher: Engine, first: Thin, options: PublishOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine on another machine gives exports only."""
     assert publisher.facts.local
@@ -324,11 +318,7 @@ def keys(clients: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def test_a_whole_round_into_an_empty_engine_and_on_to_production(
-    publisher: Engine,
-    make: Callable[..., Thin],
-    options: PublishOptions,
-    keys: Path,
-    trixie: Other,
+    publisher: Engine, make: Callable[..., Thin], options: PublishOptions, keys: Path, trixie: Other
 ) -> None:
     """Build, validate, push, sign; pulled by its tags into another engine (26.1) and validated there; promoted."""
     thin = make()

@@ -49,10 +49,7 @@ if platform.machine() == "aarch64":
     int(open("/sys/devices/system/cpu/cpu0/regs/identification/midr_el1").read(), 16)
 """
 """Reads while it is imported what torch's oneDNN reads on arm64, from torch 2.13 on."""
-MODULES = {
-    "torch.py": TORCH,
-    **EINOPS,
-}
+MODULES = {"torch.py": TORCH, **EINOPS}
 
 
 def claims(name: str) -> ClaimSet:
@@ -137,11 +134,7 @@ def publish(engine: Engine, pair: Mapping[str, Thin], options: PublishOptions, *
 
 @pytest.fixture
 def options(repository: Repository, cache: Path) -> PublishOptions:
-    return PublishOptions(
-        repository=repository,
-        policy=policy(aliases=("latest",)),
-        cache=cache,
-    )
+    return PublishOptions(repository=repository, policy=policy(aliases=("latest",)), cache=cache)
 
 
 def named(repository: Repository, *tags: str) -> list[str | None]:

@@ -13,13 +13,7 @@ SITE = "/opt/venv/lib/python3.11/site-packages"
 def distribution(
     name: str, version: str, *requires: str, installer: str = "pip", location: str = SITE
 ) -> dict[str, Any]:
-    return {
-        "name": name,
-        "version": version,
-        "location": location,
-        "installer": installer,
-        "requires": list(requires),
-    }
+    return {"name": name, "version": version, "location": location, "installer": installer, "requires": list(requires)}
 
 
 def environment(*distributions: dict[str, Any], torch: tuple[str, str] = ("2.7.1+cu126", "12.6")) -> dict[str, Any]:

@@ -95,11 +95,7 @@ def published(
     own_name = ImageName.parse(name)
     made = provenance.predicate(build, name=own_name, revision=revision, created=created, locks={}, source="")
     run = validated(image.image_id, date, claims, name)
-    predicates = {
-        TEST_RESULT: result_of([run]),
-        CYCLONEDX: bom,
-        PROVENANCE: made,
-    }
+    predicates = {TEST_RESULT: result_of([run]), CYCLONEDX: bom, PROVENANCE: made}
     attachments.attach(target, image, [said(image, *one) for one in predicates.items()], key)
     return attachments.load(target, manifest)
 

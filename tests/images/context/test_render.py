@@ -103,11 +103,7 @@ EXTENSIONS = "colossalai extensions"
     ("name", "said", "excused"),
     [
         ("cu126-torch27", {"torch": "not today", "flash-attn": "no wheel"}, ["flash-attn"]),
-        (
-            "cu124-torch25-colossalai",
-            {EXTENSIONS: "x", "torch extensions": "x"},
-            [EXTENSIONS],
-        ),
+        ("cu124-torch25-colossalai", {EXTENSIONS: "x", "torch extensions": "x"}, [EXTENSIONS]),
         ("cu124-torch25", {EXTENSIONS: "x"}, []),
     ],
 )

@@ -98,10 +98,7 @@ def test_machines_that_share_a_home_do_not_wait_for_each_others_engines(
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_work_that_is_given_up_is_ended_and_raises_cancelled(cancelled: bool) -> None:
     work, ended = Work(), []
-    with (
-        pytest.raises(Cancelled if cancelled else ValueError),
-        work.going_on(lambda: ended.append("a"), always=False),
-    ):
+    with pytest.raises(Cancelled if cancelled else ValueError), work.going_on(lambda: ended.append("a"), always=False):
         if cancelled:
             work.cancel()
             assert ended == ["a"]

@@ -66,11 +66,7 @@ class Obedient:
 
 
 def go(
-    folder: JobFolder,
-    executor: Obedient,
-    *jobs: Job,
-    outdated: Mapping[str, JobRecord] | None = None,
-    **more: Any,
+    folder: JobFolder, executor: Obedient, *jobs: Job, outdated: Mapping[str, JobRecord] | None = None, **more: Any
 ) -> dict[str, Outcome]:
     """Key -> outcome."""
     options = {"progress": lambda _key, _text: None, **more}

@@ -21,12 +21,7 @@ def job(*, day: int = 21, month: int = 11, job: Job = Job.CONTROL, **other: obje
 
 
 def test_lines_are_read_back_by_date_from_the_files_of_their_months(tmp_path: Path) -> None:
-    lines = [
-        job(day=2, month=12),
-        breakage(),
-        job(),
-        job(job=Job.CANARY, changes=[MOVE], failing=[FAILED]),
-    ]
+    lines = [job(day=2, month=12), breakage(), job(), job(job=Job.CANARY, changes=[MOVE], failing=[FAILED])]
     for line in lines:
         results.append(line, tmp_path)
     assert results.read(tmp_path) == tuple(sorted(lines, key=lambda line: line.date))

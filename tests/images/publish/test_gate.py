@@ -41,11 +41,7 @@ STALE = by_today(PIP, measured=LESS, version="25")
         ([judged(replace(PIP, unproven="no wheel"))], [Tier.STATIC], ("S1 pip (static) is UNPROVEN: no wheel",)),
         ([by_today(PIP, OTHER)], [Tier.STATIC], ("fewer claims than matrix.yaml today: it lacks S1 torch",)),
         ([by_today(PIP, measured=OPTIONAL, version="1")], [Tier.STATIC], ("S1 pip (static) is FAIL: pip 1 is",)),
-        (
-            [STALE],
-            [Tier.STATIC],
-            ("measured for other expectations than today's (version): validate",),
-        ),
+        ([STALE], [Tier.STATIC], ("measured for other expectations than today's (version): validate",)),
         ([STALE, by_today(PIP)], [Tier.STATIC], ()),
     ],
     ids=[

@@ -99,19 +99,11 @@ class Site:
     says: list[str] = field(default_factory=list)
 
     def publish(
-        self,
-        *claims: Claim,
-        key: str = KEY,
-        folder: Path | None = None,
-        cache: Path | None = None,
-        day: str = DAY,
+        self, *claims: Claim, key: str = KEY, folder: Path | None = None, cache: Path | None = None, day: str = DAY
     ) -> PublishResult:
         """With a validation run of these claims; `folder`: of another machine, which has no build.json."""
         options = PublishOptions(
-            repository=self.target.repository,
-            policy=POLICY,
-            cache=(cache or self.built) / "cache",
-            key=key,
+            repository=self.target.repository, policy=POLICY, cache=(cache or self.built) / "cache", key=key
         )
         run, folder = validated(INFO.id, day, claims), folder or self.built
         image = LocalImage(name=ImageName.parse(NAME), info=INFO, run=run, folder=folder, locks={})

@@ -240,8 +240,7 @@ def test_the_end_of_a_push_waits_for_no_other_uploads_pause(
 def test_a_killed_push_is_finished_by_the_same_command(place: Place) -> None:
     """The kernel ends it, in the middle of a layer: nothing is tidied up, and nothing needs to be."""
     child = subprocess.Popen(
-        [sys.executable, __file__, place.server.host, str(place.cache)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        [sys.executable, __file__, place.server.host, str(place.cache)], env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
     patches = itertools.count()
 

@@ -28,10 +28,7 @@ OURS = ['CMD ["bash"]', "WORKDIR /workspace", "USER 1001", "LABEL a=b"]
     [
         (OURS, ()),
         (["USER 1001", "RUN pip install wandb", *OURS], ("RUN pip install wandb", "USER 1001")),
-        (
-            ['/bin/sh -c #(nop)  CMD ["bash"]', "/bin/sh -c #(nop) WORKDIR /workspace", "USER 1001"],
-            (),
-        ),
+        (['/bin/sh -c #(nop)  CMD ["bash"]', "/bin/sh -c #(nop) WORKDIR /workspace", "USER 1001"], ()),
         (['CMD ["sh"]', "RUN x", *OURS], ("RUN x", 'CMD ["sh"]')),
         (['CMD ["bash"]', "WORKDIR /workspace", *OURS], ("WORKDIR /workspace", 'CMD ["bash"]')),
         (["RUN x", "FROM somewhere"], None),

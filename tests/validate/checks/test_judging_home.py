@@ -46,13 +46,7 @@ def evidence(claim: Claim) -> dict[str, Any]:
     [
         *((claim, "mounted|owner", 0, Status.PASS, "") for claim in CLAIMS.values()),
         (VOLUME, "caches|HF_HOME", {"path": "", "error": "not set"}, Status.FAIL, "HF_HOME is not set"),
-        (
-            VOLUME,
-            "caches|HF_HOME",
-            {"path": HF_HOME, "error": "denied"},
-            Status.FAIL,
-            "can't write HF_HOME (denied",
-        ),
+        (VOLUME, "caches|HF_HOME", {"path": HF_HOME, "error": "denied"}, Status.FAIL, "can't write HF_HOME (denied"),
         (VOLUME, "caches|TRITON_CACHE_DIR|executable", False, Status.FAIL, "/.cache/triton is mounted noexec"),
         (VOLUME, "additions|prefix", "/opt/venv", Status.FAIL, "packages would be added to /opt/venv"),
         (VOLUME, "additions|torch", f"{PREFIX}/lib/torch/x.py", Status.FAIL, "not the image's"),

@@ -69,9 +69,7 @@ KERNELS = tuple(
 """By their number: few are as likely as many. Both tables are whole, so that a draw is one choice and not one a field:
 choosing took Hypothesis twice as long as the pruner and S5 take together."""
 CODES = st.builds(
-    lambda entry, kernels: entry(kernels=kernels),
-    st.sampled_from(ENTRIES),
-    st.one_of(*map(st.sampled_from, KERNELS)),
+    lambda entry, kernels: entry(kernels=kernels), st.sampled_from(ENTRIES), st.one_of(*map(st.sampled_from, KERNELS))
 )
 REGIONS = st.lists(st.lists(CODES, max_size=5).map(lambda codes: fatbins.region(*codes)), max_size=3)
 

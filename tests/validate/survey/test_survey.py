@@ -69,9 +69,7 @@ def test_files_are_read_for_the_first_python_on_path_that_has_packages(
         main.as_files_say(given)
 
 
-def test_the_path_and_what_runs_at_the_start_are_found_where_python_would(
-    tmp_path: Path,
-) -> None:
+def test_the_path_and_what_runs_at_the_start_are_found_where_python_would(tmp_path: Path) -> None:
     own, user = _site(tmp_path / "a"), _site(tmp_path / "home/.local", python=False)
     (tmp_path / "project").mkdir()
     Path(own, "x.pth").write_text(f"# comment\nimport os\n{tmp_path}/project\n/not/there\n")
