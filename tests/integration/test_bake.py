@@ -95,9 +95,7 @@ RUN echo {name} > /own
     return {"Dockerfile": dockerfile.encode(), "data/word": word}
 
 
-def test_a_baked_image_is_that_of_its_own_context(
-    buildx: str, modern: Engine, base: AcquiredBase, tmp_path: Path
-) -> None:
+def test_a_baked_image_is_that_of_its_context(buildx: str, modern: Engine, base: AcquiredBase, tmp_path: Path) -> None:
     contexts = {name: thin(base, name) for name in NAMES[:2]}
     images = [one.image for one in plan.select(list(contexts), SOURCES) if one.image]
     for name, files in contexts.items():
@@ -121,9 +119,7 @@ def _holds(engine: Engine, image: str) -> str:
         return box.run(300).stdout
 
 
-def test_our_own_contexts_bake_up_to_the_toolkit(
-    buildx: str, modern: Engine, base: AcquiredBase, tmp_path: Path
-) -> None:
+def test_our_contexts_bake_up_to_the_toolkit(buildx: str, modern: Engine, base: AcquiredBase, tmp_path: Path) -> None:
     """Baked from the product's own command, and its assembler runs."""
     name = "cu126-torch27"
     our_bake(tmp_path, name, "--base", base.reference)

@@ -52,7 +52,7 @@ def _built(engine: Engine, dockerfile: str, tag: str, host: HostSettings) -> Abs
     return built(engine, tag, dockerfile, host.files(), host.network(local=True))
 
 
-def test_what_a_custom_base_lacks_is_added_and_its_toolkit_stays(
+def test_what_a_custom_base_lacks_is_added_its_toolkit_kept(
     engine: Engine, given_base: str, host: HostSettings
 ) -> None:
     image = sources.image("cu126-torch27")

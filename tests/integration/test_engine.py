@@ -103,9 +103,7 @@ def test_a_build_with_mounts_and_its_second_run_from_the_cache(engine: Engine, b
     assert done.stdout == "from the context\n"  # and the mounted file is gone
 
 
-def test_a_failed_step_is_named_with_its_last_words_and_leaves_no_tag(
-    engine: Engine, base: AcquiredBase, tag: str
-) -> None:
+def test_a_failed_step_is_named_by_its_last_words_and_has_no_tag(engine: Engine, base: AcquiredBase, tag: str) -> None:
     events: list[BuildEvent] = []
     with pytest.raises(BuildFailed) as caught:
         engine.build(

@@ -41,9 +41,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["site", "--out", "pages"], 0, ""),
     ],
 )
-def test_the_command_line_works_with_them(
-    python: Path, tmp_path: Path, arguments: list[str], code: int, told: str
-) -> None:
+def test_the_command_line_works(python: Path, tmp_path: Path, arguments: list[str], code: int, told: str) -> None:
     matrix = ["--matrix", str(ROOT / "matrix.yaml")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
     out = ["--out", str(tmp_path)] if arguments[0] == "render" else []

@@ -56,7 +56,7 @@ def laid_over(engine: Engine, control: Locked, parent: ImageInfo) -> ValidateSet
     return validate
 
 
-def test_the_package_that_breaks_a_canary_is_named(
+def test_a_package_that_breaks_a_canary_is_named(
     engine: Engine, image: Image, parent: ImageInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (planned,) = plan.select([NAME], SOURCES)

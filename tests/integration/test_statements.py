@@ -117,9 +117,7 @@ def test_cosign_accepts_the_image_each_predicate_and_a_policy(target: Registry, 
         assert done.returncode == 0, done.stderr
 
 
-def test_what_cosign_fetches_is_the_input_of_scanners_and_of_validate(
-    target: Registry, keys: Path, signer: str
-) -> None:
+def test_what_cosign_fetches_is_input_of_scanners_and_of_validate(target: Registry, keys: Path, signer: str) -> None:
     """The SBOM for Grype and Trivy, the evidence for `validate --evidence`: the commands of the documentation."""
     image = published(target, "one", date=days_ago(1), key=str(keys / "cosign.key"))
     done = verify_attestation("2.5", image.reference, keys, kind="cyclonedx")

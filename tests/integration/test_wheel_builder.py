@@ -119,9 +119,7 @@ def build_wheel(
         return builder.build_wheel(engine, image, recipe, wheel_options(folder), host_settings(), shown)
 
 
-def test_a_build_that_may_compile_does_so_once_for_the_asked_arch_alone(
-    engine: Engine, image: Image, tmp_path: Path
-) -> None:
+def test_a_build_that_may_compile_does_so_once_for_one_arch_alone(engine: Engine, image: Image, tmp_path: Path) -> None:
     row = SourceRow(releases={"1.0": sdist(sources(), tmp_path / "sdists")}, cpu="x86-64-v3")
     known = SOURCES.matrix.model_copy(update={"sources": {"tiny": row}})
     pin = Pin(name="tiny", version="1.0", layer="kernels", compiled=True)

@@ -33,9 +33,7 @@ def counts(image: str, digest: str, tier: str) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize(("image", "digest", "tier", "passed", "unproven"), ROWS)
-def test_a_row_of_what_ran_on_gpus_is_a_recorded_run(
-    image: str, digest: str, tier: str, passed: str, unproven: str
-) -> None:
+def test_a_row_of_what_ran_on_gpus_was_recorded(image: str, digest: str, tier: str, passed: str, unproven: str) -> None:
     assert ("PASS", int(passed), int(unproven)) in counts(image, digest, tier)
 
 

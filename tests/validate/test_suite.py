@@ -113,9 +113,7 @@ def test_each_end_of_a_probe_is_told_apart(suite: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", [("-I", "-S"), ()])
-def test_a_failing_probe_is_seen_to_fail_under_optimisation(
-    suite: Path, tmp_path: Path, flags: tuple[str, ...]
-) -> None:
+def test_a_failing_probe_is_seen_to_fail_when_optimised(suite: Path, tmp_path: Path, flags: tuple[str, ...]) -> None:
     asked = claims("static.bad")
     records = run(suite, tmp_path, asked, flags=flags, PYTHONOPTIMIZE="1")
     evidence = Evidence(image="i", digest="d", records=tuple(records.values()))

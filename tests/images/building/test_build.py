@@ -87,9 +87,7 @@ class Interrupted(ThreadPoolExecutor):
         raise KeyboardInterrupt
 
 
-def test_an_interrupt_while_builds_start_ends_one_that_waits_already(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_while_builds_start_ends_one_that_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waited for the other process's whole build, seen beside two busy loops."""
     cancelled, ended = threading.Event(), threading.Event()
 

@@ -71,7 +71,7 @@ def test_an_image_built_elsewhere_is_recorded_as_it_was_rendered_and_as_the_engi
         dict.fromkeys(("image", "matrix_revision", "base", "base_origin"), ""),
     ],
 )
-def test_an_image_whose_labels_are_not_of_the_rendered_context_is_refused(
+def test_an_image_whose_labels_are_not_of_its_rendered_context_is_refused(
     tmp_path: Path, other: dict[str, str]
 ) -> None:
     rendered(tmp_path / "cu126-torch27")

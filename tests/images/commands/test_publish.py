@@ -71,7 +71,7 @@ def _claims_today(labels: dict[str, str]) -> tuple[object, ...]:
 @pytest.mark.parametrize("name", ["cu126-torch27", "cu128-torch28-axolotl", ARM64])
 @pytest.mark.parametrize("origin", ["tag", "custom"])
 @pytest.mark.parametrize("wheels", ["known where it is built alone", "missing"])
-def test_what_a_build_measures_answers_every_claim_that_a_publication_writes(
+def test_what_a_build_measures_answers_all_claims_that_a_publication_writes(
     name: str, origin: str, wheels: str
 ) -> None:
     """By another way, on another machine, and of GPUs that the evidence names: else each image had to be done again."""

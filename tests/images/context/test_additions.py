@@ -141,7 +141,7 @@ def interpreter(made: Path, tmp_path: Path) -> Path:
         (["x"], []),
     ],
 )
-def test_who_is_refused_a_package_is_told_what_to_take_instead(
+def test_who_is_refused_a_package_is_told_what_to_take(
     interpreter: Path, arguments: list[str], told: list[str]
 ) -> None:
     pip = interpreter.with_name("pip.py")

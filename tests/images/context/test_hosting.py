@@ -74,9 +74,7 @@ def test_pips_index_serves_uv_unless_uv_has_its_own() -> None:
         *(({name: "https://x.test/"}, []) for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS", "UV_CACHE_DIR", "HOME")),
     ],
 )
-def test_a_further_index_and_one_in_files_of_this_machine_are_left_out_and_said(
-    env: dict[str, str], said: list[str]
-) -> None:
+def test_a_further_index_and_one_in_files_of_the_machine_are_left_out(env: dict[str, str], said: list[str]) -> None:
     found = settings(env)
     assert found.index == {} and [warning.split()[0] for warning in found.warnings] == said
     assert not any("secret" in warning for warning in found.warnings)

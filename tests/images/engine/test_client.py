@@ -74,7 +74,7 @@ class AtWorkError(Exception):
     """Another one is."""
 
 
-def test_machines_that_share_a_home_do_not_wait_for_each_others_engines(
+def test_machines_of_one_home_do_not_wait_for_each_others_engines(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Every node has its engine's data in /var/lib/docker."""

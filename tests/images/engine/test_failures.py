@@ -47,9 +47,7 @@ def test_a_killed_step_is_short_of_memory_only_where_something_says_so(error: st
         (FailureKind.NETWORK, ["  × Failed to build `x==1`", "  ╰─▶ error sending request for url (https://a.test/)"]),
     ],
 )
-def test_a_download_that_was_repeated_well_is_no_cause_and_one_that_broke_a_build_is(
-    kind: FailureKind, log: list[str]
-) -> None:
+def test_a_download_repeated_well_is_no_cause_and_one_that_broke_a_build_is(kind: FailureKind, log: list[str]) -> None:
     assert classify(EXIT_1, log).kind is kind
 
 

@@ -44,9 +44,7 @@ def test_a_fleet_of_gpu_machines_alone_judges_every_tier(tmp_path: Path) -> None
         ('"gpu:h100"', '"gpu:h100:4"', "fleet.yaml:4", "workers.h100.slurm.gres"),
     ],
 )
-def test_a_mistake_is_told_with_its_line_and_what_to_do(
-    tmp_path: Path, old: str, new: str, where: str, cause: str
-) -> None:
+def test_a_mistake_is_told_with_its_line_and_a_fix(tmp_path: Path, old: str, new: str, where: str, cause: str) -> None:
     assert old in GOOD
     with pytest.raises(UserError) as refused:
         read(tmp_path, GOOD.replace(old, new))

@@ -114,9 +114,7 @@ def test_jobs_whose_numbers_never_came_back_are_cancelled_by_their_name(
     assert named[0].startswith("truetag-cpu-") and executor._run != other._run
 
 
-def test_what_sbatch_refuses_cancels_no_job_that_a_dead_run_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_sbatch_refuses_cancels_no_job_of_a_dead_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More jobs than a user may submit, say: those that run count, too."""
     said: list[tuple[str, ...]] = []
 

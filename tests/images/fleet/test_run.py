@@ -112,9 +112,7 @@ def test_a_worker_that_kept_its_record_before_it_was_lost_has_judged(tmp_path: P
 
 
 @pytest.mark.parametrize("clock", [-7, 7])
-def test_a_new_run_does_again_what_has_a_record_whatever_the_clock_of_its_worker_says(
-    tmp_path: Path, clock: int
-) -> None:
+def test_a_new_run_does_again_what_has_a_record_whatever_its_workers_clock_says(tmp_path: Path, clock: int) -> None:
     one, then, folder = job(1), datetime.now(UTC) + timedelta(days=clock), JobFolder(tmp_path)
     before = result(one)
     folder.keep(replace(before, record=before.record.model_copy(update={"ended": then})))

@@ -103,9 +103,7 @@ def test_what_apt_would_fetch_lies_below_an_archive_by_its_sha256_or_is_refused(
 
 
 @pytest.mark.usefixtures("own_mirrors")
-def test_a_machine_without_apt_locks_all_but_the_debian_packages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_without_apt_locks_all_but_debian_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     sources = dataclasses.replace(SOURCES, workspace=Workspace(tmp_path / "matrix.yaml"))
     told = partial(lock.debian_packages, [image("cu126-torch25")], sources)

@@ -178,9 +178,7 @@ OTHER_CUDA = dataclasses.replace(make_image(), wheel_cuda=Minor(12, 6))
     ],
     ids=["a mirror's CPU build", "a torch without CUDA", "a torch of another CUDA", "pins that clash"],
 )
-def test_what_is_not_the_images_is_refused(
-    stocked: Indexes, added: list[tuple[str, ...]], image: Image, cause: str
-) -> None:
+def test_what_is_not_an_images_fails(stocked: Indexes, added: list[tuple[str, ...]], image: Image, cause: str) -> None:
     for one in added:
         stocked.add(DEFAULT, *one)
     with pytest.raises(UserError) as error:

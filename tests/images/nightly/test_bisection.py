@@ -67,9 +67,7 @@ def closed(changes: frozenset[int], needs: dict[int, frozenset[int]]) -> frozens
 
 
 @given(st.integers(1, 12), st.integers(0))
-def test_whatever_the_answers_are_the_found_set_fails_and_no_single_change_can_be_taken_out(
-    count: int, seed: int
-) -> None:
+def test_whatever_the_answers_the_found_set_fails_and_no_single_change_can_be_taken_out(count: int, seed: int) -> None:
     """Failures that come and go with unrelated changes, too: no order is assumed among sets."""
     everything = frozenset(range(count))
     answers: dict[frozenset[int], bool] = {frozenset(): False, everything: True}

@@ -70,8 +70,11 @@ class Judge:
         return ClaimRow(id=id_, subject=subject, tier=tier, verdict=status, required=True, reason=reason)
 
 
+Run = Callable[..., ImageResult]
+
+
 @pytest.fixture
-def nightly_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ImageResult]:
+def nightly_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(uv, "versions", lambda *_, **__: MOVES)
     monkeypatch.setattr(canary, "relocked", lambda _control, chosen, _run: at(dict(chosen)))
     # Nothing is newer than what is locked, but einops.
@@ -99,7 +102,7 @@ def lines(tmp_path: Path) -> list[JobLine | BreakageLine]:
     return list(results.read(tmp_path / "results"))
 
 
-def test_a_canary_as_good_as_the_control_is_proposed(nightly_run: Callable[..., ImageResult], tmp_path: Path) -> None:
+def test_a_canary_as_good_as_the_control_is_proposed(nightly_run: Run, tmp_path: Path) -> None:
     found = nightly_run(Judge({}))
     assert (found.control.outcome, found.canary.outcome) == (Outcome.PASS, Outcome.PASS)
     assert found.proposed is not None
@@ -108,7 +111,7 @@ def test_a_canary_as_good_as_the_control_is_proposed(nightly_run: Callable[..., 
     assert lines(tmp_path) == [found.control, found.canary]
 
 
-def test_what_a_canary_leaves_behind_is_said_in_a_resumed_run_too(nightly_run: Callable[..., ImageResult]) -> None:
+def test_what_a_canary_leaves_behind_is_said_in_a_resumed_run_too(nightly_run: Run) -> None:
     first, again = nightly_run(Judge({})), nightly_run(Judge({}), resume=True)
     assert first.gaps == again.gaps
     assert [str(one) for one in first.gaps] == [
@@ -116,7 +119,7 @@ def test_what_a_canary_leaves_behind_is_said_in_a_resumed_run_too(nightly_run: C
     ]
 
 
-def test_debian_packages_that_the_control_took_anew_are_named(nightly_run: Callable[..., ImageResult]) -> None:
+def test_debian_packages_that_the_control_took_anew_are_named(nightly_run: Run) -> None:
     """Against the image that people have; where there is none, none."""
     judge = Judge({})
     judge.debian = {"openssl": "3.0.19", "tzdata": "2026b", "zlib1g": "1.3"}
@@ -128,7 +131,7 @@ def test_debian_packages_that_the_control_took_anew_are_named(nightly_run: Calla
 
 
 def test_a_control_of_other_debian_packages_is_not_taken_from_an_interrupted_run(
-    nightly_run: Callable[..., ImageResult], tmp_path: Path
+    nightly_run: Run, tmp_path: Path
 ) -> None:
     sources = replace(SOURCES, workspace=Workspace(tmp_path / "matrix.yaml"))
     assert PLANNED.image is not None
@@ -143,11 +146,11 @@ def test_a_control_of_other_debian_packages_is_not_taken_from_an_interrupted_run
         assert len(judge.asked) == asked
 
 
-def test_what_was_judged_in_part_is_not_proposed(nightly_run: Callable[..., ImageResult]) -> None:
+def test_what_was_judged_in_part_is_not_proposed(nightly_run: Run) -> None:
     assert nightly_run(Judge({}), tiers=[Tier.STATIC]).proposed is None
 
 
-def test_a_culprit_is_named_with_both_versions_and_all_that_it_breaks(nightly_run: Callable[..., ImageResult]) -> None:
+def test_a_culprit_is_named_with_both_versions_and_all_that_it_breaks(nightly_run: Run) -> None:
     judge = Judge({"S3": {"torchao"}, "C1": {"torchao"}})
     found = nightly_run(judge)
     (breakage,) = found.breakages
@@ -157,14 +160,14 @@ def test_a_culprit_is_named_with_both_versions_and_all_that_it_breaks(nightly_ru
     assert breakage.builds == len({key for key in judge.asked if key[0] and key[0] != set(MOVES)})
 
 
-def test_static_claims_are_bisected_in_the_static_tier_alone(nightly_run: Callable[..., ImageResult]) -> None:
+def test_static_claims_are_bisected_in_the_static_tier_alone(nightly_run: Run) -> None:
     judge = Judge({"S3": {"transformers"}})
     nightly_run(judge)
     searched = [tiers for moved, tiers in judge.asked if moved != set(MOVES) and moved]
     assert searched and set(searched) == {(Tier.STATIC,)}
 
 
-def test_two_culprits_of_different_claims_are_told_apart(nightly_run: Callable[..., ImageResult]) -> None:
+def test_two_culprits_of_different_claims_are_told_apart(nightly_run: Run) -> None:
     found = nightly_run(Judge({"S3": {"torchao"}, "C10": {"transformers", "peft"}}))
     assert [one.sentence.partition(":")[0] for one in found.breakages] == [
         "torchao 0.11.0 -> 0.12.0 breaks S3",
@@ -172,7 +175,7 @@ def test_two_culprits_of_different_claims_are_told_apart(nightly_run: Callable[.
     ]
 
 
-def test_a_claim_that_fails_for_another_reason_is_another_breakage(nightly_run: Callable[..., ImageResult]) -> None:
+def test_a_claim_that_fails_for_another_reason_is_another_breakage(nightly_run: Run) -> None:
     """A torchao that complains wherever it is imported, and a liger-kernel that can't be imported at all."""
     judge = Judge({"S3": {"torchao"}, "C1": {"torchao"}})
     judge.sooner = {"C1": ({"liger-kernel"}, "no driver")}
@@ -182,7 +185,7 @@ def test_a_claim_that_fails_for_another_reason_is_another_breakage(nightly_run: 
     ]
 
 
-def test_a_step_that_became_slower_or_hungrier_is_bisected(nightly_run: Callable[..., ImageResult]) -> None:
+def test_a_step_that_became_slower_or_hungrier_is_bisected(nightly_run: Run) -> None:
     judge = Judge({})
     judge.slower = {"torchao": (1.1, 1.0), "peft": (0.7, 1.0), "transformers": (1.0, 1.01)}
     assert nightly_run(judge).breakages == (), "together they are faster"
@@ -194,13 +197,13 @@ def test_a_step_that_became_slower_or_hungrier_is_bisected(nightly_run: Callable
         assert found.canary.outcome is Outcome.FAIL and found.canary.steps["step eager"].peak
 
 
-def test_what_can_not_be_built_is_bisected_too(nightly_run: Callable[..., ImageResult]) -> None:
+def test_what_can_not_be_built_is_bisected_too(nightly_run: Run) -> None:
     found = nightly_run(Judge({}, unbuildable={"liger-kernel"}))
     assert found.canary.outcome is Outcome.NOT_BUILT
     assert found.breakages[0].sentence == "liger-kernel 0.6.4 -> 0.8.5 breaks build: a step failed"
 
 
-def test_what_fails_in_the_control_is_no_regression(nightly_run: Callable[..., ImageResult]) -> None:
+def test_what_fails_in_the_control_is_no_regression(nightly_run: Run) -> None:
     found = nightly_run(Judge({"S3": set()}))
     assert (found.control.outcome, found.canary.outcome) == (Outcome.FAIL, Outcome.FAIL)
     assert found.breakages == ()
@@ -212,9 +215,7 @@ def untimed(breakages: Sequence[BreakageLine]) -> list[BreakageLine]:
 
 
 @pytest.mark.parametrize("after", range(8))
-def test_an_interrupted_run_resumes_and_repeats_nothing(
-    nightly_run: Callable[..., ImageResult], tmp_path: Path, after: int
-) -> None:
+def test_an_interrupted_run_resumes_and_repeats_nothing(nightly_run: Run, tmp_path: Path, after: int) -> None:
     breaking = {"S3": {"torchao"}, "C10": {"transformers", "peft"}}
     first, second = Judge(breaking, most=after), Judge(breaking)
     with pytest.raises(KeyboardInterrupt):
@@ -228,16 +229,14 @@ def test_an_interrupted_run_resumes_and_repeats_nothing(
     assert len(whole.asked) == len(first.asked) + len(second.asked)
 
 
-def test_nothing_newer_builds_nothing(nightly_run: Callable[..., ImageResult], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_newer_builds_nothing(nightly_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uv, "versions", lambda *_, **__: {})
     judge = Judge({})
     assert nightly_run(judge).canary.outcome is Outcome.UNCHANGED
     assert len(judge.asked) == 1
 
 
-def test_newest_versions_that_do_not_fit_together_are_told(
-    nightly_run: Callable[..., ImageResult], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_newest_versions_that_do_not_fit_together_are_told(nightly_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: object, **__: object) -> dict[str, str]:
         raise uv.NoSolution(Problem(where="x", cause="no set of versions fits"))
 
@@ -253,7 +252,7 @@ def row(**other: str) -> ExpectedFailure:
     )
 
 
-def test_an_expected_failure_is_shown_never_green_and_not_bisected(nightly_run: Callable[..., ImageResult]) -> None:
+def test_an_expected_failure_is_shown_never_green_and_not_bisected(nightly_run: Run) -> None:
     found = nightly_run(Judge({"S3": {"torchao"}}), rows=[row()])
     assert (found.control.outcome, found.canary.outcome) == (Outcome.PASS, Outcome.XFAIL)
     assert [(one.id, one.issue) for one in found.canary.expected] == [("S3", "pytorch/ao#1")]
@@ -263,13 +262,13 @@ def test_an_expected_failure_is_shown_never_green_and_not_bisected(nightly_run: 
     assert "fails as expected (pytorch/ao#1)" in results.told(found.canary)
 
 
-def test_an_expected_failure_does_not_cover_another(nightly_run: Callable[..., ImageResult]) -> None:
+def test_an_expected_failure_does_not_cover_another(nightly_run: Run) -> None:
     found = nightly_run(Judge({"S3": {"torchao"}, "C1": {"peft"}}), rows=[row()])
     assert found.canary.outcome is Outcome.FAIL
     assert [one.claims[0].id for one in found.breakages] == ["C1"]
 
 
-def test_an_expected_failure_that_passes_is_reported(nightly_run: Callable[..., ImageResult]) -> None:
+def test_an_expected_failure_that_passes_is_reported(nightly_run: Run) -> None:
     found = nightly_run(Judge({}), rows=[row()])
     assert [one.issue for one in found.canary.unexpected_passes] == ["pytorch/ao#1"]
     assert found.control.unexpected_passes == []

@@ -138,9 +138,7 @@ def test_a_host_with_an_arm_processor_gets_an_image_for_it(capability: tuple[int
 
 
 @pytest.mark.parametrize(("processor", "for_arm"), [("aarch64", True), ("x86_64", False)])
-def test_this_machine_is_asked_for_its_processor(
-    processor: str, for_arm: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_machine_is_asked_for_its_processor(processor: str, for_arm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Gpu(name="NVIDIA GH200 480GB", capability=(9, 0), memory=1)
     monkeypatch.setattr(gpus, "inventory", lambda _folder: Inventory(driver="580.95", gpus=(gpu,), source="NVML"))
     monkeypatch.setattr(platform, "machine", lambda: processor)

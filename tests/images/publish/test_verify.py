@@ -80,9 +80,7 @@ def test_an_image_under_another_ones_tag_is_told_with_both_names(target: Registr
 
 
 @pytest.mark.parametrize("policy", [POLICY, NO_MATRIX])
-def test_an_older_signed_build_under_a_moving_tag_is_told_with_both_digests(
-    target: Registry, policy: ReleasePolicy
-) -> None:
+def test_an_older_signed_build_of_a_moving_tag_is_told_with_digests(target: Registry, policy: ReleasePolicy) -> None:
     old, new = (signed(target, content, NAME, "latest") for content in ("old", "new"))
     assert [told(target, tag, policy) for tag in (NAME, "latest")] == ["", ""]
     for tag in (NAME, "latest"):
@@ -150,9 +148,7 @@ def test_a_promotion_moves_no_tag_that_the_key_did_not_sign(target: Registry, pr
     assert not told(production, "latest")
 
 
-def test_an_index_of_production_alone_takes_no_tag_from_one_that_was_signed(
-    target: Registry, production: Registry
-) -> None:
+def test_an_index_of_production_alone_takes_no_tag_from_a_signed_one(target: Registry, production: Registry) -> None:
     """The platform that joins is there under its own name; the row's name stays."""
     row = ("cu130-torch211", "cu130-torch211-arm64")
     policy = replace(POLICY, row_of=lambda _name: row, claims_of=lambda _labels, run: run.claim_set)

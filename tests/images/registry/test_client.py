@@ -197,9 +197,7 @@ def test_pauses_grow_and_end(
         ("soon", [2]),
     ],
 )
-def test_the_registry_says_how_long_to_wait(
-    server: Server, said: str, seconds: list[float], pauses: list[float]
-) -> None:
+def test_a_registry_says_how_long_to_wait(server: Server, said: str, seconds: list[float], pauses: list[float]) -> None:
     failing(server, 2, (429, {"Retry-After": said}, b""), lambda *_: SERVED, manifests)
     with client(server) as registry:
         assert registry.get("latest")

@@ -63,9 +63,7 @@ def test_forks_run_side_by_side_and_one_that_dies_takes_no_other_with_it() -> No
     ("examples", "cores", "gigabytes", "count"),
     [(3, 16, 12, 3), (9, 64, 12, 4), (3, 2, 64, 1), (3, 16, 2, 1), (0, 16, 64, 1)],
 )
-def test_examples_run_side_by_side_as_cores_and_memory_allow(
-    examples: int, cores: int, gigabytes: int, count: int
-) -> None:
+def test_examples_run_abreast_as_cores_and_memory_allow(examples: int, cores: int, gigabytes: int, count: int) -> None:
     assert at_once(examples, cores, gigabytes << 30) == count
 
 

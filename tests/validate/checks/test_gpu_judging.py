@@ -138,9 +138,7 @@ def test_of_gpus_that_differ_any_may_have_run_it() -> None:
         (["a: requires device with capability > (7, 0)", "b: operator wasn't built"], Status.FAIL),
     ],
 )
-def test_a_librarys_own_reasons_are_a_gate_only_where_they_are_about_the_gpu(
-    reasons: list[str], status: Status
-) -> None:
+def test_a_librarys_own_reasons_are_a_gate_only_where_they_are_about_a_gpu(reasons: list[str], status: Status) -> None:
     assert judged(DENSE, "declined", reasons).status is status
 
 
@@ -175,9 +173,7 @@ def test_without_an_inventory_libcuda_and_torch_must_agree() -> None:
         ([9, 1, 0], [10, 0, 0], Status.FAIL),
     ],
 )
-def test_cudnn_is_compatible_backward_within_a_major_version(
-    compiled: list[int], running: list[int], status: Status
-) -> None:
+def test_cudnn_is_compatible_backward_within_a_major(compiled: list[int], running: list[int], status: Status) -> None:
     """torch 2.8 is compiled for 9.8.0 and pins 9.10.2: an H100 failed it here, which was a false alarm."""
     finding = judged("cudnn", "", lambda e: {**e, "compiled": compiled, "running": running})
     assert finding.status is status

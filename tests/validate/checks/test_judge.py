@@ -45,7 +45,7 @@ def verdict(*claims: Claim, records: tuple[Record, ...] = ()) -> Verdict:
         ((claim("T9", "y"), claim()), (record(ok=False),), Status.FAIL),
     ],
 )
-def test_what_is_not_proven_is_never_green(
+def test_what_is_unproven_is_never_green(
     claims: tuple[Claim, ...], records: tuple[Record, ...], overall: Status
 ) -> None:
     assert verdict(*claims, records=records).overall is overall

@@ -185,7 +185,7 @@ Root Cause (first observed failure):
         ),
     ],
 )
-def test_a_launch_counts_only_if_every_rank_closed_its_file(
+def test_a_launch_counts_only_if_all_ranks_closed_files(
     code: int | None, log: str, heard: list[Heard], said: str
 ) -> None:
     assert _launch.end_of(code, log, heard, 10) == said

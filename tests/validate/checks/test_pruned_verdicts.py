@@ -36,7 +36,7 @@ def verdict(claim: Any) -> tuple[Status, str]:
 
 
 @pytest.mark.parametrize("codes", FAULTY.values(), ids=FAULTY)
-def test_what_is_left_to_show_a_fault_is_no_surplus_and_the_code_of_a_sound_region_is(
+def test_what_is_left_to_show_a_fault_is_no_surplus_and_code_of_a_sound_region_is(
     site: Site, codes: list[Code]
 ) -> None:
     whole = fatbins.library(SOUND, fatbins.region(*codes))

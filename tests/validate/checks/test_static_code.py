@@ -168,7 +168,7 @@ def test_what_this_machine_can_not_decode_proves_nothing_and_hides_no_other_faul
         ("wide_k", [{"kernels": "wide_*", "needed": [[80, 99]], "reason": "-"}], Status.FAIL),
     ],
 )
-def test_a_kernel_for_other_archs_by_name_or_design_may_be_empty(
+def test_a_kernel_for_other_archs_by_name_or_design_is_free(
     site: Site, name: str, by_design: Any, status: Status
 ) -> None:
     install(site, fatbins.region(code(80, name), code(90, name, STUB)))

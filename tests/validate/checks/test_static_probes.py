@@ -264,9 +264,7 @@ def _torch(site: Site) -> None:
         (("cuda126", "cpu"), "libbnb_cpu.so of bnb needs libgomp-x.so.1"),
     ],
 )
-def test_an_alternative_is_excused_only_by_a_sibling_that_serves(
-    site: Site, versions: tuple[str, ...], words: str
-) -> None:
+def test_an_alternative_is_excused_by_a_sibling_that_serves(site: Site, versions: tuple[str, ...], words: str) -> None:
     """Alternatives for several platforms, as bitsandbytes ships them."""
     needs = {
         "cuda126": ["libcudart.so.12"],

@@ -59,9 +59,7 @@ FLASH, FUSED = "flash_attention_2", "adamw_torch_fused"
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_rules_by_card(
-    card: str, capability: tuple[int, int], gigabytes: float, expected: tuple[object, ...]
-) -> None:
+def test_rules_by_card(card: str, capability: tuple[int, int], gigabytes: float, expected: tuple[object, ...]) -> None:
     found = settings(gpu(capability, gigabytes, card))
     names = ("dtype", "tf32", "attention", "fp8", "load_in_4bit", "optimizer", "batch_size", "gradient_accumulation")
     assert tuple(found[name] for name in names) == expected
@@ -113,7 +111,7 @@ FSDP, ZERO3 = {"strategy": Strategy.FSDP}, {"strategy": Strategy.DEEPSPEED}
         ([H200], {}, "batch_size", 4, ""),
     ],
 )
-def test_a_setting_follows_from_machine_image_and_goal(
+def test_a_setting_follows_from_machine_and_goal(
     gpus: list[Gpu], given_: Any, name: str, value: object, why: str
 ) -> None:
     (found,) = (setting for setting in settings(*gpus, **given_).settings if setting.name == name)

@@ -41,9 +41,7 @@ def test_commands_run_in_a_copy_one_after_another(examples: Path, tmp_path: Path
         ("one\\ntwo\\nthree\\nfour", "two | three | four"),
     ],
 )
-def test_the_last_words_of_a_command_that_fails_are_told(
-    examples: Path, tmp_path: Path, printed: str, told: str
-) -> None:
+def test_the_last_words_of_a_command_that_fails_show(examples: Path, tmp_path: Path, printed: str, told: str) -> None:
     command = f"""sh -c 'printf "{printed}"; exit 3'"""
     with pytest.raises(ExampleError) as raised:
         run(example(command), tmp_path / "place", "cpu")

@@ -88,9 +88,7 @@ def test_an_image_promises_the_kernels_of_what_it_pins() -> None:
         *((name, H100, "sdpa-cudnn", "") for name in ("cu124-torch26", "cu126-torch27", "cu128-torch28")),
     ],
 )
-def test_what_a_gpu_or_a_version_cannot_do_is_no_promise(
-    name: str, host: Inventory | None, subject: str, why: str
-) -> None:
+def test_what_a_gpu_or_a_version_lacks_is_no_promise(name: str, host: Inventory | None, subject: str, why: str) -> None:
     (found,) = [claim for claim in gpu_claims(name, host) if claim.subject == subject]
     said = found.expect.get("not_applicable", "")
     assert (found.required, bool(said)) == (not why, bool(why)) and why in said
