@@ -50,3 +50,8 @@ def faults() -> Mapping[str, SilentFault]:
 def known(versions: Mapping[str, str]) -> dict[str, SilentFault]:
     """The faults that these versions (of distributions, and of `cudnn`) are known to have."""
     return {name: row for name, row in faults().items() if row.package in versions and row.of(versions)}
+
+
+def ordinary(label: str) -> list[str]:
+    """The sentences of those that an image's label names (`ISSUE ISSUE`) and plain training meets: aliases avoid it."""
+    return [str(row) for row in faults().values() if row.ordinary and row.issue in label.split()]

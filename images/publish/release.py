@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from images.config.names import ImageName
 from images.config.platforms import Platform
+from images.context.labels import LABELS
 from images.errors import UserError, failed
+from images.planning import silent
 from images.publish import attachments, checks, signing, tags
 from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
@@ -181,7 +183,8 @@ class Release:
         return made, [tags.version_of(one) for one in images]
 
     def _alias_refusal(self, image: PublishedImage) -> str:
-        return next(iter(self.policy.refusals(image.labels, image.evidence, self.policy.alias_gate)), "")
+        met = silent.ordinary(image.labels.get(f"{LABELS}.silent-faults", ""))
+        return next(iter([*met, *self.policy.refusals(image.labels, image.evidence, self.policy.alias_gate)]), "")
 
 
 def published(registry: Registry, version: ImageVersion, image_id: str) -> PublishedImage | None:

@@ -42,6 +42,15 @@ def test_versions_tell_which_faults_are_there(versions: dict[str, str], subject:
     assert (subject in silent.known(versions)) is has
 
 
+def test_aliases_avoid_what_plain_training_meets() -> None:
+    assert not silent.ordinary("pytorch#144643 Liger-Kernel#272")
+    (told,) = silent.ordinary("pytorch#144643 pytorch#163539")
+    assert (
+        told
+        == "silently wrong: conv3d in bfloat16 over a large input (pytorch#163539); take nvidia-cudnn 9.15 or newer"
+    )
+
+
 EXPECT = {"tolerance": 0.02, "gigabytes": 25, "alone": False, "fault": "silently wrong: x (y#1); do z", "known": False}
 GOOD = {"off": 0.003, "control": 0.9, "seconds": 1.5, "gigabytes": 20.0}
 
