@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.checkout import ROOT
 from tests.support.judging import fails, judge_claim, spoiled_by, wrong
 from validate.claims import HOST_PROBE, Claim, Tier
 from validate.environment import credentials
@@ -91,6 +92,13 @@ def test_variables_of_programs_are_not_read_as_settings() -> None:
     for path in ("x.conf", f"{place}/barrier.conf", "/home/trainer/barrier"):
         assert list(credentials.in_text("my_token = barrier_arrive", path)), "a setting"
     assert list(credentials.in_text("hf_" + "a" * 34, f"{place}/barrier")), "what an issuer's token looks like is told"
+
+
+def test_no_text_of_the_suite_which_each_image_has_looks_like_a_credential() -> None:
+    """doctor's templates set tokenizer.pad_token."""
+    texts = [path for path in (ROOT / "validate").rglob("*") if path.suffix in (".txt", ".json", ".yaml", ".py")]
+    assert not [path for path in texts if [*credentials.in_text(path.read_text(), path.name)]]
+    assert list(credentials.in_text("chunk_token = abcdefgh1"))
 
 
 def test_files_are_known_by_name() -> None:
