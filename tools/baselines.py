@@ -35,7 +35,7 @@ def baseline(steps: list[StepRow]) -> Mapping[str, Any]:
     between = timing.robust([one.seconds for one in steps])
     spread = max(between["spread"], median(one.spread for one in steps))
     return {
-        "time": {**between, "spread": round(spread, 5)},
+        "time": {**between, "seconds": round(between["seconds"], 5), "spread": round(spread, 5)},
         "peak": max(one.peak for one in steps),
         "loss": round(median(one.loss for one in steps), 4),
     }
