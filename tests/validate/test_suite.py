@@ -190,15 +190,23 @@ def forking(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return planted(tmp_path_factory.mktemp("forking") / "validate", sources)
 
 
-def measured(suite: Path, folder: Path, torch: str, *asked: str, timeout: str = "60") -> tuple[dict[str, Record], int]:
+def measured(
+    suite: Path, folder: Path, torch: str, *asked: str, timeout: str = "60", how: tuple[str, ...] = ("--emulated",)
+) -> tuple[dict[str, Record], int]:
     """Records, and how often torch was imported."""
     imports = folder / "imports"
     imports.touch()
     (folder / "site").mkdir(exist_ok=True)
     (folder / "site" / "torch.py").write_text(torch)
     around = {"PYTHONPATH": str(folder / "site"), "IMPORTS": str(imports), "OF_IMAGE": "kept"}
-    records = run(suite, folder, claims(*asked), "--emulated", "--timeout", timeout, **around)
+    records = run(suite, folder, claims(*asked), *how, "--timeout", timeout, **around)
     return records, len(imports.read_text().split())
+
+
+@pytest.mark.parametrize(("jobs", "imports"), [("2", 1), ("16", 2)])
+def test_on_few_cores_probes_share_the_import_as_well(forking: Path, tmp_path: Path, jobs: str, imports: int) -> None:
+    _, imported = measured(forking, tmp_path, TORCH, "cpu.native", "cpu.imports", how=("--jobs", jobs))
+    assert imported == imports
 
 
 def test_probes_share_one_import_and_nothing_else(forking: Path, tmp_path: Path) -> None:
