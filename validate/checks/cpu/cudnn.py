@@ -7,16 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from validate.claims import Claim
-from validate.evidence import Measured
 from validate.harness.forked import attempt
 from validate.judging import Finding, cause, failed, passed
 
 TORCH_FIRST = True
-
-
-class CudnnEvidence(Measured):
-    version: int | None
-    """As cuDNN counts: 91501 is 9.15.1."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Any]]:
@@ -24,8 +18,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Any]]:
         yield claim.subject, attempt(lambda: {"version": importlib.import_module("torch").backends.cudnn.version()})
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: CudnnEvidence) -> Finding:
-    """C2 cudnn. expect: {version: of the locked distribution, 9.15.1.9}."""
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """C2 cudnn. expect: {version: that is locked, 9.15.1.9}; evidence: {version: as cuDNN counts, 91501}."""
     if "error" in evidence:
         return failed(cause(evidence["error"]))
     major, minor, patch = map(int, expect["version"].split(".")[:3])

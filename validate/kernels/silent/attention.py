@@ -66,14 +66,6 @@ def _rows(t: Any, query: Any, key: Any, value: Any, mask: Any = 0.0) -> Any:
     return scores.softmax(-1) @ value.float()
 
 
-def efficient_attention_masked(t: Any, d: str, batch: int = 8) -> tuple[Any, ...]:
-    query, key, value, upstream = (t.randn(batch, 12, 441, 64, device=d) for _ in range(4))
-    mask = t.zeros(batch, 12, 441, 448, device=d)[..., :441]
-    mask[..., :128] = t.finfo(t.float32).min
-    given = {"upstream": upstream, "mask": mask}
-    return _sdpa(t, "EFFICIENT_ATTENTION", query, key, value, **given), _exact(t, query, key, value, **given)
-
-
 def flash_attention_large(t: Any, d: str, batch: int = 16400, length: int = 128) -> tuple[Any, ...]:
     """More than 2^31 elements in each of query, key and value, forward and backward."""
     inputs = [t.randn(batch, 16, length, 64, device=d, dtype=t.bfloat16) for _ in range(3)]

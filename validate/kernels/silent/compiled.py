@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -99,23 +98,3 @@ def compile_dynamic_reshape(t: Any, d: str) -> tuple[Any, ...]:
     t._dynamo.reset()
     compiled = t.compile(program, dynamic=True)
     return [compiled(one).clone() for one in strided], [program(one).clone() for one in strided]
-
-
-def compile_flex_strides(t: Any, d: str, length: int = 384) -> tuple[Any, ...]:
-    """Transposed inputs, at two lengths: with the second one the shapes become dynamic."""
-    attention = importlib.import_module("torch.nn.attention.flex_attention")
-    t._dynamo.reset()
-    compiled = t.compile(attention.flex_attention) if d != "cpu" else attention.flex_attention
-    found, right = [], []
-    for count in (length // 3 * 2, length):
-        inputs = [t.randn(1, count, 2, 64, device=d).transpose(1, 2).requires_grad_(d != "cpu") for _ in range(3)]
-        query, key, value = (one.detach().double().requires_grad_() for one in inputs)
-        plain = (query @ key.transpose(-1, -2) / 8).softmax(-1) @ value
-        upstream = t.randn_like(plain)
-        out = compiled(*inputs)
-        found.append(out)
-        right.append(plain)
-        if d != "cpu":  # on the CPU it has no backward
-            found += t.autograd.grad(out, inputs, upstream.to(out.dtype))
-            right += t.autograd.grad(plain, (query, key, value), upstream)
-    return found, right

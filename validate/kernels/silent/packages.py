@@ -84,15 +84,6 @@ def liger_ce_in_place(t: Any, d: str) -> tuple[Any, ...]:
     return found, right
 
 
-def liger_ce_large(t: Any, d: str, rows: int = 16448) -> tuple[Any, ...]:
-    loss = _liger("LigerCrossEntropyLoss", reduction="sum")
-    x = t.randn(rows, 131072, device=d, dtype=t.bfloat16, requires_grad=True)
-    target = t.arange(rows, device=d)
-    right = x.detach()[-_TAIL:].float().softmax(-1)
-    right[t.arange(_TAIL), target[-_TAIL:]] -= 1
-    return t.autograd.grad(loss(x, target), x)[0][-_TAIL:].clone(), right
-
-
 def liger_fused_large(t: Any, d: str, rows: int = 16448) -> tuple[Any, ...]:
     """More than 2^31 logits, which are never held as a whole."""
     loss = _liger("LigerFusedLinearCrossEntropyLoss", reduction="sum")
