@@ -203,7 +203,7 @@ def test_no_two_jobs_of_publish_move_tags_at_once() -> None:
 
 STAND_INS = r"""
 say() { printf '%s\n' "$@"; echo; } >>"$CALLS"
-for name in nox python truetag git docker gh sudo pip cosign; do eval "$name() { say $name \"\$@\"; }"; done
+for name in nox python truetag git docker gh sudo pip cosign jq; do eval "$name() { say $name \"\$@\"; }"; done
 """
 """Programs that only say how they were called: a word a line, an empty line after the last."""
 
