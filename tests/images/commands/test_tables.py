@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from images.commands import common, tables
+from images.commands import common
+from images.commands.plan import table
 from images.config.matrix import load
 from images.locking.lock_file import Status as LockStatus
 from images.planning import plan
@@ -23,7 +24,7 @@ PLAN = plan.plan(load())
 
 def shown(width: int) -> list[str]:
     """The whole plan at a width."""
-    return [part for line in tables.plan(PLAN, {}) for part in wrapped(line, width).splitlines() or [""]]
+    return [part for line in table(PLAN, {}) for part in wrapped(line, width).splitlines() or [""]]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_the_first_line_names_the_image_that_was_judged(reference: str, title: s
 
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_an_image_of_the_plan_is_one_line_that_fits(width: int) -> None:
-    rows = [line for line in tables.plan(PLAN, {}) if line.split(" ")[0] in {one.name for one in PLAN}]
+    rows = [line for line in table(PLAN, {}) if line.split(" ")[0] in {one.name for one in PLAN}]
     assert len(rows) == len(PLAN)
     assert max(map(len, rows)) <= 80
     assert [line for line in shown(width) if len(line) > width and " " in line.strip()] == []
@@ -49,20 +50,20 @@ def test_an_image_of_the_plan_is_one_line_that_fits(width: int) -> None:
 
 @pytest.mark.parametrize("width", [1, 20, 80])
 def test_every_word_of_a_reason_is_shown_whole_at_any_width(width: int) -> None:
-    whole = " ".join(" ".join(tables.plan(PLAN, {})).split())
+    whole = " ".join(" ".join(table(PLAN, {})).split())
     assert " ".join(" ".join(shown(width)).split()) == whole
 
 
 def test_an_image_without_a_lock_is_said_once_of_all() -> None:
-    missing = [line for line in tables.plan(PLAN, {}) if "makes it where" in line]
+    missing = [line for line in table(PLAN, {}) if "makes it where" in line]
     assert len(missing) == 1 and "`nox -s lock -- NAME`" in missing[0] and "cu121-torch25" in missing[0]
-    stale = list(tables.plan(PLAN[:1], {PLAN[0].name: LockStatus.STALE}))
+    stale = list(table(PLAN[:1], {PLAN[0].name: LockStatus.STALE}))
     assert stale[1].split()[:2] == ["cu126-torch25", "stale"]
 
 
 def test_the_default_view_keeps_what_has_no_lock_apart_and_counts_it() -> None:
     states = {one.name: LockStatus.PRESENT for one in PLAN if one.name != "cu121-torch25"}
-    lines = list(tables.plan(PLAN, states, unlocked=False))
+    lines = list(table(PLAN, states, unlocked=False))
     assert [line for line in lines if "cu121-torch25" in line] == [
         "cu121-torch25: no lock: can't be built here; `nox -s lock -- NAME` makes it where download.pytorch.org answers"
     ]
