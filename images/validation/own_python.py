@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,6 +70,15 @@ def read_file(engine: Engine, image: ImageInfo, path: str, *, most: int = 1 << 1
             return hidden.get_file(path, most=most).decode("utf-8", "replace")
         except FileNotFoundError:
             return ""
+
+
+def hidden(engine: Engine, image: ImageInfo) -> Iterator[str]:
+    """What an image has where the reader of its files lies, or has another over it: nobody could look at it."""
+    with engine.container(ContainerSpec(image.id, ["true"])) as one:
+        for path in (PRELOAD, INSIDE):
+            with suppress(FileNotFoundError):
+                if one.get_file(path, most=1 << 16).strip() or path == INSIDE:
+                    yield path
 
 
 def read_files(

@@ -179,7 +179,7 @@ def _read_files(
     asked = claims.only(files_only)
     if not asked.claims or not own_python.usable(engine):
         return claims
-    hidden = [own_python.PRELOAD] if own_python.read_file(engine, image, own_python.PRELOAD).strip() else []
+    hidden = list(own_python.hidden(engine, image))
     arguments = ["--claims", f"{INSIDE}/claims.json", "--user", f"{INSIDE}/user.json", *seed]
     found = list[str]()
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from validate.claims import Claim
 from validate.evidence import Measured, NoEvidence
+from validate.harness import drawn
 from validate.harness.forked import attempt, in_fork
 from validate.judging import Finding, cause, failed, is_beyond, is_within, not_applicable, passed, scientific
 from validate.kernels.silent import error, function, unwritten
@@ -52,7 +53,7 @@ def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Si
         if (free := torch.cuda.mem_get_info()[0] / 1e9) < gigabytes:
             return {"free": free}
         torch.cuda.reset_peak_memory_stats()
-    torch.manual_seed(zlib.crc32(subject.encode()))
+    torch.manual_seed(drawn.seed() ^ zlib.crc32(subject.encode()))
     begun = time.perf_counter()
     found, right, *more = function(subject)(torch, device, **sizes)
     wrong = more[0] if more and more[0] is not None else unwritten(torch, found)

@@ -79,9 +79,11 @@ _MOST_LISTED = 60
 _BYTECODE = re.compile(r"(?P<folder>.*)/__pycache__/(?P<name>[^/]+)\.[a-z]+-\d+(\.opt-\w+)?\.pyc")
 _VENV_LINKS = {"bin/python": "python3", "bin/python3": "/usr/bin/python3", "lib64": "lib"}
 _VENV_SETTINGS = (b"home = /usr/bin", b"include-system-site-packages = false")
+_VENV_KEYS = [line.partition(b" ")[0] for line in _VENV_SETTINGS]
 _VENV_SCRIPTS = "/usr/lib/python{}/venv/scripts"
 _VENV_IGNORED = b"# Created by venv; see https://docs.python.org/3/library/venv.html\n*\n"
 """Since 3.13."""
+_CONSTRAINTS = "/opt/truetag/constraints.txt"
 _SPECIAL = stat.S_ISUID | stat.S_ISGID
 
 
@@ -266,6 +268,10 @@ def _of_steps(steps: Mapping[str, str], places: Mapping[str, os.stat_result]) ->
     """What our build steps write: their content is known."""
     found = hashes([path for path in steps if path in places and stat.S_ISREG(places[path].st_mode)], "sha256")
     yield from ((path, "" if digest == steps[path] else "our build step") for path, digest in found.items())
+    if _CONSTRAINTS in places:  # which versions are for this torch changes; pip takes options from it, too
+        lines = _content(_CONSTRAINTS).decode("utf-8", "replace").splitlines()
+        is_plain = all(line.startswith("#") or re.fullmatch(r"[\w.-]+==[\w.+!]+", line) for line in lines)
+        yield _CONSTRAINTS, "" if is_plain else "our build step"
 
 
 def _of_venv(environment: str, version: str, places: Mapping[str, os.stat_result]) -> _Found:
@@ -290,7 +296,9 @@ def _of_venv(environment: str, version: str, places: Mapping[str, os.stat_result
             yield path, "" if str(Path(path).readlink()) == target else "venv"
     settings = f"{environment}/pyvenv.cfg"
     lines = _content(settings).splitlines()
-    yield settings, "" if all(line in lines for line in _VENV_SETTINGS) else "venv"
+    # site.py takes the last of several, getpath.py the first.
+    said = [line for line in lines if line.partition(b"=")[0].strip().lower() in _VENV_KEYS]
+    yield settings, "" if said == [*_VENV_SETTINGS] else "venv"
     yield f"{environment}/.gitignore", "" if _content(f"{environment}/.gitignore") == _VENV_IGNORED else "venv"
 
 
@@ -311,7 +319,8 @@ def _is_link_of(path: str, allowed: Mapping[str, str], explained: set[str], chos
     if pattern is None:
         return False
     to, arrow, _ = allowed[pattern].partition(" <- ")
-    return leads == to if arrow else os.path.realpath(path) in explained
+    target = os.path.realpath(path)
+    return leads == to or (target in explained and (not arrow or fnmatch.fnmatchcase(target, to)))
 
 
 # ---- what is found first
