@@ -249,7 +249,7 @@ def create(sdk: Any, spec: ContainerSpec, labels: Mapping[str, str]) -> str:
         devices=list(spec.devices),
         shm_size=spec.shm_size,
         ulimits=[Ulimit(name=one, soft=most, hard=most) for one, most in spec.ulimits.items()],
-        init=True,  # reaps what the command leaves behind, and passes signals on
+        init=spec.init,  # reaps what the command leaves behind, and passes signals on
         log_config=LogConfig(type=LogConfig.types.JSON, config={"max-size": "64m", "max-file": "1"}),
         **limits,
     )

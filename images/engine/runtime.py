@@ -46,6 +46,8 @@ class ContainerSpec:
     """Path to mount options; "" alone means noexec, so say `exec` where code is compiled and loaded."""
     binds: Mapping[str, str] = field(default_factory=dict)
     """Folder of the engine's machine to path in the container, read-only."""
+    init: bool = True
+    """The engine's init starts the command. It may be dynamically linked: then `env` is its own, too."""
     stdin: bool = False
     """It is started with bytes for its standard input; else that is empty."""
     network: str = "none"

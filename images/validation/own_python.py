@@ -103,6 +103,7 @@ def read_files(
         volumes=[INSIDE],
         binds={"/dev/null": PRELOAD},  # the loader reads it whatever the environment says
         # Where NVIDIA's runtime is the default, `all` of the image would bring the driver's files, which have no owner.
+        init=False,  # Debian's own is static, another's would load the libraries that lie here
         env={**environment(INSIDE), "NVIDIA_VISIBLE_DEVICES": "void"},
         user="0",
         memory=min(8 << 30, engine.facts.memory * 3 // 4),
