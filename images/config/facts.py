@@ -291,6 +291,8 @@ class Facts(Row):
     """Distributions that pages still name though they are dead."""
     cuda: dict[MinorText, CudaFacts]
     minimum_drivers: dict[str, MinimumDriver]
+    device_code: dict[str, DeviceCode] = {}
+    """`NAME==VERSION` of a library that may take the place of another -> what each of its files has code for."""
     compilers: dict[str, dict[VersionText, CompilerFacts]] = {}
     """Distribution -> version -> what it compiles for."""
     arm64: Arm64Facts = Arm64Facts()

@@ -168,11 +168,12 @@ def _overrides(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _images(matrix: Matrix, file: YamlFile, left_out: frozenset[yamlfile.Path]) -> Iterator[Fault]:
-    """Names under `without` that the image's stack does not pin: a typo would leave in what was to be left out."""
+    """Names under `without` that neither stack nor overrides have: a typo would leave in what was to be left out."""
     index_of = {str(row.get("name")): index for index, row in enumerate(file.data["images"]) if isinstance(row, dict)}
     for row in matrix.images:
         torch = str(row.image_name.torch)
-        pins = {**matrix.common, **matrix.stacks.get(torch, {})}
+        replaced = {one.partition("==")[0] for one in matrix.overrides.get(torch, {})}
+        pins = {*matrix.common, *matrix.stacks.get(torch, {}), *replaced}
         for name in row.without:
             if torch in matrix.stacks and name not in pins and ("stacks", torch, name) not in left_out:
                 cause = f"{row.name} leaves out {name!r}, which its stack does not pin"

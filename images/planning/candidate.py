@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -85,13 +84,8 @@ class Candidate:
     """Pins that the image may lack."""
     declined: Mapping[str, tuple[str, ...]]
     """Optional packages that this image can't have -> why not."""
-
-    @property
-    def overrides(self) -> Mapping[str, str]:
-        """Exact requirement that is taken here against what packages require -> why."""
-        own = f"-cu{self.wheel_cuda.major}=="
-        rows = self.matrix.overrides.get(str(self.name.torch), {}).items()
-        return {row: why for row, why in rows if own in row or not re.search(r"-cu\d+==", row)}
+    overrides: Mapping[str, str]
+    """Exact requirement that is taken here against what packages require -> why."""
 
     @property
     def cudnn(self) -> str:
@@ -108,12 +102,13 @@ class Candidate:
 
     @cached_property
     def binaries(self) -> Mapping[str, DeviceCode]:
-        """The parts whose device code decides where the image runs at all: torch, and bitsandbytes' library."""
+        """The parts whose device code decides where the image runs at all: torch, what takes the place of a library of
+        its own, and bitsandbytes' library."""
         parts: dict[str, DeviceCode] = {f"torch {self.torch} cu{self.wheel_cuda.digits}": self.variant}
         row = self.facts.bitsandbytes.get(self.pins.get("bitsandbytes", ""))
         if row and (library := row.library_for(self.wheel_cuda)):
             parts[f"bitsandbytes {self.pins['bitsandbytes']} cu{library.digits}"] = row.libraries[str(library)]
-        return parts
+        return parts | {taken: code for taken in self.overrides if (code := self.facts.device_code.get(taken))}
 
     @cached_property
     def compilers(self) -> Mapping[str, Collection[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -236,6 +237,13 @@ def _impossible(name: ImageName, release: str | None, matrix: Matrix, facts: Fac
     return tuple(reasons)
 
 
+def _is_for(requirement: str, wheel_cuda: Minor, row: ImageRow) -> bool:
+    """Whether an override is for an image: of its torch's CUDA major or of none, and not left out."""
+    package, _, _ = requirement.partition("==")
+    major = re.search(r"-cu(\d+)$", package)
+    return package not in row.without and (major is None or int(major[1]) == wheel_cuda.major)
+
+
 def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> Candidate:
     profile = resolve_profile(matrix, name.profile, name.torch)
     stack_pins = {**matrix.common, **matrix.stacks[str(name.torch)]}
@@ -248,6 +256,7 @@ def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> 
     key = next(iter(bases), matrix.defaults.base)
     base = matrix.bases[key]
     torch_facts, cuda = facts.torch[wanted["torch"]], str(name.cuda)
+    overrides = matrix.overrides.get(str(name.torch), {})
     wheel_cuda = stack.choose_variant(torch_facts, name.cuda) or name.cuda
     candidate = Candidate(
         name=name,
@@ -273,6 +282,7 @@ def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> 
         pins={key: version for key, version in wanted.items() if key not in declined},
         optional=frozenset(matrix.optional),
         declined={f"{key} {wanted[key]}": (f"no wheel for aarch64 ({lacking[key]})",) for key in declined},
+        overrides={one: why for one, why in overrides.items() if _is_for(one, wheel_cuda, row)},
     )
     for key, version in profile.optional.items():
         if reasons := unfit(candidate, key, version):

@@ -392,9 +392,10 @@ def test_each_predicate_is_signed_without_a_key(tmp_path: Path) -> None:
     kind, predicate = "https://slsa.dev/provenance/v1", {"of": "an image"}
     statement = {"predicateType": kind, "subject": [{"digest": {"sha256": "c"}}], "predicate": predicate}
     payload = base64.b64encode(json.dumps(statement).encode()).decode()
-    attached = (
-        f"""cosign() {{ case $1 in download) echo '{{"payload": "{payload}"}}';; *) echo "$@" >signed;; esac; }}"""
-    )
+    attached = f"""
+jq() {{ command jq "$@"; }}
+cosign() {{ case $1 in download) echo '{{"payload": "{payload}"}}';; *) echo "$@" >signed;; esac; }}
+"""
     run_step(only("publish-keyless", "cosign attest"), tmp_path, attached)
     signed = f"attest --yes --type {kind} --predicate predicate.json ghcr.io/somebody/images@sha256:c\n"
     assert (tmp_path / "signed").read_text() == signed

@@ -15,6 +15,7 @@ import yaml
 
 from images.config import matrix
 from images.config.matrix import Sources
+from images.config.names import Arch
 from images.config.paths import CHECKOUT
 from images.config.schema import Profile
 from images.engine.gpus import Attachment, GpuMode
@@ -107,7 +108,10 @@ def test_an_override_of_the_matrix_is_locked_said_and_claimed() -> None:
     assert any(
         "nvidia-cudnn-cu12==9.15.1.9 whatever is required: torch's own is wrong" in one for one in found.warnings
     )
+    assert Arch(7, 0) not in found.archs, "this cuDNN has no code for Volta"
     assert not image("cu130-torch211", sources=REAL).overrides
+    older = next(one for one in plan.plan(REAL) if str(one.name) == "cu126-torch29")
+    assert Arch(7, 0) in older.archs, "and the images for older GPUs do without it"
 
 
 def test_what_is_waived_and_pinned_is_there_in_the_pins_version_whatever_requires_another() -> None:
