@@ -21,7 +21,7 @@ from images.validation import schemas
 from images.validation.run import merged
 from tools import run
 from validate.claims import HOST_PROBE
-from validate.evidence import Evidence
+from validate.evidence import Evidence, Outcome
 from validate.judge import judge
 from validate.judging import Status
 
@@ -116,6 +116,11 @@ def joined(parts: Sequence[tuple[str, Evidence]]) -> Evidence:
             problems.append(Problem(where=place, cause=cause, then=then))
         elif differing:
             problems.append(Problem(where=place, cause=f"is of another machine: {', '.join(differing)}", then=then))
+        measures = [one for one in part.records if one.outcome is Outcome.COMPLETED]
+        strange = [one.probe for one in measures if one.seed != part.host.get("seed", one.seed)]
+        if strange:
+            cause = f"has records of another run, whose inputs were drawn with another seed: {', '.join(strange)}"
+            problems.append(Problem(where=place, cause=cause, then="validate it again"))
         for claim in (f"{one.id} {one.subject}" for one in part.claims):
             if before := measured.get(claim):
                 cause = f"{claim} was measured in {before} already: one of both would hide the other"
@@ -126,6 +131,7 @@ def joined(parts: Sequence[tuple[str, Evidence]]) -> Evidence:
         raise UserError(problems)
     dates = [part.host["date"] for _, part in parts if part.host.get("date")]
     ran_out = any(part.host.get("out_of_memory") for _, part in parts)
+    machine = {key: value for key, value in machine.items() if key != "seed"}  # each part drew its own: in its records
     return Evidence(
         image=first.image,
         digest=first.digest,

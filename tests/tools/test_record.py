@@ -60,7 +60,8 @@ def part(tmp_path: Path, name: str, tiers: Sequence[Tier], **changed: object) ->
     probes = {claim.probe for claim in claims}
     host = {**WHOLE.host, **{key: value for key, value in changed.items() if key != "digest"}}
     fields = {"digest": changed["digest"]} if "digest" in changed else {}
-    found = tuple(record for record in WHOLE.records if record.probe in probes)
+    seed = host.pop("records_seed", host.get("seed"))
+    found = tuple(replace(record, seed=seed) for record in WHOLE.records if record.probe in probes)
     made: Evidence = replace(WHOLE, records=found, claims=claims, host=host, recorded_sha256="", **fields)  # type: ignore[arg-type]
     folder = tmp_path / name
     folder.mkdir()
@@ -69,8 +70,10 @@ def part(tmp_path: Path, name: str, tiers: Sequence[Tier], **changed: object) ->
 
 
 def test_parts_of_a_run_are_recorded_as_the_run(tmp_path: Path) -> None:
-    first = part(tmp_path, "first", [Tier.STATIC, Tier.CPU], gpus=[], driver="", date="2026-11-20T10:00:00+00:00")
-    rest = part(tmp_path, "rest", [Tier.GPU, Tier.MULTIGPU], date="2026-11-20T10:05:00+00:00")
+    first = part(
+        tmp_path, "first", [Tier.STATIC, Tier.CPU], gpus=[], driver="", date="2026-11-20T10:00:00+00:00", seed=1
+    )
+    rest = part(tmp_path, "rest", [Tier.GPU, Tier.MULTIGPU], date="2026-11-20T10:05:00+00:00", seed=2)
     done = record(first, str(rest), "--as", "parts", "--keep-evidence")
     assert done.returncode == 0, done.stderr
     (line,) = records.read(tmp_path / "results")
@@ -88,6 +91,7 @@ def test_parts_of_a_run_are_recorded_as_the_run(tmp_path: Path) -> None:
         ([Tier.GPU], {"digest": "sha256:0"}, "the first part of"),
         ([Tier.GPU], {"gpus": [{"name": "another"}]}, "of another machine: gpus"),
         ([Tier.GPU], {"cpus": 1234}, "of another machine: cpus"),
+        ([Tier.GPU], {"seed": 1, "records_seed": 2}, "has records of another run"),
     ],
 )
 def test_parts_that_are_not_of_one_run_are_refused(

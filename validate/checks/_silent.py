@@ -73,11 +73,11 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: SilentEvidence) ->
         return failed(f"{cause(evidence['error'])}. {fault}")
     if "free" in evidence:
         return not_applicable(f"{evidence['free']:.0f} GB of GPU memory are free: too few to reach it")
+    off = f"off by {scientific(evidence['off'])} of the largest value"
+    if not is_within(evidence["off"], tolerance):  # first: what is made of a result that is NaN is NaN as well
+        return failed(f"{off}, at most {scientific(tolerance)} is allowed. {fault}")
     if not is_beyond(evidence["control"], tolerance):
         return failed(f"control: a wrong result is off by {scientific(evidence['control'])}, which passes as well")
-    off = f"off by {scientific(evidence['off'])} of the largest value"
-    if not is_within(evidence["off"], tolerance):
-        return failed(f"{off}, at most {scientific(tolerance)} is allowed. {fault}")
     figures = {"s": evidence["seconds"], "GB": evidence.get("gigabytes"), **evidence.get("figures", {})}
     took = ", ".join(f"{value:.3g} {name}" for name, value in figures.items() if value is not None)
     return passed(f"{off} ({took})" + (", though these versions are said to have it" if expect["known"] else ""))

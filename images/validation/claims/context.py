@@ -97,7 +97,7 @@ def silent_claims(context: ClaimContext, id: str, capabilities: Sequence[tuple[i
     """G12, or C16 of those that show without a GPU. One that the versions are known to have is not required."""
     versions = context.image.versions
     for subject, row in silent.faults().items():
-        if row.package not in versions or row.cpu != (id == "C16"):
+        if row.package not in versions or row.package in context.missing or row.cpu != (id == "C16"):
             continue
         known, least = row.of(versions), tuple(map(int, row.capability.split(".")))
         expect = {"tolerance": row.tolerance, "gigabytes": row.gigabytes, "alone": row.alone, "fault": str(row)}

@@ -59,7 +59,7 @@ def gpu_claims(context: ClaimContext) -> Iterator[Claim]:
 
 
 def _floors(context: ClaimContext, versions: Mapping[str, str]) -> Iterator[Claim]:
-    """G13. Shares of a peak are claimed of GPU models whose peaks the table has, and required where a run kept them."""
+    """G13. Shares of a peak are claimed of GPU models whose peaks the table has, and required if our runs kept them."""
     name, capability = _one_model(context.inventory)
     peaks = _peaks(name)
     unknown = "" if peaks else f"envelopes.yaml has no peaks of {name or 'the GPU that is there'}"
@@ -76,7 +76,7 @@ def _floors(context: ClaimContext, versions: Mapping[str, str]) -> Iterator[Clai
             expect |= {"gpu": name, "peak": peaks.get(of, 0.0) * _TERA, "least": least}
         expect |= {"not_applicable": gate} if gate else {}
         unproven = context.no_gpu or (unknown if of else "")
-        required = not gate and bool(peaks.get("seen"))
+        required = not gate and subject in peaks.get("seen", ())
         yield claim("G13", subject, "gpu.speed", row["statement"], expect, required=required, unproven=unproven)
 
 

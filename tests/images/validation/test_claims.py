@@ -41,6 +41,14 @@ def one(found: ClaimSet, id: str, subject: str) -> Claim:  # noqa: A002
     return claim
 
 
+def test_a_silent_fault_is_claimed_of_packages_that_the_image_has() -> None:
+    padded = [
+        [claim.subject for claim in claims("cu130-torch211", missing).claims if claim.subject == "flash-attn-padded"]
+        for missing in ({}, {"flash-attn": "no index has a wheel"})
+    ]
+    assert padded == [["flash-attn-padded"], []], "flash-attn-4 has a module of the same name"
+
+
 @pytest.mark.parametrize("accepted", ACCEPTED, ids=lambda accepted: str(accepted.name))
 def test_every_image_can_be_promised_probed_and_judged(accepted: Image) -> None:
     found = image_claims(ClaimContext(image=accepted, facts=SOURCES.facts))

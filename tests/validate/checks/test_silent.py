@@ -36,6 +36,9 @@ def test_each_row_has_a_function_and_each_function_a_row() -> None:
         ({"torch": "2.13.0"}, "liger-ce-in-place", False),
         ({"torch": "2.13.0", "liger-kernel": "0.8.1"}, "liger-ce-in-place", True),
         ({"torch": "2.5.1"}, "large-softmax", False),
+        ({"torch": "2.11.0"}, "flash-attention-large", True),
+        ({"torch": "2.11.0", "liger-kernel": "0.8.3"}, "liger-rms-large", True),
+        ({"torch": "2.11.0", "liger-kernel": "0.8.4"}, "liger-rms-large", False),
     ],
 )
 def test_versions_tell_which_faults_are_there(versions: dict[str, str], subject: str, has: bool) -> None:
@@ -62,7 +65,7 @@ GOOD = {"off": 0.003, "control": 0.9, "seconds": 1.5, "gigabytes": 20.0}
         ({}, {**GOOD, "figures": {"seconds": 0.2}}, Status.PASS, "(1.5 s, 20 GB, 0.2 seconds)"),
         ({"known": True}, GOOD, Status.PASS, "though these versions are said to have it"),
         ({}, {**GOOD, "off": 0.5}, Status.FAIL, "at most 2.00e-02 is allowed. silently wrong: x (y#1); do z"),
-        ({}, {**GOOD, "off": "inf"}, Status.FAIL, "off by inf"),
+        ({}, {**GOOD, "off": "inf", "control": "inf"}, Status.FAIL, "off by inf of the largest value, at most"),
         ({}, {**GOOD, "control": 0.01}, Status.FAIL, "control: a wrong result is off by 1.00e-02"),
         ({}, {"free": 15.2}, Status.NOT_APPLICABLE, "15 GB of GPU memory are free"),
         ({"not_applicable": "takes 9.0"}, {}, Status.NOT_APPLICABLE, "takes 9.0"),

@@ -55,6 +55,12 @@ def floor(subject: str, share: float, spread: float = 0.01, **conditions: Any) -
     return speed.judge(subject, expect, {**evidence, "device": {"name": H100}, "environment": {}})
 
 
+def test_a_floor_is_required_where_our_runs_kept_it() -> None:
+    assert all(CLAIMS[subject].required for subject in FLOORS)
+    assert not any(claim.required for subject, claim in claims_of("NVIDIA H200").items() if subject in FLOORS)
+    assert "attention-xformers" not in ENVELOPES["gpus"][0]["seen"], "no image with it has run"
+
+
 @pytest.mark.parametrize("subject", [*FLOORS, "host-threads"])
 def test_below_a_floor_fails_and_above_it_passes(subject: str) -> None:
     assert floor(subject, 1.01).status is Status.PASS

