@@ -76,7 +76,7 @@ def test_the_code_of_an_official_wheel_is_claimed_as_its_row_says() -> None:
     assert not [claim for claim in none.claims if (claim.id, claim.subject) == ("S5", "flash-attn")]
 
 
-CUBINS = dict.fromkeys(("70", "75", "80", "86", "90", "100", "120"), "cubin")
+CUBINS = dict.fromkeys(("75", "80", "86", "90", "100", "120"), "cubin")
 XFORMERS = {**dict.fromkeys(("75", "80", "86", "90"), "cubin"), "100": "jit", "120": "jit"}
 
 
