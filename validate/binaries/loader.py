@@ -58,6 +58,7 @@ CACHE = "/etc/ld.so.cache"
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 _CACHE_ENTRY = struct.Struct("<iIIIQ")
 _CACHE_HEADER_BYTES = 48
+_OLD_MAGIC, _OLD_HEADER_BYTES, _OLD_ENTRY_BYTES = b"ld.so-1.7.0", 16, 12
 
 
 def read_cache(data: bytes, machine: Machine = X86_64) -> dict[str, list[str]]:
@@ -65,8 +66,8 @@ def read_cache(data: bytes, machine: Machine = X86_64) -> dict[str, list[str]]:
 
     Layout: glibc, sysdeps/generic/dl-cache.h (struct cache_file_new).
     """
-    begin = data.find(_CACHE_MAGIC)
-    if begin < 0 or len(data) < begin + _CACHE_HEADER_BYTES:
+    begin = _after_old_cache(data)
+    if not data.startswith(_CACHE_MAGIC, begin) or len(data) < begin + _CACHE_HEADER_BYTES:
         raise ElfError("it is no ld.so.cache of the format that glibc 2.32 and later write")
     data = data[begin:]
     (count,) = struct.unpack_from("<I", data, len(_CACHE_MAGIC))
@@ -78,6 +79,15 @@ def read_cache(data: bytes, machine: Machine = X86_64) -> dict[str, list[str]]:
         if flags == machine.cache_flags:
             table.setdefault(_text(data, name), []).append(_text(data, path))
     return table
+
+
+def _after_old_cache(data: bytes) -> int:
+    """Where the loader looks for the new format: behind a table of the old one, aligned (elf/dl-cache.c). Elsewhere it
+    is not seen, and the old table counts."""
+    if not data.startswith(_OLD_MAGIC) or len(data) < _OLD_HEADER_BYTES:
+        return 0
+    count: int = struct.unpack_from("<I", data, _OLD_HEADER_BYTES - 4)[0]
+    return (_OLD_HEADER_BYTES + count * _OLD_ENTRY_BYTES + 7) & ~7
 
 
 def _text(data: bytes, offset: int) -> str:

@@ -205,6 +205,14 @@ def test_the_loaders_cache_and_folders_are_the_processors(tmp_path: Path) -> Non
     assert loader.read_cache(CACHE) == {"libz.so.1": ["/x86"]}
 
 
+def test_a_cache_counts_where_the_loader_looks_for_it() -> None:
+    old = b"ld.so-1.7.0\0" + struct.pack("<Iiii", 1, 3, 0, 0)
+    assert loader.read_cache(old + bytes(4) + CACHE) == {"libz.so.1": ["/x86"]}
+    for decoy in (old + CACHE, old + bytes(12) + CACHE, b"x" + CACHE):
+        with pytest.raises(ElfError):
+            loader.read_cache(decoy)
+
+
 @given(st.integers(0, len(CACHE) - 1), st.binary(min_size=1, max_size=8))
 def test_a_damaged_cache_is_read_or_refused(position: int, damage: bytes) -> None:
     with contextlib.suppress(ElfError):

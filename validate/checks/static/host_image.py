@@ -5,6 +5,7 @@ The host measures it (images/validation/run.py): a container can't see its own i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -81,6 +82,8 @@ _SPOKEN = {
     "owner": "has another owner",
     "diverted": "was diverted by a package",
 }
+_NUMBERED = re.compile(r"0*[1-9]\d*(:\d+)?")
+"""A user that no line of /etc/passwd can make root: a number, and not 0."""
 
 
 def judge_labels(_subject: str, expect: Mapping[str, Any], evidence: HostImageEvidence) -> Finding:
@@ -110,7 +113,7 @@ def judge_settings(_subject: str, expect: Mapping[str, Any], evidence: HostImage
     that the image sets; absent: others may be set, too; of a child free: its user, start and health check are its own}.
     """
     faults, expected, free = list[str](), expect["entrypoint"], expect.get("free", False)
-    if evidence["user"] in ("", "0", "root") and not free:
+    if not _NUMBERED.fullmatch(evidence["user"]) and not free:
         faults.append(f"it runs as {evidence['user'] or 'root'}")
     if evidence["entrypoint"] != expected and not free:
         found = " ".join(evidence["entrypoint"])[:80] or "none"

@@ -119,7 +119,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, OwnersEvidence]]:
     rest = places.keys() - explained - _OF_ENGINE
     excused, unowned = _excused(sorted(rest), expect["generated"])
     folders = found.keys() - places.keys() - kept - packages.packages.keys() - rights.guarded(rest)
-    of_nobody = [*unowned, *(f"{path}/" for path in sorted(folders) if not _is_made(path, expect))]
+    special = [f"{path} (a device, pipe or socket)" for path, facts in found.items() if not _is_plain(facts)]
+    of_nobody = [*special, *unowned, *(f"{path}/" for path in sorted(folders) if not _is_made(path, expect))]
+    # What installations write below /etc (accounts, lists of servers) is theirs to write, and no user's.
+    kept |= {path for path in rest - set(unowned) if path.startswith("/etc/")}
     used = rights.guarded({path for path in explained - packages.packages.keys() if not path.startswith("/root/")})
     loose = dict(rights.loose(found, kept, used))
     void = sorted(rights.void(bytecode, found))
@@ -152,6 +155,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, OwnersEvidence]]:
 
 
 # ---- the files
+
+
+def _is_plain(facts: os.stat_result) -> bool:
+    return stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode) or stat.S_ISLNK(facts.st_mode)
 
 
 def walk(top: str, unreadable: list[str] | None = None) -> Iterator[tuple[str, os.stat_result]]:
