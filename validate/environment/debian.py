@@ -211,10 +211,12 @@ def accounts(passwd: str = "/etc/passwd", shadow: str = "/etc/shadow") -> list[s
     """What opens a way to root: a second account of uid 0, a password that can be entered or is empty."""
     found = []
     for name, password, uid in _fields(passwd):
-        if uid == "0" and name != "root":
+        if uid.strip("0") == "" != uid and name != "root":
             found.append(f"{name} has uid 0")
         if password == "":
             found.append(f"{name} has no password")
+        elif password not in _LOCKED:
+            found.append(f"{name} has a password")
     for name, password, _ in _fields(shadow):
         if password not in _LOCKED:
             found.append(f"{name} has a password")

@@ -173,6 +173,8 @@ def test_certificates_beyond_the_packages_are_counted(tmp_path: Path) -> None:
     [
         ("root:x:0:0::/root:/bin/bash\n", "root:*:1::::::\ntrainer:!:1::::::\n", []),
         ("root:x:0:0::/root:/bin/bash\nother:x:0:0::/:/bin/sh\n", "", ["other has uid 0"]),
+        ("toor:x:00:0::/:/bin/sh\n", "", ["toor has uid 0"]),
+        ("root:$y$abc:0:0::/root:/bin/bash\n", "", ["root has a password"]),
         ("root::0:0::/root:/bin/bash\n", "", ["root has no password"]),
         ("", "root::1::::::\n", ["root has no password"]),
         ("", "root:$y$abc:1::::::\n", ["root has a password"]),
