@@ -12,6 +12,7 @@ import pytest
 from images.building import validating
 from images.config.paths import CHECKOUT
 from images.config.schema import Nightly
+from images.context import labels
 from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo
 from images.locking import lock_file
@@ -46,12 +47,14 @@ def laid_over(engine: Engine, control: Locked, parent: ImageInfo) -> ValidateSet
         files = {"Dockerfile": dockerfile.encode(), "locks/moved": lock_file.print_requirements(packages)}
         host = host_settings()
         built = engine.build({**files, **host.files()}, tag, network=host.network(local=True)).image_id
-        context = ClaimContext.of(locked.image, locked.lock, SOURCES.facts, missing={}, custom_base=False)
+        missing = labels.declared_missing(locked.image, parent.labels)
+        context = ClaimContext.of(locked.image, locked.lock, SOURCES.facts, missing=missing, custom_base=False)
         # What such packages break: the other claims take minutes for each of four images.
         claims = image_claims(context).only(("static.pins", "static.libraries", "static.symbols"))
         evidence, verdict = validating.measure_and_judge(engine, built, claims, tiers)
-        engine.untag(tag)
-        return sets.set_result(engine.inspect(built), evidence, verdict, start)
+        found = engine.inspect(built)
+        engine.untag(tag)  # its last name: the image goes with it
+        return sets.set_result(found, evidence, verdict, start)
 
     return validate
 
