@@ -186,3 +186,11 @@ def test_a_baseline_is_of_all_runs_and_as_wide_as_they_differ() -> None:
     found = baselines.baseline(runs)
     assert found["time"]["seconds"] == 0.33 and found["time"]["spread"] > 0.04
     assert baselines.baseline(runs[:1])["time"]["spread"] == 0.002
+
+
+@pytest.mark.parametrize("module", [speed, step])
+def test_what_was_not_measured_is_judged_before_any_figure(module: Any) -> None:
+    error = {"error": {"kind": "RuntimeError", "message": "CUDA error: out of memory"}, "device": {}}
+    found = module.judge("step eager", {"gpu": "", "rows": 8, "at_most": {}}, error)
+    assert found.status is Status.FAIL and "out of memory" in found.reason
+    assert module.judge("step eager", {"not_applicable": "no xformers"}, {}).status is Status.NOT_APPLICABLE

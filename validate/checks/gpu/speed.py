@@ -203,10 +203,16 @@ ALONE_KNOWN: Mapping[str, Callable[[Any, str], dict[str, Any]]] = {
 """What needs no peak to be compared with."""
 
 
-def other_gpu(gpu: str, evidence: Mapping[str, Any]) -> str:
-    """Why what is known of a GPU model does not hold for the one that was measured; empty if it does."""
+def unjudged(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding | None:
+    """What is found before any figure is looked at: no claim here, nothing measured, or a GPU of another model."""
+    if reason := expect.get("not_applicable"):
+        return not_applicable(reason)
+    if "error" in evidence:
+        return failed(f"{subject}: {cause(evidence['error'])}{suspects(evidence)}")
     name = str(evidence["device"].get("name", ""))
-    return f"measured on {name}, the bound is of {gpu}" if gpu and name != gpu else ""
+    if expect["gpu"] not in ("", name):
+        return unproven(f"measured on {name}, the bound is of {expect['gpu']}")
+    return None
 
 
 def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
@@ -215,12 +221,8 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) 
     expect: {gpu: as the driver names the model of the table, empty: any; peak: operations or bytes a second of its
     datasheet, 1: the figure is a ratio or in seconds; least: of the peak, 0: there is `most` instead}. evidence:
     {figure, timed?, facts?, conditions, device, environment}."""
-    if reason := expect.get("not_applicable"):
-        return not_applicable(reason)
-    if "error" in evidence:
-        return failed(f"{subject}: {cause(evidence['error'])}{suspects(evidence)}")
-    if other := other_gpu(expect["gpu"], evidence):
-        return unproven(other)
+    if found := unjudged(subject, expect, evidence):
+        return found
     figure, spread = evidence["figure"] / expect["peak"], evidence.get("timed", {}).get("spread", 0.0)
     told = _told(subject, figure, expect, evidence)
     if figure >= expect["least"] if expect["least"] else figure <= expect["most"]:

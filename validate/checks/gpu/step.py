@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from validate.checks.gpu.speed import other_gpu
+from validate.checks.gpu.speed import unjudged
 from validate.claims import Claim
 from validate.harness import drawn, timing
 from validate.harness.forked import attempt
 from validate.harness.timing import Watch
-from validate.judging import Finding, cause, failed, is_finite, joined, not_applicable, passed, unproven
+from validate.judging import Finding, failed, is_finite, joined, passed, unproven
 from validate.kernels import runner
 from validate.kernels.judge import suspects
 
@@ -211,12 +211,8 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) 
     first step, peak: bytes of GPU memory, losses, parameters}; eager?: the same of the eager model in this process;
     reference: `bfloat16` and `float32`, the mean loss on the same weights before and after training; conditions,
     device, environment}."""
-    if reason := expect.get("not_applicable"):
-        return not_applicable(reason)
-    if "error" in evidence:
-        return failed(f"{subject}: {cause(evidence['error'])}{suspects(evidence)}")
-    if other := other_gpu(expect["gpu"], evidence):
-        return unproven(other)
+    if found := unjudged(subject, expect, evidence):
+        return found
     trained = evidence["trained"]
     told = f"{trained['time']['seconds'] * 1e3:.1f} ms a step"
     if expect.get("peak_operations"):
