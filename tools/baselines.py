@@ -13,20 +13,17 @@ from validate.harness import timing
 
 
 def generated(lines: Iterable[RunLine]) -> bytes:
-    """Image -> GPU model -> subject -> baseline, of the runs of the newest payload with a step on that model."""
-    runs: dict[tuple[str, str], list[RunLine]] = {}
-    for line in sorted((one for one in lines if one.steps and one.date and not one.experiment), key=lambda one: one.id):
-        if len(set(line.gpus)) == 1:
-            runs.setdefault((line.image, line.gpus[0]), []).append(line)
+    """Image -> GPU model -> subject -> baseline, of the runs of the newest payload with that step on that model."""
+    runs: dict[tuple[str, str, str], list[RunLine]] = {}
+    for line in sorted((one for one in lines if one.date and not one.experiment), key=lambda one: one.id):
+        for subject in line.steps if len(set(line.gpus)) == 1 else ():
+            runs.setdefault((line.image, line.gpus[0], subject), []).append(line)
     found: dict[str, dict[str, Any]] = {}
-    for (image, gpu), own in sorted(runs.items()):
+    for (image, gpu, subject), own in sorted(runs.items()):
         newest = max(own, key=lambda one: str(one.date))
         same = [one for one in own if one.digest == newest.digest or (one.payload and one.payload == newest.payload)]
-        subjects = sorted({subject for one in same for subject in one.steps})
-        found.setdefault(image, {})[gpu] = {
-            subject: {**baseline([one.steps[subject] for one in same if subject in one.steps]), "of": _said(same)}
-            for subject in subjects
-        }
+        made = {**baseline([one.steps[subject] for one in same]), "of": _said(same)}
+        found.setdefault(image, {}).setdefault(gpu, {})[subject] = made
     return (json.dumps(found, indent=1) + "\n").encode()
 
 

@@ -78,7 +78,7 @@ def steps_of(claims: Iterable[ClaimVerdict]) -> dict[str, StepRow]:
     found = {}
     for one in claims:
         trained = one.evidence.get("trained") if one.claim.id == STEP else None
-        if trained and not [*timing.disturbances(one.evidence["conditions"])]:
+        if trained and not [*timing.disturbances(one.evidence["conditions"], trained["time"])]:
             row = {**trained["time"], "peak": trained["peak"], "loss": trained["losses"][-1]}
             found[one.claim.subject] = StepRow(**{key: row[key] for key in StepRow.model_fields})
     return found

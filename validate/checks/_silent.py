@@ -16,7 +16,7 @@ from validate.claims import Claim
 from validate.evidence import Measured, NoEvidence
 from validate.harness import drawn
 from validate.harness.forked import attempt, in_fork
-from validate.judging import Finding, cause, failed, is_beyond, is_within, not_applicable, passed, scientific
+from validate.judging import Finding, cause, failed, is_beyond, is_within, not_applicable, passed, scientific, unproven
 from validate.kernels.silent import error, function, unwritten
 
 TORCH_FIRST = True
@@ -31,7 +31,8 @@ class SilentEvidence(Measured, total=False):
     gigabytes: float
     figures: dict[str, float]
     free: float
-    """GB of GPU memory, where they are too few."""
+    """GB of GPU memory, where they are too few, of `total`."""
+    total: float
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SilentEvidence | NoEvidence]]:
@@ -50,8 +51,9 @@ def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Si
     on_gpu = device == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()
-        if (free := torch.cuda.mem_get_info()[0] / 1e9) < gigabytes:
-            return {"free": free}
+        free, total = (count / 1e9 for count in torch.cuda.mem_get_info())
+        if free < gigabytes:
+            return {"free": free, "total": total}
         torch.cuda.reset_peak_memory_stats()
     torch.manual_seed(drawn.seed() ^ zlib.crc32(subject.encode()))
     begun = time.perf_counter()
@@ -72,7 +74,11 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: SilentEvidence) ->
     if "error" in evidence:
         return failed(f"{cause(evidence['error'])}. {fault}")
     if "free" in evidence:
-        return not_applicable(f"{evidence['free']:.0f} GB of GPU memory are free: too few to reach it")
+        if evidence["total"] < expect["gigabytes"]:
+            return not_applicable(f"{evidence['total']:.0f} GB of GPU memory are too few to reach it")
+        return unproven(
+            f"{evidence['free']:.0f} of {evidence['total']:.0f} GB of GPU memory are free: too few to reach it"
+        )
     off = f"off by {scientific(evidence['off'])} of the largest value"
     if not is_within(evidence["off"], tolerance):  # first: what is made of a result that is NaN is NaN as well
         return failed(f"{off}, at most {scientific(tolerance)} is allowed. {fault}")

@@ -5,6 +5,7 @@ Its spread is 1.4826 times the median distance from that median, relative to it:
 normal, and blind to a few outliers. Two runs are compared by `allowed`: the older median, times one plus a margin for
 what no run can see (another machine of the same model, another driver), plus three standard deviations of both runs.
 A time beyond its bound fails only if nothing disturbed it: another process on the GPU, clocks that were slowed down.
+Times that vary too much hold no bound and break none.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _LOW_CLOCK, _LOW_POWER = 0.5, 0.9
 """Of the highest clock, and of the usual power limit. An H100 multiplies at 0.7 of its highest clock."""
 _BUSY_PERCENT, _OTHERS_BYTES = 10, 3 << 30
 """Before the first run: what the driver counts as utilization, and memory beside this process's own context."""
-NOISY = 0.1
+_NOISY = 0.1
 """A spread that no bound can be trusted with."""
 
 
@@ -93,8 +94,14 @@ def allowed(before: Timed, now: Timed, margin: float) -> float:
     return before["seconds"] * (1 + margin + SIGMAS * both)
 
 
-def disturbances(conditions: Mapping[str, Any]) -> Iterator[str]:
+def noise(*times: Timed) -> Iterator[str]:
+    """Which of the times vary too much for any bound."""
+    yield from (f"times vary by {one['spread']:.0%}" for one in times if not one["spread"] <= _NOISY)
+
+
+def disturbances(conditions: Mapping[str, Any], *times: Timed) -> Iterator[str]:
     """Why times of these conditions (those of `watched`, and readings `under_load`) say nothing of the image."""
+    yield from noise(*times)
     before = conditions["before"]
     if before.get("busy", 0) > _BUSY_PERCENT:
         yield f"the GPU was {before['busy']} % busy before"

@@ -8,10 +8,11 @@ from typing import Any
 
 from images.config.facts import Facts
 from images.engine.gpus import Attachment
-from images.hardware.inventory import Inventory
+from images.hardware.inventory import Gpu, Inventory
 from images.locking.lock_file import Lock
 from images.planning import silent
 from images.planning.image import Image, Pin
+from images.planning.silent import SilentFault
 from validate.claims import HOST_PROBE, Claim, Tier
 from validate.environment.wheel_contents import Contents
 
@@ -93,20 +94,28 @@ class ClaimContext:
         )
 
 
-def silent_claims(context: ClaimContext, id: str, capabilities: Sequence[tuple[int, int]] = ()) -> Iterator[Claim]:  # noqa: A002
+def silent_claims(context: ClaimContext, id: str) -> Iterator[Claim]:  # noqa: A002
     """G12, or C16 of those that show without a GPU. One that the versions are known to have is not required."""
-    versions = context.image.versions
+    versions, gpus = context.image.versions, context.inventory.gpus if context.inventory else ()
     for subject, row in silent.faults().items():
         if row.package not in versions or row.package in context.missing or row.cpu != (id == "C16"):
             continue
-        known, least = row.of(versions), tuple(map(int, row.capability.split(".")))
+        known, gate = row.of(versions), next(filter(None, (_too_small(row, gpu) for gpu in gpus)), "")
         expect = {"tolerance": row.tolerance, "gigabytes": row.gigabytes, "alone": row.alone, "fault": str(row)}
-        gate = f"takes compute capability {row.capability}" if capabilities and min(capabilities) < least else ""
         expect |= {"known": known, **({"not_applicable": gate} if gate else {})}
         statement = f"{row.issue} is not in it: {row.what}"
         unproven = "" if row.cpu else context.no_gpu
         probe = "cpu.silent" if row.cpu else "gpu.silent"
         yield claim(id, subject, probe, statement, expect, required=not (known or gate), unproven=unproven)
+
+
+def _too_small(row: SilentFault, gpu: Gpu) -> str:
+    """Why nobody reaches a fault on a GPU; empty: it can be reached."""
+    if gpu.capability < tuple(map(int, row.capability.split("."))):
+        return f"takes compute capability {row.capability}"
+    if gpu.memory < row.gigabytes * 1e9:
+        return f"takes {row.gigabytes:g} GB of GPU memory, {gpu.name} has {gpu.memory / 1e9:.0f}"
+    return ""
 
 
 def claim(

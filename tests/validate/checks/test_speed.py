@@ -1,7 +1,9 @@
 """G13 and G14: what counts as slow, hungry or wrong, and what only disturbed the measurement."""
 
 import copy
+import json
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,12 +12,14 @@ from images.hardware.inventory import Gpu, Inventory
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.gpu import ENVELOPES
-from images.validation.rows import StepRow
+from images.validation.rows import StepRow, steps_of
+from tests.support import recorded
 from tests.support.sources import SOURCES, image
 from tools import baselines
 from validate.checks.gpu import speed, step
 from validate.claims import Claim
 from validate.harness import timing
+from validate.judge import ClaimVerdict
 from validate.judging import Finding, Status
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -37,7 +41,7 @@ def claims_of(name: str, capability: tuple[int, int] = (9, 0), memory: int = 85 
     gpus = (Gpu(name=name, capability=capability, memory=memory),)
     inventory = Inventory(driver="580.1", gpus=gpus, source="test")
     context = ClaimContext(image=image("cu130-torch213"), facts=SOURCES.facts, inventory=inventory)
-    return {claim.subject: claim for claim in image_claims(context).claims if claim.id in ("G13", "G14")}
+    return {claim.subject: claim for claim in image_claims(context).claims if claim.id in ("G12", "G13", "G14")}
 
 
 CLAIMS = claims_of(H100)
@@ -81,6 +85,18 @@ def test_a_disturbed_gpu_proves_nothing_and_fails_nothing(what: str) -> None:
     assert judged(time=1.3, **DISTURBED[what]).status is Status.UNPROVEN
 
 
+def test_noise_excuses_no_slow_step() -> None:
+    """Its bound is as wide as times vary: none holds what varies as it likes."""
+    noisy = {"seconds": 0.45, "spread": 0.5, "repeats": 16}
+    assert judged(trained={"time": noisy}).status is Status.UNPROVEN
+    assert judged("step liger", time=1.4, eager={"time": {**noisy, "seconds": 0.3257}}).status is Status.UNPROVEN
+    assert "times vary by 50%" in judged(trained={"time": noisy}).reason
+
+
+def test_what_is_faster_than_the_gpu_was_not_timed() -> None:
+    assert floor("attention", 7.0).status is Status.FAIL and "more than it can" in floor("attention", 7.0).reason
+
+
 def test_threads_are_the_hosts_affair() -> None:
     assert floor("host-threads", 0.5, **DISTURBED["other process"]).status is Status.FAIL
     assert floor("host-threads", 0.5, facts={"cores": 2}).status is Status.UNPROVEN
@@ -97,6 +113,18 @@ def test_a_bound_is_of_one_model_and_a_model_without_a_row_has_none() -> None:
     assert "8.0" in turing["step eager"].expect["not_applicable"]
     assert claims_of("NVIDIA GeForce RTX 4090", (8, 9), 25 << 30)["step eager"].expect["rows"] == 2
     assert "GiB" in claims_of("NVIDIA L4", (8, 9), 12 << 30)["step eager"].expect["not_applicable"]
+
+
+def test_what_a_gpu_is_too_small_for_is_not_asked_of_it() -> None:
+    """A required claim that is NOT_APPLICABLE closes the gate: it is one of larger GPUs."""
+    small, large = claims_of("NVIDIA GeForce RTX 4090", (8, 9), 25 << 30), claims_of(H100)
+    assert not small["large-cross-entropy"].required and large["large-cross-entropy"].required
+    assert "takes 45 GB of GPU memory, NVIDIA GeForce" in small["large-cross-entropy"].expect["not_applicable"]
+    assert small["large-softmax"].required and not small["fp8-rows"].required
+
+
+def test_no_mfu_is_told_where_weights_are_packed_and_frozen() -> None:
+    assert "peak_operations" in CLAIMS["step liger"].expect and "peak_operations" not in CLAIMS["step qlora"].expect
 
 
 def test_every_floor_and_step_of_the_table_is_measured() -> None:
@@ -126,18 +154,20 @@ def judged(
     losses: Sequence[float] = LOSSES,
     reference: float = 0.0,
     baseline: Any = BASELINE,
+    trained: Any = None,
+    eager: Any = None,
     **conditions: Any,
 ) -> Finding:
     """A step that takes so many times what it should."""
-    trained = copy.deepcopy(EAGER if subject == "step eager" else LIGER)
-    trained["time"]["seconds"] *= time
-    trained |= {"peak": peak * trained["peak"], "losses": list(losses)}
-    evidence: Any = {"trained": trained, "conditions": {**QUIET, **conditions}, "device": {"name": H100}}
+    found = copy.deepcopy(EAGER if subject == "step eager" else LIGER)
+    found["time"]["seconds"] *= time
+    found |= {"peak": peak * found["peak"], "losses": list(losses), **(trained or {})}
+    evidence: Any = {"trained": found, "conditions": {**QUIET, **conditions}, "device": {"name": H100}}
     ends = [losses[0], losses[-1]]
     evidence |= (
         {"reference": {"bfloat16": ends, "float32": [one + reference for one in ends]}}
         if subject == "step eager"
-        else {"eager": EAGER}
+        else {"eager": {**EAGER, **(eager or {})}}
     )
     expect: Any = {**CLAIMS[subject].expect, **({"baseline": baseline} if baseline else {})}
     return step.judge(subject, expect, evidence)
@@ -186,6 +216,28 @@ def test_a_baseline_is_of_all_runs_and_as_wide_as_they_differ() -> None:
     found = baselines.baseline(runs)
     assert found["time"]["seconds"] == 0.33 and found["time"]["spread"] > 0.04
     assert baselines.baseline(runs[:1])["time"]["spread"] == 0.002
+
+
+def test_a_step_that_failed_after_a_rebuild_is_still_held_to_the_runs_before() -> None:
+    """A line has the steps that did not fail: of the others the newest payload has none."""
+    before = recorded.lines()["cu130-torch211/h100-2"]
+    others = {subject: step for subject, step in before.steps.items() if subject != "step eager"}
+    new = {"id": "cu130-torch211/new", "digest": "sha256:ab", "payload": {"all": "ab"}, "steps": others}
+    assert before.date
+    rebuilt = before.model_copy(update={**new, "date": before.date + timedelta(days=1)})
+    found = json.loads(baselines.generated([before, rebuilt]))["cu130-torch211"][H100]
+    assert "0f93ecff4b4f" in found["step eager"]["of"] and "ab" in found["step liger"]["of"]
+
+
+def test_what_disturbed_or_varied_is_recorded_of_no_step() -> None:
+    noisy = {**EAGER, "time": {**EAGER["time"], "spread": 0.5}}
+    for evidence, recorded_one in (
+        ({"trained": EAGER, "conditions": QUIET}, True),
+        ({"trained": noisy, "conditions": QUIET}, False),
+        ({"trained": EAGER, "conditions": {**QUIET, **DISTURBED["heat"]}}, False),
+    ):
+        one = ClaimVerdict(claim=CLAIMS["step eager"], status=Status.PASS, reason="", seconds=1.0, evidence=evidence)
+        assert bool(steps_of([one])) is recorded_one
 
 
 @pytest.mark.parametrize("module", [speed, step])

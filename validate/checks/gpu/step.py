@@ -220,13 +220,12 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) 
     told += f", {trained['peak'] / 1e9:.1f} GB, loss {trained['losses'][-1]:.3f} after {len(trained['losses'])} steps"
     wrong = [*_loss_problems(expect, evidence), *_peak_problems(expect, evidence)]
     slow = list(_time_problems(expect, evidence))
-    why = list(timing.disturbances(evidence["conditions"]))
-    if trained["time"]["spread"] > timing.NOISY:
-        why.append(f"times vary by {trained['time']['spread']:.0%}")
+    times = [trained["time"], *([evidence["eager"]["time"]] if "eager" in evidence else [])]
+    why = list(timing.disturbances(evidence["conditions"], *times))
     if wrong or (slow and not why):
         return failed(f"{told}: {joined([*wrong, *slow])}{suspects(evidence)}")
-    if slow:
-        return unproven(f"{told}: {joined(slow)}, but {joined(why)}")
+    if slow or [*timing.noise(*times)]:
+        return unproven(f"{told}: {joined([*slow, *why])}")
     if "baseline" not in expect:
         return unproven(f"{told}: nothing is wrong by itself, and no run of it on this GPU model is recorded")
     return passed(f"{told}, as {expect['baseline']['of']}")

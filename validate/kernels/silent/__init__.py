@@ -32,7 +32,7 @@ def error(torch: Any, found: Any, right: Any) -> float:
 
 def _error(found: Any, right: Any) -> float:
     found, right = found.double(), right.to(found.device).double()
-    if found.shape != right.shape or not bool(found.isfinite().all()):
+    if found.shape != right.shape or not bool((found - right).isfinite().all()):
         return float("inf")
     return float((found - right).abs().max()) / (float(right.abs().max()) or 1.0)
 
