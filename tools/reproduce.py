@@ -224,7 +224,7 @@ def main(
         )
         base_images.require_no_contradiction(image, found)
         locked = lock_file.read(image, paths.RESOURCES / "locks")
-        _, _, context = contexts.prepare(image, locked, base_images.base_context(found), options)
+        _, _, context = contexts.prepare(image, locked, found, options)
         network = host.network(local=docker_engine.facts.local)
         result = reproduce(docker_engine, name, context, progress, network)
     file = out / name / "reproduce.json"

@@ -71,7 +71,7 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
         base = base_images.acquire(engine, image.base, options.base, root=root, host=host, on_progress=warn)
         base_images.require_no_contradiction(image, base)
         # The context: lock, wheels that no index has, suite, Dockerfile.
-        gathered, claimed, files = contexts.prepare(image, lock, base_images.base_context(base), options)
+        gathered, claimed, files = contexts.prepare(image, lock, base, options)
         lacking = gathered.missing.items()
         if options.strict and lacking:
             raise UserError(

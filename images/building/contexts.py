@@ -104,7 +104,7 @@ def prepare(
         lock,
         options.sources.facts,
         missing=gathered.missing,
-        custom_base=base.python,
+        custom_base=bool(base.python),
         outside=prebuilt.contents(image, gathered.files.values()),
     )
     files = render.render(

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from images.context.base_images import AcquiredBase
 from images.context.labels import LABELS, BaseContext
 from images.context.render import Context
 from images.engine import Engine, ImageInfo
@@ -56,7 +55,7 @@ def record_build(
     engine: Engine,
     info: ImageInfo,
     result: BuildResult,
-    base: AcquiredBase,
+    base: BaseContext,
     gathered: Gathered,
 ) -> None:
     """Write build.json: digest, layers, steps and their times, base, wheels."""
@@ -72,7 +71,7 @@ def record_build(
             "layer_bytes": sizes,
             "seconds": round(result.seconds, 1),
             "steps": steps,
-            "base": {"reference": base.reference, "origin": str(base.origin), "digest": base.digest},
+            "base": {"reference": base.reference, "origin": base.origin, "digest": base.digest},
             "engine": {"version": engine.facts.version, "cpus": engine.facts.cpus},
             "wheels": gathered.digests(),
             "missing": dict(gathered.missing),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -109,9 +108,8 @@ Fault = tuple[yamlfile.Path, str, str]
 
 def inconsistent(matrix: Matrix, file: YamlFile, left_out: frozenset[yamlfile.Path]) -> Iterator[Problem]:
     """What the types can't say: names that stand twice, or point at nothing. `left_out`: rows that were unsound."""
-    faults = [*_twice(matrix, file), *_stacks(matrix, left_out), *_overrides(matrix), *_images(matrix, file, left_out)]
-    faults += [*_nightly(matrix), *_profiles(matrix), *_extensions(matrix)]
-    for path, cause, then in faults:
+    faults = [*_twice(matrix, file), *_stacks(matrix, left_out), *_images(matrix, file, left_out)]
+    for path, cause, then in (*faults, *_nightly(matrix), *_profiles(matrix), *_extensions(matrix)):
         yield Problem(where=file.where(path), cause=cause, then=then or fix(file))
 
 
@@ -158,13 +156,6 @@ def _stacks(matrix: Matrix, left_out: frozenset[yamlfile.Path]) -> Iterator[Faul
             yield ("stacks", torch), "has no torch", "pin torch in it"
         elif "torch" in pins and str(Minor.parse(pins["torch"])) != torch:
             yield ("stacks", torch, "torch"), f"torch {pins['torch']} is no {torch}", ""
-
-
-def _overrides(matrix: Matrix) -> Iterator[Fault]:
-    for torch, rows in matrix.overrides.items():
-        for requirement in rows:
-            if not re.fullmatch(r"[a-z0-9-]+==[\w.]+", requirement):
-                yield ("overrides", torch, requirement), f"{requirement!r} is not NAME==VERSION", ""
 
 
 def _images(matrix: Matrix, file: YamlFile, left_out: frozenset[yamlfile.Path]) -> Iterator[Fault]:

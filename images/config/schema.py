@@ -256,7 +256,7 @@ class Matrix(Row):
     """Pins of every stack that does not say otherwise."""
     stacks: dict[MinorText, dict[str, PinText]] = Field(min_length=1)
     """Per torch minor: distribution -> version."""
-    overrides: dict[MinorText, dict[RequirementText, Sentence]] = {}
+    overrides: dict[MinorText, dict[ExactRequirement, Sentence]] = {}
     """Per torch minor: exact requirement that is taken whatever packages require, where any requires it -> why."""
     waived: dict[str, dict[str, Sentence]] = {}
     """Pinned distribution -> what it requires, by itself or through others, and images with it go without: why."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Protocol
+from typing import Any
 
 from images.config.facts import within
 from images.config.names import Arch, ImageName, Minor
@@ -23,24 +23,9 @@ HELP = (
 )
 
 
-class Selectable(Protocol):
-    """What a condition looks at; every planned image has it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def versions(self) -> dict[str, Minor | None]: ...
-    @property
-    def archs(self) -> Sequence[Arch]: ...
-    @property
-    def profile(self) -> str | None: ...
-    @property
-    def platform(self) -> Platform: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """`torch>=2.8`: every image must satisfy all conditions that are given."""
+    """`torch>=2.8`: every planned image must satisfy all conditions that are given."""
 
     key: str
     op: str
@@ -49,18 +34,17 @@ class Condition:
     def __str__(self) -> str:
         return f"{self.key}{self.op}{self.value}"
 
-    def __call__(self, image: Selectable) -> bool:
+    def __call__(self, image: Any) -> bool:
         if self.key in _VERSIONED:
             own = image.versions[self.key]
             return own is not None and within(str(own), f"{'==' if self.op == '=' else self.op}{self.value}")
-        return self._holds(image) if self.op == "=" else not self._holds(image)
-
-    def _holds(self, image: Selectable) -> bool:
         if self.key == "profile":
-            return self.value == (image.profile or "none")
-        if self.key == "platform":
-            return self.value in (image.platform, image.platform.architecture)
-        return Arch.parse(self.value) in image.archs
+            holds = self.value == (image.profile or "none")
+        elif self.key == "platform":
+            holds = self.value in (image.platform, image.platform.architecture)
+        else:
+            holds = Arch.parse(self.value) in image.archs
+        return holds is (self.op == "=")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +56,7 @@ class Glob:
     def __str__(self) -> str:
         return self.pattern
 
-    def __call__(self, image: Selectable) -> bool:
+    def __call__(self, image: Any) -> bool:
         return fnmatch.fnmatchcase(image.name, self.pattern)
 
 

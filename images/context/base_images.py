@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -28,33 +28,6 @@ BOOTSTRAPPED = "truetag-base"
 """The repository name of bases that were made here."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BasePython:
-    """The `python3` that a base brings, and what is installed for it."""
-
-    executable: str
-    prefix: str
-    version: str
-    packages: Mapping[str, str]
-    """Canonical distribution name to version."""
-    torch_cuda: str | None
-    """The CUDA that an installed torch was made for; None without torch, or for a CPU torch."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AcquiredBase:
-    """A base that the engine has."""
-
-    reference: str
-    """What goes after FROM."""
-    digest: str
-    """`sha256:...` of the registry's manifest where it came from one, else the image ID."""
-    origin: Origin
-    python: BasePython | None
-    packages: bytes = b""
-    """What the layer above installs of Debian, by hash; empty: what the mirror has."""
-
-
 def acquire(
     engine: Engine,
     base: Base,
@@ -63,7 +36,7 @@ def acquire(
     root: Path,
     host: HostSettings,
     on_progress: Callable[[str], None],
-) -> AcquiredBase:
+) -> BaseContext:
     """Acquire a base image: afterwards the engine has it. `wanted` is `auto` or the reference of a custom base.
 
     auto: what the locks of the workspace in `root` say, a digest or Debian packages. Where mmdebstrap, which makes a
@@ -83,29 +56,39 @@ def acquire(
         elif info.architecture != base.platform.architecture:
             cause = f"is for {info.architecture}, the image is for {base.platform}"
             raise wrong(wanted, cause, "give a base of that platform: --base REF")
-        python = read_python(engine, wanted)
-        return AcquiredBase(reference=wanted, digest=_digest(info), origin=Origin.CUSTOM, python=python)
+        return _described(engine, info, wanted, Origin.CUSTOM)
 
 
 def _locked(
     engine: Engine, base: Base, root: Path, host: HostSettings, on_progress: Callable[[str], None]
-) -> AcquiredBase:
+) -> BaseContext:
     if digest := pinned(root).get(base.reference):
         reference = f"{base.reference.rpartition(':')[0]}@{digest}"
-        if _pulled(engine, base, reference, "", on_progress) is None:
+        if (info := _pulled(engine, base, reference, "", on_progress)) is None:
             cause = f"no registry answers, and {PINS_FILE} pins it to {digest}: its images are built on no other base"
             then = f"connect to a registry, give a base you have (--base REF), or take its line out of {PINS_FILE}"
             raise failed(base.reference, cause, then)
-        python = read_python(engine, reference)
-        return AcquiredBase(reference=reference, digest=digest, origin=Origin.DIGEST, python=python)
+        return replace(_described(engine, info, reference, Origin.DIGEST), digest=digest)
     lock = debian.find(base, root / "locks")
     if not (lock and shutil.which("mmdebstrap")):
         made = "mmdebstrap is not here to make it of locked packages"
         how = f" by its tag: {made if lock else 'no digest is pinned (`python -m tools.pin`)'}"
         if info := _pulled(engine, base, base.reference, how, on_progress):
-            python = read_python(engine, base.reference)
-            return AcquiredBase(reference=base.reference, digest=_digest(info), origin=Origin.TAG, python=python)
-    return _bootstrapped(engine, base, root, host, on_progress)
+            return _described(engine, info, base.reference, Origin.TAG)
+    if base.suite is None:
+        cause = "no registry answers, and it is no Debian suite that could be made from a mirror"
+        raise failed(base.reference, cause, "connect to a registry, or give a base you have: --base REF")
+    from images.context import bootstrap
+
+    lock = lock or debian.require(base, root / "locks")
+    name = f"{BOOTSTRAPPED}:{'-'.join(filter(None, (base.suite, base.platform.suffix)))}"
+    info = engine.find(name)
+    if info is None or not bootstrap.labels(lock).items() <= info.labels.items():
+        on_progress(f"MAKING {name} with mmdebstrap of the Debian packages in locks/{debian.place(base)}")
+        bootstrap.require_mmdebstrap(on_progress)
+        info = bootstrap.bootstrap(engine, base, lock, name, host)
+    found = _described(engine, info, name, Origin.BOOTSTRAPPED)
+    return replace(found, digest=info.id, packages=lock.part(lock.layer))
 
 
 def _pulled(
@@ -121,70 +104,30 @@ def _pulled(
     return info
 
 
-def _bootstrapped(
-    engine: Engine, base: Base, root: Path, host: HostSettings, on_progress: Callable[[str], None]
-) -> AcquiredBase:
-    if base.suite is None:
-        cause = "no registry answers, and it is no Debian suite that could be made from a mirror"
-        raise failed(base.reference, cause, "connect to a registry, or give a base you have: --base REF")
-    from images.context import bootstrap
-
-    lock = debian.require(base, root / "locks")
-    name = f"{BOOTSTRAPPED}:{'-'.join(filter(None, (base.suite, base.platform.suffix)))}"
-    info = engine.find(name)
-    if info is None or not bootstrap.labels(lock).items() <= info.labels.items():
-        on_progress(f"MAKING {name} with mmdebstrap of the Debian packages in locks/{debian.place(base)}")
-        bootstrap.require_mmdebstrap(on_progress)
-        info = bootstrap.bootstrap(engine, base, lock, name, host)
-    return AcquiredBase(
-        reference=name,
-        digest=info.id,
-        origin=Origin.BOOTSTRAPPED,
-        python=read_python(engine, name),
-        packages=lock.part(lock.layer),
-    )
-
-
-def _digest(info: ImageInfo) -> str:
-    return info.digests[0].rpartition("@")[2] if info.digests else info.id
-
-
-def base_context(base: AcquiredBase) -> BaseContext:
-    """The base context of an acquired base."""
-    plain, python = (
-        BaseContext(reference=base.reference, origin=str(base.origin), digest=base.digest, packages=base.packages),
-        base.python,
-    )
-    if python is None:
-        return plain
-    kept, environment = frozenset(python.packages), python.prefix
-    return replace(plain, executable=python.executable, environment=environment, python=True, kept=kept)
+def _described(engine: Engine, info: ImageInfo, reference: str, origin: Origin) -> BaseContext:
+    digest = info.digests[0].rpartition("@")[2] if info.digests else info.id
+    return replace(read_python(engine, reference), reference=reference, origin=origin, digest=digest)
 
 
 # --- a Python that a base brings ------------------------------------------------------------------------------------
 
 
-def require_no_contradiction(image: Image, base: AcquiredBase) -> None:
+def require_no_contradiction(image: Image, base: BaseContext) -> None:
     """Raises UserError with all of the base that contradicts the image's pins: nothing of a base is reinstalled."""
-    if base.python and (against := contradictions(image, base.python)):
-        then = "pin what it has in matrix.yaml, or take another base"
-        raise wrong(base.reference, f"contradicts the pins of {image.name}: {'; '.join(against)}", then)
-
-
-def contradictions(image: Image, python: BasePython) -> list[str]:
-    """Everything in a base's Python that an image's pins rule out, in words."""
-    wrong = []
-    if not python.version.startswith(f"{image.python}."):
-        wrong.append(f"Python {python.version}, the image needs {image.python}")
+    against = []
+    if base.python and not base.python.startswith(f"{image.python}."):
+        against.append(f"Python {base.python}, the image needs {image.python}")
     for pin in image.pins:
-        found = python.packages.get(pin.name)
+        found = base.kept.get(pin.name)
         if found is not None and not satisfies(found, pin):
             needed = pin.requirement.partition("==")[2]
-            wrong.append(f"{pin.name}: the base has {found}, the image needs {needed}")
-    if "torch" in python.packages and python.torch_cuda != str(image.wheel_cuda):
-        made_for = f"CUDA {python.torch_cuda}" if python.torch_cuda else "the CPU or an unknown CUDA"
-        wrong.append(f"torch: the base's is made for {made_for}, the image needs CUDA {image.wheel_cuda}")
-    return wrong
+            against.append(f"{pin.name}: the base has {found}, the image needs {needed}")
+    if "torch" in base.kept and base.torch_cuda != str(image.wheel_cuda):
+        made_for = f"CUDA {base.torch_cuda}" if base.torch_cuda else "the CPU or an unknown CUDA"
+        against.append(f"torch: the base's is made for {made_for}, the image needs CUDA {image.wheel_cuda}")
+    if against:
+        then = "pin what it has in matrix.yaml, or take another base"
+        raise wrong(base.reference, f"contradicts the pins of {image.name}: {'; '.join(against)}", then)
 
 
 def satisfies(found: str, pin: Pin) -> bool:
@@ -197,11 +140,12 @@ def satisfies(found: str, pin: Pin) -> bool:
     return Version(version.public) == wanted and (local == pin.local if pin.local else local.split(".")[0] != "cpu")
 
 
-def read_python(engine: Engine, reference: str) -> BasePython | None:
-    """The Python that `python3` names in an image, read in a container with no network; None if there is none.
+def read_python(engine: Engine, reference: str) -> BaseContext:
+    """An image with the Python that `python3` names in it, if any, read in a container with no network.
 
     Raises UserError when there is one that can't run.
     """
+    plain = BaseContext(reference=reference, origin="")
     program = (TEMPLATES / "base" / "read_python.py").read_text(encoding="utf-8")
     spec = ContainerSpec(reference, ["python3", "-I", "-c", program], name=f"{reference} (reading its Python)")
     with engine.container(spec) as box:
@@ -209,16 +153,28 @@ def read_python(engine: Engine, reference: str) -> BasePython | None:
             done = box.run(timeout=600)
         except EngineError as error:
             if error.kind is EngineErrorKind.NO_COMMAND:
-                return None
+                return plain
             raise
     if done.exit.code == 127:  # what the init process says when there is no such command
-        return None
+        return plain
     if done.exit.code != 0:
         cause = f"its python3 can't be run: {(done.stderr or done.stdout).strip()[-300:]}"
         raise wrong(reference, cause, "give another base with --base REF")
-    found = json.loads(done.stdout)
-    packages = {canonicalize_name(name): version for name, version in found["packages"].items()}
-    return BasePython(**{**found, "packages": packages})
+    return described_python(plain, done.stdout)
+
+
+def described_python(base: BaseContext, text: str) -> BaseContext:
+    """A base with what templates/base/read_python.py said of its Python."""
+    found = json.loads(text)
+    kept = {str(canonicalize_name(name)): version for name, version in found["packages"].items()}
+    return replace(
+        base,
+        executable=found["executable"],
+        environment=found["prefix"],
+        python=found["version"],
+        kept=kept,
+        torch_cuda=found["torch_cuda"],
+    )
 
 
 # --- pinned digests -------------------------------------------------------------------------------------------------

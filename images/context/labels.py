@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from images.planning import silent
@@ -25,22 +25,25 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class BaseContext:
-    """What the image is built on, as far as the Dockerfile must know."""
+    """What the image is built on."""
 
     reference: str
     """What stands after FROM."""
     origin: str
-    """Where the base came from: digest, tag, bootstrapped, custom."""
+    """An Origin."""
     digest: str = ""
+    """`sha256:...` of the registry's manifest where it came from one, else the image ID."""
     executable: str = "/opt/venv/bin/python"
     """The interpreter that packages are installed for."""
     environment: str = "/opt/venv"
-    python: bool = False
-    """The base brings its own Python and packages."""
+    python: str = ""
+    """The release of the Python that the base brings with packages of its own; empty: it brings none."""
     packages: bytes = b""
     """What the first layer installs of Debian, by hash (images/locking/debian.py); empty: what the mirror has."""
-    kept: frozenset[str] = frozenset()
-    """Canonical names of packages that the base has and that stay as they are."""
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """Package that the base has, and that stays as it is -> version. Canonical names."""
+    torch_cuda: str | None = None
+    """The CUDA that the base's torch was made for; None without torch, or for a CPU torch."""
 
 
 def labels(image: Image, base_context: BaseContext, missing: Mapping[str, str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ The same dict is written to disk (`render`), compared with what lies there, or p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -82,7 +82,7 @@ def render(
     suite: the suite and the image's claims, for the commands `validate` and `doctor` in the image.
     """
     host, wheels, missing, suite = host or {"host/env": b""}, wheels or {}, missing or {}, suite or {}
-    elsewhere = base.kept | image.extended(wheels).keys()
+    elsewhere = {*base.kept, *image.extended(wheels)}
     files: Context = {
         # The toolkit and the tools are no packages of the environment: what the base has does not stand in for them.
         f"locks/{name}": less(content, elsewhere) if name.removesuffix(".txt") in image.layers else content
@@ -228,7 +228,7 @@ def locked_versions(lock: bytes | Path) -> dict[str, str]:
     return {name: version for name, _, version in (words[0].rstrip("\\").partition("==") for words in lines)}
 
 
-def less(lock: bytes, kept: frozenset[str]) -> bytes:
+def less(lock: bytes, kept: Container[str]) -> bytes:
     """A requirements file without the blocks (name line, hash lines, comments below it) of kept packages."""
     lines, skipping = [], False
     for line in lock.decode().splitlines(keepends=True):

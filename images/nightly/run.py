@@ -17,7 +17,6 @@ from packaging.version import Version
 from images.building import validating
 from images.config import selectors
 from images.config.schema import ExpectedFailure
-from images.config.selectors import Selectable
 from images.locking import lock_file, uv
 from images.nightly import bisection, canary, results, sets
 from images.nightly.bisection import is_open
@@ -174,7 +173,7 @@ def _appended(planned: Planned, job: Job, outcome: Outcome, options: NightlyOpti
 # --- known breakages -------------------------------------------------------------------------------------------------
 
 
-def rows_for(image: Selectable, versions: Mapping[str, str], rows: Sequence[ExpectedFailure]) -> list[ExpectedFailure]:
+def rows_for(image: Any, versions: Mapping[str, str], rows: Sequence[ExpectedFailure]) -> list[ExpectedFailure]:
     """The rows that speak of an image with these versions (distribution -> version)."""
     found = []
     for row in (row for row in rows if selectors.parse(row.select)(image)):

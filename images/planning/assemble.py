@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 from images.config.matrix import Sources
 from images.config.names import Arch, Minor
@@ -15,6 +14,8 @@ from validate.environment import allocator_variable
 
 _ALLOCATOR = "PYTORCH_ALLOC_CONF"
 """The matrix's name for it, whatever the torch release calls it."""
+_DRIVER = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+"""NVIDIA's container runtime gives no GPU to an image without them; a matrix may say otherwise."""
 
 
 def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: tuple[str, ...]) -> Image:
@@ -30,6 +31,14 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
     replaced = sorted(candidate.profile.waived.keys() & candidate.pins)
     parts = [*toolkit.parts, *(toolkit.devel if candidate.name.devel else ())] if toolkit else []
     nvcc_of_debian = candidate.name.devel and toolkit and not toolkit.devel and toolkit.compiler
+    own_name = {_ALLOCATOR: allocator_variable((candidate.name.torch.major, candidate.name.torch.minor))}
+    pruning = None
+    if candidate.name.arch:
+        alternatives = {}
+        if bitsandbytes := candidate.facts.bitsandbytes.get(candidate.pins.get("bitsandbytes", "")):
+            kept = (bitsandbytes.file_for(candidate.wheel_cuda), "bitsandbytes/libbitsandbytes_cpu.so")
+            alternatives = {"bitsandbytes/libbitsandbytes_*.so": kept}
+        pruning = Pruning(arch=candidate.name.arch, nvidia=matrix.prune.nvidia, alternatives=alternatives)
     return Image(
         name=candidate.name,
         base=candidate.base,
@@ -48,7 +57,14 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
         nvcc_suite=nvcc_of_debian.debian if nvcc_of_debian else "",
         layers=layers,
         library_layers=tuple(map(tuple, matrix.library_layers)),
-        environment=_environment(candidate),
+        environment={
+            **{own_name.get(key, key): value for key, value in matrix.environment.items()},
+            **{key: value for key, value in _DRIVER.items() if key not in matrix.environment},
+            "CUDA_HOME": f"/usr/local/cuda-{candidate.name.cuda}",
+            "NVIDIA_REQUIRE_CUDA": f"cuda>={candidate.wheel_cuda.major}.0",
+            "TORCH_CUDA_ARCH_LIST": ";".join(arch.capability for arch in candidate.supported_archs),
+            **candidate.profile.environment,
+        },
         revision=sources.revision_on(candidate.name.platform),
         prebuilt=tuple(wheel for pin in candidate.pins.items() if (wheel := candidate.official_wheel(*pin))),
         warnings=warnings,
@@ -58,7 +74,7 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
         waived=tuple(sorted({*with_pins, *candidate.profile.waived} - {*replaced})),
         unfit=none_fits(candidate),
         unproven=expectations.unproven(candidate.pins),
-        pruning=_pruning(candidate),
+        pruning=pruning,
         entrypoint=candidate.profile.entrypoint,
         prefix=matrix.prefix,
     )
@@ -66,64 +82,26 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
 
 def _pins(candidate: Candidate, layers: Sequence[str], torch_local: str) -> tuple[Pin, ...]:
     """In layer order. A profile's own layer has what no layer of the matrix installs."""
-    installed, extensions = candidate.matrix.layers, extensions_of(candidate)
+    installed, sources, made_by = candidate.matrix.layers, candidate.matrix.sources, extensions_of(candidate)
     layered = {name for names in installed.values() for name in names}
     own = [name for name in candidate.pins if name not in layered]
     pins = []
-    for layer in layers:
-        for name in installed.get(layer, own):
-            if name in candidate.pins:
-                pin = Pin(
-                    name=name,
-                    version=candidate.pins[name],
-                    layer=layer,
-                    optional=name in candidate.optional,
-                    local=torch_local if name == "torch" else "",
-                )
-                pins.append(_compiled(candidate, pin, extensions.get(name, "")))
+    wanted = [(layer, name) for layer in layers for name in installed.get(layer, own) if name in candidate.pins]
+    for layer, name in wanted:
+        row, source = candidate.known.get(name), sources.get(made_by.get(name, name))
+        compiled = row if row and row.form == "cuda-source" and name not in made_by else None
+        has_code = source and (name in made_by or (compiled and source.nvcc))
+        required = applying(compiled, candidate.base.python) if compiled else ()
+        pin = Pin(
+            name=name,
+            version=candidate.pins[name],
+            layer=layer,
+            optional=name in candidate.optional,
+            local=torch_local if name == "torch" else "",
+            compiled=compiled is not None,
+            minimum_arch=Arch.parse(source.minimum_arch) if source and has_code else None,
+            needs=tuple(sorted(f"{on}{one.specifier}" for on, one in required if on not in candidate.pins)),
+            extensions=made_by.get(name, ""),
+        )
+        pins.append(pin)
     return tuple(pins)
-
-
-def _compiled(candidate: Candidate, pin: Pin, extensions: str) -> Pin:
-    """The pin with what is compiled of it. `extensions`: the row of `sources` that makes its compiled extensions."""
-    sources, row = candidate.matrix.sources, candidate.known.get(pin.name)
-    if extensions:
-        return replace(pin, extensions=extensions, minimum_arch=Arch.parse(sources[extensions].minimum_arch))
-    if row is None or row.form != "cuda-source":
-        return pin
-    source = sources.get(pin.name)
-    required = applying(row, candidate.base.python)
-    return replace(
-        pin,
-        compiled=True,
-        minimum_arch=Arch.parse(source.minimum_arch) if source and source.nvcc else None,
-        needs=tuple(sorted(f"{on}{one.specifier}" for on, one in required if on not in candidate.pins)),
-    )
-
-
-def _pruning(candidate: Candidate) -> Pruning | None:
-    if candidate.name.arch is None:
-        return None
-    alternatives = {}
-    if bitsandbytes := candidate.facts.bitsandbytes.get(candidate.pins.get("bitsandbytes", "")):
-        kept = (bitsandbytes.file_for(candidate.wheel_cuda), "bitsandbytes/libbitsandbytes_cpu.so")
-        alternatives = {"bitsandbytes/libbitsandbytes_*.so": kept}
-    return Pruning(arch=candidate.name.arch, nvidia=candidate.matrix.prune.nvidia, alternatives=alternatives)
-
-
-_DRIVER = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
-"""NVIDIA's container runtime gives no GPU to an image without them; a matrix may say otherwise."""
-
-
-def _environment(candidate: Candidate) -> Mapping[str, str]:
-    torch = candidate.name.torch
-    own_name = {_ALLOCATOR: allocator_variable((torch.major, torch.minor))}
-    given = {own_name.get(key, key): value for key, value in candidate.matrix.environment.items()}
-    return {
-        **given,
-        **{key: value for key, value in _DRIVER.items() if key not in given},
-        "CUDA_HOME": f"/usr/local/cuda-{candidate.name.cuda}",
-        "NVIDIA_REQUIRE_CUDA": f"cuda>={candidate.wheel_cuda.major}.0",
-        "TORCH_CUDA_ARCH_LIST": ";".join(arch.capability for arch in candidate.supported_archs),
-        **candidate.profile.environment,
-    }

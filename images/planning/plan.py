@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -96,8 +96,8 @@ def select(wanted: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
     parsed = [selectors.parse(sources.matrix.aliases.get(text, text)) for text in wanted]
     globs = [item for item in parsed if isinstance(item, selectors.Glob)]
     conditions = [item for item in parsed if isinstance(item, selectors.Condition)]
-    chosen = tuple(image for glob in globs for image in _named(glob, everything, sources)) if globs else everything
-    chosen = tuple({image.name: image for image in chosen}.values())
+    chosen = tuple({one.name: one for glob in globs for one in _named(glob, everything, sources)}.values())
+    chosen = chosen if globs else everything
     for condition in conditions:
         if not any(map(condition, (*everything, *chosen))):
             raise selectors.unmatched(condition, [image.name for image in everything])
@@ -145,37 +145,26 @@ def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple
 
 def check(sources: Sources) -> tuple[Planned, ...]:
     """The whole plan. Raises UserError with everything that is wrong in the matrix, at once."""
-    planned = plan(sources)
-    problems = [*sources.problems, *_alias_problems(planned, sources), *_nightly_problems(planned, sources)]
-    if problems:
-
-        def line(problem: Problem) -> tuple[str, int]:
-            file, _, number = problem.where.rpartition(":")
-            return (file, int(number)) if number.isdigit() else (problem.where, 0)
-
-        raise UserError(sorted(problems, key=line))
-    return planned
-
-
-def _alias_problems(planned: Sequence[Planned], sources: Sources) -> Iterator[Problem]:
-    known = {image.name for image in planned}
-    for alias, name in sources.matrix.aliases.items():
-        if name not in known:
-            where, close = sources.matrix_file.where(("aliases", alias)), nearest(ImageName.parse(name), planned)
+    planned, matrix, where = plan(sources), sources.matrix, sources.matrix_file.where
+    names, problems = [image.name for image in planned], [*sources.problems]
+    for alias, name in matrix.aliases.items():
+        if name not in names:
             cause = f"the alias {alias!r} names {name}, which is not in `images`"
-            yield Problem(where=where, cause=cause, then=f"name one of {', '.join(close)}")
-
-
-def _nightly_problems(planned: Sequence[Planned], sources: Sources) -> Iterator[Problem]:
-    """Selectors of the nightly run that match no image: what they name would be left out without a word."""
-    tracked = sources.matrix.nightly.track
-    rows: list[tuple[yamlfile.Path, str]] = [(("nightly", "track", index), text) for index, text in enumerate(tracked)]
-    rows += [(("xfail", index, "select"), row.select) for index, row in enumerate(sources.matrix.xfail)]
+            then = f"name one of {', '.join(nearest(ImageName.parse(name), planned))}"
+            problems.append(Problem(where=where(("aliases", alias)), cause=cause, then=then))
+    # Selectors that match no image: what they name would be left out of nightly runs without a word.
+    rows: list[tuple[yamlfile.Path, str]]
+    rows = [(("nightly", "track", index), text) for index, text in enumerate(matrix.nightly.track)]
+    rows += [(("xfail", index, "select"), row.select) for index, row in enumerate(matrix.xfail)]
     for path, text in rows:
         selector = selectors.parse(text)
         if not any(map(selector, planned)):
-            (problem,) = selectors.unmatched(selector, [image.name for image in planned]).problems
-            yield replace(problem, where=sources.matrix_file.where(path), cause=f"{text} {problem.cause}")
+            (problem,) = selectors.unmatched(selector, names).problems
+            problems.append(replace(problem, where=where(path), cause=f"{text} {problem.cause}"))
+    if problems:
+        numbers = {one: one.where.rpartition(":")[2] for one in problems}
+        raise UserError(sorted(problems, key=lambda one: int(numbers[one]) if numbers[one].isdigit() else 0))
+    return planned
 
 
 def plan_one(name: ImageName, sources: Sources) -> Planned:
@@ -237,13 +226,6 @@ def _impossible(name: ImageName, release: str | None, matrix: Matrix, facts: Fac
     return tuple(reasons)
 
 
-def _is_for(requirement: str, wheel_cuda: Minor, row: ImageRow) -> bool:
-    """Whether an override is for an image: of its torch's CUDA major or of none, and not left out."""
-    package, _, _ = requirement.partition("==")
-    major = re.search(r"-cu(\d+)$", package)
-    return package not in row.without and (major is None or int(major[1]) == wheel_cuda.major)
-
-
 def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> Candidate:
     profile = resolve_profile(matrix, name.profile, name.torch)
     stack_pins = {**matrix.common, **matrix.stacks[str(name.torch)]}
@@ -256,8 +238,12 @@ def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> 
     key = next(iter(bases), matrix.defaults.base)
     base = matrix.bases[key]
     torch_facts, cuda = facts.torch[wanted["torch"]], str(name.cuda)
-    overrides = matrix.overrides.get(str(name.torch), {})
     wheel_cuda = stack.choose_variant(torch_facts, name.cuda) or name.cuda
+    overrides = {}  # of torch's CUDA major or of none
+    for requirement, why in matrix.overrides.get(str(name.torch), {}).items():
+        package, major = requirement.partition("==")[0], re.search(r"-cu(\d+)==", requirement)
+        if package not in row.without and (major is None or int(major[1]) == wheel_cuda.major):
+            overrides[requirement] = why
     candidate = Candidate(
         name=name,
         matrix=matrix,
@@ -282,7 +268,7 @@ def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> 
         pins={key: version for key, version in wanted.items() if key not in declined},
         optional=frozenset(matrix.optional),
         declined={f"{key} {wanted[key]}": (f"no wheel for aarch64 ({lacking[key]})",) for key in declined},
-        overrides={one: why for one, why in overrides.items() if _is_for(one, wheel_cuda, row)},
+        overrides=overrides,
     )
     for key, version in profile.optional.items():
         if reasons := unfit(candidate, key, version):

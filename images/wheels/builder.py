@@ -147,7 +147,7 @@ def build_wheel(
     base = base_images.acquire(engine, image.base, options.base, root=root, host=host, on_progress=warn)
     base_images.require_no_contradiction(torch_alone, base)
     jobs = options.jobs or jobs_for(recipe, engine.facts.cpus, engine.facts.memory)
-    files = builder_context(image, recipe, base_images.base_context(base), options, host=host.files(), jobs=jobs)
+    files = builder_context(image, recipe, base, options, host=host.files(), jobs=jobs)
     tag, log = f"truetag-wheel:{recipe.key}", options.out / "wheels" / str(image.name) / f"{recipe.package}.log"
     progress.say(label, f"compiling {recipe.key}, {jobs} at once", "dim")
     shown = progress.job(label)

@@ -14,8 +14,8 @@ from benchmarks import loopback
 from images.config.paths import CHECKOUT
 from images.context import base_images
 from images.context import labels as image_labels
-from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
+from images.context.labels import BaseContext
 from images.engine import Engine, ImageInfo, private_engine
 from images.host import cache as host_cache
 from images.locking import lock_file
@@ -49,7 +49,7 @@ def trixie() -> Iterator[Other]:
 
 
 @pytest.fixture(scope="session")
-def base(engine: Engine) -> AcquiredBase:
+def base(engine: Engine) -> BaseContext:
     """Debian bookworm, pulled or bootstrapped, kept by the engine from run to run."""
     bases = (one.image.base for one in plan.plan(SOURCES) if one.image)
     wanted = next(row for row in bases if row.key == "bookworm")

@@ -9,8 +9,8 @@ import pytest
 from images.audit import conduct, report
 from images.audit.conduct import AuditOptions
 from images.audit.model import Audit, Outcome, Severity
-from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
+from images.context.labels import BaseContext
 from images.engine import Engine, ImageInfo
 from tests.support import hostile_image
 from tests.support.broken_images import NAME, SITE
@@ -51,7 +51,7 @@ def _audit(engine: Engine, reference: str, options: AuditOptions) -> Audit:
 
 
 @pytest.fixture(scope="module")
-def hostile(engine: Engine, base: AcquiredBase) -> Iterator[Audit]:
+def hostile(engine: Engine, base: BaseContext) -> Iterator[Audit]:
     files = dict(hostile_image.context(base.reference))
     with built(engine, "truetag-test-hostile", bytes(files.pop("Dockerfile")).decode(), files) as tag:
         yield _audit(engine, tag, AuditOptions(timeout=30))
@@ -89,7 +89,7 @@ def test_nothing_that_it_says_steers_a_terminal_a_browser_or_a_workflow(hostile:
     json.loads(json_text)
 
 
-def test_an_audit_that_runs_nothing_runs_no_healthcheck_either(engine: Engine, base: AcquiredBase) -> None:
+def test_an_audit_that_runs_nothing_runs_no_healthcheck_either(engine: Engine, base: BaseContext) -> None:
     """It would end, as root, whatever reads the files."""
     secret = "RUN echo \"api_key = 'Qm9keSBvZiBhIHNlY3JldA'\" > /etc/service.conf"
     steps = f"{secret}\nUSER root\nHEALTHCHECK --interval=1s CMD kill -9 -1"

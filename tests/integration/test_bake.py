@@ -12,9 +12,8 @@ import pytest
 from images.building import records
 from images.config.names import ImageName
 from images.context import base_images
-from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
-from images.context.labels import Origin
+from images.context.labels import BaseContext, Origin
 from images.engine import ContainerSpec, Engine, connect
 from images.planning import plan
 from tests.support import commands
@@ -38,7 +37,7 @@ def modern(trixie: Other) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def base(engine: Engine, base: AcquiredBase, modern: Engine, trixie: Other) -> AcquiredBase:
+def base(engine: Engine, base: BaseContext, modern: Engine, trixie: Other) -> BaseContext:
     """The shared engine's, where it was made here: making it again would show nothing."""
     if base.origin is Origin.BOOTSTRAPPED:
         trixie.take(base.reference, engine)
@@ -81,7 +80,7 @@ def test_buildx_reads_it_as_it_is_meant(buildx: str, tmp_path: Path) -> None:
         assert set(only["target"]) == members
 
 
-def thin(base: AcquiredBase, name: str, word: bytes = b"shared\n") -> dict[str, bytes]:
+def thin(base: BaseContext, name: str, word: bytes = b"shared\n") -> dict[str, bytes]:
     """A context in the form of ours, without a network."""
     dockerfile = f"""\
 FROM {base.reference} AS system
@@ -95,7 +94,7 @@ RUN echo {name} > /own
     return {"Dockerfile": dockerfile.encode(), "data/word": word}
 
 
-def test_a_baked_image_is_that_of_its_context(buildx: str, modern: Engine, base: AcquiredBase, tmp_path: Path) -> None:
+def test_a_baked_image_is_that_of_its_context(buildx: str, modern: Engine, base: BaseContext, tmp_path: Path) -> None:
     contexts = {name: thin(base, name) for name in NAMES[:2]}
     images = [one.image for one in plan.select(list(contexts), SOURCES) if one.image]
     for name, files in contexts.items():
@@ -119,7 +118,7 @@ def _holds(engine: Engine, image: str) -> str:
         return box.run(300).stdout
 
 
-def test_our_contexts_bake_up_to_the_toolkit(buildx: str, modern: Engine, base: AcquiredBase, tmp_path: Path) -> None:
+def test_our_contexts_bake_up_to_the_toolkit(buildx: str, modern: Engine, base: BaseContext, tmp_path: Path) -> None:
     """Baked from the product's own command, and its assembler runs."""
     name = "cu126-torch27"
     our_bake(tmp_path, name, "--base", base.reference)

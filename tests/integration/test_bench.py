@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks import builder as builders
 from benchmarks.builder import Builder, open_builder
-from images.context.base_images import AcquiredBase
 from images.context.hosting import HostSettings
+from images.context.labels import BaseContext
 from images.context.render import Context
 from images.engine import Engine, ignore
 from tests.support.small_base import small_base
@@ -22,12 +22,12 @@ RUN true
 """
 
 
-def context(base: AcquiredBase, script: str) -> Context:
+def context(base: BaseContext, script: str) -> Context:
     return {"Dockerfile": STEP.format(base=base.reference).encode(), "scripts/step.sh": script.encode()}
 
 
 @pytest.fixture(scope="module")
-def base(engine: Engine, base: AcquiredBase) -> Iterator[AcquiredBase]:
+def base(engine: Engine, base: BaseContext) -> Iterator[BaseContext]:
     """A few programs of the base: less to build on."""
     with small_base(engine, base) as found:
         yield found
@@ -39,7 +39,7 @@ def builder(engine: Engine) -> Iterator[Builder]:
         yield found
 
 
-def test_a_builder_leaves_neither_image_nor_build_cache(engine: Engine, base: AcquiredBase) -> None:
+def test_a_builder_leaves_neither_image_nor_build_cache(engine: Engine, base: BaseContext) -> None:
     with open_builder(engine, HostSettings(), ignore) as builder:
         builder.build(context(base, "echo kept >/run/uv/file; echo made >/made"), cold=True)
         assert engine.find(builder.run_id)
@@ -50,14 +50,14 @@ def test_a_builder_leaves_neither_image_nor_build_cache(engine: Engine, base: Ac
     assert builders.traces(builders.build_cache(engine), builder.run_id) == []
 
 
-def test_a_cold_build_finds_an_empty_cache_of_wheels(builder: Builder, base: AcquiredBase) -> None:
+def test_a_cold_build_finds_an_empty_cache_of_wheels(builder: Builder, base: BaseContext) -> None:
     script = '[ -z "$(ls /run/uv)" ] && echo wheel >/run/uv/wheel'
     builder.build(context(base, script), cold=True)
     builder.clear()
     builder.build(context(base, script), cold=True)
 
 
-def test_steps_on_what_is_kept_are_run_again_each_time(engine: Engine, builder: Builder, base: AcquiredBase) -> None:
+def test_steps_on_what_is_kept_are_run_again_each_time(engine: Engine, builder: Builder, base: BaseContext) -> None:
     below = context(base, "echo made >/made")
     more = b"RUN --mount=type=bind,source=scripts,target=/run/scripts \\\n    sh /run/scripts/step.sh >/again\n"
     above = {**below, "Dockerfile": STEP.format(base=base.reference).encode() + more}
@@ -72,7 +72,7 @@ def test_steps_on_what_is_kept_are_run_again_each_time(engine: Engine, builder: 
 
 
 def test_what_is_built_uncached_takes_no_step_from_the_cache_and_leaves_it_as_it_was(
-    builder: Builder, base: AcquiredBase
+    builder: Builder, base: BaseContext
 ) -> None:
     def cached(no_cache: bool) -> set[bool]:
         with builder.nothing_new_kept():

@@ -8,9 +8,9 @@ import pytest
 from images.config.names import Minor
 from images.config.paths import CHECKOUT
 from images.context import base_images, render
-from images.context.base_images import AcquiredBase, read_python
+from images.context.base_images import read_python
 from images.context.hosting import HostSettings, host_settings
-from images.context.labels import Origin
+from images.context.labels import BaseContext, Origin
 from images.engine import ContainerSpec, Engine
 from images.locking import lock_file
 from images.planning import user_overlay
@@ -42,7 +42,7 @@ def host() -> HostSettings:
 
 
 @pytest.fixture(scope="module")
-def given_base(engine: Engine, base: AcquiredBase, host: HostSettings) -> Iterator[str]:
+def given_base(engine: Engine, base: BaseContext, host: HostSettings) -> Iterator[str]:
     """Root is not its user; it has Python without headers and venv, no compiler, and a toolkit."""
     with _built(engine, f"FROM {base.reference}{LAYER}", BASE, host) as tag:
         yield tag
@@ -61,9 +61,9 @@ def test_what_a_custom_base_lacks_is_added_its_toolkit_kept(
         for name, content in lock_file.read(image, CHECKOUT.locks).files.items()
     }
     given = base_images.acquire(engine, image.base, given_base, root=CHECKOUT.root, host=host, on_progress=print)
-    assert given.origin is Origin.CUSTOM and given.python is not None
+    assert given.origin is Origin.CUSTOM and given.python
     base_images.require_no_contradiction(image, given)
-    context = render.render(image, small, base_images.base_context(given), host=host.files())
+    context = render.render(image, small, given, host=host.files())
     check = "test -e /usr/include/python3.11/Python.h && test -e /usr/local/cuda-12.6/mine && id -u && gcc --version"
     try:
         engine.build(context, TAG)
@@ -81,7 +81,6 @@ def test_a_custom_base_is_read(engine: Engine, given_base: str, host: HostSettin
     with _built(engine, f"FROM {given_base}{VENV}", WITH_VENV, host), _built(engine, own, OWN, host):
         system = read_python(engine, WITH_VENV)
         given = base_images.acquire(engine, wanted, OWN, root=CHECKOUT.root, host=host, on_progress=print)
-    assert system is not None and (system.executable, system.torch_cuda) == ("/usr/bin/python3", None)
-    assert system.packages["packaging"] and given.python is not None
+    assert (system.executable, system.torch_cuda) == ("/usr/bin/python3", None) and system.kept["packaging"]
     assert (given.origin, given.reference) == (Origin.CUSTOM, OWN)
-    assert (given.python.prefix, given.python.torch_cuda) == ("/opt/own", "12.6")
+    assert (given.environment, given.torch_cuda) == ("/opt/own", "12.6")

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from images.context import render
-from images.context.base_images import AcquiredBase
 from images.context.hosting import HostSettings
+from images.context.labels import BaseContext
 from images.engine import ContainerSpec, Engine
 from images.engine.failures import BuildFailed, FailureKind
 from images.locking import debian
@@ -79,7 +79,7 @@ class Archives:
     Snapshots of `debian-security` are newer than the lock's day, as of what came between two imports.
     """
 
-    def __init__(self, engine: Engine, base: AcquiredBase, folder: Path, address: str) -> None:
+    def __init__(self, engine: Engine, base: BaseContext, folder: Path, address: str) -> None:
         self._engine, self._base, self._folder, self._address = engine, base, folder, address
 
     def put(self, files: Mapping[str, bytes], *, snapshot: bool) -> None:
@@ -127,7 +127,7 @@ class Handler(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def archives(engine: Engine, base: AcquiredBase, tmp_path: Path) -> Iterator[Archives]:
+def archives(engine: Engine, base: BaseContext, tmp_path: Path) -> Iterator[Archives]:
     handler = partial(Handler, directory=str(tmp_path))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks import delivery, loopback, network
 from benchmarks.session import Session
-from images.context.base_images import AcquiredBase
 from images.context.hosting import HostSettings
+from images.context.labels import BaseContext
 from images.engine import Engine
 from images.engine.progress import Progress
 from tests.support.small_base import small_base
@@ -50,7 +50,7 @@ def test_a_network_of_its_own_has_a_loopback_alone_with_the_speed_of_a_link() ->
 
 
 def test_an_image_is_pushed_pulled_through_a_link_and_started(
-    engine: Engine, base: AcquiredBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, base: BaseContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(network, "LINKS", {SLOW: "0.04gbit"})
     session = Session(engine=engine, host=HostSettings(), sources=SOURCES, progress=Progress(), repeat=2)

@@ -18,8 +18,9 @@ import pytest
 
 from images.commands import engines
 from images.config.names import Minor
-from images.context.base_images import AcquiredBase, acquire
+from images.context.base_images import acquire
 from images.context.hosting import HostSettings
+from images.context.labels import BaseContext
 from images.engine import RUN_LABEL, ContainerSpec, Engine, NoSuchImage, TimedOut, configuration, connect
 from images.engine.buildkit import BuildEvent, LogLine, Retrying, StepFinished
 from images.engine.failures import BuildFailed, FailureKind
@@ -42,7 +43,7 @@ def tag(engine: Engine) -> Iterator[str]:
     engine.remove(name, force=True)
 
 
-def dockerfile(base: AcquiredBase, *lines: str) -> bytes:
+def dockerfile(base: BaseContext, *lines: str) -> bytes:
     return "\n".join((f"FROM {base.reference} AS test", *lines, "")).encode()
 
 
@@ -75,7 +76,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 120) -> bool:
 # --- builds ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_build_with_mounts_and_its_second_run_from_the_cache(engine: Engine, base: AcquiredBase, tag: str) -> None:
+def test_a_build_with_mounts_and_its_second_run_from_the_cache(engine: Engine, base: BaseContext, tag: str) -> None:
     cache = f"--mount=type=cache,target=/cache,id={uuid.uuid4().hex}"
     files = {
         "Dockerfile": dockerfile(
@@ -103,7 +104,7 @@ def test_a_build_with_mounts_and_its_second_run_from_the_cache(engine: Engine, b
     assert done.stdout == "from the context\n"  # and the mounted file is gone
 
 
-def test_a_failed_step_is_named_by_its_last_words_and_has_no_tag(engine: Engine, base: AcquiredBase, tag: str) -> None:
+def test_a_failed_step_is_named_by_its_last_words_and_has_no_tag(engine: Engine, base: BaseContext, tag: str) -> None:
     events: list[BuildEvent] = []
     with pytest.raises(BuildFailed) as caught:
         engine.build(
@@ -123,7 +124,7 @@ def test_a_failed_step_is_named_by_its_last_words_and_has_no_tag(engine: Engine,
 
 
 def test_network_trouble_is_tried_again_with_longer_pauses_and_nothing_else_is(
-    engine: Engine, base: AcquiredBase, tag: str
+    engine: Engine, base: BaseContext, tag: str
 ) -> None:
     pauses: list[float] = []
     events: list[BuildEvent] = []
@@ -149,7 +150,7 @@ def test_a_broken_dockerfile_and_a_missing_context_file_are_said(engine: Engine,
         engine.build({"Dockerfile": b"FROM scratch\n", "x": tmp_path / "gone"}, tag)
 
 
-def test_a_large_context_is_streamed(engine: Engine, base: AcquiredBase, tag: str, tmp_path: Path) -> None:
+def test_a_large_context_is_streamed(engine: Engine, base: BaseContext, tag: str, tmp_path: Path) -> None:
     big = tmp_path / "big"
     with big.open("wb") as stream:
         stream.truncate(300 * MIB)
@@ -170,7 +171,7 @@ engine.build({"Dockerfile": sys.argv[1].encode()}, sys.argv[2])
 """
 
 
-def test_ctrl_c_stops_the_build_in_the_engine_and_leaves_no_tag(engine: Engine, base: AcquiredBase, tag: str) -> None:
+def test_ctrl_c_stops_the_build_in_the_engine_and_leaves_no_tag(engine: Engine, base: BaseContext, tag: str) -> None:
     seconds = f"9{uuid.uuid4().int % 10**8}"  # nobody else sleeps as long
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED, dockerfile(base, f"RUN sleep {seconds}; true").decode(), tag],
@@ -192,7 +193,7 @@ def mine(engine: Engine) -> int:
     return len(containers(engine, f"{RUN_LABEL}={engine.run_id}"))
 
 
-def test_files_get_into_a_read_only_container_through_a_volume(engine: Engine, base: AcquiredBase) -> None:
+def test_files_get_into_a_read_only_container_through_a_volume(engine: Engine, base: BaseContext) -> None:
     script = "cat /suite/a/b.txt; touch /x; echo kept > /suite/out; id -u; echo $WORD"
     with engine.container(
         ContainerSpec(base.reference, ["sh", "-c", script], volumes=["/suite"], env={"WORD": "w"})
@@ -207,7 +208,7 @@ def test_files_get_into_a_read_only_container_through_a_volume(engine: Engine, b
     assert done.exit.code == 0
 
 
-def test_there_is_no_network(engine: Engine, base: AcquiredBase) -> None:
+def test_there_is_no_network(engine: Engine, base: BaseContext) -> None:
     with engine.container(ContainerSpec(base.reference, ["cat", "/proc/net/dev"])) as box:
         lines = box.run(300).stdout.splitlines()[2:]
     assert [line.split(":")[0].strip() for line in lines if "lo" not in line.split(":")[0]] in ([], ["sit0"], ["tunl0"])
@@ -215,7 +216,7 @@ def test_there_is_no_network(engine: Engine, base: AcquiredBase) -> None:
 
 @pytest.mark.parametrize("way_out", [RuntimeError, KeyboardInterrupt, SystemExit])
 def test_a_container_and_its_volume_go_on_every_way_out(
-    engine: Engine, base: AcquiredBase, way_out: type[BaseException]
+    engine: Engine, base: BaseContext, way_out: type[BaseException]
 ) -> None:
     with (
         pytest.raises(way_out),
@@ -240,7 +241,7 @@ while part := os.read(0, 65536):
 
 
 def test_what_is_sent_to_a_container_arrives_over_a_slow_ssh(
-    engine: Engine, base: AcquiredBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, base: BaseContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "ssh").write_text(f"#!{sys.executable}{_SLOW_SSH.format(url=engine.facts.url)}")
     (tmp_path / "ssh").chmod(0o755)
@@ -251,7 +252,7 @@ def test_what_is_sent_to_a_container_arrives_over_a_slow_ssh(
         assert [line.text for line in box.lines(timeout=120)] == ["got this"]
 
 
-def test_too_long_a_run_is_stopped(engine: Engine, base: AcquiredBase) -> None:
+def test_too_long_a_run_is_stopped(engine: Engine, base: BaseContext) -> None:
     start = time.monotonic()
     with (
         pytest.raises(TimedOut, match="within 1 s"),
@@ -262,13 +263,13 @@ def test_too_long_a_run_is_stopped(engine: Engine, base: AcquiredBase) -> None:
     assert mine(engine) == 0
 
 
-def test_lines_arrive_while_it_runs(engine: Engine, base: AcquiredBase) -> None:
+def test_lines_arrive_while_it_runs(engine: Engine, base: BaseContext) -> None:
     with engine.container(ContainerSpec(base.reference, ["sh", "-c", "echo one; sleep 600"])) as box:
         box.start()
         assert next(box.lines(timeout=300)).text == "one"
 
 
-def test_a_bounded_memory_is_a_bound_and_the_kill_is_told(engine: Engine, base: AcquiredBase) -> None:
+def test_a_bounded_memory_is_a_bound_and_the_kill_is_told(engine: Engine, base: BaseContext) -> None:
     hog = ["sh", "-c", "head -c 400m /dev/zero | tail"]
     with engine.container(ContainerSpec(base.reference, hog, memory=100 * MIB)) as box:
         ended = box.run(300).exit
@@ -299,7 +300,7 @@ with engine.container(ContainerSpec(sys.argv[1], ["sleep", "600"], volumes=["/s"
 """
 
 
-def test_what_a_killed_run_left_is_swept_and_nothing_of_the_living(engine: Engine, base: AcquiredBase) -> None:
+def test_what_a_killed_run_left_is_swept_and_nothing_of_the_living(engine: Engine, base: BaseContext) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KILLED, base.reference],
         cwd=ROOT,
@@ -319,7 +320,7 @@ def test_what_a_killed_run_left_is_swept_and_nothing_of_the_living(engine: Engin
     assert living.id in remaining
 
 
-def test_the_gateway_keeps_its_address_while_containers_come_and_go(engine: Engine, base: AcquiredBase) -> None:
+def test_the_gateway_keeps_its_address_while_containers_come_and_go(engine: Engine, base: BaseContext) -> None:
     """If it changed when one ends, the others would send to nobody until their ARP entry expires."""
     ask = "echo 2> /dev/null > /dev/tcp/$gateway/9; grep -o '..:..:..:..:..:..' /proc/net/arp"
     gateway = "hex=$(awk '$2 == \"00000000\" {print $3}' /proc/net/route); "
@@ -335,7 +336,7 @@ def test_the_gateway_keeps_its_address_while_containers_come_and_go(engine: Engi
 # --- images ---------------------------------------------------------------------------------------------------------
 
 
-def test_names_and_labels(engine: Engine, base: AcquiredBase, tag: str) -> None:
+def test_names_and_labels(engine: Engine, base: BaseContext, tag: str) -> None:
     label = f"dev.truetag.test={uuid.uuid4().hex}"
     lines = (f"LABEL {label}", "ENV A=b", "USER 12", "WORKDIR /tmp", 'CMD ["x"]')
     built = engine.build({"Dockerfile": dockerfile(base, *lines)}, tag)
@@ -412,7 +413,7 @@ def test_a_base_that_cannot_be_had_is_said(engine: Engine) -> None:
         acquire(engine, base, root=ROOT, host=HostSettings(), on_progress=print)
 
 
-def test_an_image_has_the_id_of_its_content(engine: Engine, base: AcquiredBase, tag: str) -> None:
+def test_an_image_has_the_id_of_its_content(engine: Engine, base: BaseContext, tag: str) -> None:
     """Two builds, minutes apart as their engine dates them, are one image, which runs."""
     lines = ("RUN echo 1 >/x && touch -d @0 /x /", "ENV A=b", f"LABEL which={tag}")
     found = []

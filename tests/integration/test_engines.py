@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from images.context.base_images import AcquiredBase
-from images.context.labels import Origin
+from images.context.labels import BaseContext, Origin
 from images.engine import Engine, connect
 from tests.support.checkout import ROOT
 from tests.support.other_engine import Other, other_engine
@@ -29,7 +28,7 @@ def sid() -> Iterator[Other]:
 
 @pytest.mark.parametrize(("suite", "oldest"), [("trixie", (26, 1)), ("sid", (28, 5))], ids=["trixie", "sid"])
 def test_engine_tests_pass_on_the_engine_of(
-    suite: str, oldest: tuple[int, int], request: pytest.FixtureRequest, engine: Engine, base: AcquiredBase
+    suite: str, oldest: tuple[int, int], request: pytest.FixtureRequest, engine: Engine, base: BaseContext
 ) -> None:
     other: Other = request.getfixturevalue(suite)
     if base.origin is Origin.BOOTSTRAPPED:

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from images.config.paths import CHECKOUT
-from images.context import base_images, render
-from images.context.base_images import AcquiredBase
+from images.context import render
 from images.context.hosting import host_settings
-from images.context.labels import Origin
+from images.context.labels import BaseContext, Origin
 from images.engine import OWNER_LABEL, Engine, ImageInfo
 from images.locking import lock_file
 from images.planning.image import Image
@@ -45,7 +44,7 @@ def test_the_parent_is_green_and_got_its_name(parent: ImageInfo, engine: Engine,
 
 
 def test_layers_that_are_built_anew_are_the_parents_and_hold_no_trace_of_this_machine(
-    engine: Engine, image: Image, base: AcquiredBase, parent: ImageInfo
+    engine: Engine, image: Image, base: BaseContext, parent: ImageInfo
 ) -> None:
     """Every step of the real templates, with small packages alone, and new marks planted in the CA and index settings.
 
@@ -61,7 +60,7 @@ def test_layers_that_are_built_anew_are_the_parents_and_hold_no_trace_of_this_ma
     host["host/env"] += f"export UV_INDEX_PLANTED_PASSWORD={mark}\n".encode()
     host["host/ca.crt"] = host.get("host/ca.crt", b"") + f"# {mark}\n".encode()
     tag = "truetag-test-traces"
-    engine.build(render.render(image, locks, base_images.base_context(base), host=host), tag)
+    engine.build(render.render(image, locks, base, host=host), tag)
     try:
         # An old engine dates /etc where a registry's base has no /etc/hosts.
         assert base.origin is not Origin.BOOTSTRAPPED or engine.inspect(tag).layers[:2] == parent.layers[:2]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from images.context.base_images import AcquiredBase
+from images.context.labels import BaseContext
 from images.engine import Engine
 from images.registry.client import Registry
 from images.registry.reference import Repository
@@ -60,7 +60,7 @@ def test_what_moves_tags_needs_the_matrix(installed: Path, repository: Registry,
 
 @pytest.mark.engine
 def test_an_image_is_audited_as_a_pull_request_is(
-    installed: Path, engine: Engine, base: AcquiredBase, empty: Path
+    installed: Path, engine: Engine, base: BaseContext, empty: Path
 ) -> None:
     (line,) = re.findall(r"(?m)^ *- run: truetag (audit candidate .*)$", (ROOT / "docs/audit-workflow.yml").read_text())
     words = [base.reference if word == "candidate" else word for word in shlex.split(line)]

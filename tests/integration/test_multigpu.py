@@ -12,8 +12,8 @@ import pytest
 from images.building import contexts
 from images.building.contexts import BuildOptions
 from images.config.paths import CHECKOUT
-from images.context.base_images import AcquiredBase, base_context
 from images.context.hosting import host_settings
+from images.context.labels import BaseContext
 from images.engine import ContainerSpec, Engine
 from images.engine.gpus import Attachment, GpuMode
 from images.hardware.inventory import Gpu, Inventory
@@ -44,11 +44,11 @@ ON_GPUS_ALONE = {"transport", "context parallel"}
 
 
 @pytest.fixture(scope="module")
-def image(engine: Engine, base: AcquiredBase, built: Mapping[str, Any], out: Path) -> Image:
+def image(engine: Engine, base: BaseContext, built: Mapping[str, Any], out: Path) -> Image:
     """The real image, built, tagged and not judged: after the parent, whose layers may be built now, too."""
     planned, host = sources.image(NAME), host_settings()
     options = BuildOptions(sources=SOURCES, host=host, out=out, cache=out)
-    _, _, files = contexts.prepare(planned, lock_file.read(planned, CHECKOUT.locks), base_context(base), options)
+    _, _, files = contexts.prepare(planned, lock_file.read(planned, CHECKOUT.locks), base, options)
     engine.build(files, NAME, network=host.network(local=engine.facts.local))
     return planned
 

@@ -18,7 +18,7 @@ from images.building import validating
 from images.commands import publish
 from images.config.names import ImageName
 from images.config.platforms import Platform
-from images.context.base_images import AcquiredBase
+from images.context.labels import BaseContext
 from images.engine import Engine, connect, layers, private_engine
 from images.fleet import images
 from images.host.hashing import oci_digest
@@ -104,14 +104,14 @@ def publisher(login: None) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def with_python(engine: Engine, base: AcquiredBase) -> Iterator[str]:
+def with_python(engine: Engine, base: BaseContext) -> Iterator[str]:
     with python_base(engine, base) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def make(
-    engine: Engine, base: AcquiredBase, with_python: str, tmp_path_factory: pytest.TempPathFactory
+    engine: Engine, base: BaseContext, with_python: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Thin]]:
     """Builds an image with a Python and one distribution, and validates its claims."""
     made: list[str] = []
@@ -286,7 +286,7 @@ def test_an_export_gives_the_same_layers_as_the_engines_store(
     assert exported.reference.partition("@")[2] == stored.reference.partition("@")[2]
 
 
-def test_a_layer_comes_out_of_the_store_as_its_very_tar(publisher: Engine, base: AcquiredBase) -> None:
+def test_a_layer_comes_out_of_the_store_as_its_very_tar(publisher: Engine, base: BaseContext) -> None:
     """Names that are no UTF-8 included. An image of which one layer can't be read is not read there at all."""
     tag = "truetag-test-publish:names"
     step = "RUN mkdir /d && head -c 3000 /dev/zero >/d/zeros && echo latin >\"/d/$(printf 'caf\\351')\" && : >/d/empty"

@@ -8,9 +8,8 @@ import pytest
 from benchmarks.builder import build_cache
 from images.config.paths import CHECKOUT
 from images.context import bootstrap
-from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
-from images.context.labels import Origin
+from images.context.labels import BaseContext, Origin
 from images.engine import Engine, connect
 from images.engine import layers as layers_of
 from images.engine.progress import Progress
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.engine
 TAG = "truetag-test-timestamps:1"
 
 
-def test_the_first_file_that_differs_is_named_and_nothing_is_left(engine: Engine, base: AcquiredBase) -> None:
+def test_the_first_file_that_differs_is_named_and_nothing_is_left(engine: Engine, base: BaseContext) -> None:
     dockerfile = f"FROM {base.reference}\nRUN mkdir /opt/folder && date +%N >/opt/folder/now\n"
     before = {record.id for record in build_cache(engine)}
     with Progress() as progress:
@@ -36,7 +35,7 @@ def test_the_first_file_that_differs_is_named_and_nothing_is_left(engine: Engine
     assert len([record for record in first if "date" in record.made_by]) <= 1, "the second build's record is gone"
 
 
-def test_a_layer_counts_the_same_whichever_engine_wrote_it(engine: Engine, trixie: Other, base: AcquiredBase) -> None:
+def test_a_layer_counts_the_same_whichever_engine_wrote_it(engine: Engine, trixie: Other, base: BaseContext) -> None:
     """The other engine (26.1) writes what both are compared by; this machine's may write names and kinds of files."""
     steps = "mkdir -p /opt/a/b && echo x >/opt/a/f && ln -s f /opt/a/l && echo y >/opt/a/b/g && chmod 4755 /opt/a/f"
     dates = "chgrp 42 /opt/a/b/g && touch -h -d @0 /opt/a/l && touch -d @0 /opt/a/f /opt/a/b/g /opt/a/b /opt/a /opt"
@@ -55,7 +54,7 @@ def test_a_layer_counts_the_same_whichever_engine_wrote_it(engine: Engine, trixi
         engine.untag(tag)
 
 
-def test_the_same_lock_gives_the_same_base(engine: Engine, image: Image, base: AcquiredBase) -> None:
+def test_the_same_lock_gives_the_same_base(engine: Engine, image: Image, base: BaseContext) -> None:
     if base.origin is not Origin.BOOTSTRAPPED:
         pytest.skip("there is a registry: no base is made here")
     try:

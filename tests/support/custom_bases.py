@@ -2,16 +2,18 @@
 
 import dataclasses
 
-from images.context.base_images import AcquiredBase, BasePython
-from images.context.labels import Origin
+from images.context.labels import BaseContext, Origin
 from images.planning.image import Image
 from tests.support import sources
 
-PYTHON = BasePython(
+BASE = BaseContext(
+    reference="mine:1",
+    origin=Origin.CUSTOM,
+    digest="sha256:0",
     executable="/usr/local/bin/python3",
-    prefix="/usr/local",
-    version="3.11.9",
-    packages={"torch": "2.7.1"},
+    environment="/usr/local",
+    python="3.11.9",
+    kept={"torch": "2.7.1"},
     torch_cuda="12.6",
 )
 
@@ -20,6 +22,5 @@ def image() -> Image:
     return sources.image("cu126-torch27")
 
 
-def on(**python: object) -> AcquiredBase:
-    found = dataclasses.replace(PYTHON, **python)  # type: ignore[arg-type]
-    return AcquiredBase(reference="mine:1", digest="sha256:0", origin=Origin.CUSTOM, python=found)
+def on(**python: object) -> BaseContext:
+    return dataclasses.replace(BASE, **python)  # type: ignore[arg-type]

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from images.config.paths import TEMPLATES
-from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
+from images.context.labels import BaseContext
 from images.engine import Engine
 
 SCRIPTS = TEMPLATES / "scripts"
@@ -37,7 +37,7 @@ ENV PATH=/usr/bin:/bin
 
 
 @contextmanager
-def small_base(engine: Engine, base: AcquiredBase) -> Iterator[AcquiredBase]:
+def small_base(engine: Engine, base: BaseContext) -> Iterator[BaseContext]:
     """The programs of a base that steps of tests call, in one layer; the name is gone afterwards."""
     tag = f"{_NAME}:{uuid.uuid4().hex[:12]}"  # several workers have one at a time
     dockerfile = _DOCKERFILE.format(base=base.reference).encode()
@@ -49,7 +49,7 @@ def small_base(engine: Engine, base: AcquiredBase) -> Iterator[AcquiredBase]:
 
 
 @contextmanager
-def python_base(engine: Engine, base: AcquiredBase) -> Iterator[str]:
+def python_base(engine: Engine, base: BaseContext) -> Iterator[str]:
     """Debian's Python on a base with its list of packages, less what no test reads."""
     tag = f"{_NAME}:{uuid.uuid4().hex[:12]}"
     scripts = {f"scripts/{path.name}": path.read_bytes() for path in SCRIPTS.iterdir() if path.is_file()}

@@ -109,7 +109,7 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         ("-cu12==12.6.85", "-cu12==12.*", "'12.*' is no version"),
         ("\noptional", " \a\noptional", "holds the control character"),
         ("\nimages:", "\nwaived:\n  flash-attn-5: {x: of another CUDA}\nimages:", "no layer installs 'flash-attn-5'"),
-        ("\nimages:", "\noverrides:\n  '2.7': {a>=2: why}\nimages:", "'a>=2' is not NAME==VERSION"),
+        ("\nimages:", "\noverrides:\n  '2.7': {a>=2: why}\nimages:", "'a>=2' must name one version with =="),
         ("\nimages:", "\nlibrary_layers:\n  - [torch]\nimages:", "pattern of NVIDIA's distributions"),
     ],
 )

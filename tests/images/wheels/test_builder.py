@@ -109,7 +109,7 @@ def test_a_source_archive_is_taken_from_the_folder_by_its_hash(tmp_path: Path) -
 def test_a_custom_bases_own_toolkit_and_torch_are_not_installed_again(tmp_path: Path) -> None:
     wanted, recipe = image("cu130-torch211-sm90"), for_base(COMPILERS, recipe_of())
     names = {package.name for package in lock_file.read(wanted, CHECKOUT.locks).layers["torch"]}
-    base_context = BaseContext(reference="own:1", origin="custom", python=True, kept=frozenset(names))
+    base_context = BaseContext(reference="own:1", origin="custom", python="3.11.2", kept=dict.fromkeys(names, "1"))
     files = made(wanted, recipe, base_context)
     dockerfile = bytes(files["Dockerfile"]).decode()  # type: ignore[arg-type]
     assert "locks/toolkit.txt" not in files and "--require-hashes -r /run/locks/torch.txt" not in dockerfile
