@@ -11,10 +11,11 @@ import typer
 from images.audit import conduct, report
 from images.audit.cleaning import text
 from images.audit.model import Severity
-from images.commands import common, engines
+from images.commands import common
 from images.commands.options import EngineUrl, require_writable
 from images.config import matrix as matrix_files
 from images.engine import gpus as gpu_access
+from images.engine import private_engine
 
 
 class FailOn(StrEnum):
@@ -48,7 +49,7 @@ def audit(
     """Look for faults in any image: what is broken, where it runs. An audit is no validation."""
     if out:
         require_writable(out)
-    with engines.open_engine(engine) as docker_engine:
+    with private_engine.open_engine(engine, on_progress=common.say) as docker_engine:
         if docker_engine.find(reference) is None:
             common.say(f"pulling {reference}")
             docker_engine.pull(reference)

@@ -10,7 +10,7 @@ import typer
 
 from images.building.build import build_all
 from images.building.contexts import BuildOptions
-from images.commands import common, engines
+from images.commands import common
 from images.commands.options import (
     BaseImage,
     EngineUrl,
@@ -28,7 +28,7 @@ from images.commands.options import (
 from images.context.base_images import AUTO
 from images.context.hosting import host_settings
 from images.context.labels import LABELS
-from images.engine import Engine
+from images.engine import Engine, private_engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
 from images.locking import lock_file
@@ -70,7 +70,7 @@ def build(
     host = host_settings()
     for warning in host.warnings:
         common.say(warning)
-    with engines.open_engine(engine) as docker_engine, Progress() as progress:
+    with private_engine.open_engine(engine, on_progress=common.say) as docker_engine, Progress() as progress:
         options = BuildOptions(
             sources=sources,
             host=host,

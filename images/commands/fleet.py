@@ -12,12 +12,12 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from images.commands import common, engines, fleet_tables
+from images.commands import common, fleet_tables
 from images.commands.common import talk
 from images.commands.options import EngineUrl, Gpus, MatrixFile, OutFolder, Selectors, Tiers
 from images.config.matrix import Sources
 from images.config.paths import Workspace
-from images.engine import Engine, NoEngine
+from images.engine import Engine, NoEngine, private_engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, command, wrong
 from images.fleet import config, images, planning, run
@@ -236,7 +236,7 @@ def _sent(
 def _local_engine(url: str | None) -> Iterator[Engine | None]:
     """This machine's engine; a login node has none: then they are in the registry."""
     try:
-        engine = engines.open_engine(url, install=False, builds=False)
+        engine = private_engine.open_engine(url, on_progress=common.say, install=False, builds=False)
     except NoEngine:
         common.say("no Docker Engine answers here: images are looked for in the registry alone")
         yield None

@@ -13,7 +13,7 @@ import typer
 
 from images.building import validating
 from images.building.contexts import BuildOptions
-from images.commands import common, engines
+from images.commands import common
 from images.commands.options import (
     BaseImage,
     EngineUrl,
@@ -30,6 +30,7 @@ from images.commands.options import (
 from images.config.matrix import Sources
 from images.context import base_images
 from images.context.hosting import host_settings
+from images.engine import private_engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of, wrong
 from images.locking import debian, lock_file
@@ -78,7 +79,7 @@ def nightly(
     now = datetime.now(UTC).replace(microsecond=0)
     found: list[ImageResult] = []
     problems: list[Problem] = []
-    with engines.open_engine(engine) as docker_engine, Progress() as progress:
+    with private_engine.open_engine(engine, on_progress=common.say) as docker_engine, Progress() as progress:
         build = BuildOptions(
             sources=sources,
             host=host_settings(),

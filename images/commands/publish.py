@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from images.commands import common, engines, releases
+from images.commands import common, releases
 from images.commands.options import EngineUrl, GateTiers, MatrixFile, ToRepository
 from images.config.matrix import Sources
 from images.config.platforms import Platform
 from images.context.labels import LABELS
-from images.engine import Engine
+from images.engine import Engine, private_engine
 from images.engine.progress import Progress
 from images.errors import UserError, problem_of, wrong
 from images.host import cache, checkout
@@ -90,7 +90,7 @@ def publish(
         drop_platforms=drop_platforms,
     )
     failed: list[UserError] = []
-    with engines.open_engine(engine, install=False) as docker_engine:
+    with private_engine.open_engine(engine, on_progress=common.say, install=False) as docker_engine:
         for row in rows:
             name = str(row[0].name)
             try:

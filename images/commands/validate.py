@@ -12,9 +12,10 @@ import typer
 
 from images.building import records, validating
 from images.building.validating import ValidationRun
-from images.commands import common, engines
+from images.commands import common
 from images.commands.options import EngineUrl, Gpus, Json, MatrixFile, OutFolder, Passed, Tiers, require_writable
 from images.context import labels as image_labels
+from images.engine import private_engine
 from images.errors import command, failed, wrong
 from images.planning.image import Image
 from images.validation import schemas
@@ -106,7 +107,7 @@ def _validate(
 ) -> tuple[ValidationRun, Path]:
     """Judge an image as it is."""
     folder = top / "validate" / reference.replace("/", "_").replace(":", "_")
-    with engines.open_engine(engine, install=False, builds=False) as judging:
+    with private_engine.open_engine(engine, on_progress=common.say, install=False, builds=False) as judging:
         records.forget_validation(folder)
         run = measure(judging, reference=reference, on_evidence=partial(records.record_evidence, folder))
     records.record_validation(folder, run.evidence, run.verdict, run.changes)
@@ -117,7 +118,7 @@ def _validate_and_tag(
     wanted: Image, reference: str, folder: Path, engine: str | None, measure: Callable[..., ValidationRun]
 ) -> tuple[ValidationRun, Path, str]:
     """Record and name an image that was built elsewhere as `build` does; also returns why it gets no name, or ""."""
-    with engines.open_engine(engine, install=False) as docker_engine:
+    with private_engine.open_engine(engine, on_progress=common.say, install=False) as docker_engine:
         info = docker_engine.inspect(reference)
         record = records.built_elsewhere(folder, info, image_labels.declared_missing(wanted, info.labels))
         run = measure(docker_engine, reference=info.id)

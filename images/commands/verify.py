@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from images.commands import common, engines, releases
+from images.commands import common, releases
 from images.commands.options import EngineUrl, GateTiers, MatrixFile, PublicKey, RemoteRef
 from images.context.labels import LABELS
-from images.engine import layers
+from images.engine import layers, private_engine
 from images.errors import wrong
 from images.publish import verify as verification
 from images.registry.reference import Reference
@@ -46,7 +46,7 @@ def verify(
 
 def _recorded(reference: str, url: str | None, matrix: Path | None) -> bool:
     """Say what recorded runs of the gpu tier are to an image of the engine. Returns whether one is about it."""
-    with engines.open_engine(url, builds=False) as engine:
+    with private_engine.open_engine(url, on_progress=common.say, builds=False) as engine:
         info = engine.inspect(reference)
         payload = layers.payload(engine, info)
     name = info.labels.get(f"{LABELS}.image", "")

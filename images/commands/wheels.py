@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from images.commands import common, engines
+from images.commands import common
 from images.commands.options import (
     BaseImage,
     EngineUrl,
@@ -19,6 +19,7 @@ from images.commands.options import (
     require_writable,
 )
 from images.context.hosting import host_settings
+from images.engine import private_engine
 from images.engine.progress import Progress
 from images.errors import command, wrong
 from images.wheels import builder, recipe
@@ -69,7 +70,7 @@ def wheels(
         wheelhouse=wheelhouse,
         offline=offline,
     )
-    with engines.open_engine(engine) as docker_engine, Progress() as progress:
+    with private_engine.open_engine(engine, on_progress=common.say) as docker_engine, Progress() as progress:
         host = host_settings()
         built = [builder.build_wheel(docker_engine, image, one, options, host, progress) for one in recipes]
     for wheel in built:

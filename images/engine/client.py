@@ -44,7 +44,6 @@ from images.engine.failures import (
     Cancelled,
     EngineError,
     EngineErrorKind,
-    FailureKind,
     NoSuchImage,
     engine_error_kind,
 )
@@ -174,7 +173,7 @@ class Engine:
                     image_id = trace.image_id(said, on_event)
                     break
             except BuildFailed as error:  # a step may be silent for as long as it likes: what it says counts
-                if error.failure.kind is not FailureKind.NETWORK or number == attempts:
+                if error.failure.kind != "network" or number == attempts:
                     raise
                 delay = _BACKOFF * 2 ** (number - 1)
                 cause = error.failure.line or error.failure.cause

@@ -1,6 +1,6 @@
 """Why the engine failed, as an enum: of a build from its error and log, of any other request from what it says.
 
-This is the only module that reads the text of an error. Callers decide by `FailureKind` and `EngineErrorKind`.
+This is the only module that reads the text of an error. Callers decide by `Failure.kind` and `EngineErrorKind`.
 """
 
 from __future__ import annotations
@@ -16,28 +16,12 @@ from images.config.paths import DATA
 from images.errors import Problem, UserError, command
 
 
-class FailureKind(StrEnum):
-    """Why a build failed, as far as it changes what a person does next."""
-
-    NETWORK = "network"
-    HASH = "hash"
-    TLS = "tls"
-    ACCESS = "access"
-    COMPILE = "compile"
-    DISK = "disk"
-    MEMORY = "memory"
-    APT = "apt"
-    RESOLVE = "resolve"
-    BASE = "base"
-    DOCKERFILE = "dockerfile"
-    OTHER = "other"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Failure:
     """The cause of a failed build and the next step for a person."""
 
-    kind: FailureKind
+    kind: str
+    """`network`, `hash`, `disk` and others of build_failures.yaml; `other`."""
     cause: str
     then: str
     line: str = ""
@@ -55,9 +39,9 @@ def classify(error: str, log: Sequence[str]) -> Failure:
         for line in lines:
             if pattern.search(line):
                 then = re.sub(r"{(\w+) (\w+)}", lambda found: command(found[1], found[2]), row["then"])
-                return Failure(kind=FailureKind(row["kind"]), cause=row["cause"], then=then, line=_plain(line))
+                return Failure(kind=row["kind"], cause=row["cause"], then=then, line=_plain(line))
     last = lines[-1] if lines else "BuildKit gave no reason"
-    return Failure(kind=FailureKind.OTHER, cause=last, then="read the log of the step above")
+    return Failure(kind="other", cause=last, then="read the log of the step above")
 
 
 def _plain(line: str) -> str:

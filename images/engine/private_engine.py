@@ -34,31 +34,42 @@ _OF_CONTAINERS = ("overlay", "tmpfs", "nsfs")
 """Kinds of file systems that an engine mounts below its store: a container's root, its /dev/shm, its network."""
 
 
-def open_engine(url: str | None, *, on_progress: Callable[[str], None], builds: bool = True) -> Engine:
-    """The engine to work with: one that answers (see `engine.connect`), else a private one, installed and started.
+def open_engine(
+    url: str | None, *, on_progress: Callable[[str], None], install: bool = True, builds: bool = True
+) -> Engine:
+    """The engine to work with, rid of the containers and volumes that killed commands of this machine left there.
 
-    `on_progress` gets a sentence about each thing that is done to the machine. Raises UserError.
+    One that answers (see `engine.connect`), else (`install`) a private one, installed and started. `builds`: not
+    Podman, which judges images and has no BuildKit. `on_progress` gets a sentence about each thing that is done to the
+    machine. Raises UserError.
     """
     try:
-        return connect(url, builds=builds)
+        engine = connect(url, builds=builds)
     except NoEngine:
-        if os.geteuid() != 0 or not shutil.which("apt-get"):
+        if not install or os.geteuid() != 0 or not shutil.which("apt-get"):
             raise
-    with cache.alone(private_home() / "lock"):  # two builds started together must not start two engines
-        if not shutil.which("dockerd"):
-            from images.host import apt
-
-            on_progress("no Docker Engine answers: installing docker.io with apt-get")
-            apt.install("docker.io", "iptables", "iproute2", "ca-certificates")
-        try:
-            return connect()  # somebody else started it while we waited, or the package did
-        except NoEngine:
-            mend_store(on_progress)
-            on_progress(f"starting a private Docker Engine in {private_home()}")
-            return _start()
+        with cache.alone(private_home() / "lock"):  # two builds started together must not start two engines
+            engine = _own_engine(on_progress)
+    if left := engine.sweep():
+        on_progress(f"removed what killed commands left behind: {', '.join(left)}")
+    return engine
 
 
 # --- the process ----------------------------------------------------------------------------------------------------
+
+
+def _own_engine(on_progress: Callable[[str], None]) -> Engine:
+    if not shutil.which("dockerd"):
+        from images.host import apt
+
+        on_progress("no Docker Engine answers: installing docker.io with apt-get")
+        apt.install("docker.io", "iptables", "iproute2", "ca-certificates")
+    try:
+        return connect()  # somebody else started it while we waited, or the package did
+    except NoEngine:
+        mend_store(on_progress)
+        on_progress(f"starting a private Docker Engine in {private_home()}")
+        return _start()
 
 
 def _start() -> Engine:

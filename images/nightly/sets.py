@@ -18,7 +18,7 @@ from images.building.build import build_all
 from images.building.contexts import BuildOptions
 from images.config.matrix import Sources
 from images.engine import Engine, ImageInfo
-from images.engine.failures import BuildFailed, FailureKind
+from images.engine.failures import BuildFailed
 from images.engine.progress import Progress
 from images.errors import UserError
 from images.host.hashing import sha256
@@ -33,7 +33,7 @@ from validate.evidence import Evidence
 from validate.judge import Verdict
 from validate.judging import Status
 
-_OF_VERSIONS = (FailureKind.HASH, FailureKind.COMPILE, FailureKind.RESOLVE, FailureKind.DOCKERFILE, FailureKind.OTHER)
+_OF_VERSIONS = ("hash", "compile", "resolve", "dockerfile", "other")
 """Causes of a failed build that other versions may not have."""
 
 

@@ -24,7 +24,7 @@ from images.context.render import Context, Stage
 from images.context.templates import EPOCH, environment, step_macros
 from images.engine import ContainerSpec, Engine
 from images.engine.buildkit import BuildEvent, LogLine
-from images.engine.failures import BuildFailed, FailureKind
+from images.engine.failures import BuildFailed
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, command, wrong
 from images.host.hashing import sha256_of_file
@@ -241,7 +241,7 @@ _KILLED = re.compile(r"died due to signal 9|killed signal terminated|exit code:?
 def explained(recipe: Recipe, lines: Sequence[str], failed: BuildFailed, log: Path) -> Problem:
     """A failed compilation in words: package, file, first error, where the log is."""
     where = f"{recipe.distribution} {recipe.version}"
-    if failed.failure.kind is FailureKind.DISK:
+    if failed.failure.kind == "disk":
         return Problem(where=where, cause=failed.failure.cause, then=f"{failed.failure.then}; the log is {log}")
     texts = [line.strip() for line in (*lines, *failed.error.splitlines())]
     for sign, what in (
