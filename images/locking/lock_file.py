@@ -58,11 +58,6 @@ class Lock:
         for layer in self.inputs.layers:
             yield from self.layers[layer]
 
-    def bytecode(self, digest: str) -> tuple[str, ...]:
-        """What is known of the bytecode of a file's sources."""
-        known = self.contents.get(digest)
-        return known.bytecode if known else ()
-
     def versions(self, layers: Iterable[str]) -> dict[str, str]:
         return {package.name: package.version for layer in layers for package in self.layers[layer]}
 

@@ -36,7 +36,14 @@ _RESUMED = {
 def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
     # The longest probes first: the suite starts them in this order, and waits for the last.
     image = context.image
-    yield _bytecode(context)
+    # What was found right once needs no second look: the same bytecode, of sources that the same lock has.
+    known, lock = {}, context.lock
+    for package in lock.packages() if lock else ():
+        files = [lock.contents[one] for one in package.hashes if one in lock.contents] if lock else []
+        if digests := {digest for file in files for digest in file.bytecode}:
+            known[package.name] = sorted(digests)
+    statement = "every file of bytecode is what its source compiles to"
+    yield claim("C12", "bytecode", "cpu.bytecode", statement, {"known": known})
     yield from _imports(image)
     yield from _native(context)
     yield from _compilers(image)
@@ -47,17 +54,6 @@ def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
         resumes = "transformers' Trainer saves a run, and resumes it to the same weights"
         yield claim("C15", "resume", "cpu.resume", resumes, _RESUMED)
     yield from silent_claims(context, "C16")
-
-
-def _bytecode(context: ClaimContext) -> Claim:
-    """C12. What was found right once needs no second look: the same bytecode, of sources that the same lock has."""
-    known = {}
-    for package in context.lock.packages() if context.lock else ():
-        digests = {digest for file in package.hashes for digest in context.lock.bytecode(file)} if context.lock else ()
-        if digests:
-            known[package.name] = sorted(digests)
-    statement = "every file of bytecode is what its source compiles to"
-    return claim("C12", "bytecode", "cpu.bytecode", statement, {"known": known})
 
 
 def _imports(image: Image) -> Iterator[Claim]:
@@ -84,34 +80,33 @@ def _imports(image: Image) -> Iterator[Claim]:
 def _native(context: ClaimContext) -> Iterator[Claim]:
     """C2: compiled CUDA code loads, of distributions, and of extensions that were compiled for the image."""
     image, facts = context.image, context.facts
-    common: dict[str, Any] = {"loading": "import", "cuda_major": image.wheel_cuda.major, "symbols": []}
+    common: dict[str, Any] = {"loading": "import", "cuda_major": image.wheel_cuda.major, "symbols": [], "operators": []}
+    loads: list[tuple[Pin, dict[str, Any], str]] = []
     for pin in image.pins:
         torchao = facts.torchao.get(pin.version) if pin.name == "torchao" else None
         # torchao's wheel for any machine is pure Python.
         if pin.name not in expectations.NATIVE or (torchao and torchao.cuda_major is None):
             continue
         row: Mapping[str, Any] = expectations.NATIVE[pin.name]
-        expect = {"modules": [pin.name], **common, "operators": [], **row}
+        expect = {"modules": [pin.name], **common, **row}
         if pin.name == "bitsandbytes":  # the library that this release's own lookup rule takes
             expect["libraries"] = [facts.bitsandbytes[pin.version].file_for(image.wheel_cuda)]
             expect["selection"] = {"cuda": str(image.wheel_cuda)}
         since, older = expectations.OPERATORS_BEFORE.get(pin.name, ("", ()))
         if since and Version(pin.version) < Version(since):
             expect["operators"] = [*older]
-        yield _loads(pin, expect)
+        loads.append((pin, expect, ""))
     for pin in image.pins:
         if pin.extensions and (compiled := expectations.EXTENSIONS.get(pin.name)):
             libraries = [*compiled["gpu"], *compiled["cpu"]]
-            expect = {"modules": compiled["modules"], **common, "operators": [], "libraries": libraries}
-            yield _loads(pin, expect, lacking=context.without_extensions(pin))
+            expect = {"modules": compiled["modules"], **common, "libraries": libraries}
+            loads.append((pin, expect, context.without_extensions(pin)))
+    for pin, expect, lacking in loads:
+        statement = f"{pin.name} {pin.version} loads {', '.join(expect['libraries'])}"
+        yield claim("C2", pin.name, "cpu.native", statement, expect, required=not lacking, unproven=lacking)
     for name, version in context.locked.get("torch", {}).items():
         if name.startswith("nvidia-cudnn-cu"):
             yield claim("C2", "cudnn", "cpu.cudnn", f"torch runs with {name} {version}", {"version": version})
-
-
-def _loads(pin: Pin, expect: Mapping[str, Any], *, lacking: str = "") -> Claim:
-    statement = f"{pin.name} {pin.version} loads {', '.join(expect['libraries'])}"
-    return claim("C2", pin.name, "cpu.native", statement, expect, required=not lacking, unproven=lacking)
 
 
 def _compilers(image: Image) -> Iterator[Claim]:

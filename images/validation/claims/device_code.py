@@ -22,7 +22,12 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
     archs: dict[Arch, str] = dict.fromkeys(image.archs, "cubin")
     native = expectations.NATIVE
 
-    yield _of_torch(context, pins.get("torch"), archs)
+    # Wheels for aarch64 have libraries without code of their own.
+    torch = pins.get("torch")
+    row = facts.arm64.torch.get(torch.version) if torch and image.platform is Platform.ARM64 else None
+    hollow = row.hollow if row else ()
+    of_torch = (f"torch/lib/libtorch_cuda{part}.so" for part in ("", "_linalg"))
+    yield kernel_code_claim(image, "torch", [one for one in of_torch if one not in hollow], archs, also=hollow)
     if pin := pins.get("bitsandbytes"):
         library = facts.bitsandbytes[pin.version].file_for(image.wheel_cuda)
         yield kernel_code_claim(image, "bitsandbytes", [library], archs)
@@ -44,20 +49,13 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
         if package and package.archs and pin.name in native:
             first, *others = native[pin.name]["libraries"]
             yield kernel_code_claim(image, pin.name, [first], _covered(image, package.covers), also=others)
-    yield _of_cuda_libraries(image, pins.get("torch"), archs)
+    # NVIDIA's libraries have kernels for one arch alone, so whole files are looked at.
+    until = {stem: Version(text) for stem, text in expectations.NO_CUDA_LIBRARY_FROM.items()} if torch else {}
+    has = Version(torch.version if torch else "0")
+    stems = [stem for stem in expectations.CUDA_DEVICE_LIBRARIES if stem not in until or has < until[stem]]
+    yield _code_claim(image, "files", "cuda-libraries", [f"**/{stem}.so.*" for stem in stems], archs, also=[])
     if image.pruning:
         yield _pruned(context, image.pruning)
-
-
-def _of_torch(context: ClaimContext, torch: Pin | None, archs: Mapping[Arch, str]) -> Claim:
-    """Wheels for aarch64 have libraries without code of their own."""
-    arm64 = context.image.platform is Platform.ARM64
-    row = context.facts.arm64.torch.get(torch.version) if torch and arm64 else None
-    hollow = list(row.hollow) if row else []
-    libraries = [
-        one for one in ("torch/lib/libtorch_cuda.so", "torch/lib/libtorch_cuda_linalg.so") if one not in hollow
-    ]
-    return kernel_code_claim(context.image, "torch", libraries, archs, also=hollow)
 
 
 def _of_torchao(context: ClaimContext, torchao: Pin | None, archs: Mapping[Arch, str]) -> Iterator[Claim]:
@@ -77,17 +75,6 @@ def kernel_code_claim(
     """Every kernel of a library has code for these archs. `files` must hold some, `also` may."""
     by_design = list(expectations.KERNELS_BY_DESIGN.get(subject, ()))
     return _code_claim(image, "kernels", subject, files, archs, also=list(also), by_design=by_design)
-
-
-def _of_cuda_libraries(image: Image, torch: Pin | None, archs: Mapping[Arch, str]) -> Claim:
-    """NVIDIA's libraries have kernels for one arch alone, so whole files are looked at."""
-    gone = expectations.NO_CUDA_LIBRARY_FROM
-    files = [
-        f"**/{stem}.so.*"
-        for stem in expectations.CUDA_DEVICE_LIBRARIES
-        if not (torch and stem in gone and Version(torch.version) >= Version(gone[stem]))
-    ]
-    return _code_claim(image, "files", "cuda-libraries", files, archs, also=[])
 
 
 def _code_claim(

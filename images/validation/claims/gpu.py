@@ -149,7 +149,10 @@ def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[
     ranks = 1 << (min(count, MOST_RANKS).bit_length() - 1) if count else None
     torch = Version(next(pin.version for pin in image.pins if pin.name == "torch"))
     link = link_of(inventory)
-    minimum = _minimum(link, inventory) if device == "cuda" else 0.0
+    nvlinks = min((gpu.nvlinks for gpu in inventory.gpus), default=0) if inventory else 0
+    # Bytes a second that the link should give at least.
+    of_link = {"nvlink": max(_PCIE_MINIMUM, nvlinks * _NVLINK_BYTES * _NVLINK_SHARE), "pcie": _PCIE_MINIMUM}
+    minimum = of_link.get(link, _SHM_MINIMUM) if device == "cuda" else 0.0
     of_host: Mapping[str, Mapping[str, Any]] = {
         "nccl": {"cuda": str(image.wheel_cuda)},
         "settings": {"injected": dict(context.injected)},
@@ -183,11 +186,3 @@ def _gate(row: Mapping[str, Any], torch: Version, inventory: Inventory | None) -
             wanted, has = (".".join(map(str, one)) for one in (least, gpu.capability))
             return f"takes compute capability {wanted}, {gpu.name} has {has}"
     return ""
-
-
-def _minimum(link: str, inventory: Inventory | None) -> float:
-    """Bytes a second that the link should give at least."""
-    if link == Link.NVLINK:
-        links = min((gpu.nvlinks for gpu in inventory.gpus), default=0) if inventory else 0
-        return max(_PCIE_MINIMUM, links * _NVLINK_BYTES * _NVLINK_SHARE)
-    return _PCIE_MINIMUM if link == Link.PCIE else _SHM_MINIMUM

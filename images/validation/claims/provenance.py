@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from images.config.paths import TEMPLATES
 from images.context import pruner, render
@@ -12,7 +11,7 @@ from images.host.hashing import sha256
 from images.locking.contents import FileContents
 from images.locking.lock_file import Lock
 from images.planning import expectations, user_overlay
-from images.planning.image import Image, Pin
+from images.planning.image import Image
 from images.validation.claims.context import ClaimContext, claim
 from validate.claims import Claim
 from validate.environment import wheel_contents
@@ -27,15 +26,20 @@ _NOT_HERE = "its wheel is not on this machine: what it brings is known where it 
 
 def provenance_claims(context: ClaimContext) -> Iterator[Claim]:
     """S10 of wheels, and of files, lookup and privileges, each with its owner."""
-    unknown = [pin.name for pin in context.image.pins if _is_unknown(context, pin)]
+    # Pins of which the image has a wheel that is not the lock's, and of which nothing is known here.
+    found = {*context.missing, *context.outside}
+    pins = (pin for pin in context.image.pins if pin.name not in found)
+    unknown = [pin.name for pin in pins if (pin.lacking not in found if pin.extensions else not pin.locked)]
     wheels = _wheels(context, {*context.outside, *unknown})
     count = len(wheels["wheels"]) + len(wheels["sources"])
     statement = f"the files of {count} distributions are those of the locked wheels"
-    custom, base = context.unless_custom(_CUSTOM_BASE), _of_base(context)
+    custom = base = context.unless_custom(_CUSTOM_BASE)
+    if not context.custom_base and context.image.base.suite is None:  # known are Debian's own files, of a suite
+        base = {"required": False, "unproven": _UNKNOWN_BASE.format(context.image.base.reference)}
     # A pruner that changed since its wheels were read would take their names from all images for one architecture.
     unmeasured = context.lock and pruner.unmeasured(context.image.pruning, context.lock)
-    required = custom.pop("required") and not unmeasured
-    yield claim("S10", "wheels", "static.wheels", statement, wheels, required=required, **custom)
+    unproven = custom["unproven"]
+    yield claim("S10", "wheels", "static.wheels", statement, wheels, required=not unmeasured, unproven=unproven)
     for name in unknown:
         statement = f"the files of {name}, which no lock has, are those of its wheel"
         nothing: dict[str, object] = {"versions": {}, "wheels": {}, "sources": {}, "unknown": {}}
@@ -59,13 +63,6 @@ def provenance_claims(context: ClaimContext) -> Iterator[Claim]:
         yield claim("S10", subject, "static.owners", statement, expect, required=base["required"], unproven=unproven)
 
 
-def _of_base(context: ClaimContext) -> dict[str, Any]:
-    """Of a claim about the base's own files: known are Debian's, of a suite."""
-    if context.custom_base or context.image.base.suite is not None:
-        return context.unless_custom(_CUSTOM_BASE)
-    return {"required": False, "unproven": _UNKNOWN_BASE.format(context.image.base.reference)}
-
-
 def _debian(image: Image) -> dict[str, object]:
     """What is asked of Debian's packages. A suite of which nothing is known is held to dpkg's own database."""
     found = expectations.debian().get(f"{image.base.suite}/{image.platform.architecture}", {})
@@ -87,44 +84,31 @@ def _owners(context: ClaimContext, lock: Lock) -> dict[str, object]:
     generated = dict(expectations.GENERATED)
     if image.nvcc_suite:
         generated[f"{image.toolkit_home}/*"] = f"Debian {image.nvcc_suite}'s packages, whose files no lock has"
+    # What the build's scripts write (templates/scripts/user.sh, suite.sh, stages/image.j2).
+    python, folder = base.executable, user_overlay.python(image).rpartition("/")[0]
+    added, key = render.overlay_files(image, base, lock.files, ()), render.overlay_key(image, lock.files)
+    steps = {
+        "/etc/profile.d/truetag.sh": f"PATH={python.rpartition('/')[0]}:$PATH\n".encode(),
+        "/etc/profile.d/truetag_additions.sh": f"PATH={user_overlay.environment(image, key)}/bin:$PATH\n".encode(),
+        f"{folder}/python": added["additions/python.sh"],
+        f"{folder}/create.py": added["additions/create.py"],
+        f"{folder}/settings": added["additions/settings"],
+        **({ENTRYPOINT: (TEMPLATES / "entrypoints" / image.entrypoint).read_bytes()} if image.entrypoint else {}),
+    }
+    for command in ("validate", "doctor"):
+        steps[f"/usr/local/bin/{command}"] = _COMMAND.format(python=python, command=command).encode()
     return {
         "toolkit": {"home": image.toolkit_home, "files": files},
-        "steps": {path: sha256(content) for path, content in _written_by_steps(image, base, lock).items()},
+        "steps": {path: sha256(content) for path, content in steps.items()},
         "copies": dict(expectations.COPIES),
         "links": dict(expectations.LINKS),
         "folders": dict(expectations.FOLDERS),
         "generated": generated,
-        "path": list(render.search_path(image, base, render.overlay_key(image, lock.files))),
+        "path": list(render.search_path(image, base, key)),
         "plugins": dict(expectations.PLUGINS),
         "free": False,
         "privileged": dict(expectations.PRIVILEGED),
     }
-
-
-def _written_by_steps(image: Image, base: BaseContext, lock: Lock) -> dict[str, bytes]:
-    """Path -> content of what the build's scripts write (templates/scripts/user.sh, suite.sh, stages/image.j2)."""
-    python, folder = base.executable, user_overlay.python(image).rpartition("/")[0]
-    added = render.overlay_files(image, base, lock.files, ())
-    environment = user_overlay.environment(image, render.overlay_key(image, lock.files))
-    return {
-        "/etc/profile.d/truetag.sh": f"PATH={python.rpartition('/')[0]}:$PATH\n".encode(),
-        "/etc/profile.d/truetag_additions.sh": f"PATH={environment}/bin:$PATH\n".encode(),
-        f"{folder}/python": added["additions/python.sh"],
-        f"{folder}/create.py": added["additions/create.py"],
-        f"{folder}/settings": added["additions/settings"],
-        **{
-            f"/usr/local/bin/{command}": _COMMAND.format(python=python, command=command).encode()
-            for command in ("validate", "doctor")
-        },
-        **({ENTRYPOINT: (TEMPLATES / "entrypoints" / image.entrypoint).read_bytes()} if image.entrypoint else {}),
-    }
-
-
-def _is_unknown(context: ClaimContext, pin: Pin) -> bool:
-    """Whether the image has a wheel of a pin that is not the lock's, and of which nothing is known here."""
-    if pin.name in context.missing or pin.name in context.outside:
-        return False
-    return pin.lacking not in context.missing if pin.extensions else not pin.locked
 
 
 def _wheels(context: ClaimContext, not_locked: set[str]) -> dict[str, dict[str, object]]:

@@ -106,8 +106,17 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
         **({} if context.custom_base else {"variables": sorted(set_by_us)}),
     }
     leftovers = {"leftovers": dict(expectations.LEFTOVERS)}
+    # Labels that say what the image is. What it was built from and what was known differ from build to build.
+    base = BaseContext(reference="", origin=Origin.CUSTOM if context.custom_base else "")
+    ours = image_labels.LABELS
+    builds = {f"{ours}.matrix-revision", f"{ours}.missing", f"{ours}.silent-faults", "org.opencontainers.image.version"}
+    everything, platform = image_labels.labels(image, base, context.missing), image.platform
+    labels = {
+        "labels": {name: value for name, value in everything.items() if name not in builds},
+        **({} if platform is Platform.AMD64 else {"architecture": platform.architecture}),
+    }
     for subject, probe, statement, expect in (
-        ("labels", HOST_PROBE, "the labels are true", _labels(context)),
+        ("labels", HOST_PROBE, "the labels are true", labels),
         ("size", HOST_PROBE, f"the image is at most {most // 1000**3} GB", {"bytes": most}),
         ("settings", HOST_PROBE, f"it runs as a user, with{without} entrypoint, and asks for the driver", settings),
         ("history", HOST_PROBE, "no credential in variables, labels and build steps", {}),
@@ -116,17 +125,6 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
         ("home", "static.hygiene", "the home is for every user to write to", leftovers),
     ):
         yield claim("S8", subject, probe, statement, expect)
-
-
-def _labels(context: ClaimContext) -> dict[str, object]:
-    """Labels that say what the image is. What it was built from and what was known differ from build to build."""
-    base = BaseContext(reference="", origin=Origin.CUSTOM if context.custom_base else "")
-    everything = image_labels.labels(context.image, base, context.missing)
-    ours = image_labels.LABELS
-    builds = {f"{ours}.matrix-revision", f"{ours}.missing", f"{ours}.silent-faults", "org.opencontainers.image.version"}
-    labels = {name: value for name, value in everything.items() if name not in builds}
-    platform = context.image.platform
-    return {"labels": labels, **({} if platform is Platform.AMD64 else {"architecture": platform.architecture})}
 
 
 def system_claims(context: ClaimContext) -> Iterator[Claim]:
