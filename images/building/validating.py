@@ -16,7 +16,7 @@ from images.errors import Problem, UserError
 from images.host import cache
 from images.locking import lock_file
 from images.planning.image import Image
-from images.validation import child, limits, own_python, run
+from images.validation import child, own_python, run
 from images.validation.child import Changes
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
@@ -184,7 +184,7 @@ def measure_and_judge(
         on_record=on_record,
         on_evidence=on_evidence,
     )
-    return evidence, explain(judge(limits.of_evidence(claims, evidence), evidence, tiers))
+    return evidence, explain(judge(run.limited(claims, evidence.host), evidence, tiers))
 
 
 def find_gpus(engine: Engine, image: Image, wanted: str, tiers: Sequence[Tier]) -> tuple[Attachment, Sequence[Tier]]:

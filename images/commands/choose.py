@@ -22,7 +22,7 @@ from images.planning.chooser import ImageSummary, Known, Machine
 from images.planning.image import Image
 from images.registry.client import Registry
 from images.registry.reference import Repository
-from images.site import index, records
+from images.site import records
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -38,9 +38,6 @@ def choose(
     python: Annotated[str, typer.Option("--python", metavar="X.Y", help="Default: each image's own default.")] = "",
     devel: Annotated[bool, typer.Option("--devel", help="With the devel toolkit: nvcc and all headers.")] = False,
     source: Annotated[str, typer.Option("--from", metavar="REPOSITORY", help="Only what is published there.")] = "",
-    site: Annotated[
-        str, typer.Option("--published", metavar="URL|FILE", help="What a site's index.json says, and no matrix.")
-    ] = "",
     as_json: Json = False,
     matrix: MatrixFile = None,
 ) -> None:
@@ -48,13 +45,14 @@ def choose(
 
     Also tells why not the nearest others. Exits with 1 if none fits.
     """
-    if site and source:
-        raise wrong("--from and --published", "each says which images there are", "give one of them")
     machine = chooser.described(gpu, arch, driver) if gpu or arch else _this_machine(driver)
-    rows = index.read(site).images if site else []
-    sources = None if site else common.sources(matrix)
-    recorded = _runs(sources) if sources else []
-    offers = _planned(sources, recorded, source) if sources else rows
+    sources = common.sources(matrix)
+    # The plan's images, each with the runs of its gpu tier in results/runs.jsonl and their drift from its pins.
+    lines, recorded = records.read(sources.workspace.results), []
+    for image in (planned.image for planned in plan.plan(sources) if planned.image):
+        runs = records.gpu_runs(lines, str(image.name))
+        recorded.append((image, runs, records.drifts(runs, {pin.name: pin.version for pin in image.pins})))
+    offers = _planned(sources, recorded, source)
     known_profiles = sorted({one.profile for one in offers if one.profile})
     if profile not in ("none", *known_profiles):
         then = f"there are none, {', '.join(known_profiles)}" if known_profiles else "there is only none"
@@ -69,17 +67,8 @@ def choose(
     if as_json:
         typer.echo(json.dumps(choice.as_json(), indent=1))
     else:
-        said = _known(recorded, source, machine) if sources else {row.name: row.known for row in rows}
-        common.show(chooser.sentences(choice, machine, said))
+        common.show(chooser.sentences(choice, machine, _known(recorded, source, machine)))
     raise typer.Exit(0 if choice.fitting else 1)
-
-
-def _runs(sources: Sources) -> list[_Recorded]:
-    """The plan's images, each with the runs of its gpu tier in results/runs.jsonl and their drift from its pins."""
-    lines = records.read(sources.workspace.results)
-    images = [planned.image for planned in plan.plan(sources) if planned.image]
-    found = [(image, records.gpu_runs(lines, str(image.name))) for image in images]
-    return [(image, runs, records.drifts(runs, {pin.name: pin.version for pin in image.pins})) for image, runs in found]
 
 
 def _known(recorded: Sequence[_Recorded], source: str, machine: Machine) -> dict[str, Known]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from images.errors import Problem, UserError, failed, wrong
-from images.validation import limits
+from images.validation.run import limited
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import ClaimVerdict, Verdict, judge
@@ -79,7 +79,7 @@ def judged(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ()) -> Verdi
         replace(one, unproven=one.unproven or _not_measured(one, own.get((one.id, one.subject)), not_here))
         for one in claims.of(tiers or [one.tier for one in run.claims]).claims
     ]
-    return judge(limits.of_evidence(ClaimSet(image=claims.image, claims=tuple(asked)), run), run)
+    return judge(limited(ClaimSet(image=claims.image, claims=tuple(asked)), run.host), run)
 
 
 def _not_measured(claim: Claim, own: Claim | None, not_here: Collection[str]) -> str:

@@ -6,13 +6,10 @@ import json
 from collections.abc import Sequence
 from datetime import date
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Literal
 
-import requests
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from images.errors import command, wrong
 from images.planning import chooser
 from images.validation import rows
 from images.validation.rows import Row
@@ -20,8 +17,6 @@ from validate.claims import Tier
 from validate.judging import Status
 
 STALE_AFTER_DAYS = 14
-_NAME = "index.json"
-_SECONDS = 30
 
 
 class Validation(StrEnum):
@@ -162,28 +157,6 @@ def deciding(runs: Sequence[TierRun]) -> list[TierRun]:
         if one.current:
             found.setdefault((one.tier, one.gpus), one)
     return list(found.values())
-
-
-def read(place: str) -> Index:
-    """Read FOLDER, FILE or URL; of a folder or an address that ends with `/`, its index.json. Raises UserError."""
-    where, then = place, f"name an index.json that `{command('site')}` wrote, or its address"
-    try:
-        if "://" in place:
-            where = f"{place}{_NAME}" if place.endswith("/") else place
-            answer = requests.get(where, timeout=_SECONDS)
-            answer.raise_for_status()
-            return Index.model_validate_json(answer.content)
-        where = str(Path(place, _NAME)) if Path(place).is_dir() else place
-        return Index.model_validate_json(Path(where).read_bytes())
-    except ValidationError as error:
-        cause = f"is no index.json of this version: {rows.first_fault(error)}"
-    except requests.HTTPError as error:
-        cause = f"answers {error.response.status_code}"
-    except (requests.RequestException, UnicodeError) as error:
-        cause = f"can't be fetched: {type(error).__name__}"
-    except OSError as error:
-        cause = f"can't be read: {error.strerror}"
-    raise wrong(where, cause, then)
 
 
 def dumps(index: Index) -> bytes:

@@ -19,8 +19,9 @@ from typing import Any
 from images.context.labels import LABELS
 from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, Exit, ImageInfo, layers
 from images.engine.gpus import NO_GPU, Attachment
+from images.engine.runtime import EngineFacts
 from images.errors import Problem, UserError
-from images.validation import child, limits, own_python
+from images.validation import child, own_python
 from images.validation.containers import INSIDE, ContainerPlan, planned, require_end, run_suite, suite_files
 from validate import checks
 from validate.claims import HOST_PROBE, Claim, ClaimSet, Tier
@@ -43,11 +44,34 @@ _MOST_AT_ONCE = 2
 """Containers side by side: one that reads files waits for the disk, one that runs code does not."""
 _MEMORY_EACH = 8 * _GIB
 """Memory of the machine for each of them: with less, they run one after another."""
+_PODMAN_OWN = "Podman mounts no empty folder of a user's own without one on the host: judge this with Docker"
+_NO_LAYERS = "it keeps no layers as they were built: judge this with a Docker Engine of the classic store"
 _MOST_ON_GPUS = 6
 _GPU_MEMORY_EACH = 3 * _GIB
 """A probe with torch, cuDNN's workspaces and a CUDA context stays below this (H100)."""
 RANKS_ULIMITS = {"memlock": -1, "stack": 64 << 20}
 """What NVIDIA asks for several GPUs in a container, beside room in /dev/shm (NCCL's user guide, troubleshooting)."""
+
+
+def unsupported_by(facts: EngineFacts, claims: ClaimSet) -> dict[str, str]:
+    """`ID SUBJECT` of each claim that an engine can't be asked for -> why.
+
+    Podman's tmpfs takes no owner (podman-run(1), `--mount`: no uid and gid).
+    """
+    found = {}
+    for claim in claims.claims:
+        if claim.id == "S10" and claim.subject == "parent" and (facts.podman or facts.containerd_images):
+            found["S10 parent"] = _NO_LAYERS
+        elif facts.podman and claim.expect.get("mount") == "own":
+            found[f"{claim.id} {claim.subject}"] = _PODMAN_OWN
+    return found
+
+
+def limited(claims: ClaimSet, host: Mapping[str, Any]) -> ClaimSet:
+    """Claims as evidence from a host can answer them: what was unsupported there is unproven, and so never green."""
+    reasons = host.get("unsupported") or {}
+    found = (replace(one, unproven=one.unproven or reasons.get(f"{one.id} {one.subject}", "")) for one in claims.claims)
+    return ClaimSet(image=claims.image, claims=tuple(found))
 
 
 def measure(
@@ -69,20 +93,20 @@ def measure(
     Raises UserError when the suite could not even start there (no Python, say).
     """
     image = engine.inspect(reference)
-    unsupported = limits.of_engine(claims.of(tiers), engine.facts)
-    claims = limits.limited(claims.of(tiers), unsupported)
+    unsupported = unsupported_by(engine.facts, claims.of(tiers))
     host: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "engine": engine.facts.version,
         "cpus": engine.facts.cpus,
         **(gpus.inventory.as_json() if gpus.inventory else {"driver": "", "gpus": []}),
         "attached": gpus.as_json(),
-        **limits.as_host(unsupported),
+        **({"unsupported": unsupported} if unsupported else {}),
         "seed": secrets.randbelow(1 << 31),
         "labelled": image.labels.get(f"{LABELS}.image", ""),
         "steps_above": len(child.steps_above([step.created_by for step in engine.history(image.id)]) or ()),
         "payload": layers.payload(engine, image),
     }
+    claims = limited(claims.of(tiers), host)
     seed, records = ("--seed", str(host["seed"])), list[Record]()
     to_come = Counter[str]()
     lock, stopped = threading.Lock(), threading.Event()  # containers run side by side

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from functools import cache, partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from functools import cache
 from pathlib import Path
 from posixpath import dirname, join, normpath
 from urllib.parse import unquote, urlsplit
@@ -21,10 +19,8 @@ import pytest
 from pydantic import ValidationError
 
 from benchmarks import loopback
-from images.commands.site import blocked_locks, write
 from images.nightly import results
 from images.nightly.results import BreakageLine, Job, JobLine, Outcome
-from images.planning import plan
 from images.publish.statements import TEST_RESULT
 from images.registry.client import Registry
 from images.registry.reference import Repository
@@ -423,50 +419,6 @@ def test_a_tag_that_names_another_image_stops_the_site(repository: str, tmp_path
         published(registry, NAME, date=DAY, name="cu126-torch27")
     done = site(f"{repository}/mistaken", tmp_path)
     assert done.returncode == 1 and f"its attestation is of cu126-torch27, the tag says {NAME}" in done.stderr
-
-
-def chosen(place: str, *arguments: str) -> Called:
-    return call("choose", "--published", place, "--gpu", "H100", "--driver", "580.95.05", *arguments)
-
-
-def test_an_image_is_chosen_from_a_published_index_as_from_the_plan(tmp_path: Path) -> None:
-    blocked = blocked_locks([one.image for one in plan.plan(SOURCES) if one.image], SOURCES)
-    write({"index.json": dumps(make(samples.known(blocked=blocked)))}, tmp_path)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    plain = call("choose", "--gpu", "H100", "--driver", "580.95.05", "--json", "--torch", "<2.15")
-    try:
-        for place in (str(tmp_path), str(tmp_path / "index.json"), f"http://127.0.0.1:{server.server_port}/"):
-            found = chosen(place, "--json", "--torch", "<2.15")
-            assert found.returncode == 0, found.stderr
-            names = [one["name"] for one in json.loads(found.stdout)["fitting"]]
-            assert set(names) - {samples.ARCH} == {one["name"] for one in json.loads(plain.stdout)["fitting"]}
-        missing = chosen(f"http://127.0.0.1:{server.server_port}/none.json")
-        assert missing.returncode == 2 and "answers 404" in missing.stderr
-    finally:
-        server.shutdown()
-        server.server_close()
-    told = chosen(str(tmp_path), "--torch", "2.14").stdout
-    assert f"Take {samples.VALIDATED}: " in told and "Validated: static PASS, cpu PASS, gpu on H100 PASS, " in told
-    told = chosen(str(tmp_path), "--torch", "2.9", "--driver", "550.90").stdout
-    assert f"    docker pull registry.example/images:{samples.REBUILT}\n" in told and "Not validated" in told
-
-
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        ("[]", "is no index.json of this version"),
-        ('{"schema_version": 1}', "schema_version: Input should be 3"),
-        ("nonsense", "is no index.json of this version"),
-        (None, "No such file or directory"),
-    ],
-)
-def test_what_is_no_index_is_refused(tmp_path: Path, content: str | None, told: str) -> None:
-    if content is not None:
-        (tmp_path / "index.json").write_text(content)
-    done = chosen(str(tmp_path / "index.json"))
-    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
-    assert chosen("http://127.0.0.1:9/").returncode == 2 and chosen("gopher://x/").returncode == 2
 
 
 def test_an_index_with_control_characters_or_unknown_archs_is_refused() -> None:

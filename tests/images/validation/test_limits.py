@@ -1,12 +1,10 @@
 """What an engine can't give a trial is unproven with the reason, and never more than that."""
 
-from dataclasses import replace
-
 import pytest
 
 from images.engine.gpus import NO_GPU
 from images.engine.runtime import engine_facts
-from images.validation import containers, limits
+from images.validation import containers, run
 from tests.support.claims import bare_claims
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence
@@ -27,23 +25,23 @@ def claims() -> ClaimSet:
 
 
 def test_podman_lacks_the_folder_of_a_users_own_and_nothing_else(claims: ClaimSet) -> None:
-    reasons = limits.of_engine(claims, engine_facts("unix:///p", PODMAN, {}, builds=False))
+    reasons = run.unsupported_by(engine_facts("unix:///p", PODMAN, {}, builds=False), claims)
     assert list(reasons) == ["C8 own folder"]
-    assert limits.of_engine(claims, engine_facts("unix:///d", DOCKER, {})) == {}
+    assert run.unsupported_by(engine_facts("unix:///d", DOCKER, {}), claims) == {}
 
 
 def test_what_is_not_supported_is_unproven_the_rest_is_measured_and_evidence_can_only_lose_by_it(
     claims: ClaimSet,
 ) -> None:
-    reasons = limits.of_engine(claims, engine_facts("unix:///p", PODMAN, {}, builds=False))
-    limited = limits.limited(claims, reasons)
+    reasons = run.unsupported_by(engine_facts("unix:///p", PODMAN, {}, builds=False), claims)
+    host = {"unsupported": reasons}
+    limited = run.limited(claims, host)
     assert {_key(one): one.unproven for one in limited.claims if _key(one) in reasons} == reasons
     planned = {one for plan in containers.planned("", limited, NO_GPU) for one in map(_key, plan.claims.claims)}
     assert planned == {_key(one) for one in limited.inside().claims if not one.unproven}
-    host = limits.as_host(reasons)
     again = Evidence.loads(Evidence(image=claims.image, digest="", records=(), host=host).dumps())
-    assert limits.of_evidence(claims, again) == limited
-    assert limits.of_evidence(claims, replace(again, host={})) == claims
+    assert run.limited(claims, again.host) == limited
+    assert run.limited(claims, {}) == claims
     worse = {_key(one): "no reason" for one in claims.claims}
-    forged = limits.of_evidence(claims, replace(again, host={"unsupported": worse}))
+    forged = run.limited(claims, {"unsupported": worse})
     assert {one.status for one in judge(forged, again).claims} == {Status.UNPROVEN}
