@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import Any
 
 import typer
 
@@ -26,10 +26,6 @@ from validate.evidence import Evidence
 from validate.judge import judge
 from validate.judging import Status
 
-if TYPE_CHECKING:
-    from validate.checks.cpu.bytecode import BytecodeEvidence
-    from validate.checks.static.wheels import WheelsEvidence
-
 _NEEDED = (("S2", "files"), ("S10", "wheels"), ("C12", "bytecode"))
 """The sources are the lock's, and the bytecode is theirs."""
 
@@ -44,8 +40,8 @@ def learned(evidence: Evidence, lock: Lock, folder: Path, where: str) -> dict[st
     if wrong := [" ".join(one) for one in _NEEDED if verdicts.get(one) is not Status.PASS]:
         then = "`nox -s validate -- NAME --tier static --tier cpu` of an image where they hold"
         raise UserError(Problem(where=where, cause=f"{', '.join(wrong)} is not PASS in it", then=then), code=1)
-    digests = cast("BytecodeEvidence", _measured(evidence, "cpu.bytecode", "bytecode"))["digests"]
-    wheels = cast("WheelsEvidence", _measured(evidence, "static.wheels", "wheels"))["distributions"]
+    digests = _measured(evidence, "cpu.bytecode", "bytecode")["digests"]
+    wheels = _measured(evidence, "static.wheels", "wheels")["distributions"]
     changed: dict[str, bytes] = {}
     for package in lock.packages():
         if package.name in digests and len(wheels.get(package.name, ())) == 1:
@@ -57,7 +53,7 @@ def learned(evidence: Evidence, lock: Lock, folder: Path, where: str) -> dict[st
     return changed
 
 
-def _measured(evidence: Evidence, probe: str, subject: str) -> Mapping[str, object]:
+def _measured(evidence: Evidence, probe: str, subject: str) -> Mapping[str, Any]:
     record = evidence.of(probe)
     found = record.of(subject) if record else None
     return found.evidence if found else {}

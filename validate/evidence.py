@@ -8,43 +8,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.claims import Claim, ClaimSet
-
-
-class Raised(TypedDict):
-    """An exception as evidence."""
-
-    kind: str
-    message: str
-
-
-class Error(Raised, total=False):
-    log: str
-    """The tail of what the forked process printed."""
-
-
-class Measured(TypedDict, total=False):
-    """Base of evidence of a measurement that may raise: then there is `error` and nothing else to rely on."""
-
-    error: Error
-
-
-class NoEvidence(TypedDict):
-    """Nothing was measured: there is nothing to measure it on, or the claim is not applicable to this host."""
-
-
-class Exempt(TypedDict, total=False):
-    """Base of what a claim expects that some hosts make not applicable."""
-
-    not_applicable: str
-    """Why."""
-
-
-class NothingExpected(TypedDict):
-    """The judge knows it all."""
-
 
 SCHEMA_VERSION = 2
 

@@ -16,7 +16,7 @@ from validate.checks import Judge, Judges
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.hints import Hint
-from validate.judging import Finding, Status, failed, unproven
+from validate.judging import Finding, Status, failed, not_applicable, unproven
 
 
 class EvidenceMismatchError(ValueError):
@@ -149,13 +149,19 @@ def _finding(claim: Claim, record: Record | None, measurement: Measurement | Non
         tail = " | ".join(line.strip() for line in record.log.strip().splitlines()[-3:])
         return failed(f"{_end(record)}: {tail}" if tail else _end(record))
     try:
-        finding = judging(claim.subject, claim.expect, measurement.evidence)
+        finding = by_judge(judging, claim, measurement.evidence)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         # A judge that can't read the evidence has not seen the claim kept.
         return failed(f"{claim.probe}'s evidence can't be read: {type(error).__name__}: {error}")
     if finding.status is Status.PASS and record.outcome is not Outcome.COMPLETED:
         return unproven(f"measured well ({finding.reason}), but {_end(record)}")
     return finding
+
+
+def by_judge(judging: Judge, claim: Claim, evidence: Mapping[str, Any]) -> Finding:
+    """What some hosts make not applicable, is not measured (suite.py) and has no judge."""
+    reason = claim.expect.get("not_applicable")
+    return not_applicable(reason) if reason else judging(claim.subject, claim.expect, evidence)
 
 
 def _end(record: Record) -> str:

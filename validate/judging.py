@@ -16,8 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, TypeGuard
 
-from validate.evidence import Raised
-
 
 class Status(str, Enum):
     """A claim's verdict."""
@@ -107,7 +105,7 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def cause(error: Raised) -> str:
+def cause(error: Mapping[str, Any]) -> str:
     """The first line of an error: CUDA and torch name the cause there."""
     return f"{error['kind']}: {str(error['message']).strip().partition(chr(10))[0][:300]}"
 

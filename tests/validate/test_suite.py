@@ -70,10 +70,10 @@ def planted(folder: Path, probes: Mapping[str, str]) -> Path:
     return folder
 
 
-def claims(*probes: str, unproven: str = "") -> ClaimSet:
+def claims(*probes: str, unproven: str = "", **expect: object) -> ClaimSet:
     def planted(probe: str) -> Claim:
         tier = Tier(probe.split(".")[0])
-        return Claim(id="T1", subject="a", tier=tier, probe=probe, statement="-", unproven=unproven)
+        return Claim(id="T1", subject="a", tier=tier, probe=probe, statement="-", unproven=unproven, expect=expect)
 
     return ClaimSet(image="i", claims=tuple(map(planted, probes)))
 
@@ -90,6 +90,11 @@ def run(
     texts = [channel.accepted(key, line) for line in done.stdout.splitlines()]
     records = [Record.from_json(json.loads(text or "")) for text in texts]
     return {record.probe: record for record in records}
+
+
+def test_what_is_not_applicable_is_not_measured(suite: Path, tmp_path: Path) -> None:
+    found = run(suite, tmp_path, claims("static.crashes", not_applicable="no such GPU"))["static.crashes"]
+    assert (found.outcome, [one.evidence for one in found.measurements]) == (Outcome.COMPLETED, [{}])
 
 
 def test_each_end_of_a_probe_is_told_apart(suite: Path, tmp_path: Path) -> None:

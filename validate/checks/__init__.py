@@ -3,11 +3,8 @@
 A file has, in this order:
 
 - a docstring: what fails for a user if this does not hold, and which claims say so;
-- a TypedDict of what is measured, or a Mapping whose keys the judge's docstring says (keys that may be absent stand in
-  a base class with `total=False`: Python 3.10, which a custom base may bring, has no NotRequired);
 - `measure(claims)`, which runs in the container, yields `(subject, evidence)` and never judges;
-- judges `(subject, expect, evidence) -> Finding`, pure: their annotations are the published schema. What a claim
-  expects has a TypedDict, too, where several checks share it; otherwise the judge's docstring says it;
+- judges `(subject, expect, evidence) -> Finding`, pure: their docstrings say what is expected and what was measured;
 - `CLAIMS`: `ID`, or `ID SUBJECT` where subjects are judged differently -> judge.
 
 How it runs may stand at its top, each as a plain constant (class Settings): `SECONDS = 2400`, `RUN_AS = "root"`.

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from validate.claims import Claim
-from validate.evidence import Measured, NoEvidence
 from validate.harness import drawn
 from validate.harness.forked import attempt, in_fork
 from validate.judging import Finding, cause, failed, is_beyond, is_within, not_applicable, passed, scientific, unproven
@@ -22,30 +21,16 @@ from validate.kernels.silent import error, function, unwritten
 TORCH_FIRST = True
 
 
-class SilentEvidence(Measured, total=False):
-    off: float
-    """Of the largest right value."""
-    control: float
-    """The same of a wrong result."""
-    seconds: float
-    gigabytes: float
-    figures: dict[str, float]
-    free: float
-    """GB of GPU memory, where they are too few, of `total`."""
-    total: float
-
-
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SilentEvidence | NoEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """What may end its process comes first, each in a fork: none can be made once this process uses CUDA."""
     importlib.import_module("torch")
     for claim in sorted(claims, key=lambda one: not one.expect["alone"]):
         device = "cuda" if claim.probe == "gpu.silent" else "cpu"
         run = partial(examine, claim.subject, device, claim.expect["gigabytes"])
-        nothing = "not_applicable" in claim.expect
-        yield claim.subject, {} if nothing else (in_fork(run) if claim.expect["alone"] else attempt(run))
+        yield claim.subject, in_fork(run) if claim.expect["alone"] else attempt(run)
 
 
-def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> SilentEvidence:
+def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Mapping[str, Any]:
     """Run one: how far it is off, and how far a wrong result. `sizes`: others than its own."""
     torch = importlib.import_module("torch")
     on_gpu = device == "cuda"
@@ -59,18 +44,19 @@ def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Si
     begun = time.perf_counter()
     found, right, *more = function(subject)(torch, device, **sizes)
     wrong = more[0] if more and more[0] is not None else unwritten(torch, found)
-    evidence: SilentEvidence = {"off": error(torch, found, right), "control": error(torch, wrong, right)}
+    evidence = {"off": error(torch, found, right), "control": error(torch, wrong, right)}
     evidence["seconds"] = time.perf_counter() - begun
     if on_gpu:
         evidence["gigabytes"] = torch.cuda.max_memory_allocated() / 1e9
     return {**evidence, **({"figures": more[1]} if more[1:] else {})}
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: SilentEvidence) -> Finding:
-    """C16 and G12. expect: {tolerance, gigabytes, alone, fault: a sentence with its remedy, known: it is there}."""
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """C16 and G12. expect: {tolerance, gigabytes, alone, fault: a sentence with its remedy, known: it is there}.
+
+    evidence: {off: how far of the largest right value, control: the same of a wrong result, seconds, gigabytes?,
+    figures?}, or {free: GB of GPU memory, where they are too few, of `total`}."""
     fault, tolerance = expect["fault"], expect["tolerance"]
-    if reason := expect.get("not_applicable"):
-        return not_applicable(reason)
     if "error" in evidence:
         return failed(f"{cause(evidence['error'])}. {fault}")
     if "free" in evidence:

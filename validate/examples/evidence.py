@@ -15,7 +15,7 @@ from typing import Any, cast
 from validate.claims import Claim
 from validate.environment import container_memory
 from validate.examples import axolotl, programs
-from validate.examples.run import PATIENT, ExampleExpect, Run, run
+from validate.examples.run import PATIENT, Run, run
 from validate.examples.trained import Adapters, Batch, Pairs, Trained, Weights
 from validate.harness.forked import in_forks
 from validate.harness.reference import Shape, llama_logits
@@ -35,14 +35,12 @@ def measure(claims: Sequence[Claim], device: str) -> Iterator[tuple[str, Mapping
 
     On a CPU with many cores they run side by side, each with its share of the cores.
     """
-    asked = [claim for claim in claims if not claim.expect.get("not_applicable")]
-    yield from ((claim.subject, {}) for claim in claims if claim not in asked)
     cores = len(os.sched_getaffinity(0))
-    count = at_once(len(asked), cores, container_memory()) if device == "cpu" else 1
+    count = at_once(len(claims), cores, container_memory()) if device == "cpu" else 1
     threads = max(1, cores // count) if count > 1 else 0
-    runs = [partial(_example, cast("ExampleExpect", claim.expect["example"]), device, threads) for claim in asked]
+    runs = [partial(_example, claim.expect["example"], device, threads) for claim in claims]
     for number, evidence in in_forks(runs, count):
-        yield asked[number].subject, evidence
+        yield claims[number].subject, evidence
 
 
 _CORES_EACH, _MEMORY_EACH = 4, 3 << 30
@@ -54,7 +52,7 @@ def at_once(examples: int, cores: int, memory: int) -> int:
     return max(1, min(examples, cores // _CORES_EACH, memory // _MEMORY_EACH))
 
 
-def _example(example: ExampleExpect, device: str, threads: int) -> Mapping[str, object]:
+def _example(example: Mapping[str, Any], device: str, threads: int) -> Mapping[str, object]:
     """`threads`: of each of its processes; 0: as torch takes them."""
     os.environ.update(PATIENT, **({"OMP_NUM_THREADS": str(threads)} if threads else {}))
     with tempfile.TemporaryDirectory(prefix="example-") as folder:

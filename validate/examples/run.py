@@ -11,26 +11,11 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
-
-
-class ExampleExpect(TypedDict):
-    """An example to run (validate/examples/)."""
-
-    folder: str
-    """Below examples/: where its commands run."""
-    commands: Sequence[str]
-    config: str
-    """The file that says what it trains, in `folder`."""
-    adapter: str
-    """Who reads what it left (validate/examples/evidence.py, ADAPTERS)."""
-    seconds: float
-    """For all of its commands."""
-
+from typing import Any
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 """Beside the suite: in a checkout, in a validation run and in an image."""
@@ -59,7 +44,7 @@ class Run:
     folder: Path
     """Where its commands ran: paths in its configuration are relative to it."""
     config: Mapping[str, Any]
-    example: ExampleExpect
+    example: Mapping[str, Any]
     device: str
     """`cpu` or `cuda`: where its result is loaded again."""
     seconds: float
@@ -77,8 +62,12 @@ class Run:
         return found
 
 
-def run(example: ExampleExpect, place: Path, device: str) -> Run:
-    """Run an example in `place`. Raises ExampleError with what a failed command printed last."""
+def run(example: Mapping[str, Any], place: Path, device: str) -> Run:
+    """Run an example in `place`. Raises ExampleError with what a failed command printed last.
+
+    example: {folder: below examples/, where its commands run, commands, config: the file there that says what it
+    trains, adapter: who reads what it left (evidence.py, ADAPTERS), seconds: for all of its commands}.
+    """
     shutil.copytree(EXAMPLES, place / "examples")
     folder = place / "examples" / example["folder"]
     until = time.monotonic() + example["seconds"]

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
 from validate.claims import Claim
-from validate.evidence import Error
 
 LOG_TAIL_CHARACTERS = 2000
 T = TypeVar("T")
 U = TypeVar("U")
 E = TypeVar("E", bound=Mapping[str, object])
-"""A contract of evidence, whose `error` is all there is where measuring raised (contracts: Measured)."""
+"""Evidence, whose `error` is all there is where measuring raised: {kind, message}, and of a fork its `log`."""
 
 
 def in_fork(measure: Callable[[], E]) -> E:
@@ -93,7 +92,7 @@ def on_all_cores(work: Callable[[T], U], items: Sequence[T], *, chunk: int = 1) 
         yield from pool.imap_unordered(work, items, chunk)
 
 
-def described(error: BaseException) -> Error:
+def described(error: BaseException) -> dict[str, str]:
     """An exception as evidence. Long messages keep their start, where the cause stands."""
     return {"kind": type(error).__name__, "message": str(error)[:LOG_TAIL_CHARACTERS]}
 

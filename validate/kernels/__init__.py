@@ -144,7 +144,7 @@ def expected_path(row: Kernel, versions: Mapping[str, str]) -> dict[str, Any]:
 def table() -> Mapping[str, Kernel]:
     """Every kernel by its subject: the file's name, with dashes."""
     names = sorted(found.name.replace("_", "-") for found in pkgutil.iter_modules(__path__) if found.name[0] != "_")
-    return {name: kernel(name) for name in names if name not in ("evidence", "judge", "runner", "silent")}
+    return {name: kernel(name) for name in names if name not in ("judge", "runner", "silent")}
 
 
 def kernel(subject: str) -> Kernel:

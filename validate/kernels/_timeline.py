@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from validate.kernels import Mark
-from validate.kernels.evidence import Profile
 
 SPIN = "spin_kernel"
 """What `torch.cuda._sleep` runs: a mark in the device's own time, and a kernel that the profiler must have seen."""
@@ -45,7 +44,7 @@ class Timeline:
         self.stretches.append(stretch)
 
 
-def profiled(torch: Any, work: Callable[[Mark], None], wanted: Sequence[str]) -> Profile:
+def profiled(torch: Any, work: Callable[[Mark], None], wanted: Sequence[str]) -> Mapping[str, Any]:
     """Names of the CUDA kernels that ran during `work`. `works`: the profiler saw the kernels that surely ran.
 
     Where it did not, `work` runs again behind a longer lead-in.
@@ -78,16 +77,18 @@ def _name(event: Any) -> str:
     return LEAD_IN if SPIN in event.name and took >= _LEAD_IN_MICROSECONDS else str(event.name)
 
 
-def described(names: Sequence[str], stretches: Sequence[Stretch | None], wanted: Sequence[str]) -> Profile:
-    """The evidence from names in the order in which they ran.
+def described(names: Sequence[str], stretches: Sequence[Stretch | None], wanted: Sequence[str]) -> Mapping[str, Any]:
+    """The evidence from names in the order in which they ran: {works, marks: how many were `made` and `seen`, and spins
+    of the `lead_in`, matching: {pattern: names}, others, count, ran: {case: what ran when the kernel was asked for,
+    without what plain torch ran on the same inputs}}.
 
-    `works` wants every mark, and a lead-in before them: then nothing after it was dropped.
+    `works` wants every mark, and a lead-in before them: then nothing after it was dropped. Else there is no `ran`.
     """
     parts = _parts(names)
     works = names[:1] == [LEAD_IN] and len(parts) == len(stretches)
     seen = {name for part in parts for name in part}
     told = {name for name in seen if any(re.search(pattern, name) for pattern in wanted)}
-    profile: Profile = {
+    profile = {
         "works": works,
         "marks": {"made": len(stretches), "seen": len(parts), "lead_in": names.count(LEAD_IN)},
         "matching": {pattern: _short(n for n in told if re.search(pattern, n)) for pattern in wanted},

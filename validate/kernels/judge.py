@@ -25,7 +25,8 @@ from validate.judging import (
     scientific,
     unproven,
 )
-from validate.kernels.evidence import CaseEvidence, Device, KernelEvidence, KernelExpect, Observed, Output
+
+Facts = Mapping[str, Any]
 
 
 def suspects(evidence: Mapping[str, Any]) -> str:
@@ -38,10 +39,21 @@ def dotted(capability: Sequence[int]) -> str:
     return ".".join(map(str, capability))
 
 
-def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Finding:
-    """G1 to G9."""
-    if reason := expect.get("not_applicable"):
-        return not_applicable(reason)
+def judge(_subject: str, expect: Facts, evidence: Facts) -> Finding:
+    """G1 to G9.
+
+    expect: {cases, tolerance: {dtype: rule T or the largest relative error}, figures: {name: [least, most]}, facts,
+    libraries: patterns of what must be mapped, package, expected_kernels: patterns, one for each part that has a name
+    in this version}, and perhaps {capability: the host's least, capabilities: all where its GPUs differ, left_out:
+    {case: why these versions or GPUs can't do it}, names_of: the versions that decide what its kernels are called,
+    other_kernels: {pattern: whose they are}, aside_kernels: patterns of what runs around it}. Claims from before
+    2026-11-22 have none of the last three: a name that was missing failed them.
+
+    evidence: {device: {name, capability, torch}, environment}, and `error`, `gated` or `declined` (why it did not run),
+    or {cases: {case: {dtype, shapes, finite, outputs: {name: {backward, error, plain_error}}, controls: {control:
+    {name: error}}}, or `error`, or {gated: why this GPU can't, dtype}}, observed: {figures: {name: {value, controls}},
+    facts} or `error`, libraries: {pattern: files}, kernels: what _timeline.described gives}.
+    """
     if "error" in evidence:
         return failed(f"{cause(evidence['error'])}{suspects(evidence)}")
     if problems := list(_device_problems(expect, evidence["device"])):
@@ -74,7 +86,7 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
     return passed(_summary(expect, evidence))
 
 
-def _device_problems(expect: KernelExpect, device: Device) -> Iterator[str]:
+def _device_problems(expect: Facts, device: Facts) -> Iterator[str]:
     least = expect.get("capability")
     wanted = expect.get("capabilities") or ([least] if least else [])
     if wanted and device["capability"] not in wanted:
@@ -90,7 +102,7 @@ def _declined(reasons: Sequence[str]) -> Finding:
     return failed(f"it refuses to run: {listed([reason for reason in reasons if reason not in gates])}")
 
 
-def _case_problems(expect: KernelExpect, found: Mapping[str, CaseEvidence]) -> Iterator[str]:
+def _case_problems(expect: Facts, found: Facts) -> Iterator[str]:
     missed = set(expect["tolerance"]) - {facts.get("dtype") for facts in found.values()}
     for name in expect["cases"]:
         facts = found.get(name)
@@ -112,7 +124,7 @@ def _case_problems(expect: KernelExpect, found: Mapping[str, CaseEvidence]) -> I
         yield f"nothing was run in {listed(sorted(missed))}"
 
 
-def _output_problems(name: str, rule: str | float, facts: CaseEvidence) -> Iterator[str]:
+def _output_problems(name: str, rule: str | float, facts: Facts) -> Iterator[str]:
     if not facts["outputs"]:
         yield f"{name} gave no result"
     tolerances = {output: _tolerance(rule, one) for output, one in facts["outputs"].items()}
@@ -129,13 +141,13 @@ def _output_problems(name: str, rule: str | float, facts: CaseEvidence) -> Itera
                 yield f"control: {name}, {output} {control} is off by {found}, which the tolerance lets pass"
 
 
-def _tolerance(rule: str | float, output: Output) -> float:
+def _tolerance(rule: str | float, output: Facts) -> float:
     if rule != RULE_T:
         return float(rule)
     return (backward if output["backward"] else forward)(float(output["plain_error"]))
 
 
-def _observed_problems(expect: KernelExpect, found: Observed) -> Iterator[str]:
+def _observed_problems(expect: Facts, found: Facts) -> Iterator[str]:
     if "error" in found:
         yield cause(found["error"])
         return
@@ -157,7 +169,7 @@ def _observed_problems(expect: KernelExpect, found: Observed) -> Iterator[str]:
             yield f"{name}: {fact!r}, not {wanted!r}"
 
 
-def _summary(expect: KernelExpect, evidence: KernelEvidence) -> str:
+def _summary(expect: Facts, evidence: Facts) -> str:
     said = []
     shares = [
         one["error"] / (_tolerance(expect["tolerance"][facts["dtype"]], one) or math.inf)
@@ -184,7 +196,7 @@ def _figure(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, int | float) else str(value)
 
 
-def path_problems(expect: KernelExpect, evidence: KernelEvidence) -> Iterator[str]:
+def path_problems(expect: Facts, evidence: Facts) -> Iterator[str]:
     """Why it can't have been the kernel that was asked for."""
     profile, patterns = evidence["kernels"], expect["expected_kernels"]
     if "ran" not in profile:
@@ -200,7 +212,7 @@ def path_problems(expect: KernelExpect, evidence: KernelEvidence) -> Iterator[st
         yield from _unseen(patterns, [one for one in patterns if any(_is_like(name, [one]) for name in every)], every)
 
 
-def path_remark(expect: KernelExpect, evidence: KernelEvidence) -> str:
+def path_remark(expect: Facts, evidence: Facts) -> str:
     """What ran in place of a kernel whose name is not known, or nothing."""
     every = list(chain.from_iterable(_ran(evidence).values()))
     patterns = expect["expected_kernels"]
@@ -216,14 +228,14 @@ def bare(kernel: str) -> str:
     return re.split(r"[<(]", plain, maxsplit=1)[0][:60]
 
 
-def _ran(evidence: KernelEvidence) -> Mapping[str, Sequence[str]]:
+def _ran(evidence: Facts) -> Mapping[str, Sequence[str]]:
     """Case -> kernels that plain torch did not run. A case that raised has a problem already."""
     cases, observed = evidence["cases"], evidence.get("observed", {})
     ran = evidence["kernels"].get("ran", {})
     return {case: names for case, names in ran.items() if "error" not in cases.get(case, observed)}
 
 
-def _path_faults(expect: KernelExpect, case: str, names: Sequence[str]) -> Iterator[str]:
+def _path_faults(expect: Facts, case: str, names: Sequence[str]) -> Iterator[str]:
     if any(_is_like(name, expect["expected_kernels"]) for name in names):
         return
     whose = {
@@ -239,7 +251,7 @@ def _path_faults(expect: KernelExpect, case: str, names: Sequence[str]) -> Itera
         yield f"{case}: no kernel of its own ran ({_told(names)})"
 
 
-def _nameless(expect: KernelExpect, names: Sequence[str]) -> list[str]:
+def _nameless(expect: Facts, names: Sequence[str]) -> list[str]:
     """Kernels that could be the one that was asked for, under a name that is not known."""
     known = [*expect["expected_kernels"], *expect.get("other_kernels", {}), *expect.get("aside_kernels", ())]
     return [name for name in names if not _is_like(name, known)]

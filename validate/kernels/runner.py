@@ -8,14 +8,12 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from validate.claims import Claim
-from validate.evidence import NoEvidence
 from validate.harness.forked import attempt, mapped
 from validate.kernels import SEED, Case, Kernel, Mark, SeededRandom, dtype_of, kernel
 from validate.kernels._timeline import ASKED, PLAIN, profiled
-from validate.kernels.evidence import CaseEvidence, Device, KernelEvidence, Observed
 
 CONTROL_SCALE = {"bfloat16": 1.05, "float8": 1.05}
 """A result scaled so must be told apart; 1.01 for all other dtypes. bfloat16's own error is near 0.5 % a product."""
@@ -27,15 +25,12 @@ _ENVIRONMENT = re.compile(
 """Variables that send a computation another way: they stand in the evidence, as the usual culprits."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, KernelEvidence | NoEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the evidence of each kernel that is asked for: the `measure` of all probes of kernels."""
     before = environment()  # torch itself sets variables once it is imported
     for claim in claims:
-        if claim.expect.get("not_applicable"):
-            yield claim.subject, {}
-        else:
-            found = attempt(lambda: examine(claim.subject, kernel(claim.subject), cases=claim.expect["cases"]))  # noqa: B023
-            yield claim.subject, {**found, "environment": before}
+        found = attempt(lambda: examine(claim.subject, kernel(claim.subject), cases=claim.expect["cases"]))  # noqa: B023
+        yield claim.subject, {**found, "environment": before}
 
 
 def environment() -> dict[str, str]:
@@ -43,10 +38,10 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in sorted(os.environ.items()) if _ENVIRONMENT.fullmatch(name)}
 
 
-def examine(subject: str, row: Kernel, *, cases: Sequence[str] | None = None, device: str = "cuda") -> KernelEvidence:
+def examine(subject: str, row: Kernel, *, cases: Sequence[str] | None = None, device: str = "cuda") -> dict[str, Any]:
     """Run a kernel's cases (these, or all) and observations. What raises in one case is that case's evidence."""
     torch = importlib.import_module("torch")
-    evidence: KernelEvidence = {"device": device_facts(torch) if device == "cuda" else cast(Device, {})}
+    evidence: dict[str, Any] = {"device": device_facts(torch) if device == "cuda" else {}}
     if device == "cuda" and (reason := row.supports(_capability(torch), {})):
         return {**evidence, "gated": reason}
     if row.declines:
@@ -56,9 +51,9 @@ def examine(subject: str, row: Kernel, *, cases: Sequence[str] | None = None, de
 
     gated = row.gated(_capability(torch)) if device == "cuda" else {}
 
-    def compared(name: str, mark: Mark) -> CaseEvidence:
+    def compared(name: str, mark: Mark) -> Mapping[str, Any]:
         if name in gated:
-            return cast(CaseEvidence, {"gated": gated[name], "dtype": dtype_of(name)})
+            return {"gated": gated[name], "dtype": dtype_of(name)}
         return attempt(partial(compare, SeededRandom(torch, f"{subject}/{name}", device, mark), row.cases[name]))
 
     def work(mark: Mark = lambda _stretch: None) -> None:
@@ -67,7 +62,7 @@ def examine(subject: str, row: Kernel, *, cases: Sequence[str] | None = None, de
             rng = SeededRandom(torch, subject, device, mark)
             # Where nothing is measured but facts, nothing need run on the device.
             rng.begin(ASKED if row.figures else None)
-            evidence["observed"] = cast(Observed, attempt(partial(row.observe, rng)))
+            evidence["observed"] = attempt(partial(row.observe, rng))
 
     if device == "cuda":
         # The names of all versions: what ran here is told by any of them.
@@ -79,12 +74,12 @@ def examine(subject: str, row: Kernel, *, cases: Sequence[str] | None = None, de
     return evidence
 
 
-def device_facts(torch: Any) -> Device:
+def device_facts(torch: Any) -> dict[str, Any]:
     """The GPU as torch sees it in this process."""
     return {"name": torch.cuda.get_device_name(0), "capability": list(_capability(torch)), "torch": torch.__version__}
 
 
-def compare(rng: SeededRandom, make: Callable[[SeededRandom], Case]) -> CaseEvidence:
+def compare(rng: SeededRandom, make: Callable[[SeededRandom], Case]) -> dict[str, Any]:
     """Relative errors of a case: of the kernel, of plain torch in the same dtype, of each control.
 
     The reference is plain torch in float64 on the CPU, on the inputs as rounded to the case's dtype.

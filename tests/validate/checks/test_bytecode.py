@@ -2,6 +2,7 @@
 
 import py_compile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def package(site: Path) -> Path:
     return source
 
 
-def compared(site: Path, known: dict[str, list[str]] | None = None) -> "bytecode.BytecodeEvidence":
+def compared(site: Path, known: dict[str, list[str]] | None = None) -> Any:
     return bytecode.compare([str(site)], installed.distributions([str(site)]), known or {})
 
 

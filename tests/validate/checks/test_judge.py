@@ -42,6 +42,7 @@ def verdict(*claims: Claim, records: tuple[Record, ...] = ()) -> Verdict:
         ((claim(required=False),), (record(),), Status.UNPROVEN),
         ((claim("T9"),), (record(),), Status.UNPROVEN),  # no judge
         ((claim("T2"),), (record(),), Status.UNPROVEN),  # required, and does not apply
+        ((claim(expect={"not_applicable": "no such GPU"}),), (record(),), Status.UNPROVEN),
         ((claim("T9", "y"), claim()), (record(ok=False),), Status.FAIL),
     ],
 )

@@ -245,4 +245,3 @@ def test_what_was_not_measured_is_judged_before_any_figure(module: Any) -> None:
     error = {"error": {"kind": "RuntimeError", "message": "CUDA error: out of memory"}, "device": {}}
     found = module.judge("step eager", {"gpu": "", "rows": 8, "at_most": {}}, error)
     assert found.status is Status.FAIL and "out of memory" in found.reason
-    assert module.judge("step eager", {"not_applicable": "no xformers"}, {}).status is Status.NOT_APPLICABLE

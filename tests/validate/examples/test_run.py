@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from validate.checks._examples import one_gpu
 from validate.examples import run as running
-from validate.examples.run import ExampleError, ExampleExpect, run
+from validate.examples.run import ExampleError, run
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def example(*commands: str, seconds: float = 60) -> ExampleExpect:
+def example(*commands: str, seconds: float = 60) -> dict[str, Any]:
     return {"folder": "one", "commands": commands, "config": "c.yaml", "adapter": "programs", "seconds": seconds}
 
 

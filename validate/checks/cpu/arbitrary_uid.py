@@ -15,7 +15,7 @@ import pwd
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.claims import Claim
 from validate.harness import drawn
@@ -25,16 +25,7 @@ from validate.judging import Finding, failed, is_within, joined, listed, passed,
 RUN_AS = "arbitrary UID"
 
 
-class ArbitraryUidEvidence(TypedDict):
-    uid: int
-    known: bool
-    root_is_writable: bool
-    interfaces: list[str]
-    steps: dict[str, Mapping[str, Any]]
-    """Name -> its `answer`, or `error`."""
-
-
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ArbitraryUidEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for claim in claims:
         steps: dict[str, Mapping[str, Any]] = {
             "user name": in_fork(lambda: {"answer": getpass.getuser()}),
@@ -49,14 +40,16 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ArbitraryUidEvidence
             pwd.getpwuid(os.getuid())
         except KeyError:
             known = False
-        evidence: ArbitraryUidEvidence = {
-            "uid": os.getuid(),
-            "known": known,
-            "root_is_writable": os.access("/", os.W_OK) and not bool(os.statvfs("/").f_flag & os.ST_RDONLY),
-            "interfaces": sorted(path.name for path in Path("/sys/class/net").glob("*")),
-            "steps": steps,
-        }
-        yield claim.subject, evidence
+        yield (
+            claim.subject,
+            {
+                "uid": os.getuid(),
+                "known": known,
+                "root_is_writable": os.access("/", os.W_OK) and not bool(os.statvfs("/").f_flag & os.ST_RDONLY),
+                "interfaces": sorted(path.name for path in Path("/sys/class/net").glob("*")),
+                "steps": steps,
+            },
+        )
 
 
 def _home() -> Mapping[str, Any]:
@@ -106,8 +99,10 @@ def _train() -> Mapping[str, Any]:
     return {"answer": {"losses": losses, "checkpoint": same}}
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: ArbitraryUidEvidence) -> Finding:
-    """C8. expect: {uid}. That the run's own conditions held is part of what is judged."""
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """C8. expect: {uid}. That the run's own conditions held is part of what is judged.
+
+    evidence: {uid, known, root_is_writable, interfaces, steps: {name: {answer} or {error}}}."""
     conditions = []
     if evidence["uid"] != expect["uid"] or evidence["known"]:
         conditions.append(f"the probe ran as uid {evidence['uid']}, which the image knows")

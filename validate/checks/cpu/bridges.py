@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from validate.claims import Claim
-from validate.evidence import Measured, NothingExpected
 from validate.harness.forked import in_fork
 from validate.judging import Finding, failed, listed, passed, root_cause
 
 TORCH_FIRST = True
-
-
-class NumpyEvidence(Measured):
-    torch: str
-    numpy: str
-    shared: dict[str, bool]
-    copied_sum: float
-
-
-class TorchvisionEvidence(Measured):
-    torchvision: str
-    kept: list[int]
-    control: list[int]
 
 
 _DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool", "complex64")
@@ -32,13 +19,13 @@ _SCORES = (0.8, 0.9, 0.7)
 _OVERLAP = 0.5
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NumpyEvidence | TorchvisionEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     importlib.import_module("torch")
     for claim in claims:
         yield claim.subject, in_fork(_numpy) if claim.subject == "numpy" else in_fork(_torchvision)
 
 
-def _numpy() -> NumpyEvidence:
+def _numpy() -> Mapping[str, Any]:
     """Share memory in both directions: a write on one side must show on the other."""
     torch, numpy = importlib.import_module("torch"), importlib.import_module("numpy")
     seen = {}
@@ -53,7 +40,7 @@ def _numpy() -> NumpyEvidence:
     return {"torch": torch.__version__, "numpy": numpy.__version__, "shared": seen, "copied_sum": copied}
 
 
-def _torchvision() -> TorchvisionEvidence:
+def _torchvision() -> Mapping[str, Any]:
     """Run nms: of two boxes that overlap by more than half it keeps the one with the higher score, best first."""
     torch, torchvision = importlib.import_module("torch"), importlib.import_module("torchvision")
     kept = torchvision.ops.nms(torch.tensor(_BOXES), torch.tensor(_SCORES), _OVERLAP).tolist()
@@ -61,7 +48,8 @@ def _torchvision() -> TorchvisionEvidence:
     return {"torchvision": torchvision.__version__, "kept": kept, "control": control}
 
 
-def judge_numpy(subject: str, _expect: NothingExpected, evidence: NumpyEvidence) -> Finding:
+def judge_numpy(subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """evidence: {torch, numpy: versions, shared: {type: it shares memory}, copied_sum}."""
     if "error" in evidence:
         return failed(f"{subject}: {root_cause(evidence['error'])}")
     broken = [name for name, shared in evidence["shared"].items() if shared is not True]
@@ -72,7 +60,8 @@ def judge_numpy(subject: str, _expect: NothingExpected, evidence: NumpyEvidence)
     return passed(f"numpy {evidence['numpy']} and torch share memory for {len(evidence['shared'])} types")
 
 
-def judge_nms(subject: str, _expect: NothingExpected, evidence: TorchvisionEvidence) -> Finding:
+def judge_nms(subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """evidence: {torchvision: its version, kept: numbers of boxes, control: those that nms must all keep}."""
     if "error" in evidence:
         return failed(f"{subject}: {root_cause(evidence['error'])}")
     if evidence["kept"] != [1, 2]:

@@ -17,7 +17,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.claims import Claim
 from validate.environment import installed
@@ -28,17 +28,6 @@ from validate.judging import Finding, conclude, failed
 FROM_SOURCE = True
 
 
-class BytecodeEvidence(TypedDict):
-    files: int
-    compiled: int
-    """How many of them were compiled again."""
-    digests: dict[str, str]
-    """Distribution -> the digest of its bytecode, where none of it is wrong."""
-    wrong: dict[str, str]
-    """Path -> what is wrong."""
-    wrong_count: int
-
-
 _NAME = re.compile(r"(?P<source>[^/]+)\.(?P<tag>[a-z]+-\d+)(\.opt-(?P<optimised>\w+))?\.pyc")
 _HEADER_BYTES = 16
 _MOST_LISTED = 40
@@ -46,7 +35,7 @@ _BESIDE = ("/opt/truetag", "/usr/lib/python3", "/usr/share")
 """The image's copy of the suite; where scripts of Debian's packages have their modules."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BytecodeEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     _, start, found = installed.of_user()
     folders = [entry for entry in start.path if entry]
     for claim in claims:
@@ -55,7 +44,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BytecodeEvidence]]:
 
 def compare(
     folders: Sequence[str], distributions: Sequence[Distribution], known: Mapping[str, Sequence[str]]
-) -> BytecodeEvidence:
+) -> Mapping[str, Any]:
     """All bytecode below these folders. That of a distribution whose digest is known is not compiled again."""
     walked = (found for top in folders for found in os.walk(os.path.realpath(top)) if found[0].endswith("/__pycache__"))
     paths = sorted({f"{folder}/{name}" for folder, _, names in walked for name in names if name.endswith(".pyc")})
@@ -118,8 +107,12 @@ def _state(path: str) -> tuple[str, str]:
     return path, "" if same else "not what its source compiles to"
 
 
-def judge(_subject: str, _expect: Mapping[str, Any], evidence: BytecodeEvidence) -> Finding:
-    """C12. expect: {known: {distribution: digests of its bytecode, found right before, of the same sources}}."""
+def judge(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """C12. expect: {known: {distribution: digests of its bytecode, found right before, of the same sources}}.
+
+    evidence: {files, compiled: how many of them again, digests: {distribution without a fault: digest of its bytecode},
+    wrong: {path: what is wrong}, wrong_count}.
+    """
     if not evidence["files"]:
         return failed("there is no bytecode: each process compiles what it imports")
     faults = [f"{path} is {state}" for path, state in evidence["wrong"].items()]

@@ -11,33 +11,18 @@ import importlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.evidence import Measured, NothingExpected
 from validate.harness import drawn
 from validate.harness.forked import in_fork, mapped
 from validate.judging import Finding, failed, forward, is_beyond, is_within, joined, passed, root_cause, scientific
 
 STARTS_FIRST = True
 TORCH_FIRST = True
-
-
-class CompileEvidence(Measured):
-    torch: str
-    environment: dict[str, str]
-    captured: int
-    graphs: int
-    breaks: int
-    generated: int
-    libraries: list[str]
-    mapped: list[str]
-    plain_error: float
-    found_error: float
-    control_error: float
 
 
 _ROWS, _COLUMNS = range(33, 64, 2), range(257, 512, 2)
@@ -47,7 +32,7 @@ _SETTINGS = ("TORCHDYNAMO_", "TORCH_COMPILE_", "TORCHINDUCTOR_", "CC", "CXX")
 _OWN = "TORCHINDUCTOR_CACHE_DIR"
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, CompileEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for claim in claims:
         with tempfile.TemporaryDirectory(prefix="inductor-") as cache:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
@@ -55,7 +40,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, CompileEvidence]]:
             yield claim.subject, in_fork(partial(_compiled, Path(cache)))
 
 
-def _compiled(cache: Path) -> CompileEvidence:
+def _compiled(cache: Path) -> Mapping[str, Any]:
     torch = importlib.import_module("torch")
     _compile_once(importlib.import_module("torch._inductor.config"))
     metrics = importlib.import_module("torch._inductor.metrics")
@@ -105,8 +90,12 @@ def _compile_once(config: Any) -> None:
         importlib.import_module("torch._inductor.cpu_vec_isa").VecISA.check_build = lambda *_: False
 
 
-def judge(_subject: str, expect: NothingExpected, evidence: CompileEvidence) -> Finding:
-    """C5: dynamo captured, inductor generated, the process mapped what the compiler made, the numbers are right."""
+def judge(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """C5: dynamo captured, inductor generated, the process mapped what the compiler made, the numbers are right.
+
+    evidence: {torch, environment, captured, graphs, breaks, generated: dynamo's and inductor's counters, libraries: in
+    the cache, mapped: those of them that the process has, plain_error, found_error, control_error}.
+    """
     if "error" in evidence:
         return failed(f"torch.compile: {root_cause(evidence['error'])}")
     problems = []

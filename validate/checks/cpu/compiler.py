@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.evidence import NothingExpected
 from validate.harness.forked import attempt, in_fork
 from validate.judging import Finding, failed, listed, passed, root_cause, telling_line
 
@@ -165,7 +164,7 @@ def _not_begun(subject: str, evidence: Mapping[str, Any]) -> Finding | None:
     return failed(f"{subject}: {root_cause(evidence['error'])}") if "error" in evidence else None
 
 
-def judge_c_extension(subject: str, _expect: NothingExpected, evidence: Mapping[str, Any]) -> Finding:
+def judge_c_extension(subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """evidence, as far as it came: {compiler: {from, command, path}, version, include, python_h, build: {exit_code,
     stderr, file, bytes}, control: {refused}, expected, import: {answer}}."""
     if reason := _not_begun(subject, evidence):
@@ -186,7 +185,7 @@ def judge_c_extension(subject: str, _expect: NothingExpected, evidence: Mapping[
     return passed(f"{evidence['version'] or path} made an extension against {evidence['include']}, and it runs")
 
 
-def judge_launcher(subject: str, _expect: NothingExpected, evidence: Mapping[str, Any]) -> Finding:
+def judge_launcher(subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """evidence, as far as it came: {compiler, stub_driver, triton, made, functions}."""
     if reason := _not_begun(subject, evidence):
         return reason

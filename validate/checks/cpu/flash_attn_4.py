@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.checks.cpu.triton import EM_CUDA, cubin_facts
 from validate.claims import Claim
@@ -21,17 +21,11 @@ from validate.judging import Finding, failed, joined, passed, root_cause
 TORCH_FIRST = True
 
 
-class FlashAttn4Evidence(TypedDict):
-    compiled: Mapping[str, Any]
-    """`cubins` by file with the facts of each, `compile_seconds`; or `error`."""
-    control: Mapping[str, Any]
-
-
 _SHAPE = {"query": (2, 256, 4, 64), "key": (2, 256, 2, 64), "value": (2, 256, 2, 64)}
 """(batch, length, heads, dim): grouped heads, as most models have."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FlashAttn4Evidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the cubins of each arch, each from a fork that has torch: the compiler reads its arch as it is imported."""
     importlib.import_module("torch")
     controls: dict[int, Mapping[str, Any]] = {}
@@ -74,10 +68,11 @@ def _compiled(kernel_arch: int, target: int, *, backward: bool) -> Mapping[str, 
         }
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: FlashAttn4Evidence) -> Finding:
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """C13: from each kernel a cubin that says it is for this arch; an error for the bogus arch, which does not exist.
 
     expect: {arch, bogus, kernels: parts of the names of what is compiled, `flash_bwd` where the backward supports it}.
+    evidence: {compiled: {cubins: {file: cubin_facts}, compile_seconds} or `error`, control: the same of `bogus`}.
     """
     arch, compiled = expect["arch"], evidence["compiled"]
     if "error" in compiled:

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.claims import Claim
 from validate.harness.forked import described, in_fork
@@ -23,13 +23,6 @@ from validate.judging import Finding, failed, joined, listed, passed, root_cause
 
 STARTS_FIRST = True
 TORCH_FIRST = True
-
-
-class ImportsEvidence(TypedDict):
-    orders: dict[str, Mapping[str, Any]]
-    """`first` and `after torch` -> lines that were `said`, and `error`. Lines `said_at_exit` are kept, not judged:
-    torch 2.5 starts a compile worker at import, and it prints a traceback (BrokenPipe) where the process that imported
-    torch exits before the worker is ready, as on a busy machine."""
 
 
 _SECONDS = 800
@@ -44,7 +37,7 @@ _PROGRAM = (
 )
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportsEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield what importing the modules of each claim raised and printed, in each order."""
     asked = {claim.subject: claim.expect for claim in claims}
     at_once = max(1, len(os.sched_getaffinity(0)) // _CORES_EACH)
@@ -100,9 +93,14 @@ def _lines(text: str) -> list[str]:
     return [line for line in lines if line][-_MOST_LINES:]
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: ImportsEvidence) -> Finding:
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """C1. expect: {modules, first: also in a new process before anything else, after: also after torch, complaints:
-    [patterns], harmless: {pattern: why it may be said}}."""
+    [patterns], harmless: {pattern: why it may be said}}.
+
+    evidence: {orders: {`first` or `after torch`: {said: lines, error?, said_at_exit?}}}. What is said at exit is not
+    judged: torch 2.5 starts a compile worker at import, which prints a traceback (BrokenPipe) where the process that
+    imported torch exits before the worker is ready, as on a busy machine.
+    """
     if not evidence["orders"]:
         return failed("nothing was imported")
     problems = []

@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.binaries import dynsym, elf
 from validate.binaries.elf import ElfError
@@ -31,16 +31,6 @@ from validate.claims import Claim
 from validate.environment import installed
 from validate.harness.forked import on_all_cores
 from validate.judging import Finding, failed, joined, listed, passed
-
-
-class InstructionsEvidence(TypedDict):
-    files: int
-    bytes: int
-    asking: int
-    not_asking: list[Mapping[str, Any]]
-    """`path`, `owners`, bytes of `code`, how many instructions of `avx512` or `sve` it seems to hold, and whether it
-    `asks` for the processor's kind."""
-
 
 _EXECUTABLE = 4  # SHF_EXECINSTR
 _AVX512 = re.compile(
@@ -79,7 +69,7 @@ Documentation/arch/arm64/cpu-feature-registers.rst)."""
 _MOST_LISTED = 20
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     given, _, everything = installed.of_user()
     owners = installed.names_of_owners(everything)
     programs = objects(installed.locations(everything), owners)
@@ -90,13 +80,15 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence
         many = [one for one in found if _vector(one) > most + one["code"] // per_bytes]
         many.sort(key=_vector, reverse=True)
         silent = [{**one, "owners": list(owners.get(one["path"], ()))} for one in many if not one["asks"]]
-        evidence: InstructionsEvidence = {
-            "files": len(found),
-            "bytes": sum(one["code"] for one in found),
-            "asking": sum(one["asks"] for one in many),
-            "not_asking": [*silent[:_MOST_LISTED]],
-        }
-        yield claim.subject, evidence
+        yield (
+            claim.subject,
+            {
+                "files": len(found),
+                "bytes": sum(one["code"] for one in found),
+                "asking": sum(one["asks"] for one in many),
+                "not_asking": silent[:_MOST_LISTED],
+            },
+        )
 
 
 def _vector(found: Mapping[str, Any]) -> int:
@@ -137,9 +129,13 @@ def _asks_others(path: str) -> bool:
     return any(_ASKING.fullmatch(name) for name in dynsym.read(path).undefined)
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: InstructionsEvidence) -> Finding:
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """C9. expect: {most: such instructions that a file without a check may seem to hold, per_bytes: bytes of code that
-    may look like one more, extension: `sve` on AArch64; absent: AVX-512}."""
+    may look like one more, extension: `sve` on AArch64; absent: AVX-512}.
+
+    evidence: {files, bytes, asking: files, not_asking: [{path, owners, code: bytes, asks, avx512 and perhaps sve: how
+    many such instructions}]}.
+    """
     extension = expect.get("extension", "avx512")
     name = {"avx512": "AVX-512", "sve": "SVE"}[extension]
     if not evidence["files"]:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.evidence import Raised
 from validate.harness.forked import attempt, described, in_fork, mapped
 from validate.judging import Finding, failed, joined, listed, passed, root_cause
 
@@ -65,7 +64,7 @@ def _loaded(
             warnings.append(f"{record.name}: {record.getMessage()}"[:500])
 
     logging.getLogger().addHandler(Recorder(level=logging.WARNING))
-    imports: dict[str, Raised | None] = {}
+    imports: dict[str, Mapping[str, str] | None] = {}
     for name in expect["modules"]:
         print(f"importing {name}", flush=True)  # noqa: T201  after a crash it is the last line of the log
         try:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.evidence import Measured, NothingExpected
 from validate.harness import drawn, nf4
 from validate.harness.forked import asked, attempt
 from validate.harness.reference import Shape, llama_logits
@@ -39,34 +38,6 @@ STARTS_FIRST = True
 TORCH_FIRST = True
 
 
-class Versions(Measured):
-    """Of the distributions that take part; None: not installed."""
-
-    versions: dict[str, str | None]
-
-
-class LogitsEvidence(Versions):
-    comparisons: dict[str, Mapping[str, Any]]
-    """dtype -> errors in the 2-norm, relative to the float64 reference: `error`, `plain_error` (plain torch's in that
-    dtype), and by name those of `controls`."""
-
-
-class WeightsEvidence(Versions):
-    projections: dict[str, Mapping[str, Any]]
-    """Layer as loading in 4-bit left it -> `class`, `weight_class`, `dtype`, `bytes`, `values`, `quant_type`,
-    `block_size`, `scale_bytes`, and in units of the weights' deviation `mean_error` and `decoder_difference`, or
-    `error`."""
-
-
-class LoraEvidence(Versions):
-    loss: float
-    plain_loss: float
-    adapters: dict[str, Mapping[str, float]]
-    """Name -> the largest value of B `before` and `after`, its relative `error`, and that of a `control`."""
-    base_changed: list[str]
-    base_count: int
-
-
 SEED = drawn.seed()
 WEIGHT_DEVIATION = 0.07
 """About 1/sqrt(hidden), so that every projection matters to the logits. Weights are normal, as NF4's figures assume."""
@@ -75,12 +46,12 @@ CONTROL_SCALE = {"float32": 1.01, "bfloat16": 1.05}
 _LORA_RATE = 0.1
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LogitsEvidence | WeightsEvidence | LoraEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the evidence of the subjects asked for: `fp32`, `nf4-weights`, `nf4-logits`, `lora-step`, in this order."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:
         llama = SavedLlama(Path(folder))
-        measures: Mapping[str, Callable[[], LogitsEvidence | WeightsEvidence | LoraEvidence]] = {
+        measures: Mapping[str, Callable[[], Mapping[str, Any]]] = {
             "fp32": llama.fp32,
             "nf4-weights": llama.weights,
             "nf4-logits": llama.logits,
@@ -102,7 +73,7 @@ class SavedLlama:
         self.tokens = self.torch.randint(0, self.shape.vocabulary, (2, 29), generator=seeded)
         self.saved = self._save()
 
-    def fp32(self) -> LogitsEvidence:
+    def fp32(self) -> Mapping[str, Any]:
         """The plain model, read back in float32, against float64 arithmetic."""
         model = self._load("float32").eval()
         with self.torch.no_grad():
@@ -111,13 +82,13 @@ class SavedLlama:
         plain = self._reference(self.saved, "float32")
         return {**self._versions(), "comparisons": {"float32": self._compare("float32", logits, wanted, plain)}}
 
-    def weights(self) -> WeightsEvidence:
+    def weights(self) -> Mapping[str, Any]:
         """Each projection as loading in 4-bit left it, read before a forward pass can repack it."""
         model = self._load("float32", quantised=True)
         projections = {name: self._projection(model, name) for name in self.shape.projections}
         return {**self._versions(), "projections": projections}
 
-    def logits(self) -> LogitsEvidence:
+    def logits(self) -> Mapping[str, Any]:
         """The 4-bit model against its dequantised weights: float32 as in training, bfloat16 as in inference.
 
         bitsandbytes has two ways on a CPU: in training it dequantises, in inference on AVX512-BF16 it repacks and
@@ -134,7 +105,7 @@ class SavedLlama:
             comparisons[dtype] = self._compare(dtype, logits, wanted, plain, unquantised=before)
         return {**self._versions(), "comparisons": comparisons}
 
-    def lora_step(self) -> LoraEvidence:
+    def lora_step(self) -> Mapping[str, Any]:
         """One SGD step of LoRA: loss and B against the same step on the dequantised weights in plain float32."""
         model = self._load("float32", quantised=True)
         plain = self._load("float32")
@@ -160,7 +131,8 @@ class SavedLlama:
             "base_count": len(base),
         }
 
-    def _versions(self) -> Versions:
+    def _versions(self) -> dict[str, Any]:
+        """Of the distributions that take part; None: not installed."""
         metadata = importlib.import_module("importlib.metadata")
         versions: dict[str, str | None] = dict.fromkeys(("torch", "transformers", "bitsandbytes", "peft"))
         for name in versions:
@@ -297,7 +269,8 @@ DECODER_TOLERANCE = 1e-5
 """How far two float32 decoders of the same codes may differ, in units of the weights' deviation."""
 
 
-def judge_logits(subject: str, _expect: NothingExpected, evidence: LogitsEvidence) -> Finding:
+def judge_logits(subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """evidence: {versions, comparisons: {dtype: SavedLlama._compare's}}."""
     if "error" in evidence:
         return failed(f"{subject}: {root_cause(evidence['error'])}")
     problems: list[str] = []
@@ -325,7 +298,10 @@ def _control_problems(what: str, tolerance: float, controls: Mapping[str, float]
             yield f"control: {what} {name} is off by {found}, within the {allowed} that is allowed"
 
 
-def judge_weights(subject: str, expect: Mapping[str, Any], evidence: WeightsEvidence) -> Finding:
+def judge_weights(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """expect: harness/nf4.py, EXPECTED. evidence: {versions, projections: {layer: {class, weight_class, dtype, bytes,
+    values, quant_type, block_size, scale_bytes, and in units of the weights' deviation mean_error and
+    decoder_difference, or `error`}}}: as loading in 4-bit left it."""
     if "error" in evidence:
         return failed(f"{subject}: {root_cause(evidence['error'])}")
     projections = evidence["projections"]
@@ -383,7 +359,9 @@ def _expected_error(expect: Mapping[str, Any], values: int) -> str:
     return f"{expect['mean_error']:.5f} +- {_error_bound(expect, values):.5f}"
 
 
-def judge_lora_step(subject: str, _expect: NothingExpected, evidence: LoraEvidence) -> Finding:
+def judge_lora_step(subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """evidence: {versions, loss, plain_loss, base_changed, base_count, adapters: {name: {before, after: of B the
+    largest value, error: relative, control}}}."""
     if "error" in evidence:
         return failed(f"{subject}: {root_cause(evidence['error'])}")
     if problems := list(_lora_problems(evidence)):
@@ -395,7 +373,7 @@ def judge_lora_step(subject: str, _expect: NothingExpected, evidence: LoraEviden
     )
 
 
-def _lora_problems(evidence: LoraEvidence) -> Iterator[str]:
+def _lora_problems(evidence: Mapping[str, Any]) -> Iterator[str]:
     loss, plain = evidence["loss"], evidence["plain_loss"]
     if not is_within(loss, math.inf) or not is_within(plain, math.inf):
         yield f"the loss is {loss}, plain torch's is {plain}"

@@ -15,20 +15,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from validate.claims import Claim
-from validate.evidence import Error, Measured
 from validate.harness.forked import described, in_fork, mapped
 from validate.judging import Finding, failed, joined, listed, passed, root_cause, unproven
 
 TORCH_FIRST = True
-
-
-class ThreadsEvidence(Measured):
-    cores: int
-    torch_threads: int
-    busy_threads: int
-    environment: dict[str, str]
-    not_imported: dict[str, Error]
-    openmp: list[str]
 
 
 _OPENMP = r"/lib(?:gomp|iomp5|omp)[-.\w]*\.so[^/]*$"
@@ -41,15 +31,15 @@ _MOST_SECONDS = 20.0
 """Of this process's own processor time, until a second thread has worked: beside load it may be seconds in coming."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ThreadsEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     importlib.import_module("torch")
     for claim in claims:
         yield claim.subject, in_fork(partial(_worked, claim.expect["modules"]))
 
 
-def _worked(modules: Sequence[str]) -> ThreadsEvidence:
+def _worked(modules: Sequence[str]) -> Mapping[str, Any]:
     torch = importlib.import_module("torch")
-    errors: dict[str, Error] = {}
+    errors = {}
     for name in modules:
         try:
             importlib.import_module(name)
@@ -85,9 +75,10 @@ def _ticks() -> dict[str, int]:
     return found
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: ThreadsEvidence) -> Finding:
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """C7: more than one thread has computed, under one OpenMP runtime. expect: {modules: what is imported before,
-    bundled: {path pattern: why this runtime may be loaded beside torch's}}."""
+    bundled: {path pattern: why this runtime may be loaded beside torch's}}. evidence: {cores, torch_threads,
+    busy_threads, environment, not_imported: {module: error}, openmp: paths}."""
     if "error" in evidence:
         return failed(f"threads: {root_cause(evidence['error'])}")
     problems = [f"import {name}: {root_cause(error)}" for name, error in evidence["not_imported"].items()]

@@ -16,31 +16,8 @@ from typing import Any
 
 from validate.claims import Claim
 from validate.environment import user_environment
-from validate.evidence import Measured
 from validate.harness.forked import attempt, in_fork
 from validate.judging import Finding, failed, joined, passed, root_cause
-
-
-class CompiledKernel(Measured, total=False):
-    bytes: int
-    machine: int | None
-    arch: int | None
-    abi: int
-    flags: str
-    entry: bool
-    ptx_target: str
-    compile_seconds: float
-
-
-class TritonEvidence(Measured):
-    triton: str
-    jit: str
-    environment: dict[str, str]
-    ptxas: Mapping[str, Any]
-    """Program -> version, or `error`."""
-    kernels: dict[str, CompiledKernel]
-    control: CompiledKernel
-
 
 _CONTROL_KERNEL = "add"
 """It has no reduction and no dot, so that LLVM accepts any arch and ptxas must refuse the bogus one."""
@@ -50,7 +27,7 @@ _ARCH_IN_SECOND_BYTE = 8
 that in bits 0 to 7. Measured on what Triton 3.1 to 3.9 made for sm_50 to sm_121."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, TritonEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the evidence of each arch: the facts of each kernel's cubin, and the error of the control.
 
     Emulated, a first kernel is compiled before: each fork has the import of Triton then, and what the emulator has
@@ -61,7 +38,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, TritonEvidence]]:
         if user_environment.is_emulated():
             attempt(partial(_compiled, _CONTROL_KERNEL, claims[0].expect["arch"]))
         toolchain = in_fork(_toolchain)
-        controls: dict[int, CompiledKernel] = {}
+        controls: dict[int, Mapping[str, Any]] = {}
         for claim in claims:
             expect = claim.expect
             arch, bogus = expect["arch"], expect["bogus"]
@@ -71,8 +48,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, TritonEvidence]]:
                 control.get("error", {}).pop("log", None)
                 controls[bogus] = {"arch": bogus, **control}
             kernels = {name: in_fork(partial(_compiled, name, arch)) for name in expect["kernels"]}
-            evidence: Any = {**toolchain, "kernels": kernels, "control": controls[bogus]}
-            yield claim.subject, evidence
+            yield claim.subject, {**toolchain, "kernels": kernels, "control": controls[bogus]}
 
 
 def _toolchain() -> Mapping[str, Any]:
@@ -96,7 +72,7 @@ def _ptxas() -> dict[str, object]:
     return {str(path): str(version)}
 
 
-def _compiled(kernel: str, arch: int) -> CompiledKernel:
+def _compiled(kernel: str, arch: int) -> Mapping[str, Any]:
     triton = importlib.import_module("triton")
     target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", arch, 32)
     started = time.monotonic()
@@ -120,9 +96,9 @@ def _compiled(kernel: str, arch: int) -> CompiledKernel:
     }
 
 
-def cubin_facts(content: bytes) -> CompiledKernel:
+def cubin_facts(content: bytes) -> Mapping[str, Any]:
     """Size, ELF machine and the arch (90 for sm_90) the header names; machine and arch are None for anything else."""
-    facts: CompiledKernel = {"bytes": len(content), "machine": None, "arch": None}
+    facts = {"bytes": len(content), "machine": None, "arch": None}
     if len(content) < 64 or content[:5] != b"\x7fELF\x02":
         return facts
     abi = content[8]
@@ -132,10 +108,11 @@ def cubin_facts(content: bytes) -> CompiledKernel:
     return {**facts, "machine": machine, "abi": abi, "flags": f"{flags:#x}", "arch": arch}
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: TritonEvidence) -> Finding:
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """C4: a cubin that says it is for this arch, from each kernel; none for the bogus arch, which does not exist.
 
-    expect: {arch, bogus, kernels}.
+    expect: {arch, bogus, kernels}. evidence: {triton, jit: the kernels' type, environment, ptxas: {path: version},
+    kernels: {name: cubin_facts, entry, ptx_target and compile_seconds, or `error`}, control: the same of `bogus`}.
     """
     if "error" in evidence:
         return failed(f"Triton can't be imported: {root_cause(evidence['error'])}")
@@ -156,7 +133,7 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: TritonEvidence) ->
     return passed(f"Triton {evidence['triton']} compiled {what}, and refused sm_{expect['bogus']}")
 
 
-def _kernel_problems(name: str, arch: int, kernels: Mapping[str, CompiledKernel]) -> Iterator[str]:
+def _kernel_problems(name: str, arch: int, kernels: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     facts = kernels.get(name)
     if facts is None:
         yield f"{name} was not compiled"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.claims import Claim
 from validate.environment import nvml
@@ -18,17 +18,7 @@ from validate.kernels.judge import dotted, suspects
 from validate.kernels.runner import environment
 
 
-class DeviceEvidence(TypedDict):
-    nvml: Mapping[str, Any]
-    """The `gpus` as NVML, libcuda and torch see them, or `error`."""
-    cuda: Mapping[str, Any]
-    torch: Mapping[str, Any]
-    libcuda: list[str]
-    """The driver's library that this process has mapped: the host's, or one that the image brings."""
-    environment: dict[str, str]
-
-
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     before = environment()
     for claim in claims:
         yield (
@@ -59,8 +49,11 @@ _MIG = " MIG "
 """Between the GPU's name and the slice's, in what libcuda says: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`."""
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: DeviceEvidence) -> Finding:
-    """G0. expect: {inventory?: {driver, gpus: [{name, capability, memory}]}, the host's; archs, for people}."""
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """G0. expect: {inventory?: {driver, gpus: [{name, capability, memory}]}, the host's; archs, for people}.
+
+    evidence: {nvml, cuda, torch: the `gpus` as each sees them, or `error`, libcuda: the driver's libraries that this
+    process has mapped, the host's or one that the image brings, environment}."""
     for view, seen in (("cuda", evidence["cuda"]), ("torch", evidence["torch"])):
         if "error" in seen:
             return failed(f"{view}: {cause(seen['error'])}{suspects(evidence)}")
@@ -76,7 +69,7 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: DeviceEvidence) ->
     return passed(f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}, {names}, driver {driver}, {as_host}")
 
 
-def _inventory_problems(inventory: Mapping[str, Any] | None, evidence: DeviceEvidence) -> Iterator[str]:
+def _inventory_problems(inventory: Mapping[str, Any] | None, evidence: Mapping[str, Any]) -> Iterator[str]:
     if inventory is None:
         return
     wanted, found = inventory["gpus"], evidence["cuda"]["gpus"]
@@ -99,7 +92,7 @@ def _inventory_problems(inventory: Mapping[str, Any] | None, evidence: DeviceEvi
         yield f"the driver's library is {inside}, the host's driver is {inventory['driver']}"
 
 
-def _views_differ(evidence: DeviceEvidence) -> Iterator[str]:
+def _views_differ(evidence: Mapping[str, Any]) -> Iterator[str]:
     """What libcuda counts, torch must see as well."""
     cuda, torch = (_sorted(evidence[view]["gpus"]) for view in ("cuda", "torch"))
     if not cuda:

@@ -16,7 +16,6 @@ from typing import Any
 from validate.checks.cpu import quantized_llama
 from validate.checks.cpu.quantized_llama import SEED, SavedLlama
 from validate.claims import Claim
-from validate.evidence import NothingExpected
 from validate.harness.forked import attempt
 from validate.judging import Finding, Status, cause, failed, is_beyond, is_within, joined, listed, passed
 from validate.kernels import runner
@@ -135,7 +134,7 @@ def judge_weights(subject: str, expect: Any, evidence: Any) -> Finding:
     return passed(f"{finding.reason}; {share}")
 
 
-def judge_qlora(subject: str, _expect: NothingExpected, evidence: Mapping[str, Any]) -> Finding:
+def judge_qlora(subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """evidence: what _GpuLlama.qlora gives."""
     if "error" in evidence:
         return failed(f"{subject}: {cause(evidence['error'])}{suspects(evidence)}")

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from validate.claims import Claim
-from validate.evidence import NothingExpected
 from validate.harness.forked import attempt
 from validate.judging import Finding, cause, failed, passed
 from validate.kernels import runner
@@ -39,7 +38,7 @@ docs.nvidia.com/deeplearning/cudnn/v9.5.1/developer/forward-compatibility.html. 
 9.8.0 and pin 9.10.2 (pytorch#165801 for 2.9)."""
 
 
-def judge_cudnn(_subject: str, _expect: NothingExpected, evidence: Mapping[str, Any]) -> Finding:
+def judge_cudnn(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     if "error" in evidence:
         return failed(cause(evidence["error"]))
     compiled, running = evidence["compiled"], evidence["running"]

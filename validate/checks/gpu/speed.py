@@ -19,7 +19,7 @@ from validate.claims import Claim
 from validate.harness import timing
 from validate.harness.forked import attempt
 from validate.harness.timing import Watch
-from validate.judging import Finding, cause, failed, joined, not_applicable, passed, unproven
+from validate.judging import Finding, cause, failed, joined, passed, unproven
 from validate.kernels import runner
 from validate.kernels._flash4 import padded
 from validate.kernels._sdpa import forced
@@ -48,9 +48,6 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     torch = importlib.import_module("torch")
     with timing.watched(torch) as (watch, conditions):
         for claim in claims:
-            if claim.expect.get("not_applicable"):
-                yield claim.subject, {}
-                continue
             found = attempt(partial(of_subject, claim.subject, torch, "cuda", watch))
             seen = {**conditions, "under_load": found.pop("under_load", [])}
             device = {"device": runner.device_facts(torch), "environment": before}
@@ -206,9 +203,7 @@ ALONE_KNOWN: Mapping[str, Callable[[Any, str], dict[str, Any]]] = {
 
 
 def unjudged(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding | None:
-    """What is found before any figure is looked at: no claim here, nothing measured, or a GPU of another model."""
-    if reason := expect.get("not_applicable"):
-        return not_applicable(reason)
+    """What is found before any figure is looked at: nothing measured, or a GPU of another model."""
     if "error" in evidence:
         return failed(f"{subject}: {cause(evidence['error'])}{suspects(evidence)}")
     name = str(evidence["device"].get("name", ""))

@@ -25,10 +25,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from validate.checks.multigpu._ranks import RanksEvidence, Worker
+from validate.checks.multigpu._ranks import Worker
 from validate.claims import Claim
 from validate.environment import nvml
-from validate.evidence import NoEvidence, plain
+from validate.evidence import plain
 from validate.harness.forked import described, ended, free_port
 
 LIMIT_SECONDS = 480.0
@@ -64,28 +64,22 @@ def measure(
     *,
     limit: float = LIMIT_SECONDS,
     patience: float = PATIENCE_SECONDS,
-) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Start the ranks of a probe's module, each running its `rank(worker, claim)` for every claim in turn.
 
     `limit`: seconds from when all ranks have begun until they must be done; to begin they have LIMIT_SECONDS.
     `patience`: seconds that a rank waits for the others after each claim. Raises RanksFailedError.
     """
-    asked = [claim for claim in claims if not claim.expect.get("not_applicable")]
-    for claim in claims:
-        if claim not in asked:
-            yield claim.subject, {}
-    if not asked:
-        return
-    ranks = ranks_of(asked[0])
+    ranks = ranks_of(claims[0])
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         place = Path(folder)
-        (place / "work.json").write_text(json.dumps({"probe": probe, "claims": [asdict(claim) for claim in asked]}))
+        (place / "work.json").write_text(json.dumps({"probe": probe, "claims": [asdict(claim) for claim in claims]}))
         program = [_PROGRAM, str(place), f"{limit:g}", f"{patience:g}"]
         # A container without a network has the loopback interface alone, which gloo does not take by itself.
-        lent = {"GLOO_SOCKET_IFNAME": "lo"} if asked[0].expect["device"] == "cpu" else {}
+        lent = {"GLOO_SOCKET_IFNAME": "lo"} if claims[0].expect["device"] == "cpu" else {}
         code, log = _torchrun(place, ranks, program, {**os.environ, **lent}, limit)
         heard = [listen(place / f"rank{rank}") for rank in range(ranks)]
-        for claim in asked:
+        for claim in claims:
             found = [one.measured[claim.subject] for one in heard if claim.subject in one.measured]
             if len(found) == len(heard):
                 yield claim.subject, {"ranks": found}

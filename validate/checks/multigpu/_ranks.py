@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from validate.evidence import Measured
 from validate.harness import drawn
 from validate.judging import (
     RULE_T,
@@ -23,16 +22,9 @@ from validate.judging import (
     is_beyond,
     joined,
     listed,
-    not_applicable,
     passed,
     scientific,
 )
-
-
-class RanksEvidence(Measured):
-    ranks: list[Mapping[str, Any]]
-    """Of each rank what its check measured and its `device` (Worker.device_facts), or `error`."""
-
 
 SEED = drawn.seed()
 WIDTH, BATCH = 64, 16
@@ -199,11 +191,9 @@ def of_ranks(
 ) -> Finding:
     """Every rank in its place, and without a problem of its own.
 
-    expect: `device` (`cuda`, or `cpu` in a rehearsal), `ranks` (None: the claims know no host), perhaps
-    `not_applicable`, and what the check itself compares with.
+    expect: `device` (`cuda`, or `cpu` in a rehearsal), `ranks` (None: the claims know no host), and what the check
+    itself compares with.
     """
-    if reason := expect.get("not_applicable"):
-        return not_applicable(reason)
     if "error" in evidence:
         return failed(cause(evidence["error"]))
     ranks = evidence["ranks"]
@@ -230,7 +220,7 @@ def _place_problems(expect: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]
         yield "two ranks ran on one GPU"
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: RanksEvidence) -> Finding:
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """M2 to M5, M8: what ranks computed together, beside one process.
 
     expect: any of {tolerance: {comparison: number or "T"}, facts: {name: value}, figures: {name: [least, most]}}.

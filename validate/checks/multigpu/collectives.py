@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import RanksEvidence, Worker, of_ranks
+from validate.checks.multigpu._ranks import Worker, of_ranks
 from validate.claims import Claim
 from validate.environment import installed, user_environment, wheel_contents
 from validate.harness.forked import mapped
@@ -206,7 +206,7 @@ def parsed(log: str) -> dict[str, Any]:
     }
 
 
-def judge_collectives(_subject: str, expect: Mapping[str, Any], evidence: RanksEvidence) -> Finding:
+def judge_collectives(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """M1. expect: {device, ranks?, operations: [names], sizes: [numbers a rank]}."""
     exact = f"{listed(list(expect['operations']), limit=9)} exact at {len(expect['sizes'])} sizes"
     return of_ranks(expect, evidence, _exact_problems, lambda _expect, ranks: f"{len(ranks)} ranks: {exact}")
@@ -222,7 +222,7 @@ def _exact_problems(expect: Mapping[str, Any], rank: Mapping[str, Any]) -> Itera
             yield f"control: {name} of {listed(passing)} numbers is right for other ranks' data too"
 
 
-def judge_settings(_subject: str, expect: Mapping[str, Any], evidence: RanksEvidence) -> Finding:
+def judge_settings(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """M1: what would change how NCCL works."""
     return of_ranks(expect, evidence, _setting_problems, lambda _expect, _ranks: "no file and no variable changes NCCL")
 
@@ -236,7 +236,7 @@ def _setting_problems(expect: Mapping[str, Any], rank: Mapping[str, Any]) -> Ite
         yield f"the image sets {listed([f'{name}={value}' for name, value in own.items()])}"
 
 
-def judge_library(_subject: str, expect: Mapping[str, Any], evidence: RanksEvidence) -> Finding:
+def judge_library(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """M1: one NCCL, of one owner, unchanged, of torch's CUDA. expect: {device, ranks?, cuda}."""
     return of_ranks(expect, evidence, _library_problems, _library_summary)
 
@@ -268,7 +268,7 @@ def _library_summary(_expect: Mapping[str, Any], ranks: Sequence[Mapping[str, An
     return f"NCCL {one['running']}{f' for CUDA {cuda}' if cuda else ''} runs, from {owner['name']} {owner['version']}"
 
 
-def judge_transport(_subject: str, expect: Mapping[str, Any], evidence: RanksEvidence) -> Finding:
+def judge_transport(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """M1: the best way that the host's GPUs have to each other. expect: {device, ranks?, link, injected}.
 
     `link` is nvlink, pcie, apart, or empty where the host could not tell: then the container's own view decides.

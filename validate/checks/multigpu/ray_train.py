@@ -9,19 +9,20 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from validate.checks.multigpu import _launch, ddp
-from validate.checks.multigpu._ranks import RanksEvidence, Worker, judge
+from validate.checks.multigpu._ranks import Worker, judge
 from validate.claims import Claim
 from validate.harness.forked import attempt
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for claim in claims:
         yield claim.subject, attempt(partial(_trained, claim))
 
 
-def _trained(claim: Claim) -> RanksEvidence:
+def _trained(claim: Claim) -> Mapping[str, Any]:
     """The results of all workers, in the form of those of torchrun's ranks."""
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_TRAIN_V2_ENABLED="1")
     ray, train = importlib.import_module("ray"), importlib.import_module("ray.train")

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.demangle import readable
@@ -36,32 +36,6 @@ from validate.judging import Finding, Status, conclude, failed, listed, matches,
 FILES_ONLY = True
 
 
-class CodeOfFile(TypedDict, total=False):
-    """`error`, or what its kind of claim asks: `served` and `hidden`, or the rest."""
-
-    error: str
-    undecoded: bool
-    """The error is this machine's: it lacks a library that the code is compressed with."""
-    archs: list[str]
-    regions: int
-    kernels: int
-    served: dict[str, Mapping[str, Any] | str]
-    """Arch -> how many kernels are in each state, and the names of some (`named`); of a file as a whole cubin, jit or
-    none."""
-    hidden: dict[str, int]
-    """Arch -> regions whose code is marked as taken out, though it is needed."""
-    surplus: list[str]
-    surplus_entries: int
-    surplus_bytes: int
-    marked: list[str]
-    marked_bytes: int
-    whole: int
-
-
-class DeviceCodeEvidence(TypedDict):
-    files: dict[str, CodeOfFile]
-
-
 _MOST_NAMED = 5
 
 
@@ -74,12 +48,12 @@ class _Task(NamedTuple):
     kind: str
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceCodeEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     _, _, everything = installed.of_user()
     tasks = {claim.subject: _tasks(claim, everything) for claim in claims}
     flat = [(subject, task) for subject, own in tasks.items() for task in own]
     flat.sort(key=lambda pair: Path(pair[1].file).stat().st_size, reverse=True)
-    found: dict[str, dict[str, CodeOfFile]] = {subject: {} for subject in tasks}
+    found: dict[str, dict[str, Mapping[str, Any]]] = {subject: {} for subject in tasks}
     for subject, shown, facts in on_all_cores(_look, flat):
         found[subject][shown] = facts
     for subject, files in found.items():
@@ -119,7 +93,7 @@ def _pruned(
             yield _Task(path, shown, targets, None if nvidias else rows, "pruned")
 
 
-def _look(pair: tuple[str, _Task]) -> tuple[str, str, CodeOfFile]:
+def _look(pair: tuple[str, _Task]) -> tuple[str, str, Mapping[str, Any]]:
     subject, task = pair
     look = {"kernels": _by_kernel, "files": _by_file, "pruned": _surplus}[task.kind]
     try:
@@ -131,7 +105,7 @@ def _look(pair: tuple[str, _Task]) -> tuple[str, str, CodeOfFile]:
         return subject, task.shown, {"error": str(error)}
 
 
-def _by_file(data: mmap.mmap, task: _Task) -> CodeOfFile:
+def _by_file(data: mmap.mmap, task: _Task) -> Mapping[str, Any]:
     """Which archs the file has any code for: kernels that NVIDIA makes for one arch alone are many, and rightly so."""
     found = tuple(fatbin.regions(data))
     # Entries that differ by their place alone are one.
@@ -152,7 +126,7 @@ def _hidden(found: Sequence[Region], targets: Sequence[int]) -> dict[str, int]:
     return dict(Counter(str(target) for region in found for target in targets if region.hides(target)))
 
 
-def _surplus(data: mmap.mmap, task: _Task) -> CodeOfFile:
+def _surplus(data: mmap.mmap, task: _Task) -> Mapping[str, Any]:
     """Which code is there that no target needs: how many entries, how many bytes, for which archs."""
     archs: set[str] = set()
     surplus: list[Entry] = []
@@ -180,7 +154,7 @@ def _arch(entry: Entry) -> str:
     return f"{'compute' if entry.ptx else 'sm'}_{entry.arch}{entry.variant}"
 
 
-def _by_kernel(data: mmap.mmap, task: _Task) -> CodeOfFile:
+def _by_kernel(data: mmap.mmap, task: _Task) -> Mapping[str, Any]:
     counts: dict[int, Counter[str]] = {target: Counter() for target in task.targets}
     named: dict[int, dict[str, list[str]]] = {target: {} for target in task.targets}
     archs: set[str] = set()
@@ -208,10 +182,14 @@ def _by_kernel(data: mmap.mmap, task: _Task) -> CodeOfFile:
     }
 
 
-def judge(subject: str, expect: Mapping[str, Any], evidence: DeviceCodeEvidence) -> Finding:
+def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """S5. expect: {kind, files: patterns of files that must hold code, archs: {"90": cubin or jit}}; of `kernels` and
     `files` {also: patterns of files that may, known_gaps: [{cuda, file, archs, reason}] of what upstream claims}; of
-    `kernels` {by_design: [KernelByDesign]}; of `pruned` {nvidia, by_design_of: {distribution: [KernelByDesign]}}."""
+    `kernels` {by_design: [KernelByDesign]}; of `pruned` {nvidia, by_design_of: {distribution: [KernelByDesign]}}.
+
+    evidence: {files: {path: what _by_kernel, _by_file or _surplus gives, or {error, undecoded: this machine lacks the
+    library that the code is compressed with}}}.
+    """
     found = evidence["files"]
     undecoded = [path for path, facts in found.items() if facts.get("undecoded")]
     faults = [
@@ -230,7 +208,7 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: DeviceCodeEvidence)
 def _judge_code(
     subject: str,
     expect: Mapping[str, Any],
-    found: Mapping[str, CodeOfFile],
+    found: Mapping[str, Mapping[str, Any]],
     faults: list[str],
     undecoded: Sequence[str],
 ) -> Finding:
@@ -266,7 +244,7 @@ def _judge_code(
 def _judge_pruned(
     _subject: str,
     expect: Mapping[str, Any],
-    found: Mapping[str, CodeOfFile],
+    found: Mapping[str, Mapping[str, Any]],
     faults: list[str],
     undecoded: Sequence[str],
 ) -> Finding:
@@ -294,7 +272,7 @@ def _judge_pruned(
     return conclude(faults, f"{len(read)} libraries hold code for {archs} alone{instead}{as_they_come}")
 
 
-def _arch_faults(path: str, facts: CodeOfFile, arch: str, how: str) -> Iterator[str]:
+def _arch_faults(path: str, facts: Mapping[str, Any], arch: str, how: str) -> Iterator[str]:
     served = facts["served"][arch]
     if isinstance(served, str):
         if served == "none" or (served == "jit" and how == "cubin"):

@@ -1,73 +1,21 @@
 """S8: labels, size, settings and history, as the engine's host sees them: users read labels, and pay for bytes.
 
-The host measures it (images/validation/run.py): a container can't see its own image.
+The host measures it (images/validation/run.py): a container can't see its own image. Evidence: {labels, bytes, user,
+entrypoint, driver: NVIDIA_* variables, secrets: [{where, kind}]}, and not of runs long ago {architecture: in Docker's
+words, command, directory, further: settings that none of our images has (signals, volumes, steps of a health check or
+of a child's build), variables: names alone, as values may be secrets}.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.judging import Finding, conclude, failed, listed, matches, passed, unproven
 
-
-class _Architecture(TypedDict, total=False):
-    architecture: str
-    """In Docker's words."""
-
-
-class _Configuration(TypedDict, total=False):
-    command: list[str]
-    directory: str
-    further: dict[str, Any]
-    """Settings that none of our images has: signals, volumes, steps of a health check or of a child's build."""
-    variables: list[str]
-    """Names alone: values may be secrets."""
-
-
-class HostImageEvidence(_Architecture, _Configuration):
-    """What the engine's host measures of an image."""
-
-    labels: dict[str, str]
-    bytes: int
-    user: str
-    entrypoint: list[str]
-    driver: dict[str, str]
-    """NVIDIA_* variables."""
-    secrets: list[Mapping[str, str]]
-    """`where`, and its `kind`."""
-
-
 _COMMAND, _DIRECTORY = ["bash"], "/workspace"
 """How our Dockerfiles end (templates/stages/image.j2)."""
-
-
-class _Unread(TypedDict, total=False):
-    unread: str
-    """Why the layers can't be compared; then there is nothing else."""
-
-
-class ParentEvidence(_Unread):
-    """What a child's layers did to its parent's files, as the layers themselves say it."""
-
-    files: int
-    """Of the parent, with its folders."""
-    added: int
-    changed: list[Mapping[str, Any]]
-    """`path`, and `how`: deleted, content, target (of a link), time (its bytecode is void), mode, owner, diverted, or
-    what it has become. A folder stands for what is in it."""
-    changed_count: int
-    excused: dict[str, int]
-    """Why a child may -> how many of the parent's paths differ so."""
-    upgraded: dict[str, int]
-    """Debian package of the parent's, from which version to which -> how many of its files are others."""
-    plugins: dict[str, str]
-    """What was added and something loads if it is there -> who does: a child may have them."""
-    in_front: list[Mapping[str, str]]
-    """`what` is found first now at `path`, and `before` at another of the parent's."""
-    settings: dict[str, list[str]]
-    """Names in settings files that the parent has otherwise or not."""
 
 
 _ENDING = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGRTMIN+3", "SIGWINCH")
@@ -86,7 +34,7 @@ _NUMBERED = re.compile(r"0*[1-9]\d*(:\d+)?")
 """A user that no line of /etc/passwd can make root: a number, and not 0."""
 
 
-def judge_labels(_subject: str, expect: Mapping[str, Any], evidence: HostImageEvidence) -> Finding:
+def judge_labels(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """expect: {labels: {name: value}, architecture}. That the image holds what these values say is S1's to check."""
     found, expected = evidence["labels"], expect["labels"]
     faults = [
@@ -100,7 +48,7 @@ def judge_labels(_subject: str, expect: Mapping[str, Any], evidence: HostImageEv
     return conclude(faults, f"{len(expected)} labels say what the matrix says")
 
 
-def judge_size(_subject: str, expect: Mapping[str, Any], evidence: HostImageEvidence) -> Finding:
+def judge_size(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """expect: {bytes: the most}."""
     size, most = evidence["bytes"] / 1e9, expect["bytes"] / 1e9
     if evidence["bytes"] > expect["bytes"]:
@@ -108,7 +56,7 @@ def judge_size(_subject: str, expect: Mapping[str, Any], evidence: HostImageEvid
     return passed(f"{size:.2f} GB of at most {most:.1f} GB")
 
 
-def judge_settings(_subject: str, expect: Mapping[str, Any], evidence: HostImageEvidence) -> Finding:
+def judge_settings(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """expect: {capabilities: what the container runtime must inject of the driver, entrypoint, variables: names of all
     that the image sets; absent: others may be set, too; of a child free: its user, start and health check are its own}.
     """
@@ -150,11 +98,17 @@ def _of_a_child(further: Mapping[str, Any]) -> Iterator[str]:
         yield f"ONBUILD changes what is built on it: {listed([str(one)[:80] for one in further['OnBuild']])}"
 
 
-def judge_parent(_subject: str, expect: Mapping[str, Any], evidence: ParentEvidence) -> Finding:
+def judge_parent(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """S10 parent, of a child. expect: {parent: its name, path: its PATH, generated: {pattern: why a file's content
     may differ}, childrens: {pattern: why a child may do anything there}, settings: {file: patterns of what bends
     nothing in it}, plugins: {pattern: who loads such a file}, known: {Debian package: versions that S10 packages
     knows}}.
+
+    evidence, as the layers themselves say it: {unread: why they can't be compared}, or {files: of the parent, with its
+    folders, added, changed: [{path, how: any of _SPOKEN, or what it has become}] where a folder stands for what is in
+    it, changed_count, excused: {why a child may: how many paths differ so}, upgraded: {Debian package, from which
+    version to which: how many files}, plugins: {what was added: who loads it}, in_front: [{what, path: where it is
+    found first now, before}], settings: {file: names that the parent has otherwise or not}}.
     """
     if "unread" in evidence:
         return unproven(evidence["unread"])
@@ -190,7 +144,7 @@ def judge_parent(_subject: str, expect: Mapping[str, Any], evidence: ParentEvide
     return conclude(faults, good)
 
 
-def _of_nobody(variables: Sequence[str], evidence: HostImageEvidence) -> Iterator[str]:
+def _of_nobody(variables: Sequence[str], evidence: Mapping[str, Any]) -> Iterator[str]:
     """What the configuration sets and our Dockerfiles do not: it can change what runs, how fast, or how it ends."""
     for name in evidence.get("variables", ()):
         if name not in variables:
@@ -203,7 +157,7 @@ def _of_nobody(variables: Sequence[str], evidence: HostImageEvidence) -> Iterato
         yield f"it starts in {directory or '/'}, {_DIRECTORY} is expected"
 
 
-def judge_history(_subject: str, _expect: Mapping[str, Any], evidence: HostImageEvidence) -> Finding:
+def judge_history(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     faults = [f"{one['where']} holds {one['kind']}" for one in evidence["secrets"]]
     return conclude(faults, "no credential in variables, labels and build steps")
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.binaries.loader import (
     Files,
     Found,
     Process,
     SearchPath,
-    Unreadable,
     import_torch,
     machine_named,
     objects,
@@ -33,30 +32,7 @@ from validate.judging import Finding, conclude, failed, listed, matches
 FILES_ONLY = True
 
 
-class ToolkitLinks(TypedDict):
-    """What is measured of a toolkit."""
-
-    files: int
-    unreadable: list[Unreadable]
-    linked: list[Mapping[str, Any]]
-    """`path`, `owners`, what is `missing`, what of CUDA it needs (`needs_cuda`), and names that the distribution itself
-    is `assumed` to load -> the file."""
-
-
-class LibrariesEvidence(ToolkitLinks, total=False):
-    """The rest is measured of the environment alone."""
-
-    torch_misses: list[Mapping[str, str]]
-    """`name`, and the `path` of what needs it."""
-    torch_holds: dict[str, Mapping[str, Any]]
-    """SONAME of a CUDA library -> `path`, `owners`."""
-    second_owners: list[Mapping[str, Any]]
-    """`name`, `path` and `owners` of a CUDA library, and the `other` file that the loader's path offers."""
-    provided: list[tuple[str, str, Sequence[str]]]
-    """SONAME, path, owners of each CUDA library."""
-
-
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LibrariesEvidence | ToolkitLinks]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     given, _, everything = installed.of_user()
     machine = machine_named(given.machine)
     search = SearchPath.of(given.environ, given.directory, machine)
@@ -71,7 +47,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LibrariesEvidence | 
             yield claim.subject, _environment(expect["cuda_libraries"], given.python, locations, owners, search, files)
 
 
-def _toolkit(home: str, theirs: Iterable[str], process: Process, files: Files) -> ToolkitLinks:
+def _toolkit(home: str, theirs: Iterable[str], process: Process, files: Files) -> Mapping[str, Any]:
     """Its own files. A -devel image's toolkit has links to torch's CUDA libraries: those are the environment's."""
     read_there = {os.path.realpath(path) for path in theirs if Path(path).exists()}
     own = [path for path in objects_under([home]) if os.path.realpath(path) not in read_there]
@@ -90,7 +66,7 @@ def _environment(
     owners: Mapping[str, tuple[str, ...]],
     search: SearchPath,
     files: Files,
-) -> LibrariesEvidence:
+) -> Mapping[str, Any]:
     found, unreadable = read_all(objects(locations, owners), owners, files)
     interpreter_alone = Process(search, files)
     missing_at_start = interpreter_alone.load(os.path.realpath(python))
@@ -161,10 +137,16 @@ def _second_owners(
                     yield {"name": name, "path": library.path, "owners": list(library.owners), "other": candidate}
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: LibrariesEvidence) -> Finding:
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """S3. expect: {of: `environment` or `toolkit`, home, cuda_libraries: {stem: SONAME version of this CUDA, or null
     where it says nothing of it}, host: libraries that the host injects, other_platforms: names of what only those have,
-    exceptions: [{path, names, reason}], of a child pinned: its parent's distributions}."""
+    exceptions: [{path, names, reason}], of a child pinned: its parent's distributions}.
+
+    evidence: {files, unreadable: read_all's, linked: [{path, owners, missing, needs_cuda: what of CUDA it needs,
+    assumed: {name that its distribution is taken to load: file}}]}, and of the environment {torch_misses: [{name,
+    path: of what needs it}], torch_holds: {SONAME of a CUDA library: {path, owners}}, second_owners: [{name, path,
+    owners, other: the file that the loader's path offers}], provided: [(SONAME, path, owners) of each CUDA library]}.
+    """
     if not evidence["files"]:
         return failed(f"there is no shared library in the {expect['of']}")
     faults = [

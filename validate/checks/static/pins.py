@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.binaries.loader import X86_64
 from validate.claims import Claim
@@ -19,45 +19,10 @@ from validate.environment import installed, user_environment
 from validate.environment.installed import Distribution
 from validate.judging import Finding, conclude, failed, listed
 
-
-class TorchVersion(TypedDict):
-    """torch/version.py, read as text."""
-
-    file: str | None
-    __version__: str | None
-    cuda: str | None
-
-
-class _PinDetails(TypedDict, total=False):
-    torch: TorchVersion
-    """Of torch alone."""
-    machine: str
-    """In the kernel's words; absent: x86_64."""
-
-
-class PinEvidence(_PinDetails):
-    python: str
-    glibc: str
-    installed: list[Mapping[str, Any]]
-    """`version`, `location`, `tags` of its wheel, and whether it `has_record`."""
-    modules: dict[str, Mapping[str, Any]]
-    """Name -> `file` with its `owners`, `providers`, and the entry of sys.path that supplied it (`through`); without a
-    file, the folders of a `namespace`, or `error`."""
-
-
-class _OfAdditions(TypedDict, total=False):
-    variables: list[str]
-    """Of those that are asked for, which are switched on."""
-
-
-class LockEvidence(_OfAdditions):
-    installed: dict[str, list[str]]
-
-
 _OFF = frozenset(("", "0", "false", "no", "off", "n", "f"))
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LockEvidence | PinEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     modules = sorted({name for one in claims for name in one.expect.get("modules", ())})
     given, start, everything = installed.of_user(modules)
     owners = installed.names_of_owners(everything)
@@ -68,11 +33,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LockEvidence | PinEv
                 versions.setdefault(distribution.name, []).append(distribution.version)
             asked = {name for row in claim.expect.get("known", ()) for name in (row["name"], *row["unless"])}
             on = [name for name in sorted(asked) if given.environ.get(name, "").lower() not in _OFF]
-            lock: LockEvidence = {"installed": versions}
-            yield claim.subject, {**lock, "variables": on} if asked else lock
+            yield claim.subject, {"installed": versions, **({"variables": on} if asked else {})}
         else:
             of_this_name = [distribution for distribution in everything if distribution.name == claim.subject]
-            evidence: PinEvidence = {
+            evidence = {
                 "python": start.version,
                 "glibc": start.glibc or (os.confstr("CS_GNU_LIBC_VERSION") or "").removeprefix("glibc "),
                 "installed": [
@@ -115,12 +79,12 @@ def _module(
     }
 
 
-def torch_version(of_torch: Sequence[Distribution]) -> TorchVersion:
+def torch_version(of_torch: Sequence[Distribution]) -> Mapping[str, str | None]:
     """`__version__` and `cuda` as torch/version.py states them, read as text: torch is not imported."""
     for distribution in of_torch:
         file = Path(distribution.location, "torch", "version.py")
         if file.is_file():
-            found: TorchVersion = {"file": str(file), "__version__": None, "cuda": None}
+            found: dict[str, str | None] = {"file": str(file), "__version__": None, "cuda": None}
             with contextlib.suppress(SyntaxError, ValueError):
                 for statement in ast.parse(file.read_text(encoding="utf-8", errors="replace")).body:
                     if isinstance(statement, ast.Assign | ast.AnnAssign) and isinstance(statement.value, ast.Constant):
@@ -128,14 +92,19 @@ def torch_version(of_torch: Sequence[Distribution]) -> TorchVersion:
                         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
                         names = {target.id for target in targets if isinstance(target, ast.Name)}
                         for name in names & {"__version__", "cuda"}:
-                            found[name] = None if told is None else str(told)  # type: ignore[literal-required]
+                            found[name] = None if told is None else str(told)
             return found
     return {"file": None, "__version__": None, "cuda": None}
 
 
-def judge(subject: str, expect: Mapping[str, Any], evidence: PinEvidence) -> Finding:
+def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """S1. expect: {version, locals: local versions that name this wheel, modules, python, shares: distributions that
-    put files into its package by design, machine: in the kernel's words; absent: x86_64}, and of torch {cuda}."""
+    put files into its package by design, machine: in the kernel's words; absent: x86_64}, and of torch {cuda}.
+
+    evidence: {python, glibc, machine: absent: x86_64, installed: [{version, location, tags, has_record}], modules:
+    {name: {file, owners, providers, through: the entry of sys.path that supplied it}, without a file the folders of a
+    `namespace` or `error`}}, and of torch {torch: torch_version's}.
+    """
     found = evidence["installed"]
     if not found:
         return failed(f"{subject} is not installed")
@@ -148,7 +117,7 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: PinEvidence) -> Fin
         faults.append(f"{subject} {found[0]['version']} is installed, {expect['version']} is expected")
     if not found[0]["has_record"]:
         faults.append(f"{subject} has no RECORD, so its files can't be told from others'")
-    faults += _tag_faults(subject, expect, found[0]["tags"], evidence)
+    faults += _tag_faults(subject, expect, evidence)
     for module in expect["modules"]:
         faults += _module_faults(subject, expect, module, evidence["modules"][module])
     if "cuda" in expect:
@@ -163,7 +132,8 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: PinEvidence) -> Fin
     return conclude(faults, f"{found[0]['version']}, imported from its own files")
 
 
-def _tag_faults(subject: str, expect: Mapping[str, Any], tags: Sequence[str], evidence: PinEvidence) -> Iterator[str]:
+def _tag_faults(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Iterator[str]:
+    tags = evidence["installed"][0]["tags"]
     machine, wanted = evidence.get("machine", X86_64.name), expect.get("machine", X86_64.name)
     if machine != wanted:
         yield f"the interpreter is of {machine}, {wanted} is expected"
@@ -215,10 +185,10 @@ def _module_faults(subject: str, expect: Mapping[str, Any], module: str, found: 
         yield f"{listed(sorted(others))} also installs files into {module}"
 
 
-def judge_lock(_subject: str, expect: Mapping[str, Any], evidence: LockEvidence) -> Finding:
+def judge_lock(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """The whole closure: nothing missing, nothing at another version, and (`closed`) nothing besides.
 
-    expect: {versions: {distribution: version}, closed}.
+    expect: {versions: {distribution: version}, closed}. evidence: {installed: {distribution: versions}}.
     """
     expected, found = expect["versions"], evidence["installed"]
     faults = [f"{name} {version} is not installed" for name, version in expected.items() if name not in found]
@@ -232,10 +202,11 @@ def judge_lock(_subject: str, expect: Mapping[str, Any], evidence: LockEvidence)
     return conclude(faults, f"all {len(expected)} locked distributions, each at its version")
 
 
-def judge_additions(_subject: str, expect: Mapping[str, Any], evidence: LockEvidence) -> Finding:
+def judge_additions(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """Of what a child added, nothing is known to fail in its parent.
 
     expect: {pinned: the parent's distributions, known: [{name: of a package or variable, unless: names, why}]}.
+    evidence: judge_lock's, and {variables: which of those are switched on}.
     """
     added = {name: listed(found) for name, found in evidence["installed"].items() if name not in expect["pinned"]}
     on = evidence["variables"]
@@ -248,7 +219,7 @@ def judge_additions(_subject: str, expect: Mapping[str, Any], evidence: LockEvid
     return conclude(faults, f"{len(added)} distributions were added, and none of them is known to fail here")
 
 
-def _has(wanted: str, evidence: LockEvidence) -> bool:
+def _has(wanted: str, evidence: Mapping[str, Any]) -> bool:
     """Whether a package is installed; of `NAME>=MAJOR`, from that major version on."""
     name, _, major = wanted.partition(">=")
     found = evidence["installed"].get(name, [])

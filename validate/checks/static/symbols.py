@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from validate.binaries import dynsym
 from validate.binaries.demangle import readable
@@ -37,17 +37,6 @@ from validate.judging import Finding, conclude, failed, listed, matches
 FILES_ONLY = True
 
 
-class SymbolsEvidence(TypedDict):
-    files: int
-    checked: int
-    symbols: int
-    unreadable: list[Unreadable]
-    lacking: list[Mapping[str, Any]]
-    """`path`, `owners`, some of the `undefined` and their `undefined_count`, `versions` that are needed: each with its
-    library and the file that does not define it."""
-    lacking_count: int
-
-
 _MOST_NAMED = 5
 _MOST_LISTED = 60
 _DRIVER_SYMBOL = re.compile(rb"cu[A-Z]\w+|nvml[A-Z]\w+")
@@ -65,7 +54,7 @@ class _Task(NamedTuple):
     """Something in the scope needs the host's driver."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     given, _, everything = installed.of_user()
     machine = machine_named(given.machine)
     owners, locations, files = installed.names_of_owners(everything), installed.locations(everything), Files(machine)
@@ -80,15 +69,17 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
             symbols[path] = own
             unreadable += [{"path": path, "error": error}] if error else []
         lacking = [facts for task in tasks if (facts := _lacks(task, symbols))]
-        evidence: SymbolsEvidence = {
-            "files": len(found),
-            "checked": len(tasks),
-            "symbols": sum(len(symbols[task.path].undefined) for task in tasks if task.path in symbols),
-            "unreadable": unreadable,
-            "lacking": sorted(lacking, key=lambda facts: str(facts["path"]))[:_MOST_LISTED],
-            "lacking_count": len(lacking),
-        }
-        yield claim.subject, evidence
+        yield (
+            claim.subject,
+            {
+                "files": len(found),
+                "checked": len(tasks),
+                "symbols": sum(len(symbols[task.path].undefined) for task in tasks if task.path in symbols),
+                "unreadable": unreadable,
+                "lacking": sorted(lacking, key=lambda facts: str(facts["path"]))[:_MOST_LISTED],
+                "lacking_count": len(lacking),
+            },
+        )
 
 
 def _tasks(
@@ -159,8 +150,13 @@ def _versions(own: Symbols, task: _Task, symbols: Mapping[str, Symbols]) -> Iter
             yield from ((version, name, file) for version in versions - defined)
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: SymbolsEvidence) -> Finding:
-    """S4. expect: {host: libraries that the host injects, exceptions: [{path, symbols, reason}]}."""
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """S4. expect: {host: libraries that the host injects, exceptions: [{path, symbols, reason}]}.
+
+    evidence: {files, checked, symbols, unreadable: [{path, error}], lacking: [{path, owners,
+    undefined: some, undefined_count, versions: [(what is needed, its library, the file that does not define it)]}],
+    lacking_count}.
+    """
     if not evidence["checked"]:
         return failed("there is no library whose symbols could be looked up")
     faults = [f"{one['path']} can't be read: {one['error']}" for one in evidence["unreadable"]]

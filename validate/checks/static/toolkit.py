@@ -18,7 +18,7 @@ from validate.binaries import elf
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import SearchPath, machine_named
 from validate.checks.static.libraries import soname_major
-from validate.checks.static.pins import TorchVersion, torch_version
+from validate.checks.static.pins import torch_version
 from validate.claims import Claim
 from validate.environment import installed
 from validate.judging import Finding, conclude, failed, listed
@@ -34,7 +34,7 @@ class ToolkitEvidence(TypedDict):
     variables: dict[str, str | None]
     default_link: str | None
     programs_on_path: dict[str, str | None]
-    torch: TorchVersion
+    torch: Mapping[str, str | None]
     loader_folders: list[Mapping[str, Any]]
     """`folder` and its `real` path, `from` what says so, and whether it `exists`."""
     driver_libraries: list[Mapping[str, str]]
