@@ -147,33 +147,26 @@ def kept_of_packages(database: str = DATABASE) -> list[str]:
     return [f"{database}/info/{one.info}.{end}" for one in packages(database).values() for end in _KEPT]
 
 
-def alternatives(database: str = DATABASE) -> dict[str, set[str]]:
-    """Link of update-alternatives -> where it may lead: what is best, or any choice where a person chose.
+_CHOICE = re.compile(r"--install\s+(/\S+)\s+(\S+)\s+(/\S+)\s+(-?\d+)((?:\s+--slave\s+/\S+\s+\S+\s+/\S+)*)")
 
-    A choice counts that belongs to a package whose scripts call update-alternatives. update-alternatives(1), "FILES";
-    each file: state, link, name and link of each companion, an empty line; path, priority, companions of each choice.
+
+def alternatives(database: str = DATABASE) -> dict[str, str]:
+    """Link of update-alternatives(1) -> where it leads: to the best of the files that packages have and offer.
+
+    Read in their scripts, which S10 packages holds to the archive's: anybody may write what update-alternatives keeps.
     """
-    known, allowed = packages(database), dict[str, set[str]]()
-    calls = {
-        one.info
-        for one in known.values()
-        if any("update-alternatives" in control(one, database).get(end, "") for end in SCRIPTS)
-    }
-    has = owned(database).packages
-    for file in sorted(Path(database, "alternatives").glob("*")):
-        said = [*lines(file), "", "", ""]
-        state, link, rest = said[0], said[1], said[2:]
-        end = rest.index("")
-        names = {file.name: link, **dict(zip(rest[0:end:2], rest[1:end:2], strict=False))}
-        width = len(names) + 1
-        rows = [rest[at : at + width] for at in range(end + 1, len(rest) - width, width)]
-        choices = [row for row in rows if has.get(real(row[0])) in calls]
-        if state == "auto":
-            choices = sorted(choices, key=lambda row: int(row[1]) if row[1].lstrip("-").isdigit() else 0)[-1:]
-        for index, (name, place) in enumerate(names.items()):
-            allowed[real(f"/etc/alternatives/{name}")] = {row[0 if not index else index + 1] for row in choices}
-            allowed[real(place)] = {f"/etc/alternatives/{name}"}
-    return allowed
+    has, best = owned(database).packages, dict[str, tuple[int, dict[str, str]]]()
+    for one in packages(database).values():
+        script = "\n".join(control(one, database).get(end, "") for end in SCRIPTS).replace("\\\n", " ")
+        for place, name, file, priority, companions in _CHOICE.findall(script):
+            if real(file) in has and int(priority) > best.get(name, (-1 << 31,))[0]:
+                words = [place, name, file, *(word for word in companions.split() if word != "--slave")]
+                named = [f"/etc/alternatives/{word}" for word in words[1::3]]
+                best[name] = (
+                    int(priority),
+                    dict(zip([*map(real, words[0::3]), *named], [*named, *words[2::3]], strict=True)),
+                )
+    return {link: to for _, links in best.values() for link, to in links.items()}
 
 
 def real(path: str) -> str:
@@ -188,23 +181,25 @@ def _real_folder(folder: str) -> str:
     return "" if found == "/" else found
 
 
-_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
-_AUTHORITIES = "/usr/share/ca-certificates"
+_TRUSTED = "/etc/ssl/certs"
+_AUTHORITIES = "/usr/share/ca-certificates/"
 _END = "-----END CERTIFICATE-----"
 _LOCKED = frozenset({"", "*", "!", "!*", "!!", "x"})
 
 
-def unknown_authorities(bundle: str = _BUNDLE, authorities: str = _AUTHORITIES) -> int:
-    """How many certificates of the bundle are in no file of Debian's ca-certificates."""
-    if not Path(bundle).is_file():
-        return 0
-    known = {one for file in sorted(Path(authorities).rglob("*.crt")) for one in _certificates(file)}
-    return len([one for one in _certificates(Path(bundle)) if one not in known])
+def authorities(packages: Owned, trusted: str = _TRUSTED) -> tuple[int, int]:
+    """How many certificates are trusted that no package brings, and how many of those that one brings are not.
+
+    OpenSSL (of Python, too) looks them up by links of their hashes, curl and git read them in one file.
+    """
+    known = {one for path in packages.md5 if path.startswith(_AUTHORITIES) for one in _certificates(Path(path))}
+    bundle = set(_certificates(Path(trusted, "ca-certificates.crt")))
+    linked = {one for path in Path(trusted).glob("????????.[0-9]*") for one in _certificates(path)}
+    return len((bundle | linked) - known), len(known - (bundle & linked))
 
 
 def _certificates(file: Path) -> list[str]:
-    text = file.read_text(encoding="utf-8", errors="replace")
-    return ["".join(one.split()) for one in text.split(_END) if one.strip()]
+    return ["".join(one.split()) for one in "\n".join(lines(file)).split(_END) if one.strip()]
 
 
 def accounts(passwd: str = "/etc/passwd", shadow: str = "/etc/shadow") -> list[str]:

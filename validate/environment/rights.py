@@ -6,15 +6,19 @@ import contextlib
 import os
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 _EVERYBODYS = ("/tmp", "/var/tmp", "/workspace", "/home", "/run/lock", "/dev/shm")
 """Folders that are for everybody to write to, and those below."""
 _OF_SERVICES = ("/var/", "/run/")
-"""Debian's packages make files of services' own users there."""
+"""Debian's packages make files of services' own users there, whose numbers are below this (Debian policy, 9.2.2)."""
+_USERS = 1000
+OPEN = ("/tmp", "/var/tmp", "/run/lock")
+"""Of those, the ones that Debian makes for everybody."""
 _BEGINNINGS = (b"\x7fELF", b"#!")
 _OPEN = ("system.posix_acl_access", "system.posix_acl_default")
 _CHECKED_BY_HASH = 1
+_SHARED = 0o1777
 
 
 def guarded(explained: set[str]) -> set[str]:
@@ -28,18 +32,24 @@ def guarded(explained: set[str]) -> set[str]:
     return found
 
 
-def loose(found: Mapping[str, os.stat_result], kept: set[str], read: set[str]) -> Iterator[tuple[str, str]]:
+def loose(
+    found: Mapping[str, os.stat_result], kept: set[str], read: set[str], shared: Collection[str] = OPEN
+) -> Iterator[tuple[str, str]]:
     """Path -> who but root may change it, or cannot use it.
 
-    `kept`: files of known owners and the folders above; `read`: what every user must be able to read and start.
+    `kept`: files of known owners and the folders above; `read`: what every user must be able to read and start;
+    `shared`: folders for everybody, who can't remove others' files there.
     """
     for path, facts in found.items():
+        if path in shared and (facts.st_uid or stat.S_IMODE(facts.st_mode) != _SHARED):
+            yield path, f"has mode {stat.S_IMODE(facts.st_mode):o} and uid {facts.st_uid}: it is root's, for everybody"
         if stat.S_ISLNK(facts.st_mode) or any(path == one or path.startswith(f"{one}/") for one in _EVERYBODYS):
             continue
-        if path in kept and not path.startswith(_OF_SERVICES):
-            if facts.st_uid:
+        if path in kept:
+            least = _USERS if path.startswith(_OF_SERVICES) else 1
+            if facts.st_uid >= least:
                 yield path, f"belongs to uid {facts.st_uid}"
-            elif facts.st_gid and facts.st_mode & stat.S_IWGRP:
+            elif facts.st_gid >= least and facts.st_mode & stat.S_IWGRP:
                 yield path, f"may be changed by group {facts.st_gid}"
             elif _has_list(path):
                 yield path, "has an access list"

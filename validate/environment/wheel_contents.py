@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from validate.environment.installed import Distribution
+from validate.environment.installed import Distribution, Entry
 
 Rows = Mapping[str, str]
 """Path -> sha256 as RECORD has it, without padding; empty where it has none."""
@@ -28,6 +29,7 @@ LONG_TAG_BYTES = 15
 _NOTES = re.compile(
     r"[^/]+\.dist-info/(RECORD(\.jws|\.p7s)?|INSTALLER|REQUESTED|direct_url\.json|uv_cache\.json|uv_build\.json)"
 )
+_SAID_BY_INSTALLERS = (b"", b"uv", b"pip\n")
 _DATA = re.compile(r"[^/]+\.data/(?P<scheme>[a-z]+)/(?P<rest>.+)")
 _HEADERS = re.compile(r":include/site/python\d+\.\d+/")
 _PLACEHOLDER = b"#!python"
@@ -206,6 +208,18 @@ def _as_in_wheel(script: str, python: str) -> str:
 def record_hash(content: bytes) -> str:
     """RECORD's form of a hash, without padding."""
     return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+def explains(entry: Entry) -> bool:
+    """Whether a row of an installed RECORD says what a file is: by a hash, or as a note of who installed it and how."""
+    path = "/".join(entry.path.rsplit("/", 2)[1:])
+    if not _NOTES.fullmatch(path) or path.endswith("/RECORD"):
+        return bool(entry.sha256) or _is_noted(path)
+    try:
+        content = Path(entry.path).read_bytes()
+        return content in _SAID_BY_INSTALLERS or isinstance(json.loads(content), dict)
+    except (OSError, ValueError):
+        return False
 
 
 def _is_noted(path: str) -> bool:

@@ -86,13 +86,16 @@ def _owners(context: ClaimContext, lock: Lock) -> dict[str, object]:
         generated[f"{image.toolkit_home}/*"] = f"Debian {image.nvcc_suite}'s packages, whose files no lock has"
     # What the build's scripts write (templates/scripts/user.sh, suite.sh, stages/image.j2).
     python, folder = base.executable, user_overlay.python(image).rpartition("/")[0]
-    added, key = render.overlay_files(image, base, lock.files, ()), render.overlay_key(image, lock.files)
+    added = render.overlay_files(image, base, lock.files, context.missing)
+    key = render.overlay_key(image, lock.files)
     steps = {
         "/etc/profile.d/truetag.sh": f"PATH={python.rpartition('/')[0]}:$PATH\n".encode(),
         "/etc/profile.d/truetag_additions.sh": f"PATH={user_overlay.environment(image, key)}/bin:$PATH\n".encode(),
         f"{folder}/python": added["additions/python.sh"],
         f"{folder}/create.py": added["additions/create.py"],
         f"{folder}/settings": added["additions/settings"],
+        f"{folder}/hints": added["additions/hints"],
+        user_overlay.CONSTRAINTS: added["additions/constraints.txt"],
         **({ENTRYPOINT: (TEMPLATES / "entrypoints" / image.entrypoint).read_bytes()} if image.entrypoint else {}),
     }
     for command in ("validate", "doctor"):

@@ -138,12 +138,13 @@ def test_a_child_may_divert_and_list_what_its_parents_packages_have(root: Path) 
     fails(packages.judge("packages", {**claim, "free": False}, seen), "/a is diverted to /b")
 
 
-def test_alternatives_lead_where_a_package_that_offers_them_says(root: Path) -> None:
-    (root / "dpkg/alternatives").mkdir()
-    rows = f"{root}/usr/bin/cc\ncc.1\n{root}/usr/cc.1\n\n{root}/usr/bin/needed\n10\n/n.1\n{root}/usr/bin/tool\n90\n/t.1"
-    rows = f"auto\n{rows}\n\n"
-    (root / "dpkg/alternatives/cc").write_text(rows)
-    found = debian.alternatives(f"{root}/dpkg")
-    # tool's package calls no update-alternatives: who wrote it into the file was no package.
-    assert found["/etc/alternatives/cc"] == {f"{root}/usr/bin/needed"} and found["/etc/alternatives/cc.1"] == {"/n.1"}
-    assert found[f"{root}/usr/bin/cc"] == {"/etc/alternatives/cc"}
+def test_alternatives_lead_where_the_script_of_a_package_says(root: Path) -> None:
+    tool, needed = f"{root}/usr/bin/tool", f"{root}/usr/bin/needed"
+    offers = f"{root}/usr/bin/cc cc {needed} 10 \\\n --slave {root}/usr/cc.1 cc.1 /n.1\nupdate-alternatives --install"
+    installed(root, "libneeded", files=("needed",), script=f"update-alternatives --install {offers} $x/y y {tool} 90")
+    installed(root, "better", script=f"update-alternatives --quiet --install {root}/usr/bin/cc cc {root}/nothing 90")
+    debian.owned.cache_clear()
+    place, companion = f"{root}/usr/bin/cc", f"{root}/usr/cc.1"
+    links = {place: "/etc/alternatives/cc", "/etc/alternatives/cc": needed}
+    links |= {companion: "/etc/alternatives/cc.1", "/etc/alternatives/cc.1": "/n.1"}
+    assert debian.alternatives(f"{root}/dpkg") == links, "no package has the file that is better"

@@ -43,6 +43,7 @@ def judged(torch: dict[str, Any], deepspeed: dict[str, Any] | None = None, **exp
         ({"strange": ["torch/a.py"], "strange_count": 1, "lacking": 1}, {}, "torch/a.py is not what the"),
         ({"strange": ["a"], "strange_count": 3, "lacking": 3}, {}, "2 more files are not what"),
         ({"lacking": 2}, {}, "RECORD lacks 2 files of the locked wheel of torch"),
+        ({"strange": ["torch/a.py"], "strange_count": 1, "lacking": 1}, {}, "RECORD lacks 1 files of the locked wheel"),
         ({}, {}, "RECORD is not that of the locked wheel of torch"),
         ({"digest": "good", "launchers": ["/v/bin/torchrun"]}, {}, "/v/bin/torchrun is not the launcher"),
         ({"digest": "good"}, {"strange": ["b.py"], "strange_count": 1}, "b.py is in no file of the locked source"),

@@ -40,6 +40,8 @@ class _SinceThen(TypedDict, total=False):
     void_count: int
     of_cache: list[str]
     """What the loader's cache has of folders that no configuration names."""
+    distrusted: int
+    """Certificates of packages that are not trusted."""
 
 
 class OwnersEvidence(_SinceThen):
@@ -83,8 +85,11 @@ _VENV_KEYS = [line.partition(b" ")[0] for line in _VENV_SETTINGS]
 _VENV_SCRIPTS = "/usr/lib/python{}/venv/scripts"
 _VENV_IGNORED = b"# Created by venv; see https://docs.python.org/3/library/venv.html\n*\n"
 """Since 3.13."""
-_CONSTRAINTS = "/opt/truetag/constraints.txt"
 _SPECIAL = stat.S_ISUID | stat.S_ISGID
+_SHARED = ("/workspace", "/home/trainer", "/home/trainer/.cache")
+"""What our build step makes for everybody (templates/scripts/user.sh)."""
+_SECRET = re.compile(r"/etc/(g?shadow-?|\.pwd\.lock|security/opasswd)")
+"""What installations write for root alone to read."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, OwnersEvidence]]:
@@ -93,9 +98,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, OwnersEvidence]]:
     environment = os.path.realpath(start.prefix)
     packages = debian.owned()
     found = {**dict(walk("/")), **dict.fromkeys(given.hidden, os.lstat(__file__))}
-    listed = {debian.real(entry.path) for one in distributions for entry in one.entries or ()}
+    entries = [entry for one in distributions for entry in one.entries or () if wheel_contents.explains(entry)]
     # A RECORD may list any path: what lies outside the environment is explained by others.
-    listed = {path for path in listed if path.startswith(f"{environment}/")}
+    listed = {path for entry in entries if (path := debian.real(entry.path)).startswith(f"{environment}/")}
     places = {path: facts for path, facts in found.items() if not stat.S_ISDIR(facts.st_mode)}
     altered, explained = _of_debian(packages, places)
     explained |= listed & places.keys()
@@ -106,27 +111,35 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, OwnersEvidence]]:
         *_of_toolkit(expect["toolkit"], places, explained),
         *_of_steps(expect["steps"], places),
         *_of_venv(environment, start.version, places),
-        # What a package's installation copies from a file of its own.
-        *((path, "" if _content(path) == _content(source) else source) for path, source in expect["copies"].items()),
+        *_of_alternatives(places, any_choice=expect["free"]),
+        # What a package's installation copies from a file of its own; an image may go without the list of info pages.
+        *(
+            (path, "" if _content(path) == _content(source) else source)
+            for path, source in expect["copies"].items()
+            if path in places or not path.startswith("/usr/share/")
+        ),
     ]
     explained |= {path for path, _ in by_content if path in places}
-    altered += [(path, owner) for path, owner in by_content if owner and path in places]
+    altered += [(path, owner) for path, owner in by_content if owner]
     altered += _redirected(packages, places, explained)
     links = {path for path, facts in places.items() if stat.S_ISLNK(facts.st_mode)}
-    chosen = debian.alternatives()
-    explained |= {path for path in links - explained if _is_link_of(path, expect["links"], explained, chosen)}
+    explained |= {path for path in links - explained if _is_link_of(path, expect["links"], explained)}
     kept = rights.guarded(explained)
     rest = places.keys() - explained - _OF_ENGINE
-    excused, unowned = _excused(sorted(rest), expect["generated"])
+    excused, unowned = _excused(sorted(rest - links), expect["generated"])
+    unowned = sorted([*unowned, *(rest & links)])
     folders = found.keys() - places.keys() - kept - packages.packages.keys() - rights.guarded(rest)
     special = [f"{path} (a device, pipe or socket)" for path, facts in found.items() if not _is_plain(facts)]
     of_nobody = [*special, *unowned, *(f"{path}/" for path in sorted(folders) if not _is_made(path, expect))]
-    # What installations write below /etc (accounts, lists of servers) is theirs to write, and no user's.
-    kept |= {path for path in rest - set(unowned) if path.startswith("/etc/")}
+    # What installations write (accounts, lists of servers, dpkg's database) is theirs to write, and no user's.
+    written = {path for path in rest - set(unowned) if path.startswith(("/etc/", "/var/lib/"))}
+    kept |= written if expect["free"] else {*written, *packages.packages}
     used = rights.guarded({path for path in explained - packages.packages.keys() if not path.startswith("/root/")})
-    loose = dict(rights.loose(found, kept, used))
+    used |= {path for path in written if path.startswith("/etc/") and not _SECRET.fullmatch(path)}
+    loose = dict(rights.loose(found, kept, used, rights.OPEN if expect["free"] else (*rights.OPEN, *_SHARED)))
     void = sorted(rights.void(bytecode, found))
     writable = [path for path, facts in found.items() if not path.startswith("/tmp/") and _is_writable(facts)]
+    authorities, distrusted = debian.authorities(packages)
     evidence: OwnersEvidence = {
         "files": len(places),
         "unowned": of_nobody[:_MOST_LISTED],
@@ -147,7 +160,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, OwnersEvidence]]:
         "void": void[:_MOST_LISTED],
         "void_count": len(void),
         "of_cache": list(_of_cache(given)),
-        "authorities": debian.unknown_authorities(),
+        "authorities": authorities,
+        "distrusted": distrusted,
         "accounts": debian.accounts(),
     }
     for claim in claims:
@@ -274,11 +288,16 @@ def _leads_to(path: str, places: Mapping[str, os.stat_result], known: set[str]) 
 def _of_steps(steps: Mapping[str, str], places: Mapping[str, os.stat_result]) -> _Found:
     """What our build steps write: their content is known."""
     found = hashes([path for path in steps if path in places and stat.S_ISREG(places[path].st_mode)], "sha256")
-    yield from ((path, "" if digest == steps[path] else "our build step") for path, digest in found.items())
-    if _CONSTRAINTS in places:  # which versions are for this torch changes; pip takes options from it, too
-        lines = _content(_CONSTRAINTS).decode("utf-8", "replace").splitlines()
-        is_plain = all(line.startswith("#") or re.fullmatch(r"[\w.-]+==[\w.+!]+", line) for line in lines)
-        yield _CONSTRAINTS, "" if is_plain else "our build step"
+    yield from ((path, "" if found.get(path) == digest else "our build step") for path, digest in steps.items())
+
+
+def _of_alternatives(places: Mapping[str, os.stat_result], *, any_choice: bool) -> _Found:
+    """Links of update-alternatives, and its own note of each. `any_choice`: a person may have chosen others."""
+    for path, to in debian.alternatives().items():
+        yield path.replace("/etc/", f"{debian.DATABASE}/", 1), ""
+        leads = os.readlink(path) if os.path.islink(path) else ""  # noqa: PTH114, PTH115  as it is written
+        if leads == to or (debian.real(to) in places and not any_choice):
+            yield path, "" if leads == to else "update-alternatives"
 
 
 def _of_venv(environment: str, version: str, places: Mapping[str, os.stat_result]) -> _Found:
@@ -299,14 +318,15 @@ def _of_venv(environment: str, version: str, places: Mapping[str, os.stat_result
         yield path, "" if _content(path) in filled else "venv"
     for link, target in {**_VENV_LINKS, f"bin/python{version}": "python3"}.items():
         path = f"{environment}/{link}"
-        if path in places and stat.S_ISLNK(places[path].st_mode):
-            yield path, "" if str(Path(path).readlink()) == target else "venv"
+        is_link = path in places and stat.S_ISLNK(places[path].st_mode)
+        yield path, "" if is_link and str(Path(path).readlink()) == target else "venv"
     settings = f"{environment}/pyvenv.cfg"
     lines = _content(settings).splitlines()
     # site.py takes the last of several, getpath.py the first.
     said = [line for line in lines if line.partition(b"=")[0].strip().lower() in _VENV_KEYS]
     yield settings, "" if said == [*_VENV_SETTINGS] else "venv"
-    yield f"{environment}/.gitignore", "" if _content(f"{environment}/.gitignore") == _VENV_IGNORED else "venv"
+    if ignored := _content(f"{environment}/.gitignore"):
+        yield f"{environment}/.gitignore", "" if ignored == _VENV_IGNORED else "venv"
 
 
 def _content(path: str) -> bytes:
@@ -316,12 +336,9 @@ def _content(path: str) -> bytes:
         return b""
 
 
-def _is_link_of(path: str, allowed: Mapping[str, str], explained: set[str], chosen: Mapping[str, set[str]]) -> bool:
-    """Whether a link that nobody lists is one of Debian's alternatives, or stands where other such links are made and
-    leads as the row says, or to a file that is explained."""
+def _is_link_of(path: str, allowed: Mapping[str, str], explained: set[str]) -> bool:
+    """Whether a link that nobody lists stands where such are made, and leads as its row says, or to a known file."""
     leads = os.readlink(path)  # noqa: PTH115  as it is written
-    if path in chosen:
-        return leads in chosen[path]
     pattern = next((one for one in allowed if fnmatch.fnmatchcase(path, one)), None)
     if pattern is None:
         return False
@@ -477,6 +494,8 @@ def judge_privileges(_subject: str, expect: Mapping[str, Any], evidence: OwnersE
     faults += evidence["accounts"]
     if evidence["authorities"]:
         faults.append(f"{evidence['authorities']} certificate authorities are trusted that Debian does not bring")
+    if distrusted := evidence.get("distrusted", 0):
+        faults.append(f"{distrusted} certificate authorities that Debian brings are not trusted")
     return conclude(faults, f"{len(evidence['privileged'])} programs run with more rights, all as Debian brings them")
 
 

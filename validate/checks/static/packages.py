@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -68,7 +69,8 @@ def _look(expect: Mapping[str, Any], database: str = debian.DATABASE) -> Package
     found, contents = debian.packages(database), expect["contents"]
     owned = debian.owned(database, frozenset(expect["known"]))
     control = {name: debian.control(one, database) for name, one in found.items()}
-    there = {path: _facts(path) for path in owned.packages if not matches(path, expect["absent"])}
+    present = {path: _facts(path) for path in owned.packages}
+    there = {path: facts for path, facts in present.items() if not matches(path, expect["absent"])}
     files: dict[str, list[str]] = {}
     for path, facts in sorted(there.items()):
         if not facts.startswith("folder"):
@@ -88,7 +90,8 @@ def _look(expect: Mapping[str, Any], database: str = debian.DATABASE) -> Package
         elif known != digests[name]:
             unlike[name] = [what for what, was, now in zip(_HELD, known, digests[name], strict=True) if was != now]
     folders = {os.path.dirname(path) for path in owned.packages}  # noqa: PTH120  20,000 times
-    gone, plain = ([path for path, facts in there.items() if facts.partition(" ")[0] == kind] for kind in ("", "file"))
+    gone = [path for path, facts in there.items() if not facts]
+    plain = [path for path, facts in present.items() if facts.startswith("file")]
     first = expect["known"] or [name for name, one in found.items() if one.in_each_system]
     reached = debian.reached(found, [*expect["asked"], *first])
     return {
@@ -128,11 +131,9 @@ def _content(path: str) -> str:
 
 
 def _is_plain(line: str, suite: str) -> bool:
-    """Whether a line of apt's sources is empty, a comment, or of the suite without options (sources.list(5))."""
-    if not line.strip() or line.startswith("#"):
-        return True
-    kind, _, *rest = [*line.split(), "", ""]
-    return kind in ("deb", "deb-src") and "[" not in line and rest[0].partition("-")[0].partition("/")[0] == suite
+    """Whether a line of apt's sources is empty, a comment, or Debian's own of the suite, without options."""
+    own = rf"deb(-src)?\s+https?://(deb|security)\.debian\.org/debian(-security)?/?\s+{suite}([-/][a-z]+)*(\s+[a-z-]+)+"
+    return bool(re.fullmatch(rf"\s*(#.*|{own}\s*)?", line))
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: PackagesEvidence) -> Finding:

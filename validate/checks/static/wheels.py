@@ -121,9 +121,8 @@ def _changed(name: str, one: HeldDistribution, wheels: Sequence[Mapping[str, Any
     yield from (f"{path} is not what the locked wheel of {name} brought" for path in one["strange"])
     if hidden := one["strange_count"] - len(one["strange"]):
         yield f"{hidden} more files are not what the locked wheel of {name} brought"
-    gone = one["lacking"] - one["strange_count"]
-    if gone > 0:
-        yield f"{one['record']} lacks {gone} files of the locked wheel of {name}"
+    if one["lacking"]:
+        yield f"{one['record']} lacks {one['lacking']} files of the locked wheel of {name}"
     elif not one["strange"]:
         yield f"{one['record']} is not that of the locked wheel of {name}"
 
