@@ -26,7 +26,6 @@ from images.validation.claims.gpu import ROWS, link_of, multigpu_claims
 from tests.support.judging import fails, judge_claim, spoiled, spoiled_by, wrong
 from tests.support.sources import SOURCES, image
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._launch import Heard
 from validate.checks.multigpu.collectives import built, parsed
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Outcome, Record
@@ -155,7 +154,7 @@ def test_the_link_decides_which_transports_will_do(links: Any, access: bool, way
 # ---- what ranks leave behind
 
 
-CLOSED, OPEN = (Heard(measured={}, begun="x", pid=1, closed=closed) for closed in (True, False))
+CLOSED, OPEN = ({"measured": {}, "begun": "x", "pid": 1, "closing": closed} for closed in (True, False))
 TORCHRUN = """
 rank 1: second: RuntimeError: boom
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
@@ -175,7 +174,7 @@ Root Cause (first observed failure):
         (0, "", [CLOSED, CLOSED], ""),
         (0, "", [CLOSED, OPEN], "ended with status 0 before it was done (rank 1 in x)"),
         (None, "", [OPEN], "torchrun did not end in 10 s (rank 0 in x)"),
-        (None, "", [replace(OPEN, begun="")], "torchrun did not end in 480 s (rank 0 in its start)"),
+        (None, "", [{**OPEN, "begun": ""}], "torchrun did not end in 480 s (rank 0 in its start)"),
         (1, "", [CLOSED], "torchrun ended with status 1"),
         (
             1,
@@ -186,7 +185,7 @@ Root Cause (first observed failure):
     ],
 )
 def test_a_launch_counts_only_if_all_ranks_closed_files(
-    code: int | None, log: str, heard: list[Heard], said: str
+    code: int | None, log: str, heard: list[dict[str, Any]], said: str
 ) -> None:
     assert _launch.end_of(code, log, heard, 10) == said
 
@@ -242,8 +241,8 @@ def test_a_torn_line_is_left_out(tmp_path: Path) -> None:
     file.write_text(
         '{"pid": 7}\n{"begun": "a"}\n{"subject": "a", "evidence": {"x": 1}}\n{"begun": "b"}\n{"subject": "b", "ev'
     )
-    assert _launch.listen(file) == Heard(measured={"a": {"x": 1}}, begun="b", pid=7, closed=False)
-    assert _launch.listen(tmp_path / "none") == Heard(measured={}, begun="", pid=0, closed=False)
+    assert _launch.listen(file) == {**OPEN, "measured": {"a": {"x": 1}}, "begun": "b", "pid": 7}
+    assert _launch.listen(tmp_path / "none") == {**OPEN, "begun": "", "pid": 0}
 
 
 @pytest.mark.parametrize(("count", "ranks"), [(0, 0), (1, 1), (2, 2), (3, 2), (4, 4), (7, 4), (8, 8), (16, 8)])

@@ -21,7 +21,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,17 +47,6 @@ class RanksFailedError(RuntimeError):
     """A rank died, hung, or ended before it was done."""
 
 
-@dataclass(frozen=True)
-class Heard:
-    """What one rank left in its file."""
-
-    measured: Mapping[str, Any]
-    begun: str
-    """The subject that it was last at work on."""
-    pid: int
-    closed: bool
-
-
 def measure(
     probe: str,
     claims: Sequence[Claim],
@@ -80,7 +69,7 @@ def measure(
         code, log = _torchrun(place, ranks, program, {**os.environ, **lent}, limit)
         heard = [listen(place / f"rank{rank}") for rank in range(ranks)]
         for claim in claims:
-            found = [one.measured[claim.subject] for one in heard if claim.subject in one.measured]
+            found = [one["measured"][claim.subject] for one in heard if claim.subject in one["measured"]]
             if len(found) == len(heard):
                 yield claim.subject, {"ranks": found}
         if trouble := end_of(code, log, heard, limit):
@@ -99,12 +88,12 @@ def power_of_two(count: int) -> int:
     return 1 << (min(count, MOST_RANKS).bit_length() - 1) if count else 0
 
 
-def end_of(code: int | None, log: str, heard: Sequence[Heard], limit: float) -> str:
+def end_of(code: int | None, log: str, heard: Sequence[Mapping[str, Any]], limit: float) -> str:
     """Why a launch does not count, in one line; empty: every rank closed its file and torchrun ended well."""
-    behind = [f"rank {rank} in {one.begun or 'its start'}" for rank, one in enumerate(heard) if not one.closed]
+    behind = [f"rank {rank} in {one['begun'] or 'its start'}" for rank, one in enumerate(heard) if not one["closing"]]
     where = f" ({', '.join(behind)})" if behind else ""
     if code is None:
-        waited = limit if all(one.begun for one in heard) else LIMIT_SECONDS
+        waited = limit if all(one["begun"] for one in heard) else LIMIT_SECONDS
         return f"torchrun did not end in {waited:g} s{where}"
     if found := _CULPRIT.search(log):
         rank, status = int(found[1]), int(found[2])
@@ -114,19 +103,17 @@ def end_of(code: int | None, log: str, heard: Sequence[Heard], limit: float) -> 
     return f"ended with status 0 before it was done{where}" if behind else ""
 
 
-def listen(file: Path) -> Heard:
-    """Read a rank's file. A torn last line is left out."""
-    measured: dict[str, Any] = {}
-    begun, pid, closed = "", 0, False
+def listen(file: Path) -> dict[str, Any]:
+    """What one rank left in its file: {pid, begun: the subject that it was last at work on, measured: {subject:
+    evidence}, closing}. A torn last line is left out."""
+    heard: dict[str, Any] = {"pid": 0, "begun": "", "measured": {}, "closing": False}
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
         with suppress(ValueError):
             entry = json.loads(line)
-            pid = entry.get("pid", pid)
-            begun = entry.get("begun", begun)
-            closed = closed or bool(entry.get("closing"))
+            heard |= {name: entry[name] for name in ("pid", "begun", "closing") if name in entry}
             if "subject" in entry:
-                measured[entry["subject"]] = entry["evidence"]
-    return Heard(measured=measured, begun=begun, pid=pid, closed=closed)
+                heard["measured"][entry["subject"]] = entry["evidence"]
+    return heard
 
 
 def _torchrun(
@@ -143,7 +130,7 @@ def _torchrun(
         files = [place / f"rank{rank}" for rank in range(ranks)]
         code = _ended(child, files, limit)
         if code is None:
-            _end(child, [listen(file).pid for file in files])
+            _end(child, [listen(file)["pid"] for file in files])
     text = log.read_text(encoding="utf-8", errors="replace")
     print(text, end="", flush=True)  # noqa: T201  the probe's log
     return code, text
@@ -155,7 +142,7 @@ def _ended(child: subprocess.Popen[bytes], files: Sequence[Path], limit: float) 
     while True:
         with suppress(subprocess.TimeoutExpired):
             return child.wait(_POLL_SECONDS)
-        if not begun and all(listen(file).begun for file in files):
+        if not begun and all(listen(file)["begun"] for file in files):
             begun, until = True, time.monotonic() + limit
         if time.monotonic() > until:
             return None
@@ -219,7 +206,7 @@ def main(place: Path, limit: float, patience: float) -> int:
             until = time.monotonic() + patience
             missing = set(range(ranks))
             while missing:
-                missing = {one for one in missing if subject not in listen(place / f"rank{one}").measured}
+                missing = {one for one in missing if subject not in listen(place / f"rank{one}")["measured"]}
                 if missing and time.monotonic() > until:
                     names = ", ".join(map(str, sorted(missing)))
                     sys.stderr.write(f"rank {rank}: rank {names} did not come out of {subject} in {patience:g} s\n")

@@ -27,7 +27,7 @@ from validate.judging import (
 )
 
 SEED = drawn.seed()
-WIDTH, BATCH = 64, 16
+STEPS, WIDTH, BATCH = 3, 64, 16
 """Multiples of 16, as products in FP8 ask of every dimension."""
 TIMEOUT_SECONDS = 90
 """Of a collective, and of joining. NCCL's watchdog ends a rank that waits longer. Beside load one rank may be far
@@ -181,6 +181,23 @@ def trained(model: Any, optimizer: Any, batches: Sequence[Any]) -> list[float]:
         optimizer.step()
         losses.append(float(loss.detach()))
     return losses
+
+
+def train_beside_one(
+    worker: Worker, model: Any, optimizer: Callable[[Any], Any], named: Any = None
+) -> dict[str, dict[str, Any]]:
+    """Gradients of a step, and the weights after three more, beside one process with all data; the control is one with
+    this rank's. `named`: the model whose parameters are compared, where it is wrapped."""
+    named, alone, separate = named or model, worker.model(), worker.model()
+    before = weights(alone)
+    loss_of(separate(worker.batch(worker.rank))).backward()
+    loss_of(model(worker.batch(worker.rank))).backward()
+    loss_of(alone(worker.everything())).backward()
+    found = compared(gradients(named), gradients(alone), not_exchanged=gradients(separate))
+    optimizers = [optimizer(one.parameters()) for one in (named, alone)]
+    trained(model, optimizers[0], [worker.batch(worker.rank, step) for step in range(STEPS)])
+    trained(alone, optimizers[1], [worker.everything(step) for step in range(STEPS)])
+    return {"gradients": found, "weights": compared(weights(named), weights(alone), untrained=before)}
 
 
 def of_ranks(

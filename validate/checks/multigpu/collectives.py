@@ -53,80 +53,45 @@ def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
 
 def _collectives(worker: Worker) -> dict[str, Any]:
     """Compare each collective at each size with the right result, and with that of swapped ranks (the control)."""
-    operations: Mapping[str, Callable[[Worker, int], tuple[Any, Any, Any]]] = {
-        "all_reduce": _all_reduce,
-        "all_gather": _all_gather,
-        "reduce_scatter": _reduce_scatter,
-        "broadcast": _broadcast,
-        "all_to_all": _all_to_all,
-        "send and receive": _send_receive,
-    }
     exact: dict[str, dict[str, bool]] = {}
     controls: dict[str, dict[str, bool]] = {}
-    for name, operation in operations.items():
-        for size in _SIZES:
-            found, wanted, other = operation(worker, size)
+    for size in _SIZES:
+        for name, (found, wanted, other) in _results(worker, size).items():
             exact.setdefault(name, {})[str(size)] = bool((found == wanted).all())
             controls.setdefault(name, {})[str(size)] = bool((found == other).all())
     return {"exact": exact, "controls": controls}
 
 
-def _data(worker: Worker, rank_: int, size: int, step: int = 0) -> Any:
-    """Whole numbers that differ by rank and by place."""
-    index = worker.torch.arange(size, device=worker.device, dtype=worker.torch.int64)
-    return index * 1_000_003 + (rank_ + 1) * 7_919_000_000_019 + step * 104_729
+def _results(worker: Worker, size: int) -> Mapping[str, tuple[Any, Any, Any]]:
+    """By collective what it gave, the right result, and a wrong one."""
+    torch, distributed, me, ranks = worker.torch, worker.distributed, worker.rank, range(worker.ranks)
+    after, before, last = (me + 1) % len(ranks), (me - 1) % len(ranks), len(ranks) - 1
+    index = torch.arange(size, device=worker.device, dtype=torch.int64)
 
+    def data(rank: int, step: int = 0) -> Any:
+        """Whole numbers that differ by rank, by place, and by whom they are for."""
+        return index * 1_000_003 + (rank + 1) * 7_919_000_000_019 + step * 104_729
 
-def _all_reduce(worker: Worker, size: int) -> tuple[Any, Any, Any]:
-    found = _data(worker, worker.rank, size)
-    worker.distributed.all_reduce(found)
-    total = sum(_data(worker, one, size) for one in range(worker.ranks))
-    return found, total, _data(worker, worker.rank, size) * worker.ranks
+    def total(step: int = 0) -> Any:
+        return sum(data(rank, step) for rank in ranks)
 
-
-def _all_gather(worker: Worker, size: int) -> tuple[Any, Any, Any]:
-    torch = worker.torch
-    found = torch.empty(worker.ranks * size, device=worker.device, dtype=torch.int64)
-    worker.distributed.all_gather_into_tensor(found, _data(worker, worker.rank, size))
-    parts = [_data(worker, one, size) for one in range(worker.ranks)]
-    return found, torch.cat(parts), torch.cat([*parts[1:], parts[0]])
-
-
-def _reduce_scatter(worker: Worker, size: int) -> tuple[Any, Any, Any]:
-    torch = worker.torch
-    found = torch.empty(size, device=worker.device, dtype=torch.int64)
-    mine = torch.cat([_data(worker, worker.rank, size, step) for step in range(worker.ranks)])
-    worker.distributed.reduce_scatter_tensor(found, mine)
-
-    def part(of: int) -> Any:
-        return sum(_data(worker, one, size, of) for one in range(worker.ranks))
-
-    return found, part(worker.rank), part((worker.rank + 1) % worker.ranks)
-
-
-def _broadcast(worker: Worker, size: int) -> tuple[Any, Any, Any]:
-    """From the last rank."""
-    found = _data(worker, worker.rank, size)
-    worker.distributed.broadcast(found, src=worker.ranks - 1)
-    return found, _data(worker, worker.ranks - 1, size), _data(worker, 0, size)
-
-
-def _all_to_all(worker: Worker, size: int) -> tuple[Any, Any, Any]:
-    torch = worker.torch
-    found = torch.empty(worker.ranks * size, device=worker.device, dtype=torch.int64)
-    worker.distributed.all_to_all_single(
-        found, torch.cat([_data(worker, worker.rank, size, step) for step in range(worker.ranks)])
-    )
-    wanted = torch.cat([_data(worker, one, size, worker.rank) for one in range(worker.ranks)])
-    other = torch.cat([_data(worker, worker.rank, size, step) for step in range(worker.ranks)])
-    return found, wanted, other
-
-
-def _send_receive(worker: Worker, size: int) -> tuple[Any, Any, Any]:
-    mine = _data(worker, worker.rank, size)
-    found = worker.torch.empty_like(mine)
-    worker.pass_on(mine, found)
-    return found, _data(worker, (worker.rank - 1) % worker.ranks, size), mine
+    reduced, scattered, told, received = data(me), torch.empty_like(index), data(me), torch.empty_like(index)
+    gathered, swapped = (torch.empty(len(ranks) * size, device=worker.device, dtype=torch.int64) for _ in "ab")
+    parts, to_each = [data(rank) for rank in ranks], torch.cat([data(me, step) for step in ranks])
+    distributed.all_reduce(reduced)
+    distributed.all_gather_into_tensor(gathered, data(me))
+    distributed.reduce_scatter_tensor(scattered, to_each)
+    distributed.broadcast(told, src=last)
+    distributed.all_to_all_single(swapped, to_each)
+    worker.pass_on(data(me), received)
+    return {
+        "all_reduce": (reduced, total(), data(me) * len(ranks)),
+        "all_gather": (gathered, torch.cat(parts), torch.cat([*parts[1:], parts[0]])),
+        "reduce_scatter": (scattered, total(me), total(after)),
+        "broadcast": (told, data(last), data(0)),
+        "all_to_all": (swapped, torch.cat([data(rank, me) for rank in ranks]), to_each),
+        "send and receive": (received, data(before), data(me)),
+    }
 
 
 # ---- what changes how NCCL works

@@ -7,18 +7,8 @@ from functools import partial
 from typing import Any
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import (
-    Worker,
-    compared,
-    gradients,
-    judge,
-    loss_of,
-    trained,
-    weights,
-)
+from validate.checks.multigpu._ranks import Worker, gradients, judge, train_beside_one, weights
 from validate.claims import Claim
-
-_STEPS = 3
 
 measure = partial(_launch.measure, __name__)
 
@@ -29,30 +19,12 @@ def rank(worker: Worker, _claim: Claim) -> dict[str, Any]:
 
 def compare(worker: Worker) -> dict[str, Any]:
     """Gradients of one backward pass, and weights after three steps."""
-    torch = worker.torch
     parallel = importlib.import_module("torch.nn.parallel").DistributedDataParallel
-    model, alone = worker.model(), worker.model()
+    model = worker.model()
     wrapped = parallel(model, device_ids=[worker.device.index] if worker.device.type == "cuda" else None)
-    with wrapped.no_sync():
-        loss_of(wrapped(worker.batch(worker.rank))).backward()
-    own = gradients(model)
-    wrapped.zero_grad()
-    loss_of(wrapped(worker.batch(worker.rank))).backward()
-    found = gradients(model)
-    loss_of(alone(worker.everything())).backward()
-    wanted = gradients(alone)
-    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9) for one in (model, alone)]
-    before = weights(alone)
-    trained(wrapped, optimizers[0], [worker.batch(worker.rank, step) for step in range(_STEPS)])
-    trained(alone, optimizers[1], [worker.everything(step) for step in range(_STEPS)])
-    after = weights(model)
-    return {
-        "comparisons": {
-            "gradients": compared(found, wanted, not_exchanged=own),
-            "weights": compared(after, weights(alone), untrained=before),
-        },
-        "facts": {"same on every rank": worker.same_everywhere([*found.values(), *after.values()])},
-    }
+    comparisons = train_beside_one(worker, wrapped, partial(worker.torch.optim.SGD, lr=0.1, momentum=0.9), model)
+    same = worker.same_everywhere([*gradients(model).values(), *weights(model).values()])
+    return {"comparisons": comparisons, "facts": {"same on every rank": same}}
 
 
 CLAIMS = {"M2": judge}

@@ -11,19 +11,20 @@ from typing import Any
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu._ranks import (
     SEED,
+    STEPS,
     WIDTH,
     Worker,
     compared,
     gradients,
     judge,
     loss_of,
+    train_beside_one,
     trained,
     weights,
     whole,
 )
 from validate.claims import Claim
 
-_STEPS = 3
 _RATE = 1e-2
 _LORA = 8
 
@@ -33,7 +34,7 @@ measure = partial(_launch.measure, __name__)
 def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
     """Measure one subject."""
     subjects: Mapping[str, Callable[[Worker], dict[str, Any]]] = {
-        "fsdp2 float32": lambda _worker: train_beside_one(worker, fully_shard(worker.model(), mesh=worker.mesh())),
+        "fsdp2 float32": lambda _worker: sharded_beside_one(worker, fully_shard(worker.model(), mesh=worker.mesh())),
         "fsdp2 bfloat16": _bfloat16,
         "fsdp2 4-bit": _four_bit,
         "fsdp2 checkpoint": _checkpoint,
@@ -69,25 +70,10 @@ def held(worker: Worker, parameters: Sequence[Any]) -> dict[str, object]:
     }
 
 
-def train_beside_one(worker: Worker, model: Any) -> dict[str, Any]:
+def sharded_beside_one(worker: Worker, model: Any) -> dict[str, Any]:
     """A sharded model's gradients and three steps of AdamW beside one process with all data."""
-    torch, alone, separate = worker.torch, worker.model(), worker.model()
-    before = weights(alone)
-    loss_of(separate(worker.batch(worker.rank))).backward()
-    loss_of(model(worker.batch(worker.rank))).backward()
-    found = gradients(model)
-    loss_of(alone(worker.everything())).backward()
-    wanted = gradients(alone)
-    optimizers = [torch.optim.AdamW(one.parameters(), lr=_RATE) for one in (model, alone)]
-    trained(model, optimizers[0], [worker.batch(worker.rank, step) for step in range(_STEPS)])
-    trained(alone, optimizers[1], [worker.everything(step) for step in range(_STEPS)])
-    return {
-        "comparisons": {
-            "gradients": compared(found, wanted, not_exchanged=gradients(separate)),
-            "weights": compared(weights(model), weights(alone), untrained=before),
-        },
-        "facts": held(worker, list(model.parameters())),
-    }
+    comparisons = train_beside_one(worker, model, partial(worker.torch.optim.AdamW, lr=_RATE))
+    return {"comparisons": comparisons, "facts": held(worker, list(model.parameters()))}
 
 
 def _bfloat16(worker: Worker) -> dict[str, Any]:
@@ -192,7 +178,7 @@ def _checkpoint(worker: Worker) -> dict[str, Any]:
     """All ranks save after two steps and load into another model: the same bits, and the same third step."""
     torch, checkpoint = worker.torch, importlib.import_module("torch.distributed.checkpoint")
     states = importlib.import_module("torch.distributed.checkpoint.state_dict")
-    batches = [worker.batch(worker.rank, step) for step in range(_STEPS)]
+    batches = [worker.batch(worker.rank, step) for step in range(STEPS)]
 
     def made(seed: int) -> tuple[Any, Any]:
         model = fully_shard(worker.model(seed), mesh=worker.mesh())

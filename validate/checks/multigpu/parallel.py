@@ -8,7 +8,7 @@ from typing import Any
 
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu._ranks import SEED, WIDTH, Worker, compared, gradients, judge, loss_of
-from validate.checks.multigpu.fsdp import fully_shard, train_beside_one
+from validate.checks.multigpu.fsdp import fully_shard, sharded_beside_one
 from validate.claims import Claim
 
 _HEADS, _LENGTH = 2, 128
@@ -104,7 +104,7 @@ def _hsdp(worker: Worker) -> dict[str, Any]:
     """Sharded within groups of ranks, replicated across them."""
     shape = (2, worker.ranks // 2)
     model = fully_shard(worker.model(), mesh=worker.mesh(shape, ("replicate", "shard")))
-    found = train_beside_one(worker, model)
+    found = sharded_beside_one(worker, model)
     placements = sorted({str(one.placements) for one in model.parameters()})
     return {**found, "facts": {"placements": placements, "mesh": list(shape)}}
 

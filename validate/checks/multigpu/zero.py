@@ -11,6 +11,7 @@ from typing import Any
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu._ranks import (
     BATCH,
+    STEPS,
     Worker,
     compared,
     judge,
@@ -20,7 +21,7 @@ from validate.checks.multigpu._ranks import (
 )
 from validate.claims import Claim
 
-_STEPS, _RATE = 3, 1e-2
+_RATE = 1e-2
 
 measure = partial(_launch.measure, __name__)
 
@@ -45,7 +46,7 @@ def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
             "zero_allow_untested_optimizer": True,
         },
     )
-    mine = [worker.batch(worker.rank, step) for step in range(_STEPS)]
+    mine = [worker.batch(worker.rank, step) for step in range(STEPS)]
     losses = []
     for batch in mine:
         loss = loss_of(engine(batch))
@@ -54,7 +55,7 @@ def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
             engine.step()
         losses.append(float(loss.detach()))
     optimizers = [torch.optim.AdamW(one.parameters(), lr=_RATE) for one in (alone, separate)]
-    wanted = trained(alone, optimizers[0], [worker.everything(step) for step in range(_STEPS)])
+    wanted = trained(alone, optimizers[0], [worker.everything(step) for step in range(STEPS)])
     trained(separate, optimizers[1], mine)
     with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
         found = weights(engine.module)
