@@ -84,6 +84,9 @@ class TorchVariant(DeviceCode):
     """One CUDA build of a torch release."""
 
     cxx11_abi: bool
+    cudnn: str = ""
+    """The cuDNN that its wheel requires: as locks found it, of other indexes as pytorch's
+    .github/scripts/generate_binary_build_matrix.py of that release has it. Empty: not known."""
     unverified: str = ""
 
 
@@ -91,8 +94,6 @@ class TorchFacts(Row):
     """One torch release. `variants` are keyed by CUDA version; the default index has `default_cuda` alone."""
 
     default_cuda: MinorText
-    cudnn: str = ""
-    """The cuDNN that the default index's wheel pins, as locks found it."""
     variants: dict[MinorText, TorchVariant]
     triton: RangeText
     requires_python: RangeText
@@ -325,9 +326,9 @@ class Facts(Row):
             return self
         torch = {}
         for version, row in self.arm64.torch.items():
-            everywhere = self.torch[version].variants  # the C++ ABI is that of the release, on every platform
+            everywhere = self.torch[version].variants  # C++ ABI and cuDNN are those of the release, on every platform
             measured = {
-                cuda: TorchVariant(archs=code.archs, ptx=code.ptx, cxx11_abi=everywhere[cuda].cxx11_abi)
+                cuda: everywhere[cuda].model_copy(update={"archs": code.archs, "ptx": code.ptx, "unverified": ""})
                 for cuda, code in row.variants.items()
                 if cuda in everywhere
             }

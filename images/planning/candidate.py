@@ -91,8 +91,7 @@ class Candidate:
     def cudnn(self) -> str:
         """The version that it will run with; empty: not known."""
         taken = [row.partition("==")[2] for row in self.overrides if row.startswith("nvidia-cudnn-")]
-        default = str(self.wheel_cuda) == self.torch_facts.default_cuda
-        return taken[0] if taken else self.torch_facts.cudnn if default else ""
+        return taken[0] if taken else self.variant.cudnn
 
     @cached_property
     def known(self) -> Mapping[str, PackageFacts]:

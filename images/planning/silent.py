@@ -36,9 +36,9 @@ class SilentFault(Row):
         return f"silently wrong: {self.what} ({self.issue})" + (f"; {self.remedy}" if self.remedy else "")
 
     def of(self, versions: Mapping[str, str]) -> bool:
-        """Whether these versions are known to have it."""
+        """Whether these versions are known to have it. A cuDNN that is not known excludes nothing."""
         ranges = self.affected.items()
-        return bool(ranges) and all(name in versions and within(versions[name], wanted) for name, wanted in ranges)
+        return bool(ranges) and all(within(versions[name], wanted) for name, wanted in ranges if name in versions)
 
 
 @cache

@@ -173,7 +173,7 @@ def overrides_are_said(candidate: Candidate) -> Iterator[Finding]:
 
 def silent_faults_are_said(candidate: Candidate) -> Iterator[Finding]:
     """Those that plain training meets in a sentence each; of the others, which they are."""
-    found = silent.known({**candidate.pins, "cudnn": candidate.cudnn or "0"})
+    found = silent.known({**candidate.pins, **({"cudnn": candidate.cudnn} if candidate.cudnn else {})})
     yield from (warn(str(row)) for row in found.values() if row.ordinary)
     if rare := sorted(row.issue for row in found.values() if not row.ordinary):
         yield warn(f"silently wrong at rare shapes or programs: {', '.join(rare)}")

@@ -96,7 +96,9 @@ class ClaimContext:
 
 def silent_claims(context: ClaimContext, id: str) -> Iterator[Claim]:  # noqa: A002
     """G12, or C16 of those that show without a GPU. One that the versions are known to have is not required."""
-    versions, gpus = context.image.versions, context.inventory.gpus if context.inventory else ()
+    gpus = context.inventory.gpus if context.inventory else ()
+    locked = [("cudnn", version) for name, version in context.locked.get("torch", {}).items() if "-cudnn-cu" in name]
+    versions = {**context.image.versions, **dict(locked)}
     for subject, row in silent.faults().items():
         if row.package not in versions or row.package in context.missing or row.cpu != (id == "C16"):
             continue

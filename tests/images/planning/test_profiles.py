@@ -110,6 +110,17 @@ def test_an_override_of_the_matrix_is_locked_said_and_claimed() -> None:
     )
     assert Arch(7, 0) not in found.archs, "this cuDNN has no code for Volta"
     assert not image("cu130-torch211", sources=REAL).overrides
+
+
+def test_the_cudnn_of_the_facts_is_the_locked_one_and_faults_of_an_unknown_one_are_said() -> None:
+    for one in (planned.image for planned in plan.plan(REAL) if planned.image):
+        if lock_file.is_present(one, CHECKOUT.locks):
+            locked = lock_file.read(one, CHECKOUT.locks).versions(["torch"])
+            assert [version for name, version in locked.items() if name.startswith("nvidia-cudnn-")] == [one.cudnn]
+    (own,) = plan.select(["cu126-torch28"], REAL)
+    assert any("conv3d in bfloat16 over a large input" in one for one in own.warnings), "without the override"
+    (unknown,) = plan.select(["cu132-torch213"], REAL)
+    assert any("pytorch#196678" in one for one in unknown.warnings)
     older = next(one for one in plan.plan(REAL) if str(one.name) == "cu126-torch29")
     assert Arch(7, 0) in older.archs, "and the images for older GPUs do without it"
 

@@ -30,11 +30,14 @@ def test_each_row_has_a_function_and_each_function_a_row() -> None:
     [
         ({"torch": "2.8.0", "cudnn": "9.10.2.21"}, "conv3d-bfloat16", True),
         ({"torch": "2.8.0", "cudnn": "9.15.1.9"}, "conv3d-bfloat16", False),
-        ({"torch": "2.8.0"}, "conv3d-bfloat16", False),
+        ({"torch": "2.8.0"}, "conv3d-bfloat16", True),  # it may: its cuDNN is not known
+        ({"torch": "2.9.1"}, "conv3d-bfloat16", False),
         ({"torch": "2.9.1", "cudnn": "9.10.2.21"}, "conv3d-patches", True),
         ({"torch": "2.13.0", "cudnn": "9.20.0.48"}, "cudnn-attention-mask", True),
         ({"torch": "2.13.0"}, "liger-ce-in-place", False),
         ({"torch": "2.13.0", "liger-kernel": "0.8.1"}, "liger-ce-in-place", True),
+        ({"torch": "2.13.0", "liger-kernel": "0.8.1"}, "liger-fused-none", True),
+        ({"torch": "2.13.0", "liger-kernel": "0.8.2"}, "liger-fused-none", False),
         ({"torch": "2.5.1"}, "large-softmax", False),
         ({"torch": "2.11.0"}, "flash-attention-large", True),
         ({"torch": "2.11.0", "liger-kernel": "0.8.3"}, "liger-rms-large", True),
