@@ -29,6 +29,7 @@ from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.profile import BEHAVIOURS
 from tests.support.checkout import ROOT
+from tests.support.judging import judge_claim
 from tests.support.small import SOURCES
 from tests.support.sources import SOURCES as REAL
 from tests.support.sources import image as sources_image
@@ -167,7 +168,7 @@ def test_an_example_that_runs_on_the_gpu_does_not_run_on_the_cpu_as_well() -> No
         found = {(one.id, one.subject): one for one in image_claims(context.on_host(attached, tiers)).claims}
         on_cpu, on_gpu = found["P1", "example axolotl lora"], found["P2", "example axolotl lora"]
         assert on_gpu.required and not on_gpu.unproven and on_cpu.required is not elsewhere
-        judged = behaviour("x", on_cpu.expect, {})  # type: ignore[arg-type]
+        judged = judge_claim(on_cpu, {})
         assert judged.status is (Status.NOT_APPLICABLE if elsewhere else Status.FAIL)
         assert found["P1", "axolotl commands"].required, "no example"
     elsewhere_run = dataclasses.replace(on_cpu, expect={**on_cpu.expect, "not_applicable": "x"})
