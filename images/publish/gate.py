@@ -20,8 +20,10 @@ from validate.judge import ClaimVerdict, Verdict, judge
 from validate.judging import Status, listed
 
 _WHEELS = "static.wheels"
-_BOUNDS = frozenset({"at_most", "baseline", "least", "margin", "most", "peak", "peak_operations"})
-"""What judges of G13 and G14 alone read: the same is measured whatever is recorded meanwhile."""
+_BOUNDS = frozenset(
+    {"at_most", "baseline", "fault", "known", "least", "margin", "most", "peak", "peak_operations", "tolerance"}
+)
+"""What judges of C16 and G12 to G14 alone read: the same is measured whatever is recorded or told meanwhile."""
 _NOT_ASKED = "the attestation has no such claim"
 
 
@@ -95,7 +97,7 @@ def _not_measured(claim: Claim, own: Claim | None, not_here: Collection[str]) ->
         for rows, name in itertools.product(tables, not_here):
             rows.pop(name, None)
     keys = today.keys() | then.keys()
-    if claim.id in ("G13", "G14"):
+    if claim.id in ("C16", "G12", "G13", "G14"):
         keys -= _BOUNDS
     differing = listed(sorted(key for key in keys if today.get(key) != then.get(key)), limit=5)
     if claim.probe == own.probe and not differing:

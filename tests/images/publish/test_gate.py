@@ -75,6 +75,8 @@ def test_what_is_recorded_after_a_run_asks_for_no_other_run() -> None:
     own = Claim(id="G14", subject="step eager", tier=Tier.GPU, probe="gpu.step", statement="x", expect={"rows": 8})
     assert gate._not_measured(replace(own, expect={"rows": 8, "baseline": {"loss": 7.0}}), own, set()) == ""
     assert "(rows)" in gate._not_measured(replace(own, expect={"rows": 2}), own, set())
+    fault = replace(own, id="G12", probe="gpu.silent", expect={"known": False, "fault": "x"})
+    assert gate._not_measured(replace(fault, expect={"known": True, "fault": "x; do y"}), fault, set()) == ""
 
 
 def test_a_failure_is_not_made_up_for_by_another_verdict() -> None:
