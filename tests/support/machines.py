@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import product
 
-from validate.doctor.advice import GB, Disk, Framework, Goal, Gpu, Hardware, Stack, Strategy
+from validate.doctor.advice import FRAMEWORKS, GB, STRATEGIES, Disk, Goal, Gpu, Hardware, Stack
 
 PACKAGES: Mapping[str, str] = {
     "flash-attn": "2.8.3",
@@ -58,5 +58,5 @@ def stacks() -> Iterator[Stack]:
 
 def goals() -> Iterator[Goal]:
     """Every framework and way to share the work, a small, a usual and a large model."""
-    for framework, strategy, billions in product(Framework, (None, *Strategy), _SIZES):
+    for framework, strategy, billions in product(FRAMEWORKS, (None, *STRATEGIES), _SIZES):
         yield Goal(billions=billions, framework=framework, strategy=strategy)

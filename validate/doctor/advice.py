@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum, IntEnum
+from enum import IntEnum
 
 from validate.compute_capability import target_runs_on
 from validate.environment import ALLOCATOR, allocator_variable
@@ -17,35 +17,13 @@ from validate.environment import ALLOCATOR, allocator_variable
 GB = 1000**3
 
 
-class Framework(str, Enum):
-    """Whose settings are printed."""
-
-    TRANSFORMERS = "transformers"
-    AXOLOTL = "axolotl"
-    UNSLOTH = "unsloth"
-    COLOSSALAI = "colossalai"
-
-    __str__ = str.__str__
-
-
-class Strategy(str, Enum):
-    """How several GPUs share the work."""
-
-    SINGLE = "single"
-    """One process."""
-    DDP = "ddp"
-    """A whole model on every GPU, other data for each."""
-    FSDP = "fsdp"
-    """FSDP2: every GPU holds a part of each layer."""
-    DEEPSPEED = "deepspeed"
-    """ZeRO 3: the same by DeepSpeed."""
-
-    __str__ = str.__str__
-
-    @property
-    def shards(self) -> bool:
-        """Whether the GPUs hold the model together."""
-        return self in (Strategy.FSDP, Strategy.DEEPSPEED)
+FRAMEWORKS = ("transformers", "axolotl", "unsloth", "colossalai")
+"""Whose settings are printed."""
+STRATEGIES = ("single", "ddp", "fsdp", "deepspeed")
+"""How several GPUs share the work: one process; a whole model on every GPU, other data for each; FSDP2, where every GPU
+holds a part of each layer; ZeRO 3, the same by DeepSpeed."""
+SHARDING = ("fsdp", "deepspeed")
+"""Where the GPUs hold the model together."""
 
 
 class Level(IntEnum):
@@ -121,8 +99,8 @@ class Goal:
     """What a person wants to train."""
 
     billions: float = 7.0
-    framework: Framework = Framework.TRANSFORMERS
-    strategy: Strategy | None = None
+    framework: str = "transformers"
+    strategy: str | None = None
     """None: what fits."""
     model: str = ""
     """Name or folder of the model; empty: the tiny one of the examples."""
@@ -146,7 +124,7 @@ class Advice:
 
     goal: Goal
     level: Level
-    strategy: Strategy
+    strategy: str
     gpus: tuple[Gpu, ...]
     """The GPUs that it is for; empty: the CPU."""
     visible: tuple[str, ...]
@@ -186,7 +164,7 @@ _KEPT_FOR_THE_MACHINE = 8 * GB
 """Of memory that the GPU shares with the CPU: for the system, data loader workers and the page cache in use."""
 _SPARK = "build.nvidia.com/spark"
 _ROOMY_SHM = GB
-_WITH_XFORMERS = (Framework.UNSLOTH,)
+_WITH_XFORMERS = ("unsloth",)
 """Not axolotl: its patch reads LlamaAttention.num_heads, which transformers 4.48 dropped (seen with axolotl 0.13.2)."""
 _DISK, _DISK_OF_SEVERAL = 50 * GB, 100 * GB
 """axolotl-cuda-gpu, and axolotl-multi-gpu: weights, checkpoints and data; with several GPUs shards of them as well."""
@@ -197,7 +175,7 @@ def advise(hardware: Hardware, stack: Stack, goal: Goal) -> Advice:
     numbers = [number for number, gpu in enumerate(hardware.gpus) if runs_on(stack.archs, gpu.capability)]
     gpus = tuple(_for_training(hardware.gpus[number], hardware) for number in numbers)
     strategy = _strategy(gpus, stack, goal)
-    if strategy is Strategy.SINGLE and gpus:
+    if strategy == "single" and gpus:
         best = max(range(len(gpus)), key=lambda number: (gpus[number].memory, gpus[number].capability))
         gpus, numbers = (gpus[best],), [numbers[best]]
     level = _level_of_gpus(gpus, strategy, goal) if gpus else _level_of_cpu(hardware.memory, goal)
@@ -224,24 +202,24 @@ def _for_training(gpu: Gpu, hardware: Hardware) -> Gpu:
     return replace(gpu, memory=max(0, shared - _KEPT_FOR_THE_MACHINE))
 
 
-def _strategy(gpus: tuple[Gpu, ...], stack: Stack, goal: Goal) -> Strategy:
+def _strategy(gpus: tuple[Gpu, ...], stack: Stack, goal: Goal) -> str:
     """What was asked for, if it can be had; else a whole model on each GPU where it fits, else one over all."""
-    if len(gpus) < 2 or goal.framework is Framework.UNSLOTH or any(gpu.mig for gpu in gpus):
-        return Strategy.SINGLE
+    if len(gpus) < 2 or goal.framework == "unsloth" or any(gpu.mig for gpu in gpus):
+        return "single"
     if goal.strategy and not _why_not(goal.strategy, stack, goal.framework, len(gpus)):
         return goal.strategy
-    fits = _level_of_gpus(gpus, Strategy.DDP, goal) > Level.OVERFULL
-    return Strategy.DDP if fits or goal.framework is Framework.COLOSSALAI else Strategy.FSDP
+    fits = _level_of_gpus(gpus, "ddp", goal) > Level.OVERFULL
+    return "ddp" if fits or goal.framework == "colossalai" else "fsdp"
 
 
-def _why_not(strategy: Strategy, stack: Stack, framework: Framework, gpus: int) -> str:
+def _why_not(strategy: str, stack: Stack, framework: str, gpus: int) -> str:
     """Why a framework of this image does not offer it; empty: it does."""
-    if strategy is Strategy.DEEPSPEED and "deepspeed" not in stack.packages:
+    if strategy == "deepspeed" and "deepspeed" not in stack.packages:
         return "deepspeed is not in this image (the axolotl-multigpu profile has it)"
     if gpus < 2:
         return "it takes two GPUs or more"
     # ColossalAI's own plugins do that, and only DDP's and ZeRO's are tried here.
-    return f"{framework} has no snippet for it" if framework is Framework.COLOSSALAI and strategy.shards else ""
+    return f"{framework} has no snippet for it" if framework == "colossalai" and strategy in SHARDING else ""
 
 
 def _each(gpus: tuple[Gpu, ...]) -> float:
@@ -249,9 +227,9 @@ def _each(gpus: tuple[Gpu, ...]) -> float:
     return min(gpu.memory for gpu in gpus) / GB
 
 
-def _holders(gpus: tuple[Gpu, ...], strategy: Strategy) -> int:
+def _holders(gpus: tuple[Gpu, ...], strategy: str) -> int:
     """How many GPUs hold one model together."""
-    return len(gpus) if strategy.shards else 1
+    return len(gpus) if strategy in SHARDING else 1
 
 
 def runs_on(archs: tuple[str, ...], capability: tuple[int, int]) -> bool:
@@ -259,7 +237,7 @@ def runs_on(archs: tuple[str, ...], capability: tuple[int, int]) -> bool:
     return not archs or any(target_runs_on(arch, capability) for arch in archs)
 
 
-def _level_of_gpus(gpus: tuple[Gpu, ...], strategy: Strategy, goal: Goal) -> Level:
+def _level_of_gpus(gpus: tuple[Gpu, ...], strategy: str, goal: Goal) -> Level:
     """By the weights, which GPUs may share, and by the activations of a GPU's own sequences, which they may not."""
     each, holders, billions = _each(gpus), _holders(gpus, strategy), goal.billions
     room, weights = each * holders, _GB_PER_BILLION_16BIT * billions / holders
@@ -274,7 +252,7 @@ def _level_of_gpus(gpus: tuple[Gpu, ...], strategy: Strategy, goal: Goal) -> Lev
 
 def _of_sequences(count: int, goal: Goal, *, kept: bool) -> float:
     """GB that a GPU needs for so many sequences of 2048 tokens, beside the weights."""
-    logits = 0 if goal.framework is Framework.UNSLOTH else _LOGITS_GB
+    logits = 0 if goal.framework == "unsloth" else _LOGITS_GB
     activations = (_KEPT_GB if kept else _RECOMPUTED_GB) * math.pow(goal.billions, 2 / 3)
     return _CONTEXT_GB + count * (logits + activations)
 
@@ -288,7 +266,7 @@ def _level_of_cpu(memory: int, goal: Goal) -> Level:
     return Level.TIGHT if room < _GB_PER_BILLION_32BIT * goal.billions * _LEAST_OVERHEAD else Level.BALANCED
 
 
-def _for_gpu(gpus: tuple[Gpu, ...], level: Level, strategy: Strategy, stack: Stack, goal: Goal) -> Iterator[Setting]:
+def _for_gpu(gpus: tuple[Gpu, ...], level: Level, strategy: str, stack: Stack, goal: Goal) -> Iterator[Setting]:
     capability = min(gpu.capability for gpu in gpus)
     shown = f"compute capability {capability[0]}.{capability[1]}"
     yield Setting("device", "cuda", f"{len(gpus)} x {gpus[0].name}", _UNSLOTH)
@@ -300,12 +278,12 @@ def _for_gpu(gpus: tuple[Gpu, ...], level: Level, strategy: Strategy, stack: Sta
     yield _attention(tuple(gpu.capability for gpu in gpus), stack, goal)
     yield _fp8(capability, shown)
     why = {
-        Strategy.SINGLE: "one process",
-        Strategy.DDP: f"{len(gpus)} GPUs, and a {goal.billions:g}b model fits on each",
-        Strategy.FSDP: f"{len(gpus)} GPUs hold a {goal.billions:g}b model together; FSDP1 is deprecated",
-        Strategy.DEEPSPEED: f"{len(gpus)} GPUs hold a {goal.billions:g}b model together, by ZeRO 3",
+        "single": "one process",
+        "ddp": f"{len(gpus)} GPUs, and a {goal.billions:g}b model fits on each",
+        "fsdp": f"{len(gpus)} GPUs hold a {goal.billions:g}b model together; FSDP1 is deprecated",
+        "deepspeed": f"{len(gpus)} GPUs hold a {goal.billions:g}b model together, by ZeRO 3",
     }
-    yield Setting("strategy", str(strategy), why[strategy], _MULTI)
+    yield Setting("strategy", strategy, why[strategy], _MULTI)
     yield from _memory(level, strategy, stack, goal, gpus)
     yield _allocator(stack)
 
@@ -356,7 +334,7 @@ def _fp8(capability: tuple[int, int], shown: str) -> Setting:
     return Setting("fp8", "no", f"{shown}: FP8 training needs 9.0 (Hopper)", _AXOLOTL)
 
 
-def _memory(level: Level, strategy: Strategy, stack: Stack, goal: Goal, gpus: tuple[Gpu, ...]) -> Iterator[Setting]:
+def _memory(level: Level, strategy: str, stack: Stack, goal: Goal, gpus: tuple[Gpu, ...]) -> Iterator[Setting]:
     """What the room for one model decides."""
     each, holders, size = _each(gpus), _holders(gpus, strategy), f"{goal.billions:g}b"
     room = each * holders
@@ -364,7 +342,7 @@ def _memory(level: Level, strategy: Strategy, stack: Stack, goal: Goal, gpus: tu
     yield quantization
     yield _optimizer(level, strategy, stack, goal, room)
     recompute = level < Level.SPACIOUS
-    unsloth = goal.framework is Framework.UNSLOTH
+    unsloth = goal.framework == "unsloth"
     kept = f"{each:.0f} GB a GPU keep all activations"
     yield Setting(
         "gradient_checkpointing",
@@ -387,7 +365,7 @@ def _batch(level: Level, left: float, goal: Goal) -> int:
     return min(wanted, max(fitting, default=1))
 
 
-def _quantization(level: Level, strategy: Strategy, stack: Stack, goal: Goal, room: float, each: float) -> Setting:
+def _quantization(level: Level, strategy: str, stack: Stack, goal: Goal, room: float, each: float) -> Setting:
     needed = _GB_PER_BILLION_16BIT * goal.billions * _OVERHEAD
     short = f"in 16 bit, {goal.billions:g}b and its training want {needed:.0f} GB, there are {room:.0f}"
     if room >= needed:
@@ -395,9 +373,9 @@ def _quantization(level: Level, strategy: Strategy, stack: Stack, goal: Goal, ro
     obstacle = ""
     if "bitsandbytes" not in stack.packages:
         obstacle = "bitsandbytes is not in this image"
-    elif goal.framework is Framework.COLOSSALAI:
+    elif goal.framework == "colossalai":
         obstacle = "ColossalAI's plugins are tried with 16-bit weights alone"
-    elif strategy.shards and goal.framework is not Framework.AXOLOTL:
+    elif strategy in SHARDING and goal.framework != "axolotl":
         obstacle = "of these frameworks axolotl alone shards 4-bit weights (--for axolotl)"
     if level >= Level.AMPLE:
         short = f"{room:.0f} GB holds a 16-bit {goal.billions:g}b model and its training ({needed:.0f} GB)"
@@ -406,22 +384,22 @@ def _quantization(level: Level, strategy: Strategy, stack: Stack, goal: Goal, ro
     return Setting("load_in_4bit", level < Level.AMPLE and not obstacle, short, _UNSLOTH)
 
 
-def _optimizer(level: Level, strategy: Strategy, stack: Stack, goal: Goal, room: float) -> Setting:
+def _optimizer(level: Level, strategy: str, stack: Stack, goal: Goal, room: float) -> Setting:
     """bitsandbytes' 8-bit states can't be sharded (hint fsdp2-adamw-8bit); an adapter's are small anyway."""
     tight = level <= Level.TIGHT
     why = f"{room:.0f} GB is {'tight' if tight else 'enough'} for {goal.billions:g}b"
-    if tight and strategy.shards:
+    if tight and strategy in SHARDING:
         why += "; bitsandbytes' 8-bit AdamW does not work on sharded tensors"
     elif tight and "bitsandbytes" not in stack.packages:
         why += "; adamw_8bit would need bitsandbytes"
-    frugal = tight and not strategy.shards and "bitsandbytes" in stack.packages
-    source = _MULTI if strategy.shards else _UNSLOTH
+    frugal = tight and strategy not in SHARDING and "bitsandbytes" in stack.packages
+    source = _MULTI if strategy in SHARDING else _UNSLOTH
     return Setting("optimizer", "adamw_8bit" if frugal else "adamw_torch_fused", why, source)
 
 
-def _reentrant(strategy: Strategy) -> Setting:
+def _reentrant(strategy: str) -> Setting:
     """Of torch's two checkpointings; ZeRO 3 gathers weights in hooks, which the newer one does not see repeated."""
-    if strategy is Strategy.DEEPSPEED:
+    if strategy == "deepspeed":
         why = "with False, ZeRO 3 ends in CheckpointError: recomputed values have different metadata"
         return Setting("use_reentrant", True, why, _MULTI)
     return Setting("use_reentrant", False, "what torch recommends", "torch.utils.checkpoint")
@@ -450,15 +428,13 @@ def _for_cpu(level: Level, stack: Stack, goal: Goal) -> Iterator[Setting]:
     yield Setting("tf32", False, "a GPU's number format", _UNSLOTH)
     yield Setting("attention", "sdpa", "flash-attn and xformers run on GPUs alone", _UNSLOTH)
     yield Setting("fp8", "no", "FP8 training needs a Hopper GPU", _AXOLOTL)
-    yield Setting("strategy", str(Strategy.SINGLE), "one process", _MULTI)
-    quantized = (
-        level < Level.BALANCED and "bitsandbytes" in stack.packages and goal.framework is not Framework.COLOSSALAI
-    )
+    yield Setting("strategy", "single", "one process", _MULTI)
+    quantized = level < Level.BALANCED and "bitsandbytes" in stack.packages and goal.framework != "colossalai"
     why = "memory is short, and bitsandbytes computes NF4 on CPUs too" if quantized else "it saves memory, not time"
     yield Setting("load_in_4bit", quantized, why, "bitsandbytes' documentation")
     yield Setting("optimizer", "adamw_torch", "the others are GPU code", _TRANSFORMERS)
     yield Setting("gradient_checkpointing", True, "activations are computed again", _UNSLOTH)
-    yield _reentrant(Strategy.SINGLE)
+    yield _reentrant("single")
     yield Setting("batch_size", 1, "a CPU is busy with one sequence", _OWN)
     yield _accumulation(1, 1)
     yield Setting("allocator", "", "a setting of CUDA's allocator", _AXOLOTL)
@@ -468,15 +444,15 @@ def _warnings(hardware: Hardware, stack: Stack, advice: Advice) -> Iterator[str]
     yield from _about_gpus(hardware, stack, advice)
     goal = advice.goal
     if advice.level is Level.OVERFULL:
-        able = len(advice.gpus) > 1 and not advice.strategy.shards and goal.framework is not Framework.COLOSSALAI
+        able = len(advice.gpus) > 1 and advice.strategy not in SHARDING and goal.framework != "colossalai"
         way = "shard it over the GPUs (--strategy fsdp)" if able else "take more or larger GPUs"
         yield f"a {goal.billions:g}b model does not fit, even in 4-bit: take a smaller one, or {way}"
-    elif advice.strategy.shards and advice.level < Level.AMPLE and not advice["load_in_4bit"]:
+    elif advice.strategy in SHARDING and advice.level < Level.AMPLE and not advice["load_in_4bit"]:
         yield f"a {goal.billions:g}b model hardly fits over these GPUs in 16 bit: --for axolotl shards it in 4-bit"
-    if goal.strategy and goal.strategy is not advice.strategy:
+    if goal.strategy and goal.strategy != advice.strategy:
         why = _why_not(goal.strategy, stack, goal.framework, len(advice.gpus))
         yield f"{goal.strategy} is not possible here: {why}"
-    if goal.framework is Framework.UNSLOTH and not advice.gpus:
+    if goal.framework == "unsloth" and not advice.gpus:
         yield "unsloth does not start without a GPU: the snippet is transformers'"
     if advice.gpus and hardware.shm is not None and hardware.shm < _ROOMY_SHM:
         yield (
@@ -526,5 +502,5 @@ def _about_gpus(hardware: Hardware, stack: Stack, advice: Advice) -> Iterator[st
         )
     if any(gpu.mig for gpu in able):
         yield "this is a MIG slice: a process sees one slice at a time, and NCCL does not join them"
-    if len(able) > 1 and advice.goal.framework is Framework.UNSLOTH:
+    if len(able) > 1 and advice.goal.framework == "unsloth":
         yield f"{len(able)} GPUs are here and the snippet uses one: unsloth is tried on one GPU alone"

@@ -17,7 +17,7 @@ from typing import Any
 
 from validate import hints, report
 from validate.doctor import hardware, snippets
-from validate.doctor.advice import GB, Advice, Framework, Goal, Setting, Strategy, advise
+from validate.doctor.advice import FRAMEWORKS, GB, STRATEGIES, Advice, Goal, Setting, advise
 from validate.doctor.hardware import Found
 from validate.terminal import wrapped
 
@@ -33,11 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return hints.main(given[1:])
     options = _parser().parse_args(given)
     found = hardware.detect()
-    frameworks = (Framework.AXOLOTL, Framework.UNSLOTH, Framework.COLOSSALAI)
-    at_hand = (one for one in frameworks if one in found.stack.packages)  # the one that the image was made for
+    at_hand = (one for one in FRAMEWORKS[1:] if one in found.stack.packages)  # the one that the image was made for
     goal = Goal(
         billions=options.model_size,
-        framework=options.framework or next(at_hand, Framework.TRANSFORMERS),
+        framework=options.framework or next(at_hand, FRAMEWORKS[0]),
         strategy=options.strategy,
         model=options.model,
         data=options.data,
@@ -64,13 +63,13 @@ def json_data(found: Found, advice: Advice) -> dict[str, Any]:
         "hardware": asdict(found.hardware),
         "stack": asdict(found.stack),
         "goal": asdict(advice.goal),
-        "strategy": str(advice.strategy),
+        "strategy": advice.strategy,
         "gpus": [asdict(gpu) for gpu in advice.gpus],
         "settings": [asdict(setting) for setting in advice.settings],
         "warnings": list(advice.warnings),
         "troubles": list(found.troubles),
         "hints": [{"id": hint.id, "cause": hint.cause, "fix": hint.fix} for hint in hints.find(found.troubles)],
-        "snippet": {"framework": str(framework), "text": snippet},
+        "snippet": {"framework": framework, "text": snippet},
     }
 
 
@@ -128,14 +127,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--for",
         dest="framework",
-        type=Framework,
-        choices=list(Framework),
+        choices=FRAMEWORKS,
         help="whose settings to print (default: what the image holds)",
     )
     parser.add_argument(
         "--strategy",
-        type=Strategy,
-        choices=list(Strategy),
+        choices=STRATEGIES,
         help="how several GPUs share the work (default: ddp if the model fits on each, else fsdp)",
     )
     parser.add_argument("--model", default="", metavar="NAME", help="a model's name or folder (default: a tiny one)")

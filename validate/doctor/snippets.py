@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
-from validate.doctor.advice import Advice, Framework, Stack, Strategy
+from validate.doctor.advice import SHARDING, Advice, Stack
 
 _RATE = 2e-4
 """QLoRA's own learning rate for models up to 13b (Dettmers et al. 2023, table 9)."""
@@ -25,10 +25,10 @@ _CONDITION = re.compile(r"\[(\w+)\]")
 
 _TEMPLATES = Path(__file__).resolve().with_name("templates")
 _FILES = {
-    Framework.TRANSFORMERS: "train.py",
-    Framework.AXOLOTL: "train.yaml",
-    Framework.UNSLOTH: "train.py",
-    Framework.COLOSSALAI: "train.py",
+    "transformers": "train.py",
+    "axolotl": "train.yaml",
+    "unsloth": "train.py",
+    "colossalai": "train.py",
 }
 """What is written of each framework's template. In these, DeepSpeed's arguments come first: they are read when a model
 is loaded, as each process loads its part. Frameworks that shard weights place them. The reentrant kind of checkpointing
@@ -41,17 +41,17 @@ _OF_AXOLOTL = {
     "xformers": "xformers_attention: true",
     "sdpa": "sdp_attention: true",
 }
-_PLACES = {Strategy.SINGLE: '{"": 0}', Strategy.DDP: '{"": int(os.environ["LOCAL_RANK"])}'}
+_PLACES = {"single": '{"": 0}', "ddp": '{"": int(os.environ["LOCAL_RANK"])}'}
 
 
-def snippet(advice: Advice, stack: Stack) -> tuple[Framework, str]:
+def snippet(advice: Advice, stack: Stack) -> tuple[str, str]:
     """The text, and whose it is: unsloth needs a GPU, so without one it is transformers'."""
     framework = advice.goal.framework
-    if framework is Framework.UNSLOTH and not advice.gpus:
-        framework = Framework.TRANSFORMERS
+    if framework == "unsloth" and not advice.gpus:
+        framework = "transformers"
     conditions, values = _conditions(advice, stack, framework), _values(advice, stack)
-    files = {_FILES[framework]: _filled(str(framework), conditions, values)}
-    if advice.strategy is Strategy.DEEPSPEED and framework in (Framework.TRANSFORMERS, Framework.AXOLOTL):
+    files = {_FILES[framework]: _filled(framework, conditions, values)}
+    if advice.strategy == "deepspeed" and framework in ("transformers", "axolotl"):
         files["zero3.json"] = (_TEMPLATES / "zero3.json").read_text(encoding="utf-8")
     written = "".join(f"cat > {name} <<'END'\n{content}END\n" for name, content in files.items())
     return framework, written + _filled("commands", conditions, values)
@@ -72,13 +72,13 @@ def _filled(name: str, conditions: Mapping[str, bool], values: Mapping[str, obje
     return Template("".join(lines)).substitute(values)
 
 
-def _conditions(advice: Advice, stack: Stack, framework: Framework) -> Mapping[str, bool]:
+def _conditions(advice: Advice, stack: Stack, framework: str) -> Mapping[str, bool]:
     """What a line may depend on."""
     quantized, recomputed = bool(advice["load_in_4bit"]), bool(advice["gradient_checkpointing"])
     strategy, gpu = advice.strategy, bool(advice.gpus)
-    own_start = framework in (Framework.AXOLOTL, Framework.COLOSSALAI)
+    own_start = framework in ("axolotl", "colossalai")
     # unsloth does its own checkpointing; with FSDP it is accelerate's, which the command switches on.
-    checkpointed = recomputed and strategy is not Strategy.FSDP and framework is not Framework.UNSLOTH
+    checkpointed = recomputed and strategy != "fsdp" and framework != "unsloth"
     return {
         "quantized": quantized,
         "plain": not quantized,
@@ -91,19 +91,19 @@ def _conditions(advice: Advice, stack: Stack, framework: Framework) -> Mapping[s
         "gpu": gpu,
         "placed": not gpu or strategy in _PLACES,
         "tf32": bool(advice["tf32"]),
-        "sharded": strategy.shards,
-        "whole": not strategy.shards,
-        "ddp": strategy is Strategy.DDP,
-        "fsdp": strategy is Strategy.FSDP,
-        "zero3": strategy is Strategy.DEEPSPEED and framework is not Framework.UNSLOTH,
+        "sharded": strategy in SHARDING,
+        "whole": strategy not in SHARDING,
+        "ddp": strategy == "ddp",
+        "fsdp": strategy == "fsdp",
+        "zero3": strategy == "deepspeed" and framework != "unsloth",
         "tiny": bool(stack.examples) and (advice.goal.model or _TINY) == _TINY,
         "some": bool(advice.visible),
         "allocated": bool(advice["allocator"]),
-        "axolotl": framework is Framework.AXOLOTL,
-        "colossalai": framework is Framework.COLOSSALAI,
-        "one": not own_start and strategy is Strategy.SINGLE,
-        "several": not own_start and strategy in (Strategy.DDP, Strategy.DEEPSPEED),
-        "accelerated": not own_start and strategy is Strategy.FSDP,
+        "axolotl": framework == "axolotl",
+        "colossalai": framework == "colossalai",
+        "one": not own_start and strategy == "single",
+        "several": not own_start and strategy in ("ddp", "deepspeed"),
+        "accelerated": not own_start and strategy == "fsdp",
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support import machines
 from tools import hints
 from tools.hints import HintRow
-from validate.doctor.advice import Advice, Goal, Stack, Strategy, advise, runs_on
+from validate.doctor.advice import STRATEGIES, Advice, Goal, Stack, advise, runs_on
 from validate.doctor.snippets import snippet
 
 ROWS = hints.load()
@@ -68,7 +68,7 @@ def test_each_condition_can_be_met(row: HintRow) -> None:
         "attention": {"flash_attention_2", "flash_attention_4", "xformers", "sdpa"},
         "fp8": {"available", "inference only", "no"},
         "dtype": {"bfloat16", "float16", "float32"},
-        "strategy": {str(one) for one in Strategy},
+        "strategy": set(STRATEGIES),
         "optimizer": {"adamw_8bit", "adamw_torch_fused", "adamw_torch"},
         "without": set(machines.PACKAGES),
     }
