@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 from validate.binaries import elf
 from validate.binaries.elf import Elf, ElfError
@@ -238,19 +238,6 @@ class Found:
     owners: tuple[str, ...]
 
 
-class Unreadable(TypedDict, total=False):
-    """A file that the loader could not read, and why."""
-
-    path: str
-    error: str
-    owners: list[str]
-    """Of a file for another machine."""
-    alternative: str
-    """The library of the same name that the same distribution brings for this machine: nothing loads this one here."""
-    beside: str
-    """Without one: another file of the same distribution that this machine loads."""
-
-
 def objects(locations: Sequence[str], owners: Iterable[str]) -> Iterator[str]:
     """Files below sys.path's package folders, and files that distributions own elsewhere (the scripts folder)."""
     yield from objects_under(locations)
@@ -270,39 +257,39 @@ def objects_under(folders: Iterable[str]) -> Iterator[str]:
 
 def read_all(
     paths: Iterable[str], owners: Mapping[str, tuple[str, ...]], files: Files
-) -> tuple[list[Found], list[Unreadable]]:
-    """Readable ELF files, and those named as libraries (or begun as ELF) that the loader could not read."""
+) -> tuple[list[Found], list[dict[str, Any]]]:
+    """Readable ELF files; and {path, error} of those named as libraries (or begun as ELF) that the loader can't read.
+
+    Files for other machines come last, with their `owners` and perhaps an `alternative`: the library of the same name
+    that one of these distributions brings for this machine, so that nothing loads this one here; else with what lies
+    `beside`: another file of theirs that this machine loads.
+    """
     found: list[Found] = []
-    unreadable: list[Unreadable] = []
-    other_machines: list[Unreadable] = []
+    unreadable: list[dict[str, Any]] = []
     for path in dict.fromkeys(paths):
         if not _claims_to_be_elf(path):
             continue
         try:
             seen = elf.read(path)
+            spoken = f"it is built for {machine_spoken(seen.machine)}, not {files.machine.spoken}"
+            wrong = spoken if seen.machine != files.machine.number else ""
         except elf.OtherClassError as error:
-            other_machines.append({"path": path, "error": str(error), "owners": list(owners.get(path, ()))})
-            continue
+            wrong = str(error)
         except (OSError, ElfError) as error:
             unreadable.append({"path": path, "error": str(error)})
             continue
-        if seen.machine != files.machine.number:
-            wrong = f"it is built for {machine_spoken(seen.machine)}, not {files.machine.spoken}"
-            other_machines.append({"path": path, "error": wrong, "owners": list(owners.get(path, ()))})
+        if wrong:
+            unreadable.append({"path": path, "error": wrong, "owners": list(owners.get(path, ()))})
         elif files.loadable(path):
             found.append(Found(path, seen, owners.get(path, ())))
     brought = {(owner, Path(one.path).name): one.path for one in found for owner in one.owners}
     works = {owner: one.path for one in found for owner in one.owners}
-    for one in other_machines:
-        beside = next((works[owner] for owner in one["owners"] if owner in works), None)
-        same = (brought.get((owner, Path(one["path"]).name)) for owner in owners.get(one["path"], ()))
-        alternative = next((path for path in same if path), None)
-        if alternative:
-            one["alternative"] = alternative
-        elif beside:
-            one["beside"] = beside
-        unreadable.append(one)
-    return found, unreadable
+    for one in unreadable:
+        name, theirs = Path(one["path"]).name, one.get("owners", ())
+        same = [brought[owner, name] for owner in theirs if (owner, name) in brought]
+        others = [works[owner] for owner in theirs if owner in works]
+        one |= {"alternative": same[0]} if same else {"beside": others[0]} if others else {}
+    return found, sorted(unreadable, key=lambda one: "owners" in one)
 
 
 def _claims_to_be_elf(path: str) -> bool:

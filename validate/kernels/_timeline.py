@@ -69,12 +69,12 @@ def _names_in_order(torch: Any, work: Callable[[Mark], None], timeline: Timeline
     cuda = importlib.import_module("torch.autograd").DeviceType.CUDA
     events = [event for event in profile.events() if event.device_type == cuda]
     events = [event for event in events if not event.name.startswith(("Memcpy", "Memset"))]
-    return [_name(event) for event in sorted(events, key=lambda event: event.time_range.start)]
-
-
-def _name(event: Any) -> str:
-    took = event.time_range.end - event.time_range.start
-    return LEAD_IN if SPIN in event.name and took >= _LEAD_IN_MICROSECONDS else str(event.name)
+    events.sort(key=lambda event: event.time_range.start)
+    took = [event.time_range.end - event.time_range.start for event in events]
+    return [
+        LEAD_IN if SPIN in event.name and one >= _LEAD_IN_MICROSECONDS else str(event.name)
+        for event, one in zip(events, took, strict=True)
+    ]
 
 
 def described(names: Sequence[str], stretches: Sequence[Stretch | None], wanted: Sequence[str]) -> Mapping[str, Any]:

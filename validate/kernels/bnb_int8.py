@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 from validate.kernels import Case, Observed, SeededRandom
 from validate.kernels._names import BNB_INT8_ROWS, EAGER, INT8_PRODUCT
 from validate.kernels.bnb_nf4 import around, of_bitsandbytes
 
 
-def _run(left: Any, right: Any) -> Any:
-    return importlib.import_module("bitsandbytes.functional").int8_linear_matmul(left, right)
-
-
-def _plain(left: Any, right: Any) -> Any:
-    return left @ right.T
-
-
 def _case(rng: SeededRandom) -> Case:
-    inputs = {"left": rng.integers(-127, 128, 77, 260, dtype="int8")}
-    inputs["right"] = rng.integers(-127, 128, 132, 260, dtype="int8")
-    return Case(dtype="int8", inputs=inputs, run=_run, plain=_plain)
+    functional = importlib.import_module("bitsandbytes.functional")
+    return Case(
+        dtype="int8",
+        inputs={name: rng.integers(-127, 128, n, 260, dtype="int8") for name, n in (("left", 77), ("right", 132))},
+        run=lambda left, right: functional.int8_linear_matmul(left, right),
+        plain=lambda left, right: left @ right.T,
+    )
 
 
 def _observe(rng: SeededRandom) -> Observed:

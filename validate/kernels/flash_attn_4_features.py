@@ -39,14 +39,6 @@ _DEVIATIONS = {"query": 2.0, "key": 2.0, "value": 1.0}
 _CAP, _WINDOW = 5.0, 64
 
 
-def _capped(score: Any, distance: Any) -> Any:
-    return _CAP * (score / _CAP).tanh()
-
-
-def _within_window(score: Any, distance: Any) -> Any:
-    return score.masked_fill(distance > _WINDOW, float("-inf"))
-
-
 def _observe(rng: SeededRandom) -> Observed:
     """Sums of gradients over many blocks, twice. Without `deterministic` their order is the scheduler's."""
     query, key, value = (rng.normal(2, 4, 2048, 64).bfloat16().to(rng.device).requires_grad_(True) for _ in range(3))
@@ -61,8 +53,12 @@ def _observe(rng: SeededRandom) -> Observed:
 KERNEL = of_flash_attn_4(
     statement="flash-attn-4 with soft cap, window, head dimension 256, and deterministic gradients",
     cases={
-        "soft cap": partial(_case, _capped, {"softcap": _CAP}),
-        "window": partial(_case, _within_window, {"window_size": (_WINDOW, 0)}),
+        "soft cap": partial(_case, lambda score, _distance: _CAP * (score / _CAP).tanh(), {"softcap": _CAP}),
+        "window": partial(
+            _case,
+            lambda score, distance: score.masked_fill(distance > _WINDOW, float("-inf")),
+            {"window_size": (_WINDOW, 0)},
+        ),
         "dim 256 causal": case(
             "bfloat16", heads=(3, 3), lengths=(257, 257), dim=256, causal=True, run=padded, bottom_right=True
         ),

@@ -5,26 +5,27 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from validate.checks._behaviour import BehaviourEvidence, judge
 from validate.claims import Claim
 from validate.harness import adam
 from validate.harness.forked import asked
 
+_OPTIMIZERS = {
+    "colossalai fused-adam": ("colossalai.nn.optimizer", "HybridAdam", "colossalai._C.fused_optim_cuda"),
+    "deepspeed fused-adam": ("deepspeed.ops.adam", "FusedAdam", "deepspeed.ops.adam.fused_adam_op"),
+}
+"""Subject -> module, optimizer, and the module of the kernel that was compiled ahead."""
+
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
-    """Yield the evidence of the subjects asked for: colossalai fused-adam, deepspeed fused-adam."""
-    yield from asked(claims, {"colossalai fused-adam": _colossalai, "deepspeed fused-adam": _deepspeed})
+    yield from asked(claims, {subject: partial(_compared, *row) for subject, row in _OPTIMIZERS.items()})
 
 
-def _colossalai() -> BehaviourEvidence:
-    found = adam.compare(importlib.import_module("colossalai.nn.optimizer").HybridAdam, "cuda")
-    return {**found, "compiled_ahead": "colossalai._C.fused_optim_cuda" in sys.modules}
-
-
-def _deepspeed() -> BehaviourEvidence:
-    found = adam.compare(importlib.import_module("deepspeed.ops.adam").FusedAdam, "cuda")
-    return {**found, "compiled_ahead": "deepspeed.ops.adam.fused_adam_op" in sys.modules}
+def _compared(module: str, optimizer: str, kernel: str) -> BehaviourEvidence:
+    found = adam.compare(getattr(importlib.import_module(module), optimizer), "cuda")
+    return {**found, "compiled_ahead": kernel in sys.modules}
 
 
 CLAIMS = {"P2": judge}

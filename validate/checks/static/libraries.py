@@ -175,7 +175,12 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
         for name, held in torch_holds.items():
             if not held["owners"]:
                 faults.append(f"torch gets {name} from {held['path']}, which no distribution owns")
-    faults += _other_majors(expect, evidence["provided"])
+    for soname, path, owners in evidence["provided"]:
+        excused = any(_covers(exception, path, [soname]) for exception in expect["exceptions"])
+        if _is_major(expect, soname, own=False) and not excused:
+            faults.append(
+                f"{path} of {listed(list(owners)) or 'no distribution'} is {soname}: another CUDA major than torch's"
+            )
     faults += [
         f"{one['name']} of {listed(one['owners'])} has a rival on the loader's path: {one['other']}"
         for one in evidence["second_owners"]
@@ -271,13 +276,6 @@ def _is_major(expect: Mapping[str, Any], name: str, *, own: bool) -> bool:
     stem, major = soname_major(name)
     expected = expect["cuda_libraries"].get(stem)
     return expected is not None and bool(major) and (expected == major) is own
-
-
-def _other_majors(expect: Mapping[str, Any], provided: Sequence[tuple[str, str, Sequence[str]]]) -> Iterator[str]:
-    for soname, path, owners in provided:
-        excused = any(_covers(exception, path, [soname]) for exception in expect["exceptions"])
-        if _is_major(expect, soname, own=False) and not excused:
-            yield f"{path} of {listed(list(owners)) or 'no distribution'} is {soname}: another CUDA major than torch's"
 
 
 CLAIMS = {"S3": judge}

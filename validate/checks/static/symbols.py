@@ -23,7 +23,6 @@ from validate.binaries.loader import (
     Found,
     Process,
     SearchPath,
-    Unreadable,
     import_torch,
     machine_named,
     objects,
@@ -64,7 +63,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         tasks = list(_tasks(alone.copy(), given.python, locations, found, claim.expect["host"]))
         # Each file once, the big ones first.
         paths = sorted({path for task in tasks for path in task.scope}, key=lambda path: -Path(path).stat().st_size)
-        symbols, unreadable = dict[str, Symbols](), list[Unreadable]()
+        symbols, unreadable = dict[str, Symbols](), list[Mapping[str, str]]()
         for path, own, error in on_all_cores(_read, paths, chunk=4):
             symbols[path] = own
             unreadable += [{"path": path, "error": error}] if error else []
