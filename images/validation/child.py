@@ -125,6 +125,7 @@ def claims(
                 "path": one.expect["path"],
                 "generated": one.expect["generated"],
                 "childrens": dict(expectations.CHILDRENS),
+                "additions": list(expectations.CHILDRENS_ADDITIONS),
                 "settings": dict(expectations.CHILDRENS_SETTINGS),
                 "plugins": dict(expectations.PLUGINS),
                 "known": known_packages,

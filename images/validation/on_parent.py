@@ -36,6 +36,7 @@ _PACKAGES = re.compile(r"opt/venv/lib/python3\.\d+/site-packages")
 _RECORD = re.compile(r"(?P<location>.*)/[^/]+\.dist-info/RECORD")
 _BYTECODE = re.compile(r".*/__pycache__/[^/]+\.pyc")
 _SETTINGS_SECTION = re.compile(r'\s*\[\s*([\w.-]+)(?:\s+"(.*)")?\s*\]')
+_TRIPLET = re.compile(r"usr/(lib|include)/[^/]+-linux-gnu[^/]*")
 _DPKG = "var/lib/dpkg"
 _DIVERSIONS = f"{_DPKG}/diversions"
 _STATUS = f"{_DPKG}/status"
@@ -109,8 +110,9 @@ def compare(parent: Tree, child: Tree, start: Start, expect: Mapping[str, Any]) 
     """The evidence of `S10 parent` (validate/checks/static/host_image.py).
 
     expect: {path: the parent's PATH, generated: {pattern: why a file's content and time may differ}, childrens:
-    {pattern: why a child may do anything there}, settings: {file that installations write: patterns of its settings
-    that bend nothing, plugins: {pattern of a name, or of a path: who loads it if it is there}}.
+    {pattern: why a child may do anything there}, additions: patterns of what it may add beside files of packages,
+    settings: {file that installations write: patterns of its settings that bend nothing}, plugins: {pattern of a name,
+    or of a path: who loads it if it is there}}.
     """
     added = {path: entry for path, entry in child.items() if path not in parent}
     moved = _of_moved(parent, child)
@@ -151,11 +153,37 @@ def compare(parent: Tree, child: Tree, start: Start, expect: Mapping[str, Any]) 
             if fnmatch.fnmatchcase(f"/{path}" if "/" in pattern else path.rpartition("/")[2], pattern)
         },
         "settings": {
-            f"/{path}": read(_text(child[path]).splitlines())
+            f"/{path}": [one for one in now if one not in was] or now
             for path, read in _SETTINGS.items()
-            if path in child and child[path] is not parent.get(path)
+            if (now := read(_text(child.get(path)).splitlines())) != (was := read(_text(parent.get(path)).splitlines()))
         },
+        "among": dict(list(_among(parent, child, added, expect))[:_MOST_LISTED]),
     }
+
+
+def _among(parent: Tree, child: Tree, added: Tree, expect: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What was added to a folder of a Debian package of the parent's, whose programs read what lies there, and is of no
+    package; and whose folder it is. Those of base-files are for all; libraries and headers are looked for elsewhere."""
+    owners, listed = (dict(_listings(one)) for one in (parent, child))
+    may = (*expect["generated"], *expect["childrens"], *expect["additions"])
+    for path, entry in added.items():
+        folder = path.rpartition("/")[0]
+        while folder and folder not in parent:
+            folder = folder.rpartition("/")[0]
+        owner = owners.get(folder, "base-files")
+        own = path in listed or path.removeprefix("usr/") in listed
+        if entry.kind == "folder" or own or owner == "base-files" or not folder.startswith(("usr/", "etc/")):
+            continue
+        if not (_TRIPLET.fullmatch(folder) or any(fnmatch.fnmatchcase(f"/{path}", one) for one in may)):
+            yield f"/{path}", owner
+
+
+def _listings(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Each path that dpkg lists, and its package; base-files, which has the folders of all, comes last."""
+    lists = [path for path in tree if path.startswith(f"{_DPKG}/info/") and path.endswith(".list")]
+    for path in sorted(lists, key=lambda one: one.endswith("/base-files.list")):
+        name = path.rpartition("/")[2].removesuffix(".list").partition(":")[0]
+        yield from ((line.strip("/"), name) for line in _text(tree[path]).splitlines())
 
 
 def _how(path: str, parent: Tree, child: Tree) -> list[str]:
@@ -259,15 +287,15 @@ def _diversions(found: Tree) -> set[str]:
 
 
 def _git_settings(lines: Sequence[str]) -> list[str]:
-    """`section.name` of each setting for all users of git; with a subsection, that between them."""
+    """`section.name=value` of each setting for all users of git; with a subsection, that between them."""
     section, found = "", list[str]()
     for line in lines:
         if header := _SETTINGS_SECTION.match(line):
             section = ".".join(part for part in header.groups() if part).lower()
             line = line[header.end() :]
-        name = line.partition("=")[0].strip().lower()
+        name, _, value = (part.strip() for part in line.partition("="))
         if name and name[0] not in "#;":
-            found.append(f"{section}.{name}")
+            found.append(f"{section}.{name.lower()}={value}")
     return found
 
 
@@ -277,7 +305,19 @@ def _name_services(lines: Sequence[str]) -> list[str]:
     return sorted({word for word in words if not word.startswith("[") and not word.endswith("]")})
 
 
-_SETTINGS = {"etc/gitconfig": _git_settings, "etc/nsswitch.conf": _name_services}
+def _logins(lines: Sequence[str]) -> list[str]:
+    """Rules of who may log in (pam.d(5)), in their order, but for optional ones of packages' modules."""
+    rules = [" ".join(line.split()) for line in lines if line.strip() and not line.startswith("#")]
+    return [rule for rule in rules if not _OPTIONAL.fullmatch(rule)]
+
+
+_OPTIONAL = re.compile(r"\w+ optional pam_(cap|systemd|gnome_keyring|keyinit|umask|mkhomedir)\.so( [\w=]+)*")
+_SETTINGS = {
+    "etc/gitconfig": _git_settings,
+    "etc/nsswitch.conf": _name_services,
+    **{f"etc/pam.d/common-{one}": _logins for one in ("account", "auth", "password", "session")},
+    "etc/pam.d/common-session-noninteractive": _logins,
+}
 """Files that maintainer scripts of Debian's packages write: git-lfs, libnss-systemd and others."""
 
 
@@ -293,6 +333,12 @@ def _in_front(
         if now.get(name, old) != old:
             yield f"the program {name}", now[name], old
     yield from _libraries_in_front(parent, child, added, start)
+    headers = ["usr/local/include", f"usr/include/{MACHINES[start.architecture]}-linux-gnu", "usr/include"]
+    for path in added:
+        for place, folder in enumerate(headers):
+            later = (one.replace(folder, before, 1) for before in headers[place + 1 :] for one in [path])
+            if path.startswith(f"{folder}/") and (old := next((one for one in later if one in parent), "")):
+                yield f"the header {path.removeprefix(f'{folder}/')}", path, old
     yield from _modules_in_front(parent, child, added, start)
 
 

@@ -20,6 +20,7 @@ EXPECT: dict[str, Any] = {
     "path": PATH,
     "generated": expectations.GENERATED,
     "childrens": expectations.CHILDRENS,
+    "additions": expectations.CHILDRENS_ADDITIONS,
     "settings": expectations.CHILDRENS_SETTINGS,
     "plugins": expectations.PLUGINS,
     "known": {"zlib1g": ["1", "2"]},
@@ -44,6 +45,9 @@ def link(path: str, to: str) -> LayerEntry:
     return entry(path, kind="link", link=to, mode=0o120777)
 
 
+LOGIN = "auth\trequisite pam_deny.so\nauth required pam_permit.so"
+
+
 def dpkg(version: str) -> str:
     return f"Package: zlib1g\nStatus: install ok installed\nVersion: {version}\n"
 
@@ -65,6 +69,12 @@ PARENT = [
         entry("etc/ld.so.cache"),
         entry("var/lib/dpkg/status", dpkg("1")),
         entry("var/lib/dpkg/info/zlib1g:amd64.list", "/.\n/lib/x86_64-linux-gnu/libz.so.1.2\n"),
+        entry("var/lib/dpkg/info/base-files.list", "/.\n/etc\n/usr\n/usr/lib\n/usr/share"),
+        entry("var/lib/dpkg/info/git.list", "/etc\n/usr/share\n/usr/share/git-core"),
+        entry("var/lib/dpkg/info/openssh-client.list", "/etc\n/etc/ssh"),
+        *(folder(name) for name in ("etc", "etc/ssh", "usr/share", "usr/share/git-core")),
+        entry("etc/pam.d/common-auth", f"# as written\n{LOGIN}"),
+        entry("usr/include/math.h"),
         link("lib", "usr/lib"),
         entry(f"{LIB}/libz.so.1.2"),
         link(f"{LIB}/libz.so.1", "libz.so.1.2"),
@@ -134,7 +144,14 @@ LIBRARY = entry("opt/x/libz.so.1")
         ([entry("workspace/random.py")], "the module random is /workspace/random.py now"),
         ([entry("usr/lib/python311.zip")], "every module of the standard library is /usr/lib/python311.zip now"),
         ([entry("etc/gitconfig", '[url "https://x/"]\n insteadOf = https://github.com/')], "sets url.https://x/.insteadof"),
+        ([entry("etc/gitconfig", "[init] templateDir = /x")], "/etc/gitconfig sets init.templatedir=/x for all users"),
+        ([entry("etc/gitconfig", '[filter "lfs"]\nsmudge = sh x')], "sets filter.lfs.smudge=sh x for all users"),
         ([entry("etc/nsswitch.conf", "passwd: files mine")], "/etc/nsswitch.conf sets mine for all users"),
+        ([entry("etc/pam.d/common-auth", "auth sufficient pam_permit.so")], "sets auth sufficient pam_permit.so for"),
+        ([entry("etc/pam.d/common-auth", "auth required pam_permit.so")], "sets auth required pam_permit.so for all"),
+        ([program("usr/share/git-core/hooks/x")], "/git-core/hooks/x stands where the parent's git has its own"),
+        ([link("etc/ssh/ssh_config.d/x", "/srv/x")], "/x stands where the parent's openssh-client has its own"),
+        ([entry("usr/local/include/math.h")], "the header math.h is /usr/local/include/math.h now, before the"),
         ([entry("etc/.wh.nsswitch.conf")], "the parent's /etc/nsswitch.conf is gone"),
         ([entry(f"{SITE}/fsspec/spec.py", "2")], "fsspec/spec.py has another content"),
     ],
@@ -153,6 +170,9 @@ def test_what_a_layer_does_to_its_parent_is_told(layer: list[LayerEntry], told: 
         [folder("workspace", owner=(1001, 1001)), entry("workspace/train.py"), entry("workspace/test.py")],
         [entry("workspace/src/random.py"), entry("workspace/datasets/readme"), entry("home/trainer/.bashrc")],
         [entry("etc/gitconfig", '[filter "lfs"]\n\tclean = git-lfs clean -- %f\n[safe] directory = *\n# url\n')],
+        [entry("etc/pam.d/common-auth", f"{LOGIN}\nauth optional pam_cap.so")],
+        [entry("etc/mine.conf"), entry("usr/share/x/y"), entry("etc/ssh/sshd_config"), entry("usr/local/include/x.h")],
+        [entry("usr/share/git-core/x"), entry("var/lib/dpkg/info/git-x.list", "/usr/share/git-core/x")],
         [entry("etc/nsswitch.conf", "passwd: files systemd # mine\nnetgroup: nis")],
         [link("etc/alternatives/awk", "/usr/bin/gawk")],
         [program("usr/bin/ffmpeg"), entry(f"{LIB}/libavcodec.so.59"), program("opt/venv/bin/wandb")],

@@ -105,6 +105,7 @@ def test_a_child_may_have_files_and_folders_of_its_own_and_nothing_that_hides_th
     sudo = [{"path": "/usr/bin/sudo", "mode": "4755", "capabilities": False}]
     assert judged(claims["privileges"], privileged=sudo).status is Status.PASS
     assert judged(CLAIMS["privileges"], privileged=sudo).status is Status.FAIL, "in an image of ours"
+    assert judged(claims["privileges"], privileged=[{**sudo[0], "packaged": False}]).status is Status.FAIL
     assert judged(claims["privileges"], writable=["/opt/venv/.lock"]).status is Status.PASS
     assert judged(claims["privileges"], writable=["/opt/venv/x"]).status is Status.FAIL
     of_other, own = {"/home/dev/.bashrc": "the shell"}, {"/home/trainer/.bashrc": "the shell"}

@@ -108,7 +108,8 @@ def judge_parent(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str
     folders, added, changed: [{path, how: any of _SPOKEN, or what it has become}] where a folder stands for what is in
     it, changed_count, excused: {why a child may: how many paths differ so}, upgraded: {Debian package, from which
     version to which: how many files}, plugins: {what was added: who loads it}, in_front: [{what, path: where it is
-    found first now, before}], settings: {file: names that the parent has otherwise or not}}.
+    found first now, before}], settings: {file: what the parent has otherwise or not}, among: {what was added to the
+    folder of a Debian package of the parent's, of no package itself: that package}}.
     """
     if "unread" in evidence:
         return unproven(evidence["unread"])
@@ -132,6 +133,10 @@ def judge_parent(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str
     told = [f"{count} of {why}" for why, count in sorted(evidence["excused"].items())]
     good = f"{evidence['files']} paths of the parent, and what was added ({evidence['added']}) comes before none"
     good += f"; {listed(told, limit=4)} are others" if told else ""
+    faults += [
+        f"{path} stands where the parent's {owner} has its own, and is of no package"
+        for path, owner in evidence.get("among", {}).items()
+    ]
     plugins = [f"{path} ({who})" for path, who in sorted(evidence["plugins"].items())]
     good += f"; of its own, and loaded as they are there: {listed(plugins)}" if plugins else ""
     unknown = [

@@ -60,7 +60,8 @@ class OwnersEvidence(_SinceThen):
     plugins: dict[str, str]
     """Files of no owner that something loads if they are there -> who does."""
     privileged: list[Mapping[str, Any]]
-    """`path`, `mode` and whether it has `capabilities`, of programs with more rights than their caller's."""
+    """`path`, `mode`, and whether it has `capabilities` and is `packaged` by Debian, of programs with more rights than
+    their caller's."""
     writable: list[str]
     """What every user may change."""
     authorities: int
@@ -153,7 +154,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, OwnersEvidence]]:
         ),
         "loadable": list(_loadable(unowned, given)),
         "plugins": _plugins(unowned, expect["plugins"]),
-        "privileged": list(_privileged(found)),
+        "privileged": list(_privileged(found, packages)),
         "writable": writable[:_MOST_LISTED],
         "loose": dict(sorted(loose.items())[:_MOST_LISTED]),
         "loose_count": len(loose),
@@ -406,14 +407,15 @@ def _plugins(unowned: Sequence[str], patterns: Mapping[str, str]) -> dict[str, s
 # ---- what has rights
 
 
-def _privileged(found: Mapping[str, os.stat_result]) -> Iterator[Mapping[str, Any]]:
+def _privileged(found: Mapping[str, os.stat_result], packages: debian.Owned) -> Iterator[Mapping[str, Any]]:
     for path, facts in found.items():
         if stat.S_ISREG(facts.st_mode):
             capable = False
             with contextlib.suppress(OSError):  # it has none
                 capable = bool(os.getxattr(path, "security.capability", follow_symlinks=False))
             if facts.st_mode & _SPECIAL or capable:
-                yield {"path": path, "mode": f"{stat.S_IMODE(facts.st_mode):o}", "capabilities": capable}
+                mode = f"{stat.S_IMODE(facts.st_mode):o}"
+                yield {"path": path, "mode": mode, "capabilities": capable, "packaged": path in packages.md5}
 
 
 def judge_files(_subject: str, expect: Mapping[str, Any], evidence: OwnersEvidence) -> Finding:
@@ -484,7 +486,7 @@ def judge_privileges(_subject: str, expect: Mapping[str, Any], evidence: OwnersE
         f"{one['path']} has mode {one['mode']}{' and capabilities' if one['capabilities'] else ''}: "
         "it runs with more rights than its caller's, and Debian does not bring it so"
         for one in evidence["privileged"]
-        if one["capabilities"] or expect["privileged"].get(one["path"]) != one["mode"]
+        if one["capabilities"] or expect["privileged"].get(one["path"]) != one["mode"] or not one.get("packaged", True)
     ]
     open_to_all = expect.get("open", ())
     faults += [f"every user may change {path}" for path in evidence["writable"] if not matches(path, open_to_all)]
