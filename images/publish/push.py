@@ -273,12 +273,11 @@ def _threads(target: Registry, count: int) -> Iterator[ThreadPoolExecutor]:
             raise
 
 
-def _outgoing(spooled: SpooledBlob, target: Registry, tally: _Tally, offset: int) -> Iterator[bytes]:
-    """A compressed layer from a place on, for an upload; ends with the piece that is being sent when all is to end."""
-    while offset < spooled.size:
+def _outgoing(spooled: SpooledBlob, target: Registry, tally: _Tally) -> Iterator[bytes]:
+    """A compressed layer, for an upload; ends with the piece that is being sent when all is to end."""
+    for offset in range(0, spooled.size, _CHUNK):
         if target.stopping.is_set():
             raise Stopped
         chunk = spooled.read(offset, _CHUNK)
         yield chunk
-        offset += len(chunk)
         tally.add(sent=len(chunk))

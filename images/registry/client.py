@@ -1,7 +1,7 @@
 """A client of the OCI distribution protocol: manifests, blobs, tags. One repository of one registry.
 
 Written here because no maintained library does what publishing needs: the `oras` package (0.2.43) neither mounts blobs
-across repositories nor goes on with a broken upload, and the docker SDK reaches registries only through an engine.
+across repositories nor streams a layer of any size, and the docker SDK reaches registries only through an engine.
 Source of every rule: the OCI distribution specification 1.1.
 
 A connection that is refused, drops or times out, the body of an answer that breaks off, and the statuses 408, 429, 500,
@@ -10,7 +10,6 @@ A connection that is refused, drops or times out, the body of an answer that bre
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -36,10 +35,8 @@ _LARGEST_MANIFEST = 4 * 1024**2  # what the specification asks registries to acc
 _UPLOAD_SECONDS = (60, 900)
 """Timeouts of a request of an upload. The first is also the longest that a registry may take nothing; in the second, a
 registry that stands on an object store copies a blob of gigabytes."""
-_BAD_SESSION = frozenset({400, 404, 416})
-"""What registries answer where they don't go on with a session. The digest of a whole blob is refused with 400, too."""
-Chunks = Callable[[int], Iterator[bytes]]
-"""An offset -> the content from there on. What it raises ends the upload."""
+Chunks = Callable[[], Iterator[bytes]]
+"""The content, from its beginning each time. What it raises ends the upload."""
 PAUSES = (0.0, 2.0, 4.0, 8.0)
 """Seconds before each further attempt, where the registry says nothing else (`Retry-After`)."""
 _LONGEST_PAUSE = 60.0
@@ -80,22 +77,16 @@ class Registry:
 
     def repeat(self, work: Callable[[], Result]) -> Result:
         """Do work again after each TransientError, five times in all. Raises RegistryError, Stopped."""
-        pauses = iter(PAUSES)
-        while True:
+        for pause in PAUSES:
             try:
                 return work()
             except TransientError as error:
-                self.pause(pauses, error)
-
-    def pause(self, pauses: Iterator[float], error: TransientError) -> None:
-        """Wait before the next attempt. Raises the error where it was the last one, Stopped where all is to end."""
-        seconds = next(pauses, None)
-        if seconds is None:
-            raise error
-        with suppress(InvalidHeader):
-            if error.retry_after:
-                seconds = min(Retry().parse_retry_after(error.retry_after), _LONGEST_PAUSE)
-        wait(self.stopping, seconds)
+                seconds = pause
+                with suppress(InvalidHeader):
+                    if error.retry_after:
+                        seconds = min(Retry().parse_retry_after(error.retry_after), _LONGEST_PAUSE)
+            wait(self.stopping, seconds)
+        return work()
 
     def read(self, path: str, most: int, headers: Mapping[str, str] | None = None) -> tuple[Mapping[str, str], bytes]:
         """Headers and content of an answer. Of one with more than `most` bytes, a little more than these are read."""
@@ -274,59 +265,29 @@ class Registry:
     def put_blob(self, content: bytes) -> str:
         """Store a blob unless it is there. Returns its digest. Raises RegistryError, also for a damaged one there."""
         digest = oci_digest(content)
-        self.put_stream(digest, len(content), lambda offset: iter([content[offset:]]))
+        self.put_stream(digest, len(content), lambda: iter([content]))
         return digest
 
     def put_stream(self, digest: str, size: int, chunks: Chunks) -> None:
         """Store a blob of any size, unless it is there.
 
         A session is opened (POST), takes the whole content in one request (PATCH, as Docker's own client sends it), and
-        is closed with the digest (PUT). When a request fails, the session is asked how much it holds, and the next
-        attempt sends the rest. A session that does not say, or that refuses the rest, is given up for a new one
-        (docker-registry 2.8 does so after a connection that broke within a body). Five attempts count from each one
-        that brought more bytes. Raises RegistryError, also for a damaged blob there, Stopped, and what `chunks` raises.
+        is closed with the digest (PUT). When one of these fails, all is sent again in a new session. Raises
+        RegistryError, also for a damaged blob there, Stopped, and what `chunks` raises.
         """
-        location, held, farthest, pauses = "", 0, 0, iter(PAUSES)
-        while True:
-            resumed = bool(location)
-            try:
-                if resumed:
-                    location, held = self._resumed(location, size)
-                if not location:
-                    if self.has_blob(digest, size):
-                        return
-                    location, held, resumed = self._start_upload(), 0, False
-                if held < size:
-                    headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size - held)}
-                    headers |= {"Content-Range": f"{held}-{size - 1}"} if held else {}
-                    rest = _Rest(chunks, held, size)
-                    answer = self.send("PATCH", location, headers=headers, data=rest, timeout=_UPLOAD_SECONDS)
-                    location, held = _following(answer, location), size
-                closing = f"{location}{'&' if '?' in location else '?'}digest={digest}"
-                self.send("PUT", closing, timeout=_UPLOAD_SECONDS)
-                break
-            except TransientError as error:
-                failure = error
-            except RegistryError as error:
-                if not (resumed and error.status in _BAD_SESSION):
-                    raise
-                location, held, failure = "", 0, TransientError(error.problems[0], error.status)
-            if held > farthest:
-                pauses, farthest = iter(PAUSES), held
-            self.pause(pauses, failure)
-        self.has_blob(digest, size)  # docker-registry keeps what it had, and says that it stored the blob
 
-    def _resumed(self, location: str, size: int) -> tuple[str, int]:
-        """Where a session goes on, and how much it holds; nothing where it can't say. Raises TransientError."""
-        try:
-            answer = self.send("GET", location)
-        except TransientError:
-            raise
-        except RegistryError:
-            return "", 0
-        found = re.fullmatch(r"(?:bytes=)?0-(\d+)", answer.headers.get("Range", "").strip())
-        last = int(found[1]) if found else 0  # `0-0` is what registries say of an empty one, too
-        return (_following(answer, location), last + 1) if 0 < last < size else ("", 0)
+        def send() -> None:
+            if self.has_blob(digest, size):
+                return
+            location = self._start_upload()
+            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+            answer = self.send("PATCH", location, headers=headers, data=_Body(chunks, size), timeout=_UPLOAD_SECONDS)
+            location = urljoin(answer.url, answer.headers.get("Location", location))
+            closing = f"{location}{'&' if '?' in location else '?'}digest={digest}"
+            self.send("PUT", closing, timeout=_UPLOAD_SECONDS)
+
+        self.repeat(send)
+        self.has_blob(digest, size)  # docker-registry keeps what it had, and says that it stored the blob
 
     def _start_upload(self, query: str = "") -> str:
         """Where to send a blob; empty when a mount made sending needless."""
@@ -347,24 +308,17 @@ class Registry:
 
 
 @dataclass(frozen=True)
-class _Rest:
+class _Body:
     """The body of a request, in the form that requests streams: it can be iterated again, after a redirect say."""
 
     chunks: Chunks
-    offset: int
     size: int
 
     def __len__(self) -> int:
-        return self.size - self.offset
+        return self.size
 
     def __iter__(self) -> Iterator[bytes]:
-        return self.chunks(self.offset)
-
-
-def _following(answer: requests.Response, location: str) -> str:
-    """Where a session goes on after an answer."""
-    named = answer.headers.get("Location")
-    return urljoin(answer.url, named) if named else location
+        return self.chunks()
 
 
 class _Session(requests.Session):

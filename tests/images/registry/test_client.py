@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import tracemalloc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import urllib3.util.retry
@@ -206,58 +205,13 @@ def test_a_registry_says_how_long_to_wait(server: Server, said: str, seconds: li
 
 CONTENT = bytes(range(256)) * 4096
 """1 MiB."""
+DIGEST = oci_digest(CONTENT)
 
 
-def chunks(offset: int) -> Iterator[bytes]:
+def chunks() -> Iterator[bytes]:
     """Pieces of 64 KiB."""
-    for start in range(offset, len(CONTENT), 1 << 16):
+    for start in range(0, len(CONTENT), 1 << 16):
         yield CONTENT[start : start + (1 << 16)]
-
-
-@dataclass
-class Sessions:
-    """Upload sessions of a registry. `resumes`: whether it says what it holds, and goes on from there."""
-
-    resumes: bool = True
-    stored: dict[str, bytes] = field(default_factory=dict)
-    open: dict[str, bytes] = field(default_factory=dict)
-    sent: int = 0
-    fails: dict[str, list[Reply | None]] = field(default_factory=dict)
-    """What the next requests with content (PATCH) or an end (PUT) get instead of an answer."""
-    arrives: Callable[[dict[str, str], bytes], bytes] = lambda _headers, body: body
-    """Headers and body of a request -> what comes of the body."""
-    says: Callable[[str, Reply | None], Reply | None] = lambda _method, right: right
-    """Method and right answer -> what is answered."""
-
-    def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
-        return self.says(method, self._right(method, path, headers, self.arrives(headers, body)))
-
-    def _right(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
-        last = path.partition("?")[0].rpartition("/")[2]
-        if method == "HEAD":
-            return (200, {}, self.stored[last]) if last in self.stored else (404, {}, b"")
-        if method == "POST":
-            session = f"s{len(self.open)}"
-            self.open[session] = b""
-            return 202, {"Location": f"/v2/x/blobs/uploads/{session}"}, b""
-        if last not in self.open or (method == "GET" and not self.resumes):
-            return 404, {}, b'{"errors": [{"code": "BLOB_UPLOAD_UNKNOWN"}]}'
-        if method == "PATCH":
-            start = int(headers.get("Content-Range", "0-").partition("-")[0])
-            if start != len(self.open[last]):
-                return 416, {}, b""
-            self.open[last] += body
-            self.sent += len(body)
-        if self.fails.get(method):
-            return self.fails[method].pop()
-        if method == "PUT":
-            ((digest),) = re.findall(r"digest=(.*)", path)
-            if oci_digest(self.open[last]) != digest:
-                return 400, {}, b'{"errors": [{"code": "DIGEST_INVALID"}]}'
-            self.stored[digest] = self.open.pop(last)
-            return 201, {}, b""
-        held = max(len(self.open[last]) - 1, 0)
-        return (202 if method == "PATCH" else 204), {"Location": path, "Range": f"0-{held}"}, b""
 
 
 @pytest.fixture(autouse=True)
@@ -269,16 +223,22 @@ def uploader(server: Server) -> Registry:
     return Registry(Repository(server.host, "x"), credentials=lambda _host: None)
 
 
-def put(server: Server, sessions: Sessions, content: Chunks = chunks) -> None:
-    server.answer = sessions.answer
-    with uploader(server) as registry:
-        registry.put_stream(oci_digest(CONTENT), len(CONTENT), content)
+def put(server: Server, registry: BlobRegistry, content: Chunks = chunks) -> None:
+    server.answer = registry.answer
+    with uploader(server) as opened:
+        opened.put_stream(DIGEST, len(CONTENT), content)
+
+
+def holding(content: bytes) -> BlobRegistry:
+    registry = BlobRegistry()
+    registry.blobs["x"][DIGEST] = content
+    return registry
 
 
 def test_a_layer_is_sent_in_one_request(server: Server) -> None:
-    sessions = Sessions()
-    put(server, sessions)
-    assert sessions.stored == {oci_digest(CONTENT): CONTENT}
+    registry = BlobRegistry()
+    put(server, registry)
+    assert registry.blobs["x"] == {DIGEST: CONTENT}
     assert [method for method, _, _ in server.seen if method in ("HEAD", "POST", "PATCH", "PUT")] == [
         "HEAD", "POST", "PATCH", "PUT", "HEAD",
     ]  # fmt: skip
@@ -286,32 +246,33 @@ def test_a_layer_is_sent_in_one_request(server: Server) -> None:
 
 
 def test_one_that_is_there_is_not_sent(server: Server) -> None:
-    put(server, Sessions(stored={oci_digest(CONTENT): CONTENT}))
+    put(server, holding(CONTENT))
     assert server.count("POST") == server.count("PATCH") == 0
 
 
 def test_one_that_is_there_in_part_is_told(server: Server) -> None:
     """A registry that lost its power. It would take a second copy, and keep the first."""
-    server.answer = Sessions(stored={oci_digest(CONTENT): b""}).answer
+    server.answer = holding(b"").answer
     with uploader(server) as registry:
         with pytest.raises(RegistryError, match=r"holds 0 bytes of it, not 1048576(.|\n)*next: have who runs"):
             registry.put_blob(CONTENT)
         with pytest.raises(RegistryError, match="holds 0 bytes"):
-            registry.mount(oci_digest(CONTENT), Repository(server.host, "y"), len(CONTENT))
+            registry.mount(DIGEST, Repository(server.host, "y"), len(CONTENT))
     assert server.count("POST") == 0
 
 
 def test_one_that_the_registry_had_in_part_elsewhere_is_told(server: Server) -> None:
     """In another repository: docker-registry 2.8 takes the upload, and keeps its damaged copy."""
-    sessions = Sessions()
+    registry = BlobRegistry()
 
-    def damaged(_method: str, right: Reply | None) -> Reply | None:
-        sessions.stored = dict.fromkeys(sessions.stored, b"part")
+    def damaged(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        right = registry.answer(method, path, headers, body)
+        registry.blobs["x"] = dict.fromkeys(registry.blobs["x"], b"part")
         return right
 
-    sessions.says = damaged
-    with pytest.raises(RegistryError, match="holds 4 bytes of it, not 1048576"):
-        put(server, sessions)
+    server.answer = damaged
+    with uploader(server) as opened, pytest.raises(RegistryError, match="holds 4 bytes of it, not 1048576"):
+        opened.put_stream(DIGEST, len(CONTENT), chunks)
 
 
 def test_one_whose_size_is_not_said_is_taken_as_there(server: Server) -> None:
@@ -323,84 +284,53 @@ def test_one_whose_size_is_not_said_is_taken_as_there(server: Server) -> None:
     assert server.count("POST") == 0
 
 
-@pytest.mark.parametrize("resumes", [True, False])
-def test_after_a_connection_that_broke_in_a_layer_only_the_rest_is_sent(server: Server, resumes: bool) -> None:
-    breaks = [300_000, 200_000]
-    server.takes = lambda method, _path: breaks.pop(0) if method == "PATCH" and breaks else None
-    sessions = Sessions(resumes)
-    put(server, sessions)
-    assert sessions.stored == {oci_digest(CONTENT): CONTENT}
-    assert sessions.sent == len(CONTENT) + (0 if resumes else 500_000)
-    assert server.count("POST") == (1 if resumes else 3)
-
-
-@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+@pytest.mark.parametrize("method", ["POST", "PATCH", "PUT"])
 @pytest.mark.parametrize("failure", [(500, {}, b""), (429, {"Retry-After": "1"}, b""), None], ids=["500", "429", "cut"])
-def test_what_was_stored_before_a_failure_is_not_sent_again(server: Server, method: str, failure: Reply | None) -> None:
-    sessions = Sessions(fails={method: [failure, failure]})
-    put(server, sessions)
-    assert sessions.stored == {oci_digest(CONTENT): CONTENT} and sessions.sent == len(CONTENT)
+def test_after_a_failure_the_whole_layer_is_sent_in_a_new_session(
+    server: Server, method: str, failure: Reply | None
+) -> None:
+    left, registry = [failure, failure], BlobRegistry()
+    registry.before = lambda asked, _path: left.pop() if asked == method and left else True
+    put(server, registry)
+    assert registry.blobs["x"] == {DIGEST: CONTENT} and server.count("POST") == 3
+
+
+def test_a_connection_that_breaks_in_a_layer_is_tried_five_times(server: Server) -> None:
+    breaks, registry = [300_000, 200_000], BlobRegistry()
+    server.takes = lambda method, _path: breaks.pop(0) if method == "PATCH" and breaks else None
+    put(server, registry)
+    assert registry.blobs["x"] == {DIGEST: CONTENT} and server.count("PATCH") == 3
+    server.seen.clear()
+    server.takes = lambda method, _path: 0 if method == "PATCH" else None
+    with pytest.raises(RegistryError, match="the connection broke"):
+        put(server, BlobRegistry())
+    assert server.count("PATCH") == 5
 
 
 def test_an_end_whose_answer_is_lost_is_noticed(server: Server) -> None:
-    sessions = Sessions(says=lambda method, right: None if method == "PUT" else right)
-    put(server, sessions)
-    assert sessions.sent == len(CONTENT) and server.count("POST") == 1
+    registry = BlobRegistry()
 
+    def silent(method: str, *rest: Any) -> Reply | None:
+        right = registry.answer(method, *rest)
+        return None if method == "PUT" else right
 
-def test_a_registry_that_garbles_what_it_goes_on_with_gets_the_whole_layer_again(server: Server) -> None:
-    breaks = [300_000]
-    server.takes = lambda method, _path: breaks.pop(0) if method == "PATCH" and breaks else None
-    sessions = Sessions(arrives=lambda headers, body: b"x" + body[1:] if headers.get("Content-Range") else body)
-    put(server, sessions)
-    assert sessions.stored == {oci_digest(CONTENT): CONTENT} and server.count("POST") == 2
-
-
-def test_a_line_that_breaks_again_and_again_is_no_reason_to_give_up(server: Server) -> None:
-    breaks = [50_000] * 20
-    server.takes = lambda method, _path: breaks.pop(0) if method == "PATCH" and breaks else None
-    sessions = Sessions()
-    put(server, sessions)
-    assert sessions.sent == len(CONTENT) and not breaks
-
-
-@pytest.mark.parametrize("arrived", [0, 50_000])
-def test_five_attempts_that_bring_nothing_more_are_the_end(server: Server, arrived: int) -> None:
-    breaks = [arrived] if arrived else []
-    server.takes = lambda method, _path: (breaks.pop() if breaks else 0) if method == "PATCH" else None
-    with pytest.raises(RegistryError, match="the connection broke"):
-        put(server, Sessions())
-    assert server.count("PATCH") == (6 if arrived else 5)
+    server.answer = silent
+    with uploader(server) as opened:
+        opened.put_stream(DIGEST, len(CONTENT), chunks)
+    assert registry.received == len(CONTENT) and server.count("POST") == 1
 
 
 def test_a_digest_that_does_not_fit_is_final(server: Server) -> None:
-    sessions = Sessions(arrives=lambda _headers, body: body[1:])
     with pytest.raises(RegistryError, match="DIGEST_INVALID"):
-        put(server, sessions)
+        put(server, BlobRegistry(), lambda: iter([bytes(len(CONTENT))]))
     assert server.count("PATCH") == 1
 
 
 def test_what_a_layer_raises_ends_its_upload(server: Server) -> None:
-    def interrupted(offset: int) -> Iterator[bytes]:
-        yield CONTENT[offset : offset + 10]
+    def interrupted() -> Iterator[bytes]:
+        yield CONTENT[:10]
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        put(server, Sessions(), interrupted)
+        put(server, BlobRegistry(), interrupted)
     assert server.count("PUT") == 0
-
-
-@pytest.mark.parametrize(("said", "sent"), [("bytes=0-{}", 0), ("", 1), ("5-{}", 1), ("0-x", 1)])
-def test_what_a_session_says_it_holds(server: Server, said: str, sent: int) -> None:
-    """`sent`: how often the part that had arrived is sent again."""
-    breaks = [300_000]
-    server.takes = lambda method, _path: breaks.pop(0) if method == "PATCH" and breaks else None
-
-    def holds(method: str, right: Reply | None) -> Reply | None:
-        if method == "GET" and right:
-            right[1]["Range"] = said.format(300_000 - 1)
-        return right
-
-    sessions = Sessions(says=holds)
-    put(server, sessions)
-    assert sessions.sent == len(CONTENT) + sent * 300_000
