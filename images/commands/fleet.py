@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,11 +23,10 @@ from images.errors import Problem, UserError, command, wrong
 from images.fleet import config, images, planning, run
 from images.fleet.config import Fleet
 from images.fleet.executors import Executor, LocalExecutor
-from images.fleet.folder import JobFolder, left
-from images.fleet.images import Found
-from images.fleet.model import ON_GPUS, Job, JobRecord
+from images.fleet.folder import JobFolder
+from images.fleet.model import ON_GPUS
 from images.fleet.planning import FleetImage, PlannedCell, State
-from images.fleet.run import Outcome, RunOptions
+from images.fleet.run import Outcome
 from images.host import cache
 from images.locking import lock_file
 from images.planning.image import Image
@@ -55,9 +54,6 @@ def fleet(
         Path | None,
         typer.Option("--fleet", metavar="FILE", help="The machines; default: fleet.yaml beside the matrix."),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Do what the last run left: it was killed, or lost jobs.")
-    ] = False,
     image: Annotated[
         list[str] | None,
         typer.Option("--image", metavar="NAME=REF", help="An image to hold to NAME's claims (repeat it)."),
@@ -89,24 +85,6 @@ def fleet(
         raise wrong(action, "is an unknown action", "say one of plan, run, status")
     machines = config.read(file, sources.workspace.root)
 
-    def do(jobs: Mapping[str, Sequence[Job]], outdated: Mapping[str, JobRecord]) -> list[Outcome]:
-        if not any(jobs.values()):
-            return []
-        options = RunOptions(
-            fleet=machines,
-            folder=folder,
-            executor=open_executor(on, folder.path, machines, sources.workspace),
-            progress=_progress,
-            sources=sources,
-            gpus=gpus,
-            engine=engine or "",
-        )
-        return run.run(jobs, options, outdated)
-
-    if resume and action == "run":
-        jobs = _left(folder, machines, on.partition(":")[0])
-        outcomes = do(jobs, {})
-        _end(folder, outcomes, [], others=len(outcomes) < sum(map(len, jobs.values())))
     wanted, tiers = _requested(selectors or [], image or [], sources), tuple(tier or Tier)
     place = staging or machines.staging
     if action == "run" and on != LOCAL and not place:
@@ -115,19 +93,32 @@ def fleet(
     repository = Repository.parse(place) if place else None
     outcomes, unanswered, others = [], list[PlannedCell](), False
     while wanted and tiers:
-        before = folder.records()
+        # A record without a verdict, of a submitter that was killed, is judged by this run, and its job not repeated.
+        before = {key: record for key, record in folder.records().items() if folder.done(key)}
+        begun = images.begun(folder)
         with _local_engine(engine) as docker_engine:
-            located = [images.locate(*one, docker_engine, repository, sources, claim or ()) for one in wanted]
-            there = [one for one, _ in located]
+            there = [images.locate(*one, docker_engine, repository, sources, claim or (), begun) for one in wanted]
             known = images.known(folder, before, there, sources)
             now, leased = datetime.now(UTC), images.leased(folder)
             cells = planning.plan(there, machines, now, tiers=tiers, known=known, leased=leased)
             if action == "plan":
                 common.show(fleet_tables.plan(cells))
                 return
-            there = _sent(located, cells, docker_engine, repository)
+            there = _sent(there, cells, docker_engine, repository)
         jobs = planning.jobs(cells, there, machines, claim or ())
-        found = do(jobs, before)
+        found: list[Outcome] = []
+        if jobs:
+            found = run.run(
+                jobs,
+                before,
+                fleet=machines,
+                folder=folder,
+                executor=open_executor(on, folder.path, machines, sources.workspace),
+                progress=_progress,
+                sources=sources,
+                gpus=gpus,
+                engine=engine or "",
+            )
         built = {one.job.image for one in found if one.job.context and one.verdict}
         others = others or len(found) < sum(map(len, jobs.values()))
         left_over = [one for one in cells if one.cell.image not in built]
@@ -165,30 +156,11 @@ def _end(folder: JobFolder, outcomes: Sequence[Outcome], unanswered: Sequence[Pl
         talk.print(f"nothing is due: `{command('fleet', 'plan')}` says why")
     if unanswered:
         common.show(fleet_tables.plan(unanswered))
-    then = f"`{command('fleet', 'run', '--resume')}`, with the same --on, does what has no verdict"
+    then = "give the same command again: it does what has no verdict"
     if lost := [one for one in outcomes if one.verdict is None]:
         raise UserError([Problem(where=one.job.key, cause=one.cause, then=then) for one in lost], code=1)
     failed = any(one.verdict and one.verdict.overall is Status.FAIL for one in outcomes)
     raise typer.Exit(1 if failed or others or unanswered else 0)
-
-
-def _left(folder: JobFolder, fleet: Fleet, executor: str) -> dict[str, list[Job]]:
-    """Machines -> the jobs that the last run left. Raises UserError: none did, or a job can't be done any more."""
-    last, keys = left(folder, executor)
-    found = {key: folder.job(key) for key in keys}
-    if unknown := [key for key, job in found.items() if job is None]:
-        cause = f"{last.id} was to do it, and its job.json is missing"
-        then = f"begin a new run of these images, and take runs/{last.id}.json in {folder.path} away"
-        raise UserError([Problem(where=key, cause=cause, then=then) for key in unknown], code=1)
-    jobs: dict[str, list[Job]] = {}
-    for job in filter(None, found.values()):
-        machines, wanted = fleet.of(job.platform), job.arch or str(job.platform)
-        if not machines.workers or (job.arch and job.arch not in machines.by_arch):
-            then = "put them into fleet.yaml again, or begin a new run"
-            raise wrong(job.key, f"no machine of the fleet is {wanted} any more", then)
-        jobs.setdefault(machines.by_arch[job.arch][0] if job.arch else machines.plain, []).append(job)
-    _progress(last.id, f"left {len(keys)} of its {len(last.jobs)} jobs: they are taken over")
-    return jobs
 
 
 def _requested(selectors: list[str], references: Sequence[str], sources: Sources) -> list[tuple[Image, str]]:
@@ -214,22 +186,19 @@ def _requested(selectors: list[str], references: Sequence[str], sources: Sources
 
 
 def _sent(
-    located: Sequence[tuple[FleetImage, Found | None]],
-    planned: Sequence[PlannedCell],
-    engine: Engine | None,
-    staging: Repository | None,
+    there: Sequence[FleetImage], planned: Sequence[PlannedCell], engine: Engine | None, staging: Repository | None
 ) -> list[FleetImage]:
     """The images with references for the workers: what is due and in no registry yet is sent to staging."""
     due = {one.cell.digest for one in planned if one.state is State.DUE}
     references: dict[str, str] = {}
     with Progress() as progress:
-        for one, found in located:
-            if one.digest in due and one.digest not in references and found and found.local:
+        for one in there:
+            if one.local and one.digest in due and one.digest not in references:
                 references[one.digest] = one.digest
                 if staging and engine:
                     pushed, told = cache.folder() / "push", progress.job(one.name)
-                    references[one.digest] = images.send(engine, found.local, staging, pushed, told)
-    return [replace(one, reference=references.get(one.digest, one.reference)) for one, _ in located]
+                    references[one.digest] = images.send(engine, one.local, staging, pushed, told)
+    return [replace(one, reference=references.get(one.digest, one.reference)) for one in there]
 
 
 @contextmanager

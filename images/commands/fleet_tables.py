@@ -8,7 +8,7 @@ from typing import Any
 from images.commands.common import counted
 from images.errors import UserError, command
 from images.fleet.folder import JobFolder
-from images.fleet.model import JobRecord
+from images.fleet.model import Job, JobRecord
 from images.fleet.planning import PlannedCell, State, of_verdict
 from validate.judging import Status
 from validate.terminal import aligned
@@ -38,14 +38,14 @@ def status_rows(folder: JobFolder, keys: Iterable[str]) -> list[dict[str, str]]:
     """These jobs, as far as the folder knows them: judged, leased, or why there is no record."""
     rows = []
     for key in sorted(keys):
-        lease, record, failure = folder.lease(key), folder.record(key), folder.failure(key)
+        lease, record, failure, job = folder.lease(key), folder.record(key), folder.failure(key), folder.job(key)
         row = {"job": key, "state": "", "verdict": "", "machine": "", "when": "", "told": ""}
         if record:
-            row |= {"machine": record.worker.node, "when": _time(record.ended), **_judged(folder, record)}
+            row |= {"machine": record.worker.node, "when": _time(record.ended), **_judged(folder, job, record)}
         elif lease:
             row |= {"state": "running", "machine": lease.cluster_id, "when": _time(lease.since), "told": lease.owner}
             if not folder.lives(lease.run):
-                row |= {"state": "left", "told": _goes_on(lease.executor)}
+                row |= {"state": "left", "told": _goes_on(job, lease.executor)}
         elif failure:
             row |= {"state": "failed", "machine": failure.node, "when": _time(failure.at), "told": failure.cause}
         if row["state"]:
@@ -53,17 +53,16 @@ def status_rows(folder: JobFolder, keys: Iterable[str]) -> list[dict[str, str]]:
     return rows
 
 
-def _goes_on(on: str) -> str:
-    return f"`{command('fleet', 'run', '--resume', '--on', on)}` goes on"
+def _goes_on(job: Job | None, on: str) -> str:
+    return f"`{command('fleet', 'run', job.image if job else 'SELECTOR', '--on', on)}` goes on"
 
 
-def _judged(folder: JobFolder, record: JobRecord) -> dict[str, str]:
+def _judged(folder: JobFolder, job: Job | None, record: JobRecord) -> dict[str, str]:
     """What the evidence says by the claims that the job was given, whatever the worker wrote beside it."""
-    job = folder.job(record.key)
     if job is None:
         return {"state": "unusable", "told": "job.json is missing: the cell is due"}
     if not job.digest:
-        return {"state": "left", "told": _goes_on(record.worker.executor)}
+        return {"state": "left", "told": _goes_on(job, record.worker.executor)}
     try:
         verdict = folder.verdict(record, job, job.claim_set)
     except UserError as error:

@@ -1,6 +1,6 @@
 """The fleet's folder: which process has leased a job, and the job's record. All submitters and Slurm's workers see it.
 
-    runs/ID.json             the jobs of a run; ID.lock is held for as long as its process lives
+    runs/ID.lock             held for as long as the process of a run lives
     jobs/KEY/job.json, lease.json, evidence.json, build.json, record.json, failed.json
     jobs/KEY/verdict.json    and reports, once a submitter has judged the record: they name its evidence
     jobs/KEY/lock            held by the worker that does the job, and by whoever keeps its record
@@ -18,7 +18,7 @@ import fcntl
 import json
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +26,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from images.errors import failed, wrong
+from images.errors import failed
 from images.fleet.model import Failure, FleetRun, Job, JobRecord, JobResult, Lease
 from images.publish import gate
 from images.validation.rows import Row, first_fault
@@ -48,14 +48,6 @@ class JobFolder:
     def running(self, run: FleetRun) -> AbstractContextManager[None]:
         """Hold a run's lock. No other process has its ID; who looks whether it lives holds the lock for a moment."""
         return _locked(self.path / "runs" / f"{run.id}.lock")
-
-    def note_run(self, run: FleetRun) -> None:
-        _write(self.path / "runs" / f"{run.id}.json", run.model_dump_json())
-
-    def runs(self) -> list[FleetRun]:
-        """Every run, oldest first. Raises UserError for a file that is no run."""
-        found = (_read(FleetRun, file) for file in (self.path / "runs").glob("*.json"))
-        return sorted(filter(None, found), key=lambda run: run.started)
 
     def lives(self, run_id: str) -> bool:
         """Whether a process holds the lock of a run."""
@@ -206,29 +198,6 @@ class JobFolder:
 
     def failure(self, key: str) -> Failure | None:
         return _read(Failure, self.job_path(key) / "failed.json")
-
-
-def left(folder: JobFolder, executor: str) -> tuple[FleetRun, Sequence[str]]:
-    """The newest run on this executor that left jobs which are not done and which no process has, and their keys.
-
-    What another executor's run left is that one's: Slurm may still do it, and a local run's images are in no registry.
-    Raises UserError: no run on this one did, or living processes do the jobs.
-    """
-    held = [run for run in reversed(folder.runs()) if folder.lives(run.id)]
-    elsewhere = ""
-    for run in (run for run in reversed(folder.runs()) if run not in held):
-        undone = [key for key in run.jobs if not folder.done(key)]
-        if all((lease := folder.lease(key)) and folder.lives(lease.run) for key in undone):
-            continue
-        if run.executor == executor:
-            return run, undone
-        elsewhere = elsewhere or f"{run.id} was on {run.executor}"
-    if elsewhere:
-        raise wrong(f"--on {executor}", elsewhere, f"give --on {elsewhere.split()[-1]}; without --resume a run begins")
-    if held:
-        raise failed("--resume", f"{held[0].id} goes on: {held[0].owner}", "wait for its end, or end that process")
-    cause, then = f"no run in {folder.path} left anything to do", "name images: without --resume a run begins"
-    raise wrong("--resume", cause, then)
 
 
 def _read(model: type[Model], path: Path) -> Model | None:

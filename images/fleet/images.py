@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
@@ -56,17 +56,18 @@ def locate(
     staging: Repository | None,
     sources: Sources,
     only: Sequence[str] = (),
-) -> tuple[FleetImage, Found | None]:
-    """An image with what it is held to, and where it was found; None: nowhere.
+    begun: Collection[str] = (),
+) -> FleetImage:
+    """An image with what it is held to, and where it was found.
 
-    `reference`: where it is, if not under its name. `only`: texts of `--claim`.
+    `reference`: where it is, if not under its name. `only`: texts of `--claim`. `begun`: as that function gives it.
 
     It is looked for in the engine, then in the staging repository, without which it can't be built.
     Raises UserError: no access, a reference that names nothing, unknown claims, no lock.
     """
     name, context = str(image.name), context_digest(image, sources) if staging and not reference else ""
     if not reference:
-        found = _by_name(image, context, engine, staging)
+        found = _by_name(image, context, engine, None if context in begun else staging)
     else:
         found = in_engine(engine, reference) if engine else None
         if found is None and "/" in reference:
@@ -75,7 +76,7 @@ def locate(
             then = "name an image of this machine's engine, or HOST/NAME:TAG, or HOST/NAME@sha256:..."
             raise wrong(f"--image {name}={reference}", "is nowhere", then)
     labelled = found.described if found else Described(labels={}, history=())
-    planned = FleetImage(
+    return FleetImage(
         name=name,
         digest=found.digest if found else context,
         archs=image.archs,
@@ -84,12 +85,18 @@ def locate(
         claims=validating.claims_of(image, sources, labelled, tuple(Tier), only=only, attachment=NO_GPU),
         described={"labels": dict(labelled.labels), "history": list(labelled.history)},
         reference=found.reference if found else "",
+        local=found.local if found else None,
         staging=str(staging) if staging and not found else "",
         why_not=""
         if found or staging
         else f"it is in no engine here: `{command('build', name)}`, or `--staging REPOSITORY` for workers to build it",
     )
-    return planned, found
+
+
+def begun(folder: JobFolder) -> set[str]:
+    """Contexts whose builds have a job and no verdict: that job goes on, whatever a worker has pushed by now."""
+    jobs = map(folder.job, folder.job_keys())
+    return {job.context for job in jobs if job and job.context and not job.digest}
 
 
 def context_digest(image: Image, sources: Sources) -> str:

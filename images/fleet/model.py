@@ -8,7 +8,6 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -126,32 +125,26 @@ class JobResult:
     evidence: str
 
 
-class FleetRun(Row):
-    """One process of `fleet run`, and its jobs. `--resume` begins another with what is left."""
+@dataclass(frozen=True, kw_only=True)
+class FleetRun:
+    """One process of `fleet run`."""
 
-    schema_version: Literal[2] = 2
     id: str
     owner: str
     """`USER@HOST (process N)`."""
-    started: AwareDatetime
     executor: str
-    jobs: tuple[str, ...]
-    """Keys."""
 
     @classmethod
-    def new(cls, executor: str, keys: Iterable[str]) -> FleetRun:
-        """A run of the jobs with these keys, by this process."""
+    def new(cls, executor: str) -> FleetRun:
+        """A run by this process."""
         try:
             user = getpass.getuser()
         except (KeyError, OSError):  # a uid without a name
             user = str(os.getuid())
-        started = datetime.now(UTC)
         return cls(
-            id=f"{started:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}",
+            id=f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}",
             owner=f"{user}@{socket.gethostname()} (process {os.getpid()})",
-            started=started,
             executor=executor,
-            jobs=tuple(keys),
         )
 
 

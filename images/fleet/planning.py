@@ -12,6 +12,7 @@ from typing import Any
 from images.building.validating import ANYWHERE
 from images.config.names import Arch
 from images.config.platforms import Platform
+from images.engine import ImageInfo
 from images.fleet.config import Fleet
 from images.fleet.model import ON_GPUS, Job, MatrixCell
 from validate import compute_capability
@@ -51,6 +52,8 @@ class FleetImage:
     platform: Platform = Platform.AMD64
     reference: str = ""
     """`HOST/NAME@sha256:...`; empty until it was pushed."""
+    local: ImageInfo | None = None
+    """This machine's engine has it, and the registry is yet to get it."""
     staging: str = ""
     """`HOST/NAME` that has no image of this context: a worker builds one and pushes it there. Empty: it is there."""
     why_not: str = ""

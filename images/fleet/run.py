@@ -39,106 +39,90 @@ class Outcome:
         return f"{self.verdict.overall} on {self.record.worker.node} in {self.record.seconds:.0f} s{built}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """How a run goes."""
-
-    fleet: Fleet
-    folder: JobFolder
-    executor: Executor
-    progress: Callable[[str, str], None]
-    """Gets a job's key and a sentence."""
-    sources: Sources
-    gpus: str = "auto"
-    engine: str = ""
-    """Address of the engine (`--engine`), for workers in this process; empty: each finds its machine's."""
-
-
 def run(
     jobs: Mapping[str, Sequence[Job]],
-    options: RunOptions,
-    outdated: Mapping[str, JobRecord] | None = None,
+    outdated: Mapping[str, JobRecord],
+    *,
+    fleet: Fleet,
+    folder: JobFolder,
+    executor: Executor,
+    sources: Sources,
+    progress: Callable[[str, str], None],
+    gpus: str = "auto",
+    engine: str = "",
 ) -> list[Outcome]:
     """Do the jobs (machines -> jobs) that nobody else has, and return what came of them.
 
     `outdated`: job's key -> its record that the plan found too old, or not good enough; all others answer for their
-    jobs. Raises UserError, KeyboardInterrupt after cleaning up.
+    jobs. `progress` gets a job's key and a sentence. `engine`: address of the engine, for workers in this process;
+    empty: each finds its machine's. Raises UserError, KeyboardInterrupt after cleaning up.
     """
-    folder, executor = options.folder, options.executor
     by_key = {job.key: job for group in jobs.values() for job in group}
     machines = {job.key: name for name, group in jobs.items() for job in group}
-    run_of = FleetRun.new(executor.name, by_key)
-    for key, job in by_key.items():
-        if not (folder.job_path(key) / "job.json").exists():  # before the run names it: `--resume` reads it
-            folder.note(job)
+    run_of = FleetRun.new(executor.name)
     outcomes: list[Outcome] = []
     with folder.running(run_of):
-        folder.note_run(run_of)
         leases: dict[str, Lease] = {}
         for key, job in by_key.items():
-            if lease := _taken(run_of, job, options, (outdated or {}).get(key)):
-                leases[key] = lease
-        there = [key for key in leases if folder.record(key)]
-        waiting, matrix = [], options.sources.workspace.matrix
-        for key, lease in leases.items():
-            if key in there:
+            lease = folder.take(run_of, job)
+            if lease.run != run_of.id:
+                who = f"{lease.owner}, who leased it on {lease.executor} at {lease.since:%H:%M:%S} UTC"
+                progress(key, f"is left to {who}")
                 continue
+            if key in outdated and folder.record(key) == outdated[key]:
+                folder.put_aside(key)  # it has ended: nothing is watched that a dead run submitted of it
+                folder.submitted(key, run_of.id, "")
+                lease = lease.model_copy(update={"cluster_id": ""})
+            leases[key] = lease
+        there = [key for key in leases if folder.record(key)]
+        waiting, matrix = [], sources.workspace.matrix
+        for key in (key for key in leases if key not in there):
             task = Task(
                 job=by_key[key].model_dump_json(),
                 run=run_of.id,
                 executor=run_of.executor,
                 matrix=str(matrix) if matrix != paths.CHECKOUT.matrix else "",
                 folder=str(folder.path.absolute()),
-                gpus=options.gpus,
-                engine=options.engine,
+                gpus=gpus,
+                engine=engine,
             )
-            on, gpus = options.fleet.workers[machines[key]], by_key[key].gpus
-            one = Placed(key=key, task=task, gpus=gpus, machines=machines[key], on=on, cluster_id=lease.cluster_id)
+            one = Placed(
+                key=key,
+                task=task,
+                gpus=by_key[key].gpus,
+                machines=machines[key],
+                on=fleet.workers[machines[key]],
+                cluster_id=leases[key].cluster_id,
+            )
             waiting.append(one)
         watched = False
         try:
             for key, cluster_id in executor.start(waiting).items():
                 folder.submitted(key, run_of.id, cluster_id)
             watched = True
-            outcomes += [_finished(run_of, by_key[key], Ended(key=key), options) for key in there]
+            outcomes += [_finished(run_of, by_key[key], Ended(key=key), folder, sources) for key in there]
             states = executor.states()
             for one in waiting:
-                options.progress(one.key, states.get(one.key, "started"))
+                progress(one.key, states.get(one.key, "started"))
             for left, ended in zip(reversed(range(len(waiting))), executor.ended(), strict=True):
-                outcome = _finished(run_of, by_key[ended.key], ended, options)
+                outcome = _finished(run_of, by_key[ended.key], ended, folder, sources)
                 outcomes.append(outcome)
-                options.progress(ended.key, f"{outcome}; {left} wait or run" if left else str(outcome))
+                progress(ended.key, f"{outcome}; {left} wait or run" if left else str(outcome))
         finally:
             executor.cancel()
             for key, lease in leases.items():
-                if watched or not lease.cluster_id:  # what could not be watched stays: the next `--resume` finds it
+                if watched or not lease.cluster_id:  # what could not be watched stays: the next run finds it
                     folder.release(key, run_of.id)
     return outcomes
 
 
-def _taken(run_of: FleetRun, job: Job, options: RunOptions, outdated: JobRecord | None) -> Lease | None:
-    """Lease a job, and put its record aside if it is the `outdated` one. None: somebody else has it, who is told."""
-    folder = options.folder
-    lease = folder.take(run_of, job)
-    if lease.run != run_of.id:
-        who = f"{lease.owner}, who leased it on {lease.executor} at {lease.since:%H:%M:%S} UTC"
-        options.progress(job.key, f"is left to {who}")
-        return None
-    if outdated is None or folder.record(job.key) != outdated:
-        return lease
-    folder.put_aside(job.key)  # it has ended: nothing is watched that a dead run submitted of it
-    folder.submitted(job.key, run_of.id, "")
-    return lease.model_copy(update={"cluster_id": ""})
-
-
-def _finished(run_of: FleetRun, job: Job, ended: Ended, options: RunOptions) -> Outcome:
+def _finished(run_of: FleetRun, job: Job, ended: Ended, folder: JobFolder, sources: Sources) -> Outcome:
     """What a job came to: its record with the verdict and its reports, or a note of why there is none.
 
     A record counts even where its job was lost after it was written. Evidence is judged here, by the claims that this
     checkout writes; evidence that can't be used is a failure of its job alone.
     """
-    folder, key = options.folder, job.key
-    cause = ended.cause or "it ended without a record"
+    key, cause = job.key, ended.cause or "it ended without a record"
     if ended.result and ended.result.record.key == key:
         with folder.doing(key):
             folder.keep(ended.result)
@@ -147,8 +131,8 @@ def _finished(run_of: FleetRun, job: Job, ended: Ended, options: RunOptions) -> 
     try:
         if record := folder.record(key):
             if job.context:
-                job = images.resolved(job, record, options.sources)
-            claims = images.claims_for(job, folder.evidence(record), options.sources)
+                job = images.resolved(job, record, sources)
+            claims = images.claims_for(job, folder.evidence(record), sources)
             verdict = folder.verdict(record, job, claims)
             folder.note(job.model_copy(update={"claims": json.loads(claims.of(job.tiers).dumps())}))
             # Before the verdict, which ends the job: a submitter that is killed later leaves no lease of it.

@@ -1,10 +1,9 @@
-"""`fleet run`: what it ends with, and what `--resume` goes on with. The executor does as it is told."""
+"""`fleet run`: what it ends with, and what it takes over. The executor does as it is told."""
 
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,18 @@ from images import cli
 from images.commands import fleet as fleet_command
 from images.config.names import Arch
 from images.errors import UserError
-from images.fleet import images, run
-from images.fleet.config import ONE_MACHINE
+from images.fleet import images
 from images.fleet.executors import Ended, Placed
 from images.fleet.folder import JobFolder
 from images.fleet.model import FleetRun, Job, Lease
 from images.fleet.planning import FleetImage
-from images.fleet.run import RunOptions
-from tests.images.fleet.test_run import Obedient
+from tests.images.fleet.test_run import Obedient, go
 from tests.support import commands
 from tests.support.fleet_records import NAME, claim, claims, installed, job, result
 from tests.support.sources import SOURCES
 from validate.claims import Tier
 
 PIP = claims(claim("pip"))
-NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
 
 def call(folder: Path, *arguments: str, action: str = "run") -> Result:
@@ -50,17 +46,6 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> Obedient:
     return made
 
 
-def note(folder: JobFolder, word: str, *jobs: Job, days: int, known: bool = True, on: str = "local") -> FleetRun:
-    """A run that was killed."""
-    for one in jobs if known else ():
-        folder.note(one)
-    keys = tuple(one.key for one in jobs)
-    dead = FleetRun(id=word, owner=word, started=NOW - timedelta(days=days), executor=on, jobs=keys)
-    with folder.running(dead):
-        folder.note_run(dead)
-    return dead
-
-
 def answer(executor: Obedient, *jobs: Job) -> None:
     executor.answers = {one.key: Ended(key=one.key, result=result(one, PIP, pip=installed())) for one in jobs}
 
@@ -68,7 +53,7 @@ def answer(executor: Obedient, *jobs: Job) -> None:
 def found_as(monkeypatch: pytest.MonkeyPatch, *located: FleetImage) -> None:
     """Where the image of the command line is, at each look."""
     looks = iter([*located, *[located[-1]] * 5])
-    monkeypatch.setattr(images, "locate", lambda *_: (next(looks), None))
+    monkeypatch.setattr(images, "locate", lambda *_: next(looks))
 
 
 def an_image(one: Job, **more: Any) -> FleetImage:
@@ -76,72 +61,21 @@ def an_image(one: Job, **more: Any) -> FleetImage:
     return replace(plain, **more)
 
 
-def test_resume_goes_on_with_the_newest_run_that_left_anything(tmp_path: Path, executor: Obedient) -> None:
-    folder, older, newer = JobFolder(tmp_path), job(1, PIP), job(2, PIP)
-    note(folder, "older", older, days=2)
-    note(folder, "newer", newer, days=1)
-    answer(executor, newer, older)
-    for one in (newer, older):
-        assert call(tmp_path, "--resume").exit_code == 0
-        assert executor.started.pop() == one.key and not executor.started
-    with pytest.raises(UserError, match="left anything to do") as told:
-        call(tmp_path, "--resume")
-    assert told.value.code == 2
-
-
 @pytest.mark.parametrize(("version", "status"), [("25.0", 0), ("24.0", 1)])
-def test_resume_reports_what_workers_of_a_dead_submitter_recorded(
-    tmp_path: Path, executor: Obedient, version: str, status: int
+def test_what_workers_of_a_dead_submitter_recorded_is_judged_and_not_repeated(
+    tmp_path: Path, executor: Obedient, monkeypatch: pytest.MonkeyPatch, version: str, status: int
 ) -> None:
     folder, one = JobFolder(tmp_path), job(1, PIP)
-    note(folder, "one", one, days=1)
+    found_as(monkeypatch, an_image(one))
+    folder.note(one)
     folder.keep(result(one, PIP, pip=installed(version)))
-    assert call(tmp_path, "--resume").exit_code == status
+    assert call(tmp_path, NAME, "--tier", "static").exit_code == status
     assert not executor.started and (folder.job_path(one.key) / "report.md").is_file()
-    with pytest.raises(UserError, match="left anything to do"):
-        call(tmp_path, "--resume")
 
 
-def test_resume_leaves_to_slurm_what_goes_on_there(tmp_path: Path, executor: Obedient) -> None:
-    folder, one = JobFolder(tmp_path), job(1, PIP)
-    dead = note(folder, "one", one, days=1, on="slurm")
-    with folder.running(dead):
-        folder.take(dead, one)
-        folder.submitted(one.key, dead.id, "7")
-    with pytest.raises(UserError, match="--on local: one was on slurm\n    next: give --on slurm") as told:
-        call(tmp_path, "--resume")
-    lease = folder.lease(one.key)
-    assert told.value.code == 2 and lease and lease.cluster_id == "7" and not executor.started
-
-
-def test_resume_says_what_another_process_still_does_and_does_not_end_with_0(
-    tmp_path: Path, executor: Obedient
+def test_what_a_run_that_was_killed_while_it_leased_left_is_taken_over(
+    tmp_path: Path, executor: Obedient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, one, two = JobFolder(tmp_path), job(1, PIP), job(2, PIP)
-    note(folder, "left", one, two, days=2)
-    answer(executor, one)
-    other = FleetRun(id="other", owner="ann", started=NOW, executor="local", jobs=(two.key,))
-    with folder.running(other):
-        folder.take(other, two)
-        folder.note_run(other)
-        assert call(tmp_path, "--resume").exit_code == 1 and executor.started == [one.key]
-        with pytest.raises(UserError, match="other goes on: ann") as told:
-            call(tmp_path, "--resume")
-        assert told.value.code == 1
-    answer(executor, two)
-    executor.started.clear()
-    assert call(tmp_path, "--resume").exit_code == 0 and executor.started == [two.key]
-
-
-def test_resume_names_what_nobody_knows_any_more(tmp_path: Path, executor: Obedient) -> None:
-    folder, gone = JobFolder(tmp_path), job(1, PIP)
-    note(folder, "one", gone, days=1, known=False)
-    with pytest.raises(UserError, match=r"job\.json is missing") as told:
-        call(tmp_path, "--resume")
-    assert told.value.code == 1 and told.value.problems[0].where == gone.key and not executor.started
-
-
-def test_what_a_run_that_was_killed_while_it_leased_left_is_resumed(tmp_path: Path, executor: Obedient) -> None:
     one, two = job(1, PIP), job(2, PIP)
 
     class Killed(JobFolder):
@@ -150,15 +84,14 @@ def test_what_a_run_that_was_killed_while_it_leased_left_is_resumed(tmp_path: Pa
                 raise KeyboardInterrupt
             return super().take(asked, one)
 
-    options = RunOptions(
-        fleet=ONE_MACHINE, folder=Killed(tmp_path), executor=executor, progress=lambda *_: None, sources=SOURCES
-    )
     with pytest.raises(KeyboardInterrupt):
-        run.run({ONE_MACHINE.plain: [one, two]}, options)
+        go(Killed(tmp_path), executor, one, two)
+    JobFolder(tmp_path).take(FleetRun(id="dead", owner="ann", executor="local"), one)
     said = call(tmp_path, action="status").output
-    assert " left " in said and "`nox -s fleet -- run --resume --on local` goes on" in " ".join(said.split())
-    answer(executor, one, two)
-    assert call(tmp_path, "--resume").exit_code == 0 and executor.started == [one.key, two.key]
+    assert " left " in said and f"`nox -s fleet -- run {NAME} --on local` goes on" in " ".join(said.split())
+    found_as(monkeypatch, an_image(one))
+    answer(executor, one)
+    assert call(tmp_path, NAME, "--tier", "static").exit_code == 0 and executor.started == [one.key]
 
 
 @pytest.mark.parametrize(("fault", "code"), [("", 0), ("nowhere", 1), ("leased", 1)])
@@ -168,7 +101,7 @@ def test_run_ends_with_0_where_everything_asked_for_was_judged(
     folder, one = JobFolder(tmp_path), job(1, PIP)
     found_as(monkeypatch, an_image(one, why_not="it is nowhere" if fault == "nowhere" else ""))
     answer(executor, one)
-    other = FleetRun(id="other", owner="ann", started=NOW, executor="local", jobs=(one.key,))
+    other = FleetRun(id="other", owner="ann", executor="local")
     with folder.running(other):
         if fault == "leased":
             folder.take(other, one)
@@ -189,6 +122,8 @@ def test_run_judges_again_what_was_judged_too_long_ago(
     old = result(one, PIP, days=30, pip=installed())
     folder.note(one)
     folder.keep(old)
+    verdict = {"evidence_sha256": old.record.evidence_sha256}
+    (folder.job_path(one.key) / "verdict.json").write_text(json.dumps(verdict))
     answer(executor, one)
     assert call(tmp_path, NAME, "--tier", "static").exit_code == 0
     assert executor.started == [one.key] and folder.record(one.key) != old.record

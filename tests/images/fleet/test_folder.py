@@ -8,7 +8,7 @@ import signal
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,7 @@ OTHER = JOB.model_copy(update={"reference": "other.test/b@sha256:1"})
 
 
 def run_of(word: str, on: str = "local") -> FleetRun:
-    return FleetRun(id=word, owner=word, started=NOW, executor=on, jobs=(JOB.key,))
+    return FleetRun(id=word, owner=word, executor=on)
 
 
 def given(node: str = "n1") -> JobResult:
@@ -269,17 +269,3 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatc
     monkeypatch.setattr(os, "fsync", watched)
     folder.keep(given())
     assert there == {"evidence": False, "record": False}
-
-
-def test_resume_takes_what_a_run_on_the_same_executor_left(tmp_path: Path) -> None:
-    """A newer run elsewhere is another's to end: its images may be in no registry, or under way on the cluster."""
-    folder = JobFolder(tmp_path)
-    cluster, newer = run_of("cluster", "slurm"), run_of("here").model_copy(update={"started": NOW + timedelta(days=1)})
-    folder.note_run(newer)
-    with pytest.raises(UserError, match="here was on local"):
-        folder_module.left(folder, "slurm")
-    folder.note_run(cluster)
-    assert folder_module.left(folder, "slurm") == (cluster, [JOB.key])
-    assert folder_module.left(folder, "local") == (newer, [JOB.key])
-    with pytest.raises(UserError, match="here was on local"):
-        folder_module.left(folder, "ray")

@@ -112,13 +112,24 @@ def test_what_is_here_comes_before_what_was_pushed_and_what_is_nowhere_can_be_bu
 
     monkeypatch.setattr(images, "in_engine", in_engine)
     monkeypatch.setattr(images, "in_registry", in_registry)
-    located, there = images.locate(row.image, "", cast(Engine, object()), STAGING, SOURCES)
-    assert (there.digest if there else "") == found
+    located = images.locate(row.image, "", cast(Engine, object()), STAGING, SOURCES)
     expected = (found, "", "") if found else (context, str(STAGING), "")
     assert (located.digest, located.staging, located.why_not) == expected
     if not found:
-        nowhere, _ = images.locate(row.image, "", None, None, SOURCES)
+        nowhere = images.locate(row.image, "", None, None, SOURCES)
         assert "--staging REPOSITORY" in nowhere.why_not and not nowhere.staging
+    if found == "registry context":
+        begun = images.locate(row.image, "", None, STAGING, SOURCES, begun={context})
+        assert (begun.digest, begun.staging) == (context, str(STAGING)), "the job that pushed it has no verdict yet"
+
+
+def test_a_build_goes_on_until_it_has_a_verdict(tmp_path: Path) -> None:
+    folder, one = JobFolder(tmp_path), Job(image=NAME, tiers=(Tier.STATIC,), context="c" * 64, staging="a.test/b")
+    folder.note(job(1, PIP))
+    folder.note(one)
+    assert images.begun(folder) == {"c" * 64}
+    folder.note(one.model_copy(update={"digest": "sha256:1"}))
+    assert not images.begun(folder)
 
 
 def test_the_context_digest_follows_the_lock_and_is_the_same_each_time() -> None:

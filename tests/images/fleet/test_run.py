@@ -16,7 +16,7 @@ from images.fleet.config import ONE_MACHINE
 from images.fleet.executors import Ended, Placed
 from images.fleet.folder import JobFolder
 from images.fleet.model import FleetRun, Job, JobRecord, JobResult, Lease
-from images.fleet.run import Outcome, RunOptions
+from images.fleet.run import Outcome
 from tests.support import fleet_records
 from tests.support.fleet_records import NAME, claim, claims, installed
 from tests.support.sources import SOURCES
@@ -70,8 +70,10 @@ def go(
 ) -> dict[str, Outcome]:
     """Key -> outcome."""
     options = {"progress": lambda _key, _text: None, **more}
-    given = RunOptions(fleet=ONE_MACHINE, folder=folder, executor=executor, sources=SOURCES, **options)
-    found = run.run({ONE_MACHINE.plain: list(jobs)}, given, outdated)
+    given = {ONE_MACHINE.plain: list(jobs)}
+    found = run.run(
+        given, outdated or {}, fleet=ONE_MACHINE, folder=folder, executor=executor, sources=SOURCES, **options
+    )
     return {one.job.key: one for one in found}
 
 
@@ -133,7 +135,7 @@ def test_what_a_dead_run_left_on_the_cluster_is_known_until_it_is_watched(tmp_pa
         def start(self, _jobs: Sequence[Placed]) -> Mapping[str, str]:
             raise UserError(Problem(where="--on slurm", cause="sbatch refuses"))
 
-    one, folder, dead = job(1), JobFolder(tmp_path), FleetRun.new("obedient", [])
+    one, folder, dead = job(1), JobFolder(tmp_path), FleetRun.new("obedient")
     with folder.running(dead):
         folder.take(dead, one)
         folder.submitted(one.key, dead.id, "7")
@@ -159,7 +161,7 @@ def test_evidence_of_another_image_is_a_failure_of_its_job_alone(tmp_path: Path)
     assert "the evidence is of" in outcomes[bad.key].cause and outcomes[good.key].verdict
     failure = folder.failure(bad.key)
     assert failure and failure.cause == outcomes[bad.key].cause
-    assert folder.record(bad.key) is None, "--resume does it again"
+    assert folder.record(bad.key) is None, "the next run does it again"
 
 
 @pytest.mark.parametrize(
