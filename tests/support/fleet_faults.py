@@ -132,7 +132,7 @@ class Killing:
         assert len(found) == len(self.command.images) == len(self.expected), told
         assert found == self.expected
         done_again = [json.loads((one / "verdict.json").read_text()) for one in folder.rglob("earlier/*")]
-        assert all(one["verdict"] == "FAIL" for one in done_again), "a job that had passed was done twice"
+        assert all(one["overall"] == "FAIL" for one in done_again), "a job that had passed was done twice"
         jobs = JobFolder(folder)
         assert not [key for key in jobs.job_keys() if jobs.lease(key)]
         self._until(lambda: not self._queue())
