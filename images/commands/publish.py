@@ -39,7 +39,7 @@ def publish(
     ] = "",
     attestation: Annotated[
         Path | None,
-        typer.Option("--attestation", metavar="FOLDER", help="Its verdict and evidence; default: out/NAME."),
+        typer.Option("--attestation", metavar="FOLDER", help="Of its evidence; default: out/NAME."),
     ] = None,
     key: Annotated[str, typer.Option("--key", metavar="KEY", help="Sign with cosign: a private key.")] = "",
     all_platforms: Annotated[

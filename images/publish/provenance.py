@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from pydantic import BaseModel
 
 from images.config.names import ImageName
 from images.errors import command, failed
@@ -17,73 +16,49 @@ BUILD_TYPE = "https://truetag.dev/build/v1"
 _BASE = "base:"
 
 
-class BaseRecord(BaseModel):
-    """The base image of a build. `digest` is empty where it was made on the machine."""
-
-    reference: str
-    origin: str
-    digest: str = ""
-
-
-class EngineRecord(BaseModel):
-    """The engine that built."""
-
-    version: str
-
-
-class BuildRecord(BaseModel):
-    """build.json, as far as the provenance has it."""
-
-    digest: str
-    base: BaseRecord
-    engine: EngineRecord
-    wheels: dict[str, str] = {}
-    """File name -> sha256 of the wheels that no index has."""
-    missing: dict[str, str] = {}
-    """What the image goes without -> why."""
-
-
-def read_build_record(folder: Path, name: str, image_id: str) -> BuildRecord:
-    """Read a folder's build.json. Raises UserError when it is not of this very image."""
+def read_build_record(folder: Path, name: str, image_id: str) -> dict[str, Any]:
+    """A folder's build.json. Raises UserError when it is not of this very image, or lacks what the provenance says."""
     path = folder / "build.json"
     then = (
         f"publish first where `{command('build', name)}` was run (its folder holds build.json), with the same options"
     )
     try:
-        found = BuildRecord.model_validate_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise failed(str(path), f"the record of the build can't be read: {error}", then) from None
-    if found.digest != image_id:
+        found: dict[str, Any] = json.loads(path.read_bytes())
+        digest, _ = found["digest"], (found["base"]["reference"], found["base"]["origin"], found["engine"]["version"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise failed(str(path), f"the record of the build can't be read: {error!r}", then) from None
+    if digest != image_id:
         raise failed(str(path), "is the record of another build", then)
     return found
 
 
 def predicate(
-    build: BuildRecord, *, name: ImageName, revision: str, created: str, locks: Mapping[str, bytes], source: str
+    build: Mapping[str, Any], *, name: ImageName, revision: str, created: str, locks: Mapping[str, bytes], source: str
 ) -> dict[str, Any]:
     """What one image was built from, and how. Pure.
 
-    `revision`: of matrix and facts. `locks`: path below the project's root -> content. `source`: the checkout's commit,
-    empty where there is none.
+    `build`: a build.json. `revision`: of matrix and facts. `locks`: path below the project's root -> content.
+    `source`: the checkout's commit, empty where there is none.
     """
-    base: dict[str, Any] = {"name": f"{_BASE}{build.base.reference}", "annotations": {"origin": build.base.origin}}
+    base = {"name": f"{_BASE}{build['base']['reference']}", "annotations": {"origin": build["base"]["origin"]}}
+    digest = build["base"].get("digest")
     dependencies = [
         *([{"name": "checkout", "digest": {"gitCommit": source}}] if source else []),
         *({"name": path, "digest": {"sha256": sha256(content)}} for path, content in sorted(locks.items())),
-        {**base, "digest": _digest(build.base.digest)} if build.base.digest else base,
-        *({"name": wheel, "digest": _digest(digest)} for wheel, digest in sorted(build.wheels.items())),
+        {**base, "digest": _digest(digest)} if digest else base,
+        *({"name": wheel, "digest": _digest(its)} for wheel, its in sorted(build.get("wheels", {}).items())),
     ]
     return {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
             "externalParameters": {"name": str(name), "matrixRevision": revision},
-            "internalParameters": {"missing": build.missing},
+            "internalParameters": {"missing": build.get("missing", {})},
             "resolvedDependencies": dependencies,
         },
         "runDetails": {
-            "builder": {"id": f"{BUILD_TYPE}/docker-engine", "version": {"engine": build.engine.version}},
+            "builder": {"id": f"{BUILD_TYPE}/docker-engine", "version": {"engine": build["engine"]["version"]}},
             "metadata": {"finishedOn": created},
-            "byproducts": [{"name": "image-id", "digest": _digest(build.digest)}],
+            "byproducts": [{"name": "image-id", "digest": _digest(build["digest"])}],
         },
     }
 

@@ -76,11 +76,6 @@ class EvidenceFile(Row):
     """Of the rest, as JSON with sorted keys and no spaces: tells a file that was edited or damaged. No signature."""
 
 
-def parse_verdict(text: str) -> VerdictFile:
-    """The content of a verdict.json. Raises pydantic's ValidationError; ValueError for what is no JSON."""
-    return VerdictFile.model_validate(json.loads(text))
-
-
 def parse_evidence(text: str) -> Evidence:
     """The content of an evidence.json.
 

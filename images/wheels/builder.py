@@ -8,7 +8,7 @@ import shlex
 import threading
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -24,7 +24,7 @@ from images.context.render import Context, Stage
 from images.context.templates import EPOCH, environment, step_macros
 from images.engine import ContainerSpec, Engine
 from images.engine.buildkit import BuildEvent, LogLine
-from images.engine.failures import BuildFailed
+from images.engine.failures import BuildFailed, classify
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, command, wrong
 from images.host.hashing import sha256_of_file
@@ -171,8 +171,10 @@ def build_wheel(
     except BuildFailed as failed:
         if _STEP not in failed.step:
             raise
-        problem = explained(recipe, log.read_text(encoding="utf-8").splitlines(), failed, log)
-        raise UserError(problem, code=1) from failed
+        failure = classify(failed.error, log.read_text(encoding="utf-8").splitlines())  # of all of it: the first error
+        cause, then = f"{failure.cause} ({failure.line})", f"{failure.then}; the log is {log}"
+        where = f"{recipe.distribution} {recipe.version}"
+        raise UserError(Problem(where=where, cause=cause, then=then), code=1) from failed
     finally:
         engine.remove(tag, force=True)
     seconds = time.monotonic() - start
@@ -223,41 +225,6 @@ def _require_nvcc(engine: Engine, image: Image, recipe: Recipe, facts: Facts) ->
     (reference,) = recipe.parts
     if engine.find(reference) is None and engine.registry_digest(reference) is None:
         raise no_nvcc(image, f"it comes from {reference}, and no registry answers")
-
-
-# --- what a failed compilation says -----------------------------------------------------------------------------------
-
-_ERRORS = (
-    re.compile(r"(?P<file>[^\s:()]+\.\w+):(?P<line>\d+)(?::\d+)?: (?:fatal )?error: (?P<text>.+)"),
-    re.compile(r"(?P<file>[^\s()]+\.\w+)\((?P<line>\d+)\): (?:catastrophic |fatal )?error(?: #[\w-]+)?: (?P<text>.+)"),
-    re.compile(r"(?P<text>(?:nvcc|ptxas|nvlink|cicc|cudafe\+\+) (?:fatal|error)\s*: .+)"),
-    re.compile(r"(?P<text>(?:\w+\.)*\w*(?:Error|Exception): .+)"),
-    re.compile(r"(?P<text>error: .+)"),
-)
-_OUT_OF_MEMORY = re.compile(r"cannot allocate memory|out of memory", re.IGNORECASE)
-_KILLED = re.compile(r"died due to signal 9|killed signal terminated|exit code:? 137\b|^killed$", re.IGNORECASE)
-
-
-def explained(recipe: Recipe, lines: Sequence[str], failed: BuildFailed, log: Path) -> Problem:
-    """A failed compilation in words: package, file, first error, where the log is."""
-    where = f"{recipe.distribution} {recipe.version}"
-    if failed.failure.kind == "disk":
-        return Problem(where=where, cause=failed.failure.cause, then=f"{failed.failure.then}; the log is {log}")
-    texts = [line.strip() for line in (*lines, *failed.error.splitlines())]
-    for sign, what in (
-        (_OUT_OF_MEMORY, "ran out of memory"),
-        (_KILLED, "was killed, which is often for lack of memory"),
-    ):
-        if said := next(filter(sign.search, texts), None):
-            then = f"compile fewer at once: --jobs N (finished objects are kept); the log is {log}"
-            return Problem(where=where, cause=f"a compiler {what} ({said})", then=then)
-    for pattern in _ERRORS:
-        for text in texts:
-            if found := pattern.match(text):
-                place = found.groupdict()
-                at = f"{Path(place['file']).name}:{place['line']}: " if "file" in place else ""
-                return Problem(where=where, cause=f"did not compile: {at}{found['text']}", then=f"read {log}")
-    return Problem(where=where, cause=f"did not compile: {failed.failure.cause}", then=f"read {log}")
 
 
 # --- the verdict on a new wheel ---------------------------------------------------------------------------------------

@@ -183,8 +183,8 @@ def test_a_compilers_error_names_package_file_line_and_log(engine: Engine, image
         build_wheel(engine, image, sources(**{"two.cu": "int one;\nint two = nothing;\n"}), tmp_path)
     (problem,) = caught.value.problems
     assert problem.where == "tiny 1.0"
-    assert 'two.cu:2: identifier "nothing" is undefined' in problem.cause
-    log = problem.then.partition("read ")[2]
+    assert 'two.cu(2): error: identifier "nothing" is undefined' in problem.cause
+    log = problem.then.partition("the log is ")[2]
     assert "nothing" in Path(log).read_text()
 
 

@@ -1,9 +1,7 @@
 """A small claim about pip, evidence for it, and verdicts: what tests of publishing judge."""
 
-import json
 from typing import Any
 
-from validate import report
 from validate.claims import Claim, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judge import Verdict, judge
@@ -51,8 +49,3 @@ def evidence(*claims: Claim, version: str = "26.3", outcome: Outcome = Outcome.C
 def judged(*claims: Claim, **more: Any) -> Verdict:
     measured = evidence(*claims, **more)
     return judge(measured.claim_set, measured)
-
-
-def files(measured: Evidence) -> tuple[bytes, bytes]:
-    verdict = judge(measured.claim_set, measured)
-    return json.dumps(report.json_data(verdict)).encode(), measured.dumps().encode()

@@ -29,6 +29,8 @@ KILLED = 'process "/bin/sh -c make" did not complete successfully: exit code: 13
         (EXIT_1, ["g++: fatal error: Killed signal terminated program cc1plus"], "the step was killed, which is often"),
         (f"{KILLED}: cannot allocate memory", ["[3/9] nvcc"], "the step ran out of memory"),
         (KILLED, ["numpy._ArrayMemoryError: x", "MemoryError"], "the step ran out of memory"),
+        (EXIT_1, ["nvcc error   : 'cicc' died due to signal 9 (Kill signal)"], "the step was killed, which is often"),
+        (EXIT_1, ["c++: fatal error: Killed signal", "cc1plus: out of memory"], "the step ran out of memory"),
     ],
 )
 def test_a_killed_step_is_short_of_memory_only_where_something_says_so(error: str, log: list[str], cause: str) -> None:
@@ -49,6 +51,19 @@ def test_a_killed_step_is_short_of_memory_only_where_something_says_so(error: st
 )
 def test_a_download_repeated_well_is_no_cause_and_one_that_broke_a_build_is(kind: str, log: list[str]) -> None:
     assert classify(EXIT_1, log).kind == kind
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '/build/a.cu(12): error: identifier "foo" is undefined',
+        "/build/b.cpp:7:10: fatal error: nope.h: No such file",
+        "nvcc fatal   : Unsupported gpu architecture 'compute_53'",
+        "RuntimeError: the sources need CUDA 12",
+    ],
+)
+def test_the_first_error_of_a_compilation_is_told(line: str) -> None:
+    assert classify(EXIT_1, ["[1/9] nvcc", line, "error: subprocess failed"]).line == line
 
 
 def test_without_any_words_something_is_said() -> None:

@@ -81,7 +81,7 @@ BUILD: dict[str, Any] = {
 
 def predicate(**build: Any) -> dict[str, Any]:
     return provenance.predicate(
-        provenance.BuildRecord.model_validate({**BUILD, **build}),
+        {**BUILD, **build},
         name=ImageName.parse("cu126-torch27"),
         revision="0123456789ab",
         created="2026-11-21T02:20:36Z",
@@ -123,7 +123,7 @@ def test_a_record_of_another_build_is_refused(tmp_path: Path, content: str | Non
     with pytest.raises(UserError, match=words):
         provenance.read_build_record(tmp_path, "cu126-torch27", BUILD["digest"])
     (tmp_path / "build.json").write_text(json.dumps(BUILD))
-    assert provenance.read_build_record(tmp_path, "cu126-torch27", BUILD["digest"]).engine.version == "20.10.24"
+    assert provenance.read_build_record(tmp_path, "cu126-torch27", BUILD["digest"]) == BUILD
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,11 @@ import pytest
 from images.config.paths import CHECKOUT
 from images.context.labels import BaseContext
 from images.context.render import Context
-from images.engine.failures import BuildFailed
 from images.errors import UserError
 from images.host.hashing import sha256
 from images.locking import lock_file
 from images.planning.image import Image
-from images.wheels.builder import WheelOptions, builder_context, explained, libraries
+from images.wheels.builder import WheelOptions, builder_context, libraries
 from images.wheels.recipe import Recipe, for_base
 from tests.support.checkout import ROOT
 from tests.support.recipes import COMPILERS, SOURCES, image, recipe_of
@@ -134,26 +133,3 @@ def test_the_libraries_of_a_wheel_are_named() -> None:
         for name in ("a/b.so", "c.cpython-311-x86_64-linux-gnu.so", "d.py", "e.so.12", "f.sonnet"):
             archive.writestr(name, b"")
     assert libraries(content.getvalue()) == ("a/b.so", "c.cpython-311-x86_64-linux-gnu.so", "e.so.12")
-
-
-LOG = "read /logs/x.log"
-
-
-@pytest.mark.parametrize(
-    ("lines", "cause", "then"),
-    [
-        (["[1/9] nvcc", '/build/a.cu(12): error: identifier "foo" is undefined'], 'a.cu:12: identifier "foo" is', LOG),
-        (["/build/b.cpp:7:10: fatal error: nope.h: No such file", "ninja: stopped"], "b.cpp:7: nope.h: No such", LOG),
-        (["nvcc fatal   : Unsupported gpu architecture 'compute_53'"], "Unsupported gpu architecture", "read"),
-        (["  RuntimeError: the sources need CUDA 12"], "RuntimeError: the sources need CUDA 12", "read"),
-        (["nvcc error   : 'cicc' died due to signal 9 (Kill signal)"], "was killed, which is often for", "--jobs N"),
-        (["c++: fatal error: Killed signal terminated program cc1plus"], "was killed, which", "--jobs N"),
-        (["c++: fatal error: Killed signal", "cc1plus: out of memory"], "ran out of memory", "--jobs N"),
-    ],
-)
-def test_a_failed_compilation_names_package_file_error_and_log(lines: list[str], cause: str, then: str) -> None:
-    failed = BuildFailed(step="RUN sh /run/recipe/compile.sh", error="exit code: 1", log=lines)
-    problem = explained(recipe_of(), lines, failed, Path("/logs/x.log"))
-    assert problem.where == "causal-conv1d 1.7.0"
-    assert cause in problem.cause
-    assert then in problem.then
