@@ -111,13 +111,12 @@ def plan(
             else:
                 possible = [_impossible(plain, f"no machine of the fleet is {image.platform}")]
             for one in possible:
+                last, who = (known or {}).get(one.cell), (leased or {}).get(one.cell, "")
                 if image.why_not:
-                    found.append(_impossible(one.cell, image.why_not))
-                elif one.state is State.IMPOSSIBLE:
-                    found.append(one)
-                else:
-                    last, who = (known or {}).get(one.cell), (leased or {}).get(one.cell, "")
-                    found.append(_answered(one, image, last, who, now, fleet.max_age_days))
+                    one = _impossible(one.cell, image.why_not)
+                elif one.state is not State.IMPOSSIBLE:
+                    one = _answered(one, image, last, who, now, fleet.max_age_days)
+                found.append(one)
     return tuple(found)
 
 
@@ -189,22 +188,18 @@ def jobs(
     """
     by_digest = {(one.name, one.digest): one for one in images}
     together: dict[tuple[str, str, str, str], list[PlannedCell]] = {}
-    building: dict[str, tuple[str, FleetImage]] = {}
-    for one in planned:
-        if one.state is not State.DUE:
-            continue
+    found: dict[str, list[Job]] = {}
+    for one in (one for one in planned if one.state is State.DUE):
         image = by_digest[one.cell.image, one.cell.digest]
-        if image.staging:
-            building[image.name] = (fleet.of(image.platform).plain, image)
-        else:
+        if not image.staging:
             own = f"{one.cell.tier} {one.cell.arch}" if one.cell.tier in ON_GPUS else ""
             together.setdefault((one.worker, one.cell.image, one.cell.digest, own), []).append(one)
-    found: dict[str, list[Job]] = {}
-    for worker, image in building.values():
+            continue
         job = Job(
             image=image.name, context=image.digest, platform=image.platform, tiers=ANYWHERE, staging=image.staging
         )
-        found.setdefault(worker, []).append(job)
+        others = found.setdefault(fleet.of(image.platform).plain, [])
+        others += [job] if job not in others else []
     for (worker, name, digest, _), cells in together.items():
         image, tiers = by_digest[name, digest], tuple(one.cell.tier for one in cells)
         job = Job(
@@ -223,16 +218,16 @@ def jobs(
     return found
 
 
-def unanswered(planned: Iterable[PlannedCell], answered: Iterable[Job]) -> tuple[PlannedCell, ...]:
+def unanswered(planned: Sequence[PlannedCell], answered: Iterable[Job]) -> tuple[PlannedCell, ...]:
     """The cells that are neither fresh nor among those of jobs that were judged or lost.
 
     A GPU tier is asked for on the architectures that the fleet has: where it was answered on one, the others that no
     machine can judge are not missing.
     """
     there = {cell for job in answered for cell in job.cells}
-    cells = list(planned)
-    left = [one for one in cells if one.state is not State.FRESH and one.cell not in there]
-    somewhere = {replace(one.cell, arch="") for one in cells if one.state is State.FRESH or one.cell in there}
+    done = [one for one in planned if one.state is State.FRESH or one.cell in there]
+    elsewhere = {replace(one.cell, arch="") for one in done}
+    missing = [one for one in planned if one not in done]
     return tuple(
-        one for one in left if one.state is not State.IMPOSSIBLE or replace(one.cell, arch="") not in somewhere
+        one for one in missing if one.state is not State.IMPOSSIBLE or replace(one.cell, arch="") not in elsewhere
     )

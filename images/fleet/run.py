@@ -97,13 +97,13 @@ def run(
             waiting.append(one)
         watched = False
         try:
-            for key, cluster_id in executor.start(waiting).items():
+            ids = executor.start(waiting)
+            for key, cluster_id in ids.items():
                 folder.submitted(key, run_of.id, cluster_id)
             watched = True
             outcomes += [_finished(run_of, by_key[key], Ended(key=key), folder, sources) for key in there]
-            states = executor.states()
             for one in waiting:
-                progress(one.key, states.get(one.key, "started"))
+                progress(one.key, " ".join(filter(None, ["was handed to", executor.name, ids.get(one.key, "")])))
             for left, ended in zip(reversed(range(len(waiting))), executor.ended(), strict=True):
                 outcome = _finished(run_of, by_key[ended.key], ended, folder, sources)
                 outcomes.append(outcome)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -100,27 +101,26 @@ class PublishedImage:
         for one in self.of(statements.TEST_RESULT):
             try:
                 runs = {file: found.get(file) or attestation.read(file, self.reference) for file in one.evidence}
-                cause = next(self._contradictions(one, tuple(runs.values())), "")
+                others = {run.verdict.digest for run in runs.values()} - {self.image_id}
+                faults = statements.test_result_faults(one, tuple(runs.values()))
+                if self.manifest.digest not in one.subjects:
+                    cause = f"its test result is of {', '.join(sorted(one.subjects))}"
+                elif others:
+                    cause = f"the attestation is of {min(others)[:19]}, the image is {self.image_id[:19]}"
+                elif fault := next(faults, ""):
+                    cause = f"its test result is not what the evidence says: {fault}"
+                else:
+                    found |= runs
+                    continue
             except statements.UNREADABLE as error:
                 cause = f"its test result can't be read: {type(error).__name__}: {error}"
-            if cause:
-                raise failed(self.reference, cause, "don't use it")
-            found |= runs
+            raise failed(self.reference, cause, "don't use it")
         return tuple(found.values())
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
         """Of every validation run. Raises UserError as `attestations` does."""
         return tuple(one.evidence for one in self.attestations)
-
-    def _contradictions(self, said: Statement, runs: Sequence[Attestation]) -> Iterator[str]:
-        if self.manifest.digest not in said.subjects:
-            yield f"its test result is of {', '.join(sorted(said.subjects))}"
-        for run in runs:
-            if run.verdict.digest != self.image_id:
-                yield f"the attestation is of {run.verdict.digest[:19]}, the image is {self.image_id[:19]}"
-        for fault in statements.test_result_faults(said, runs):
-            yield f"its test result is not what the evidence says: {fault}"
 
 
 def load(source: Registry, manifest: Manifest, *, platform: str = "", with_statements: bool = True) -> PublishedImage:
@@ -138,8 +138,12 @@ def load(source: Registry, manifest: Manifest, *, platform: str = "", with_state
         listed = ", ".join(f"{source.repository}@{digest} ({one})" for one, digest in digests.items())
         raise wrong(where, "is an index of images for several platforms", f"name one of them: {listed}")
     config = json.loads(source.blob(manifest.config))
-    found = tuple(_statements(source, manifest.digest)) if with_statements else ()
-    return PublishedImage(repository=source.repository, manifest=manifest, config=config, statements=found)
+    there, found = source.find(attached_tag(manifest.digest, "att")) if with_statements else None, list[Statement]()
+    for layer in there.layers if there else ():
+        if layer.media_type == _ENVELOPE and layer.annotations.get(_TYPE) in statements.NAMES:
+            with suppress(*statements.UNREADABLE):  # it counts for nothing: whoever may push may put anything there
+                found.append(Statement.from_envelope(source.blob(layer)))
+    return PublishedImage(repository=source.repository, manifest=manifest, config=config, statements=tuple(found))
 
 
 def load_all(source: Registry, manifest: Manifest) -> tuple[PublishedImage, ...]:
@@ -155,18 +159,6 @@ def index_of(images: Sequence[PublishedImage]) -> Manifest:
     """The index of some images, linux/amd64 first. The same images give the same bytes."""
     ranked = sorted(images, key=lambda image: (image.platform != Platform.AMD64, image.platform))
     return distribution.index([replace(image.manifest.descriptor, platform=image.platform) for image in ranked])
-
-
-def _statements(source: Registry, digest: str) -> Iterator[Statement]:
-    """Those of our types. What can't be read counts for nothing: whoever may push may put anything there."""
-    manifest = source.find(statements_tag(digest))
-    for layer in manifest.layers if manifest else ():
-        if layer.media_type != _ENVELOPE or layer.annotations.get(_TYPE) not in statements.NAMES:
-            continue
-        try:
-            yield Statement.from_envelope(source.blob(layer))
-        except statements.UNREADABLE:
-            continue
 
 
 def counted(image: PublishedImage, key: str) -> PublishedImage:
@@ -197,7 +189,9 @@ def attach(target: Registry, image: PublishedImage, new: Sequence[Statement], ke
     old = [one for one in image.statements if any(each.supersedes(one) for each in made) and (key or not one.signature)]
     for one in made:
         target.put_blob(one.envelope)
-    _write(target, statements_tag(image.manifest.digest), [_layer(one) for one in made], [_layer(one) for one in old])
+    _write(
+        target, attached_tag(image.manifest.digest, "att"), [_layer(one) for one in made], [_layer(one) for one in old]
+    )
     return replace(image, statements=(*(one for one in image.statements if one not in old), *made))
 
 
@@ -222,7 +216,7 @@ def sign_image(target: Registry, digest: str, key: str, public: str, tags: Colle
     content = json.dumps(payload, separators=(",", ":")).encode()
     target.put_blob(content)
     signature = Descriptor.of(_SIMPLE_SIGNING, content, annotations={_SIGNATURE: signing.sign_bytes(content, key)})
-    _write(target, signatures_tag(digest), [signature])
+    _write(target, attached_tag(digest, "sig"), [signature])
 
 
 def is_signed(source: Registry, digest: str, key: str) -> bool:
@@ -250,7 +244,7 @@ def last_signed(source: Registry, digest: str, tag: str, key: str) -> tuple[str,
 
 def _signed(source: Registry, digest: str, key: str, tag: str = "", since: str = "") -> Iterator[Mapping[str, str]]:
     """Annotations of a public key's signatures of a digest; with a tag, of those for it."""
-    there = source.find(signatures_tag(digest))
+    there = source.find(attached_tag(digest, "sig"))
     for layer in there.layers if there else ():
         signature = layer.annotations.get(_SIGNATURE, "")
         if layer.media_type != _SIMPLE_SIGNING or not signature or layer.size > _LARGEST_SIGNED:
@@ -277,7 +271,7 @@ def copy(source: Registry, target: Registry, digest: str, key: str) -> None:
         there = [counted(load(place, manifest), key).statements for place in (source, target)]
         new, old = ([one for one in found if key or not one.signature] for found in there)
         superseded = [_layer(one) for one in old if any(each.supersedes(one) for each in new)]
-    for tag in (statements_tag(digest), signatures_tag(digest)):
+    for tag in (attached_tag(digest, "att"), attached_tag(digest, "sig")):
         if found := source.find(tag):
             mount_blobs(source, target, found)
             _write(target, tag, found.layers, [one for one in superseded if one not in found.layers])
@@ -292,14 +286,9 @@ def mount_blobs(source: Registry, target: Registry, manifest: Manifest) -> None:
             raise failed(str(target.repository), cause, "both repositories must be readable with the same login")
 
 
-def statements_tag(digest: str) -> str:
-    """Where cosign keeps the attestations of a digest."""
-    return f"{digest.replace(':', '-')}.att"
-
-
-def signatures_tag(digest: str) -> str:
-    """Where cosign keeps the signatures of a digest."""
-    return f"{digest.replace(':', '-')}.sig"
+def attached_tag(digest: str, kind: str) -> str:
+    """Where cosign keeps the attestations (`att`) or the signatures (`sig`) of a digest."""
+    return f"{digest.replace(':', '-')}.{kind}"
 
 
 def _layer(one: Statement) -> Descriptor:

@@ -5,13 +5,14 @@ Nothing is built or sent: blobs are mounted, and manifests are stored as they ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from images.errors import Problem, UserError, command, failed, wrong
 from images.publish import attachments, checks, signing, tags
 from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
-from images.publish.release import Plan, PublishResult, Release
+from images.publish.release import PublishResult, Release
 from images.publish.tags import Action, TagChange, TagKind
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
@@ -66,24 +67,25 @@ def promote(
             copied = attachments.load(target, image.manifest)
             stored.append(checks.admitted(copied, policy, key))  # what failed in the target alone counts, too
 
-        plan = release.plan(stored)
-        for digest, manifest in plan.manifests.items():
-            if manifest.is_index:
-                attachments.copy(source, target, digest, key)
+        planned, left_out = release.plan(stored)
+        for digest in {change.after.digest for change in planned if change.after.is_index}:
+            attachments.copy(source, target, digest, key)
         joined = "" if named.is_index else row[0]
-        plan = _signed(plan, target, source.repository, key, joined) if key else plan
-        return release.move(plan, signed=bool(key))
+        changes = _signed(planned, target, source.repository, key, joined) if key else planned
+        return release.move(stored, changes, left_out, signed=bool(key))
 
 
-def _signed(plan: Plan, target: Registry, staging: Repository, key: str, joined: str) -> Plan:
-    """The plan with the tags alone that the key signed, for `verify --key`: this side has the public key.
+def _signed(
+    planned: Sequence[TagChange], target: Registry, staging: Repository, key: str, joined: str
+) -> list[TagChange]:
+    """The changes, of the tags alone that the key signed, for `verify --key`: this side has the public key.
 
     An alias stays where it is, and so do the tags of an index that was put together here (`joined`: its row's name).
     Raises UserError with every other tag that the key did not sign for its image, or signed for another one since.
     """
     changes: list[TagChange] = []
     problems: list[Problem] = []
-    for change in plan.changes:
+    for change in planned:
         digest, left = change.after.digest, change.action is Action.LEAVE
         when, last, _ = ("", digest, "") if left else attachments.last_signed(target, digest, change.tag, key)
         if last == digest:
@@ -100,7 +102,7 @@ def _signed(plan: Plan, target: Registry, staging: Repository, key: str, joined:
         changes.append(replace(change, action=Action.LEAVE, reason=f"{cause}; {then}"))
     if problems:
         raise UserError(problems, code=1)
-    return replace(plan, changes=changes)
+    return changes
 
 
 def copy(source: Registry, target: Registry, manifest: Manifest, key: str = "") -> None:

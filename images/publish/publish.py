@@ -114,10 +114,16 @@ def publish(
         target.check_access()
 
         images = [_dated(target, image) for image in images]
-        there = [_there(target, image, public, say) for image in images]
-        for image, found in zip(images, there, strict=True):
+        there: list[PublishedImage | None] = []
+        for image in images:
+            counted = found = published(target, image.version, image.info.id)
+            if found:
+                counted = attachments.counted(found, public)
+                if ignored := len(found.statements) - len(counted.statements):
+                    say(f"{found.reference}: {ignored} attachments count for nothing: --key did not sign them")
+            there.append(counted)
             # Other machines may have judged its other tiers.
-            runs = [image.run, *(found.attestations if found else ())]
+            runs = [image.run, *(counted.attestations if counted else ())]
             policy.require_open(str(image.name), image.info.labels, [run.evidence for run in runs])
             _require_no_other_failure(image, policy)
         row = policy.row_of(str(images[0].name))
@@ -139,13 +145,11 @@ def publish(
                 require_layers(target, found.manifest, image.info, options.cache)
             stored.append(_attach(engine, target, image, found, options))
 
-        plan = release.plan(stored)
-        if options.key:
-            for digest in plan.manifests:
-                naming = [one for one in plan.changes if one.after.digest == digest and one.action is not Action.LEAVE]
-                names = [change.tag for change in naming]
-                attachments.sign_image(target, digest, options.key, public, names)
-        return release.move(plan, signed=bool(options.key))
+        changes, left_out = release.plan(stored)
+        for digest in dict.fromkeys(change.after.digest for change in changes if options.key):
+            moving = [one for one in changes if one.after.digest == digest and one.action is not Action.LEAVE]
+            attachments.sign_image(target, digest, options.key, public, [change.tag for change in moving])
+        return release.move(stored, changes, left_out, signed=bool(options.key))
 
 
 def _dated(target: Registry, image: LocalImage) -> LocalImage:
@@ -167,16 +171,6 @@ def _dated(target: Registry, image: LocalImage) -> LocalImage:
     return image
 
 
-def _there(target: Registry, image: LocalImage, public: str, say: Callable[[str], None]) -> PublishedImage | None:
-    """The image as it is there, with the statements that count; how many more there are is said."""
-    if (found := published(target, image.version, image.info.id)) is None:
-        return None
-    counted = attachments.counted(found, public)
-    if ignored := len(found.statements) - len(counted.statements):
-        say(f"{found.reference}: {ignored} attachments count for nothing: --key did not sign them")
-    return counted
-
-
 def _other_failures(run: Attestation, today: Verdict) -> tuple[ClaimVerdict, ...]:
     """What a run found that today's claims do not ask: its verdict by those would not say it."""
     said = {(one.claim.id, one.claim.subject) for one in today.of(Status.FAIL)}
@@ -193,12 +187,6 @@ def _require_no_other_failure(image: LocalImage, policy: ReleasePolicy) -> None:
         raise failed(where, f"{names} failed by the claims that it was measured for, which are not today's", then)
 
 
-def _judged(run: Attestation, labels: Mapping[str, str], policy: ReleasePolicy) -> Attestation:
-    """A run by today's claims, with what else it found to fail."""
-    today = policy.judged(labels, run.evidence)
-    return replace(run, verdict=replace(today, claims=(*today.claims, *_other_failures(run, today))))
-
-
 def _attach(
     engine: Engine, target: Registry, local: LocalImage, found: PublishedImage, options: PublishOptions
 ) -> PublishedImage:
@@ -209,7 +197,11 @@ def _attach(
     """
     info, name = local.info, str(local.name)
     runs = {run.evidence_file: run for run in (*found.attestations, local.run)}
-    judged = [_judged(run, info.labels, options.policy) for run in runs.values()]
+    judged = []
+    for run in runs.values():  # by today's claims, with what else it found to fail
+        today = options.policy.judged(info.labels, run.evidence)
+        claims = (*today.claims, *_other_failures(run, today))
+        judged.append(replace(run, verdict=replace(today, claims=claims)))
     said = {TEST_RESULT: statements.test_result(judged)}
     if not found.of(PROVENANCE):
         said[PROVENANCE] = provenance.predicate(

@@ -39,20 +39,6 @@ class PublishResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What is stored, and which tags are to name it."""
-
-    stored: Sequence[PublishedImage]
-    changes: Sequence[TagChange]
-    left_out: Sequence[str]
-
-    @property
-    def manifests(self) -> Mapping[str, Manifest]:
-        """Digest -> each image and index that a tag is to name."""
-        return {change.after.digest: change.after for change in self.changes}
-
-
-@dataclass(frozen=True, kw_only=True)
 class Release:
     """Images of one row of the matrix, on their way into a repository."""
 
@@ -79,8 +65,8 @@ class Release:
                 why = tuple(absent.values())
                 tags.require_follows(self.target, every, self.row[0], keeps=self.keeps, absent=why)
 
-    def plan(self, stored: Sequence[PublishedImage]) -> Plan:
-        """Which tags are to name what. Indexes are stored, and no tag moves.
+    def plan(self, stored: Sequence[PublishedImage]) -> tuple[list[TagChange], list[str]]:
+        """Which tags are to name what, and what an index goes without. Indexes are stored, and no tag moves.
 
         Raises UserError, with every change that is refused.
         """
@@ -101,23 +87,25 @@ class Release:
             if change.lost and change.action is Action.MOVE
         ]
         tags.require_allowed(self.target, changes)
-        return Plan(stored=stored, changes=changes, left_out=left_out)
+        return changes, left_out
 
-    def move(self, plan: Plan, *, signed: bool) -> PublishResult:
+    def move(
+        self, stored: Sequence[PublishedImage], changes: Sequence[TagChange], left_out: Sequence[str], *, signed: bool
+    ) -> PublishResult:
         """Let the tags name what is planned: all of them, or none. Raises UserError."""
-        tags.move(self.target, plan.changes)
-        stay = [change for change in plan.changes if change.action is Action.LEAVE]
+        tags.move(self.target, changes)
+        stay = [change for change in changes if change.action is Action.LEAVE]
         return PublishResult(
-            images=plan.stored,
-            tags=tuple(change.tag for change in plan.changes if change not in stay),
+            images=stored,
+            tags=tuple(change.tag for change in changes if change not in stay),
             unmoved_aliases=tuple(f"{change.tag} stays: {change.reason}" for change in stay),
             signed=signed,
             indexes={
                 change.tag: f"{self.target.repository}@{change.after.digest}"
-                for change in plan.changes
+                for change in changes
                 if change.after.is_index and change.kind is TagKind.NAME
             },
-            left_out=tuple(plan.left_out),
+            left_out=tuple(left_out),
         )
 
     def _others(self, mine: Collection[str]) -> tuple[list[PublishedImage], dict[str, str]]:

@@ -39,7 +39,7 @@ Tier -> `result` (PASSED, FAILED or UNPROVEN), `measuredOn` (RFC 3339; missing w
 `evidence` (digest of the evidence.json that it stands on), `gpus`, `driver`, `unproven` (claims not measured).
 """
 PASSED, FAILED, UNPROVEN = "PASSED", "FAILED", "UNPROVEN"
-UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, lzma.LZMAError)
 """What JSON of another form raises where it is read: whoever may push may attach anything."""
 _STATEMENT = "https://in-toto.io/Statement/v1"
 _PAYLOAD_TYPE = "application/vnd.in-toto+json"
@@ -111,7 +111,13 @@ class Statement:
     @property
     def evidence(self) -> Sequence[bytes]:
         """The evidence.json of each validation run in a test result. Raises one of UNREADABLE."""
-        return [_unpacked(row["content"]) for row in self.predicate["configuration"]]
+        found = []
+        for row in self.predicate["configuration"]:
+            unpacking = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+            found.append(unpacking.decompress(base64.b64decode(row["content"], validate=True), _LARGEST_EVIDENCE))
+            if not unpacking.eof:
+                raise ValueError("its evidence is cut off, or too much")
+        return found
 
     def supersedes(self, old: Statement) -> bool:
         """Whether it is a test result with all evidence of an older one."""
@@ -215,15 +221,3 @@ def _names(one: Attestation, tier: Tier, status: Status) -> list[str]:
 
 def _evidence_digest(one: Attestation) -> str:
     return f"sha256:{sha256(one.evidence_file)}"
-
-
-def _unpacked(content: str) -> bytes:
-    """Raises ValueError for what is no xz, or too much."""
-    unpacking = lzma.LZMADecompressor(lzma.FORMAT_XZ)
-    try:
-        found = unpacking.decompress(base64.b64decode(content, validate=True), _LARGEST_EVIDENCE)
-    except lzma.LZMAError as error:
-        raise ValueError(f"its evidence is no xz: {error}") from None
-    if not unpacking.eof:
-        raise ValueError("its evidence is cut off, or too much")
-    return found

@@ -13,7 +13,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from images.publish import attachments, signing
-from images.publish.attachments import statements_tag
+from images.publish.attachments import attached_tag
 from images.publish.gate import ReleasePolicy
 from images.publish.promote import copy
 from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE, TEST_RESULT
@@ -105,7 +105,7 @@ def test_cosign_accepts_the_image_each_predicate_and_a_policy(target: Registry, 
     image = published(target, "one", date=days_ago(1), key=key)
     for _ in range(2):
         attachments.sign_image(target, image.manifest.digest, key, str(keys / "cosign.pub"))
-    assert len(target.get(attachments.signatures_tag(image.manifest.digest)).layers) == 1, "signed twice"
+    assert len(target.get(attachments.attached_tag(image.manifest.digest, "sig")).layers) == 1, "signed twice"
     for reader in COSIGNS:
         known = ("--insecure-ignore-tlog=true", "--key", str(keys / "cosign.pub"))
         assert cosign(reader, "verify", *known, image.reference).returncode == 0
@@ -143,7 +143,7 @@ def test_five_of_five_are_refused(target: Registry, keys: Path, signer: str) -> 
     for image, wrong, old in ((moved, good.of(TEST_RESULT)[0], None), (changed, forged, own)):
         target.put_blob(wrong.envelope)
         layers = [attachments._layer(one) for one in (wrong, old) if one]
-        attachments._write(target, statements_tag(image.manifest.digest), layers[:1], layers[1:])
+        attachments._write(target, attached_tag(image.manifest.digest, "att"), layers[:1], layers[1:])
     cpu_only = published(target, "cpu", date=days_ago(1), claims=CLAIMS.claims[:1], key=key)
     for reader in COSIGNS:
         rule = f"--policy={keys / 'rule.cue'}"
@@ -170,7 +170,7 @@ def test_a_newer_verdict_takes_the_place_of_the_older(target: Registry, keys: Pa
         judge_again(target, "old", date=days_ago(2), key=key)
         copy(target, promoted, image.manifest, public)
         for place in (target, promoted):
-            assert len(place.get(statements_tag(image.manifest.digest)).layers) == len(NAMES)
+            assert len(place.get(attached_tag(image.manifest.digest, "att")).layers) == len(NAMES)
             for reader in COSIGNS:
                 reference = f"{place.repository}@{image.manifest.digest}"
                 done = verify_attestation(reader, reference, keys, f"--policy={keys / 'rule.cue'}")
@@ -179,10 +179,10 @@ def test_a_newer_verdict_takes_the_place_of_the_older(target: Registry, keys: Pa
 
 def test_what_other_keys_signed_stays(target: Registry, keys: Path, signer: str) -> None:
     image = published(target, "one", date=days_ago(1), key=str(keys / "cosign.key"))
-    ours = target.get(statements_tag(image.manifest.digest)).layers
+    ours = target.get(attached_tag(image.manifest.digest, "att")).layers
     for kind in NAMES:
         attach(target, "one", kind, image.of(kind)[0].predicate, str(keys / "other.key"))
-    both = target.get(statements_tag(image.manifest.digest)).layers
+    both = target.get(attached_tag(image.manifest.digest, "att")).layers
     assert both[: len(ours)] == ours and len(both) == 2 * len(NAMES)
     for key in ("cosign.pub", "other.pub"):
         assert verify_attestation(signer, image.reference, keys, key=key).returncode == 0

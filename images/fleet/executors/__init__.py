@@ -49,9 +49,6 @@ class Executor(Protocol):
     def ended(self) -> Iterator[Ended]:
         """Each job once, as it ends. Blocks."""
 
-    def states(self) -> Mapping[str, str]:
-        """Key -> `runs on n1`, `waits (Resources)`, of the jobs that have not ended."""
-
     def cancel(self) -> None:
         """End every job that was started here and has not ended. Called on any way out, more than once."""
 
@@ -70,17 +67,12 @@ class LocalExecutor:
 
     def ended(self) -> Iterator[Ended]:
         while self._waiting:
-            job = self._waiting[0]
+            job = self._waiting.pop(0)
             try:
                 result = worker.perform(job.task)
-                ended = Ended(key=job.key, node=result.record.worker.node, result=result)
+                yield Ended(key=job.key, node=result.record.worker.node, result=result)
             except UserError as error:
-                ended = Ended(key=job.key, node=worker.node(), cause=str(error.problems[0]))
-            self._waiting.pop(0)
-            yield ended
-
-    def states(self) -> Mapping[str, str]:
-        return {job.key: "waits" if number else "runs here" for number, job in enumerate(self._waiting)}
+                yield Ended(key=job.key, node=worker.node(), cause=str(error.problems[0]))
 
     def cancel(self) -> None:
         self._waiting.clear()

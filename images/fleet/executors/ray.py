@@ -103,9 +103,6 @@ class RayExecutor:
             for reference in ready:
                 yield self._end_of(self._tasks.pop(reference), reference)
 
-    def states(self) -> Mapping[str, str]:
-        return dict.fromkeys(self._tasks.values(), "was handed to Ray")
-
     def cancel(self) -> None:
         if not self._ray.is_initialized():
             return

@@ -90,9 +90,6 @@ class SlurmExecutor:
             if self._jobs:
                 time.sleep(_LOOK_AGAIN)
 
-    def states(self) -> Mapping[str, str]:
-        return {key: job.told for key, job in self._jobs.items()}
-
     def cancel(self) -> None:
         ids = [job.job_id for job in self._jobs.values()]
         names, self._submitting = self._submitting, []

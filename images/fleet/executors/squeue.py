@@ -20,7 +20,7 @@ class SqueueWatcher(SlurmInfoWatcher):
     """One question for all jobs of this user."""
 
     def _make_command(self) -> list[str] | None:
-        command = "squeue --me --array --states=all --noheader --format=%i|%T|%N|%r"
+        command = "squeue --me --array --states=all --noheader --format=%i|%T|%N"
         return command.split() if self._registered - self._finished else None
 
     def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
@@ -30,10 +30,10 @@ class SqueueWatcher(SlurmInfoWatcher):
         """
         found = {job: {"State": "GONE"} for job in self._registered}
         for line in (string if isinstance(string, str) else string.decode()).splitlines():
-            job, state, node, reason = [*(word.strip() for word in line.split("|", 3)), "", "", ""][:4]
+            job, state, node = [*(word.strip() for word in line.split("|")), "", ""][:3]
             if job in found:
                 known = state if state in {*_OVER, "RUNNING"} else "PENDING"
-                found[job] = {"State": known, "NodeList": node, "Reason": reason}
+                found[job] = {"State": known, "NodeList": node}
         return found
 
 
@@ -41,14 +41,6 @@ class WatchedJob(SlurmJob[str]):
     """A job whose state comes from squeue."""
 
     watcher = SqueueWatcher(delay_s=_SECONDS)
-
-    @property
-    def told(self) -> str:
-        """`runs on n1`, `waits (Resources)`."""
-        info = self.watcher.get_info(self.job_id)
-        if info.get("State") == "RUNNING":
-            return f"runs on {info.get('NodeList')}"
-        return f"waits ({info.get('Reason') or info.get('State') or 'submitted'})"
 
     @property
     def node(self) -> str:

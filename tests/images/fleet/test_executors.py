@@ -141,11 +141,11 @@ def test_the_checkout_that_travels_has_all_that_a_worker_imports(tmp_path: Path)
 
 
 LISTING = """\
-12_0|RUNNING|n1|None
-12_1|COMPLETED|n2|None
-12_3|PENDING||Resources
-13|CONFIGURING|n3|None
-14|NODE_FAIL|n4|NodeDown
+12_0|RUNNING|n1
+12_1|COMPLETED|n2
+12_3|PENDING|
+13|CONFIGURING|n3
+14|NODE_FAIL|n4
 """
 
 
@@ -164,8 +164,7 @@ LISTING = """\
 def test_squeue_is_read(job: str, state: str) -> None:
     watcher = SqueueWatcher(delay_s=1)
     watcher.register_job(job)
-    found = watcher.read_info(LISTING)[job]
-    assert found["State"] == state and (job != "12_3" or found["Reason"] == "Resources")
+    assert watcher.read_info(LISTING)[job]["State"] == state
 
 
 TRACE = """\

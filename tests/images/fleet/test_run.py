@@ -58,9 +58,6 @@ class Obedient:
                 raise KeyboardInterrupt
             yield self.answers[key]
 
-    def states(self) -> Mapping[str, str]:
-        return {}
-
     def cancel(self) -> None:
         self.cancelled = True
 

@@ -12,7 +12,7 @@ from jsonschema_rs import validator_for
 from images.errors import UserError
 from images.host.hashing import oci_digest
 from images.publish import attachments
-from images.publish.attachments import PublishedImage, statements_tag
+from images.publish.attachments import PublishedImage, attached_tag
 from images.publish.statements import CYCLONEDX, TEST_RESULT
 from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, image_manifest
@@ -94,7 +94,7 @@ def test_the_last_of_five_writes_counts(target: Registry, server: Server, overwr
 
 def test_what_is_none_of_ours_or_cannot_be_read_counts_for_nothing(target: Registry) -> None:
     image = published(target, "one", date=days_ago(1))
-    tag = statements_tag(image.manifest.digest)
+    tag = attached_tag(image.manifest.digest, "att")
     kinds = {"application/vnd.dsse.envelope.v1+json": CYCLONEDX, "application/x": CYCLONEDX}
     broken = [Descriptor.of(kind, b"[]", annotations={"predicateType": said}) for kind, said in kinds.items()]
     other = Descriptor.of(next(iter(kinds)), b"[]", annotations={"predicateType": "https://x.org"})
@@ -119,7 +119,7 @@ def test_with_a_key_only_what_it_signed_of_this_image_counts(target: Registry, m
         attach(target, "one", CYCLONEDX, {"components": []}, key)
     replayed = other.of(TEST_RESULT)
     target.put_blob(replayed[0].envelope)
-    attachments._write(target, statements_tag(image.manifest.digest), [attachments._layer(replayed[0])])
+    attachments._write(target, attached_tag(image.manifest.digest, "att"), [attachments._layer(replayed[0])])
     found = attachments.load(target, image.manifest)
     assert len(found.statements) == 6 and attachments.counted(found, "") == found
     assert attachments.counted(found, "ours").statements == image.statements

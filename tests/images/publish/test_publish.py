@@ -236,7 +236,7 @@ def test_labels_that_lie_attach_nothing_and_move_no_tag(site: Site, monkeypatch:
     with pytest.raises(UserError, match=r"pip 26\.3 is labelled, the SBOM has none"):
         site.publish(PIP)
     assert site.target.find(NAME) is None
-    assert site.target.find(attachments.statements_tag(site.push().digest)) is None
+    assert site.target.find(attachments.attached_tag(site.push().digest, "att")) is None
 
 
 # --- what others put under the dated tag ----------------------------------------------------------------------------

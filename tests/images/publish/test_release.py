@@ -70,7 +70,7 @@ class Site:
         policy = replace(POLICY, gate=gate, alias_gate=gate, aliases_of=lambda _name: ())
         site = Release(target=self.production, policy=policy, row=ROW, keeps=keeps)
         site.require_follows([tags.version_of(stored)])
-        return site.move(site.plan([stored]), signed=False)
+        return site.move([stored], *site.plan([stored]), signed=False)
 
     def named(self, tag: str) -> str | None:
         found = self.production.find(tag)
@@ -244,7 +244,7 @@ def test_aliases_do_not_follow_to_what_failed_in_the_other_repository(passed: Pa
 
 
 def test_what_others_signed_in_the_other_repository_stays(passed: Passed) -> None:
-    at, site = attachments.signatures_tag(passed.image.manifest.digest), passed.site
+    at, site = attachments.attached_tag(passed.image.manifest.digest, "sig"), passed.site
     for place, content in ((site.staging, b"ours"), (site.production, b"theirs")):
         for blob in (b"{}", content):
             place.put_blob(blob)
