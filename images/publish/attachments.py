@@ -22,9 +22,8 @@ from typing import Any
 from images.config.platforms import Platform
 from images.context.labels import LABELS
 from images.errors import Problem, failed, wrong
-from images.publish import attestation, signing, statements
-from images.publish.attestation import Attestation
-from images.publish.statements import Statement
+from images.publish import signing, statements
+from images.publish.statements import Attestation, Statement
 from images.registry import distribution
 from images.registry.client import Registry
 from images.registry.distribution import CREATED, OCI_CONFIG, Descriptor, Manifest, image_manifest
@@ -100,7 +99,7 @@ class PublishedImage:
         found: dict[bytes, Attestation] = {}
         for one in self.of(statements.TEST_RESULT):
             try:
-                runs = {file: found.get(file) or attestation.read(file, self.reference) for file in one.evidence}
+                runs = {file: found.get(file) or statements.attested(file, self.reference) for file in one.evidence}
                 others = {run.verdict.digest for run in runs.values()} - {self.image_id}
                 faults = statements.test_result_faults(one, tuple(runs.values()))
                 if self.manifest.digest not in one.subjects:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from images.errors import Problem, UserError, command, failed, wrong
-from images.publish import attachments, checks, signing, tags
+from images.publish import attachments, signing, tags, verify
 from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
 from images.publish.release import PublishResult, Release
@@ -41,12 +41,12 @@ def promote(
         named = source.get(reference.identifier)
         images = attachments.load_all(source, named)
         if named.is_index:  # it must be the same in the other repository
-            fault = checks.check_index(named, images)
+            fault = verify.check_index(named, images)
             if fault.status is not Status.PASS or named.digest != attachments.index_of(images).digest:
                 cause = fault.reason if fault.status is not Status.PASS else "is no index as `publish` writes it"
                 raise failed(f"{source.repository}@{named.digest}", cause, "publish its images anew")
         for image in images:
-            checks.admitted(image, policy, key)
+            verify.admitted(image, policy, key)
         versions = [tags.version_of(image) for image in images]
         names = [version.name for version in versions]
         row = names if named.is_index else policy.row_of(names[0])
@@ -65,7 +65,7 @@ def promote(
         for image in images:
             copy(source, target, image.manifest, key)
             copied = attachments.load(target, image.manifest)
-            stored.append(checks.admitted(copied, policy, key))  # what failed in the target alone counts, too
+            stored.append(verify.admitted(copied, policy, key))  # what failed in the target alone counts, too
 
         planned, left_out = release.plan(stored)
         for digest in {change.after.digest for change in planned if change.after.is_index}:

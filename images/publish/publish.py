@@ -19,13 +19,12 @@ from images.context.labels import LABELS
 from images.engine import Engine, ImageInfo, ignore
 from images.engine.buildkit import BuildEvent
 from images.errors import command, failed
-from images.publish import attachments, attestation, checks, provenance, sbom, signing, statements, tags
+from images.publish import attachments, provenance, sbom, signing, statements, tags, verify
 from images.publish.attachments import PublishedImage
-from images.publish.attestation import Attestation
 from images.publish.gate import ReleasePolicy
 from images.publish.push import push, require_layers
 from images.publish.release import PublishResult, Release, load_same, published
-from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT, Statement
+from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT, Attestation, Statement
 from images.publish.tags import Action, ImageVersion
 from images.registry.client import Registry
 from images.registry.errors import RegistryError
@@ -85,7 +84,7 @@ class LocalImage:
 def read(engine: Engine, reference: str, name: ImageName, folder: Path, locks: Mapping[str, bytes]) -> LocalImage:
     """An image with the validation run in a folder. Raises UserError: the run is of another image."""
     info = engine.inspect(reference)
-    run = attestation.read_folder(folder, str(name), info)
+    run = statements.read_folder(folder, str(name), info)
     return LocalImage(name=name, info=info, run=run, folder=folder, locks=locks)
 
 
@@ -219,5 +218,5 @@ def _attach(
         Statement.of(kind, predicate, repository=str(options.repository), digest=found.manifest.digest)
         for kind, predicate in said.items()
     ]
-    checks.require_sound(replace(found, statements=(*found.statements, *new)))
+    verify.require_sound(replace(found, statements=(*found.statements, *new)))
     return attachments.attach(target, found, new, options.key)

@@ -10,7 +10,7 @@ from images.config.platforms import Platform
 from images.context.labels import LABELS
 from images.errors import UserError, failed
 from images.planning import silent
-from images.publish import attachments, checks, signing, tags
+from images.publish import attachments, signing, tags, verify
 from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
 from images.publish.tags import Action, ImageVersion, TagChange, TagKind
@@ -126,7 +126,7 @@ class Release:
                 elif image.name != name:
                     absent[platform] = f"the image is called {image.name or 'nothing'}, not {name}"
                 else:
-                    found.append(checks.admitted(image, self.policy, self.key))
+                    found.append(verify.admitted(image, self.policy, self.key))
             except signing.CosignError:
                 raise
             except UserError as error:

@@ -1,4 +1,4 @@
-"""In-toto statements about an image, in DSSE envelopes: the one form of what is attached to a published image. Pure.
+"""Validation runs of an image, and in-toto statements about it in DSSE envelopes: the one form of what is attached.
 
 | predicate | says |
 |---|---|
@@ -19,12 +19,17 @@ import lzma
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from images.engine import ImageInfo
+from images.errors import command, failed, wrong
 from images.host.hashing import sha256
-from images.publish import attestation, gate
-from images.publish.attestation import Attestation
+from images.publish import gate
+from images.validation.schemas import parse_evidence
 from validate.claims import Tier
+from validate.evidence import Evidence
+from validate.judge import Verdict, judge
 from validate.judging import Status, listed
 
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
@@ -41,11 +46,46 @@ Tier -> `result` (PASSED, FAILED or UNPROVEN), `measuredOn` (RFC 3339; missing w
 PASSED, FAILED, UNPROVEN = "PASSED", "FAILED", "UNPROVEN"
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, lzma.LZMAError)
 """What JSON of another form raises where it is read: whoever may push may attach anything."""
+EVIDENCE_FILE = "evidence.json"
 _STATEMENT = "https://in-toto.io/Statement/v1"
 _PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _XZ = "application/x-xz"
 _LARGEST_EVIDENCE = 256 * 1024**2
 """Bytes. Evidence has one or two million; who may push may attach what unpacks to anything."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attestation:
+    """A validation run, judged again when it was read."""
+
+    verdict: Verdict
+    """By the claims that it was measured for; `ReleasePolicy.judged` gives the one by today's."""
+    evidence: Evidence
+    evidence_file: bytes
+
+
+def attested(evidence_file: bytes, where: str) -> Attestation:
+    """Judge the evidence of a validation run again. Raises UserError: it can't be read, or was changed."""
+    try:
+        evidence = parse_evidence(evidence_file.decode())
+    except ValueError as error:
+        then = f"validate the image again: `{command('validate', 'NAME', '--image', 'REF')}`"
+        raise failed(where, f"is no attestation: {str(error).splitlines()[0]}", then) from None
+    return Attestation(verdict=judge(evidence.claim_set, evidence), evidence=evidence, evidence_file=evidence_file)
+
+
+def read_folder(folder: Path, name: str, info: ImageInfo) -> Attestation:
+    """Read the run in a folder. Raises UserError when it is not of this name and this very image."""
+    anew = f"`{command('build', name)}` validates it anew"
+    then = f"{anew}; or `{command('validate')}`, and give its folder with --attestation"
+    try:
+        found = attested((folder / EVIDENCE_FILE).read_bytes(), str(folder))
+    except OSError as error:
+        raise wrong(str(folder), f"there is no attestation: {error.strerror}: {error.filename}", then) from None
+    if (found.verdict.image, found.verdict.digest) != (name, info.id):
+        is_of = f"{found.verdict.image} {found.verdict.digest[:19]}"
+        raise failed(str(folder), f"is the attestation of {is_of}, the image is {name} {info.id[:19]}", then)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +176,7 @@ def test_result(found: Sequence[Attestation]) -> dict[str, Any]:
     packed = [lzma.compress(one) for one in sorted({one.evidence_file for one in found})]
     rows = [
         {
-            "name": f"{attestation.EVIDENCE_FILE}.xz",
+            "name": f"{EVIDENCE_FILE}.xz",
             "digest": {"sha256": sha256(content)},
             "mediaType": _XZ,
             "content": base64.b64encode(content).decode(),

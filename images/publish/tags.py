@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -149,18 +149,8 @@ def plan(
             reason, then, lost = _refusal(target, before, versions, tag, kind, keeps, absent)
         if reason:
             action = Action.LEAVE if kind is TagKind.ALIAS else Action.REFUSE
-        found.append(
-            TagChange(
-                tag=tag,
-                kind=kind,
-                action=action,
-                before=before,
-                after=manifest,
-                reason=reason,
-                then=then,
-                lost=lost,
-            )
-        )
+        change = TagChange(tag=tag, kind=kind, action=action, before=before, after=manifest, reason=reason)
+        found.append(replace(change, then=then, lost=lost))
     return found
 
 
@@ -184,8 +174,10 @@ def _refusal(
     absent: Sequence[str],
 ) -> tuple[str, str, Sequence[str]]:
     """Why a tag must not leave what it names for a new image, what to do then, and the platforms that it would lose."""
-    old = _named(target, before)
-    if not old:  # no build of ours may ever follow it
+    listed = [target.find(one.digest) for one in before.manifests] if before.is_index else [before]
+    there = [load(target, one, with_statements=False) for one in listed if one]
+    old = [one for image in there if (one := ImageVersion.of(image.labels, image.created, image.platform))]
+    if not old or len(old) != len(listed):  # one of them is not ours: no build of ours may ever follow it
         then = "delete this tag if nobody needs what it names, then publish again; or publish to another repository"
         return f"{tag} names an image that is not ours", then, ()
     lost = [one.platform for one in old if one.platform not in [image.platform for image in new]]
@@ -202,14 +194,6 @@ def _refusal(
         why = f": {'; '.join(absent)}" if absent else ""
         return f"it has an image for {' and '.join(lost)}, and this has none{why}", keeps, lost
     return "", "", lost
-
-
-def _named(target: Registry, manifest: Manifest) -> Sequence[ImageVersion]:
-    """The images that a manifest is or lists; none where one of them is not ours."""
-    listed = [target.find(one.digest) for one in manifest.manifests] if manifest.is_index else [manifest]
-    found = [load(target, one, with_statements=False) for one in listed if one]
-    versions = [ImageVersion.of(one.labels, one.created, one.platform) for one in found]
-    return [one for one in versions if one] if all(versions) and len(versions) == len(listed) else []
 
 
 def require_allowed(target: Registry, changes: Sequence[TagChange]) -> None:

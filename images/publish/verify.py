@@ -1,20 +1,177 @@
-"""Check a published image: its signatures, its attachments, its labels, and the gate; of an index, each image."""
+"""What a published image says of itself, against what was measured in it: signatures, attachments, labels and gate."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from images.errors import UserError
-from images.publish import attachments, signing, tags
+from images.config.names import ImageName
+from images.config.platforms import Platform
+from images.context.labels import LABELS
+from images.errors import Problem, UserError, failed
+from images.publish import attachments, provenance, sbom, signing, statements, tags
 from images.publish.attachments import PublishedImage
-from images.publish.checks import Check, check_index, checks
 from images.publish.gate import ReleasePolicy
-from images.publish.statements import NAMES
+from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
 from images.registry.reference import Reference, is_digest
+from images.validation.rows import installed
+from validate.judge import Verdict
 from validate.judging import Status, listed
+
+_VERSION_LABELS = (
+    ("torch", "S1", "torch", "version"),
+    ("wheel-cuda", "S1", "torch", "cuda"),
+    ("python", "S1", "torch", "python"),
+    ("toolkit-cuda", "S6", "toolkit", "version"),
+)
+"""Label, claim, subject, and the key of the claim's `expect` that has the label's value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing that was checked."""
+
+    subject: str
+    status: Status
+    reason: str
+
+    @classmethod
+    def of(cls, subject: str, faults: Sequence[str], passed: str) -> Check:
+        """FAIL with the faults, or PASS with the reason `passed`."""
+        return cls(subject=subject, status=Status.FAIL if faults else Status.PASS, reason="; ".join(faults) or passed)
+
+
+def checks(image: PublishedImage) -> tuple[Check, ...]:
+    """What is attached against the image, and the image's labels against what was measured."""
+    faults = [f"there is no {name}" for kind, name in NAMES.items() if not image.of(kind)]
+    counts = ", ".join(f"{len(image.of(kind))} {name}" for kind, name in NAMES.items())
+    attached = Check.of("attachments", faults, counts)
+    if faults:
+        return (attached,)
+    try:
+        verdicts = [one.verdict for one in image.attestations]
+    except UserError as error:
+        return (attached, Check.of("attestation", [error.problems[0].cause], ""))
+    of_image = f"of this very image ({image.image_id[:19]}); the test result says what the evidence says"
+    return (
+        attached,
+        Check.of("attestation", [], of_image),
+        Check.of("labels", label_faults(image.labels, verdicts), "what was measured in the image"),
+        Check.of("SBOM", _statement_faults(image, CYCLONEDX), "has every pin of the label, in its version"),
+        Check.of("provenance", _statement_faults(image, PROVENANCE), "of this digest, matrix revision and base"),
+    )
+
+
+def check_index(manifest: Manifest, images: Sequence[PublishedImage]) -> Check:
+    """An index against the images that it lists."""
+    platforms = [entry.platform for entry in manifest.manifests]
+    faults = [f"two images are for {one}" for one in sorted({one for one in platforms if platforms.count(one) > 1})]
+    faults += [
+        f"{image.manifest.digest[:19]} is listed for {platform or 'no platform'}, and is for {image.platform or 'none'}"
+        for platform, image in zip(platforms, images, strict=True)
+        if platform != image.platform
+    ]
+    rows = {_row_name(image) for image in images}
+    if len(rows) > 1 or "" in rows:
+        called = ", ".join(image.name or "nothing" for image in images)
+        faults.append(f"its images are not one row of the matrix: they are called {called}")
+    if Platform.AMD64 not in [image.platform for image in images]:
+        faults.append(f"it has no image for {Platform.AMD64}")
+    return Check.of("index", faults, f"of {', '.join(sorted(rows))}: {', '.join(platforms)}, each as it is labelled")
+
+
+def _row_name(image: PublishedImage) -> str:
+    """The row of an image: its name without the platform. Empty where its label is no name for its platform."""
+    try:
+        name = ImageName.parse(image.name)
+    except UserError:
+        return ""
+    return str(replace(name, platform=Platform.AMD64)) if name.platform == image.platform else ""
+
+
+def require_sound(image: PublishedImage) -> None:
+    """Raises UserError with every check that does not pass."""
+    failed = [check for check in checks(image) if check.status is not Status.PASS]
+    if failed:
+        remove = f"`cosign clean --type attestation {image.reference}`"
+        then = f"publish it anew; remove what others attached ({remove}), or publish with --key"
+        causes = [f"{check.subject}: {check.reason}" for check in failed]
+        raise UserError([Problem(where=image.reference, cause=cause, then=then) for cause in causes], code=1)
+
+
+def admitted(image: PublishedImage, policy: ReleasePolicy, key: str) -> PublishedImage:
+    """An image with the statements that count. Raises UserError for one that `verify` would not pass."""
+    counted = attachments.counted(image, key)
+    if key and not counted.statements:
+        cause = "the key signed nothing that is attached to it"
+        raise failed(image.reference, cause, "is it the key of who published it?")
+    require_sound(counted)
+    policy.require_open(image.reference, image.labels, counted.evidence)
+    return counted
+
+
+def label_faults(labels: Mapping[str, str], verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    """Where an image's labels are not what was measured in it."""
+    rows = [one for verdict in verdicts for one in verdict.claims]
+    faults = [f"the image is called {one.image}" for one in verdicts if one.image != _label(labels, "image")]
+    try:
+        pins = _pins(labels)
+    except (ValueError, TypeError):
+        return (*faults, "the label of pins can't be read")
+    found = [one for one in rows if one.claim.id == "S1" and one.status is Status.PASS]
+    measured = {one.claim.subject: version.partition("+")[0] for one in found if (version := installed(one.evidence))}
+    faults += [
+        f"{name} {version} is labelled, {measured.get(name, 'nothing')} was found"
+        for name, version in sorted(pins.items())
+        if measured.get(name) != version
+    ]
+    for key, claim_id, subject, expected in _VERSION_LABELS:
+        validated = {
+            str(one.claim.expect.get(expected))
+            for one in rows
+            if (one.claim.id, one.claim.subject, one.status) == (claim_id, subject, Status.PASS)
+        }
+        if validated and validated != {_label(labels, key)}:
+            faults.append(
+                f"{key} {_label(labels, key)} is labelled, {listed(sorted(validated), limit=5)} was validated"
+            )
+    return tuple(dict.fromkeys(faults))
+
+
+def _statement_faults(image: PublishedImage, predicate_type: str) -> list[str]:
+    """Where SBOMs or provenances are not about this image, or not what it is labelled as."""
+    faults: list[str] = []
+    for one in image.of(predicate_type):
+        if image.manifest.digest not in one.subjects:
+            faults.append(f"is of {', '.join(sorted(one.subjects))}, the image is {image.manifest.digest}")
+        try:
+            if predicate_type == CYCLONEDX:
+                pins, versions = _pins(image.labels), sbom.versions(one.predicate)
+                faults += [
+                    f"{name} {version} is labelled, the SBOM has {versions.get(name, 'none')}"
+                    for name, version in sorted(pins.items())
+                    if versions.get(name) != version
+                ]
+            else:
+                faults += [
+                    f"it says {key} {value or 'nothing'}, the image {_label(image.labels, key) or 'nothing'}"
+                    for key, value in provenance.read(one.predicate).items()
+                    if value != _label(image.labels, key)
+                ]
+        except statements.UNREADABLE as error:
+            faults.append(f"can't be read: {type(error).__name__}: {error}")
+    return list(dict.fromkeys(faults))
+
+
+def _pins(labels: Mapping[str, str]) -> dict[str, str]:
+    return dict(json.loads(_label(labels, "pins") or "{}"))
+
+
+def _label(labels: Mapping[str, str], key: str) -> str:
+    return labels.get(f"{LABELS}.{key}", "")
 
 
 @dataclass(frozen=True, kw_only=True)

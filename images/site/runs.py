@@ -14,7 +14,7 @@ from images.nightly import results
 from images.nightly.results import Job, JobLine, Outcome
 from images.publish import attachments
 from images.publish.attachments import PublishedImage
-from images.publish.attestation import Attestation
+from images.publish.statements import Attestation
 from images.publish.tags import ImageVersion, immutable_tag
 from images.registry.client import Registry
 from images.site import records
@@ -23,7 +23,6 @@ from images.validation.rows import StepRow, TierCount
 from images.validation.schemas import ClaimVerdictRow, VerdictFile
 from validate import report
 from validate.claims import Tier
-from validate.evidence import Evidence
 from validate.judge import ClaimVerdict, Verdict, explain
 
 _JUDGED = (Outcome.PASS, Outcome.FAIL, Outcome.XFAIL, Outcome.UNPROVEN)
@@ -207,7 +206,6 @@ def _attached(name: str, remote: PublishedImage, number: int, attestation: Attes
         raise failed(remote.reference, f"its attestation is of {verdict.image}, the tag says {name}", "publish it anew")
     ImageName.parse(name)  # it becomes the path of a page
     size = next((one.evidence for one in verdict.claims if _is_size(one)), {})
-    evidence = Evidence.loads(attestation.evidence_file.decode())
-    line = records.line_of(evidence, verdict, f"attestation-{number}", size=size.get("bytes", 0))
+    line = records.line_of(attestation.evidence, verdict, f"attestation-{number}", size=size.get("bytes", 0))
     run = _of_line(line, f"{remote.reference} (attestation {number})")
     return _with_evidence(run, verdict, attestation.evidence_file)

@@ -25,13 +25,12 @@ from images.host.hashing import oci_digest
 from images.planning import expectations
 from images.publish import attachments, sbom
 from images.publish import publish as release
-from images.publish.checks import Check
 from images.publish.gate import ReleasePolicy
 from images.publish.promote import promote
 from images.publish.publish import PublishOptions
 from images.publish.release import PublishResult
 from images.publish.statements import CYCLONEDX, NAMES, TEST_RESULT
-from images.publish.verify import verify
+from images.publish.verify import Check, verify
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
 from tests.support import thin as thin_images

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from images.config.names import ImageName
-from images.publish import attachments, attestation, gate, provenance, sbom, signing, statements
+from images.publish import attachments, gate, provenance, sbom, signing, statements
 from images.publish.attachments import PublishedImage
-from images.publish.attestation import Attestation
-from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT, Statement
+from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT, Attestation, Statement
 from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, image_manifest
 from tests.support import attested
@@ -43,7 +42,7 @@ def validated(
     """A validation run of an image."""
     host = {"date": date, "driver": "580.95", "gpus": [{"name": "NVIDIA H100"}]}
     evidence = replace(attested.evidence(*claims, **more), image=name, digest=digest, host=host)
-    return attestation.read(evidence.dumps().encode(), "a run")
+    return statements.attested(evidence.dumps().encode(), "a run")
 
 
 def result_of(runs: Sequence[Attestation], claims: ClaimSet = CLAIMS) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from images.errors import UserError
-from images.publish import checks, statements
+from images.publish import statements, verify
 from images.publish.attachments import PublishedImage
 from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT, Statement
 from images.registry.distribution import OCI_CONFIG, Descriptor, image_manifest
@@ -35,7 +35,7 @@ def labels(**more: str) -> dict[str, str]:
     ],
 )
 def test_labels_are_compared_with_what_was_measured(more: dict[str, str], words: tuple[str, ...]) -> None:
-    assert checks.label_faults(labels(**more), [PASS]) == words
+    assert verify.label_faults(labels(**more), [PASS]) == words
 
 
 def test_labels_of_versions_are_compared_with_what_was_validated() -> None:
@@ -43,8 +43,8 @@ def test_labels_of_versions_are_compared_with_what_was_validated() -> None:
     row = replace(judged(PIP).claims[0], claim=torch)
     verdict = replace(PASS, claims=(*PASS.claims, row))
     good = {"torch": "26.3", "wheel_cuda": "12.6", "python": "3.11"}
-    assert checks.label_faults(labels(**good), [verdict]) == ()
-    assert checks.label_faults(labels(**{**good, "wheel_cuda": "12.8"}), [verdict]) == (
+    assert verify.label_faults(labels(**good), [verdict]) == ()
+    assert verify.label_faults(labels(**{**good, "wheel_cuda": "12.8"}), [verdict]) == (
         "wheel-cuda 12.8 is labelled, 12.6 was validated",
     )
 
@@ -68,14 +68,14 @@ def with_attached(predicate_type: str, predicate: Any, digest: str = "") -> Publ
 
 def told(image: PublishedImage, subject: str) -> str:
     """Why a check fails."""
-    found = {check.subject: check for check in checks.checks(image)}[subject]
+    found = {check.subject: check for check in verify.checks(image)}[subject]
     assert found.status is Status.FAIL
     return found.reason
 
 
 def test_the_sbom_is_compared_with_the_label() -> None:
     good = {"components": [{"purl": "pkg:pypi/pip@26.3"}, {"purl": "pkg:pypi/more@1"}]}
-    found = {check.subject: check for check in checks.checks(with_attached(CYCLONEDX, good))}["SBOM"]
+    found = {check.subject: check for check in verify.checks(with_attached(CYCLONEDX, good))}["SBOM"]
     assert found.status is Status.PASS
     assert told(with_attached(CYCLONEDX, {}), "SBOM") == "pip 26.3 is labelled, the SBOM has none"
 
@@ -88,13 +88,13 @@ def test_what_others_attached_is_a_fault_whatever_its_form(predicate_type: str, 
     found = with_attached(predicate_type, predicate)
     assert "can't be read" in told(found, statements.NAMES[predicate_type])
     with pytest.raises(UserError, match=r"cosign clean.*or publish with --key"):
-        checks.require_sound(found)
+        verify.require_sound(found)
 
 
 def test_a_statement_about_another_image_is_a_fault() -> None:
     other = "sha256:" + "0" * 64
     assert told(with_attached(CYCLONEDX, {}, other), "attestation") == f"its test result is of {other}"
-    faults = checks._faults(with_attached(CYCLONEDX, {}, other), CYCLONEDX, checks._sbom_faults)
+    faults = verify._statement_faults(with_attached(CYCLONEDX, {}, other), CYCLONEDX)
     assert faults[0].startswith(f"is of {other}")
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from images.publish import attachments, checks
+from images.publish import attachments, verify
 from images.publish.attachments import PublishedImage
 from images.publish.tags import ImageVersion, step_back
 from images.registry import distribution
@@ -43,7 +43,7 @@ def test_an_index_has_an_entry_for_each_platform_and_the_same_bytes_in_any_order
         for platform, one in zip((AMD64, ARM64), PAIR, strict=True)
     ]
     assert [entry.platform for entry in made.manifests] == [AMD64, ARM64]
-    assert checks.check_index(made, PAIR).status is Status.PASS
+    assert verify.check_index(made, PAIR).status is Status.PASS
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_contradicts_an_index(images: tuple[PublishedImage, ...], listed: t
     entries = [
         replace(one.manifest.descriptor, platform=platform) for one, platform in zip(images, listed, strict=True)
     ]
-    found = checks.check_index(distribution.index(entries), images)
+    found = verify.check_index(distribution.index(entries), images)
     assert found.status is Status.FAIL and fault in found.reason
 
 

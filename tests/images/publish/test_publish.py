@@ -17,13 +17,12 @@ from images.host.hashing import oci_digest
 from images.publish import attachments, sbom
 from images.publish import publish as release
 from images.publish.attachments import PublishedImage
-from images.publish.attestation import Attestation
 from images.publish.compression import MEDIA_TYPE
 from images.publish.gate import ReleasePolicy
 from images.publish.publish import LocalImage, PublishOptions
 from images.publish.push import push
 from images.publish.release import PublishResult
-from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT
+from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT, Attestation
 from images.publish.verify import verify
 from images.registry.client import Registry
 from images.registry.distribution import Descriptor, Manifest, image_manifest, index

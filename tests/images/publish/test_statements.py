@@ -2,18 +2,21 @@
 
 import base64
 import lzma
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from images.errors import UserError
 from images.host.hashing import sha256
 from images.publish import statements
-from images.publish.attestation import Attestation
-from images.publish.statements import FAILED, PASSED, PROVENANCE, TEST_RESULT, TIERS, UNPROVEN, Statement
-from tests.support.attested import DIGEST, PIP
+from images.publish.statements import FAILED, PASSED, PROVENANCE, TEST_RESULT, TIERS, UNPROVEN, Attestation, Statement
+from tests.support.attested import DIGEST, NAME, PIP, evidence, judged
+from tests.support.engine_contents import image_info
 from tests.support.published import CLAIMS, GPU_PIP, result_of, validated
 from validate.claims import Claim
 
@@ -163,3 +166,35 @@ def test_evidence_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.Monkey
     content = base64.b64encode(lzma.compress(bytes(1001))).decode()
     with pytest.raises(ValueError, match="too much"):
         _ = statement({"configuration": [{"content": content}]}).evidence
+
+
+# --- validation runs ------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_judged_again() -> None:
+    assert statements.attested(evidence(PIP).dumps().encode(), "here").verdict == judged(PIP)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [(lambda e: e.replace(b'"26.3"', b'"26.4"'), "changed after it was measured"), (lambda _: b"no JSON", "no attest")],
+)
+def test_a_run_that_was_edited_is_refused(change: Callable[[bytes], bytes], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        statements.attested(change(evidence(PIP).dumps().encode()), "here")
+
+
+@pytest.mark.parametrize(
+    ("name", "image_id", "words"),
+    [
+        (NAME, "sha256:" + "1" * 64, f"is the attestation of {NAME} sha256:abab"),
+        ("cu128-torch28", DIGEST, "the image is cu128-torch28"),
+    ],
+)
+def test_the_run_of_another_image_is_refused(tmp_path: Path, name: str, image_id: str, words: str) -> None:
+    with pytest.raises(UserError, match="there is no attestation"):
+        statements.read_folder(tmp_path, name, image_info(id=image_id))
+    (tmp_path / "evidence.json").write_text(evidence(PIP).dumps())
+    assert statements.read_folder(tmp_path, NAME, image_info(id=DIGEST)).verdict == judged(PIP)
+    with pytest.raises(UserError, match=words):
+        statements.read_folder(tmp_path, name, image_info(id=image_id))

@@ -8,11 +8,10 @@ import pytest
 from images.errors import UserError
 from images.publish import attachments
 from images.publish.attachments import PublishedImage
-from images.publish.checks import Check
 from images.publish.gate import ReleasePolicy
 from images.publish.promote import promote
 from images.publish.tags import immutable_tag, version_of
-from images.publish.verify import verify
+from images.publish.verify import Check, verify
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
 from tests.support.attested import NAME
