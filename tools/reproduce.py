@@ -33,7 +33,7 @@ from images.engine.progress import Progress
 from images.errors import Problem, UserError
 from images.locking import lock_file
 from images.planning import plan
-from images.wheels import cache as wheel_cache
+from images.wheels import prebuilt
 from tools import run
 
 _NO_LAYER = ("CMD", "ENTRYPOINT", "ENV", "EXPOSE", "LABEL", "USER", "VOLUME")
@@ -216,7 +216,7 @@ def main(
     (planned,) = plan.select([name], sources)
     if not (image := planned.image):
         raise UserError(Problem(where=name, cause="; ".join(planned.reasons), then="`nox -s plan` shows all images"))
-    compiled = wheel_cache.wheel_finder(sources.matrix, wheel_cache.default())
+    compiled = prebuilt.wheel_finder(sources.matrix)
     options = BuildOptions(sources=sources, host=host, out=out, compiled=compiled)
     with private_engine.open_engine(engine, on_progress=typer.echo) as docker_engine, Progress() as progress:
         found = base_images.acquire(

@@ -20,7 +20,6 @@ from images.validation import child, own_python, run
 from images.validation.child import Changes
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.wheels import cache as wheel_cache
 from images.wheels import prebuilt
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence, Outcome, Record
@@ -77,7 +76,7 @@ def claims_of(
     """
     lock = lock_file.read(image, sources.workspace.locks)
     missing = image_labels.declared_missing(image, found.labels)
-    compiled = wheel_cache.wheel_finder(sources.matrix, wheel_cache.default())
+    compiled = prebuilt.wheel_finder(sources.matrix)
     context = ClaimContext.of(
         image,
         lock,

@@ -32,7 +32,7 @@ from images.engine import Engine, private_engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
 from images.locking import lock_file
-from images.wheels import cache as wheel_cache
+from images.wheels import prebuilt
 from images.wheels.prebuilt import FindWheel
 from validate import report
 
@@ -109,15 +109,13 @@ def build(
 
 def _compiled(engine: Engine, options: BuildOptions, progress: Progress, *, compiles: bool) -> FindWheel:
     """Where wheels lie that were compiled here; with --compile, the builder makes what the wheel cache lacks."""
-    matrix, kept = options.sources.matrix, wheel_cache.default()
+    matrix, kept = options.sources.matrix, prebuilt.compiled_wheels()
     if options.base == AUTO and not compiles:
-        return wheel_cache.wheel_finder(matrix, kept)
+        return prebuilt.wheel_finder(matrix, kept)
     from images.wheels import builder  # most builds need none
 
     if not compiles:
-        return wheel_cache.wheel_finder(
-            matrix, kept, partial(builder.read_base_compilers, engine, reference=options.base)
-        )
+        return prebuilt.wheel_finder(matrix, kept, partial(builder.read_base_compilers, engine, reference=options.base))
     wheel_options = builder.WheelOptions(
         out=options.out,
         facts=options.sources.facts,

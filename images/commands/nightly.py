@@ -40,7 +40,7 @@ from images.nightly.run import ImageResult
 from images.nightly.sets import NightlyOptions, State
 from images.planning import plan
 from images.planning.plan import Planned
-from images.wheels import cache as wheel_cache
+from images.wheels import prebuilt
 
 
 def nightly(
@@ -89,7 +89,7 @@ def nightly(
             wheel_mirror=wheel_mirror,
             tiers=tier or (),
             gpus=gpus,
-            compiled=wheel_cache.wheel_finder(sources.matrix, wheel_cache.default()),
+            compiled=prebuilt.wheel_finder(sources.matrix),
         )
         options = NightlyOptions(
             sources=sources,

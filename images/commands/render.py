@@ -16,7 +16,7 @@ from images.context import base_images
 from images.context.hosting import host_settings
 from images.errors import command
 from images.locking import lock_file
-from images.wheels import cache as wheel_cache
+from images.wheels import prebuilt
 
 
 def render(
@@ -44,7 +44,7 @@ def render(
         out=folder,
         base=base,
         wheelhouse=wheelhouse,
-        compiled=wheel_cache.wheel_finder(sources.matrix, wheel_cache.default()),
+        compiled=prebuilt.wheel_finder(sources.matrix),
         fetch=None if baking else _fetch_nothing,
     )
     pinned = base_images.pinned(sources.workspace.root)

@@ -22,8 +22,7 @@ from images.context.hosting import host_settings
 from images.engine import private_engine
 from images.engine.progress import Progress
 from images.errors import command, wrong
-from images.wheels import builder, recipe
-from images.wheels import cache as wheel_cache
+from images.wheels import builder, prebuilt, recipe
 
 
 def wheels(
@@ -62,7 +61,7 @@ def wheels(
         out=folder,
         facts=sources.facts,
         locks=sources.workspace.locks,
-        cache=wheel_cache.default(),
+        cache=prebuilt.compiled_wheels(),
         jobs=jobs,
         recompile=recompile,
         sdists=sdists,

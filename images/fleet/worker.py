@@ -36,7 +36,7 @@ from images.planning import plan
 from images.planning.image import Image
 from images.registry.reference import Reference, Repository
 from images.validation import schemas
-from images.wheels import cache as wheel_cache
+from images.wheels import prebuilt
 from validate.evidence import Evidence, Record
 
 
@@ -147,7 +147,7 @@ def _built(job: Job, image: Image, sources: Sources, engine: Engine) -> tuple[Im
             host=host_settings(),
             out=Path(scratch),
             tiers=job.tiers,
-            compiled=wheel_cache.wheel_finder(sources.matrix, wheel_cache.default()),
+            compiled=prebuilt.wheel_finder(sources.matrix),
             suffix=suffix,
         )
         with engine.alone(f"job {tag}", waiting=lambda: _say(f"waits: another job builds {image.name} here")):

@@ -35,9 +35,7 @@ from images.validation import run
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.device_code import kernel_code_claim
-from images.wheels import cache as wheel_cache
 from images.wheels import prebuilt
-from images.wheels.cache import wheel_finder
 from images.wheels.prebuilt import FindWheel
 from images.wheels.recipe import FOLDER, BaseCompilers, Recipe, beside, for_base, jobs_for, no_nvcc, recipe_for
 from validate.claims import ClaimSet, Tier
@@ -77,7 +75,6 @@ class WheelOptions:
 class BuiltWheel:
     """One wheel that was asked for."""
 
-    recipe: Recipe
     wheel: Path
     record: Mapping[str, Any]
     compiled: int
@@ -90,9 +87,9 @@ class BuiltWheel:
     def __str__(self) -> str:
         size = f"{self.record['bytes'] / 1e6:.1f} MB"
         if not self.seconds:
-            return f"{self.recipe.key}: taken from the wheel cache, 0 compilations ({size}, {self.wheel})"
+            return f"{self.record['key']}: taken from the wheel cache, 0 compilations ({size}, {self.wheel})"
         counts = f"{self.compiled} objects compiled, {self.from_cache} from earlier runs"
-        return f"{self.recipe.key}: {counts}, in {self.seconds:.0f} s ({size}, {self.wheel})"
+        return f"{self.record['key']}: {counts}, in {self.seconds:.0f} s ({size}, {self.wheel})"
 
 
 def wheel_builder(
@@ -102,7 +99,7 @@ def wheel_builder(
 
     The finder raises UserError for a required pin that can't be compiled. An optional one is left out with a warning.
     """
-    look = wheel_finder(matrix, options.cache, lambda image: read_base_compilers(engine, image, options.base))
+    look = prebuilt.wheel_finder(matrix, options.cache, lambda image: read_base_compilers(engine, image, options.base))
     one_at_a_time = threading.Lock()
 
     def find(image: Image, pin: Pin) -> Path | None:
@@ -137,9 +134,9 @@ def build_wheel(
         progress.say(label, text, "yellow")
 
     recipe = for_base(read_base_compilers(engine, image, options.base), recipe)
-    cached = wheel_cache.find(options.cache, recipe.key, warn)
+    cached = prebuilt.find_compiled(options.cache, recipe.key, warn)
     if cached and not options.recompile:
-        return BuiltWheel(recipe=recipe, wheel=cached[0], record=cached[1], compiled=0, from_cache=0, seconds=0)
+        return BuiltWheel(wheel=cached[0], record=cached[1], compiled=0, from_cache=0, seconds=0)
     _require_nvcc(engine, image, recipe, options.facts)
     # The base is compared with the pins of torch's layer: nothing else is installed beside the new wheel.
     torch_alone = replace(image, pins=beside(image))
@@ -192,12 +189,12 @@ def build_wheel(
             for one in verdict.claims
         ],
     }
-    wheel, kept = wheel_cache.store(options.cache, recipe.key, done["wheel"], content, record)
+    wheel, kept = prebuilt.store_compiled(options.cache, recipe.key, done["wheel"], content, record)
     progress.finish(label, f"kept as {wheel}")
     compiled, finished = done["objects"]["compiled"], done["objects"]["from_cache"]
     if not any(_STEP in step.name and not step.cached for step in result.steps):  # the engine had the whole step
         compiled, finished = 0, finished + compiled
-    return BuiltWheel(recipe=recipe, wheel=wheel, record=kept, compiled=compiled, from_cache=finished, seconds=seconds)
+    return BuiltWheel(wheel=wheel, record=kept, compiled=compiled, from_cache=finished, seconds=seconds)
 
 
 def read_base_compilers(engine: Engine, image: Image, reference: str) -> BaseCompilers | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import shutil
 import tempfile
 import zipfile
@@ -11,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
@@ -20,18 +22,22 @@ from packaging.version import Version
 from images.config import paths
 from images.config.names import Minor
 from images.config.platforms import Platform
+from images.config.schema import Matrix
 from images.context import pruner
 from images.errors import Problem, UserError, command, failed, wrong
-from images.host.hashing import sha256_of_file
+from images.host import cache as host_cache
+from images.host.hashing import sha256, sha256_of_file
 from images.locking.contents import rows_of
 from images.locking.inputs import TOOLS, Package
 from images.planning.image import Image, Pin, Prebuilt, has_extensions
+from images.wheels.recipe import BaseCompilers, for_base, recipe_for
 from validate.environment import wheel_contents
 from validate.environment.wheel_contents import Contents
 
 FindWheel = Callable[[Image, Pin], Path | None]
 """Finds, or makes, a wheel that no index has; None: there is none."""
 
+_RECORD = "record.json"
 _NOT_COMPILED = "which no index has as a wheel, and which is not compiled for this image yet"
 
 
@@ -218,14 +224,6 @@ class WheelSource:
             then = "give http://HOST/FOLDER or https://HOST/FOLDER; a folder of this machine is --wheelhouse FOLDER"
             raise wrong("--wheel-mirror", "is no web address", then)
 
-    def url(self, wheel: Prebuilt) -> str:
-        """Where a wheel is fetched from."""
-        return f"{self.mirror.rstrip('/')}/{quote(wheel.filename)}" if self.mirror else wheel.url
-
-    def place(self, wheel: Prebuilt) -> str:
-        """The same for people: a host, and of a mirror not even that, since images record why they lack a wheel."""
-        return "--wheel-mirror" if self.mirror else str(urlsplit(wheel.url).hostname)
-
 
 def obtain(wheel: Prebuilt, source: WheelSource) -> Path:
     """The file of an official wheel, in the cache. It is there whole and of its hash, or not at all.
@@ -237,26 +235,29 @@ def obtain(wheel: Prebuilt, source: WheelSource) -> Path:
     if target.exists():
         require_hash(target, wheel, f"`rm {paths.shown(target)}`: the next build fetches it anew")
         return target
+    url = f"{source.mirror.rstrip('/')}/{quote(wheel.filename)}" if source.mirror else wheel.url
+    # For people, and of a mirror not even its host, since images record why they lack a wheel.
+    place = "--wheel-mirror" if source.mirror else str(urlsplit(wheel.url).hostname)
     source.cache.mkdir(parents=True, exist_ok=True)
     # A folder of its own: builds that run at once fetch the same file.
     with tempfile.TemporaryDirectory(dir=source.cache, prefix=".") as folder:
         partial = Path(folder, wheel.filename)
         try:
-            (source.fetch or download)(source.url(wheel), partial)
+            (source.fetch or download)(url, partial)
         except OSError as error:
             # Without paths of this machine; urllib's URLError has the cause as its reason.
             reason = "" if hasattr(error, "code") else str(getattr(error, "reason", ""))
             said = reason or (error.strerror if error.filename and error.strerror else str(error))
             cause = f"the official wheel of {wheel.name} {wheel.version} could not be fetched: {said}"
             then = "--wheel-mirror URL takes it from another server, --wheelhouse FOLDER from a folder"
-            raise NotFetched(Problem(where=source.place(wheel), cause=cause, then=then)) from None
+            raise NotFetched(Problem(where=place, cause=cause, then=then)) from None
         then = "nothing was kept; ask whoever serves it: the release's file was replaced, or something on the way"
-        require_hash(partial, wheel, f"{then} rewrites it. --wheelhouse FOLDER takes a wheel of yours", source)
+        require_hash(partial, wheel, f"{then} rewrites it. --wheelhouse FOLDER takes a wheel of yours", place)
         partial.replace(target)
     return target
 
 
-def require_hash(file: Path, wheel: Prebuilt, then: str, source: WheelSource | None = None) -> None:
+def require_hash(file: Path, wheel: Prebuilt, then: str, place: str = "") -> None:
     """Raises UserError unless a file is the wheel of the table, byte for byte."""
     found = sha256_of_file(file)
     if found != wheel.sha256:
@@ -264,7 +265,7 @@ def require_hash(file: Path, wheel: Prebuilt, then: str, source: WheelSource | N
             f"{file.stat().st_size} bytes with sha256 {found}; `prebuilt` in images/data/facts.yaml has {wheel.sha256} "
             f"for {wheel.name} {wheel.version}: refused"
         )
-        raise failed(f"{source.place(wheel)}: {wheel.filename}" if source else paths.shown(file), cause, then)
+        raise failed(f"{place}: {wheel.filename}" if place else paths.shown(file), cause, then)
 
 
 def download(url: str, target: Path) -> None:
@@ -281,6 +282,70 @@ def download(url: str, target: Path) -> None:
     size = target.stat().st_size
     if promised and size != int(promised):
         raise OSError(f"the answer broke off after {size} of {promised} bytes")
+
+
+# --- the wheel cache: wheels compiled here. `KEY/`, of what one was made from, has wheel and `record.json` ------------
+
+
+def find_compiled(
+    folder: Path, key: str, on_progress: Callable[[str], None] = lambda _text: None
+) -> tuple[Path, dict[str, Any]] | None:
+    """The wheel of a key in a folder of compiled wheels, and its record. One that is damaged is told and not taken."""
+    place = folder / key
+    try:
+        record = json.loads((place / _RECORD).read_text())
+        wheel = place / record["wheel"]
+        if sha256_of_file(wheel) == record["sha256"]:
+            return wheel, record
+    except FileNotFoundError:
+        if not place.exists():
+            return None
+    except (OSError, ValueError, LookupError, TypeError):
+        pass
+    on_progress(f"{place} is not what its record says: not taken")
+    return None
+
+
+def store_compiled(
+    folder: Path, key: str, filename: str, content: bytes, record: Mapping[str, Any]
+) -> tuple[Path, dict[str, Any]]:
+    """Put a wheel in, in place of whatever lay there. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as scratch:
+        made = Path(scratch, key)
+        made.mkdir()
+        (made / filename).write_bytes(content)
+        whole = {**record, "wheel": filename, "sha256": sha256(content), "bytes": len(content)}
+        (made / _RECORD).write_text(json.dumps(whole, indent=1) + "\n")
+        place = folder / key
+        if place.exists():
+            place.rename(Path(scratch, "old"))
+        made.rename(place)
+    return place / filename, whole
+
+
+def wheel_finder(
+    matrix: Matrix, folder: Path | None = None, compilers: Callable[[Image], BaseCompilers | None] = lambda _image: None
+) -> FindWheel:
+    """Looks for the wheel of an image's pin in the wheel cache; `compilers` reads those of a custom base."""
+
+    def look(image: Image, pin: Pin) -> Path | None:
+        row = pin.extensions or pin.name
+        if row not in matrix.sources:
+            return None
+        try:
+            wanted = recipe_for(image, row, matrix)
+        except UserError:  # nobody can compile it: the plan says why
+            return None
+        cached = find_compiled(folder or compiled_wheels(), for_base(compilers(image), wanted).key)
+        return cached[0] if cached else None
+
+    return look
+
+
+def compiled_wheels() -> Path:
+    """The wheel cache of the person who runs this, which all checkouts share."""
+    return host_cache.folder() / "wheelhouse"
 
 
 # --- which wheels an image can install, whatever machine asks ---------------------------------------------------------

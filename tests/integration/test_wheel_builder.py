@@ -24,8 +24,7 @@ from images.errors import UserError
 from images.planning.image import Image, Pin
 from images.wheels import builder, prebuilt
 from images.wheels.builder import BuiltWheel, WheelOptions
-from images.wheels.cache import wheel_finder
-from images.wheels.prebuilt import WheelSource
+from images.wheels.prebuilt import WheelSource, wheel_finder
 from images.wheels.recipe import Recipe, recipe_for
 from tests.support import sources as matrix
 from tests.support.sources import SOURCES
