@@ -19,7 +19,7 @@ from images.nightly.results import BUILD, BreakageLine, Expected
 from images.nightly.results import Change as PackageChange
 from images.nightly.sets import NightlyOptions, SetResult
 from images.planning.plan import Planned
-from images.validation.rows import STEP, ClaimRow, StepRow
+from images.validation.rows import STEP, ClaimRow
 from validate.checks.gpu.step import PEAK_SLACK
 from validate.claims import Tier
 from validate.harness import timing
@@ -98,20 +98,15 @@ def beside(control: SetResult, found: SetResult) -> SetResult:
     for claim in found.claims:
         before, now = control.steps.get(claim.subject), found.steps.get(claim.subject)
         if claim.id == STEP and claim.verdict is not Status.FAIL and before and now:
-            worse = _worse(before, now)
-            verdict = Status.FAIL if worse else Status.PASS
-            claim = claim.model_copy(update={"verdict": verdict, "reason": worse or claim.reason})
+            slower = now.seconds > timing.allowed(before.timed, now.timed, timing.SAME_MACHINE)
+            verdict, reason = Status.PASS, claim.reason
+            if slower or now.peak > PEAK_SLACK * before.peak:
+                took, takes = (f"{one.seconds * 1e3:.1f} ms and {one.peak / 1e9:.2f} GB" for one in (before, now))
+                how = "slower" if slower else "hungrier"
+                verdict, reason = Status.FAIL, f"a step is {how} than the control's: {takes}, where it took {took}"
+            claim = claim.model_copy(update={"verdict": verdict, "reason": reason})
         claims.append(claim)
     return found.model_copy(update={"claims": tuple(claims)})
-
-
-def _worse(before: StepRow, now: StepRow) -> str:
-    """What is worse, of two steps on one machine; empty: nothing."""
-    slower = now.seconds > timing.allowed(before.timed, now.timed, timing.SAME_MACHINE)
-    if slower or now.peak > PEAK_SLACK * before.peak:
-        took, takes = (f"{one.seconds * 1e3:.1f} ms and {one.peak / 1e9:.2f} GB" for one in (before, now))
-        return f"a step is {'slower' if slower else 'hungrier'} than the control's: {takes}, where it took {took}"
-    return ""
 
 
 def breakages(

@@ -116,7 +116,15 @@ def _line(
     rows = rows_for(planned, locked.versions, options.sources.matrix.xfail)
     expect = expected(found.claims, rows)
     failing = [claim for claim in found.claims if is_open(claim)]
-    outcome = _outcome(found, failing, expect)
+    if found.cause:
+        outcome = Outcome.NOT_BUILT
+    elif sum(claim.verdict is Status.FAIL for claim in failing) > len(expect):
+        outcome = Outcome.FAIL
+    elif expect:
+        outcome = Outcome.XFAIL
+    else:
+        proven = any(claim.required for claim in found.claims) and not failing
+        outcome = Outcome.PASS if proven else Outcome.UNPROVEN
     counts = {tier: Counter(claim.verdict for claim in found.claims if claim.tier is tier) for tier in found.overall}
     line = _appended(
         planned,
@@ -138,18 +146,6 @@ def _line(
     )
     options.progress(planned.name, results.told(line))
     return line
-
-
-def _outcome(found: SetResult, failing: Sequence[ClaimRow], expected: Sequence[Expected]) -> Outcome:
-    if found.cause:
-        return Outcome.NOT_BUILT
-    failed = [claim for claim in failing if claim.verdict is Status.FAIL]
-    if len(failed) > len(expected):
-        return Outcome.FAIL
-    if expected:
-        return Outcome.XFAIL
-    required = any(claim.required for claim in found.claims)
-    return Outcome.PASS if required and not failing else Outcome.UNPROVEN
 
 
 def _appended(planned: Planned, job: Job, outcome: Outcome, options: NightlyOptions, **more: Any) -> JobLine:
@@ -188,8 +184,8 @@ def expected(claims: Sequence[ClaimRow], rows: Sequence[ExpectedFailure]) -> lis
     """The claims that failed as a row says they do."""
     found = []
     for claim in (one for one in claims if one.verdict is Status.FAIL):
-        if row := next((row for row in rows if _is_about(row, claim)), None):
-            found.append(_about(claim, row, claim.reason))
+        if row := next((row for row in rows if row.claim in (claim.id, claim.key)), None):
+            found.append(Expected(id=claim.id, subject=claim.subject, issue=row.issue, reason=claim.reason))
     return found
 
 
@@ -197,15 +193,7 @@ def unexpected_passes(claims: Sequence[ClaimRow], rows: Sequence[ExpectedFailure
     """Claims of rows whose every claim was measured and is PASS."""
     found: list[Expected] = []
     for row in rows:
-        about = [claim for claim in claims if _is_about(row, claim)]
-        if about and all(claim.verdict is Status.PASS for claim in about):
-            found += [_about(claim, row, "") for claim in about]
+        about = [claim for claim in claims if row.claim in (claim.id, claim.key)]
+        if all(claim.verdict is Status.PASS for claim in about):
+            found += [Expected(id=one.id, subject=one.subject, issue=row.issue, reason="") for one in about]
     return found
-
-
-def _is_about(row: ExpectedFailure, claim: ClaimRow) -> bool:
-    return row.claim in (claim.id, claim.key)
-
-
-def _about(claim: ClaimRow, row: ExpectedFailure, reason: str) -> Expected:
-    return Expected(id=claim.id, subject=claim.subject, issue=row.issue, reason=reason)

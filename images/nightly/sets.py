@@ -149,7 +149,10 @@ def built(engine: Engine, options: BuildOptions, progress: Progress) -> Validate
         try:
             (result,) = build_all(engine, [(locked.image, lock)], how, progress)
             if isinstance(result, UserError):
-                return SetResult(claims=(), cause=_cause(result), seconds=round(time.monotonic() - start, 1))
+                if not isinstance(result, BuildFailed) or result.failure.kind not in _OF_VERSIONS:
+                    raise result
+                cause = f"{result.problems[0].where}: {result.problems[0].cause}"
+                return SetResult(claims=(), cause=cause, seconds=round(time.monotonic() - start, 1))
             if is_control:
                 installed = validating.debian_packages(engine, result.info)
         finally:
@@ -159,13 +162,6 @@ def built(engine: Engine, options: BuildOptions, progress: Progress) -> Validate
         return set_result(result.info, evidence, result.verdict, start, installed)
 
     return validate
-
-
-def _cause(error: UserError) -> str:
-    """Why these versions can't be built. Raises the error again where the versions did not cause it."""
-    if not isinstance(error, BuildFailed) or error.failure.kind not in _OF_VERSIONS:
-        raise error
-    return f"{error.problems[0].where}: {error.problems[0].cause}"
 
 
 def set_result(
