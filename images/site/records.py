@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, Field, ValidationError
 
 from images.config import paths
-from images.errors import Problem, UserError, wrong
+from images.errors import Problem, UserError, failed, wrong
 from images.validation.rows import (
     ClaimRow,
     Row,
@@ -177,24 +177,18 @@ def read_evidence(folder: Path, run_id: str) -> bytes:
 
 def judged_again(line: RunLine, content: bytes) -> Verdict:
     """Judge the evidence of a line. Raises UserError: it is damaged, of another run, or contradicts the line."""
+    where, then = f"{LINES} {line.id}", "restore the line and its evidence from git"
     try:
         evidence = Evidence.loads(content.decode())
     except (ValueError, LookupError, TypeError) as error:
-        raise UserError(_contradiction(line, str(error)), code=1) from None
+        raise failed(where, str(error), then) from None
     verdict = judge(evidence.claim_set, evidence)
-    said = (line.image, line.digest, line.evidence_sha256)
-    if said != (verdict.image, verdict.digest, evidence.sha256):
-        raise UserError(_contradiction(line, "the evidence is of another run"), code=1)
+    if (line.image, line.digest, line.evidence_sha256) != (verdict.image, verdict.digest, evidence.sha256):
+        raise failed(where, "the evidence is of another run", then)
     found = {(one.claim.tier, one.status, one.claim.id, one.claim.subject) for one in verdict.recorded.claims}
-    if found != set(line.each()):
-        differing = sorted({f"{number} {subject}" for _, _, number, subject in found ^ set(line.each())})
-        cause = f"the verdict is not what the evidence says: {', '.join(differing[:_SHOWN])}"
-        raise UserError(_contradiction(line, cause), code=1)
+    if differing := sorted({f"{number} {subject}" for _, _, number, subject in found ^ set(line.each())}):
+        raise failed(where, f"the verdict is not what the evidence says: {', '.join(differing[:_SHOWN])}", then)
     return verdict
-
-
-def _contradiction(line: RunLine, cause: str) -> Problem:
-    return Problem(where=f"{LINES} {line.id}", cause=cause, then="restore the line and its evidence from git")
 
 
 def dumps(lines: Iterable[RunLine]) -> str:

@@ -13,8 +13,6 @@ from images.errors import Problem, UserError, failed
 from images.nightly import results
 from images.nightly.results import Job, JobLine, Outcome
 from images.publish import attachments
-from images.publish.attachments import PublishedImage
-from images.publish.statements import Attestation
 from images.publish.tags import ImageVersion, immutable_tag
 from images.registry.client import Registry
 from images.site import records
@@ -23,7 +21,7 @@ from images.validation.rows import StepRow, TierCount
 from images.validation.schemas import ClaimVerdictRow, VerdictFile
 from validate import report
 from validate.claims import Tier
-from validate.judge import ClaimVerdict, Verdict, explain
+from validate.judge import Verdict, explain
 
 _JUDGED = (Outcome.PASS, Outcome.FAIL, Outcome.XFAIL, Outcome.UNPROVEN)
 
@@ -102,18 +100,12 @@ def _of_line(line: RunLine, source: str) -> Run:
     findings = {(one.tier, one.id, one.subject): one for one in line.findings}
     claims = []
     for tier, status, number, subject in line.each():
-        known = findings.get((tier, number, subject))
-        claims.append(
-            ClaimVerdictRow(
-                id=number,
-                tier=tier,
-                subject=subject,
-                required=known.required if known else True,
-                verdict=status,
-                reason=known.reason if known else "",
-                seconds=0.0,
-            )
+        row = ClaimVerdictRow(
+            id=number, tier=tier, subject=subject, required=True, verdict=status, reason="", seconds=0.0
         )
+        if known := findings.get((tier, number, subject)):
+            row = row.model_copy(update={"required": known.required, "reason": known.reason})
+        claims.append(row)
     return Run(
         image=line.image,
         digest=line.digest,
@@ -130,19 +122,15 @@ def _of_line(line: RunLine, source: str) -> Run:
 
 
 def _with_evidence(run: Run, verdict: Verdict, content: bytes) -> Run:
-    explained = explain(verdict.recorded)
+    evidence = {(one.claim.id, one.claim.subject): one.evidence for one in verdict.claims}
     return replace(
         run,
-        claims=tuple(VerdictFile.model_validate(report.json_data(explained)).claims),
-        size=run.size or next((one.evidence.get("bytes", 0) for one in verdict.claims if _is_size(one)), 0),
-        evidence={(one.claim.id, one.claim.subject): one.evidence for one in verdict.claims},
+        claims=tuple(VerdictFile.model_validate(report.json_data(explain(verdict.recorded))).claims),
+        size=run.size or evidence.get(("S8", "size"), {}).get("bytes", 0),
+        evidence=evidence,
         packages=records.packages(verdict.claims),
         files={"evidence.json": content},
     )
-
-
-def _is_size(one: ClaimVerdict) -> bool:
-    return (one.claim.id, one.claim.subject) == ("S8", "size")
 
 
 def newest_first(found: Iterable[Run]) -> list[Run]:
@@ -196,16 +184,11 @@ def published(
                 tags=(name, fixed) if fixed in tags else (name,),
             )
         )
-        attached += [_attached(name, remote, number, one) for number, one in enumerate(counted.attestations, 1)]
+        for number, one in enumerate(counted.attestations, 1):
+            if one.verdict.image != name:
+                cause = f"its attestation is of {one.verdict.image}, the tag says {name}"
+                raise failed(remote.reference, cause, "publish it anew")
+            line = records.line_of(one.evidence, one.verdict, f"attestation-{number}")
+            run = _of_line(line, f"{remote.reference} (attestation {number})")
+            attached.append(_with_evidence(run, one.verdict, one.evidence_file))
     return tuple(found), tuple(attached)
-
-
-def _attached(name: str, remote: PublishedImage, number: int, attestation: Attestation) -> Run:
-    verdict = attestation.verdict
-    if verdict.image != name:
-        raise failed(remote.reference, f"its attestation is of {verdict.image}, the tag says {name}", "publish it anew")
-    ImageName.parse(name)  # it becomes the path of a page
-    size = next((one.evidence for one in verdict.claims if _is_size(one)), {})
-    line = records.line_of(attestation.evidence, verdict, f"attestation-{number}", size=size.get("bytes", 0))
-    run = _of_line(line, f"{remote.reference} (attestation {number})")
-    return _with_evidence(run, verdict, attestation.evidence_file)
