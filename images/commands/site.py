@@ -21,7 +21,7 @@ from images.publish import signing
 from images.registry.client import Registry
 from images.registry.reference import Repository
 from images.site import pages, runs
-from images.site.assemble import SiteInputs
+from images.site.pages import SiteInputs
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 

@@ -1,4 +1,7 @@
-"""Every file of the site: path -> bytes. Pure, but for reading templates; the same inputs give the same bytes."""
+"""The site's index from the plan and everything that was validated, and every file of the site: path -> bytes.
+
+Pure, but for reading templates; the same inputs give the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,35 @@ import html
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from itertools import groupby
 from typing import Any
 
 from markupsafe import Markup
 
-from images.config import paths
-from images.config.names import Minor
+from images.config import paths, selectors
+from images.config.matrix import Sources
+from images.config.names import ImageName, Minor
 from images.context.templates import environment
+from images.errors import command
 from images.host.hashing import sha256_of_file
 from images.nightly.results import BreakageLine, Job, JobLine
-from images.planning import chooser
-from images.site import assemble, index
-from images.site.assemble import SiteInputs
-from images.site.index import ImageRow, Index, Validation
-from images.site.runs import Run, newest_first
+from images.planning import chooser, plan
+from images.planning.image import Image
+from images.planning.plan import Planned
+from images.site import index, records
+from images.site.index import STALE_AFTER_DAYS, ImageRow, Index, RefusedRow, TierRun, Validation, deciding
+from images.site.runs import Published, Run, newest_first
 from images.validation.schemas import ClaimVerdictRow
 from validate import hints
 from validate.claims import Claim, Tier
 from validate.judging import Status
 
 TEMPLATES = paths.TEMPLATES / "site"
+_KEPT_RUNS = 10
+"""Of an image, a tier and GPU. results/ has all of them; pages stay small."""
+_ON_GPUS = (Tier.GPU, Tier.MULTIGPU)
 OWN_FOLDERS = ("assets", "badges", "images", "runs", "proofs")
 """Folders of the site that hold nothing else; `proofs` is what earlier versions wrote."""
 _ASSETS = ("site.css", "theme.js", "site.js", "chooser.js", "errors.js", "icon.svg")
@@ -41,9 +51,182 @@ _FILLS = {"brightgreen": "#1a7f37", "yellow": "#8a6100", "red": "#b42318", "ligh
 """shields.io's names of colours, each with one that white text can be read on."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SiteInputs:
+    """Everything a site is made from, read beforehand."""
+
+    sources: Sources
+    today: date
+    runs: Sequence[Run] = ()
+    nightly: Sequence[JobLine | BreakageLine] = ()
+    repository: str = ""
+    published: Sequence[Published] = ()
+    closures: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Lock -> distribution -> version."""
+    blocked: Mapping[str, str] = field(default_factory=dict)
+    """Lock -> why no image of it can be built, with the next command; the others can."""
+    claims: Mapping[str, Sequence[Claim]] = field(default_factory=dict)
+    """Image -> what the matrix claims of it today; one that is not here is shown by its runs alone."""
+
+
+def make(known: SiteInputs) -> Index:
+    """The index of these inputs."""
+    everything = planned(known)
+    accepted = [one for one in everything if one.accepted]
+    return Index(
+        date=known.today,
+        revision=known.sources.revision,
+        stale_after_days=STALE_AFTER_DAYS,
+        gate=list(known.sources.matrix.gate),
+        repository=known.repository,
+        images=[_image(one.name, one.image, known) for one in accepted if one.image],
+        refused=list(_refused(everything, accepted, known.sources)),
+    )
+
+
+def planned(known: SiteInputs) -> tuple[Planned, ...]:
+    """The plan, and images outside it that were validated (an arch image, say); newest torch first."""
+    listed = plan.plan(known.sources)
+    names = {one.name for one in listed}
+    others = sorted({run.image for run in known.runs} - names)
+    found = [plan.plan_one(name, known.sources) for text in others if (name := selectors.image_name(text))]
+    return tuple(sorted((*listed, *found), key=lambda one: one.image_name.torch, reverse=True))
+
+
+def _image(name: str, image: Image, known: SiteInputs) -> ImageRow:
+    tag = next((one for one in known.published if one.image == name), None)
+    runs = newest_first(one for one in known.runs if one.image == name)
+    digest = tag.digest if tag else next((one.digest for one in runs if one.digest), "")
+    tier_runs = [row for run in runs for row in _tier_runs(run, digest, known.claims.get(name, ()))]
+    validation, validated_on = _validation(tier_runs, known.sources.matrix.gate)
+    blocked = "" if tag else known.blocked.get(image.lock_name, "")
+    build = command("build", name)
+    build = f"{command('lock', image.lock_name)} && {build}" if blocked else build
+    on_gpus = {row.gpus: row.verdict for row in reversed(tier_runs) if row.tier is Tier.GPU and row.current}
+    pins = {pin.name: pin.version for pin in image.pins}
+    own = next((one.packages for one in runs if one.digest == digest and one.packages), {})
+    drift = "" if tag else records.drift(own, pins)
+    passed_on = [gpu for gpu, verdict in on_gpus.items() if verdict is Status.PASS and not drift]
+    summary = chooser.summary(image, known.sources.facts, blocked, passed_on)
+    aliases = [alias for alias, meant in known.sources.matrix.aliases.items() if meant == name]
+    return ImageRow(
+        **summary.model_dump(),
+        tags=[*(tag.tags if tag else (name,)), *aliases],
+        pins=pins,
+        warnings=list(image.warnings),
+        drift=drift,
+        digest=digest,
+        bytes=next((run.size for run in sorted(runs, key=lambda run: run.digest != digest) if run.size), 0),
+        published=tag.reference if tag else "",
+        transfer=tag.bytes if tag else 0,
+        get=f"docker pull {known.repository}:{name}" if tag else build,
+        validation=validation,
+        validated_on=validated_on,
+        runs=_kept(tier_runs),
+        page=f"images/{name}.html",
+        badge=f"badges/{name}.svg",
+    )
+
+
+def _tier_runs(run: Run, digest: str, claims: Sequence[Claim]) -> Iterator[TierRun]:
+    """The tiers of a run. A GPU tier without a GPU is no run of it."""
+    for tier, count in run.tiers.items():
+        if tier in _ON_GPUS and not run.gpus:
+            continue
+        required = sum(claim.tier is tier and claim.required for claim in claims)
+        by_number = max(0, required - sum(count.counts.values()))  # of nightly runs, which record no names
+        yield TierRun(
+            tier=tier,
+            gpus=gpus_of(tier, run.gpus),
+            verdict=count.verdict,
+            counts=count.counts,
+            never_run=len(unjudged((run,), tier, claims)) if run.claims else by_number,
+            date=run.date,
+            digest=run.digest,
+            current=bool(digest) and run.digest == digest,
+            source=run.source,
+            page=page_of(run) if run.claims else "",
+        )
+
+
+def unjudged(runs: Sequence[Run], tier: Tier, claims: Sequence[Claim]) -> list[str]:
+    """`ID SUBJECT` of the required claims of a tier that none of these runs judged."""
+    judged = {(one.id, one.subject) for run in runs for one in run.claims}
+    return [
+        f"{claim.id} {claim.subject}"
+        for claim in claims
+        if claim.tier is tier and claim.required and (claim.id, claim.subject) not in judged
+    ]
+
+
+def page_of(run: Run) -> str:
+    """Path of the page of one run: its name, then where it was found."""
+    where = run.source.rpartition("/")[2].replace("@", "-").replace(":", "-").replace(" ", "-")
+    plain = "".join(char for char in where if char.isalnum() or char in "-_.")
+    return f"runs/{run.image}/{plain}.html"
+
+
+def gpus_of(tier: Tier, names: Sequence[str]) -> str:
+    """`H100` for one GPU's tier, `2 x H200` for several GPUs' together; empty for tiers without."""
+    if tier not in _ON_GPUS:
+        return ""
+    models = [chooser.model_of(name) for name in names]
+    distinct = sorted(set(models))
+    if tier is Tier.GPU:
+        return ", ".join(distinct)
+    return ", ".join(f"{models.count(model)} x {model}" for model in distinct)
+
+
+def _validation(tier_runs: Sequence[TierRun], gate: Sequence[Tier]) -> tuple[Validation, date | None]:
+    """And of a validated image the day of its oldest tier of the gate, where each has one."""
+    current = deciding(tier_runs)
+    if any(one.verdict is Status.FAIL for one in current):
+        return Validation.FAILED, None
+    passed = {one.tier for one in current if one.standing is Status.PASS}
+    if gate and passed >= set(gate):
+        days = [max((one.date for one in current if one.tier is tier and one.date), default=None) for tier in gate]
+        known = [day for day in days if day]
+        return Validation.VALIDATED, min(known) if len(known) == len(days) else None
+    return Validation.PARTLY if any(one.verdict is Status.PASS for one in current) else Validation.NEVER, None
+
+
+def _kept(tier_runs: Sequence[TierRun]) -> list[TierRun]:
+    found = deciding(tier_runs)
+    seen: Counter[tuple[Tier, str]] = Counter()
+    for one in tier_runs:
+        seen[one.tier, one.gpus] += 1
+        if seen[one.tier, one.gpus] <= _KEPT_RUNS and one not in found:
+            found.append(one)
+    return [one for one in tier_runs if one in found]
+
+
+def _refused(everything: Sequence[Planned], accepted: Sequence[Planned], sources: Sources) -> Iterator[RefusedRow]:
+    """What the matrix lists and the plan refuses, then every other CUDA with every other torch."""
+    listed = {row.name for row in sources.matrix.images}
+    refused = {one.name: one for one in (*everything, *combinations(sources)) if not one.accepted}
+    for name, one in refused.items():
+        yield RefusedRow(
+            name=name,
+            torch=one.torch,
+            reasons=list(one.reasons),
+            listed=name in listed,
+            nearest=list(plan.nearest(one.image_name, accepted)),
+        )
+
+
+def combinations(sources: Sources) -> tuple[Planned, ...]:
+    """Every CUDA toolkit of the matrix with every torch of the facts, planned."""
+    cudas = sorted(map(Minor.parse, sources.matrix.toolkits))
+    torches = sorted({Minor.parse(text) for text in sources.facts.torch}, reverse=True)
+    return tuple(plan.plan_one(ImageName(cuda=cuda, torch=torch), sources) for torch in torches for cuda in cudas)
+
+
+# --- pages ----------------------------------------------------------------------------------------------------------
+
+
 def files(known: SiteInputs) -> dict[str, bytes]:
     """The whole site."""
-    site = _Site(known, assemble.make(known))
+    site = _Site(known, make(known))
     return {
         "index.json": index.dumps(site.index),
         "index.schema.json": index.schema(),
@@ -70,7 +253,7 @@ class _Site:
         self.index = content
         self.hashes = {name: sha256_of_file(TEMPLATES / name)[:8] for name in _ASSETS}
         self.jinja = environment(TEMPLATES, html=True, finalize=_visible)
-        self.planned = {one.name: one.image for one in assemble.planned(known) if one.image}
+        self.planned = {one.name: one.image for one in planned(known) if one.image}
 
     def pages(self) -> Iterator[tuple[str, bytes]]:
         yield "index.html", self._matrix()
@@ -89,7 +272,7 @@ class _Site:
             yield f"badges/{image.name}.json", f"{endpoint}\n".encode()
         for run in self.known.runs:
             if run.claims:
-                yield assemble.page_of(run), self._run(run)
+                yield page_of(run), self._run(run)
                 yield from _raw(run).items()
 
     def _page(self, template: str, here: str, **context: Any) -> bytes:
@@ -146,7 +329,7 @@ class _Site:
         )
 
     def _combinations(self) -> bytes:
-        planned = assemble.combinations(self.known.sources)
+        planned = combinations(self.known.sources)
         grid = [(f"{torch}", list(row)) for torch, row in groupby(planned, key=lambda one: one.image_name.torch)]
         by_heading = (
             ("Rows of matrix.yaml that are refused", [one for one in self.index.refused if one.listed]),
@@ -200,7 +383,7 @@ class _Site:
         tiers = [(tier, count, [one for one in run.claims if one.tier is tier]) for tier, count in run.tiers.items()]
         return self._page(
             "run.html.j2",
-            assemble.page_of(run),
+            page_of(run),
             run=run,
             has_page=run.image in self.planned,
             files=[(path.rpartition("/")[2], path) for path in _raw(run)],
@@ -271,7 +454,7 @@ def _gaps(row: ImageRow, index: Index) -> Iterator[str]:
 def _never_run(row: ImageRow, runs: Sequence[Run], claims: Sequence[Claim]) -> Iterator[str]:
     """Claims that are newer than every run of this digest, of the tiers that were run."""
     for tier in dict.fromkeys(one.tier for one in row.runs if one.current and one.never_run):
-        names = assemble.unjudged(runs, tier, claims)
+        names = unjudged(runs, tier, claims)
         if names:
             more = f" and {len(names) - _SHOWN_CLAIMS} more" if len(names) > _SHOWN_CLAIMS else ""
             yield f"Claims of the {tier} tier that were never run: {', '.join(names[:_SHOWN_CLAIMS])}{more}."
@@ -316,7 +499,7 @@ def _width(text: str) -> int:
 
 
 def _raw(run: Run) -> dict[str, bytes]:
-    folder = assemble.page_of(run).removesuffix(".html")
+    folder = page_of(run).removesuffix(".html")
     return {f"{folder}/{name}": content for name, content in run.files.items()}
 
 

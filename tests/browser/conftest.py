@@ -19,7 +19,7 @@ from images.errors import UserError
 from images.host import apt
 from images.nightly import results
 from images.site import pages, runs
-from images.site.assemble import SiteInputs
+from images.site.pages import SiteInputs
 from tests.support import site_samples as samples
 from tests.support.sources import SOURCES
 

@@ -10,10 +10,10 @@ from playwright.sync_api import Page, expect
 from images.errors import UserError
 from images.planning import chooser
 from images.planning.chooser import Options
-from images.site import assemble
+from images.site import pages
 from tests.support import site_samples as samples
 
-OFFERS = assemble.make(samples.known()).images
+OFFERS = pages.make(samples.known()).images
 
 
 def spelled(at: random.Random, name: str) -> str:

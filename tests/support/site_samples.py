@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 
 from images.nightly.results import BreakageLine, Change, Expected, Job, JobLine, Outcome
 from images.planning import plan
-from images.site.assemble import SiteInputs
+from images.site.pages import SiteInputs
 from images.site.records import tier_counts
 from images.site.runs import Published, Run
 from images.validation.rows import ClaimRow, TierCount

@@ -24,9 +24,9 @@ from images.nightly.results import BreakageLine, Job, JobLine, Outcome
 from images.publish.statements import TEST_RESULT
 from images.registry.client import Registry
 from images.registry.reference import Repository
-from images.site import assemble, index, pages, records, runs
-from images.site.assemble import SiteInputs, make
+from images.site import index, pages, records, runs
 from images.site.index import ImageRow, Index, Validation, dumps
+from images.site.pages import SiteInputs, make
 from images.validation.rows import StepRow
 from tests.support import site_samples as samples
 from tests.support.checkout import ROOT
@@ -52,7 +52,7 @@ from validate.claims import Claim, Tier
 from validate.judging import Status
 
 FILES = pages.files(samples.known())
-INDEX = assemble.make(samples.known())
+INDEX = make(samples.known())
 BY_NAME = {image.name: image for image in INDEX.images}
 HTML = {path: content.decode() for path, content in FILES.items() if path.endswith(".html")}
 
@@ -72,7 +72,7 @@ def parsed(path: str) -> Page:
 
 def row_of(name: str, known: SiteInputs) -> ImageRow:
     """An image of the index that is made of these inputs."""
-    return next(one for one in assemble.make(known).images if one.name == name)
+    return next(one for one in make(known).images if one.name == name)
 
 
 def cells(name: str) -> str:
@@ -168,7 +168,7 @@ def test_a_badge_is_green_only_for_what_is_validated_and_fresh() -> None:
     assert {name for name, colour in colours.items() if colour == "brightgreen"} == {VALIDATED}
     assert [colours[name] for name in (STALE, UNDATED, FAILING, PARTLY)] == ["lightgrey", "lightgrey", "red", "yellow"]
     assert json.loads(FILES[f"badges/{VALIDATED}.json"])["message"] == f"validated {TODAY}"
-    last = assemble.make(samples.known(today=date(2026, 11, 20)))
+    last = make(samples.known(today=date(2026, 11, 20)))
     assert pages.badge_of(next(one for one in last.images if one.name == STALE), last)[1] == "brightgreen", (
         "14 days old"
     )
@@ -179,9 +179,9 @@ def test_every_gpu_has_its_column() -> None:
     assert INDEX.columns(Tier.GPU) == ("H100", "H200")
     assert INDEX.columns(Tier.MULTIGPU) == ("2 x H200",)
     assert '<th scope="col">2 x H200</th>' in HTML["index.html"]
-    alone = assemble.make(samples.known(runs=(), nightly=()))
+    alone = make(samples.known(runs=(), nightly=()))
     assert alone.columns(Tier.GPU) == ("",)
-    assert assemble.gpus_of(Tier.GPU, ["NVIDIA Something New"]) == "NVIDIA Something New"
+    assert pages.gpus_of(Tier.GPU, ["NVIDIA Something New"]) == "NVIDIA Something New"
 
 
 def test_a_control_job_is_a_run_of_the_image_and_a_canary_is_not() -> None:
@@ -326,7 +326,7 @@ def test_every_refused_combination_has_its_reasons_and_the_nearest() -> None:
 
 def test_what_was_validated_once_and_is_refused_today_is_no_row_of_the_matrix() -> None:
     known = samples.known(runs=[samples.run("cu130-torch211-nothing")])
-    (one,) = (row for row in assemble.make(known).refused if row.name == "cu130-torch211-nothing")
+    (one,) = (row for row in make(known).refused if row.name == "cu130-torch211-nothing")
     assert not one.listed and one.reasons
     assert "cu130-torch211-nothing" not in pages.files(known)["index.html"].decode()
     assert any(row.listed for row in INDEX.refused)
