@@ -72,7 +72,8 @@ def fleet(
     OUT (out/fleet) keeps leases and records. On Slurm it lies where the nodes see it, and nobody who shares it does a
     job twice at once. A run exits with 1 for what has no PASS.
     """
-    _require_known(on)
+    if on not in (LOCAL, "slurm", "ray") and not on.startswith("ray://"):
+        raise wrong(f"--on {on}", "is nothing that runs jobs", f"say {NAMES}")
     if engine and action == "run" and on != LOCAL:
         then = "leave --engine out: DOCKER_HOST says where this machine's is, and each worker finds its own"
         raise wrong(f"--engine {engine}", f"does not reach workers of {on}", then)
@@ -128,11 +129,6 @@ def fleet(
         wanted = [one for one in wanted if str(one[0].name) in built]
         tiers = tuple(one for one in tiers if one in ON_GPUS)
     _end(folder, outcomes, unanswered, others=others)
-
-
-def _require_known(on: str) -> None:
-    if on not in (LOCAL, "slurm", "ray") and not on.startswith("ray://"):
-        raise wrong(f"--on {on}", "is nothing that runs jobs", f"say {NAMES}")
 
 
 def open_executor(on: str, folder: Path, fleet: Fleet, workspace: Workspace) -> Executor:

@@ -46,7 +46,10 @@ def site(
     """
     sources = common.sources(matrix)
     out = out or sources.workspace.out / "site"
-    today = _day(day)
+    try:
+        today = date.fromisoformat(day) if day else datetime.now(UTC).date()
+    except ValueError:
+        raise wrong(f"--date {day}", "is no date", "write it as 2026-11-21") from None
     if key:
         signing.require(key)
     folders = recorded or [sources.workspace.results]
@@ -77,15 +80,6 @@ def site(
     write(files, out)
     size = sum(map(len, files.values()))
     typer.echo(f"{out / 'index.html'}: {len(files)} files, {size / 1e6:.1f} MB, from {len(found)} runs")
-
-
-def _day(text: str) -> date:
-    if not text:
-        return datetime.now(UTC).date()
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise wrong(f"--date {text}", "is no date", "write it as 2026-11-21") from None
 
 
 def blocked_locks(images: Sequence[Image], sources: Sources) -> Mapping[str, str]:

@@ -52,7 +52,8 @@ def wheels(
     if offline and sdists is None:
         then = "`pip download --no-binary :all: --no-deps` where a network is, then --sdists FOLDER"
         raise wrong("--offline", "no source archive can be fetched", then)
-    chosen = packages or recipe.packages(image, sources.matrix)
+    known = sources.matrix.sources.items()
+    chosen = packages or [package for package, row in known if image.pin(row.distribution or package)]
     if not chosen:
         cause = f"pins nothing that is compiled here ({', '.join(sources.matrix.sources)})"
         raise wrong(name, cause, f"name one: `{command('wheels', name, 'PACKAGE')}`")

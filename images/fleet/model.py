@@ -96,10 +96,8 @@ class WorkerInfo(Row):
 class JobRecord(Row):
     """One job, done. It counts only with the evidence that it names by sha256, which was written before it."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     key: str
-    run: str
-    """The run that handed it out."""
     worker: WorkerInfo
     started: AwareDatetime
     ended: AwareDatetime
@@ -151,7 +149,6 @@ class FleetRun:
 class Lease(Row):
     """Who has taken a job, so that nobody else does."""
 
-    schema_version: Literal[2] = 2
     run: str
     owner: str
     since: AwareDatetime
@@ -163,8 +160,6 @@ class Lease(Row):
 class Failure(Row):
     """Why a job gave no record the last time."""
 
-    schema_version: Literal[2] = 2
-    run: str
     at: AwareDatetime
     cause: str
     node: str = ""

@@ -79,7 +79,6 @@ def run(
         for key in (key for key in leases if key not in there):
             task = Task(
                 job=by_key[key].model_dump_json(),
-                run=run_of.id,
                 executor=run_of.executor,
                 matrix=str(matrix) if matrix != paths.CHECKOUT.matrix else "",
                 folder=str(folder.path.absolute()),
@@ -142,5 +141,5 @@ def _finished(run_of: FleetRun, job: Job, ended: Ended, folder: JobFolder, sourc
     except UserError as error:
         cause = str(error.problems[0])
     folder.put_aside(key)
-    folder.fail(key, Failure(run=run_of.id, at=datetime.now(UTC), cause=cause, node=ended.node))
+    folder.fail(key, Failure(at=datetime.now(UTC), cause=cause, node=ended.node))
     return Outcome(job=job, cause=cause)

@@ -46,7 +46,6 @@ class Task:
 
     job: str
     """A Job as JSON."""
-    run: str
     executor: str
     matrix: str
     """The matrix file; empty: the checkout's."""
@@ -85,14 +84,17 @@ def perform(
         on_engine(engine)
         engine.sweep()
         if digest:
-            info = _pulled(engine, reference, digest, str(job.platform))
+            platform = str(job.platform)
+            info = engine.find(reference) or engine.find(digest) or engine.pull(reference, platform=platform)
+            if info.id != digest:
+                then = "the engine must name images by their configuration: switch containerd's image store off"
+                raise failed(reference, f"is {info.id[:19]} in this engine, the job is about {digest[:19]}", then)
             evidence = _validated(job, planned.image, sources, engine, info, task.gpus)
         else:
             info, evidence, build, reference = _built(job, planned.image, sources, engine)
         version = engine.facts.version
     record = JobRecord(
         key=job.key,
-        run=task.run,
         worker=WorkerInfo(executor=task.executor, node=machine or node(), id=job_id, engine=version),
         started=started,
         ended=datetime.now(UTC),
@@ -179,15 +181,6 @@ def untag_left(engine: Engine) -> None:
         if found := re.fullmatch(names, tag):
             with suppress(BlockingIOError), engine.alone(f"job {found['name']}", waiting=at_work):
                 engine.untag(tag)
-
-
-def _pulled(engine: Engine, reference: str, digest: str, platform: str) -> ImageInfo:
-    """The image of a job; layers that are here are not fetched again. Raises UserError, also for another image."""
-    info = engine.find(reference) or engine.find(digest) or engine.pull(reference, platform=platform)
-    if info.id == digest:
-        return info
-    then = "the engine must name images by their configuration: switch containerd's image store off"
-    raise failed(reference, f"is {info.id[:19]} in this engine, the job is about {digest[:19]}", then)
 
 
 def _validated(job: Job, image: Image, sources: Sources, engine: Engine, info: ImageInfo, gpus: str) -> Evidence:

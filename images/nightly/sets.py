@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -114,19 +113,14 @@ def validated(locked: Locked, tiers: Sequence[Tier], label: str, options: Nightl
     names = ",".join(tiers) or "all"
     base = options.sources.workspace.locks / debian.place(locked.image.base)
     packages = sha256(base.read_bytes())[:12] if base.is_file() else "unlocked"
-    key = f"set {locked.image.name} {locked.hash} {packages} {options.sources.revision} {_suite()} {names}"
+    files = sorted(suite_files(ClaimSet(image="", claims=())).items())
+    suite = sha256(b"\0".join(name.encode() + text for name, text in files))[:12]  # another one validates again
+    key = f"set {locked.image.name} {locked.hash} {packages} {options.sources.revision} {suite} {names}"
     if (known := options.state.find(key)) is not None:
         return SetResult.model_validate(known)
     made = options.validate(locked, tiers, label)
     options.state.keep(key, made.model_dump(mode="json"))
     return made
-
-
-@cache
-def _suite() -> str:
-    """Short hash of the suite: what was validated by another one is validated again."""
-    files = suite_files(ClaimSet(image="", claims=()))
-    return sha256(b"\0".join(name.encode() + text for name, text in sorted(files.items())))[:12]
 
 
 def built(engine: Engine, options: BuildOptions, progress: Progress) -> ValidateSet:

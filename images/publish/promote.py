@@ -19,9 +19,6 @@ from images.registry.distribution import Manifest
 from images.registry.reference import Reference, Repository
 from validate.judging import Status
 
-_TOGETHER = "publish its image in staging, too, then promote the index; or give --drop-platforms"
-_JOIN = "promote the image by its dated tag: it joins those that are there; or give --drop-platforms"
-
 
 def promote(
     reference: Reference, to: Repository, policy: ReleasePolicy, *, key: str = "", drop_platforms: bool = False
@@ -56,7 +53,7 @@ def promote(
             key=key,
             row=row if named.is_index or len(row) > 1 else (),
             joins=not named.is_index,
-            keeps=(_TOGETHER if key else _JOIN) if named.is_index and not drop_platforms else "",
+            drop_platforms=drop_platforms or not named.is_index,
         )
         release.require_follows(versions)
 

@@ -23,7 +23,7 @@ from images.publish import attachments, provenance, sbom, signing, statements, t
 from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
 from images.publish.push import push, require_layers
-from images.publish.release import PublishResult, Release, load_same, published
+from images.publish.release import PublishResult, Release, load_same
 from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT, Attestation, Statement
 from images.publish.tags import Action, ImageVersion
 from images.registry.client import Registry
@@ -31,11 +31,6 @@ from images.registry.errors import RegistryError
 from images.registry.reference import Repository
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status, listed
-
-_ANEW = (
-    "publish the other image anew first, or both with --all-platforms, or give a --gate that it opens;"
-    " --drop-platforms lets it go"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +110,10 @@ def publish(
         images = [_dated(target, image) for image in images]
         there: list[PublishedImage | None] = []
         for image in images:
-            counted = found = published(target, image.version, image.info.id)
-            if found:
+            version, counted = image.version, None
+            dated = tags.immutable_tag(version.name, version.created, image.info.id)
+            if manifest := target.find(dated):
+                found = load_same(target, manifest, image.info.id, f"{repository}:{dated}")
                 counted = attachments.counted(found, public)
                 if ignored := len(found.statements) - len(counted.statements):
                     say(f"{found.reference}: {ignored} attachments count for nothing: --key did not sign them")
@@ -126,23 +123,28 @@ def publish(
             policy.require_open(str(image.name), image.info.labels, [run.evidence for run in runs])
             _require_no_other_failure(image, policy)
         row = policy.row_of(str(images[0].name))
-        keeps = "" if options.drop_platforms else _ANEW
-        release = Release(target=target, policy=policy, key=public, row=row if len(row) > 1 else (), keeps=keeps)
+        release = Release(
+            target=target,
+            policy=policy,
+            key=public,
+            row=row if len(row) > 1 else (),
+            drop_platforms=options.drop_platforms,
+        )
         release.require_follows([image.version for image in images])
 
         stored: list[PublishedImage] = []
-        for image, found in zip(images, there, strict=True):
-            if found is None:
+        for image, known in zip(images, there, strict=True):
+            if known is None:
                 manifest, sent = push(
                     engine, image.info, target, options.cache, source=near, created=image.created, on_event=on_event
                 )
                 say(f"sent {sent / 1e6:.0f} MB of layers")
                 same = load_same(target, manifest, image.info.id, f"{repository}@{manifest.digest}")
-                found = attachments.counted(same, public)
-            elif not (public and attachments.is_signed(target, found.manifest.digest, public)):
+                known = attachments.counted(same, public)
+            elif not (public and attachments.is_signed(target, known.manifest.digest, public)):
                 # What this key signed, it read before.
-                require_layers(target, found.manifest, image.info, options.cache)
-            stored.append(_attach(engine, target, image, found, options))
+                require_layers(target, known.manifest, image.info, options.cache)
+            stored.append(_attach(engine, target, image, known, options))
 
         changes, left_out = release.plan(stored)
         for digest in dict.fromkeys(change.after.digest for change in changes if options.key):

@@ -50,8 +50,8 @@ class Release:
     """The images of which tags name an index, linux/amd64 first. Empty: tags name the image itself."""
     joins: bool = True
     """Whether an index lists images that are there already, too."""
-    keeps: str = ""
-    """What to do where the name of a row would lose a platform, which is refused. Empty: it may."""
+    drop_platforms: bool = False
+    """Whether the name of a row may lose a platform."""
 
     def require_follows(self, versions: Sequence[ImageVersion]) -> None:
         """Before anything is sent: no name goes back or loses a platform. Raises UserError."""
@@ -63,7 +63,8 @@ class Release:
             every = [*versions, *map(tags.version_of, others)]
             if any(one.platform == Platform.AMD64 for one in every):
                 why = tuple(absent.values())
-                tags.require_follows(self.target, every, self.row[0], keeps=self.keeps, absent=why)
+                drops = self.drop_platforms
+                tags.require_follows(self.target, every, self.row[0], drop_platforms=drops, absent=why)
 
     def plan(self, stored: Sequence[PublishedImage]) -> tuple[list[TagChange], list[str]]:
         """Which tags are to name what, and what an index goes without. Indexes are stored, and no tag moves.
@@ -81,11 +82,6 @@ class Release:
             elif self.target.find(tag) is not None:
                 lacks = "stays as it was: no index goes without"
             left_out += [f"{tag} {lacks} {platform}: {why}" for platform, why in absent.items()]
-        left_out += [
-            f"{change.tag} had an image for {' and '.join(change.lost)}, and has none now"
-            for change in changes
-            if change.lost and change.action is Action.MOVE
-        ]
         tags.require_allowed(self.target, changes)
         return changes, left_out
 
@@ -153,7 +149,8 @@ class Release:
         name = self.row[0]
         fixed = tags.immutable_tag(name, max(one.created for one in versions), every.digest)
         wanted = {fixed: TagKind.IMMUTABLE, name: TagKind.NAME}
-        changes = tags.plan(self.target, every, versions, wanted, keeps=self.keeps, absent=absent)
+        drops = self.drop_platforms
+        changes = tags.plan(self.target, every, versions, wanted, drop_platforms=drops, absent=absent)
         aliases = dict.fromkeys(self.policy.aliases_of(name), TagKind.ALIAS)
         closed = {image.platform: refusal for image in images if (refusal := self._alias_refusal(image))}
         if not aliases:
@@ -173,13 +170,6 @@ class Release:
     def _alias_refusal(self, image: PublishedImage) -> str:
         met = silent.ordinary(image.labels.get(f"{LABELS}.silent-faults", ""))
         return next(iter([*met, *self.policy.refusals(image.labels, image.evidence, self.policy.alias_gate)]), "")
-
-
-def published(registry: Registry, version: ImageVersion, image_id: str) -> PublishedImage | None:
-    """What an image's dated tag names; None: nothing. Raises UserError: another image."""
-    tag = tags.immutable_tag(version.name, version.created, image_id)
-    manifest = registry.find(tag)
-    return load_same(registry, manifest, image_id, f"{registry.repository}:{tag}") if manifest else None
 
 
 def load_same(registry: Registry, manifest: Manifest, image_id: str, where: str) -> PublishedImage:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -108,8 +108,6 @@ class TagChange:
     """Why it does not end up there; empty where it does."""
     then: str = ""
     """What to do where it is refused."""
-    lost: Sequence[str] = ()
-    """Platforms that it has an image for now, and not when it moves."""
 
 
 def immutable_tag(name: str, created: datetime, image_id: str) -> str:
@@ -129,37 +127,41 @@ def plan(
     tags: Mapping[str, TagKind],
     alias_refusal: str = "",
     *,
-    keeps: str = "",
+    drop_platforms: bool = True,
     absent: Sequence[str] = (),
 ) -> list[TagChange]:
     """Decide by the table above what happens to each tag of an image or an index of images; nothing changes yet.
 
-    `alias_refusal` is why the gate for aliases is closed. `keeps`: refuse that a NAME loses a platform, and what to do
-    then. `absent`: why images for other platforms are not there.
+    `alias_refusal` is why the gate for aliases is closed. `drop_platforms`: whether a NAME may lose a platform.
+    `absent`: why images for other platforms are not there.
     """
     found = []
     for tag, kind in tags.items():
         before = target.find(tag)
         action = Action.CREATE if before is None else Action.MOVE
         reason, then = alias_refusal if kind is TagKind.ALIAS else "", ""
-        lost: Sequence[str] = ()
         if before and before.digest == manifest.digest:
             action = Action.KEEP
         elif before and not reason:
-            reason, then, lost = _refusal(target, before, versions, tag, kind, keeps, absent)
+            reason, then = _refusal(target, before, versions, tag, kind, drop_platforms, absent)
         if reason:
             action = Action.LEAVE if kind is TagKind.ALIAS else Action.REFUSE
-        change = TagChange(tag=tag, kind=kind, action=action, before=before, after=manifest, reason=reason)
-        found.append(replace(change, then=then, lost=lost))
+        change = TagChange(tag=tag, kind=kind, action=action, before=before, after=manifest, reason=reason, then=then)
+        found.append(change)
     return found
 
 
 def require_follows(
-    target: Registry, versions: Sequence[ImageVersion], tag: str, *, keeps: str = "", absent: Sequence[str] = ()
+    target: Registry,
+    versions: Sequence[ImageVersion],
+    tag: str,
+    *,
+    drop_platforms: bool = True,
+    absent: Sequence[str] = (),
 ) -> None:
     """Before an image is sent: its NAME must not go back or lose a platform. Raises UserError."""
     if before := target.find(tag):
-        reason, then, _ = _refusal(target, before, versions, tag, TagKind.NAME, keeps, absent)
+        reason, then = _refusal(target, before, versions, tag, TagKind.NAME, drop_platforms, absent)
         if reason:
             raise failed(f"{target.repository}:{tag}", reason, then)
 
@@ -170,16 +172,16 @@ def _refusal(
     new: Sequence[ImageVersion],
     tag: str,
     kind: TagKind,
-    keeps: str,
+    drop_platforms: bool,
     absent: Sequence[str],
-) -> tuple[str, str, Sequence[str]]:
-    """Why a tag must not leave what it names for a new image, what to do then, and the platforms that it would lose."""
+) -> tuple[str, str]:
+    """Why a tag must not leave what it names for a new image, and what to do then."""
     listed = [target.find(one.digest) for one in before.manifests] if before.is_index else [before]
     there = [load(target, one, with_statements=False) for one in listed if one]
     old = [one for image in there if (one := ImageVersion.of(image.labels, image.created, image.platform))]
     if not old or len(old) != len(listed):  # one of them is not ours: no build of ours may ever follow it
         then = "delete this tag if nobody needs what it names, then publish again; or publish to another repository"
-        return f"{tag} names an image that is not ours", then, ()
+        return f"{tag} names an image that is not ours", then
     lost = [one.platform for one in old if one.platform not in [image.platform for image in new]]
     if back := step_back(old, new):
         newer, own = back
@@ -187,13 +189,14 @@ def _refusal(
         if Version(newer.torch) == Version(own.torch):
             cause = f"{tag} is of {newer.created:%Y-%m-%d %H:%M}, this of {own.created:%Y-%m-%d %H:%M}"
         anew = "moving tags never go back: build and validate anew, or pull the older image by its dated tag"
-        return cause, anew, lost
+        return cause, anew
     if kind is TagKind.IMMUTABLE:
-        return f"{tag} names {before.digest[:19]} already, and such tags are never moved", "build anew", lost
-    if lost and (keeps or kind is TagKind.ALIAS):
+        return f"{tag} names {before.digest[:19]} already, and such tags are never moved", "build anew"
+    if lost and (kind is TagKind.ALIAS or not drop_platforms):
         why = f": {'; '.join(absent)}" if absent else ""
-        return f"it has an image for {' and '.join(lost)}, and this has none{why}", keeps, lost
-    return "", "", lost
+        then = "publish that image anew, too, or give a --gate that it opens; --drop-platforms lets it go"
+        return f"it has an image for {' and '.join(lost)}, and this has none{why}", then
+    return "", ""
 
 
 def require_allowed(target: Registry, changes: Sequence[TagChange]) -> None:

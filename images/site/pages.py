@@ -325,7 +325,8 @@ class _Site:
             minimum_drivers=[
                 (major, minimum.driver) for major, minimum in self.known.sources.facts.minimum_drivers.items()
             ],
-            data=_json(chooser_data(self.index)),
+            # JSON inside a script element: no `<` can end it, and nothing of HTML is left in it.
+            data=Markup(json.dumps(chooser_data(self.index), separators=(",", ":")).replace("<", "\\u003c")),
         )
 
     def _combinations(self) -> bytes:
@@ -367,7 +368,7 @@ class _Site:
             image=row,
             sentence=f"{what}, for {row.profile}. {row.sentence}" if row.profile else f"{what}. {row.sentence}",
             base=image.base.reference,
-            gaps=[*_gaps(row, self.index), *_never_run(row, runs, self.known.claims.get(row.name, ()))],
+            gaps=list(_gaps(row, self.index, runs, self.known.claims.get(row.name, ()))),
             open_claims=_open_claims(runs),
             steps=_steps(self.known.runs, row.name),
             pins=image.pins,
@@ -403,12 +404,6 @@ def chooser_data(index: Index) -> dict[str, Any]:
     return {**chooser.table(index.images), "images": images}
 
 
-def _json(data: Any) -> Markup:
-    """JSON inside a script element: no `<` can end it."""
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=True)
-    return Markup(text.replace("<", "\\u003c"))  # nothing of HTML is left in it
-
-
 def _models() -> list[str]:
     return [name for name, row in chooser.models().items() if not row.arm]
 
@@ -441,21 +436,16 @@ def _steps(runs: Sequence[Run], image: str) -> dict[tuple[str, str], list[tuple[
     return {key: points[-_SHOWN_STEPS:] for key, points in sorted(found.items())}
 
 
-def _gaps(row: ImageRow, index: Index) -> Iterator[str]:
-    """Tiers and digests that were not validated."""
+def _gaps(row: ImageRow, index: Index, runs: Sequence[Run], claims: Sequence[Claim]) -> Iterator[str]:
+    """Tiers and digests that were not validated, and claims that are newer than every run of this digest."""
     judged = {one.tier for one in row.runs if one.current}
     missing = [str(tier) for tier in index.gate if tier not in judged]
     if row.runs and missing:
         yield f"Not validated for this digest: {', '.join(missing)}."
     if row.published and row.runs and not judged:
         yield "No run is of the digest that the tag means today."
-
-
-def _never_run(row: ImageRow, runs: Sequence[Run], claims: Sequence[Claim]) -> Iterator[str]:
-    """Claims that are newer than every run of this digest, of the tiers that were run."""
     for tier in dict.fromkeys(one.tier for one in row.runs if one.current and one.never_run):
-        names = unjudged(runs, tier, claims)
-        if names:
+        if names := unjudged(runs, tier, claims):
             more = f" and {len(names) - _SHOWN_CLAIMS} more" if len(names) > _SHOWN_CLAIMS else ""
             yield f"Claims of the {tier} tier that were never run: {', '.join(names[:_SHOWN_CLAIMS])}{more}."
 

@@ -141,11 +141,6 @@ def for_base(compilers: BaseCompilers | None, wanted: Recipe) -> Recipe:
     return replace(there, provider="base", parts=(compilers.nvcc,)) if compilers.nvcc and wanted.archs else there
 
 
-def packages(image: Image, matrix: Matrix) -> tuple[str, ...]:
-    """The packages of an image that can be compiled here."""
-    return tuple(name for name, row in matrix.sources.items() if image.pin(row.distribution or name))
-
-
 def _version(image: Image, package: str, row: SourceRow) -> str:
     torch = image.pin("torch")
     if torch and not SpecifierSet(row.torch).contains(torch.version, prereleases=True):

@@ -407,7 +407,7 @@ def test_a_container_that_is_killed_in_the_middle_of_its_run_gives_no_verdict(
         tiers=(Tier.STATIC,),
         claims=json.loads(asked.dumps()),
     )
-    task = Task(job=job.model_dump_json(), run="x", executor="local", matrix="", engine=engine.facts.url)
+    task = Task(job=job.model_dump_json(), executor="local", matrix="", engine=engine.facts.url)
     executor = LocalExecutor()
     executor.start([Placed(key=job.key, task=task, gpus=0, machines="cpu", on=WorkerType())])
     (ended,) = executor.ended()

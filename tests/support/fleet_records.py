@@ -56,7 +56,6 @@ def result(
     return JobResult(
         record=JobRecord(
             key=one.key,
-            run="x",
             worker=WorkerInfo(executor="obedient", node=node),
             started=now,
             ended=now,

@@ -101,7 +101,16 @@ class RayExecutor:
         while self._tasks:
             ready, _ = self._ray.wait(list(self._tasks), num_returns=1, timeout=_LOOK_UP)
             for reference in ready:
-                yield self._end_of(self._tasks.pop(reference), reference)
+                key = self._tasks.pop(reference)
+                try:
+                    found = self._ray.get(reference)
+                except self._ray.exceptions.RayError as error:
+                    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+                    found = f"Ray's task ended without a result: {lines[0][:200]} {lines[-1][:200]}"
+                if isinstance(found, str):
+                    yield Ended(key=key, cause=found)
+                else:
+                    yield Ended(key=key, node=found.record.worker.node, result=found)
 
     def cancel(self) -> None:
         if not self._ray.is_initialized():
@@ -112,16 +121,6 @@ class RayExecutor:
             self._ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=_PATIENCE)
         self._tasks.clear()
         self._ray.shutdown()
-
-    def _end_of(self, key: str, reference: Any) -> Ended:
-        try:
-            found = self._ray.get(reference)
-        except self._ray.exceptions.RayError as error:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            return Ended(key=key, cause=f"Ray's task ended without a result: {lines[0][:200]} {lines[-1][:200]}")
-        if isinstance(found, str):
-            return Ended(key=key, cause=found)
-        return Ended(key=key, node=found.record.worker.node, result=found)
 
 
 def options(on: WorkerType, gpus: int, settings: RaySettings) -> dict[str, Any]:

@@ -156,7 +156,7 @@ def test_files_have_the_mode_of_the_umask(tmp_path: Path, umask: int, mode: int)
 def test_the_first_record_stays(tmp_path: Path) -> None:
     folder = JobFolder(tmp_path)
     assert folder.record(JOB.key) is None
-    folder.fail(JOB.key, Failure(run="one", at=NOW, cause="the node went away"))
+    folder.fail(JOB.key, Failure(at=NOW, cause="the node went away"))
     failure = folder.failure(JOB.key)
     assert failure and failure.cause == "the node went away"
     folder.keep(given("n1"))

@@ -119,7 +119,7 @@ class Site:
 
 def task(folder: Path | None = None) -> Task:
     built = Job(image=NAME, tiers=(Tier.STATIC, Tier.CPU), context=CONTEXT, staging="a.test/b")
-    return Task(job=built.model_dump_json(), run="x", executor="local", matrix="", folder=str(folder or ""))
+    return Task(job=built.model_dump_json(), executor="local", matrix="", folder=str(folder or ""))
 
 
 @pytest.mark.parametrize("staged", [False, True])
