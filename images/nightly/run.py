@@ -5,7 +5,6 @@ What builds and validates is injected (`ValidateSet`), and so are the resolver a
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -25,7 +24,7 @@ from images.nightly.results import BreakageLine, Change, Expected, Job, JobLine,
 from images.nightly.sets import NightlyOptions, SetResult
 from images.planning.image import Image
 from images.planning.plan import Planned
-from images.validation.rows import ClaimRow, TierCount
+from images.validation.rows import ClaimRow, tier_counts
 from validate.judging import Status
 
 
@@ -105,7 +104,7 @@ def _is_as_good(control: SetResult, newer: SetResult) -> bool:
     """Whether the canary has the control's verdicts or better ones in all tiers that need no GPU."""
     same = all(newer.verdict(one.key) in (one.verdict, Status.PASS) for one in control.claims)
     new = [one for one in newer.claims if one.verdict is Status.FAIL and control.verdict(one.key) is not Status.FAIL]
-    judged = all(tier in newer.overall for tier in validating.ANYWHERE)
+    judged = {one.tier for one in newer.claims} >= set(validating.ANYWHERE)
     return not control.cause and judged and same and not new
 
 
@@ -125,7 +124,6 @@ def _line(
     else:
         proven = any(claim.required for claim in found.claims) and not failing
         outcome = Outcome.PASS if proven else Outcome.UNPROVEN
-    counts = {tier: Counter(claim.verdict for claim in found.claims if claim.tier is tier) for tier in found.overall}
     line = _appended(
         planned,
         job,
@@ -133,7 +131,7 @@ def _line(
         options,
         versions=locked.hash,
         cause=found.cause,
-        tiers={tier: TierCount(verdict=one, counts=dict(counts[tier])) for tier, one in found.overall.items()},
+        tiers=tier_counts(found.claims),
         failing=failing,
         expected=expect,
         unexpected_passes=unexpected_passes(found.claims, rows),

@@ -43,7 +43,6 @@ class SetResult(BaseModel):
 
     claims: tuple[ClaimRow, ...]
     """Every claim that was judged, the good ones too."""
-    overall: dict[Tier, Status] = {}
     digest: str = ""
     bytes: Annotated[int, Field(ge=0)] = 0
     seconds: Annotated[float, Field(ge=0)] = 0.0
@@ -115,7 +114,7 @@ def validated(locked: Locked, tiers: Sequence[Tier], label: str, options: Nightl
     packages = sha256(base.read_bytes())[:12] if base.is_file() else "unlocked"
     files = sorted(suite_files(ClaimSet(image="", claims=())).items())
     suite = sha256(b"\0".join(name.encode() + text for name, text in files))[:12]  # another one validates again
-    key = f"set {locked.image.name} {locked.hash} {packages} {options.sources.revision} {suite} {names}"
+    key = f"versions {locked.image.name} {locked.hash} {packages} {options.sources.revision} {suite} {names}"
     if (known := options.state.find(key)) is not None:
         return SetResult.model_validate(known)
     made = options.validate(locked, tiers, label)
@@ -162,14 +161,8 @@ def set_result(
     info: ImageInfo, evidence: Evidence, verdict: Verdict, start: float, installed: Mapping[str, str] | None = None
 ) -> SetResult:
     """A verdict as the state of a nightly run has it. `start`: when the work began, by the monotonic clock."""
-    recorded = verdict.recorded
-    overall = {}
-    for tier in {one.claim.tier for one in verdict.claims}:
-        own = tuple(one for one in recorded.claims if one.claim.tier is tier)
-        overall[tier] = replace(recorded, claims=own).overall
     return SetResult(
-        claims=claim_rows(recorded),
-        overall={tier: overall[tier] for tier in Tier if tier in overall},
+        claims=claim_rows(verdict.recorded),
         digest=info.id,
         bytes=info.size,
         seconds=round(time.monotonic() - start, 1),

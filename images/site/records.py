@@ -24,8 +24,8 @@ from images.validation.rows import (
     installed,
     read_lines,
     steps_of,
+    tier_counts,
 )
-from images.validation.schemas import ClaimVerdictRow
 from validate.claims import Tier
 from validate.evidence import Evidence
 from validate.judge import ClaimVerdict, Verdict, judge
@@ -236,16 +236,3 @@ def packages(claims: Iterable[ClaimVerdict]) -> dict[str, str]:
     """Distribution -> version, of the S1 claims that passed."""
     measured = [one for one in claims if one.claim.id == "S1" and one.status is Status.PASS]
     return {one.claim.subject: version for one in measured if (version := installed(one.evidence))}
-
-
-def tier_counts(rows: Sequence[ClaimRow | ClaimVerdictRow]) -> dict[Tier, TierCount]:
-    """Each tier: FAIL if a required claim failed, PASS only if there are required ones and all passed."""
-    found = {}
-    for tier in Tier:
-        verdicts = [row.verdict for row in rows if row.tier is tier]
-        required = {row.verdict for row in rows if row.tier is tier and row.required}
-        passed = Status.PASS if required == {Status.PASS} else Status.UNPROVEN
-        counts = {status: verdicts.count(status) for status in Status if status in verdicts}
-        if verdicts:
-            found[tier] = TierCount(verdict=Status.FAIL if Status.FAIL in required else passed, counts=counts)
-    return found

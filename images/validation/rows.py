@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,6 +36,7 @@ class ClaimRow(Row):
     tier: Tier
     verdict: Status
     required: bool
+    """A required claim that is not PASS is never green."""
     reason: str
 
     @property
@@ -97,6 +98,18 @@ def claim_rows(verdict: Verdict) -> tuple[ClaimRow, ...]:
         )
         for one in verdict.claims
     )
+
+
+def tier_counts(rows: Sequence[ClaimRow]) -> dict[Tier, TierCount]:
+    """Each tier that was judged: FAIL if a required claim failed, PASS only if there are required ones that all passed."""
+    found = {}
+    for tier in (tier for tier in Tier if any(row.tier is tier for row in rows)):
+        verdicts = [row.verdict for row in rows if row.tier is tier]
+        required = {row.verdict for row in rows if row.tier is tier and row.required}
+        passed = Status.PASS if required == {Status.PASS} else Status.UNPROVEN
+        counts = {status: verdicts.count(status) for status in Status if status in verdicts}
+        found[tier] = TierCount(verdict=Status.FAIL if Status.FAIL in required else passed, counts=counts)
+    return found
 
 
 def schema(model: type[BaseModel], title: str) -> bytes:

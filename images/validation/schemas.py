@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from images.errors import command, wrong
-from images.validation.rows import Row
-from validate.claims import Claim, Tier
+from images.validation.rows import ClaimRow, Row
+from validate.claims import Claim
 from validate.evidence import Evidence, EvidenceChangedError, Record
 from validate.judging import Status
 
@@ -30,17 +30,9 @@ class HintRow(Row):
     """A page, `OWNER/REPOSITORY#NUMBER`, or `seed:PAGE`."""
 
 
-class ClaimVerdictRow(Row):
+class ClaimVerdictRow(ClaimRow):
     """One claim, judged."""
 
-    id: str
-    """Catalogue number: S1, C10, G3."""
-    tier: Tier
-    subject: str
-    required: bool
-    """A required claim that is not PASS is never green."""
-    verdict: Status
-    reason: str
     seconds: Seconds
     """What the measurement took."""
     emulated: str = Field(default="", validate_default=False)

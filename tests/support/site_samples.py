@@ -8,9 +8,8 @@ from datetime import UTC, date, datetime
 from images.nightly.results import BreakageLine, Change, Expected, Job, JobLine, Outcome
 from images.planning import plan
 from images.site.pages import SiteInputs
-from images.site.records import tier_counts
 from images.site.runs import Published, Run
-from images.validation.rows import ClaimRow, TierCount
+from images.validation.rows import ClaimRow, TierCount, tier_counts
 from images.validation.schemas import ClaimVerdictRow, HintRow
 from tests.support.sources import SOURCES
 from validate.claims import Tier

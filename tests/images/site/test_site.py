@@ -24,10 +24,10 @@ from images.nightly.results import BreakageLine, Job, JobLine, Outcome
 from images.publish.statements import TEST_RESULT
 from images.registry.client import Registry
 from images.registry.reference import Repository
-from images.site import index, pages, records, runs
+from images.site import index, pages, runs
 from images.site.index import ImageRow, Index, Validation, dumps
 from images.site.pages import SiteInputs, make
-from images.validation.rows import StepRow
+from images.validation.rows import StepRow, tier_counts
 from tests.support import site_samples as samples
 from tests.support.checkout import ROOT
 from tests.support.commands import Called, call
@@ -157,10 +157,10 @@ def test_a_failure_on_one_gpu_is_not_outvoted_by_another() -> None:
 
 def test_required_claims_make_a_tier_and_nothing_else() -> None:
     optional = samples.claim(Tier.STATIC, Status.FAIL, required=False)
-    assert records.tier_counts([samples.claim(Tier.STATIC), optional])[Tier.STATIC].verdict is Status.PASS
-    assert records.tier_counts([samples.claim(Tier.STATIC, required=False)])[Tier.STATIC].verdict is Status.UNPROVEN
+    assert tier_counts([samples.claim(Tier.STATIC), optional])[Tier.STATIC].verdict is Status.PASS
+    assert tier_counts([samples.claim(Tier.STATIC, required=False)])[Tier.STATIC].verdict is Status.UNPROVEN
     unproven = samples.claim(Tier.STATIC, Status.UNPROVEN)
-    assert records.tier_counts([samples.claim(Tier.STATIC), unproven])[Tier.STATIC].verdict is Status.UNPROVEN
+    assert tier_counts([samples.claim(Tier.STATIC), unproven])[Tier.STATIC].verdict is Status.UNPROVEN
 
 
 def test_a_badge_is_green_only_for_what_is_validated_and_fresh() -> None:
