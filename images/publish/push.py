@@ -71,22 +71,19 @@ def push(
             spooled.close()
             room.release()
 
-    def on_read(count: int) -> None:
-        tally.add(read=count)
-        for one in [one for one in sending if one.done()]:
-            one.result()
-
     with _threads(target, _AT_ONCE) as pool:
         for part in _parts(engine, info, target, source, missing):
             if part.digest == info.id:
                 config, tally.total = b"".join(part.chunks), part.following
                 continue
-            diff_id, spooled = _compressed(part, info, cache, on_read)
+            diff_id, spooled = _compressed(part, info, cache, lambda count: tally.add(read=count))
             if diff_id in placed:  # an engine that gives all layers
                 spooled.close()
                 continue
             placed[diff_id] = Descriptor(media_type=MEDIA_TYPE, digest=spooled.digest, size=spooled.size)
             room.acquire()
+            for one in [one for one in sending if one.done()]:
+                one.result()
             sending.append(pool.submit(send, diff_id, spooled, placed[diff_id]))
         for done in as_completed(sending):
             done.result()
@@ -268,7 +265,7 @@ def _threads(target: Registry, count: int) -> Iterator[ThreadPoolExecutor]:
         try:
             yield pool
         except BaseException:
-            target.stop()
+            target.stopping.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 

@@ -58,6 +58,7 @@ class Registry:
         """`mount_from`: other repositories of this registry, to read. Raises UserError."""
         self.repository = repository
         self.stopping = threading.Event()
+        """Set: requests of other threads end without another attempt, and raise Stopped. For good."""
         self._session = _Session()
         if is_loopback(repository.host):
             self._session.trust_env = False  # as Docker: a proxy can't reach this machine's loopback
@@ -70,10 +71,6 @@ class Registry:
 
     def __exit__(self, *_: object) -> None:
         self._session.close()
-
-    def stop(self) -> None:
-        """Let requests of other threads end without another attempt: they raise Stopped. For good."""
-        self.stopping.set()
 
     def repeat(self, work: Callable[[], Result]) -> Result:
         """Do work again after each TransientError, five times in all. Raises RegistryError, Stopped."""

@@ -36,7 +36,7 @@ class TransientError(RegistryError):
 
 
 class Stopped(Exception):  # noqa: N818  # not an error of anyone's
-    """A request was not repeated because `Registry.stop` was called from elsewhere."""
+    """A request was not repeated because `Registry.stopping` was set elsewhere."""
 
 
 def problem(repository: Repository, cause: str, status: int = 0) -> Problem:

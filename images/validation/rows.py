@@ -101,7 +101,7 @@ def claim_rows(verdict: Verdict) -> tuple[ClaimRow, ...]:
 
 
 def tier_counts(rows: Sequence[ClaimRow]) -> dict[Tier, TierCount]:
-    """Each tier that was judged: FAIL if a required claim failed, PASS only if there are required ones that all passed."""
+    """Each tier: FAIL if a required claim failed, PASS only if there are required ones and all passed."""
     found = {}
     for tier in (tier for tier in Tier if any(row.tier is tier for row in rows)):
         verdicts = [row.verdict for row in rows if row.tier is tier]

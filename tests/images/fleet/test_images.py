@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from images.building.validating import Described
-from images.commands import fleet_tables
+from images.commands import fleet
 from images.config.platforms import Platform
 from images.context import labels as image_labels
 from images.context.labels import BaseContext
@@ -55,7 +55,7 @@ def test_what_a_worker_did_not_require_is_required_here(tmp_path: Path) -> None:
     easy = claims(claim("pip"), claim("torch", required=False))
     folder.keep(result(one, easy, pip=installed(), torch={"installed": [], "python": "3.11", "glibc": "2.36"}))
     assert planned(folder, one, one.claim_set)[1].startswith("was FAIL")
-    (row,) = fleet_tables.status_rows(folder, [one.key])
+    (row,) = fleet.status_rows(folder, [one.key])
     assert (row["state"], row["verdict"]) == ("judged", "static FAIL")
 
 
@@ -66,7 +66,7 @@ def test_a_record_with_damaged_evidence_is_due_and_says_why(tmp_path: Path) -> N
     (folder.job_path(one.key) / "evidence.json").write_text("{}")
     state, reason = planned(folder, one, PIP)
     assert state is State.DUE and "can't be used" in reason
-    (row,) = fleet_tables.status_rows(folder, [one.key])
+    (row,) = fleet.status_rows(folder, [one.key])
     assert row["state"] == "unusable" and row["told"]
 
 

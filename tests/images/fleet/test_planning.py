@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from images.commands import fleet_tables
+from images.commands import fleet
 from images.config.names import Arch
 from images.config.platforms import Platform
 from images.fleet import planning
@@ -145,7 +145,7 @@ def test_an_image_that_is_nowhere_is_impossible() -> None:
 def test_the_plan_says_once_why_cells_are_impossible_and_fits_80_columns() -> None:
     nowhere = [FleetImage(name=one, digest="", archs=(), ptx=(), claims=CLAIMS, why_not=f"{one}: no") for one in "ab"]
     machine = Fleet.model_validate({"workers": {"this-machine": {}}})
-    said = fleet_tables.plan(planning.plan([IMAGE, *nowhere], machine, NOW))
+    said = fleet.plan_table(planning.plan([IMAGE, *nowhere], machine, NOW))
     assert [line.split()[2] for line in said[1:3]] == ["static", "cpu"] and max(map(len, said[:3])) <= 80
     assert said[3:7] == [
         *(f"impossible: gpu, multigpu of cu126-torch27: no machine of the fleet has sm_{one}" for one in (75, 86, 90)),
