@@ -128,8 +128,6 @@ def _pulled(engine: Engine, reference: str, platform: Platform) -> Repository | 
 
 def _rows(names: Sequence[str], sources: Sources, *, whole: bool) -> list[list[Image]]:
     """What is published together: each image alone, or its whole row, linux/amd64 first."""
-    wanted = [image for name in names for image in common.accepted([name], sources, exactly_one=True)]
-    if not whole:
-        return [[image] for image in wanted]
-    rows = dict.fromkeys(releases.row_of(str(image.name), sources) for image in wanted)
+    wanted = [str(image.name) for name in names for image in common.accepted([name], sources, exactly_one=True)]
+    rows = dict.fromkeys(releases.row_of(name, sources) if whole else (name,) for name in wanted)
     return [[image for name in row for image in common.accepted([name], sources, exactly_one=True)] for row in rows]

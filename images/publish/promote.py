@@ -52,7 +52,6 @@ def promote(
             policy=policy,
             key=key,
             row=row if named.is_index or len(row) > 1 else (),
-            joins=not named.is_index,
             drop_platforms=drop_platforms or not named.is_index,
         )
         release.require_follows(versions)
@@ -69,7 +68,7 @@ def promote(
             attachments.copy(source, target, digest, key)
         joined = "" if named.is_index else row[0]
         changes = _signed(planned, target, source.repository, key, joined) if key else planned
-        return release.move(stored, changes, left_out, signed=bool(key))
+        return release.move(stored, changes, left_out)
 
 
 def _signed(

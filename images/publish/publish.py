@@ -150,7 +150,7 @@ def publish(
         for digest in dict.fromkeys(change.after.digest for change in changes if options.key):
             moving = [one for one in changes if one.after.digest == digest and one.action is not Action.LEAVE]
             attachments.sign_image(target, digest, options.key, public, [change.tag for change in moving])
-        return release.move(stored, changes, left_out, signed=bool(options.key))
+        return release.move(stored, changes, left_out)
 
 
 def _dated(target: Registry, image: LocalImage) -> LocalImage:

@@ -48,8 +48,6 @@ class Release:
     """The public key: what it signed counts. Empty: all that is attached."""
     row: Sequence[str] = ()
     """The images of which tags name an index, linux/amd64 first. Empty: tags name the image itself."""
-    joins: bool = True
-    """Whether an index lists images that are there already, too."""
     drop_platforms: bool = False
     """Whether the name of a row may lose a platform."""
 
@@ -86,7 +84,7 @@ class Release:
         return changes, left_out
 
     def move(
-        self, stored: Sequence[PublishedImage], changes: Sequence[TagChange], left_out: Sequence[str], *, signed: bool
+        self, stored: Sequence[PublishedImage], changes: Sequence[TagChange], left_out: Sequence[str]
     ) -> PublishResult:
         """Let the tags name what is planned: all of them, or none. Raises UserError."""
         tags.move(self.target, changes)
@@ -95,7 +93,7 @@ class Release:
             images=stored,
             tags=tuple(change.tag for change in changes if change not in stay),
             unmoved_aliases=tuple(f"{change.tag} stays: {change.reason}" for change in stay),
-            signed=signed,
+            signed=bool(self.key),
             indexes={
                 change.tag: f"{self.target.repository}@{change.after.digest}"
                 for change in changes
@@ -111,7 +109,7 @@ class Release:
         """
         found: list[PublishedImage] = []
         absent: dict[str, str] = {}
-        for name in [name for name in self.row if self.joins and name not in mine]:
+        for name in [name for name in self.row if name not in mine]:
             platform = str(ImageName.parse(name).platform)
             try:
                 manifest = self.target.find(name)

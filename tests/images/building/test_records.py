@@ -11,7 +11,6 @@ from images.context.labels import BaseContext
 from images.engine import ImageInfo
 from images.errors import UserError
 from images.publish import provenance
-from images.publish.provenance import BuildRecord
 from images.wheels import prebuilt
 from tests.support import sources
 from tests.support.engine_contents import image_info
@@ -55,8 +54,8 @@ def test_an_image_built_elsewhere_is_recorded_as_it_was_rendered_and_as_the_engi
     base = {"reference": "debian:bookworm-slim", "origin": "tag", "digest": ""}
     assert (record["digest"], record["base"], record["missing"]) == (INFO.id, base, {"flash-attn": "no wheel"})
     assert record["wheels"] == wheels
-    name, build = ImageName.parse("cu126-torch27"), BuildRecord.model_validate(record)
-    made = provenance.predicate(build, name=name, revision="0123456789ab", created=INFO.created, locks={}, source="")
+    name = ImageName.parse("cu126-torch27")
+    made = provenance.predicate(record, name=name, revision="0123456789ab", created=INFO.created, locks={}, source="")
     told = provenance.read(made)
     assert told == {"matrix-revision": "0123456789ab", "base-digest": ""}
 

@@ -70,7 +70,7 @@ class Site:
         policy = replace(POLICY, gate=gate, alias_gate=gate, aliases_of=lambda _name: ())
         site = Release(target=self.production, policy=policy, row=ROW, drop_platforms=drop_platforms)
         site.require_follows([tags.version_of(stored)])
-        return site.move([stored], *site.plan([stored]), signed=False)
+        return site.move([stored], *site.plan([stored]))
 
     def named(self, tag: str) -> str | None:
         found = self.production.find(tag)
