@@ -21,8 +21,6 @@ from functools import cache
 from typing import Literal
 
 Capability = tuple[int, int]
-Range = tuple[Capability, "Capability | None"]
-"""The first and the last GPU that code runs on; None: there is no last one."""
 Fit = Literal["cubin", "ptx", "no"]
 
 ON_ARM_ALONE: frozenset[Capability] = frozenset(((5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0), (12, 1)))
@@ -31,24 +29,15 @@ ON_ARM_ALONE: frozenset[Capability] = frozenset(((5, 3), (6, 2), (7, 2), (8, 7),
 "Binary Compatibility": none between desktop and Tegra). Images are for x86-64, so the planner refuses these GPUs."""
 
 _TARGET = re.compile(r"(?P<kind>sm|compute)_(?P<major>\d{1,2})(?P<minor>\d)(?P<variant>[af]?)")
-_LAST_MINOR = 9
-
-
-@cache
-def gpus_of(code: Capability, *, ptx: bool = False, variant: str = "") -> Range:
-    """The GPUs that code for a capability runs on. `variant`: `a` architecture-specific, `f` family-specific."""
-    if variant == "a":
-        return code, code
-    if ptx and not variant:
-        return code, None
-    return code, (code[0], _LAST_MINOR)
 
 
 @cache
 def runs_on(code: Capability, gpu: Capability, *, ptx: bool = False, variant: str = "") -> bool:
-    """Whether code for one capability runs on a GPU of another, PTX by being compiled at run time."""
-    first, last = gpus_of(code, ptx=ptx, variant=variant)
-    return first <= gpu and (last is None or gpu <= last)
+    """Whether code for one capability runs on a GPU of another, PTX by being compiled at run time. `variant`: `a`
+    architecture-specific, `f` family-specific."""
+    if variant == "a":
+        return gpu == code
+    return code <= gpu and ((ptx and not variant) or gpu[0] == code[0])
 
 
 def target_runs_on(target: str, gpu: Capability) -> bool:

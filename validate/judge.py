@@ -19,10 +19,6 @@ from validate.hints import Hint
 from validate.judging import Finding, Status, failed, not_applicable, unproven
 
 
-class EvidenceMismatchError(ValueError):
-    """The evidence was measured in another image than the one it is held against."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ClaimVerdict:
     """One claim, judged."""
@@ -84,10 +80,10 @@ def judge(
 ) -> Verdict:
     """Judge the claims of these tiers, by `judges` where they have a row for a claim, else by the check files.
 
-    Raises EvidenceMismatchError if the evidence is of another image.
+    Raises ValueError if the evidence is of another image.
     """
     if evidence.image != claims.image:
-        raise EvidenceMismatchError(f"the claims are {claims.image}'s, the evidence is {evidence.image}'s")
+        raise ValueError(f"the claims are {claims.image}'s, the evidence is {evidence.image}'s")
     verdicts = tuple(_judged(claim, evidence, judges or {}) for claim in claims.of(tiers).claims)
     return Verdict(image=claims.image, digest=evidence.digest, claims=verdicts, evidence_sha256=evidence.sha256)
 
@@ -107,10 +103,6 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters, and what no UTF-8 holds: bytes of a file's name that are none."""
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
-
-
 def _judged(claim: Claim, evidence: Evidence, judges: Judges) -> ClaimVerdict:
     record, emulator = evidence.of(claim.probe), evidence.emulated(claim.probe)
     measurement = record.of(claim.subject) if record else None
@@ -126,7 +118,9 @@ def _judged(claim: Claim, evidence: Evidence, judges: Judges) -> ClaimVerdict:
     return ClaimVerdict(
         claim=claim,
         status=status,
-        reason=_UNPRINTABLE.sub(_escaped, f"emulated: {reason}" if emulator else reason),
+        reason=_UNPRINTABLE.sub(
+            lambda found: found[0].encode("unicode_escape").decode(), f"emulated: {reason}" if emulator else reason
+        ),
         seconds=measurement.seconds if measurement else in_vain,
         evidence=measured,
         emulated=emulator,

@@ -244,28 +244,18 @@ def _unpack(layout: struct.Struct, data: Buffer, position: int, end: int) -> tup
     return layout.unpack(data[position : position + layout.size])
 
 
-class _Scratch(threading.local):
-    """Memory to decode into, one piece a thread. New memory for each of thousands of entries takes half as long again,
-    and no other thread runs meanwhile.
-    """
-
-    def __init__(self) -> None:
-        self._memory = ctypes.create_string_buffer(0)
-
-    def of(self, size: int) -> ctypes.Array[ctypes.c_char]:
-        if size > len(self._memory):
-            self._memory = ctypes.create_string_buffer(size)
-        return self._memory
-
-
-_SCRATCH = _Scratch()
+_SCRATCH = threading.local()
+"""Memory to decode into, one piece a thread. New memory for each of thousands of entries takes half as long again, and
+no other thread runs meanwhile."""
 
 
 def _decoded(coding: str, stored: bytes, whole: int) -> memoryview:
     """What was packed, until this thread asks for the next."""
     if coding == "lz4" and whole > _LARGEST_RATIO * (len(stored) + 1):
         raise FatbinError(f"{len(stored)} bytes of LZ4 can't hold {whole}")
-    output, decode = _SCRATCH.of(whole), _decoder(coding)
+    if whole > len(getattr(_SCRATCH, "memory", b"")):
+        _SCRATCH.memory = ctypes.create_string_buffer(whole)
+    output, decode = _SCRATCH.memory, _decoder(coding)
     if coding == "lz4":
         size = decode(stored, output, len(stored), whole)
     else:

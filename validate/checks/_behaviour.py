@@ -21,7 +21,8 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: BehaviourEvidence)
         return failed(f"{error['kind']}: {error['message'][:300]}")
     if problems := list(_problems(expect, evidence)):
         return failed(listed(problems))
-    return passed(listed([f"{key} {_short(evidence[key])}" for key in _asked(expect)], limit=6))
+    asked = [key for rule in ("equal", "holds", "at_most", "at_least") for key in expect.get(rule, {})]
+    return passed(listed([f"{key} {_short(evidence[key])}" for key in asked], limit=6))
 
 
 def _problems(expect: Mapping[str, Any], evidence: BehaviourEvidence) -> Iterator[str]:
@@ -37,11 +38,6 @@ def _problems(expect: Mapping[str, Any], evidence: BehaviourEvidence) -> Iterato
     for key, bound in expect.get("at_least", {}).items():
         if not (number := evidence[key]) >= bound:
             yield f"{key} is {number:.3g}, less than {bound:g}"
-
-
-def _asked(expect: Mapping[str, Any]) -> Iterator[str]:
-    for keys in (expect.get("equal"), expect.get("holds"), expect.get("at_most"), expect.get("at_least")):
-        yield from keys or ()
 
 
 def _short(value: object) -> str:

@@ -352,17 +352,13 @@ def _memory(level: Level, strategy: str, stack: Stack, goal: Goal, gpus: tuple[G
     )
     yield _reentrant(strategy)
     stored = _GB_PER_BILLION_4BIT if quantization.value else _GB_PER_BILLION_16BIT
-    batch = _batch(level, each - stored * goal.billions / holders, goal)
+    # Sequences at once, in what the weights leave of each GPU.
+    left, wanted = each - stored * goal.billions / holders, {Level.OVERFULL: 1, Level.TIGHT: 1, Level.BALANCED: 2}
+    fitting = [count for count in (4, 2) if left >= _of_sequences(count, goal, kept=level is Level.SPACIOUS)]
+    batch = min(wanted.get(level, 4), max(fitting, default=1))
     why = f"{each:.0f} GB a GPU, {size}, 2048 tokens of up to 152,064 words"
     yield Setting("batch_size", batch, why, f"{_UNSLOTH}; {_OWN}")
     yield _accumulation(batch, len(gpus))
-
-
-def _batch(level: Level, left: float, goal: Goal) -> int:
-    """Sequences at once, where `left` GB of each GPU are left by the weights."""
-    wanted = {Level.OVERFULL: 1, Level.TIGHT: 1, Level.BALANCED: 2}.get(level, 4)
-    fitting = [count for count in (4, 2) if left >= _of_sequences(count, goal, kept=level is Level.SPACIOUS)]
-    return min(wanted, max(fitting, default=1))
 
 
 def _quantization(level: Level, strategy: str, stack: Stack, goal: Goal, room: float, each: float) -> Setting:

@@ -42,6 +42,12 @@ class Shape:
         }
 
 
+def relative(found: Any, wanted: Any) -> float:
+    """Error in the 2-norm, relative to what is wanted."""
+    found, wanted = (one.detach().cpu().double() for one in (found, wanted))
+    return float((found - wanted).norm() / wanted.norm())
+
+
 def llama_logits(weights: Mapping[str, Any], shape: Shape, tokens: Any, dtype: Any) -> Any:
     """Logits of a Llama with these weights (named as transformers saves them), every step in `dtype`."""
     torch = importlib.import_module("torch")

@@ -29,43 +29,37 @@ Stretch = tuple[str, str]
 """The case, and ASKED or PLAIN."""
 
 
-class Timeline:
-    """Stretches of a run: each begins with a spin on an idle device, and lasts until the next one."""
-
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
-        self.stretches: list[Stretch | None] = []
-
-    def mark(self, stretch: Stretch | None) -> None:
-        """Begin a stretch (None: nobody's)."""
-        self._torch.cuda.synchronize()
-        self._torch.cuda._sleep(1000)
-        self._torch.cuda.synchronize()
-        self.stretches.append(stretch)
-
-
 def profiled(torch: Any, work: Callable[[Mark], None], wanted: Sequence[str]) -> Mapping[str, Any]:
     """Names of the CUDA kernels that ran during `work`. `works`: the profiler saw the kernels that surely ran.
 
     Where it did not, `work` runs again behind a longer lead-in.
     """
+    stretches: list[Stretch | None] = []
+
+    def mark(stretch: Stretch | None) -> None:
+        """Begin a stretch (None: nobody's) with a spin on an idle device: it lasts until the next one."""
+        torch.cuda.synchronize()
+        torch.cuda._sleep(1000)
+        torch.cuda.synchronize()
+        stretches.append(stretch)
+
     for spins in _LEAD_IN_SPINS:
-        timeline = Timeline(torch)
-        found = described(_names_in_order(torch, work, timeline, spins), timeline.stretches, wanted)
+        stretches.clear()
+        found = described(_names_in_order(torch, work, mark, spins), stretches, wanted)
         if found["works"]:
             break
     return found
 
 
-def _names_in_order(torch: Any, work: Callable[[Mark], None], timeline: Timeline, spins: int) -> list[str]:
+def _names_in_order(torch: Any, work: Callable[[Mark], None], mark: Mark, spins: int) -> list[str]:
     """What ran, in the device's order."""
     profiler = importlib.import_module("torch.profiler")
     with profiler.profile(activities=[profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
         for _ in range(spins):
             torch.cuda._sleep(_LEAD_IN_CYCLES)
-        timeline.mark(None)
-        work(timeline.mark)
-        timeline.mark(None)
+        mark(None)
+        work(mark)
+        mark(None)
     cuda = importlib.import_module("torch.autograd").DeviceType.CUDA
     events = [event for event in profile.events() if event.device_type == cuda]
     events = [event for event in events if not event.name.startswith(("Memcpy", "Memset"))]

@@ -56,16 +56,18 @@ def judge(_subject: str, expect: Facts, evidence: Facts) -> Finding:
     """
     if "error" in evidence:
         return failed(f"{cause(evidence['error'])}{suspects(evidence)}")
-    if problems := list(_device_problems(expect, evidence["device"])):
-        return failed(joined(problems))
+    device, known = evidence["device"], expect.get("capability")
+    wanted = expect.get("capabilities") or ([known] if known else [])
+    if wanted and device["capability"] not in wanted:
+        host = listed(list(map(dotted, wanted)))
+        return failed(f"ran on {device['name']} of capability {dotted(device['capability'])}, the host has {host}")
     if "gated" in evidence:
         # Where the host could not tell the GPU's capability, the device's own word decides.
-        known = expect.get("capability")
         return failed(f"the GPU says {evidence['gated']}") if known else not_applicable(evidence["gated"])
     if evidence.get("declined"):
         return _declined(evidence["declined"])
     gated = [facts["gated"] for facts in evidence["cases"].values() if "gated" in facts]
-    if gated and len(gated) == len(expect["cases"]) and not expect.get("capability"):
+    if gated and len(gated) == len(expect["cases"]) and not known:
         return not_applicable(listed(gated))
     problems = [
         *_case_problems(expect, evidence["cases"]),
@@ -84,14 +86,6 @@ def judge(_subject: str, expect: Facts, evidence: Facts) -> Finding:
             missed = f"the profiler saw {seen}, and {lead_in}"
         return unproven(f"the results are right, but {missed}: which kernels ran can't be told")
     return passed(_summary(expect, evidence))
-
-
-def _device_problems(expect: Facts, device: Facts) -> Iterator[str]:
-    least = expect.get("capability")
-    wanted = expect.get("capabilities") or ([least] if least else [])
-    if wanted and device["capability"] not in wanted:
-        host = listed(list(map(dotted, wanted)))
-        yield f"ran on {device['name']} of capability {dotted(device['capability'])}, the host has {host}"
 
 
 def _declined(reasons: Sequence[str]) -> Finding:

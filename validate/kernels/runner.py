@@ -12,6 +12,7 @@ from typing import Any
 
 from validate.claims import Claim
 from validate.harness.forked import attempt, mapped
+from validate.harness.reference import relative
 from validate.kernels import SEED, Case, Kernel, Mark, SeededRandom, dtype_of, kernel
 from validate.kernels._timeline import ASKED, PLAIN, profiled
 
@@ -97,10 +98,10 @@ def compare(rng: SeededRandom, make: Callable[[SeededRandom], Case]) -> dict[str
     found = _results(rng, case, case.run, on_device)
     rng.begin(None)
     scale = CONTROL_SCALE.get(case.dtype, 1.01)
-    controls = {f"scaled by {scale}": {n: _error(v.double() * scale, reference[n]) for n, v in found.items()}}
+    controls = {f"scaled by {scale}": {n: relative(v.double() * scale, reference[n]) for n, v in found.items()}}
     forward = {name: value for name, value in found.items() if not name.startswith("gradient ")}
     for control, spoil in case.controls.items():
-        controls[control] = {name: _error(spoil(value), reference[name]) for name, value in forward.items()}
+        controls[control] = {name: relative(spoil(value), reference[name]) for name, value in forward.items()}
     return {
         "dtype": case.dtype,
         "shapes": {name: list(value.shape) for name, value in case.inputs.items()},
@@ -108,8 +109,8 @@ def compare(rng: SeededRandom, make: Callable[[SeededRandom], Case]) -> dict[str
         "outputs": {
             name: {
                 "backward": name not in forward,
-                "error": _error(value, reference[name]),
-                "plain_error": _error(plain[name], reference[name]),
+                "error": relative(value, reference[name]),
+                "plain_error": relative(plain[name], reference[name]),
             }
             for name, value in found.items()
         },
@@ -143,12 +144,6 @@ def _upstream(rng: SeededRandom, name: str, output: Any) -> Any:
         return rng.torch.ones_like(output)
     whole = rng.torch.randint(-4, 5, tuple(output.shape), generator=generator)
     return whole.to(device=output.device, dtype=output.dtype)
-
-
-def _error(found: Any, wanted: Any) -> float:
-    """Error in the 2-norm, relative to what is wanted."""
-    found, wanted = found.detach().cpu().double(), wanted.double()
-    return float((found - wanted).norm() / wanted.norm())
 
 
 def _capability(torch: Any) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import pytest
 from validate import report
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record, plain
-from validate.judge import EvidenceMismatchError, Verdict, judge
+from validate.judge import Verdict, judge
 from validate.judging import Status, failed, not_applicable, passed, unproven
 
 JUDGES = {
@@ -107,7 +107,7 @@ def test_a_reason_known_before_is_kept_and_does_not_spoil_the_image() -> None:
 def test_claims_of_other_tiers_are_left_out_and_evidence_of_another_image_is_refused() -> None:
     claims, evidence = ClaimSet(image="i", claims=(claim(),)), Evidence(image="i", digest="d", records=(record(),))
     assert judge(claims, evidence, [Tier.GPU], judges=JUDGES).claims == ()
-    with pytest.raises(EvidenceMismatchError):
+    with pytest.raises(ValueError, match="the evidence is"):
         judge(claims, replace(evidence, image="other"), judges=JUDGES)
 
 

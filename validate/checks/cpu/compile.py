@@ -19,6 +19,7 @@ from typing import Any
 from validate.claims import Claim
 from validate.harness import drawn
 from validate.harness.forked import in_fork, mapped
+from validate.harness.reference import relative
 from validate.judging import Finding, failed, forward, is_beyond, is_within, joined, passed, root_cause, scientific
 
 STARTS_FIRST = True
@@ -58,10 +59,6 @@ def _compiled(cache: Path) -> Mapping[str, Any]:
     libraries = sorted(str(file.relative_to(cache)) for file in cache.rglob("*.so"))
     loaded = mapped(re.escape(str(cache)))
 
-    def error(found: Any) -> float:
-        """In the 2-norm, relative."""
-        return float((found.double() - wanted).norm() / wanted.norm())
-
     return {
         "torch": torch.__version__,
         "environment": {name: text for name, text in os.environ.items() if name.startswith(_SETTINGS) and name != _OWN},
@@ -71,9 +68,9 @@ def _compiled(cache: Path) -> Mapping[str, Any]:
         "generated": metrics.generated_kernel_count,
         "libraries": libraries,
         "mapped": [name for name in libraries if str(cache / name) in loaded],
-        "plain_error": error(function(value, weight)),
-        "found_error": error(found),
-        "control_error": error(found * _CONTROL_SCALE),
+        "plain_error": relative(function(value, weight), wanted),
+        "found_error": relative(found, wanted),
+        "control_error": relative(found * _CONTROL_SCALE, wanted),
     }
 
 

@@ -28,16 +28,17 @@ _SHAPE = {"query": (2, 256, 4, 64), "key": (2, 256, 2, 64), "value": (2, 256, 2,
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the cubins of each arch, each from a fork that has torch: the compiler reads its arch as it is imported."""
     importlib.import_module("torch")
-    controls: dict[int, Mapping[str, Any]] = {}
+    control = in_fork(partial(_compiled, 90, claims[0].expect["bogus"], backward=False))
+    control.get("error", {}).pop("log", None)
     for claim in claims:
-        expect = claim.expect
-        arch, bogus = expect["arch"], expect["bogus"]
-        if bogus not in controls:
-            controls[bogus] = in_fork(partial(_compiled, 90, bogus, backward=False))
-            controls[bogus].get("error", {}).pop("log", None)
-        backward = "flash_bwd" in expect["kernels"]
-        compiled = in_fork(partial(_compiled, arch, arch, backward=backward))
-        yield claim.subject, {"compiled": compiled, "control": controls[bogus]}
+        arch, backward = claim.expect["arch"], "flash_bwd" in claim.expect["kernels"]
+        yield (
+            claim.subject,
+            {
+                "compiled": in_fork(partial(_compiled, arch, arch, backward=backward)),
+                "control": control,
+            },
+        )
 
 
 def _compiled(kernel_arch: int, target: int, *, backward: bool) -> Mapping[str, Any]:

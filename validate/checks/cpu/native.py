@@ -12,6 +12,7 @@ import importlib.metadata
 import logging
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
+from validate.environment import installed
 from validate.harness.forked import attempt, described, in_fork, mapped
 from validate.judging import Finding, failed, joined, listed, passed, root_cause
 
@@ -32,12 +34,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the evidence of each distribution, measured in a fork that has imported torch alone."""
     importlib.import_module("torch")
     # Shared libraries by real path, with the distribution whose RECORD lists each.
-    owners: dict[str, str] = {}
-    for distribution in importlib.metadata.distributions():
-        for line in (distribution.read_text("RECORD") or "").splitlines():
-            file = line.rsplit(",", 2)[0].strip('"')
-            if ".so" in file:
-                owners[os.path.realpath(str(distribution.locate_file(file)))] = distribution.metadata["Name"]
+    listing = installed.names_of_owners(installed.distributions(sys.path))
+    owners = {os.path.realpath(path): names[0] for path, names in listing.items() if ".so" in path}
     for claim in claims:
         try:
             distribution = importlib.metadata.distribution(claim.subject)

@@ -21,12 +21,12 @@ _RANKS = 2
 _TIMEOUT_SECONDS = 77
 """Unlike any default (accelerate's, torch's and axolotl's are 600 and 1800)."""
 _TIMEOUT_PROGRAM = """
-import json, sys, torch
+import json, os, sys, torch
 from axolotl.utils import distributed
 distributed.init_distributed_state()
 group = torch.distributed.distributed_c10d._get_default_group()
 backend = group._get_backend(torch.device("cpu"))
-with open(sys.argv[1], "w") as file:
+with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as file:
     json.dump({"world": torch.distributed.get_world_size(), "seconds": backend.options._timeout.total_seconds()}, file)
 torch.distributed.destroy_process_group()
 """
@@ -99,24 +99,14 @@ def _nccl_timeout() -> BehaviourEvidence:
 
 def _group_timeout(variables: Mapping[str, str]) -> BehaviourEvidence:
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
-        port, ranks = free_port(), []
-        for rank in range(_RANKS):
-            place = {
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(_RANKS),
-                "LOCAL_WORLD_SIZE": str(_RANKS),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "ACCELERATE_USE_CPU": "true",
-                "GLOO_SOCKET_IFNAME": "lo",
-            }
-            command = [sys.executable, "-c", _TIMEOUT_PROGRAM, str(Path(folder, str(rank)))]
-            environ, both = {**os.environ, **place, **variables}, subprocess.STDOUT
-            ranks.append(subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=both, text=True))
-        logs = [rank.communicate(timeout=_PATIENCE)[0] for rank in ranks]
-        if failed := [log for rank, log in zip(ranks, logs, strict=True) if rank.returncode]:
-            raise RuntimeError(f"a rank failed: {failed[0][-LOG_TAIL_CHARACTERS:]}")
+        program = Path(folder, "program.py")
+        program.write_text(_TIMEOUT_PROGRAM)
+        command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={_RANKS}"]
+        command += ["--master-addr=127.0.0.1", f"--master-port={free_port()}", str(program), folder]
+        environ = {**os.environ, "ACCELERATE_USE_CPU": "true", "GLOO_SOCKET_IFNAME": "lo", **variables}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_PATIENCE)
+        if done.returncode:
+            raise RuntimeError(f"a rank failed: {(done.stdout + done.stderr)[-LOG_TAIL_CHARACTERS:]}")
         result: BehaviourEvidence = json.loads(Path(folder, "0").read_text())
         return result
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from validate.checks._behaviour import BehaviourEvidence, judge
+from validate.checks.multigpu import ray_train
 from validate.claims import Claim
-from validate.harness import adam, drawn
+from validate.harness import adam
 from validate.harness.forked import asked, in_fork
 
 _STAGES = (0, 1, 2, 3)
@@ -64,45 +64,14 @@ def _zero(stage: int) -> dict[str, object]:
 
 
 def _ray() -> BehaviourEvidence:
-    """DDP of a linear layer on two workers with different data: equal weights on both, and other ones than before."""
-    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_TRAIN_V2_ENABLED="1")
-    ray, train = importlib.import_module("ray"), importlib.import_module("ray.train")
-    torch_train = importlib.import_module("ray.train.torch")
-    with tempfile.TemporaryDirectory(prefix="ray-") as folder:
-        ray.init(num_cpus=_WORKERS + 1, include_dashboard=False, _temp_dir=folder, log_to_driver=False)
-        try:
-            trainer = torch_train.TorchTrainer(
-                _train_step,
-                train_loop_config={"folder": folder},
-                scaling_config=train.ScalingConfig(num_workers=_WORKERS, use_gpu=False),
-                run_config=train.RunConfig(storage_path=folder, name="step"),
-            )
-            trainer.fit()
-        finally:
-            ray.shutdown()
-        torch = importlib.import_module("torch")
-        ranks = [torch.load(Path(folder, f"rank{rank}.pt")) for rank in range(_WORKERS)]
+    """DDP on two workers with different data beside one process with all of it: the multigpu tier's, on the CPU."""
+    ranks = ray_train.trained(_WORKERS, "cpu")["ranks"]
+    compared = [one for rank in ranks for one in rank["comparisons"].values()]
     return {
         "workers": len(ranks),
-        "spread": float((ranks[0]["after"] - ranks[1]["after"]).abs().max()),
-        "moved": float((ranks[0]["after"] - ranks[0]["before"]).abs().max()),
+        "deviation": max(one["error"] for one in compared),
+        "control": min(error for one in compared for error in one["controls"].values()),
     }
-
-
-def _train_step(config: Mapping[str, str]) -> None:
-    """What each worker runs."""
-    torch = importlib.import_module("torch")
-    context = importlib.import_module("ray.train").get_context()
-    prepare = importlib.import_module("ray.train.torch").prepare_model
-    torch.manual_seed(drawn.seed())
-    model = prepare(torch.nn.Linear(8, 1))
-    weight = next(model.parameters())
-    before = weight.detach().clone()
-    torch.manual_seed(drawn.seed() + 1 + context.get_world_rank())
-    model(torch.randn(4, 8)).square().mean().backward()
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-    result = {"before": before, "after": weight.detach().clone()}
-    torch.save(result, Path(config["folder"], f"rank{context.get_world_rank()}.pt"))
 
 
 CLAIMS = {"P1": judge}

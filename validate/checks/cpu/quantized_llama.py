@@ -19,7 +19,7 @@ from typing import Any
 from validate.claims import Claim
 from validate.harness import drawn, nf4
 from validate.harness.forked import asked, attempt
-from validate.harness.reference import Shape, llama_logits
+from validate.harness.reference import Shape, llama_logits, relative
 from validate.judging import (
     BACKWARD_FLOOR,
     Finding,
@@ -117,8 +117,8 @@ class SavedLlama:
             name: {
                 "before": before[name],
                 "after": float(found.abs().max()),
-                "error": _relative(found, wanted[name]),
-                "control": _relative(found * CONTROL_SCALE["float32"], wanted[name]),
+                "error": relative(found, wanted[name]),
+                "control": relative(found * CONTROL_SCALE["float32"], wanted[name]),
             }
             for name, found in after.items()
         }
@@ -223,10 +223,10 @@ class SavedLlama:
     def _compare(self, dtype: str, found: Any, wanted: Any, plain: Any, unquantised: Any = None) -> Mapping[str, Any]:
         """Relative errors: of what was found, of plain torch in the same dtype, and of each control."""
         scale = CONTROL_SCALE[dtype]
-        controls = {f"scaled by {scale}": _relative(found.double() * scale, wanted)}
+        controls = {f"scaled by {scale}": relative(found.double() * scale, wanted)}
         if unquantised is not None:
-            controls["unquantised weights"] = _relative(unquantised, wanted)
-        return {"error": _relative(found, wanted), "plain_error": _relative(plain, wanted), "controls": controls}
+            controls["unquantised weights"] = relative(unquantised, wanted)
+        return {"error": relative(found, wanted), "plain_error": relative(plain, wanted), "controls": controls}
 
     def _step(self, model: Any, *, prepare: bool) -> tuple[float, dict[str, float], dict[str, Any]]:
         """Loss; by name of each B its largest value before one step, and B itself after it. The same seed gives both
@@ -255,11 +255,6 @@ class SavedLlama:
             for name, value in named
             if "lora_" not in name
         }
-
-
-def _relative(found: Any, wanted: Any) -> float:
-    """Error of `found` in the 2-norm, relative to `wanted`."""
-    return float((found.double() - wanted.double()).norm() / wanted.double().norm())
 
 
 QUANTISER_SIGMAS = 7.0

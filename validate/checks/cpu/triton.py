@@ -38,17 +38,14 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if user_environment.is_emulated():
             attempt(partial(_compiled, _CONTROL_KERNEL, claims[0].expect["arch"]))
         toolchain = in_fork(_toolchain)
-        controls: dict[int, Mapping[str, Any]] = {}
+        bogus = claims[0].expect["bogus"]
+        control = {"arch": bogus, **in_fork(partial(_compiled, _CONTROL_KERNEL, bogus))}
+        # Without the log: the control's error is in the evidence of every arch, and its message is enough.
+        control.get("error", {}).pop("log", None)
         for claim in claims:
-            expect = claim.expect
-            arch, bogus = expect["arch"], expect["bogus"]
-            if bogus not in controls:
-                control = in_fork(partial(_compiled, _CONTROL_KERNEL, bogus))
-                # Without the log: the control's error is in the evidence of every arch, and its message is enough.
-                control.get("error", {}).pop("log", None)
-                controls[bogus] = {"arch": bogus, **control}
-            kernels = {name: in_fork(partial(_compiled, name, arch)) for name in expect["kernels"]}
-            yield claim.subject, {**toolchain, "kernels": kernels, "control": controls[bogus]}
+            arch, names = claim.expect["arch"], claim.expect["kernels"]
+            kernels = {name: in_fork(partial(_compiled, name, arch)) for name in names}
+            yield claim.subject, {**toolchain, "kernels": kernels, "control": control}
 
 
 def _toolchain() -> Mapping[str, Any]:

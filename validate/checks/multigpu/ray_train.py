@@ -19,16 +19,15 @@ from validate.harness.forked import attempt
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for claim in claims:
-        yield claim.subject, attempt(partial(_trained, claim))
+        ranks, device = _launch.ranks_of(claim), claim.expect["device"]
+        yield claim.subject, attempt(partial(trained, ranks, device))
 
 
-def _trained(claim: Claim) -> Mapping[str, Any]:
+def trained(ranks: int, device: str) -> Mapping[str, Any]:
     """The results of all workers, in the form of those of torchrun's ranks."""
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_TRAIN_V2_ENABLED="1")
     ray, train = importlib.import_module("ray"), importlib.import_module("ray.train")
-    torch_train = importlib.import_module("ray.train.torch")
-    device = claim.expect["device"]
-    ranks, cuda = _launch.ranks_of(claim), device == "cuda"
+    torch_train, cuda = importlib.import_module("ray.train.torch"), device == "cuda"
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
         ray.init(
             num_cpus=ranks + 1,
@@ -40,7 +39,7 @@ def _trained(claim: Claim) -> Mapping[str, Any]:
         try:
             torch_train.TorchTrainer(
                 work,
-                train_loop_config={"folder": folder, "device": device},
+                train_loop_config={"folder": folder},
                 scaling_config=train.ScalingConfig(num_workers=ranks, use_gpu=cuda),
                 run_config=train.RunConfig(storage_path=folder, name="step"),
             ).fit()
