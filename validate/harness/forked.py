@@ -50,20 +50,16 @@ def in_forks(measures: Sequence[Callable[[], E]], at_once: int = 1) -> Iterator[
                 running[child] = number, result
             ended_one, status = os.waitpid(next(iter(running)), 0) if len(running) == 1 else os.wait()
             number, result = running.pop(ended_one)
-            yield number, cast("E", _left_behind(result, Path(folder, f"{number}-log"), status))
-
-
-def _left_behind(result: Path, log: Path, status: int) -> dict[str, Any]:
-    noise = log.read_text(encoding="utf-8", errors="replace")
-    print(noise, end="", flush=True)  # noqa: T201  the probe's log
-    code = os.waitstatus_to_exitcode(status)
-    death = ended(code) + " before it was done" * (code >= 0)
-    evidence: dict[str, Any] = {"error": {"kind": "crash", "message": death}}
-    if result.exists():
-        evidence = json.loads(result.read_text(encoding="utf-8"))
-    if "error" in evidence:
-        evidence["error"]["log"] = noise[-LOG_TAIL_CHARACTERS:]
-    return evidence
+            noise = Path(folder, f"{number}-log").read_text(encoding="utf-8", errors="replace")
+            print(noise, end="", flush=True)  # noqa: T201  the probe's log
+            code = os.waitstatus_to_exitcode(status)
+            death = ended(code) + " before it was done" * (code >= 0)
+            evidence: dict[str, Any] = {"error": {"kind": "crash", "message": death}}
+            if result.exists():
+                evidence = json.loads(result.read_text(encoding="utf-8"))
+            if "error" in evidence:
+                evidence["error"]["log"] = noise[-LOG_TAIL_CHARACTERS:]
+            yield number, cast("E", evidence)
 
 
 def attempt(measure: Callable[[], E]) -> E:

@@ -105,25 +105,14 @@ XFORMERS_CUTLASS_FORWARD = (Name(r"fmha_cutlassF", _XFORMERS, of="xformers"),)
 XFORMERS_CUTLASS_BACKWARD = (Name(r"fmha_cutlassB", _XFORMERS, of="xformers"),)
 XFORMERS_FLASH_FORWARD = (Name(r"flash.*fwd", _XFORMERS, of="xformers"),)
 XFORMERS_FLASH_BACKWARD = (Name(r"flash.*bwd", _XFORMERS, of="xformers"),)
-BNB_QUANTISE = (Name(r"kQuantizeBlockwise", f"bitsandbytes: csrc/kernels.cu; {H100}", of="bitsandbytes"),)
-BNB_DEQUANTISE = (
-    Name(
-        r"kDequantizeBlockwise|gemm_4bit",
-        f"bitsandbytes: csrc/kernels.cu (kgemm_4bit_inference_naive, gemm_4bit_simt); {H100}",
-        of="bitsandbytes",
-    ),
-)
-BNB_INT8_ROWS = (Name(r"kInt8VectorQuant", f"bitsandbytes: csrc/kernels.cu; {H100}", of="bitsandbytes"),)
-INT8_PRODUCT = (
-    Name(
-        r"gemm_s8|i\d+gemm|imma|xmma_gemm_i8|igemm",
-        f"cuBLASLt's int8: cutlass_80_tensorop_i16832gemm_s8; {H100}",
-        of="bitsandbytes",
-    ),
-)
-BNB_ADAMW_8BIT = (
-    Name(r"kOptimizerStatic8bit2StateBlockwise", f"bitsandbytes: csrc/kernels.cu; {H100}", of="bitsandbytes"),
-)
+_BNB = f"bitsandbytes: csrc/kernels.cu; {H100}"
+BNB_QUANTISE = (Name(r"kQuantizeBlockwise", _BNB, of="bitsandbytes"),)
+# kgemm_4bit_inference_naive, gemm_4bit_simt
+BNB_DEQUANTISE = (Name(r"kDequantizeBlockwise|gemm_4bit", _BNB, of="bitsandbytes"),)
+BNB_INT8_ROWS = (Name(r"kInt8VectorQuant", _BNB, of="bitsandbytes"),)
+_INT8 = f"cuBLASLt's int8: cutlass_80_tensorop_i16832gemm_s8; {H100}"
+INT8_PRODUCT = (Name(r"gemm_s8|i\d+gemm|imma|xmma_gemm_i8|igemm", _INT8, of="bitsandbytes"),)
+BNB_ADAMW_8BIT = (Name(r"kOptimizerStatic8bit2StateBlockwise", _BNB, of="bitsandbytes"),)
 LIGER = "liger-kernel 0.6.4 and 0.8.5"
 LIGER_CROSS_ENTROPY = (Name(r"cross_entropy_kernel", f"{LIGER}: ops/cross_entropy.py; {H100}", of="liger-kernel"),)
 LIGER_RMS_NORM_FORWARD = (Name(r"rms_norm_forward", f"{LIGER}: ops/rms_norm.py; {H100}", of="liger-kernel"),)
