@@ -55,9 +55,11 @@ class ValidationRun:
     """For an image that stands on the one whose claims it was held to."""
 
 
-def described(engine: Engine, info: ImageInfo) -> Described:
-    """An image of an engine."""
-    return Described(labels=info.labels, history=[step.created_by for step in engine.history(info.id)])
+def described(engine: Engine, info: ImageInfo, name: str) -> Described:
+    """An image of an engine. Where it stands on what the engine calls `name`, that one says what its claims go without:
+    a custom base, or a wheel."""
+    parent = run.find_parent(engine, name, info) or info
+    return Described(labels=parent.labels, history=[step.created_by for step in engine.history(info.id)])
 
 
 def claims_of(
@@ -135,7 +137,7 @@ def validate_image(
     require_platform(engine, image, say)
     attachment, tiers = find_gpus(engine, image, gpus, tiers)
     say(str(attachment))
-    found = described(engine, info)
+    found = described(engine, info, image.local_name)
     claims = claims_of(image, sources, found, tiers, only=only, attachment=attachment)
     say(f"measuring {reference} ({info.id[:19]})")
     evidence, verdict = measure_and_judge(

@@ -69,7 +69,7 @@ def locate(
     if not reference:
         found = _by_name(image, context, engine, None if context in begun else staging)
     else:
-        found = in_engine(engine, reference) if engine else None
+        found = in_engine(engine, reference, image.local_name) if engine else None
         if found is None and "/" in reference:
             found = in_registry(Reference.parse(reference), image.platform)
         if found is None:
@@ -121,7 +121,7 @@ def _by_name(image: Image, context: str, engine: Engine | None, staging: Reposit
     What was published may be older than a candidate that was built here.
     """
     for tag in (image.local_name, f"{image.local_name}-candidate"):
-        if engine and (found := in_engine(engine, tag)):
+        if engine and (found := in_engine(engine, tag, image.local_name)):
             return found
     if staging is None:
         return None
@@ -136,10 +136,10 @@ def context_tag(context: str) -> str:
     return f"context-{context[:32]}"
 
 
-def in_engine(engine: Engine, reference: str) -> Found | None:
-    """What an engine has under a name; None: nothing."""
+def in_engine(engine: Engine, reference: str, name: str) -> Found | None:
+    """What an engine has under a reference, of the image that it calls `name`; None: nothing."""
     info = engine.find(reference)
-    return Found(digest=info.id, described=validating.described(engine, info), local=info) if info else None
+    return Found(digest=info.id, described=validating.described(engine, info, name), local=info) if info else None
 
 
 def in_registry(reference: Reference, platform: Platform) -> Found | None:

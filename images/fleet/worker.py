@@ -200,7 +200,7 @@ def _validated(job: Job, image: Image, sources: Sources, engine: Engine, info: I
     if job.claims and attachment is NO_GPU:
         claims = job.claim_set
     else:
-        found = validating.described(engine, info)
+        found = validating.described(engine, info, image.local_name)
         claims = validating.claims_of(image, sources, found, job.tiers, only=job.only, attachment=attachment)
 
     def measured(record: Record) -> None:

@@ -164,6 +164,7 @@ def _of_child(parents: Claim, pinned: list[str]) -> Claim:
         expect |= {"home": user_overlay.HOME, "privileged": allowed, "open": list(_LOCKS)}
     if "labels" in expect:
         expect["labels"] = {name: value for name, value in expect["labels"].items() if name.startswith(_OURS)}
+        expect["ours"] = _OURS
     required = parents.required and (parents.id, parents.subject) not in _FREE
     return replace(parents, expect=expect, required=required)
 

@@ -20,6 +20,7 @@ from tests.support.broken_images import NAME, SITE, judged
 from tests.support.checkout import ROOT
 from tests.support.engine_contents import built
 from tests.support.sources import SOURCES
+from validate import judging
 from validate.judging import Status
 
 pytestmark = pytest.mark.engine
@@ -105,8 +106,11 @@ def test_readme_prints_the_fault_and_who_is_named(engine: Engine, parent: ImageI
     assert done.returncode == 1
 
 
-def test_what_a_child_does_to_its_parent_is_told_whoever_owns_the_files(engine: Engine, parent: ImageInfo) -> None:
+def test_what_a_child_does_to_its_parent_is_told_whoever_owns_the_files(
+    engine: Engine, parent: ImageInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Some are in a RECORD or a list of dpkg, some are no files: layers, settings and a start of Python tell."""
+    monkeypatch.setattr(judging, "_FAULTS_SHOWN", 200)
     libraries = "/usr/lib/x86_64-linux-gnu"
     hook = "import signal; signal.signal(15, signal.SIG_IGN)"
     faults = {
@@ -125,6 +129,16 @@ def test_what_a_child_does_to_its_parent_is_told_whoever_owns_the_files(engine: 
         "RUN cp /usr/bin/git /opt/venv/bin": "the program git /opt/venv/bin/git",
         "RUN git config --system url.https://x/.insteadOf https://y/": "/etc/gitconfig sets url.https://x/.insteadof",
         f"RUN echo '{hook}' >{SITE}/hook.pth ": "SIGTERM) == signal.SIG_DFL is False",
+        "RUN sed -i '1i auth sufficient pam_permit.so' /etc/pam.d/common-auth": "auth sets auth sufficient pam_per",
+        "RUN gcc -dumpspecs >/usr/lib/gcc/x86_64-linux-gnu/12/specs": "/12/specs stands where the parent's",
+        "RUN cp /bin/ls /usr/share/git-core/templates/hooks/post-checkout": "post-checkout stands where the parent's",
+        "RUN touch /usr/local/include/math.h": "the header math.h /usr/local/include/math.h",
+        "RUN install -m 4755 /bin/ls /usr/bin/fusermount3": "/usr/bin/fusermount3 has mode 4755",
+        "RUN cd /usr/share/ca-certificates && echo -----BEGIN CERTIFICATE-----A-----END CERTIFICATE----- | tee x.crt "
+        ">>/etc/ssl/certs/ca-certificates.crt": "1 certificate authorities are trusted",
+        "RUN cp /bin/ls /usr/local/bin/nvidia-smi": "/usr/local/bin/nvidia-smi is loaded by whoever asks the driver",
+        "ENV CUDA_INJECTION64_PATH=/srv/x.so": "CUDA_INJECTION64_PATH=/srv/x.so is set",
+        "LABEL dev.truetag.mine=x": "no build of ours sets the label dev.truetag.mine",
         "STOPSIGNAL SIGKILL": "it is stopped by SIGKILL",
         "ENV NVIDIA_VISIBLE_DEVICES=void": "NVIDIA_VISIBLE_DEVICES=void hides every GPU",
     }
@@ -132,18 +146,19 @@ def test_what_a_child_does_to_its_parent_is_told_whoever_owns_the_files(engine: 
     assert image is not None
     dockerfile = "\n".join([f"FROM {NAME}", "USER root", *faults, ""])
     with built(engine, "truetag-test-child-faults", dockerfile) as tag:
-        described = validating.described(engine, engine.inspect(tag))
-        only = ("S10 parent", "S8 settings", "C14 ")
+        described = validating.described(engine, engine.inspect(tag), NAME)
+        only = ("S10 parent", "S10 lookup", "S10 privileges", "S7 ", "S8 settings", "S8 labels", "C14 ")
         claims = validating.claims_of(image, SOURCES, described, validating.ANYWHERE, only=only)
         verdict = judged(engine, tag, claims)
         child = engine.inspect(tag)
         assert run.find_parent(engine, NAME, child) == engine.inspect(NAME), "by layers: a history is its own word"
         assert run.find_parent(engine, NAME, replace(child, layers=child.layers[1:])) is None
     assert {one.status for one in verdict.claims} == {Status.FAIL}
-    (found,) = (one.evidence for one in verdict.claims if one.claim.id == "S10")
+    (found,) = (one.evidence for one in verdict.claims if one.claim.subject == "parent")
     told = [one.reason for one in verdict.claims]
     told += [f"{one['path']} {' '.join(one['how'])}" for one in found["changed"]]
     told += [f"{one['what']} {one['path']}" for one in found["in_front"]]
     told += [f"{path} sets {name}" for path, names in found["settings"].items() for name in names]
+    told += [f"{path} stands where the parent's {owner}" for path, owner in found["among"].items()]
     assert [fault for fault in faults.values() if not any(fault in text for text in told)] == [], told
-    assert len(found["changed"]) == 5 and len(found["in_front"]) == 5, "and nothing else"
+    assert len(found["changed"]) == 5 and len(found["in_front"]) == 6, "and nothing else"

@@ -113,6 +113,8 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
     everything, platform = image_labels.labels(image, base, context.missing), image.platform
     labels = {
         "labels": {name: value for name, value in everything.items() if name not in builds},
+        "silent": everything.get(f"{ours}.silent-faults", "").split(),
+        **({} if context.custom_base else {"others": sorted(builds | expectations.LABELS_OF_BASES.keys())}),
         **({} if platform is Platform.AMD64 else {"architecture": platform.architecture}),
     }
     for subject, probe, statement, expect in (

@@ -100,7 +100,7 @@ def test_what_is_here_comes_before_what_was_pushed_and_what_is_nowhere_can_be_bu
     context = images.context_digest(row.image, SOURCES)
     labels = image_labels.labels(row.image, BaseContext(reference="", origin=""), {})
 
-    def in_engine(_engine: object, name: str) -> Found | None:
+    def in_engine(_engine: object, name: str, _of: str) -> Found | None:
         return Found(digest=f"engine {name}", described=Described(labels={}, history=())) if name in engine else None
 
     def in_registry(reference: Reference, _platform: Platform) -> Found | None:

@@ -8,12 +8,15 @@ import pytest
 
 from tests.support.checkout import ROOT
 from tests.support.judging import fails, judge_claim, spoiled_by, wrong
+from validate.checks.static import host_image
 from validate.claims import HOST_PROBE, Claim, Tier
 from validate.environment import credentials
 from validate.judging import Finding, Status
 
+TWINS, FAULTS = {"org.opencontainers.image.version": "1"}, {"dev.truetag.silent-faults": "a#1 b#2"}
+MAY = ["dev.truetag.base-origin", "dev.truetag.matrix-revision", *TWINS, *FAULTS]
 HEALTHY: dict[str, Any] = {
-    "labels": {"dev.truetag.torch": "2.7.1", "other": "x"},
+    "labels": {"dev.truetag.torch": "2.7.1", "dev.truetag.matrix-revision": "1", **TWINS, **FAULTS},
     "bytes": 7_100_000_000,
     "user": "1001",
     "entrypoint": [],
@@ -30,7 +33,7 @@ HEALTHY: dict[str, Any] = {
     "home": {"path": "/home/trainer", "mode": "1777", "for_all": True},
 }
 EXPECT: dict[str, Any] = {
-    "labels": {"labels": {"dev.truetag.torch": "2.7.1"}},
+    "labels": {"labels": {"dev.truetag.torch": "2.7.1"}, "others": MAY, "silent": ["a#1"]},
     "size": {"bytes": 10**10},
     "settings": {"capabilities": ["compute", "utility"], "entrypoint": [], "variables": ["HOME", "PATH"]},
     "history": {},
@@ -51,6 +54,15 @@ def test_a_healthy_image_passes_and_what_could_not_be_read_leaves_it_unproven(su
     assert judged(subject).status is Status.PASS
     unsure = subject in ("leftovers", "secrets")
     assert judged(subject, unreadable=["/root"]).status is (Status.UNPROVEN if unsure else Status.PASS)
+
+
+def test_labels_that_do_not_name_a_silent_fault_are_unproven_and_a_child_has_labels_of_its_own() -> None:
+    found = judged("labels", labels={**HEALTHY["labels"], "dev.truetag.silent-faults": "b#2"})
+    assert found.status is Status.UNPROVEN and "does not name a#1" in found.reason
+    expect, own = {**EXPECT["labels"], "ours": "dev.truetag."}, {"x": "", "org.opencontainers.image.version": "mine"}
+    for more, status in (({}, Status.PASS), ({"dev.truetag.x": ""}, Status.FAIL)):
+        evidence = {"labels": {**HEALTHY["labels"], **own, **more}}
+        assert host_image.judge_labels("labels", expect, evidence).status is status
 
 
 @pytest.mark.parametrize(("subject", "culprit", "changes"), wrong("hygiene"))

@@ -20,6 +20,14 @@ _COMMAND, _DIRECTORY = ["bash"], "/workspace"
 
 _ENDING = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGRTMIN+3", "SIGWINCH")
 """Signals that a program can answer, by writing a checkpoint, say."""
+_LABELS = "dev.truetag."
+_ORIGIN = f"{_LABELS}base-origin"
+_TWINS = {
+    "org.opencontainers.image.version": "matrix-revision",
+    "org.opencontainers.image.base.name": "base",
+    "org.opencontainers.image.base.digest": "base-digest",
+}
+"""Label of OCI's -> ours that says the same (images/context/labels.py)."""
 _PARENTS_FOLDERS = ("/usr", "/etc", "/bin", "/lib", "/lib64", "/sbin", "/opt/venv", "/opt/truetag", "/var/lib/dpkg")
 _SPOKEN = {
     "deleted": "is gone",
@@ -35,16 +43,35 @@ _NUMBERED = re.compile(r"0*[1-9]\d*(:\d+)?")
 
 
 def judge_labels(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """expect: {labels: {name: value}, architecture}. That the image holds what these values say is S1's to check."""
-    found, expected = evidence["labels"], expect["labels"]
+    """expect: {labels: {name: value}, others: names that a build may set, too, if no more are allowed, of a child ours:
+    how those begin that are held, silent: faults that are known of these versions, architecture}. That the image holds
+    what the values say is S1's to check."""
+    found, expected, ours = evidence["labels"], expect["labels"], expect.get("ours", "")
     faults = [
         f"the label {name} is {found.get(name)!r}, {value!r} is true"
         for name, value in expected.items()
         if found.get(name) != value
     ]
+    if "others" in expect:
+        closed = [name for name in found if name.startswith(ours) and name not in (*expected, *expect["others"])]
+        faults += [f"no build of ours sets the label {name}" for name in closed]
+        if found.get(_ORIGIN) == "custom":
+            faults.append(f"the label {_ORIGIN} is 'custom', and it stands on a base of ours")
+        faults += [
+            f"the label {name} is {found.get(name)!r}, and {_LABELS}{of} is {found.get(_LABELS + of)!r}"
+            for name, of in _TWINS.items()
+            if not ours and found.get(name) != found.get(_LABELS + of)
+        ]
     architecture, wanted = evidence.get("architecture", ""), expect.get("architecture", "")
     if wanted and architecture != wanted:
         faults.append(f"its configuration says that it is for {architecture or 'no architecture'}, {wanted} is true")
+    unsaid = [
+        issue for issue in expect.get("silent", ()) if issue not in found.get(f"{_LABELS}silent-faults", "").split()
+    ]
+    if unsaid and not faults:
+        return unproven(
+            f"its label of silent faults does not name {listed(unsaid)}, as if built before they were known"
+        )
     return conclude(faults, f"{len(expected)} labels say what the matrix says")
 
 
