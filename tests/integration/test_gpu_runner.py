@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from images.engine import ContainerSpec, Engine, ImageInfo
+from images.planning.silent import faults
 from images.validation import containers
+from validate.checks.gpu import step
 from validate.claims import ClaimSet
 
 pytestmark = pytest.mark.engine
@@ -43,7 +45,28 @@ kernel = Kernel(
     tolerance={"float32": 1e-5, "bfloat16": "T", "int32": 0.0},
     observe=lambda rng: {"figures": {}, "facts": {"shape": list(rng.normal(2, 3).shape)}},
 )
-print(json.dumps(examine("tiny", kernel, device="cpu")))
+import torch
+from validate.checks import _silent
+from validate.checks.gpu import speed, step
+from validate.kernels.silent import error
+
+SIZES = {  # of silent faults that need neither a GPU nor a package that asks for one; torch.compile takes too long
+    "cudnn-attention-batch": dict(batch=3, length=64), "cudnn-attention-mask": dict(length=192), "large-linear": {},
+    "efficient-attention-long-mask": dict(length=256), "flash-attention-large": dict(batch=3), "bnb-8bit-odd": {},
+    "conv3d-bfloat16": dict(depth=3, height=20, width=20), "conv3d-pointwise": dict(depth=8, side=8),
+    "conv3d-patches": dict(count=9), "large-softmax": dict(rows=70), "large-cross-entropy": dict(rows=70),
+    "large-layer-norm": dict(rows=80), "large-cumsum": dict(rows=80), "large-sort": dict(rows=80),
+    "large-stack": dict(height=128), "large-arange": dict(count=1000), "large-nearest": dict(side=16),
+    "bnb-quantise-large": dict(count=2**17), "bnb-quantise-strided": {},
+}
+one, nan, floors = torch.ones(2), torch.ones(2) * torch.nan, ("matmul-bf16", "convolution-bf16", "copy", "attention")
+print(json.dumps({
+    **examine("tiny", kernel, device="cpu"),
+    "silent": {name: _silent.examine(name, "cpu", **sizes) for name, sizes in SIZES.items()},
+    "nan": [str(error(torch, [one, left], [one, right])) for left, right in ((one, nan), (nan, one))],
+    "speed": {name: speed.of_subject(name, torch, "cpu", dict) for name in floors},
+    "step": step.train("eager", torch, "cpu", 2, dict),
+}))
 """
 
 
@@ -83,3 +106,18 @@ def test_wrong_kernels_stand_out_and_take_no_other_case_with_them(evidence: dict
 def test_whole_numbers_are_compared_exactly(evidence: dict[str, Any]) -> None:
     assert evidence["cases"]["whole"]["outputs"]["output"]["error"] == 0.0
     assert evidence["observed"]["facts"] == {"shape": [2, 3]}
+
+
+def test_the_corpus_of_silent_faults_tells_right_from_wrong(evidence: dict[str, Any]) -> None:
+    """At small sizes, where nothing runs over; large-linear is wrong everywhere. NaN is off on either side."""
+    for name, found in evidence["silent"].items():
+        tolerance = faults()[name].tolerance
+        assert (found["off"] <= tolerance) is (name != "large-linear") and found["control"] > tolerance, (name, found)
+    assert evidence["nan"] == ["inf", "inf"]
+
+
+def test_floors_are_timed_and_a_step_learns_as_float32_does(evidence: dict[str, Any]) -> None:
+    assert all(one["figure"] > 0 for one in evidence["speed"].values())
+    trained, reference = evidence["step"]["trained"], evidence["step"]["reference"]
+    assert trained["losses"][-1] < trained["losses"][0] - step.LEAST_FALL and len(trained["losses"]) == step.STEPS
+    assert reference["bfloat16"] == pytest.approx(reference["float32"], abs=step.REFERENCE_SLACK)
