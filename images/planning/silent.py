@@ -22,6 +22,8 @@ class SilentFault(Row):
     remedy: str = ""
     tolerance: float
     """Largest difference, as a part of the largest right value."""
+    times: float = 0
+    """As long as the right way it may take; 0: nobody looks."""
     capability: Capability = "0.0"
     gigabytes: float = 0
     """Of GPU memory that it takes, about: on a smaller GPU nobody reaches the fault."""

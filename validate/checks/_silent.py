@@ -6,6 +6,7 @@ Training goes on, and is worth nothing. The corpus: validate/kernels/silent/.
 from __future__ import annotations
 
 import importlib
+import math
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,7 +53,8 @@ def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Ma
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """C16 and G12. expect: {tolerance, gigabytes, alone, fault: a sentence with its remedy, known: it is there}.
+    """C16 and G12. expect: {tolerance, times: as long as the right way, 0: any, gigabytes, alone, known: it is there,
+    fault: a sentence with its remedy}.
 
     evidence: {off: how far of the largest right value, control: the same of a wrong result, seconds, gigabytes?,
     figures?}, or {free: GB of GPU memory, where they are too few, of `total`}."""
@@ -70,6 +72,9 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
         return failed(f"{off}, at most {scientific(tolerance)} is allowed. {fault}")
     if not is_beyond(evidence["control"], tolerance):
         return failed(f"control: a wrong result is off by {scientific(evidence['control'])}, which passes as well")
+    times = evidence.get("figures", {}).get("times", math.nan)
+    if (most := expect.get("times")) and not times <= most:
+        return failed(f"takes {times:.0f} times as long as the right way, {most:g} is the most. {fault}")
     figures = {"s": evidence["seconds"], "GB": evidence.get("gigabytes"), **evidence.get("figures", {})}
     took = ", ".join(f"{value:.3g} {name}" for name, value in figures.items() if value is not None)
     return passed(f"{off} ({took})" + (", though these versions are said to have it" if expect["known"] else ""))

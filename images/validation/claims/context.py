@@ -103,8 +103,8 @@ def silent_claims(context: ClaimContext, id: str) -> Iterator[Claim]:  # noqa: A
         if row.package not in versions or row.package in context.missing or row.cpu != (id == "C16"):
             continue
         known, gate = row.of(versions), next(filter(None, (_too_small(row, gpu) for gpu in gpus)), "")
-        expect = {"tolerance": row.tolerance, "gigabytes": row.gigabytes, "alone": row.alone, "fault": str(row)}
-        expect |= {"known": known, **({"not_applicable": gate} if gate else {})}
+        expect: dict[str, Any] = {"known": known, "fault": str(row), **({"not_applicable": gate} if gate else {})}
+        expect |= {key: getattr(row, key) for key in ("tolerance", "times", "gigabytes", "alone")}
         statement = f"{row.issue} is not in it: {row.what}"
         unproven = "" if row.cpu else context.no_gpu
         probe = "cpu.silent" if row.cpu else "gpu.silent"

@@ -18,7 +18,7 @@ def test_each_row_has_a_function_and_each_function_a_row() -> None:
     public = {
         one.name for file in files for one in file.body if isinstance(one, ast.FunctionDef) and one.name[0] != "_"
     }
-    assert public - {"clocked"} == {name.replace("-", "_") for name in silent.faults()}
+    assert public == {name.replace("-", "_") for name in silent.faults()}
     assert {path.stem for path in FOLDER.glob("[a-z]*.py")} == {*corpus.FILES}
     assert len(silent.faults()) >= 25
     with pytest.raises(LookupError, match="no function of the silent fault conv9d"):
@@ -65,8 +65,10 @@ GOOD = {"off": 0.003, "control": 0.9, "seconds": 1.5, "gigabytes": 20.0}
     ("expect", "evidence", "status", "said"),
     [
         ({}, GOOD, Status.PASS, "off by 3.00e-03 of the largest value (1.5 s, 20 GB)"),
-        ({}, {**GOOD, "figures": {"seconds": 0.2}}, Status.PASS, "(1.5 s, 20 GB, 0.2 seconds)"),
         ({"known": True}, GOOD, Status.PASS, "though these versions are said to have it"),
+        ({"times": 50}, {**GOOD, "figures": {"times": 3.0}}, Status.PASS, "(1.5 s, 20 GB, 3 times)"),
+        ({"times": 50}, {**GOOD, "figures": {"times": 400.0}}, Status.FAIL, "400 times as long as the right way, 50"),
+        ({"times": 50}, GOOD, Status.FAIL, "takes nan times as long"),
         ({}, {**GOOD, "off": 0.5}, Status.FAIL, "at most 2.00e-02 is allowed. silently wrong: x (y#1); do z"),
         ({}, {**GOOD, "off": "inf", "control": "inf"}, Status.FAIL, "off by inf of the largest value, at most"),
         ({}, {**GOOD, "control": 0.01}, Status.FAIL, "control: a wrong result is off by 1.00e-02"),

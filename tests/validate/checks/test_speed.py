@@ -37,11 +37,13 @@ DISTURBED = {
 }
 
 
-def claims_of(name: str, capability: tuple[int, int] = (9, 0), memory: int = 85 << 30) -> dict[str, Claim]:
-    gpus = (Gpu(name=name, capability=capability, memory=memory),)
+def claims_of(
+    name: str, capability: tuple[int, int] = (9, 0), memory: int = 85 << 30, *, of: str = "cu130-torch213", **more: Any
+) -> dict[str, Claim]:
+    gpus = (Gpu(name=name, capability=capability, memory=memory), *more.pop("beside", ()))
     inventory = Inventory(driver="580.1", gpus=gpus, source="test")
-    context = ClaimContext(image=image("cu130-torch213"), facts=SOURCES.facts, inventory=inventory)
-    return {claim.subject: claim for claim in image_claims(context).claims if claim.id in ("G12", "G13", "G14")}
+    context = ClaimContext(image=image(of), facts=SOURCES.facts, inventory=inventory, **more)
+    return {claim.subject: claim for claim in image_claims(context).claims if claim.id in ("C16", "G12", "G13", "G14")}
 
 
 CLAIMS = claims_of(H100)
@@ -125,6 +127,26 @@ def test_what_a_gpu_is_too_small_for_is_not_asked_of_it() -> None:
 
 def test_no_mfu_is_told_where_weights_are_packed_and_frozen() -> None:
     assert "peak_operations" in CLAIMS["step liger"].expect and "peak_operations" not in CLAIMS["step qlora"].expect
+
+
+def test_what_an_image_lacks_or_a_gpu_has_no_kernel_for_is_not_asked_of_it() -> None:
+    lacking = claims_of(H100, missing={"bitsandbytes": "no wheel"})
+    assert not {"nf4-matmul", "step qlora", "bnb-4bit-odd"} & lacking.keys() and "step qlora" in CLAIMS
+    turing = claims_of("Tesla T4", (7, 5), 16 << 30)["attention-flash"]
+    assert turing.expect["not_applicable"] and not turing.required
+    other = Gpu(name="NVIDIA A100-SXM4-80GB", capability=(8, 0), memory=85 << 30)
+    assert "no peaks of the GPU" in claims_of(H100, beside=[other])["copy"].unproven
+    assert claims_of("NVIDIA B200", (10, 0))["attention"].expect["least"] < CLAIMS["attention"].expect["least"]
+    assert claims_of(H100, of="cu130-torch211")["step eager"].required and not CLAIMS["step eager"].required
+
+
+def test_a_fault_of_the_locked_cudnn_is_known_and_not_required() -> None:
+    locked = claims_of(H100, locked={"torch": {"nvidia-cudnn-cu13": "9.26.0.51"}})["cudnn-attention-mask"]
+    assert locked.required and not locked.expect["known"]
+    own = CLAIMS["cudnn-attention-mask"]
+    assert own.expect["known"] and not own.required
+    nowhere = claims_of(H100, no_gpu="no GPU")
+    assert nowhere["cudnn-attention-mask"].unproven and not nowhere["cpu-conv2d-2x2"].unproven
 
 
 def test_every_floor_and_step_of_the_table_is_measured() -> None:

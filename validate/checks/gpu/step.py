@@ -201,8 +201,8 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) 
     where no run of this image on this GPU model is recorded.
 
     expect: {gpu: as the driver names it; rows: of a batch; at_most: `seconds` and `peak` as a share of the eager
-    model's, `loss`: how far losses may be from its; baseline?: {time, peak, loss, of: which runs}; margin?: between the
-    machines of both; peak_operations?: of the datasheet, a second}. evidence: {trained: {time, first: seconds of the
+    model's, `loss`: how far losses may be from its; baseline?: {time, peak, loss, of: which runs};
+    peak_operations?: of the datasheet, a second}. evidence: {trained: {time, first: seconds of the
     first step, peak: bytes of GPU memory, losses, parameters}; eager?: the same of the eager model in this process;
     reference: `bfloat16` and `float32`, the mean loss on the same weights before and after training; conditions,
     device, environment}."""
@@ -268,7 +268,7 @@ def _time_problems(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> It
     seconds, share = now["seconds"], expect["at_most"].get("seconds")
     if eager and share and not seconds <= share * timing.allowed(eager["time"], now, 0.0):
         yield f"it takes {seconds / eager['time']['seconds']:.2f} of the eager model's time, {share:g} is the most"
-    most = timing.allowed(baseline["time"], now, expect.get("margin", timing.MARGIN)) if baseline else seconds
+    most = timing.allowed(baseline["time"], now, timing.MARGIN) if baseline else seconds
     if baseline and not seconds <= most:
         yield f"it took {baseline['time']['seconds'] * 1e3:.1f} ms in {baseline['of']}, {most * 1e3:.1f} is the most"
 

@@ -2,7 +2,8 @@
 
 A function `NAME(torch, device, **sizes)`, of the row `NAME` (with dashes) in images/data/silent_faults.yaml, runs the
 shape that shows it. It gives what was found and the right value by another way (in a wider dtype, in parts, on a slice,
-uncompiled), each a tensor or a list of them; and if it has them a wrong value, which must be told apart, and figures.
+uncompiled), each a tensor or a list of them; and if it has them a wrong value, which must be told apart, and figures:
+`times` as long as the right way it took.
 Without a wrong one a last part that nobody wrote stands for it. Nothing here imports torch.
 """
 
