@@ -20,7 +20,7 @@ from images.registry.reference import Reference, Repository
 from tests.support.attested import NAME
 from tests.support.blob_registry import BlobRegistry
 from tests.support.http_server import serving
-from tests.support.published import CLAIMS, GPU_PIP, attach, days_ago, published, result_of, validated
+from tests.support.published import CLAIMS, GPU_PIP, LABELS, attach, days_ago, published, result_of, validated
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -142,6 +142,13 @@ def test_aliases_name_what_passed_the_whole_gate(site: Site) -> None:
     assert site.listed() == {"linux/amd64": digest(amd), "linux/arm64": digest(arm)}
     assert site.listed("latest") == {"linux/amd64": digest(amd)}
     assert arm.left_out == ("latest lacks linux/arm64: the gpu tier was not judged",)
+
+
+def test_no_alias_follows_to_a_fault_that_plain_training_meets(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LABELS, "silent-faults", "pytorch#144643 pytorch#196678")
+    assert "latest stays: silently wrong: gradients of cuDNN" in site.promote(AMD64, 1).unmoved_aliases[0]
+    monkeypatch.setitem(LABELS, "silent-faults", "pytorch#144643")
+    assert not site.promote(AMD64, 2).unmoved_aliases
 
 
 def test_an_index_that_somebody_else_put_together_is_not_promoted(site: Site) -> None:
