@@ -17,8 +17,6 @@ import multiprocessing
 import os
 import secrets
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,7 +26,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from validate import channel, checks
 from validate.claims import ClaimSet, Tier
@@ -36,6 +34,7 @@ from validate.environment import user_environment
 from validate.environment.user_environment import UserEnvironment
 from validate.evidence import Measurement, Outcome, Record, plain
 from validate.harness import drawn
+from validate.harness.forked import end_session, run_apart
 
 TIMEOUT_SECONDS: Mapping[Tier, float] = {Tier.STATIC: 900, Tier.CPU: 900, Tier.GPU: 900, Tier.MULTIGPU: 1500}
 """A whole tier takes under a minute on two cores: a probe past these limits hangs. Ranks have limits of their own,
@@ -180,8 +179,9 @@ def _run_probe(
     flags = _ISOLATED if probe.startswith(f"{Tier.STATIC}.") or checks.settings(probe).from_source else ()
     command = [sys.executable, *flags, str(_PACKAGE), "--claims", str(claims), "--probe", probe]
     with tempfile.TemporaryFile() as results:
-        around = {**environ, **_cold_caches(folder)}
-        code = _call(command, around, folder / "log", _limit(probe, timeout), [results])
+        command += ["--results", str(results.fileno())]
+        options: Any = {"env": {**environ, **_cold_caches(folder)}, "pass_fds": [results.fileno()]}
+        code = run_apart(command, folder / "log", _limit(probe, timeout), **options)
         return [_record(probe, folder / "log", results, code, time.monotonic() - started)]
 
 
@@ -202,7 +202,9 @@ def _run_forked(
     records = []
     with contextlib.ExitStack() as open_files:
         files = [open_files.enter_context(tempfile.TemporaryFile()) for _ in probes]
-        _call(command, environ, scratch / "forks.log", limit, files)
+        kept = [file.fileno() for file in files]
+        command += [word for number in kept for word in ("--results", str(number))]
+        run_apart(command, scratch / "forks.log", limit, env=dict(environ), pass_fds=kept)
         for probe, results in zip(probes, files):  # noqa: B905  Python 3.9
             end = scratch / probe / "end"
             if end.exists():
@@ -234,7 +236,7 @@ def _fork_each(
             if code is None and seconds < _limit(probe, timeout):
                 continue
             if child.pid:
-                _kill(child.pid)
+                end_session(child.pid)
             child.join()
             end = {"code": code, "seconds": seconds}
             (scratch / probe / "end").write_text(json.dumps(end), encoding="utf-8")
@@ -249,36 +251,6 @@ def _measure_in_fork(probe: str, claims: ClaimSet, folder: Path, results: int) -
     os.dup2(log, 2)
     os.environ.update(_cold_caches(folder))
     _measure(probe, claims, results)
-
-
-def _call(
-    command: Sequence[str], environ: Mapping[str, str], log: Path, limit: float, results: Sequence[BinaryIO]
-) -> int | None:
-    """Run in a session of its own, so that nothing it started outlives it. None: it ran past the limit."""
-    kept = [file.fileno() for file in results]
-    with log.open("wb") as output:
-        child = subprocess.Popen(
-            [*command, *(word for number in kept for word in ("--results", str(number)))],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=kept,
-        )
-        try:
-            return child.wait(limit)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            _kill(child.pid)
-            child.wait()
-
-
-def _kill(pid: int) -> None:
-    """A process and all of its session."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
 
 
 def _limit(probe: str, timeout: float | None) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,6 +55,7 @@ if errors:
 _ASK_TORCH = """
 import importlib
 import os
+import shutil
 import subprocess
 from importlib import metadata, util
 def failing(error):
@@ -125,7 +127,8 @@ def detect() -> Found:
     torch = _ask(_ASK_TORCH, [json.dumps(_IMPORTS), json.dumps(_INSTALLED)], isolated=False)
     mask = tuple(filter(None, map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))))
     cpus = len(os.sched_getaffinity(0))
-    machine = Hardware(cpus=cpus, memory=container_memory(), shm=_shm(), disks=tuple(_disks()), mask=mask)
+    shm = shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None
+    machine = Hardware(cpus=cpus, memory=container_memory(), shm=shm, disks=tuple(_disks()), mask=mask)
     found = interpret(driver, torch, machine)
     examples = str(_EXAMPLES) if (_EXAMPLES / "tiny.py").is_file() else ""
     return replace(found, stack=replace(found.stack, code=claimed_code(CLAIMS), examples=examples))
@@ -157,7 +160,17 @@ def interpret(driver: Sequence[Mapping[str, Any]], torch: Sequence[Mapping[str, 
     managed = next((facts["managed"] for facts in driver if "managed" in facts), nothing)
     by_torch = "torch" in said
     gpus = [facts["gpu"] for facts in torch if "gpu" in facts] if by_torch else managed["gpus"]
-    found = tuple(_gpu(gpu) for gpu in gpus)
+    found = tuple(
+        Gpu(
+            name=gpu["name"],
+            capability=(gpu["capability"][0], gpu["capability"][1]),
+            memory=gpu["memory"],
+            mig=" MIG " in f"{gpu['name']} ",
+            unified=gpu.get("unified", False),
+            assembled=gpu.get("assembled", True),
+        )
+        for gpu in gpus
+    )
     troubles = list[str]()
     for facts in (*driver, *torch):
         troubles += [facts[key] for key in ("error", "torch_error", "cuda_error") if key in facts]
@@ -170,18 +183,6 @@ def interpret(driver: Sequence[Mapping[str, Any]], torch: Sequence[Mapping[str, 
             packages=dict(facts["package"] for facts in torch if "package" in facts),
         ),
         troubles=tuple(dict.fromkeys(troubles)),
-    )
-
-
-def _gpu(facts: Mapping[str, Any]) -> Gpu:
-    major, minor = facts["capability"]
-    return Gpu(
-        name=facts["name"],
-        capability=(major, minor),
-        memory=facts["memory"],
-        mig=" MIG " in f"{facts['name']} ",
-        unified=bool(facts.get("unified", False)),
-        assembled=bool(facts.get("assembled", True)),
     )
 
 
@@ -213,14 +214,6 @@ def _answers(output: bytes) -> list[dict[str, Any]]:
     return [json.loads(line[len(_MARK) :]) for line in lines if line.startswith(_MARK) and line.endswith("}")]
 
 
-def _shm() -> int | None:
-    try:
-        found = os.statvfs("/dev/shm")
-    except OSError:
-        return None
-    return found.f_frsize * found.f_blocks
-
-
 def _disks() -> Iterator[Disk]:
     """Where checkpoints and downloads go: this folder, and the cache of Hugging Face's libraries."""
     cache = os.environ.get("HF_HOME") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
@@ -237,9 +230,8 @@ def _disk(folder: Path, holds: str) -> Disk | None:
     """The room of a folder, or of the nearest one above it that is there."""
     for one in (folder, *folder.parents):
         try:
-            found = os.statvfs(one)
+            free = shutil.disk_usage(one).free
         except OSError:
             continue
-        free = found.f_frsize * found.f_bavail
         return Disk(path=str(one), holds=holds, free=free, writable=os.access(one, os.W_OK))
     return None

@@ -8,14 +8,13 @@ import os
 import re
 import shlex
 import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from validate.harness.forked import run_apart
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 """Beside the suite: in a checkout, in a validation run and in an image."""
@@ -87,27 +86,10 @@ def run(example: Mapping[str, Any], place: Path, device: str) -> Run:
 
 
 def _call(command: str, folder: Path, until: float, variables: Mapping[str, str]) -> None:
-    """Run a command in a session of its own, so that nothing that it started outlives it."""
+    """Run a command. Raises ExampleError with what it printed last."""
     log = folder / "log"
     environment = {**os.environ, **_OFFLINE, **PATIENT, **variables}
-    with log.open("wb") as output:
-        child = subprocess.Popen(
-            shlex.split(command),
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            code: int | None = child.wait(max(1.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+    code = run_apart(shlex.split(command), log, max(1.0, until - time.monotonic()), cwd=folder, env=environment)
     text = log.read_text(encoding="utf-8", errors="replace")
     print(f"$ {command}\n{text[-2 * _LOG_TAIL :]}", flush=True)  # noqa: T201  the probe's log
     if code != 0:

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -60,6 +61,35 @@ def in_forks(measures: Sequence[Callable[[], E]], at_once: int = 1) -> Iterator[
             if "error" in evidence:
                 evidence["error"]["log"] = noise[-LOG_TAIL_CHARACTERS:]
             yield number, cast("E", evidence)
+
+
+def run_apart(command: Sequence[str], log: Path, seconds: float, **options: Any) -> int | None:
+    """How a program ended, in a session of its own, so that nothing that it started outlives it. None: it ran too long.
+
+    What it prints goes to `log`. options: those of subprocess.Popen.
+    """
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            **options,
+        )
+        try:
+            return child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            end_session(child.pid)
+            child.wait()
+
+
+def end_session(pid: int) -> None:
+    """A process and all of its session."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def attempt(measure: Callable[[], E]) -> E:

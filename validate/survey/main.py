@@ -25,6 +25,7 @@ from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.elf import ElfError
 from validate.binaries.fatbin import FatbinError
 from validate.binaries.loader import SearchPath, objects_under
+from validate.checks.static.files import size
 from validate.claims import ClaimSet
 from validate.environment import user_environment
 from validate.environment.user_environment import UserEnvironment
@@ -178,20 +179,13 @@ _LEAST = 4096
 
 def device_code(paths: Sequence[str]) -> list[dict[str, Any]]:
     """One row a library with device code, as many processes as cores; files that can't be read say why."""
-    weighed = sorted(paths, key=_size, reverse=True)
+    weighed = sorted(paths, key=size, reverse=True)
     return sorted((row for row in on_all_cores(_row, weighed) if row), key=lambda row: str(row["path"]))
-
-
-def _size(path: str) -> int:
-    try:
-        return Path(path).stat().st_size
-    except OSError:
-        return 0
 
 
 def _row(path: str) -> dict[str, Any] | None:
     """`archs`: `sm_90` (machine code) or `compute_90` (PTX) -> bytes in the file."""
-    if _size(path) < _LEAST:
+    if size(path) < _LEAST:
         return None
     try:
         with Path(path).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
