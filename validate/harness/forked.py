@@ -69,14 +69,8 @@ def run_apart(command: Sequence[str], log: Path, seconds: float, **options: Any)
     What it prints goes to `log`. options: those of subprocess.Popen.
     """
     with log.open("wb") as output:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            **options,
-        )
+        options |= {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        child = subprocess.Popen(command, start_new_session=True, **options)
         try:
             return child.wait(seconds)
         except subprocess.TimeoutExpired:

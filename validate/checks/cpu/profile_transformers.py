@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from validate.checks._behaviour import BehaviourEvidence, judge
-from validate.checks.cpu.quantized_llama import SavedLlama
+from validate.checks.cpu.quantized_llama import RATE, SavedLlama, trainer_of
 from validate.claims import Claim
 from validate.harness.forked import asked
 
 _STEPS = 8
-_RATE = 1e-2
 _KEPT_SHARE = 0.6
 """Of the model's bytes: what memory may hold, so that the rest must be placed elsewhere."""
 
@@ -70,7 +69,7 @@ def _mixed_precision(folder: Path) -> BehaviourEvidence:
     model = importlib.import_module("transformers").AutoModelForCausalLM.from_pretrained(llama.folder)
     products: set[str] = set()
     model.model.layers[0].mlp.up_proj.register_forward_hook(lambda _module, _inputs, out: products.add(str(out.dtype)))
-    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=_RATE))
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=RATE))
     losses = []
     for _ in range(_STEPS):
         loss = model(llama.tokens, labels=llama.tokens).loss
@@ -110,18 +109,8 @@ def _trainer(folder: Path) -> BehaviourEvidence:
     llama = SavedLlama(folder / "model")
     model = transformers.AutoModelForCausalLM.from_pretrained(llama.folder)
     rows = [{"input_ids": row, "labels": row} for row in llama.tokens]
-    arguments = transformers.TrainingArguments(
-        output_dir=str(folder / "out"),
-        max_steps=_STEPS,
-        learning_rate=_RATE,
-        per_device_train_batch_size=2,
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
-    )
-    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=rows)
+    saving = {"logging_steps": 1, "save_strategy": "no"}
+    trainer = trainer_of(model, folder / "out", rows, max_steps=_STEPS, per_device_train_batch_size=2, **saving)
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     trainer.save_model(str(folder / "trained"))

@@ -257,6 +257,17 @@ class SavedLlama:
         }
 
 
+RATE = 1e-2
+
+
+def trainer_of(model: Any, out: Path, rows: Sequence[Any], **settings: Any) -> Any:
+    """transformers' Trainer on the CPU."""
+    transformers = importlib.import_module("transformers")
+    fixed = {"learning_rate": RATE, "report_to": [], "use_cpu": True, "disable_tqdm": True}
+    arguments = transformers.TrainingArguments(output_dir=str(out), **fixed, **settings)
+    return transformers.Trainer(model=model, args=arguments, train_dataset=rows)
+
+
 QUANTISER_SIGMAS = 7.0
 QUANTISER_SAMPLE = 1024 * 1024
 """bitsandbytes' own figures are means over 1024 x 1024 normal values; sigma shrinks with the root of the sample."""

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from validate.checks._behaviour import BehaviourEvidence, judge
-from validate.checks.cpu.quantized_llama import SavedLlama
+from validate.checks.cpu.quantized_llama import SavedLlama, trainer_of
 from validate.claims import Claim
 from validate.harness.forked import asked
 
 _STEPS, _HALF_WAY = 4, 2
-_RATE = 1e-2
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
@@ -48,23 +47,13 @@ def _resumed(folder: Path) -> BehaviourEvidence:
 def _train(llama: SavedLlama, model: Path, out: Path, checkpoint: str | None = None) -> tuple[Any, int]:
     """A Trainer that has trained, and how many steps it took."""
     transformers = importlib.import_module("transformers")
-    arguments = transformers.TrainingArguments(
-        output_dir=str(out),
-        max_steps=_STEPS,
-        learning_rate=_RATE,
-        per_device_train_batch_size=1,
-        save_strategy="steps",
-        save_steps=_HALF_WAY,
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
-    )
     # Rows that differ: a resumed run must go on with those that the first had not seen.
     rows = [{"input_ids": row, "labels": row} for row in llama.tokens.reshape(-1, llama.tokens.shape[1])]
     rows += [{"input_ids": row["input_ids"].flip(0), "labels": row["labels"].flip(0)} for row in rows]
     trained, taken = transformers.AutoModelForCausalLM.from_pretrained(model), list[int]()
     trained.register_forward_hook(lambda *_: taken.append(1))
-    trainer = transformers.Trainer(model=trained, args=arguments, train_dataset=rows)
+    saving = {"save_strategy": "steps", "save_steps": _HALF_WAY}
+    trainer = trainer_of(trained, out, rows, max_steps=_STEPS, per_device_train_batch_size=1, **saving)
     trainer.train(resume_from_checkpoint=checkpoint)
     return trainer, len(taken)
 
