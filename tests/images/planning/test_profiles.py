@@ -119,6 +119,7 @@ def test_the_cudnn_of_the_facts_is_the_locked_one_and_faults_of_an_unknown_one_a
             assert [version for name, version in locked.items() if name.startswith("nvidia-cudnn-")] == [one.cudnn]
     (own,) = plan.select(["cu126-torch28"], REAL)
     assert any("conv3d in bfloat16 over a large input" in one for one in own.warnings), "without the override"
+    assert any("at rare shapes or programs: Liger-Kernel#1483, Liger-Kernel#272" in one for one in own.warnings)
     (unknown,) = plan.select(["cu132-torch213"], REAL)
     assert any("pytorch#196678" in one for one in unknown.warnings)
     older = next(one for one in plan.plan(REAL) if str(one.name) == "cu126-torch29")
