@@ -49,13 +49,27 @@ def from_verdict(environment: str, verdict: Verdict) -> Iterator[Check]:
 def of_image(image: ImageInfo, survey: Mapping[str, Any], history: Sequence[Mapping[str, str]]) -> Iterator[Check]:
     """Checks of the whole image. `history`: credentials in variables, labels and build steps, by kind and place."""
     pythons = listed(sorted({str(one["real"]) for one in survey["interpreters"]})) or "no python"
-    yield _check("A1 interpreters", _wrong_interpreters(survey["interpreters"]), pythons=pythons)
+    wrong = []
+    for one in {one["real"]: one for one in survey["interpreters"]}.values():
+        if not one["elf"]:
+            wrong.append(f"{one['path']} is no machine code: something else runs before Python, or in its place")
+        elif one["as_packaged"] is False:
+            wrong.append(f"{one['real']} is not the file that its Debian package brought")
+    yield _check("A1 interpreters", wrong, pythons=pythons)
     yield _check("A2 driver", [f"the image brings the host driver's {path} itself" for path in survey["driver_files"]])
     preload = [f"/etc/ld.so.preload loads {path} into every process" for path in survey["preload"]]
     yield _check("S7 preload", preload)
-    grave, others = _denied_variables(image.env)
+    # Variables that no image should set: the grave ones, and the others.
+    reasons = {
+        name: why
+        for name in sorted(image.env)
+        for pattern, why in expectations.DENIED_VARIABLES.items()
+        if fnmatch.fnmatchcase(name, pattern) and image.env[name] and not matches(name, _RULES["allowed_variables"])
+    }
+    told = {name: f"{name}={image.env[name][:80]} is set: {why}" for name, why in reasons.items()}
+    grave = [text for name, text in told.items() if matches(name, _RULES["grave_variables"])]
     yield _check("S7 variables", grave)
-    yield _check("S7 settings", others)
+    yield _check("S7 settings", [text for text in told.values() if text not in grave])
     yield _check("S8 history", [f"{one['where']} holds {one['kind']}" for one in history])
     is_root = image.user.partition(":")[0] in ("", "0", "root")
     yield _check("S8 user", ["it runs as root"] if is_root else [], user=image.user)
@@ -66,7 +80,17 @@ def of_environment(environment: Mapping[str, Any], toolkits: Sequence[Mapping[st
     """Checks of one environment from its metadata: requirements, duplicates, and the toolkit beside torch."""
     prefix, count = str(environment["prefix"]), str(len(environment["distributions"]))
     yield _check("A3 requirements", unmet(environment), environment=prefix, count=count)
-    yield _check("A4 duplicates", _duplicates(environment), environment=prefix)
+    places: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+    for one in environment["distributions"]:
+        places[str(one["name"])].append((str(one["version"]), str(one["location"])))
+    twice = []
+    for name, found in sorted(places.items()):
+        # pip installs over what Debian's packages brought, into a folder before theirs: that is how it is meant.
+        debians = len(found) == 2 and {place for _, place in found} == {found[0][1], "/usr/lib/python3/dist-packages"}
+        if len(found) > 1 and not debians:
+            copies = listed([f"{version} in {place}" for version, place in found])
+            twice.append(f"{name} is there {len(found)} times: {copies}")
+    yield _check("A4 duplicates", twice, environment=prefix)
     cuda = str(environment["torch"].get("cuda", ""))
     if not cuda:
         return
@@ -97,27 +121,6 @@ def _check(key: str, faults: Iterable[str], *, environment: str = "", **facts: s
         hints=hints.find(found) if found else (),
         fix=row["fix"].format(**facts),
     )
-
-
-def _wrong_interpreters(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for one in {one["real"]: one for one in found}.values():
-        if not one["elf"]:
-            yield f"{one['path']} is no machine code: something else runs before Python, or in its place"
-        elif one["as_packaged"] is False:
-            yield f"{one['real']} is not the file that its Debian package brought"
-
-
-def _denied_variables(environ: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Variables that no image should set: the grave ones, and the others."""
-    reasons = {
-        name: why
-        for name in sorted(environ)
-        for pattern, why in expectations.DENIED_VARIABLES.items()
-        if fnmatch.fnmatchcase(name, pattern) and environ[name] and not matches(name, _RULES["allowed_variables"])
-    }
-    told = {name: f"{name}={environ[name][:80]} is set: {why}" for name, why in reasons.items()}
-    grave = [text for name, text in told.items() if matches(name, _RULES["grave_variables"])]
-    return grave, [text for text in told.values() if text not in grave]
 
 
 def _against_the_runtime(env: Mapping[str, str]) -> Iterator[str]:
@@ -154,14 +157,3 @@ def unmet(environment: Mapping[str, Any]) -> Iterator[str]:
                     yield f"{one['name']} {one['version']} requires {needs}, {there} is installed"
             except (InvalidRequirement, InvalidVersion, UndefinedEnvironmentName):
                 continue
-
-
-def _duplicates(environment: Mapping[str, Any]) -> Iterator[str]:
-    places: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
-    for one in environment["distributions"]:
-        places[str(one["name"])].append((str(one["version"]), str(one["location"])))
-    for name, found in sorted(places.items()):
-        # pip installs over what Debian's packages brought, into a folder before theirs: that is how it is meant.
-        debians = len(found) == 2 and {place for _, place in found} == {found[0][1], "/usr/lib/python3/dist-packages"}
-        if len(found) > 1 and not debians:
-            yield f"{name} is there {len(found)} times: {listed([f'{version} in {place}' for version, place in found])}"

@@ -59,7 +59,22 @@ def expected(
     """
     image, left_out = _as_image(environment, code, facts)
     conda = sorted(one["name"] for one in environment["distributions"] if one["installer"] == "conda")
-    claims = [*_static(environment, image, conda)]
+    links = {
+        "of": "environment",
+        "home": "",
+        "cuda_libraries": expectations.cuda_libraries(image.wheel_cuda.major) if image else {},
+        "host": list(expectations.HOST_LIBRARIES),
+        "other_platforms": list(expectations.OTHER_PLATFORMS),
+        "exceptions": [*expectations.LINK_EXCEPTIONS, *_RULES["optional_plugins"]],
+    }
+    unowned, start = dict(expectations.START_FILES), expectations.START_FILES
+    expects = {
+        "static.files": {"unowned": unowned, "aside": [DEBIANS], "conda": conda, "kind": environment["kind"]},
+        "static.libraries": links,
+        "static.symbols": {"host": list(expectations.HOST_LIBRARIES), "exceptions": []},
+        "static.environment": {"required": {}, "denied": dict(expectations.DENIED_VARIABLES), "start_files": start},
+    }
+    claims = [*_claims("environment_claims", expects)]
     if image:
         context = ClaimContext(image=image, facts=facts, no_gpu="the audit was not given a GPU (--gpus)")
         of_libraries = (one for one in device_code_claims(context) if one.subject not in _WHOLE_LIBRARIES)
@@ -99,27 +114,6 @@ def archs(environment: Mapping[str, Any], code: Sequence[LibraryCode]) -> tuple[
     return tuple(sorted(Arch(*divmod(int(name), 10)) for name in found))
 
 
-def _static(environment: Mapping[str, Any], image: Image | None, conda: Sequence[str]) -> Iterator[Claim]:
-    links = {
-        "of": "environment",
-        "home": "",
-        "cuda_libraries": expectations.cuda_libraries(image.wheel_cuda.major) if image else {},
-        "host": list(expectations.HOST_LIBRARIES),
-        "other_platforms": list(expectations.OTHER_PLATFORMS),
-        "exceptions": [*expectations.LINK_EXCEPTIONS, *_RULES["optional_plugins"]],
-    }
-    symbols = {"host": list(expectations.HOST_LIBRARIES), "exceptions": []}
-    files = {
-        "unowned": dict(expectations.START_FILES),
-        "aside": [DEBIANS],
-        "conda": list(conda),
-        "kind": environment["kind"],
-    }
-    start = {"required": {}, "denied": dict(expectations.DENIED_VARIABLES), "start_files": expectations.START_FILES}
-    expects = {"static.files": files, "static.libraries": links, "static.symbols": symbols, "static.environment": start}
-    return _claims("environment_claims", expects)
-
-
 def _where_served(found: Claim, code: Sequence[LibraryCode]) -> Claim:
     """A claim on device code for the GPUs alone that the library has any code for: that others are not served is no
     fault, and stands in the table of GPUs.
@@ -145,7 +139,23 @@ def _as_image(
         expectations.cuda_libraries(cuda.major)
     except (KeyError, ValueError):
         return None, ()
-    pins, left_out = _pins(environment, facts)
+    # Known packages; those whose checks need facts that are not there are left out, with the reason.
+    known: dict[str, Pin] = {}
+    left_out = []
+    for one in environment["distributions"]:
+        name, has = str(one["name"]), str(one["version"]).partition("+")[0]
+        if name not in _IMPORTED or name in known:
+            continue
+        try:
+            Version(has)
+        except InvalidVersion:
+            left_out.append(f"{name} {has}: no version that can be compared")
+            continue
+        if has not in facts.companions.get(name, [has]):
+            left_out.append(f"{name} {has}: facts.yaml has no row of it")
+        else:
+            known[name] = Pin(name=name, version=has, layer=_LAYER)
+    pins = tuple(known.values())
     python = Minor.parse(str(environment["version"]))
     image = Image(
         name=ImageName(cuda=cuda, torch=version),
@@ -166,26 +176,6 @@ def _as_image(
         unproven=expectations.unproven({pin.name: pin.version for pin in pins}),
     )
     return image, left_out
-
-
-def _pins(environment: Mapping[str, Any], facts: Facts) -> tuple[tuple[Pin, ...], list[str]]:
-    """Known packages; those whose checks need facts that are not there are left out, with the reason."""
-    pins: dict[str, Pin] = {}
-    left_out = []
-    for one in environment["distributions"]:
-        name, version = str(one["name"]), str(one["version"]).partition("+")[0]
-        if name not in _IMPORTED or name in pins:
-            continue
-        try:
-            Version(version)
-        except InvalidVersion:
-            left_out.append(f"{name} {version}: no version that can be compared")
-            continue
-        if version not in facts.companions.get(name, [version]):
-            left_out.append(f"{name} {version}: facts.yaml has no row of it")
-        else:
-            pins[name] = Pin(name=name, version=version, layer=_LAYER)
-    return tuple(pins.values()), left_out
 
 
 # ---- the judges of these claims: the suite's own, but where those expect more
@@ -237,10 +227,8 @@ def _linked(subject: str, expect: Any, evidence: Any) -> Finding:
 
 
 def _rivals(_subject: str, _expect: Any, evidence: Any) -> Finding:
-    found = [
-        f"{one['name']} of {', '.join(one['owners'])} has a rival on the loader's path: {one['other']}"
-        for one in evidence["second_owners"]
-    ]
+    said = "{} of {} has a rival on the loader's path: {}".format
+    found = [said(one["name"], ", ".join(one["owners"]), one["other"]) for one in evidence["second_owners"]]
     return conclude(found, "no package's CUDA library has a rival on the loader's path")
 
 

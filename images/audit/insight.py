@@ -25,20 +25,15 @@ def library_code(survey: Mapping[str, Any]) -> tuple[LibraryCode, ...]:
     found = []
     for row in survey["device_code"]:
         path = str(row["path"])
-        owner, archs = _owner(path, survey["toolkits"]), row.get("archs", {})
+        # The name to show: of the first folder below site-packages, or of an nvidia- package of two; or of a toolkit.
+        parts = path.partition("-packages/")[2].split("/")
+        owner = "-".join(parts[: 2 if parts[0] == "nvidia" and len(parts) > 2 else 1]).partition(".")[0]
+        if "-packages/" not in path:
+            homes = (one for one in survey["toolkits"] if path.startswith(f"{one['home']}/"))
+            owner = next((f"toolkit {one['version']}".strip() for one in homes), "")
         nvidia, error = fatbin.is_nvidias(owner, path), str(row.get("error", ""))
-        found.append(LibraryCode(path=path, owner=owner, nvidia=nvidia, archs=archs, error=error))
+        found.append(LibraryCode(path=path, owner=owner, nvidia=nvidia, archs=row.get("archs", {}), error=error))
     return tuple(found)
-
-
-def _owner(path: str, toolkits: Sequence[Mapping[str, str]]) -> str:
-    """The name to show: of the first folder below site-packages, or of an nvidia- package of two; or of a toolkit."""
-    _, mark, rest = path.partition("-packages/")
-    if not mark:
-        homes = (one for one in toolkits if path.startswith(f"{one['home']}/"))
-        return next((f"toolkit {one['version']}".strip() for one in homes), "")
-    parts = rest.split("/")
-    return "-".join(parts[: 2 if parts[0] == "nvidia" and len(parts) > 2 else 1]).partition(".")[0]
 
 
 def runs(code: Sequence[LibraryCode], cuda: str) -> tuple[Runs, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 
 from images.building import contexts, records, validating
 from images.building.contexts import BuildOptions
@@ -53,8 +54,7 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
     tag, folder, host = f"{image.prefix}{name}", options.out / name, options.host
     candidate = f"{tag}-candidate"
 
-    def warn(text: str) -> None:
-        progress.say(name, text, "yellow")
+    warn = partial(progress.say, name, style="yellow")
 
     def measured(record: Record) -> None:
         progress.say(name, f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})", "dim")

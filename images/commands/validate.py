@@ -68,7 +68,12 @@ def validate(
         then = f"`{command('validate', 'NAME')}` or `{command('validate', '--evidence', 'FILE')}`"
         raise wrong("validate", cause, then)
     if evidence:
-        verdict = _judged_again(evidence, tier or [])
+        recorded = schemas.read_evidence(evidence)
+        there = sorted({str(one.tier) for one in recorded.claim_set.claims})
+        if absent := [one for one in tier or () if one not in there]:  # nothing of it is UNPROVEN, either
+            cause = f"holds no claims of the {' and '.join(absent)} tier"
+            raise wrong(str(evidence), cause, f"--tier may name {', '.join(there)}")
+        verdict = explain(judge(recorded.claim_set, recorded, tier or tuple(Tier)))
         _show(verdict, "", everything, as_json=as_json)
         raise typer.Exit(1 if verdict.of(Status.FAIL) else 0)
     if tag and claim:
@@ -130,16 +135,6 @@ def _validate_and_tag(
     records.write_json(folder / "build.json", record)
     records.record_validation(folder, run.evidence, run.verdict)
     return run, folder, withheld
-
-
-def _judged_again(evidence: Path, tiers: list[Tier]) -> Verdict:
-    """Raises UserError, also for a tier that the run was not asked for: nothing of it is UNPROVEN, either."""
-    recorded = schemas.read_evidence(evidence)
-    there = sorted({str(one.tier) for one in recorded.claim_set.claims})
-    if absent := [str(tier) for tier in tiers if tier not in there]:
-        cause = f"holds no claims of the {' and '.join(absent)} tier"
-        raise wrong(str(evidence), cause, f"--tier may name {', '.join(there)}")
-    return explain(judge(recorded.claim_set, recorded, tiers or tuple(Tier)))
 
 
 def _show(verdict: Verdict, reference: str, everything: bool, *, as_json: bool) -> None:

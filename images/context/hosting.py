@@ -15,7 +15,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -59,37 +59,12 @@ class HostSettings:
     """Variables that name mirrors of Debian's archives (images/locking/debian.py)."""
     warnings: tuple[str, ...] = ()
 
-    @classmethod
-    def of(
-        cls,
-        env: Mapping[str, str],
-        read: Callable[[str], bytes | None],
-        apt: Mapping[str, str] | None = None,
-        mirrors: Mapping[str, str] | None = None,
-    ) -> HostSettings:
-        """Settings from an environment, a file reader (None: no such file) and `apt-config`'s values."""
-        ca, problems = _ca_bundle(env, read)
-        proxies = {name: value for name in _PROXY_VARIABLES if (value := env.get(name) or env.get(name.upper()))}
-        index, dropped = _index_settings(env)
-        settings = cls(
-            ca=ca,
-            index=index,
-            proxies=proxies,
-            apt={name: value for name, value in (apt or {}).items() if _APT_SETTINGS.fullmatch(name) and value},
-            mirrors=mirrors or {},
-        )
-        local = tuple(
-            f"{name} names this machine ({value}): build steps reach it only on the host's network"
-            for name, value in ((name, _USERINFO.sub("***@", value)) for name, value in settings._local_addresses())
-        )
-        return replace(settings, warnings=(*problems, *dropped, *local))
-
     def network(self, *, local: bool, offline: bool = False) -> str | None:
         """The network of build steps; None: the engine's default. `local`: the engine runs on this machine, whose
         loopback an index or a proxy may listen on."""
         if offline:
             return "none"
-        return "host" if local and any(self._local_addresses()) else None
+        return "host" if local and any(self.local_addresses()) else None
 
     def files(self) -> dict[str, bytes]:
         """The part of a build context that carries the settings. `host/env` is always there, be it empty."""
@@ -111,19 +86,20 @@ class HostSettings:
 
     def redact(self, text: str) -> str:
         """`text` without the names and passwords of these settings' addresses."""
-        for name, value in self._values():
+        for name, value in self.values:
             passwords = [value] if name.endswith("_PASSWORD") else []
             passwords += [password for address in value.split() if (password := urlsplit(address).password)]
             for password in [*passwords, *map(unquote, passwords)]:
                 text = text.replace(password, "***")
         return _USERINFO.sub("***@", text)
 
-    def _values(self) -> list[tuple[str, str]]:
+    @property
+    def values(self) -> list[tuple[str, str]]:
         return [*self.index.items(), *self.proxies.items(), *self.apt.items(), *self.mirrors.items()]
 
-    def _local_addresses(self) -> Iterator[tuple[str, str]]:
+    def local_addresses(self) -> Iterator[tuple[str, str]]:
         """What listens on this machine."""
-        for name, value in self._values():
+        for name, value in self.values:
             for address in value.split():
                 host = urlsplit(address).hostname or "" if "://" in address else ""
                 if host in ("localhost", "::1") or host.endswith(".localhost") or host.startswith("127."):
@@ -132,49 +108,45 @@ class HostSettings:
 
 def host_settings() -> HostSettings:
     """The settings of the machine this runs on."""
-
-    def read(path: str) -> bytes | None:
-        try:
-            return Path(path).read_bytes()
-        except OSError:
-            return None
-
     words = ["apt-config", "dump", "--format", "%f=%v%n"]
     dump = ""
     if shutil.which(words[0]):
         dump = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30).stdout
     apt = dict(line.partition("=")[::2] for line in dump.splitlines())
-    return HostSettings.of(os.environ, read, apt, debian.variables())
+    return settings_of(os.environ, apt, debian.variables())
 
 
-def _ca_bundle(env: Mapping[str, str], read: Callable[[str], bytes | None]) -> tuple[bytes | None, tuple[str, ...]]:
-    """The first bundle that a variable names and that is one, and what is wrong with those before it."""
-    problems: list[str] = []
-    for variable in _CA_VARIABLES:
-        if not env.get(variable):
+def settings_of(
+    env: Mapping[str, str], apt: Mapping[str, str] | None = None, mirrors: Mapping[str, str] | None = None
+) -> HostSettings:
+    """Settings from an environment, `apt-config`'s values, and variables that name mirrors of Debian's archives."""
+    ca, warnings, index = None, list[str](), dict[str, str]()
+    for name in (name for name in _CA_VARIABLES if env.get(name)):
+        file = Path(env[name])
+        content = file.read_bytes() if file.is_file() and os.access(file, os.R_OK) else b""
+        if b"-----BEGIN CERTIFICATE-----" in content:
+            ca = content
+            break
+        warnings.append(f"{name} names {file}, which is no readable file of certificates: ignored")
+    further = "names a further index, and locks come from one: ignored (UV_DEFAULT_INDEX is honoured)"
+    warnings += [f"{name} {further}" for name in _FURTHER_INDEXES if env.get(name)]
+    for name, value in sorted(env.items()):
+        if not _INDEX_VARIABLES.fullmatch(name) or not value:
             continue
-        content = read(env[variable])
-        if content is not None and b"-----BEGIN CERTIFICATE-----" in content:
-            return content, tuple(problems)
-        problems.append(f"{variable} names {env[variable]}, which is no readable file of certificates: ignored")
-    return None, tuple(problems)
-
-
-def _index_settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Index settings for uv and pip, and warnings about those that lead to this machine's files."""
-    index: dict[str, str] = {}
-    dropped: list[str] = []
-    for name in _FURTHER_INDEXES:
-        if env.get(name):
-            text = "names a further index, and locks come from one: ignored (UV_DEFAULT_INDEX is honoured)"
-            dropped.append(f"{name} {text}")
-    for name in sorted(env):
-        if not _INDEX_VARIABLES.fullmatch(name) or not env[name]:
-            continue
-        if "file:" in env[name] or (name.endswith(("INDEX_URL", "DEFAULT_INDEX")) and "://" not in env[name]):
-            dropped.append(f"{name} leads to files of this machine, which a build can't see: ignored")
+        if "file:" in value or (name.endswith(("INDEX_URL", "DEFAULT_INDEX")) and "://" not in value):
+            warnings.append(f"{name} leads to files of this machine, which a build can't see: ignored")
         else:
-            index[name] = env[name]
+            index[name] = value
     if "PIP_INDEX_URL" in index and not {"UV_DEFAULT_INDEX", "UV_INDEX_URL"} & index.keys():
         index["UV_DEFAULT_INDEX"] = index["PIP_INDEX_URL"]  # uv, which installs, does not read pip's settings
-    return index, tuple(dropped)
+    settings = HostSettings(
+        ca=ca,
+        index=index,
+        proxies={name: found for name in _PROXY_VARIABLES if (found := env.get(name) or env.get(name.upper()))},
+        apt={name: value for name, value in (apt or {}).items() if _APT_SETTINGS.fullmatch(name) and value},
+        mirrors=mirrors or {},
+    )
+    for name, value in settings.local_addresses():
+        shown = _USERINFO.sub("***@", value)
+        warnings.append(f"{name} names this machine ({shown}): build steps reach it only on the host's network")
+    return replace(settings, warnings=tuple(warnings))

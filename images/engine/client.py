@@ -17,10 +17,10 @@ import tarfile
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import docker
 import docker.errors
@@ -32,12 +32,7 @@ from docker.utils import kwargs_from_env, parse_repository_tag
 
 from images.engine import configuration, containers
 from images.engine.archive import ChunkReader, Files, pack
-from images.engine.buildkit import (
-    BuildEvent,
-    BuildResult,
-    Retrying,
-    Trace,
-)
+from images.engine.buildkit import BuildEvent, BuildResult, Retrying, Trace
 from images.engine.containers import OWNER_LABEL, RUN_LABEL, Container, asking
 from images.engine.failures import (
     BuildFailed,
@@ -69,7 +64,7 @@ def ignore(_: BuildEvent) -> None:
     """Takes events that nobody wants."""
 
 
-class Engine:
+class Engine(AbstractContextManager["Engine"]):
     """A connection to one Docker Engine. Thread safe; use as a context manager, or call `close`."""
 
     def __init__(self, base_url: str, tls: TLSConfig | bool = False, *, builds: bool = True) -> None:
@@ -88,9 +83,6 @@ class Engine:
         self.run_id = uuid.uuid4().hex[:12]
         self.facts = engine_facts(base_url, self.sdk.version(), self.sdk.info(), builds=builds)
         self._work = Work()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -369,7 +361,8 @@ def connect(url: str | None = None, *, builds: bool = True) -> Engine:
                 then = f"make `docker -H {address} version` work, without a question for a password"
             raise failed(f"{source}: {address}", cause, then) from None
     rootless = [Path(folder) for folder in [os.environ.get("XDG_RUNTIME_DIR")] if folder]
-    sockets = [Path("/var/run/docker.sock"), *(folder / "docker.sock" for folder in rootless), private_socket()]
+    sockets = [Path("/var/run/docker.sock"), *(folder / "docker.sock" for folder in rootless)]
+    sockets.append(private_home() / "docker.sock")
     if not builds:  # where Podman listens (`systemctl --user start podman.socket`): a user's own, then the machine's
         sockets += [*(folder / "podman" / "podman.sock" for folder in rootless), Path("/run/podman/podman.sock")]
     tried = []
@@ -397,12 +390,8 @@ def _with_port(address: str) -> str:
 
 
 def private_home() -> Path:
-    """The folder of the private engine: its data, its log, its socket."""
+    """The folder of the private engine: its data, its log, its socket docker.sock."""
     return cache.folder() / "engine"
-
-
-def private_socket() -> Path:
-    return private_home() / "docker.sock"
 
 
 def _named_engine(url: str | None) -> tuple[str, str, TLSConfig | bool] | None:

@@ -16,7 +16,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from images.engine.client import Engine
-from images.errors import UserError, command, failed, wrong
+from images.errors import command, failed, wrong
 from images.hardware.inventory import Inventory, names, of_nvml
 
 DRIVER_FOLDERS = ("/usr/local/nvidia", "/home/kubernetes/bin/nvidia", "/opt/nvidia-driver")
@@ -143,10 +143,6 @@ def attach(engine: Engine, wanted: str, *, min_driver: str) -> Attachment:
     return replace(chosen, injected={name: host[name] for name in INJECTED if name in host})
 
 
-def _not_to_be_had(wanted: str, cause: str) -> UserError:
-    return wrong(f"--gpus {wanted}", cause, "`--gpus auto` takes what there is")
-
-
 def choose(wanted: str, host: HostState) -> Attachment:
     """The mode of attaching GPUs. Pure. `auto` tries nvidia, cdi, host-driver, and says why it took one, or none.
 
@@ -167,7 +163,7 @@ def choose(wanted: str, host: HostState) -> Attachment:
     }
     if mode != AUTO:
         if cause := lacking[GpuMode(mode)]:
-            raise _not_to_be_had(wanted, cause)
+            raise wrong(f"--gpus {wanted}", cause, "`--gpus auto` takes what there is")
         return _attachment(GpuMode(mode), "asked for", host)
     if host.inventory is None and not host.runtime and not host.cdi:
         return replace(NO_GPU, reason="no GPU was found on the engine's host")
@@ -221,13 +217,15 @@ def look(engine: Engine, folder: str = "") -> HostState:
         cause = f"{folder} has no lib64/libcuda.so.1"
         raise wrong("--gpus host-driver", cause, "name the folder that holds the driver")
     found = folder or next(filter(_libraries, DRIVER_FOLDERS), "")
+    nodes = sorted(map(str, Path("/dev").glob("nvidia[0-9]*")))
+    control = [f"/dev/{name}" for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")]
     return HostState(
         local=True,
         inventory=inventory(found),
         runtime=runtime or any(shutil.which(name) for name in _HOOKS),
         cdi=cdi or _cdi_of_this_machine(engine.facts.api),
         folder=found,
-        nodes=device_nodes(),
+        nodes=(*nodes, *(node for node in control if Path(node).exists())) if nodes else (),
     )
 
 
@@ -241,13 +239,6 @@ def inventory(folder: str = "") -> Inventory | None:
         except nvml.DriverError:
             continue
     return None
-
-
-def device_nodes() -> tuple[str, ...]:
-    """The GPUs' device nodes of this machine, and those of the driver's control."""
-    nodes = sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
-    control = [f"/dev/{name}" for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")]
-    return (*nodes, *(node for node in control if Path(node).exists())) if nodes else ()
 
 
 def _cdi_of_this_machine(api: str) -> tuple[str, ...]:

@@ -242,8 +242,9 @@ def payload(engine: Engine, info: ImageInfo) -> dict[str, str]:
         canonical = dict(zip(found, pool.map(canonical_diff_id, found.values()), strict=True))
     steps = [one.created_by for one in reversed(engine.history(info.id))]
     suite = found.get(configuration.payload(info, steps).get(SUITE, ""))
+    names = [_name(entry) for entry in _split(suite) if entry["type"] == _FILE] if suite else []
     said = configuration.payload(replace(info, layers=tuple(canonical.get(one, one) for one in info.layers)), steps)
-    if suite and all(name.endswith(b"/") or name.startswith(_OF_THE_SUITE) for name in _names(suite)):
+    if suite and all(name.endswith(b"/") or name.startswith(_OF_THE_SUITE) for name in names):
         said.pop(SUITE, None)
     return said
 
@@ -282,16 +283,11 @@ def _stored_entries(layer: StoredLayer, wanted: Callable[[str], bool]) -> list[L
             )
             for _, entry in members
         ]
-    with_data = (one.kind == "file" and wanted(one.path) for one in listing)
-    return [
-        one._replace(data=_beginning(layer.files / one.path)) if asked else one
-        for one, asked in zip(listing, with_data, strict=True)
-    ]
-
-
-def _beginning(file: Path) -> bytes:
-    with file.open("rb") as stream:
-        return stream.read(_MOST_WANTED)
+    for index, one in enumerate(listing):
+        if one.kind == "file" and wanted(one.path):
+            with (layer.files / one.path).open("rb") as stream:
+                listing[index] = one._replace(data=stream.read(_MOST_WANTED))
+    return listing
 
 
 def _made_sure(order: Sequence[StoredLayer], listings: list[list[LayerEntry]]) -> list[list[LayerEntry]]:
@@ -334,11 +330,6 @@ def _hashed(chunks: Iterable[bytes], digest: hashlib._Hash) -> Iterator[bytes]:
     for chunk in chunks:
         digest.update(chunk)
         yield chunk
-
-
-def _names(layer: StoredLayer) -> list[bytes]:
-    """Every path of a layer's tar, in its order; those of folders end with a slash."""
-    return [_name(entry) for entry in _split(layer) if entry["type"] == _FILE]
 
 
 def _split(layer: StoredLayer) -> Iterator[Any]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from images.engine.client import Engine, NoEngine, connect, private_home, private_socket
+from images.engine.client import Engine, NoEngine, connect, private_home
 from images.errors import UserError, failed
 from images.host import cache
 from images.host.hashing import sha256
@@ -85,7 +85,7 @@ def _start() -> Engine:
         f"--data-root={home / 'data'}",
         f"--exec-root={home / 'exec'}",
         f"--pidfile={home / 'dockerd.pid'}",
-        f"--host=unix://{private_socket()}",
+        f"--host=unix://{home / 'docker.sock'}",
         f"--bridge={bridge(home)}",
         f"--mtu={_mtu()}",
         # Apart from another engine's, should this machine run a containerd that both find.
@@ -99,7 +99,7 @@ def _start() -> Engine:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            return Engine(base_url=f"unix://{private_socket()}")
+            return Engine(base_url=f"unix://{home / 'docker.sock'}")
         except UserError:
             raise
         except Exception:  # it is not there yet: each stage of the start fails in a way of its own

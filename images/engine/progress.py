@@ -74,7 +74,8 @@ class Progress:
                         running[event.step].last = f"{event.what} {event.current / 1e6:.0f}{of} MB"
                     case StepFinished():
                         running.pop(event.step, None)
-                        self._say_finished(name, event)
+                        if not is_cancelled(event.error):
+                            self._say_finished(name, event)
                     case Retrying():
                         running.clear()
                         again = f"attempt {event.attempt} of {event.of} in {event.delay:g} s"
@@ -83,8 +84,6 @@ class Progress:
         return on_event
 
     def _say_finished(self, job: str, step: StepFinished) -> None:
-        if is_cancelled(step.error):
-            return
         if step.error:
             self.say(job, f"{'FAILED':>9}  {step_name(step.name)}", "bold red")
             for line in step.log[-LOG_TAIL:]:

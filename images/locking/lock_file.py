@@ -70,39 +70,34 @@ class Status(StrEnum):
     STALE = "stale"
 
 
-@dataclass(frozen=True)
-class State:
-    """A lock's status and, when stale, what moved, in words."""
+def state(image: Image, folder: Path) -> tuple[Status, tuple[str, ...]]:
+    """Whether the image has a lock in the folder of locks and it is the image's; of a stale one what moved, in words.
 
-    status: Status
-    differences: tuple[str, ...] = ()
-
-
-def state(image: Image, folder: Path) -> State:
-    """Whether the image has a lock in the folder of locks and it is the image's. A damaged lock counts as stale."""
+    A damaged lock counts as stale.
+    """
     place, wanted = folder / image.lock_name, lock_inputs(image)
     try:
         found = load(place)
     except UserError as error:
         if not (place / RECORD).is_file():
-            return State(Status.MISSING)
-        return State(Status.STALE, tuple(f"{problem.where}: {problem.cause}" for problem in error.problems))
+            return Status.MISSING, ()
+        return Status.STALE, tuple(f"{problem.where}: {problem.cause}" for problem in error.problems)
     differences = [
         *inputs.differences(found.inputs, wanted),
         *inputs.lacking(found.inputs, {layer: found.versions([layer]) for layer in found.layers}),
     ]
     differences = differences or [f"{name} is not what {RECORD} records" for name in found.edited]
-    return State(Status.STALE if differences else Status.PRESENT, tuple(differences))
+    return Status.STALE if differences else Status.PRESENT, tuple(differences)
 
 
 def is_present(image: Image, folder: Path) -> bool:
     """Whether the image can be built by its lock."""
-    return state(image, folder).status is Status.PRESENT
+    return state(image, folder)[0] is Status.PRESENT
 
 
 def states(images: Iterable[Image], folder: Path) -> dict[str, Status]:
     """Name -> its lock's status."""
-    return {str(image.name): state(image, folder).status for image in images}
+    return {str(image.name): state(image, folder)[0] for image in images}
 
 
 def blocked(image: Image, status: Status) -> str:
@@ -119,21 +114,20 @@ def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
     """The image's lock in the folder of locks, with what its files bring as far as that or `known` (another folder of
     locks) says it. Raises UserError: there is none, or it is older than the pins.
     """
-    found = state(image, folder)
+    status, differences = state(image, folder)
     again = f"`{command('lock', image.lock_name)}`"
     where = f"{paths.shown(folder)}/{image.lock_name}"
-    if found.status is Status.MISSING:
+    if status is Status.MISSING:
         reach = f"; it must reach {image.index}, which alone has this torch" if image.index else ""
         raise wrong(where, f"{image.name} has no lock", f"{again} makes it{reach}")
-    if found.status is Status.STALE:
-        cause = f"the lock is older than the pins, or damaged: {'; '.join(found.differences)}"
+    if status is Status.STALE:
+        cause = f"the lock is older than the pins, or damaged: {'; '.join(differences)}"
         committed = f"; `git checkout {where}` brings back the committed one" if errors.IS_CHECKOUT else ""
         raise wrong(where, cause, f"{again} makes a new one{committed}")
     lock = load(folder / image.lock_name)
     packages = [package for layer in lock.layers.values() for package in layer]
-    return replace(
-        lock, contents={**(contents.read(packages, known) if known else {}), **contents.read(packages, folder)}
-    )
+    of_others = contents.read(packages, known) if known else {}
+    return replace(lock, contents={**of_others, **contents.read(packages, folder)})
 
 
 def load(place: Path) -> Lock:

@@ -92,7 +92,7 @@ def resolve(image: Image, run: Runner = uv.run, *, preferred: Mapping[str, str] 
     chosen = uv.versions(pins, wanted, preferred=preferred or {}, run=run, where=where)
     layers = _split(wanted, chosen, run, where)
     everything = [package for layer in layers.values() for package in layer]
-    if problems := [*_foreign_builds(image, everything), *_not_this_cuda(image, everything)]:
+    if problems := [*_wrong_builds(image, everything)]:
         raise UserError(problems)
     for name, exact in wanted.alone.items():
         layers[name] = _alone(name, exact, wanted, run, where)
@@ -128,8 +128,11 @@ def _split(wanted: LockInputs, chosen: Mapping[str, str], run: Runner, where: st
     return {layer: tuple(package for package in ordered if home[package.name] == layer) for layer in wanted.layers}
 
 
-def _foreign_builds(image: Image, packages: Iterable[Package]) -> Iterator[Problem]:
-    """Local versions (+cpu, +cu130) that this image did not ask for: PyPI has none, PyTorch's index one a variant."""
+def _wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Problem]:
+    """Local versions (+cpu, +cu130) that this image did not ask for: PyPI has none, PyTorch's index one a variant.
+
+    And a torch whose closure lacks the CUDA runtime of the image's wheel: a CPU torch, or one of another CUDA.
+    """
     allowed = {None, f"cu{image.wheel_cuda.digits}"} if image.index else {None}
     for package in packages:
         local = Version(package.version).local
@@ -138,10 +141,6 @@ def _foreign_builds(image: Image, packages: Iterable[Package]) -> Iterator[Probl
             cause = f"{package.name} {package.version} is {kind}; the image wants CUDA {image.wheel_cuda}"
             then = "resolve with the plain index: no find-links, no extra index, no mirror that adds builds of its own"
             yield Problem(where=str(image.name), cause=cause, then=then)
-
-
-def _not_this_cuda(image: Image, packages: Iterable[Package]) -> Iterator[Problem]:
-    """A torch whose closure lacks the CUDA runtime of the image's wheel: a CPU torch, or one of another CUDA."""
     distribution = "nvidia-cuda-runtime" + (f"-cu{image.wheel_cuda.major}" if image.wheel_cuda < Minor(13, 0) else "")
     by_name = {package.name: package.version for package in packages}
     runtimes = [f"{name} {version}" for name, version in by_name.items() if name.startswith("nvidia-cuda-runtime")]

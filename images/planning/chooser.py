@@ -99,12 +99,6 @@ def find_model(text: str) -> tuple[str, ModelRow]:
     raise wrong(f"--gpu {text!r}", f"is {'more than one' if least else 'no'} GPU of images/data/gpu_models.yaml", then)
 
 
-def _words(text: str) -> frozenset[str]:
-    """Lower case, without brands, and with `RTX4090`, `RTX 4090` and `4090Ti` taken apart alike."""
-    spaced = re.sub(r"(?<=rtx|gtx)(?=\d)|(?<=\d)(?=ti\b)", " ", text.lower())
-    return frozenset(re.findall(r"[a-z0-9]+", spaced)) - _BRANDS
-
-
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """Where the image shall run. `driver` is empty where it is not known."""
@@ -373,7 +367,14 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
         if lacking := ", ".join(str(arch) for arch in fits if arch.capability not in served):
             reasons.append(f"{name} has no machine code of its own for {lacking}")
     reasons += image.silent
-    reasons.append(_driver_reason(image, machine, native))
+    first, driver = image.native_driver, f"driver {machine.driver}"
+    older = f"{driver} is older than CUDA {image.wheel_cuda}'s own {first}"
+    known = f"{driver} knows CUDA {image.wheel_cuda} ({first} is its first)"
+    if not machine.driver:
+        reasons.append(f"needs driver {image.min_driver} or newer")
+    else:
+        enough = f"{older}, new enough by minor version compatibility ({image.min_driver})"
+        reasons.append(known if native else enough)
     reasons += _modules(machine)
     return Answer(image=image, fit=worst, reasons=tuple(reasons), against=against, native=native, passed=passed)
 
@@ -438,16 +439,6 @@ def _wrong_driver(image: ImageSummary, machine: Machine, fit: Fit) -> Iterator[s
         yield f"CUDA {image.wheel_cuda.partition('.')[0]} needs driver {image.min_driver} or newer"
     elif machine.driver and fit == "ptx" and Version(machine.driver) < Version(image.native_driver):
         yield f"PTX of CUDA {image.wheel_cuda} needs driver {image.native_driver} or newer"
-
-
-def _driver_reason(image: ImageSummary, machine: Machine, native: bool) -> str:
-    own, minimum = image.native_driver, image.min_driver
-    if not machine.driver:
-        return f"needs driver {minimum} or newer"
-    if native:
-        return f"driver {machine.driver} knows CUDA {image.wheel_cuda} ({own} is its first)"
-    older = f"driver {machine.driver} is older than CUDA {image.wheel_cuda}'s own {own}"
-    return f"{older}, new enough by minor version compatibility ({minimum})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -532,5 +523,7 @@ def _row(images: Sequence[ImageSummary], machine: Machine, texts: dict[str, int]
 
 
 def key(name: str) -> str:
-    """The words that tell one model from all others, as one text."""
-    return " ".join(sorted(word for word in _words(name) if not _VARIANTS.fullmatch(word)))
+    """The words that tell one model from all others, as one text: `RTX4090`, `RTX 4090` and `4090Ti` come apart."""
+    spaced = re.sub(r"(?<=rtx|gtx)(?=\d)|(?<=\d)(?=ti\b)", " ", name.lower())
+    words = {*re.findall(r"[a-z0-9]+", spaced)} - _BRANDS
+    return " ".join(sorted(word for word in words if not _VARIANTS.fullmatch(word)))

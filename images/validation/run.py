@@ -255,7 +255,12 @@ def _run(engine: Engine, image: ImageInfo, plan: ContainerPlan, keep: Callable[[
 def _spec(engine: Engine, image: ImageInfo, plan: ContainerPlan) -> ContainerSpec:
     gpus, facts = plan.gpus, engine.facts
     command = [*plan.python, f"{INSIDE}/validate", "--claims", f"{INSIDE}/claims.json", *plan.arguments]
-    command += ["--jobs", str(_jobs_on_gpus(plan, facts.cpus))] if gpus.attached else []
+    if gpus.attached:
+        # Probes at once: as many as cores and the smallest GPU's memory allow. One of ranks counts once a GPU.
+        found = gpus.inventory.gpus if gpus.inventory else ()
+        by_memory = min((gpu.memory for gpu in found), default=0) // _GPU_MEMORY_EACH
+        at_once = min(facts.cpus, _MOST_ON_GPUS, by_memory) // (len(found) if plan.ranks and found else 1)
+        command += ["--jobs", str(max(1, at_once))]
     mounted = {kind: [folder for folder, one in plan.mounts.items() if one == kind] for kind in plan.mounts.values()}
     scratch = f"rw,exec,nosuid,nodev,mode=1777,size={SCRATCH}"
     uid, _, gid = (plan.user or "").partition(":")
@@ -281,13 +286,6 @@ def _spec(engine: Engine, image: ImageInfo, plan: ContainerPlan) -> ContainerSpe
 def shared_memory(machine: int) -> int:
     """Bytes of /dev/shm for ranks, on a machine of so many: a quarter at most, in whole pages, as kernels have it."""
     return min(SHARED_MEMORY, machine // 4) // _PAGE * _PAGE
-
-
-def _jobs_on_gpus(plan: ContainerPlan, cpus: int) -> int:
-    """Probes at once: as many as cores and the smallest GPU's memory allow. One of ranks counts once a GPU."""
-    gpus = plan.gpus.inventory.gpus if plan.gpus.inventory else ()
-    by_memory = min((gpu.memory for gpu in gpus), default=0) // _GPU_MEMORY_EACH
-    return max(1, min(cpus, _MOST_ON_GPUS, by_memory) // (len(gpus) if plan.ranks and gpus else 1))
 
 
 def _inspected(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Iterator[Record]:

@@ -68,8 +68,8 @@ def test_nothing_in_images_imports_torch() -> None:
 
 @pytest.mark.parametrize("image", LOCKED, ids=lambda image: str(image.name))
 def test_every_image_of_the_default_index_is_locked(image: plan.Image) -> None:
-    state = lock_file.state(image, CHECKOUT.locks)
-    assert state.status is lock_file.Status.PRESENT, state.differences
+    status, differences = lock_file.state(image, CHECKOUT.locks)
+    assert status is lock_file.Status.PRESENT, differences
 
 
 @pytest.mark.parametrize("image", LOCKED, ids=lambda image: str(image.name))

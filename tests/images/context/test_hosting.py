@@ -7,14 +7,9 @@ import pytest
 
 from images.context import hosting
 from images.context.hosting import HostSettings
+from images.context.hosting import settings_of as settings
 
 PEM = b"-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n"
-
-
-def settings(
-    env: dict[str, str], files: dict[str, bytes] | None = None, apt: dict[str, str] | None = None
-) -> HostSettings:
-    return HostSettings.of(env, (files or {}).get, apt)
 
 
 def sourced(host: HostSettings, folder: Path) -> dict[str, str]:
@@ -27,16 +22,17 @@ def sourced(host: HostSettings, folder: Path) -> dict[str, str]:
     return {name: value for name, value in pairs if name not in ("PWD", "_", "SHLVL", "OLDPWD")}
 
 
-def test_the_first_bundle_that_is_one_is_taken() -> None:
-    host = settings(
-        {"PIP_CERT": "/gone", "SSL_CERT_FILE": "/folder", "REQUESTS_CA_BUNDLE": "/ca"}, {"/folder": b"x", "/ca": PEM}
-    )
+def test_the_first_bundle_that_is_one_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "ca").write_bytes(PEM)
+    bundles = {"PIP_CERT": "/gone", "SSL_CERT_FILE": str(tmp_path), "REQUESTS_CA_BUNDLE": f"{tmp_path}/ca"}
+    host = settings(bundles)
     assert host.ca == PEM
     assert [warning.split()[0] for warning in host.warnings] == ["PIP_CERT", "SSL_CERT_FILE"]
 
 
 def test_a_bundle_reaches_uv_pip_curl_git_and_apt(tmp_path: Path) -> None:
-    host = settings({"SSL_CERT_FILE": "/ca"}, {"/ca": PEM})
+    (tmp_path / "ca").write_bytes(PEM)
+    host = settings({"SSL_CERT_FILE": f"{tmp_path}/ca"})
     files = host.files()
     assert files["host/ca.crt"] == PEM
     assert files["host/apt.conf"] == b'Acquire::https::CaInfo "/run/host/ca.crt";\n'

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.engine import private_engine
-from images.engine.client import private_socket
+from images.engine.client import private_home
 from images.engine.private_engine import bridge, free_subnet, last_errors, mac_address
 from images.errors import UserError
 
@@ -52,7 +52,7 @@ def test_too_long_a_path_is_said_before_anything_is_started(tmp_path: Path, monk
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ("x" * 90)))
     with pytest.raises(UserError, match="XDG_CACHE_HOME"):
         private_engine._start()
-    assert not private_socket().exists()
+    assert not (private_home() / "docker.sock").exists()
 
 
 def test_nothing_runs_nothing_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

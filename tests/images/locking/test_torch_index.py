@@ -98,10 +98,10 @@ def test_an_image_of_each_of_pytorchs_indexes_gets_its_lock(indexes: Indexes, tm
     wanted = [image for row in rows for image in {str(one.name): one for one in (row[0], row[-1])}.values()]
     assert len(rows) >= 4
     stock(indexes, *wanted)
-    assert {lock_file.state(image, tmp_path).status for image in wanted} == {Status.MISSING}
+    assert {lock_file.state(image, tmp_path)[0] for image in wanted} == {Status.MISSING}
     locked(indexes, tmp_path, *wanted)
     for image in wanted:
-        assert lock_file.state(image, tmp_path) == lock_file.State(Status.PRESENT)
+        assert lock_file.state(image, tmp_path) == (Status.PRESENT, ())
         versions = lock_file.read(image, tmp_path).versions(image.layers)
         torch = image.pin("torch")
         assert torch is not None and versions["torch"] == f"{torch.version}+cu{image.wheel_cuda.digits}"
