@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -153,7 +154,7 @@ def _debian(
     locks = sources.workspace.locks
     images = [one.image for one in plan.plan(sources) if one.image and lock_file.is_present(one.image, locks)]
     bases = base_images.made_of_packages([one.image for one in tracked if one.image], sources.workspace.root)
-    for place, base in bases.items() if debian.can_resolve() else ():
+    for place, base in bases.items() if shutil.which("apt-get") and Path(debian.KEYS).exists() else ():
         try:
             if old := debian.find(base, locks):
                 on_it = [str(image.name) for image in images if image.base == base]

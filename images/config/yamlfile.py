@@ -5,7 +5,6 @@ Every scalar stays text: 2.10 must not become 2.1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -99,9 +98,11 @@ def validated(model: type[Model], file: YamlFile) -> tuple[Model | None, list[Pr
             errors = [(tuple(one for one in item["loc"] if one != "[key]"), dict(item)) for item in error.errors()]
         # Only the first round's errors are the person's: later ones come from what was left out.
         if not left_out:
-            problems += [
-                Problem(where=file.where(at), cause=_sentence(at, item), then=fix(file)) for at, item in errors
-            ]
+            for at, item in errors:
+                place, message = ".".join(map(str, at)), str(item["msg"]).removeprefix("Value error, ")
+                said = {"extra_forbidden": f"unknown key {place!r}", "missing": f"{place!r} is missing"}
+                cause = said.get(str(item["type"]), f"{place}: {message}")
+                problems.append(Problem(where=file.where(at), cause=cause, then=fix(file)))
         paths = {_node(data, at) for at, _ in errors}
         if () in paths:
             return None, problems, frozenset(left_out)
@@ -116,15 +117,6 @@ def validated(model: type[Model], file: YamlFile) -> tuple[Model | None, list[Pr
 def fix(file: YamlFile) -> str:
     """What a person does about a problem of the file."""
     return f"fix {file.name}; docs/matrix.md explains each key"
-
-
-def _sentence(at: Path, error: Mapping[str, Any]) -> str:
-    place = ".".join(map(str, at))
-    if error["type"] == "extra_forbidden":
-        return f"unknown key {place!r}"
-    if error["type"] == "missing":
-        return f"{place!r} is missing"
-    return f"{place}: {str(error['msg']).removeprefix('Value error, ')}"
 
 
 def _node(data: Any, path: Path) -> Path:

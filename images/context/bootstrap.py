@@ -27,8 +27,6 @@ from images.locking import debian
 from images.locking.debian import DebianLock
 from images.planning.image import Base
 
-BASE_LABEL = "dev.truetag.base"
-_PACKAGES_LABEL = "dev.truetag.base-packages"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CHUNK = 1 << 20
 
@@ -85,7 +83,8 @@ def labels(lock: DebianLock) -> dict[str, str]:
     """How a base is made, and of which packages: one that an older release or lock made is made anew."""
     made = repr((_DPKG_OPTIONS, _STRIP, EPOCH, _PATH, _sources(lock)))
     recipe = f"{lock.suite} {sha256(made.encode())[:12]}"
-    return {BASE_LABEL: recipe, _PACKAGES_LABEL: sha256(repr(sorted(lock.base.items())).encode())}
+    packages = sha256(repr(sorted(lock.base.items())).encode())
+    return {"dev.truetag.base": recipe, "dev.truetag.base-packages": packages}
 
 
 def _sources(lock: DebianLock) -> str:
@@ -112,7 +111,16 @@ def _root_file_system(base: Base, lock: DebianLock, host: HostSettings) -> Itera
     emulated = [f"--architectures={lock.architecture}", "--skip=check/qemu"]
     with tempfile.TemporaryDirectory(prefix="truetag-debian-") as scratch:
         Path(scratch).chmod(0o755)  # mmdebstrap may read it as another user
-        repository = _fetched(base, lock, Path(scratch), host)
+        # A repository of the base's packages, each checked by its hash.
+        file, repository = Path(scratch, "lock"), Path(scratch, "packages")
+        file.write_bytes(lock.part(lock.base))
+        words = ["sh", str(TEMPLATES / "scripts" / "debian_repository.sh"), str(file), str(repository)]
+        variables = {**os.environ, **dict(debian.ARCHIVES.values()), **host.mirrors}
+        done = subprocess.run(words, env=variables, capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode != 0:
+            failure = classify("", done.stderr.splitlines())
+            cause = f"{failure.cause} ({host.redact(failure.line)})"
+            raise failed(f"locks/{debian.place(base)}", cause, failure.then)
         command = [
             "mmdebstrap",
             "--variant=minbase",
@@ -143,23 +151,3 @@ def _root_file_system(base: Base, lock: DebianLock, host: HostSettings) -> Itera
         failure = classify("", said)
         then = f"is there space in /tmp? {debian.remade()}"
         raise failed(f"mmdebstrap {lock.suite}", f"failed: {host.redact(failure.line or failure.cause)}", then)
-
-
-def _fetched(base: Base, lock: DebianLock, folder: Path, host: HostSettings) -> Path:
-    """A repository of the base's packages, each checked by its hash. Raises UserError: one can't be had."""
-    script, file, repository = TEMPLATES / "scripts" / "debian_repository.sh", folder / "lock", folder / "packages"
-    file.write_bytes(lock.part(lock.base))
-    variables = dict(debian.ARCHIVES.values())
-    words = ["sh", str(script), str(file), str(repository)]
-    done = subprocess.run(
-        words,
-        env={**os.environ, **variables, **host.mirrors},
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if done.returncode != 0:
-        failure = classify("", done.stderr.splitlines())
-        raise failed(f"locks/{debian.place(base)}", f"{failure.cause} ({host.redact(failure.line)})", failure.then)
-    return repository

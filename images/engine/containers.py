@@ -229,13 +229,9 @@ def create(sdk: Any, spec: ContainerSpec, labels: Mapping[str, str]) -> str:
     Raises NoSuchImage, EngineError.
     """
     alone = spec.network == "none"
-    limits: dict[str, Any] = {"mem_limit": spec.memory, "memswap_limit": spec.memory} if spec.memory else {}
-    if spec.processes:
-        limits["pids_limit"] = spec.processes
+    limits: dict[str, Any] = {}
     if spec.capabilities is not None:
         limits |= {"cap_drop": ["ALL"], "cap_add": [*spec.capabilities], "security_opt": ["no-new-privileges"]}
-    if spec.device_requests:
-        limits["device_requests"] = [dict(one) for one in spec.device_requests]
     host = sdk.create_host_config(
         network_mode=spec.network,
         extra_hosts={HOST_NAME: "127.0.0.1"} if alone else None,
@@ -248,6 +244,10 @@ def create(sdk: Any, spec: ContainerSpec, labels: Mapping[str, str]) -> str:
         ],
         devices=list(spec.devices),
         shm_size=spec.shm_size,
+        mem_limit=spec.memory,
+        memswap_limit=spec.memory,
+        pids_limit=spec.processes,
+        device_requests=[dict(one) for one in spec.device_requests] or None,
         ulimits=[Ulimit(name=one, soft=most, hard=most) for one, most in spec.ulimits.items()],
         init=spec.init,  # reaps what the command leaves behind, and passes signals on
         log_config=LogConfig(type=LogConfig.types.JSON, config={"max-size": "64m", "max-file": "1"}),
@@ -301,14 +301,12 @@ def owner(pid: int) -> str:
 
     Others that share the engine may have the machine's name, and a later process the number.
     """
-    found = []
-    for file in ("/proc/sys/kernel/random/boot_id", f"/proc/{pid}/stat"):
-        try:
-            found.append(Path(file).read_text().strip())
-        except OSError:
-            found.append("")
-    started = found[1].rpartition(")")[2].split()[19:20]
-    return f"{socket.gethostname()}/{found[0]}:{pid}:{''.join(started)}"
+    boot, status = "", ""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        status = Path(f"/proc/{pid}/stat").read_text()
+    started = status.rpartition(")")[2].split()[19:20]
+    return f"{socket.gethostname()}/{boot}:{pid}:{''.join(started)}"
 
 
 def is_orphan(labels: Mapping[str, str]) -> bool:

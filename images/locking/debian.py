@@ -35,9 +35,11 @@ ARCHIVES = {
 """Archive -> the variable that names a mirror of it, and Debian's own."""
 SNAPSHOT = "DEBIAN_SNAPSHOT"
 """The variable that names another snapshot archive than snapshot.debian.org."""
+ASKED = (*DEBIAN_PYTHON, *DEBIAN_TOOLS)
+"""What the layer above a base installs."""
 INCLUDED = ("apt", "ca-certificates")
 """What a base has beside the packages that Debian calls essential or required."""
-_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
+KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _LINE = re.compile(r"([0-9a-f]{64})  (debian(?:-security)?/pool/\S+_\S+_\w+\.deb)")
 _PLAIN = re.compile(r"https?://[^@]+$")
 _HEAD = """\
@@ -106,8 +108,8 @@ def find(base: Base, locks: Path) -> DebianLock | None:
         raise wrong(paths.shown(file), "is damaged", then)
     _, suite, architecture, day = first.split()
     asked = next((tuple(line.split()[2:]) for line in others if line.startswith("# for: ")), ())
-    if asked != _asked():
-        moved = " ".join(sorted({*asked} ^ {*_asked()}))
+    if asked != ASKED:
+        moved = " ".join(sorted({*asked} ^ {*ASKED}))
         raise wrong(paths.shown(file), f"was made for other packages ({moved})", then)
     return DebianLock(suite=suite, architecture=architecture, day=day, asked=asked, base=files[0], layer=files[1])
 
@@ -143,7 +145,7 @@ def resolve(base: Base, now: datetime) -> DebianLock:
     with tempfile.TemporaryDirectory(prefix="truetag-apt-") as scratch:
         for folder in ("etc/apt/preferences.d", "lists/partial", "archives/partial"):
             Path(scratch, folder).mkdir(parents=True)
-        Path(scratch, "sources.list").write_text("\n".join(source_lines(suite, mirrors(), f"signed-by={_KEYS}")))
+        Path(scratch, "sources.list").write_text("\n".join(source_lines(suite, mirrors(), f"signed-by={KEYS}")))
         Path(scratch, "status").touch()
         settings = {
             "Dir::Etc": f"{scratch}/etc/apt",
@@ -162,24 +164,15 @@ def resolve(base: Base, now: datetime) -> DebianLock:
         install = [*apt, "install", "--print-uris", "-y", "--no-install-recommends"]
         wanted = ["?essential", "?priority(required)", *INCLUDED]
         files = printed_files(_said([*install, *wanted]))
-        whole = printed_files(_said([*install, *wanted, *_asked()]))
+        whole = printed_files(_said([*install, *wanted, *ASKED]))
     return DebianLock(
         suite=suite,
         architecture=architecture,
         day=f"{now:%Y%m%dT%H%M%SZ}",
-        asked=_asked(),
+        asked=ASKED,
         base=files,
         layer={path: digest for path, digest in whole.items() if path not in files},
     )
-
-
-def _asked() -> tuple[str, ...]:
-    return (*DEBIAN_PYTHON, *DEBIAN_TOOLS)
-
-
-def can_resolve() -> bool:
-    """Whether this machine has apt and Debian's keys."""
-    return bool(shutil.which("apt-get")) and Path(_KEYS).exists()
 
 
 def _said(words: Sequence[str]) -> str:

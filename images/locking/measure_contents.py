@@ -14,7 +14,7 @@ import re
 import ssl
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -69,7 +69,14 @@ def update(
         wanted = [one for one in lacking(lock) if one not in found]
         if wanted:
             tell(f"{name}: reading what {len(wanted)} files bring")
-            addresses = _addresses(wanted, lock, name, run)
+            addresses: dict[str, str] = {}
+            for toolkit in (False, True):  # its pins are other versions of what torch needs: they are asked for alone
+                exact = {f"{one.package.name}=={one.package.version}" for one in wanted if one.toolkit is toolkit}
+                addresses |= uv.addresses(sorted(exact), lock.inputs, run=run, where=name) if exact else {}
+            if lost := [one for one in wanted if one.digest not in addresses]:
+                first = lost[0].package
+                cause = f"the index no longer has {first.name} {first.version} as the lock has it ({len(lost)} files)"
+                raise failed(name, cause, f"`{command('lock', name)}`")
             with _session() as session, ThreadPoolExecutor(_AT_ONCE) as pool:
                 urls = [addresses[one.digest] for one in wanted]
                 rows = pool.map(_measure, wanted, urls, repeat(session))
@@ -105,19 +112,6 @@ def _files(lock: Lock) -> Iterator[LockedFile]:
             for digest in package.hashes:
                 source = package.name in lock.inputs.from_source
                 yield LockedFile(package=package, digest=digest, source=source, toolkit=layer == "toolkit")
-
-
-def _addresses(files: Sequence[LockedFile], lock: Lock, name: str, run: Runner) -> dict[str, str]:
-    """sha256 -> URL. The toolkit's pins are other versions of what torch needs: they are asked for by themselves."""
-    found: dict[str, str] = {}
-    for toolkit in (False, True):
-        exact = sorted({f"{one.package.name}=={one.package.version}" for one in files if one.toolkit is toolkit})
-        found.update(uv.addresses(exact, lock.inputs, run=run, where=name) if exact else {})
-    if lost := [one for one in files if one.digest not in found]:
-        first = lost[0].package
-        cause = f"the index no longer has {first.name} {first.version} as the lock has it ({len(lost)} files)"
-        raise failed(name, cause, f"`{command('lock', name)}`")
-    return found
 
 
 def _measure(one: LockedFile, url: str, session: requests.Session) -> FileContents:
@@ -198,22 +192,19 @@ class RemoteFile(io.RawIOBase):
         self._at += len(content)
         return len(content)
 
-    def _ask(self, wanted: str) -> tuple[bytes, int]:
+    def _ask(self, wanted: str, *, again: int = 2) -> tuple[bytes, int]:
         """The bytes of a range, and the size of the whole file; an answer that breaks off is asked for again."""
-        for _ in range(2):
-            try:
-                return self._answer(wanted)
-            except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError):
-                continue
-        return self._answer(wanted)
-
-    def _answer(self, wanted: str) -> tuple[bytes, int]:
-        with self._session.get(self._url, headers={"Range": wanted}, timeout=_PATIENCE, stream=True) as answer:
-            answer.raise_for_status()
-            told = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.headers.get("Content-Range", ""))
-            if answer.status_code != requests.codes.partial_content or not told:
-                raise OSError("the server does not answer range requests")
-            return answer.content, int(told[1])
+        try:
+            with self._session.get(self._url, headers={"Range": wanted}, timeout=_PATIENCE, stream=True) as answer:
+                answer.raise_for_status()
+                told = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.headers.get("Content-Range", ""))
+                if answer.status_code != requests.codes.partial_content or not told:
+                    raise OSError("the server does not answer range requests")
+                return answer.content, int(told[1])
+        except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError):
+            if not again:
+                raise
+        return self._ask(wanted, again=again - 1)
 
 
 def _session() -> requests.Session:
