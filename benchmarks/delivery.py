@@ -199,8 +199,8 @@ def first_step(engine: Engine, image: str) -> dict[str, float]:
     start = time.monotonic()
     with engine.container(ContainerSpec(image, ["python3", "-c", program], read_only=False)) as container:
         finished = container.run(_LONGEST)
-    if finished.exit.code:
-        cause = f"no training step: {' '.join(finished.stderr.split())[-300:] or f'status {finished.exit.code}'}"
+    if finished.code:
+        cause = f"no training step: {' '.join(finished.stderr.split())[-300:] or f'status {finished.code}'}"
         then = f"`docker run --rm {image} python3 -c ...` with benchmarks/templates/first_step.py"
         raise UserError(Problem(where=image, cause=cause, then=then), code=1)
     told = json.loads(finished.stdout.splitlines()[-1])

@@ -52,7 +52,7 @@ def measure(engine: Engine, image: str, name: str, host: HostSettings) -> dict[s
     try:
         found = json.loads(done.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
-        cause = f"ended with status {done.exit.code}: {(done.stderr or done.stdout).strip()[-300:]}"
+        cause = f"ended with status {done.code}: {(done.stderr or done.stdout).strip()[-300:]}"
         raise UserError(Problem(where=spec.name, cause=cause, then="run it again; is there space left?")) from None
     return row(name, package.requirement, found, bin_folder=engine.inspect(image).env["PATH"].split(":")[1])
 

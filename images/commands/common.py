@@ -52,11 +52,6 @@ def sources(matrix_file: Path | None = None) -> Sources:
     return loaded
 
 
-def sources_if_any(matrix_file: Path | None = None) -> Sources | None:
-    """The same for verbs that need none: an installed package comes without a matrix."""
-    return sources(matrix_file) if paths.find(matrix_file, Path.cwd()).matrix.exists() else None
-
-
 def accepted(selectors: list[str], sources: Sources, *, exactly_one: bool = False) -> list[Image]:
     """The accepted images that selectors mean. Raises UserError for refused ones, with every reason."""
     planned = plan.select(selectors, sources)

@@ -9,6 +9,7 @@ import typer
 
 from images.commands import common, releases
 from images.commands.options import EngineUrl, GateTiers, MatrixFile, PublicKey, RemoteRef
+from images.config import paths
 from images.context.labels import LABELS
 from images.engine import layers, private_engine
 from images.errors import wrong
@@ -38,7 +39,8 @@ def verify(
     if engine:
         then = "leave --engine out, or add --local: then REF is an image of that engine"
         raise wrong("--engine", "a published image is read from its registry", then)
-    policy = releases.policy_of_published(gate, common.sources_if_any(matrix))
+    has_matrix = paths.find(matrix, Path.cwd()).matrix.exists()  # an installed package comes without one
+    policy = releases.policy_of_published(gate, common.sources(matrix) if has_matrix else None)
     found = verification.verify(Reference.parse(reference), policy, key=key, unsigned=unsigned)
     common.show([found.reference, *aligned([(str(row.status), row.subject, row.reason) for row in found.checks])])
     raise typer.Exit(0 if found.passed else 1)

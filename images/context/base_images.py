@@ -155,9 +155,9 @@ def read_python(engine: Engine, reference: str) -> BaseContext:
             if error.kind is EngineErrorKind.NO_COMMAND:
                 return plain
             raise
-    if done.exit.code == 127:  # what the init process says when there is no such command
+    if done.code == 127:  # what the init process says when there is no such command
         return plain
-    if done.exit.code != 0:
+    if done.code != 0:
         cause = f"its python3 can't be run: {(done.stderr or done.stdout).strip()[-300:]}"
         raise wrong(reference, cause, "give another base with --base REF")
     return described_python(plain, done.stdout)

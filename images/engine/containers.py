@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -64,15 +64,6 @@ def asking(where: str, *, image: str | None = None, then: str = "") -> Iterator[
         cause = f"the connection to the engine broke: {root_cause(error)}"
         then = "is the engine still running (`docker info`), and its disk not full?"
         raise EngineError(Problem(where=where, cause=cause, then=then)) from None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finished:
-    """A whole run of a container."""
-
-    exit: Exit
-    stdout: str
-    stderr: str
 
 
 class TooMuchOutput(UserError):  # noqa: N818  # said as an event
@@ -184,13 +175,13 @@ class Container:
         state = details["State"]
         return Exit(code=code, oom=bool(state["OOMKilled"]), error=state["Error"])
 
-    def run(self, timeout: float | None = None) -> Finished:
+    def run(self, timeout: float | None = None) -> Exit:
         """Start it, collect what it prints, wait for its end. Raises TimedOut, UserError."""
         self.start()
         printed = {"stdout": "", "stderr": ""}
         for line in self.lines(timeout):
             printed[line.stream] += f"{line.text}\n"
-        return Finished(exit=self.wait(timeout), **printed)
+        return replace(self.wait(timeout), stdout=printed["stdout"], stderr=printed["stderr"])
 
     def kill(self) -> None:
         """End it at once. One that has ended is no error."""

@@ -217,13 +217,18 @@ def look(engine: Engine, folder: str = "") -> HostState:
         cause = f"{folder} has no lib64/libcuda.so.1"
         raise wrong("--gpus host-driver", cause, "name the folder that holds the driver")
     found = folder or next(filter(_libraries, DRIVER_FOLDERS), "")
+    # Engines from 25 on take CDI names where it is switched on; NVIDIA's specifications tell that it was set up.
+    if not cdi and tuple(map(int, engine.facts.api.split("."))) >= _CDI_SINCE:
+        files = (file for folder in CDI_FOLDERS for file in sorted(Path(folder).glob("*")) if file.is_file())
+        if any("nvidia.com/gpu" in file.read_text(errors="replace") for file in files):
+            cdi = (_CDI_ALL,)
     nodes = sorted(map(str, Path("/dev").glob("nvidia[0-9]*")))
     control = [f"/dev/{name}" for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")]
     return HostState(
         local=True,
         inventory=inventory(found),
         runtime=runtime or any(shutil.which(name) for name in _HOOKS),
-        cdi=cdi or _cdi_of_this_machine(engine.facts.api),
+        cdi=cdi,
         folder=found,
         nodes=(*nodes, *(node for node in control if Path(node).exists())) if nodes else (),
     )
@@ -239,12 +244,3 @@ def inventory(folder: str = "") -> Inventory | None:
         except nvml.DriverError:
             continue
     return None
-
-
-def _cdi_of_this_machine(api: str) -> tuple[str, ...]:
-    """Engines from 25 on take CDI names where it is switched on; specifications of NVIDIA's tell that it was set up."""
-    if tuple(map(int, api.split("."))) < _CDI_SINCE:
-        return ()
-    files = (file for folder in CDI_FOLDERS for file in sorted(Path(folder).glob("*")) if file.is_file())
-    named = any("nvidia.com/gpu" in file.read_text(errors="replace") for file in files)
-    return (_CDI_ALL,) if named else ()

@@ -132,11 +132,13 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Exit:
-    """How a container ended. `oom`: the kernel killed something in it for memory."""
+    """How a container ended, and what it printed where all of it was run. `oom`: something was killed for memory."""
 
     code: int
     oom: bool
     error: str
+    stdout: str = ""
+    stderr: str = ""
 
 
 class TimedOut(UserError):  # noqa: N818  # said as an event

@@ -34,7 +34,7 @@ def read(engine: Engine, reference: str) -> Packages:
     spec = ContainerSpec(reference, ["python3", "-I", "-c", script], name=f"{reference} (its packages)")
     with engine.container(spec) as box:
         done = box.run(timeout=_SECONDS)
-    if done.exit.code != 0:
+    if done.code != 0:
         cause = f"its packages can't be read: {(done.stderr or done.stdout).strip()[-300:]}"
         raise failed(reference, cause, "an image needs a python3 on its PATH")
     return dict(json.loads(done.stdout))

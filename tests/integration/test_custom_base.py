@@ -69,7 +69,7 @@ def test_what_a_custom_base_lacks_is_added_its_toolkit_kept(
         engine.build(context, TAG)
         with engine.container(ContainerSpec(TAG, ["sh", "-c", f"{check} && python3 -c 'import liger_kernel'"])) as box:
             done = box.run(timeout=600)
-        assert (done.exit.code, done.stdout.split()[0]) == (0, str(user_overlay.USER)), done.stderr
+        assert (done.code, done.stdout.split()[0]) == (0, str(user_overlay.USER)), done.stderr
     finally:
         engine.remove(TAG, force=True)
 

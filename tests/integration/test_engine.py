@@ -213,7 +213,7 @@ def test_files_get_into_a_read_only_container_through_a_volume(engine: Engine, b
             box.get_file("/suite/none")
     assert done.stdout == "from outside\n0\nw\n"
     assert "Read-only file system" in done.stderr
-    assert done.exit.code == 0
+    assert done.code == 0
 
 
 def test_there_is_no_network(engine: Engine, base: BaseContext) -> None:
@@ -280,11 +280,11 @@ def test_lines_arrive_while_it_runs(engine: Engine, base: BaseContext) -> None:
 def test_a_bounded_memory_is_a_bound_and_the_kill_is_told(engine: Engine, base: BaseContext) -> None:
     hog = ["sh", "-c", "head -c 400m /dev/zero | tail"]
     with engine.container(ContainerSpec(base.reference, hog, memory=100 * MIB)) as box:
-        ended = box.run(300).exit
+        ended = box.run(300)
     assert ended.oom
     assert ended.code != 0
     with engine.container(ContainerSpec(base.reference, ["true"], memory=100 * MIB)) as box:
-        assert box.run(300).exit.oom is False
+        assert box.run(300).oom is False
 
 
 def test_no_such_image(engine: Engine) -> None:

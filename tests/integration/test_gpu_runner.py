@@ -86,7 +86,7 @@ def evidence(engine: Engine, parent: ImageInfo) -> dict[str, Any]:
     with engine.container(spec) as container:
         container.put(files, "/judge")
         done = container.run(timeout=600)
-    assert done.exit.code == 0, done.stderr
+    assert done.code == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 

@@ -152,7 +152,7 @@ def test_apt_leaves_no_archives_in_what_is_built_on_an_image(engine: Engine, cur
     command = ["sh", "-ec", f"({made}; {cached}; {installed}) 2>&1"]
     with engine.container(ContainerSpec(current, command, user="root", read_only=False)) as container:
         done = container.run(timeout=600)
-    assert done.exit.code == 0 and done.stdout.strip().endswith("x\t1"), done.stdout
+    assert done.code == 0 and done.stdout.strip().endswith("x\t1"), done.stdout
     assert not re.search(r"\.(deb|bin)$", done.stdout.partition("/var/cache/apt:")[2], re.MULTILINE), done.stdout
 
 

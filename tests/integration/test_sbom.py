@@ -29,7 +29,7 @@ FOREIGN = ("libgomp", "libgfortran", "libquadmath", "libscipy_openblas", "libope
 def asked(engine: Engine, reference: str, *command: str) -> str:
     with engine.container(ContainerSpec(reference, list(command), user="0")) as box:
         done = box.run(timeout=300)
-    assert done.exit.code == 0, done.stderr
+    assert done.code == 0, done.stderr
     return done.stdout
 
 

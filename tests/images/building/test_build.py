@@ -64,7 +64,7 @@ def test_an_image_store_that_publish_refuses_is_told_before_the_hour_of_a_build(
         raise Enough
 
     said: list[str] = []
-    monkeypatch.setattr(Progress, "say", lambda _self, _job, text, _style="dim": said.append(text))
+    monkeypatch.setattr(Progress, "say", lambda _self, _job, text, style="dim": said.append(text))
     monkeypatch.setattr(validating, "find_gpus", enough)
     for containerd, told in ((True, 1), (False, 0)):
         said.clear()
