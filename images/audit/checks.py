@@ -73,7 +73,15 @@ def of_image(image: ImageInfo, survey: Mapping[str, Any], history: Sequence[Mapp
     yield _check("S8 history", [f"{one['where']} holds {one['kind']}" for one in history])
     is_root = image.user.partition(":")[0] in ("", "0", "root")
     yield _check("S8 user", ["it runs as root"] if is_root else [], user=image.user)
-    yield _check("S8 runtime", _against_the_runtime(image.env))
+    env, against = image.env, []
+    capabilities = env.get("NVIDIA_DRIVER_CAPABILITIES")
+    if capabilities and not {"compute", "all"} & set(capabilities.split(",")):
+        against.append(f"NVIDIA_DRIVER_CAPABILITIES={capabilities} leaves CUDA out")
+    if env.get("NVIDIA_VISIBLE_DEVICES") in ("void", "none"):
+        against.append(f"NVIDIA_VISIBLE_DEVICES={env['NVIDIA_VISIBLE_DEVICES']} hides every GPU")
+    if env.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
+        against.append("NVIDIA_DISABLE_REQUIRE switches the check of the host's driver off")
+    yield _check("S8 runtime", against)
 
 
 def of_environment(environment: Mapping[str, Any], toolkits: Sequence[Mapping[str, str]]) -> Iterator[Check]:
@@ -121,16 +129,6 @@ def _check(key: str, faults: Iterable[str], *, environment: str = "", **facts: s
         hints=hints.find(found) if found else (),
         fix=row["fix"].format(**facts),
     )
-
-
-def _against_the_runtime(env: Mapping[str, str]) -> Iterator[str]:
-    capabilities = env.get("NVIDIA_DRIVER_CAPABILITIES")
-    if capabilities and not {"compute", "all"} & set(capabilities.split(",")):
-        yield f"NVIDIA_DRIVER_CAPABILITIES={capabilities} leaves CUDA out"
-    if env.get("NVIDIA_VISIBLE_DEVICES") in ("void", "none"):
-        yield f"NVIDIA_VISIBLE_DEVICES={env['NVIDIA_VISIBLE_DEVICES']} hides every GPU"
-    if env.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
-        yield "NVIDIA_DISABLE_REQUIRE switches the check of the host's driver off"
 
 
 def unmet(environment: Mapping[str, Any]) -> Iterator[str]:

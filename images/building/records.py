@@ -23,7 +23,7 @@ from validate.evidence import Evidence
 from validate.judge import Verdict
 
 BAKE, INPUTS = "docker-bake.json", "inputs.json"
-_VALIDATION_FILES = ("evidence.json", "verdict.json", "junit.xml", "report.md", "report.html", "changes.json")
+VALIDATION_FILES = ("evidence.json", "verdict.json", "junit.xml", "report.md", "report.html", "changes.json")
 
 
 def write_context(context: Context, folder: Path) -> None:
@@ -163,12 +163,6 @@ def record_evidence(folder: Path, evidence: Evidence) -> None:
     partial = folder / "evidence.json.partial"
     partial.write_text(evidence.dumps() + "\n")
     partial.replace(folder / "evidence.json")
-
-
-def forget_validation(folder: Path) -> None:
-    """Remove what an earlier validation run left: its verdict does not belong to the evidence that comes."""
-    for name in _VALIDATION_FILES:
-        (folder / name).unlink(missing_ok=True)
 
 
 def write_json(file: Path, content: object) -> None:

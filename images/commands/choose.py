@@ -45,7 +45,15 @@ def choose(
 
     Also tells why not the nearest others. Exits with 1 if none fits.
     """
-    machine = chooser.described(gpu, arch, driver) if gpu or arch else _this_machine(driver)
+    if gpu or arch:
+        machine = chooser.described(gpu, arch, driver)
+    else:
+        folders = ("", *gpus.DRIVER_FOLDERS)
+        if (found := next((seen for folder in folders if (seen := gpus.inventory(folder))), None)) is None:
+            then = "say which one is meant: --gpu 'RTX 4090' --driver 550.90, or --arch sm89"
+            raise wrong("choose", "no NVIDIA GPU can be read on this machine", then)
+        machine = chooser.detected(found, platforms.of_machine(platform.machine()))
+        machine = replace(machine, driver=chooser.parse_driver(driver)) if driver else machine
     sources = common.sources(matrix)
     # The plan's images, each with the runs of its gpu tier in results/runs.jsonl and their drift from its pins.
     lines, recorded = records.read(sources.workspace.results), []
@@ -97,13 +105,3 @@ def _planned(sources: Sources, recorded: Sequence[_Recorded], source: str) -> li
     with Registry(Repository.parse(source)) as registry:
         tags = set(registry.tags())
     return [one for one in offers if one.name in tags]
-
-
-def _this_machine(driver: str) -> Machine:
-    """Raises UserError where it has no GPU."""
-    found = next((seen for folder in ("", *gpus.DRIVER_FOLDERS) if (seen := gpus.inventory(folder))), None)
-    if found is None:
-        then = "say which one is meant: --gpu 'RTX 4090' --driver 550.90, or --arch sm89"
-        raise wrong("choose", "no NVIDIA GPU can be read on this machine", then)
-    machine = chooser.detected(found, platforms.of_machine(platform.machine()))
-    return replace(machine, driver=chooser.parse_driver(driver)) if driver else machine

@@ -113,7 +113,10 @@ def _validate(
     """Judge an image as it is."""
     folder = top / "validate" / reference.replace("/", "_").replace(":", "_")
     with private_engine.open_engine(engine, on_progress=common.say, install=False, builds=False) as judging:
-        records.forget_validation(folder)
+        for (
+            name
+        ) in records.VALIDATION_FILES:  # of an earlier run: its verdict does not belong to the evidence that comes
+            (folder / name).unlink(missing_ok=True)
         run = measure(judging, reference=reference, on_evidence=partial(records.record_evidence, folder))
     records.record_validation(folder, run.evidence, run.verdict, run.changes)
     return run, folder

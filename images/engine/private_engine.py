@@ -80,6 +80,9 @@ def _start() -> Engine:
     if _running() is None:
         (home / "dockerd.pid").unlink(missing_ok=True)  # a number left from before a reboot may belong to anything now
     make_bridge()
+    # Bytes a packet may have on the way out: where tunnels make it small, larger ones from containers just vanish.
+    ways = [one["dev"] for one in _ip("route", "show", "default") if "dev" in one]
+    mtu = _ip("link", "show", "dev", ways[0])[0]["mtu"] if ways else 1500
     program = [
         "dockerd",
         f"--data-root={home / 'data'}",
@@ -87,7 +90,7 @@ def _start() -> Engine:
         f"--pidfile={home / 'dockerd.pid'}",
         f"--host=unix://{home / 'docker.sock'}",
         f"--bridge={bridge(home)}",
-        f"--mtu={_mtu()}",
+        f"--mtu={mtu}",
         # Apart from another engine's, should this machine run a containerd that both find.
         "--containerd-namespace=truetag",
         "--containerd-plugins-namespace=truetag-plugins",
@@ -200,12 +203,6 @@ def make_bridge() -> None:
 
 def _remove_bridge() -> None:
     subprocess.run(["ip", "link", "delete", bridge(private_home())], capture_output=True, check=False)
-
-
-def _mtu() -> int:
-    """Bytes a packet may have on the way out: where tunnels make it small, larger ones from containers just vanish."""
-    ways = [one["dev"] for one in _ip("route", "show", "default") if "dev" in one]
-    return int(_ip("link", "show", "dev", ways[0])[0]["mtu"]) if ways else 1500
 
 
 def _ip(*arguments: str) -> list[dict[str, Any]]:

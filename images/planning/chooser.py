@@ -350,8 +350,12 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
     fits = {arch: image.fit(arch) for arch in machine.archs}
     worst = max(fits.values(), key=("cubin", "ptx", "no").index)
     native = not machine.driver or Version(machine.driver) >= Version(image.native_driver)
-    wrong = (*_wrong_arch(image, machine, fits), *_wrong_driver(image, machine, worst))
-    against = (*_unwanted(image, options), *wrong_for_gpu(machine), *wrong)
+    against = [*_unwanted(image, options), *wrong_for_gpu(machine), *_wrong_arch(image, machine, fits)]
+    # Minor version compatibility holds for machine code; PTX needs a driver of its own CUDA (CUDA Compatibility).
+    if machine.driver and Version(machine.driver) < Version(image.min_driver):
+        against.append(f"CUDA {image.wheel_cuda.partition('.')[0]} needs driver {image.min_driver} or newer")
+    elif worst == "ptx" and not native:
+        against.append(f"PTX of CUDA {image.wheel_cuda} needs driver {image.native_driver} or newer")
     passed = bool(machine.gpus) and {model_of(gpu) for gpu in machine.gpus} <= set(image.passed_on)
     reasons = [f"torch {image.torch}"]
     for arch, fit in fits.items():
@@ -376,7 +380,7 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
         enough = f"{older}, new enough by minor version compatibility ({image.min_driver})"
         reasons.append(known if native else enough)
     reasons += _modules(machine)
-    return Answer(image=image, fit=worst, reasons=tuple(reasons), against=against, native=native, passed=passed)
+    return Answer(image=image, fit=worst, reasons=tuple(reasons), against=tuple(against), native=native, passed=passed)
 
 
 def wrong_for_gpu(machine: Machine) -> Iterator[str]:
@@ -431,14 +435,6 @@ def _wrong_arch(image: ImageSummary, machine: Machine, fits: Mapping[Arch, Fit])
             for program, known in image.compilers.items():
                 if arch.capability not in known:
                     yield f"{program} does not know {arch}: what is compiled at run time fails there"
-
-
-def _wrong_driver(image: ImageSummary, machine: Machine, fit: Fit) -> Iterator[str]:
-    """Minor version compatibility holds for machine code; PTX needs a driver of its own CUDA (CUDA Compatibility)."""
-    if machine.driver and Version(machine.driver) < Version(image.min_driver):
-        yield f"CUDA {image.wheel_cuda.partition('.')[0]} needs driver {image.min_driver} or newer"
-    elif machine.driver and fit == "ptx" and Version(machine.driver) < Version(image.native_driver):
-        yield f"PTX of CUDA {image.wheel_cuda} needs driver {image.native_driver} or newer"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,7 @@ def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
     yield from _native(context)
     yield from _compilers(image)
     yield from _at_work(image)
-    yield from home_claims(context)
+    yield from _at_home(context)
     yield from quantised_llama(context, "C10", "cpu.quantized_llama")
     if image.pin("transformers") and image.pin("accelerate"):
         resumes = "transformers' Trainer saves a run, and resumes it to the same weights"
@@ -153,7 +153,7 @@ def _at_work(image: Image) -> Iterator[Claim]:
         yield claim("C6", "torchvision", "cpu.bridges", "torchvision's own operators work")
 
 
-def home_claims(context: ClaimContext) -> Iterator[Claim]:
+def _at_home(context: ClaimContext) -> Iterator[Claim]:
     """C8 for each kind of mount on the caches' folder, and C11 for packages that are added there."""
     image, folder = context.image, user_overlay.CACHE
     caches = {name: value for name, value in user_overlay.variables(image).items() if value.startswith(folder)}

@@ -162,7 +162,13 @@ def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[
     for subject, row in ROWS.items():
         if not all(image.pin(name) for name in row.get("needs", ())):
             continue
-        gate = _gate(row, torch, inventory)
+        least = tuple(row.get("capability", (0, 0)))
+        gate = ""
+        if torch < Version(row.get("torch", "0")):
+            gate = f"takes torch {row['torch']}, this is {torch}"
+        elif lesser := [gpu for gpu in inventory.gpus if gpu.capability < least] if inventory else []:
+            wanted, has = (".".join(map(str, one)) for one in (least, lesser[0].capability))
+            gate = f"takes compute capability {wanted}, {lesser[0].name} has {has}"
         expect = {**row.get("expect", {}), "device": device, "ranks": ranks, **of_host.get(subject, {})}
         expect |= {"not_applicable": gate} if gate else {}
         # What these GPUs or this torch can't do is not held against the image.
@@ -175,14 +181,3 @@ def link_of(inventory: Inventory | None) -> str:
     """How the host's GPUs reach each other, the weakest pair's way; empty where the host could not tell."""
     links = {link for _, _, link in inventory.links} if inventory else set()
     return str(max(links, key=list(Link).index)) if links else ""
-
-
-def _gate(row: Mapping[str, Any], torch: Version, inventory: Inventory | None) -> str:
-    if torch < Version(row.get("torch", "0")):
-        return f"takes torch {row['torch']}, this is {torch}"
-    least = tuple(row.get("capability", (0, 0)))
-    for gpu in inventory.gpus if inventory else ():
-        if gpu.capability < least:
-            wanted, has = (".".join(map(str, one)) for one in (least, gpu.capability))
-            return f"takes compute capability {wanted}, {gpu.name} has {has}"
-    return ""

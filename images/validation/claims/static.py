@@ -35,7 +35,15 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
     statement = "the variables are as expected, and nothing changes what users run"
     yield claim("S7", "environment", "static.environment", statement, environment)
     yield from _hygiene(context)
-    yield from system_claims(context)
+    # S9: programs that a training job calls, and rdma-core's user space as NCCL opens it. A custom base that has no
+    # apt-get may go without: there, the claims are not required, and others are unproven.
+    tools = {name: ["-V"] if name == "ssh" else ["--version"] for name in expectations.PROGRAMS}
+    libraries = {name: expectations.OPENED[name] for name in expectations.RDMA}
+    required, statement = not context.custom_base, f"{', '.join(tools)} are there and run"
+    yield claim("S9", "tools", "static.system", statement, {"programs": tools}, required=required)
+    statement = "NCCL's own loader finds rdma-core, with every function and version that it asks for"
+    expect = {"libraries": libraries, "providers": list(expectations.RDMA_PROVIDERS)}
+    yield claim("S9", "verbs", "static.system", statement, expect, required=required)
     yield from provenance_claims(context)
 
 
@@ -127,18 +135,3 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
         ("home", "static.hygiene", "the home is for every user to write to", leftovers),
     ):
         yield claim("S8", subject, probe, statement, expect)
-
-
-def system_claims(context: ClaimContext) -> Iterator[Claim]:
-    """S9: programs that a training job calls, and rdma-core's user space as NCCL opens it.
-
-    A custom base that has no apt-get may go without: there, the claims are not required, and others are unproven.
-    """
-    tools = {name: ["-V"] if name == "ssh" else ["--version"] for name in expectations.PROGRAMS}
-    libraries = {name: expectations.OPENED[name] for name in expectations.RDMA}
-    required = not context.custom_base
-    statement = f"{', '.join(tools)} are there and run"
-    yield claim("S9", "tools", "static.system", statement, {"programs": tools}, required=required)
-    statement = "NCCL's own loader finds rdma-core, with every function and version that it asks for"
-    expect = {"libraries": libraries, "providers": list(expectations.RDMA_PROVIDERS)}
-    yield claim("S9", "verbs", "static.system", statement, expect, required=required)
