@@ -33,7 +33,6 @@ from validate.judge import Verdict, explain, judge
 
 _MOST_ENVIRONMENTS = 8
 _OLDEST = (3, 10)
-"""The suite's oldest Python."""
 _GIB = 1 << 30
 _MOST = 64 << 20
 """Bytes that a container may print."""
@@ -44,12 +43,10 @@ class AuditOptions:
     """How an image is audited."""
 
     run: bool = True
-    """Also run the image's own Python."""
     gpus: Attachment = NO_GPU
     timeout: float = 1800
     """Of each container."""
     progress: Callable[[str], None] = lambda _text: None
-    """Told what is being done."""
 
     def on_record(self, record: Record) -> None:
         self.progress(f"  {record.probe} in {record.seconds:.1f} s ({record.outcome})")

@@ -42,9 +42,7 @@ class BuildOptions:
     cache: Path = field(default_factory=cache.folder)
     """Where downloads are kept: outside the project, so that clones share them."""
     base: str = base_images.AUTO
-    """A custom base image, in place of the matrix's."""
     wheelhouse: Path | None = None
-    """Folder of wheels that no index has."""
     wheel_mirror: str = ""
     """Where official wheels are fetched from; empty: their releases."""
     compiled: FindWheel = lambda _image, _pin: None
@@ -54,7 +52,6 @@ class BuildOptions:
     offline: bool = False
     """No step reaches a network: all that is installed lies in the wheelhouse."""
     strict: bool = False
-    """An optional package that can't be had is an error."""
     no_cache: bool = False
     tiers: Sequence[Tier] = ()
     """What to judge; empty: what this machine can."""

@@ -78,4 +78,3 @@ def say(text: str, style: str = "yellow") -> None:
 
 
 tell = partial(say, style="dim")
-"""What goes on, for who watches."""

@@ -22,7 +22,6 @@ from images.config.yamlfile import YamlFile, fix, validated
 from images.errors import Problem, UserError, wrong
 
 MATRIX = paths.RESOURCES / paths.MATRIX_NAME
-"""The matrix of the checkout, for tests."""
 FACTS = paths.DATA / "facts.yaml"
 
 
@@ -37,7 +36,6 @@ class Sources:
     """What was wrong in the matrix and left out of it so that the rest could be checked in the same run."""
     left_out: frozenset[yamlfile.Path] = frozenset()
     workspace: paths.Workspace = paths.CHECKOUT
-    """The folder of the matrix file, with its locks and results."""
 
     @cached_property
     def revision(self) -> str:

@@ -23,9 +23,7 @@ from images.planning.image import Base, Image, Pin
 PINS_FILE = "locks/bases.yaml"
 _PIN = "`python -m tools.pin` writes it, in a checkout"
 AUTO = "auto"
-"""In place of a reference: the matrix's own base image."""
 BOOTSTRAPPED = "truetag-base"
-"""The repository name of bases that were made here."""
 
 
 def acquire(

@@ -53,7 +53,6 @@ class HostSettings:
     ca: bytes | None = None
     index: Mapping[str, str] = field(default_factory=dict)
     proxies: Mapping[str, str] = field(default_factory=dict)
-    """Lower-case names."""
     apt: Mapping[str, str] = field(default_factory=dict)
     mirrors: Mapping[str, str] = field(default_factory=dict)
     """Variables that name mirrors of Debian's archives (images/locking/debian.py)."""

@@ -11,7 +11,6 @@ from images.planning import silent
 from images.planning.image import Image
 
 LABELS = "dev.truetag"
-"""Prefix of our own image labels."""
 
 
 class Origin(StrEnum):
@@ -30,7 +29,6 @@ class BaseContext:
     reference: str
     """What stands after FROM."""
     origin: str
-    """An Origin."""
     digest: str = ""
     """`sha256:...` of the registry's manifest where it came from one, else the image ID."""
     executable: str = "/opt/venv/bin/python"

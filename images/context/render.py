@@ -23,7 +23,6 @@ from images.planning.image import Image
 from images.planning.user_overlay import packages
 
 LIBRARIES = "cuda"
-"""The stage of NVIDIA's libraries, below torch's."""
 
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _OFFLINE = b"""\

@@ -25,7 +25,6 @@ class Failure:
     cause: str
     then: str
     line: str = ""
-    """The line that told so."""
 
 
 def classify(error: str, log: Sequence[str]) -> Failure:
@@ -58,7 +57,6 @@ class EngineErrorKind(StrEnum):
     NO_SUCH_IMAGE = "no such image"
     BAD_REFERENCE = "bad reference"
     REGISTRY_REFUSAL = "registry refusal"
-    """A registry answered, and said no."""
     ULIMIT = "ulimit"
     """The engine may not set the limits that were asked for: it runs in a container itself."""
     NO_COMMAND = "no command"

@@ -56,11 +56,8 @@ class HostState:
     runtime: bool = False
     """NVIDIA's container runtime or its hook is installed."""
     cdi: tuple[str, ...] = ()
-    """CDI device names that the engine can take."""
     folder: str = ""
-    """A folder that holds the whole driver."""
     nodes: tuple[str, ...] = ()
-    """Device nodes: /dev/nvidia0 and the like."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +74,6 @@ class Attachment:
     library_path: str = ""
     """A folder that goes in front of the image's own LD_LIBRARY_PATH."""
     injected: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the host that are set in the container, too (INJECTED)."""
 
     @property
     def attached(self) -> bool:

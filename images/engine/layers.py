@@ -84,11 +84,9 @@ class LayerEntry(NamedTuple):
     time: int
     """Seconds since 1970."""
     link: str
-    """Where it leads, as it is written there."""
     content: str
     """Files of one content have one text here, in the layers that were read together."""
     data: bytes | None
-    """The content, where that was asked for."""
 
 
 def parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:

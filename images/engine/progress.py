@@ -27,7 +27,6 @@ class _RunningStep:
     since: float
     """In seconds of `time.monotonic`."""
     last: str = ""
-    """Its latest log line, or how far a download is."""
 
 
 class Progress:

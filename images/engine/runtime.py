@@ -52,10 +52,8 @@ class ContainerSpec:
     """It is started with bytes for its standard input; else that is empty."""
     network: str = "none"
     read_only: bool = True
-    """Of the root."""
     devices: Sequence[str] = ()
     device_requests: Sequence[Mapping[str, Any]] = ()
-    """As Docker's API has them."""
     memory: int | None = None
     """Without swap."""
     processes: int | None = None

@@ -21,7 +21,6 @@ from validate.environment import wheel_contents
 from validate.environment.wheel_contents import Contents, Rows
 
 FOLDER = "wheels"
-"""Below the folder of locks."""
 
 
 @dataclass(frozen=True, kw_only=True)

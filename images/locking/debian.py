@@ -25,7 +25,6 @@ from images.planning.expectations import DEBIAN_PYTHON, DEBIAN_TOOLS
 from images.planning.image import Base
 
 FOLDER = "debian"
-"""Below the folder of locks."""
 # In pieces: no tracked file names an index's host (tests/repository/test_tree.py), and an image's sources.list must.
 _OWN = "http://deb.{}/{}/".format
 ARCHIVES = {

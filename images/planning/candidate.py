@@ -65,20 +65,17 @@ class Candidate:
     name: ImageName
     matrix: Matrix
     facts: Facts
-    """Of its platform."""
     base: Base
     torch: str
     torch_facts: TorchFacts
     wheel_cuda: Minor
     variant: TorchVariant
-    """Torch's build for it."""
     toolkit: ToolkitRow | None
     toolkit_facts: CudaFacts | None
     requested_archs: tuple[Arch, ...]
     """What the name or the matrix asks for; empty: whatever all parts cover."""
     profile: ResolvedProfile
     stack: Mapping[str, str]
-    """The pins of the stack alone."""
     pins: Mapping[str, str]
     optional: frozenset[str]
     """Pins that the image may lack."""

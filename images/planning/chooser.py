@@ -50,7 +50,6 @@ class ModelRow(Row):
     capability: Capability
     names: list[Sentence] = Field(min_length=1)
     arm: bool = False
-    """Their host processor is ARM."""
     source: Sentence
 
 
@@ -62,7 +61,6 @@ class DriverRow(Row):
     first: int
     """The first branch that knows them, as 570 of 570.86.16."""
     last: int | None = None
-    """The last one that supports them."""
     modules: Literal["open", "either", "proprietary"]
     """Which of NVIDIA's kernel modules run them."""
     source: Sentence
@@ -281,9 +279,7 @@ class Answer:
     image: ImageSummary
     fit: Fit
     reasons: tuple[str, ...]
-    """Why it runs there."""
     against: tuple[str, ...]
-    """Why it does not; empty if it does."""
     native: bool
     """The driver is of the wheel's own CUDA or newer."""
     passed: bool
@@ -442,9 +438,7 @@ class Known:
     """What a site or recorded runs say of an image besides."""
 
     get: str
-    """The command that gets it."""
     sentence: str
-    """What was validated of it, as a sentence."""
     ran: bool = False
     """Its gpu tier passed."""
 

@@ -18,7 +18,6 @@ class Base:
     """What an image stands on: a Debian suite (or Ubuntu) with the Python it brings."""
 
     key: str
-    """Its name in the matrix: `bookworm`."""
     reference: str
     """What a registry calls it: `debian:bookworm-slim`."""
     suite: str | None
@@ -72,7 +71,6 @@ class Pruning:
 
     arch: Arch
     nvidia: bool
-    """NVIDIA's own libraries are pruned, too."""
     alternatives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Libraries of which one alone is ever loaded, by pattern -> those that stay."""
 
@@ -133,11 +131,9 @@ class Image:
     library_layers: tuple[tuple[str, ...], ...] = ()
     """Patterns of NVIDIA's distributions that have layers of their own, bottom first."""
     environment: Mapping[str, str]
-    """What the image sets for its users."""
     revision: str
     """Short hash of matrix and facts."""
     prebuilt: tuple[Prebuilt, ...] = ()
-    """Official wheels, by hash, for pins that no index has."""
     warnings: tuple[str, ...] = ()
     from_source: tuple[str, ...] = ()
     """Distributions that are installed from source: pure Python that no index has as a wheel."""

@@ -43,7 +43,6 @@ class ContainerPlan:
     python: Sequence[str] = ("python3", "-I", "-S", "-B", "-X", f"pycache_prefix={INSIDE}/none")
     """What runs the suite: from sources, as bytecode of the image could sign what it likes."""
     arguments: Sequence[str] = ()
-    """More arguments of the suite."""
     files: Mapping[str, Files] = field(default_factory=dict)
     """Folder -> more files that are put there."""
 

@@ -43,7 +43,6 @@ QEMU = {"QEMU_CPU": "max,sve-max-vq=1"}
 _REGISTERS = {"midr_el1": 0xF0510, "revidr_el1": 0}
 """Of `max` (qemu, target/arm/cpu64.c); read with `mrs` under it, they are the same."""
 _START_SECONDS = 300
-"""For an emulated Python to say how it starts."""
 _EMULATED_SECONDS = 3000
 """For an emulated probe: qemu takes ten to twenty times as long (docs/arm64.md)."""
 
@@ -55,7 +54,6 @@ class NativePython:
     files: Files
     """Below INSIDE: it, and as user.json how the image's own Python starts, as that answered, emulated."""
     architecture: str
-    """Of the image."""
     emulator: str
     of_its_release: bool
     """Whether it is of the same release as the image's own."""
