@@ -299,7 +299,7 @@ class Facts(Row):
     arm64: Arm64Facts = Arm64Facts()
 
     @property
-    def companions(self) -> dict[str, Mapping[str, Row]]:
+    def companions(self) -> dict[str, Mapping[str, XformersFacts | TorchaoFacts | BitsandbytesFacts]]:
         """Packages with CUDA code of their own -> version -> what is known of it."""
         return {"xformers": self.xformers, "torchao": self.torchao, "bitsandbytes": self.bitsandbytes}
 

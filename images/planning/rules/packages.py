@@ -10,11 +10,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from images.config.facts import PackageFacts, within
+from images.config.facts import BitsandbytesFacts, PackageFacts, TorchaoFacts, XformersFacts, within
 from images.config.names import Arch, Minor
 from images.errors import command
 from images.planning import silent
 from images.planning.candidate import Candidate, Finding, refuse, warn
+
+Companion = XformersFacts | TorchaoFacts | BitsandbytesFacts
 
 
 def _python_fits(candidate: Candidate, wanted: str) -> bool:
@@ -28,83 +30,59 @@ def triton_is_torchs(candidate: Candidate) -> Iterator[Finding]:
         yield refuse(f"torch {candidate.torch} needs triton{candidate.torch_facts.triton}, the stack pins {triton}")
 
 
-def companions_are_known(candidate: Candidate) -> Iterator[Finding]:
+def companions_fit(candidate: Candidate) -> Iterator[Finding]:
+    """Packages with CUDA code of their own are known, and made for this torch, CUDA and Python."""
     for package, known in candidate.facts.companions.items():
-        version = candidate.pins.get(package)
-        if version and version not in known and package not in candidate.facts.arm64.lacking:
+        version = candidate.pins.get(package, "")
+        if version in known:
+            yield from _fits(candidate, package, known)
+        elif version and package not in candidate.facts.arm64.lacking:
             yield refuse(f"nothing is known of {package} {version}: add its row to images/data/facts.yaml")
 
 
-def xformers_fits(candidate: Candidate) -> Iterator[Finding]:
-    version = candidate.pins.get("xformers", "")
-    row = candidate.facts.xformers.get(version)
-    if row is None:
-        return
-    own, wheel = Minor.parse(row.cuda), candidate.wheel_cuda
+def _fits(candidate: Candidate, package: str, known: Mapping[str, Companion]) -> Iterator[Finding]:
+    what, wheel = f"{package} {candidate.pins[package]}", candidate.wheel_cuda
+    row, torch = known[candidate.pins[package]], f"the stack pins {candidate.torch}"
     if not within(candidate.torch, row.torch):
-        known = {key: (one.torch, Minor.parse(one.cuda).major) for key, one in candidate.facts.xformers.items()}
-        yield _made_for_another_torch(candidate, "xformers", known)
-    if own.major != wheel.major:
+        fitting = [one for one, other in known.items() if within(candidate.torch, other.torch) and _links(other, wheel)]
+        fix = f"pin {max(fitting, key=Version)}" if fitting else f"leave {package} out of the stack"
+        yield refuse(f"{what} needs torch {row.torch}, {torch}: {fix}")
+    if isinstance(row, XformersFacts) and not _links(row, wheel):
+        own = Minor.parse(row.cuda)
         yield refuse(
-            f"xformers {version} is built for CUDA {own} and needs libcudart.so.{own.major}, torch's wheel brings "
-            f"CUDA {wheel}: its kernels would not load. Leave it out (`without: [xformers]`), or take a "
+            f"{what} is built for CUDA {own} and needs libcudart.so.{own.major}, torch's wheel brings CUDA {wheel}: "
+            "its kernels would not load. Leave it out (`without: [xformers]`), or take a "
             f"cu{own.major}x variant of torch {candidate.torch}"
         )
-    if not _python_fits(candidate, row.python):
-        yield refuse(f"xformers {version} needs Python {row.python}, the base has {candidate.base.python}")
-
-
-def torchao_fits(candidate: Candidate) -> Iterator[Finding]:
-    version = candidate.pins.get("torchao", "")
-    row = candidate.facts.torchao.get(version)
-    if row is None:
-        return
-    if not within(candidate.torch, row.torch):
-        known = {key: (one.torch, one.cuda_major) for key, one in candidate.facts.torchao.items()}
-        yield _made_for_another_torch(candidate, "torchao", known)
-    if row.cuda_major and row.cuda_major != candidate.wheel_cuda.major:
-        yield refuse(
-            f"torchao {version} needs libcudart.so.{row.cuda_major}, torch's wheel brings CUDA {candidate.wheel_cuda}: "
-            "leave it out (`without: [torchao]`)"
-        )
-
-
-def _made_for_another_torch(candidate: Candidate, package: str, known: Mapping[str, tuple[str, int | None]]) -> Finding:
-    """`known`: version -> the torch it goes with, and the CUDA major it is linked with (None: with none)."""
-    version, majors = candidate.pins[package], (None, candidate.wheel_cuda.major)
-    fitting = [other for other, (torch, major) in known.items() if within(candidate.torch, torch) and major in majors]
-    fix = f"pin {max(fitting, key=Version)}" if fitting else f"leave {package} out of the stack"
-    return refuse(f"{package} {version} needs torch {known[version][0]}, the stack pins {candidate.torch}: {fix}")
-
-
-def bitsandbytes_fits(candidate: Candidate) -> Iterator[Finding]:
-    version, wheel = candidate.pins.get("bitsandbytes", ""), candidate.wheel_cuda
-    row = candidate.facts.bitsandbytes.get(version)
-    if row is None:
-        return
-    library = row.library_for(wheel)
-    if library is None:
-        others = [other for other, facts in candidate.facts.bitsandbytes.items() if facts.library_for(wheel)]
+    elif isinstance(row, TorchaoFacts) and not _links(row, wheel):
+        needs = f"{what} needs libcudart.so.{row.cuda_major}, torch's wheel brings CUDA {wheel}"
+        yield refuse(f"{needs}: leave it out (`without: [torchao]`)")
+    elif isinstance(row, BitsandbytesFacts) and (library := row.library_for(wheel)) != wheel:
+        others = [one for one, facts in candidate.facts.bitsandbytes.items() if facts.library_for(wheel)]
         fix = f"; pin {' or '.join(others)}" if others else ""
-        yield refuse(
-            f"bitsandbytes {version} has no library for CUDA {wheel} "
-            f"(libbitsandbytes_cuda{wheel.digits}.so; lookup: {row.lookup}){fix}"
-        )
-    elif library != wheel:
-        yield warn(f"bitsandbytes {version} runs its CUDA {library} library beside torch's CUDA {wheel}")
-    if not within(candidate.torch, row.torch):
-        yield refuse(f"bitsandbytes {version} needs torch {row.torch}, the stack pins {candidate.torch}")
-    if not _python_fits(candidate, row.python):
-        yield refuse(f"bitsandbytes {version} needs Python {row.python}, the base has {candidate.base.python}")
+        lacks = f"{what} has no library for CUDA {wheel} (libbitsandbytes_cuda{wheel.digits}.so; lookup: {row.lookup})"
+        runs = f"{what} runs its CUDA {library} library beside torch's CUDA {wheel}"
+        yield warn(runs) if library else refuse(f"{lacks}{fix}")
+    if not isinstance(row, TorchaoFacts) and not _python_fits(candidate, row.python):
+        yield refuse(f"{what} needs Python {row.python}, the base has {candidate.base.python}")
+
+
+def _links(row: Companion, wheel_cuda: Minor) -> bool:
+    """Whether a release is linked with the CUDA major that torch's wheel brings, or with none."""
+    major = Minor.parse(row.cuda).major if isinstance(row, XformersFacts) else getattr(row, "cuda_major", None)
+    return major in (None, wheel_cuda.major)
 
 
 def none_fits(candidate: Candidate) -> dict[str, str]:
     """Package with kernels that a candidate lacks, and that has no known release for its torch and CUDA -> why."""
-    rules = {"xformers": xformers_fits, "torchao": torchao_fits, "bitsandbytes": bitsandbytes_fits}
     why = {}
     for name, known in candidate.facts.companions.items():
         tried = (replace(candidate, pins={**candidate.pins, name: version}) for version in known)
-        if known and name not in candidate.pins and all(any(one.refuses for one in rules[name](of)) for of in tried):
+        if (
+            known
+            and name not in candidate.pins
+            and all(any(one.refuses for one in _fits(of, name, known)) for of in tried)
+        ):
             why[name] = (
                 f"no release from {min(known, key=Version)} to {max(known, key=Version)} is made for "
                 f"torch {candidate.torch} with CUDA {candidate.wheel_cuda}, and what finds it imports it, and fails"
