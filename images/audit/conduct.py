@@ -202,7 +202,7 @@ def _read(engine: Engine, image: ImageInfo, claims: ClaimSet, user: bytes, optio
     _lines, end = own_python.read_files(
         engine, image, arguments, claims, user, timeout=options.timeout, most=_MOST, on_record=on_record
     )
-    require_end(engine, image, "files", end, began=bool(found))
+    require_end(image, "files", end, began=bool(found))
     return found
 
 

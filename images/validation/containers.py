@@ -141,12 +141,18 @@ def run_suite(
         return others, container.wait(timeout=300)
 
 
-def require_end(engine: Engine, image: ImageInfo, container: str, end: Exit, *, began: bool) -> None:
+def require_end(
+    image: ImageInfo, container: str, end: Exit, *, began: bool, said: Sequence[str] | None = None, then: str = ""
+) -> None:
     """Raises UserError where something outside the suite ended it: a part of its records says nothing of the image.
 
-    `container`: its name in a run. `began`: a record came.
+    `container`: its name in a run. `began`: a record came. `said`: where one has to come, what was printed besides;
+    `then`: what to do if none did.
     """
     where = image.tags[0] if image.tags else image.id
+    if not began and said is not None and (end.code != KILLED or end.oom):
+        tail = " | ".join(text.strip() for text in said[-3:] if text.strip())
+        raise failed(where, f"the suite did not start in it: {tail or f'status {end.code}, nothing printed'}", then)
     if end.code == KILLED and not end.oom:
         cause = f"its container `{container}` was killed from outside in the middle of the suite, not for its memory"
         then = "validate it again; if nobody killed it, see whether machine or job ran out of memory (`dmesg`, `sacct`)"

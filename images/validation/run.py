@@ -20,7 +20,6 @@ from images.context.labels import LABELS
 from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, Exit, ImageInfo, layers
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import EngineFacts
-from images.errors import Problem, UserError
 from images.validation import child, own_python
 from images.validation.containers import INSIDE, ContainerPlan, planned, require_end, run_suite, suite_files
 from validate import checks
@@ -213,13 +212,8 @@ def _read_files(
 
     user = own_python.user_of(image, hidden=hidden)
     said, end = own_python.read_files(engine, image, arguments, asked, user, timeout=_SECONDS, on_record=on_record)
-    require_end(engine, image, "files", end, began=bool(found))
-    if not found:
-        tail = " | ".join(text.strip() for text in said[-3:] if text.strip())
-        where, then = image.tags[0] if image.tags else image.id, "is it an image with a Python on its PATH?"
-        raise UserError(
-            Problem(where=where, cause=f"its files could not be read: {tail or 'nothing printed'}", then=then)
-        )
+    then = "is it an image with a Python on its PATH?"
+    require_end(image, "files", end, began=bool(found), said=said, then=then)
     return claims.less(files_only)
 
 
@@ -242,13 +236,9 @@ def _run(engine: Engine, image: ImageInfo, plan: ContainerPlan, keep: Callable[[
             raise
         refused, spec = error.problems[0].cause, replace(spec, ulimits={})
         complaints, end = run_suite(engine, spec, files, timeout=_SECONDS, asked=asked, on_record=on_record)
-    require_end(engine, image, plan.name, end, began=bool(found))
-    if not found:
-        tail = " | ".join(text.strip() for text in complaints[-3:] if text.strip())
-        name = image.tags[0] if image.tags else image.id
-        cause = f"the suite did not start in it: {tail or f'status {end.code}, nothing printed'}"
-        then = f"`docker run --rm -it {name} python3 --version`: an image needs a python3 on its PATH"
-        raise UserError(Problem(where=name, cause=cause, then=then), code=1)
+    name = image.tags[0] if image.tags else image.id
+    then = f"`docker run --rm -it {name} python3 --version`: an image needs a python3 on its PATH"
+    require_end(image, plan.name, end, began=bool(found), said=complaints, then=then)
     return end, refused
 
 

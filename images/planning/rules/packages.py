@@ -118,12 +118,8 @@ def profile_packages_are_known(candidate: Candidate) -> Iterator[Finding]:
 
 def requirements_agree(candidate: Candidate) -> Iterator[Finding]:
     """What contradicts is refused with both sides named; nothing is moved to make it fit."""
-    for name, row in candidate.known.items():
-        version = candidate.pins[name]
-        yield from map(refuse, _contradictions(candidate, name, version, row))
-        source_only = row.form == "cuda-source" and not candidate.official_wheel(name, version)
-        if source_only and name not in candidate.optional:
-            yield from map(refuse, uncompilable(candidate, name, version))
+    for name in candidate.known:
+        yield from map(refuse, unfit(candidate, name, candidate.pins[name]))
     yield from map(refuse, _clashing(candidate))
 
 
@@ -163,12 +159,13 @@ def declined_packages_are_said(candidate: Candidate) -> Iterator[Finding]:
 
 
 def unfit(candidate: Candidate, name: str, version: str) -> tuple[str, ...]:
-    """Why an optional package of a profile has no place in an image; empty: it has."""
+    """Why a package has no place in an image; empty: it has."""
     row = candidate.facts.packages.get(name, {}).get(version)
     if row is None:
         return (f"nothing is known of {name} {version}",)
     against = _contradictions(candidate, name, version, row)
     source_only = row.form == "cuda-source" and not candidate.official_wheel(name, version)
+    source_only = source_only and not (name in candidate.optional and name in candidate.pins)  # the image may lack it
     return (*against, *(uncompilable(candidate, name, version) if source_only else ()))
 
 
@@ -254,13 +251,11 @@ def wheels_of_no_index_are_said(candidate: Candidate) -> Iterator[Finding]:
 
 def extensions_are_said(candidate: Candidate) -> Iterator[Finding]:
     """Whether the compiled extensions of a profile's packages can be had, and by which command."""
-    possible = extensions_of(candidate)
     for name, row in _named_extensions(candidate).items():
         lacks = f"{name} {candidate.pins[name]} lacks its compiled extensions"
-        if name in possible:
-            yield warn(f"{lacks} until `{command('wheels', str(candidate.name), row)}` has compiled them")
-        else:
-            yield warn(f"{lacks}: {'; '.join(uncompilable(candidate, row, candidate.pins[name]))}")
+        until = f" until `{command('wheels', str(candidate.name), row)}` has compiled them"
+        hopeless = "; ".join(uncompilable(candidate, row, candidate.pins[name]))
+        yield warn(f"{lacks}: {hopeless}" if hopeless else f"{lacks}{until}")
 
 
 def extensions_of(candidate: Candidate) -> dict[str, str]:
