@@ -109,11 +109,10 @@ def _write_contents(images: Sequence[Image], folder: Path) -> str:
     found = measure_contents.update(locks, folder, tell=common.tell)
     lock_file.put(found, folder)
     changed = len(found)
-    for image in images:
-        if image.pruning:
-            found = pruned_contents.update(image, lock_file.read(image, folder), folder, on_progress=common.tell)
-            lock_file.put(found, folder)
-            changed += len(found)
+    for image in (image for image in images if image.pruning):
+        found = pruned_contents.update(image, lock_file.read(image, folder), folder, on_progress=common.tell)
+        lock_file.put(found, folder)
+        changed += len(found)
     return f"read what {common.counted(changed, 'package')} bring" if changed else "what their files bring was known"
 
 

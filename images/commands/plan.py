@@ -12,7 +12,7 @@ import typer
 from images.commands import common
 from images.commands.common import counted
 from images.commands.options import Json, MatrixFile, Selectors
-from images.config.selectors import Glob, parse
+from images.config.selectors import parse
 from images.locking import lock_file
 from images.locking.lock_file import Status as LockStatus
 from images.planning import plan as planning
@@ -45,7 +45,7 @@ def plan(
     """
     sources = common.sources(matrix)
     wanted = list(selectors or [])
-    if tracked and not any(isinstance(parse(one), Glob) for one in wanted):
+    if tracked and all(parse(one).key for one in wanted):
         wanted = [*sources.matrix.nightly.track, *wanted]
     try:
         planned = planning.select(wanted, sources)

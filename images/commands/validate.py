@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -11,13 +10,11 @@ from typing import Annotated
 import typer
 
 from images.building import records, validating
-from images.building.validating import ValidationRun
 from images.commands import common
 from images.commands.options import EngineUrl, Gpus, Json, MatrixFile, OutFolder, Passed, Tiers, require_writable
 from images.context import labels as image_labels
 from images.engine import private_engine
 from images.errors import command, failed, wrong
-from images.planning.image import Image
 from images.validation import schemas
 from validate import report
 from validate.claims import Tier
@@ -82,22 +79,35 @@ def validate(
     sources = common.sources(matrix)
     top = require_writable(out or sources.workspace.out)
     (wanted,) = common.accepted([name], sources, exactly_one=True)
-    measure = partial(
-        validating.validate_image,
-        image=wanted,
-        sources=sources,
-        tiers=tier or (),
-        gpus=gpus,
-        only=claim or (),
-        run_anyway=run_anyway,
-        say=common.tell,
-    )
-    if tag:
-        reference = image or f"{wanted.local_name}-candidate"
-        run, folder, withheld = _validate_and_tag(wanted, reference, top / str(wanted.name), engine, measure)
-    else:
-        reference, withheld = image or wanted.local_name, ""
-        run, folder = _validate(reference, top, engine, measure)
+    reference = image or (f"{wanted.local_name}-candidate" if tag else wanted.local_name)
+    folder = top / str(wanted.name) if tag else top / "validate" / reference.replace("/", "_").replace(":", "_")
+    withheld = ""
+    with private_engine.open_engine(engine, on_progress=common.say, install=False, builds=tag) as docker_engine:
+        if tag:
+            info = docker_engine.inspect(reference)
+            record = records.built_elsewhere(folder, info, image_labels.declared_missing(wanted, info.labels))
+        for file in records.VALIDATION_FILES:  # an earlier verdict does not belong to the evidence that comes
+            (folder / file).unlink(missing_ok=True)
+        run = validating.validate_image(
+            docker_engine,
+            wanted,
+            info.id if tag else reference,
+            sources,
+            tiers=tier or (),
+            gpus=gpus,
+            only=claim or (),
+            run_anyway=run_anyway,
+            say=common.tell,
+            on_evidence=partial(records.record_evidence, folder),
+        )
+        if tag:  # an image that was built elsewhere is recorded and named as `build` does
+            records.write_json(folder / "build.json", record)
+            withheld = validating.why_withheld(run.verdict, run.evidence, run.tiers)
+            if run.changes:  # it was held to what an image on top of the built one may change
+                withheld = "it has steps above the image that was built"
+            if not withheld and (former := validating.give_name(docker_engine, info.id, wanted.local_name)):
+                common.say(former)
+    records.record_validation(folder, run.evidence, run.verdict, None if tag else run.changes)
     typer.echo(f"{folder}/evidence.json", err=True)
     if run.changes:
         typer.echo(f"{reference} stands on {wanted.name}: " + "\n  ".join(run.changes.lines()), err=as_json)
@@ -105,39 +115,6 @@ def validate(
     if withheld:
         raise failed(reference, f"{withheld}: it gets no name", f"read {folder}/report.md")
     raise typer.Exit(1 if any(one.claim.required for one in run.verdict.of(Status.FAIL)) else 0)
-
-
-def _validate(
-    reference: str, top: Path, engine: str | None, measure: Callable[..., ValidationRun]
-) -> tuple[ValidationRun, Path]:
-    """Judge an image as it is."""
-    folder = top / "validate" / reference.replace("/", "_").replace(":", "_")
-    with private_engine.open_engine(engine, on_progress=common.say, install=False, builds=False) as judging:
-        for (
-            name
-        ) in records.VALIDATION_FILES:  # of an earlier run: its verdict does not belong to the evidence that comes
-            (folder / name).unlink(missing_ok=True)
-        run = measure(judging, reference=reference, on_evidence=partial(records.record_evidence, folder))
-    records.record_validation(folder, run.evidence, run.verdict, run.changes)
-    return run, folder
-
-
-def _validate_and_tag(
-    wanted: Image, reference: str, folder: Path, engine: str | None, measure: Callable[..., ValidationRun]
-) -> tuple[ValidationRun, Path, str]:
-    """Record and name an image that was built elsewhere as `build` does; also returns why it gets no name, or ""."""
-    with private_engine.open_engine(engine, on_progress=common.say, install=False) as docker_engine:
-        info = docker_engine.inspect(reference)
-        record = records.built_elsewhere(folder, info, image_labels.declared_missing(wanted, info.labels))
-        run = measure(docker_engine, reference=info.id)
-        withheld = validating.why_withheld(run.verdict, run.evidence, run.tiers)
-        if run.changes:  # it was held to what an image on top of the built one may change
-            withheld = "it has steps above the image that was built"
-        if not withheld and (former := validating.give_name(docker_engine, info.id, wanted.local_name)):
-            common.say(former)
-    records.write_json(folder / "build.json", record)
-    records.record_validation(folder, run.evidence, run.verdict)
-    return run, folder, withheld
 
 
 def _show(verdict: Verdict, reference: str, everything: bool, *, as_json: bool) -> None:

@@ -24,17 +24,22 @@ HELP = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Condition:
-    """`torch>=2.8`: every planned image must satisfy all conditions that are given."""
+class Selector:
+    """A name, or a shell pattern over names (no `key`): an image must match one of those that are given.
 
-    key: str
-    op: str
+    Or a condition, `torch>=2.8`: every planned image must satisfy all of them.
+    """
+
+    key: str = ""
+    op: str = ""
     value: str
 
     def __str__(self) -> str:
         return f"{self.key}{self.op}{self.value}"
 
     def __call__(self, image: Any) -> bool:
+        if not self.key:
+            return fnmatch.fnmatchcase(image.name, self.value)
         if self.key in _VERSIONED:
             own = image.versions[self.key]
             return own is not None and within(str(own), f"{'==' if self.op == '=' else self.op}{self.value}")
@@ -47,36 +52,20 @@ class Condition:
         return holds is (self.op == "=")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Glob:
-    """A name or a shell pattern over names: an image must match one of those that are given."""
-
-    pattern: str
-
-    def __str__(self) -> str:
-        return self.pattern
-
-    def __call__(self, image: Any) -> bool:
-        return fnmatch.fnmatchcase(image.name, self.pattern)
-
-
-Selector = Condition | Glob
-
-
 def parse(text: str) -> Selector:
     """Read one selector. Raises UserError saying what selectors there are."""
     match = _CONDITION.fullmatch(text)
     if not match:
         if not text or re.search(r"[\s<>=!]", text):
             raise wrong(repr(text), "is no selector", f"write {HELP}")
-        return Glob(pattern=text)
-    condition = Condition(key=match["key"], op="=" if match["op"] == "==" else match["op"], value=match["value"])
+        return Selector(value=text)
+    condition = Selector(key=match["key"], op="=" if match["op"] == "==" else match["op"], value=match["value"])
     if cause := _wrong(condition):
         raise wrong(text, cause, f"write {HELP}")
     return condition
 
 
-def _wrong(condition: Condition) -> str:
+def _wrong(condition: Selector) -> str:
     if condition.key not in (*_VERSIONED, "arch", "profile", "platform"):
         return f"there is nothing called {condition.key!r} to select by"
     if condition.key not in _VERSIONED and condition.op not in ("=", "!="):

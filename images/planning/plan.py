@@ -94,8 +94,8 @@ def select(wanted: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
     if not wanted:
         return everything
     parsed = [selectors.parse(sources.matrix.aliases.get(text, text)) for text in wanted]
-    globs = [item for item in parsed if isinstance(item, selectors.Glob)]
-    conditions = [item for item in parsed if isinstance(item, selectors.Condition)]
+    globs = [item for item in parsed if not item.key]
+    conditions = [item for item in parsed if item.key]
     chosen = tuple({one.name: one for glob in globs for one in _named(glob, everything, sources)}.values())
     chosen = chosen if globs else everything
     for condition in conditions:
@@ -109,10 +109,10 @@ def select(wanted: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
     return both
 
 
-def _named(glob: selectors.Glob, everything: Sequence[Planned], sources: Sources) -> list[Planned]:
+def _named(glob: selectors.Selector, everything: Sequence[Planned], sources: Sources) -> list[Planned]:
     """The images that a name or a glob means. Raises UserError where there are none."""
     matches = [image for image in everything if glob(image)]
-    if not matches and (name := selectors.image_name(glob.pattern)):
+    if not matches and (name := selectors.image_name(glob.value)):
         planned = plan_one(name, sources)
         if not planned.accepted:
             close = ", ".join(nearest(name, [image for image in everything if image.accepted]))

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from images.errors import command, wrong
 from images.validation.rows import ClaimRow, Row
 from validate.claims import Claim
-from validate.evidence import Evidence, EvidenceChangedError, Record
+from validate.evidence import Evidence, Record
 from validate.judging import Status
 
 _FAULTS_SHOWN = 5
@@ -83,8 +83,6 @@ def read_evidence(path: Path) -> Evidence:
         return parse_evidence(path.read_text(encoding="utf-8"))
     except OSError as error:
         cause = f"can't be read: {error.strerror}"
-    except EvidenceChangedError as error:
-        cause = str(error)
     except ValidationError as error:
         faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
         more = f"; and {len(faults) - _FAULTS_SHOWN} more" if len(faults) > _FAULTS_SHOWN else ""

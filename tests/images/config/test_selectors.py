@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.config import selectors
-from images.config.selectors import Condition, Glob
+from images.config.selectors import Selector
 from images.errors import UserError
 from images.planning import plan
 from tests.support.small import SOURCES
@@ -15,15 +15,15 @@ VERSION = st.builds("{}.{}".format, st.integers(1, 20), st.integers(0, 20))
 TWO = st.sampled_from(["=", "!="])
 conditions = st.one_of(
     st.builds(
-        Condition,
+        Selector,
         key=st.sampled_from(["torch", "cuda", "wheel", "python"]),
         op=st.sampled_from([">=", "<=", "!=", "=", ">", "<"]),
         value=VERSION,
     ),
-    st.builds(Condition, key=st.just("arch"), op=TWO, value=st.sampled_from(["sm90", "sm_120", "9.0"])),
-    st.builds(Condition, key=st.just("profile"), op=TWO, value=st.from_regex(r"[a-z][a-z0-9-]{0,9}", fullmatch=True)),
+    st.builds(Selector, key=st.just("arch"), op=TWO, value=st.sampled_from(["sm90", "sm_120", "9.0"])),
+    st.builds(Selector, key=st.just("profile"), op=TWO, value=st.from_regex(r"[a-z][a-z0-9-]{0,9}", fullmatch=True)),
 )
-globs = st.builds(Glob, pattern=st.from_regex(r"[a-z0-9*?\-]{1,20}", fullmatch=True))
+globs = st.builds(Selector, value=st.from_regex(r"[a-z0-9*?\-]{1,20}", fullmatch=True))
 
 
 @given(conditions | globs)
