@@ -38,14 +38,10 @@ def test_a_bridge_has_a_unicast_mac_address_of_local_use(home: str) -> None:
 
 
 def test_the_log_tells_why_it_ended() -> None:
-    log = (
-        'time="2026-01-01T00:00:00Z" level=info msg="Starting up"\n'
-        'time="2026-01-01T00:00:01Z" level=error msg="no iptables"\n'
-        "failed to start daemon: Devices cgroup isn't mounted\n"
-    )
-    assert last_errors(log) == "no iptables; failed to start daemon: Devices cgroup isn't mounted"
-    assert last_errors("some other words\n") == "some other words"
-    assert last_errors("") == ""
+    end = "failed to start daemon: Devices cgroup isn't mounted"
+    line = 'time="2026-01-01T00:00:00Z" level={} msg="{}"\n'.format
+    assert last_errors(line("info", "Starting up") + line("error", "no iptables") + end) == f"no iptables; {end}"
+    assert (last_errors("some other words\n"), last_errors("")) == ("some other words", "")
 
 
 def test_too_long_a_path_is_said_before_anything_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

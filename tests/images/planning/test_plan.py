@@ -123,21 +123,10 @@ def test_a_prefix_changes_no_image_but_its_name() -> None:
     assert dataclasses.replace(theirs, prefix="") == ours
 
 
-OFFICIAL_BASE = (
-    "/etc/apt/apt.conf.d/docker-autoremove-suggests",
-    "/etc/apt/apt.conf.d/docker-clean",
-    "/etc/apt/apt.conf.d/docker-gzip-indexes",
-    "/etc/apt/sources.list.d/debian.sources",
-    "/etc/dpkg/dpkg.cfg.d/docker",
-    "/etc/dpkg/dpkg.cfg.d/docker-apt-speedup",
-    "/etc/machine-id",
-    "/usr/sbin/policy-rc.d",
-    "/var/log/apt/eipp.log.xz",
-    "/var/log/btmp",
-    "/var/log/faillog",
-    "/var/log/lastlog",
-    "/var/log/wtmp",
-)
+OFFICIAL_BASE = """/etc/apt/apt.conf.d/docker-autoremove-suggests /etc/apt/apt.conf.d/docker-clean /etc/machine-id
+/etc/apt/apt.conf.d/docker-gzip-indexes /etc/apt/sources.list.d/debian.sources /etc/dpkg/dpkg.cfg.d/docker
+/etc/dpkg/dpkg.cfg.d/docker-apt-speedup /usr/sbin/policy-rc.d /var/log/apt/eipp.log.xz /var/log/btmp /var/log/faillog
+/var/log/lastlog /var/log/wtmp""".split()
 """What debuerreotype's scripts, apt and login leave in Debian's official base images."""
 
 
