@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from images.config.matrix import Sources
 from images.context import labels as image_labels
@@ -22,7 +23,7 @@ from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.wheels import prebuilt
 from validate.claims import ClaimSet, Tier
-from validate.evidence import Evidence, Outcome, Record
+from validate.evidence import Evidence, Outcome
 from validate.judge import Verdict, explain, judge
 from validate.judging import Status, listed
 
@@ -164,27 +165,10 @@ def debian_packages(engine: Engine, info: ImageInfo | None) -> dict[str, str]:
 
 
 def measure_and_judge(
-    engine: Engine,
-    reference: str,
-    claims: ClaimSet,
-    tiers: Sequence[Tier],
-    attachment: Attachment = NO_GPU,
-    *,
-    run_anyway: bool = False,
-    on_record: Callable[[Record], None] = lambda _record: None,
-    on_evidence: Callable[[Evidence], None] = lambda _evidence: None,
+    engine: Engine, reference: str, claims: ClaimSet, tiers: Sequence[Tier], *gpus: Attachment, **options: Any
 ) -> tuple[Evidence, Verdict]:
-    """Measure an image in containers, judge the evidence, and explain what is known."""
-    evidence = run.measure(
-        engine,
-        reference,
-        claims,
-        tiers,
-        attachment,
-        run_anyway=run_anyway,
-        on_record=on_record,
-        on_evidence=on_evidence,
-    )
+    """Measure an image in containers (`measure` of images/validation/run.py), judge it, and explain what is known."""
+    evidence = run.measure(engine, reference, claims, tiers, *gpus, **options)
     return evidence, explain(judge(run.limited(claims, evidence.host), evidence, tiers))
 
 

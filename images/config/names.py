@@ -101,15 +101,7 @@ class ImageName:
         )
 
     def __str__(self) -> str:
-        parts = [f"cu{self.cuda.digits}", f"torch{self.torch.digits}"]
-        if self.python:
-            parts.append(f"py{self.python.digits}")
-        if self.arch:
-            parts.append(f"sm{self.arch.major}{self.arch.minor}")
-        if self.devel:
-            parts.append("devel")
-        if self.profile:
-            parts.append(self.profile)
-        if self.platform.suffix:
-            parts.append(self.platform.suffix)
-        return "-".join(parts)
+        python = f"py{self.python.digits}" if self.python else ""
+        arch = f"sm{self.arch.major}{self.arch.minor}" if self.arch else ""
+        more = (python, arch, "devel" if self.devel else "", self.profile, self.platform.suffix)
+        return "-".join([f"cu{self.cuda.digits}", f"torch{self.torch.digits}", *filter(None, more)])

@@ -13,7 +13,7 @@ import re
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -27,7 +27,6 @@ from images.validation.containers import INSIDE, run_suite, suite_files
 from validate.binaries import elf
 from validate.binaries.elf import ElfError
 from validate.claims import ClaimSet
-from validate.evidence import Record
 
 PROGRAM = "python/bin/python3"
 LIBRARIES = "python/so"
@@ -87,14 +86,12 @@ def read_files(
     arguments: Sequence[str],
     claims: ClaimSet,
     user: bytes,
-    *,
-    timeout: float,
-    most: int | None = None,
-    on_record: Callable[[Record], None] = lambda _record: None,
+    **options: Any,
 ) -> tuple[list[str], Exit]:
     """Run the suite by this process's Python, as root, over the files of an image, of which nothing runs.
 
     `user`: how a user's process would start there (validate/environment/user_environment.py), as INSIDE/user.json.
+    `options`: of run_suite.
     Returns the lines that are no records, and how the container ended. Raises UserError, TimedOut, TooMuchOutput.
     """
     spec = ContainerSpec(
@@ -112,7 +109,7 @@ def read_files(
     )
     content = {**files(INSIDE), **suite_files(claims), "user.json": user}
     asked = {claim.probe for claim in claims.claims}
-    return run_suite(engine, spec, {INSIDE: content}, timeout=timeout, asked=asked, most=most, on_record=on_record)
+    return run_suite(engine, spec, {INSIDE: content}, asked=asked, **options)
 
 
 def environment(root: str) -> dict[str, str]:

@@ -51,6 +51,11 @@ def _told(one: ClaimVerdict) -> str:
 
 def html(verdict: Verdict, host: Mapping[str, Any]) -> str:
     """The whole page. `host` is the evidence's: engine, cores, driver, GPUs."""
+    gpus = []
+    for gpu in host.get("gpus") or ():
+        capability = ".".join(map(str, gpu.get("capability") or ()))
+        memory = f", {gpu['memory'] / 1000**3:.0f} GB" if gpu.get("memory") else ""
+        gpus.append(f"{gpu.get('name', 'GPU')}{f' ({capability}{memory})' if capability else memory}")
     tiers = [(tier, what, [one for one in verdict.claims if one.claim.tier is tier]) for tier, what in _TIERS.items()]
     return (
         environment(html=True)
@@ -60,17 +65,11 @@ def html(verdict: Verdict, host: Mapping[str, Any]) -> str:
             host=host,
             summary=report.summary(verdict),
             failed=verdict.of(Status.FAIL),
-            gpus="; ".join(map(_gpu, host.get("gpus") or ())),
+            gpus="; ".join(gpus),
             tiers=[row for row in tiers if row[2]],
             evidence=_evidence,
         )
     )
-
-
-def _gpu(gpu: Mapping[str, Any]) -> str:
-    capability = ".".join(map(str, gpu.get("capability") or ()))
-    memory = f", {gpu['memory'] / 1000**3:.0f} GB" if gpu.get("memory") else ""
-    return f"{gpu.get('name', 'GPU')}{f' ({capability}{memory})' if capability else memory}"
 
 
 def _evidence(one: ClaimVerdict) -> str:

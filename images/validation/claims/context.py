@@ -62,26 +62,10 @@ class ClaimContext:
         return self.no_gpu or (f"the host has one GPU ({found[0].name}), several are needed" if len(found) == 1 else "")
 
     @classmethod
-    def of(
-        cls,
-        image: Image,
-        lock: Lock,
-        facts: Facts,
-        *,
-        missing: Mapping[str, str],
-        custom_base: bool,
-        outside: Mapping[str, Contents] | None = None,
-    ) -> ClaimContext:
-        """The context of a built image, without a host."""
-        return cls(
-            image=image,
-            facts=facts.on(image.platform),
-            locked={layer: lock.versions([layer]) for layer in lock.inputs.layers},
-            lock=lock,
-            outside=outside or {},
-            custom_base=custom_base,
-            missing=missing,
-        )
+    def of(cls, image: Image, lock: Lock, facts: Facts, **more: Any) -> ClaimContext:
+        """The context of a built image, without a host. `more`: fields: what is missing, on which base it stands."""
+        locked = {layer: lock.versions([layer]) for layer in lock.inputs.layers}
+        return cls(image=image, facts=facts.on(image.platform), lock=lock, locked=locked, **more)
 
     def on_host(self, attachment: Attachment, tiers: Sequence[Tier]) -> ClaimContext:
         """The same for a run of these tiers (none: all) with these GPUs, or with the reason why there are none."""
@@ -126,22 +110,11 @@ def claim(
     probe: str,
     statement: str,
     expect: Mapping[str, Any] | None = None,
-    *,
-    required: bool = True,
-    unproven: str = "",
+    **more: Any,
 ) -> Claim:
-    """A claim of its probe's tier; what the engine's host measures counts as static.
+    """A claim of its probe's tier; what the engine's host measures counts as static. `more`: as a Claim has it.
 
     `expect` keeps to the types of its check (validate/checks/), which a test sees to for every image.
     """
     tier = Tier.STATIC if probe == HOST_PROBE else Tier(probe.partition(".")[0])
-    return Claim(
-        id=id,
-        subject=subject,
-        tier=tier,
-        probe=probe,
-        statement=statement,
-        required=required,
-        expect=expect or {},
-        unproven=unproven,
-    )
+    return Claim(id=id, subject=subject, tier=tier, probe=probe, statement=statement, expect=expect or {}, **more)
