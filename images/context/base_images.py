@@ -45,48 +45,44 @@ def acquire(
     with engine.alone(
         f"base {base.key} {base.platform}", lambda: on_progress(f"waits: another build acquires {base.reference}")
     ):
-        if wanted == AUTO:
-            return _locked(engine, base, root, host, on_progress)
-        info = engine.find(wanted)
-        if info is None:
-            on_progress(f"pulling {wanted}")
-            info = engine.pull(wanted, platform=base.platform)
-        elif info.architecture != base.platform.architecture:
-            cause = f"is for {info.architecture}, the image is for {base.platform}"
-            raise wrong(wanted, cause, "give a base of that platform: --base REF")
-        return _described(engine, info, wanted, Origin.CUSTOM)
+        if wanted != AUTO:
+            info = engine.find(wanted)
+            if info is None:
+                on_progress(f"pulling {wanted}")
+                info = engine.pull(wanted, platform=base.platform)
+            elif info.architecture != base.platform.architecture:
+                cause = f"is for {info.architecture}, the image is for {base.platform}"
+                raise wrong(wanted, cause, "give a base of that platform: --base REF")
+            return _described(engine, info, wanted, Origin.CUSTOM)
+        if digest := pinned(root).get(base.reference):
+            reference = f"{base.reference.rpartition(':')[0]}@{digest}"
+            if (info := _pulled(engine, base, reference, "", on_progress)) is None:
+                cause = (
+                    f"no registry answers, and {PINS_FILE} pins it to {digest}: its images are built on no other base"
+                )
+                then = f"connect to a registry, give a base you have (--base REF), or take its line out of {PINS_FILE}"
+                raise failed(base.reference, cause, then)
+            return replace(_described(engine, info, reference, Origin.DIGEST), digest=digest)
+        lock = debian.find(base, root / "locks")
+        if not (lock and shutil.which("mmdebstrap")):
+            made = "mmdebstrap is not here to make it of locked packages"
+            how = f" by its tag: {made if lock else 'no digest is pinned (`python -m tools.pin`)'}"
+            if info := _pulled(engine, base, base.reference, how, on_progress):
+                return _described(engine, info, base.reference, Origin.TAG)
+        if base.suite is None:
+            cause = "no registry answers, and it is no Debian suite that could be made from a mirror"
+            raise failed(base.reference, cause, "connect to a registry, or give a base you have: --base REF")
+        from images.context import bootstrap
 
-
-def _locked(
-    engine: Engine, base: Base, root: Path, host: HostSettings, on_progress: Callable[[str], None]
-) -> BaseContext:
-    if digest := pinned(root).get(base.reference):
-        reference = f"{base.reference.rpartition(':')[0]}@{digest}"
-        if (info := _pulled(engine, base, reference, "", on_progress)) is None:
-            cause = f"no registry answers, and {PINS_FILE} pins it to {digest}: its images are built on no other base"
-            then = f"connect to a registry, give a base you have (--base REF), or take its line out of {PINS_FILE}"
-            raise failed(base.reference, cause, then)
-        return replace(_described(engine, info, reference, Origin.DIGEST), digest=digest)
-    lock = debian.find(base, root / "locks")
-    if not (lock and shutil.which("mmdebstrap")):
-        made = "mmdebstrap is not here to make it of locked packages"
-        how = f" by its tag: {made if lock else 'no digest is pinned (`python -m tools.pin`)'}"
-        if info := _pulled(engine, base, base.reference, how, on_progress):
-            return _described(engine, info, base.reference, Origin.TAG)
-    if base.suite is None:
-        cause = "no registry answers, and it is no Debian suite that could be made from a mirror"
-        raise failed(base.reference, cause, "connect to a registry, or give a base you have: --base REF")
-    from images.context import bootstrap
-
-    lock = lock or debian.require(base, root / "locks")
-    name = f"{BOOTSTRAPPED}:{'-'.join(filter(None, (base.suite, base.platform.suffix)))}"
-    info = engine.find(name)
-    if info is None or not bootstrap.labels(lock).items() <= info.labels.items():
-        on_progress(f"MAKING {name} with mmdebstrap of the Debian packages in locks/{debian.place(base)}")
-        bootstrap.require_mmdebstrap(on_progress)
-        info = bootstrap.bootstrap(engine, base, lock, name, host)
-    found = _described(engine, info, name, Origin.BOOTSTRAPPED)
-    return replace(found, digest=info.id, packages=lock.part(lock.layer))
+        lock = lock or debian.require(base, root / "locks")
+        name = f"{BOOTSTRAPPED}:{'-'.join(filter(None, (base.suite, base.platform.suffix)))}"
+        info = engine.find(name)
+        if info is None or not bootstrap.labels(lock).items() <= info.labels.items():
+            on_progress(f"MAKING {name} with mmdebstrap of the Debian packages in locks/{debian.place(base)}")
+            bootstrap.require_mmdebstrap(on_progress)
+            info = bootstrap.bootstrap(engine, base, lock, name, host)
+        found = _described(engine, info, name, Origin.BOOTSTRAPPED)
+        return replace(found, digest=info.id, packages=lock.part(lock.layer))
 
 
 def _pulled(

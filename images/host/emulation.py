@@ -25,14 +25,14 @@ _RULES = Path("/usr/lib/binfmt.d")
 
 def require(
     platform: Platform, on_progress: Callable[[str], None], *, registry: Path = _REGISTRY, rules: Path = _RULES
-) -> str:
-    """See that this machine runs programs of a platform: installs and registers qemu where it may. Gives its path.
+) -> None:
+    """See that this machine runs programs of a platform: installs and registers qemu where it may.
 
     `on_progress` gets a line about what is done to the machine. Raises UserError where it may not, or where the kernel
     refuses.
     """
-    if entry := registered(platform, registry):
-        return entry
+    if registered(platform, registry):
+        return
     if os.geteuid() != 0:
         raise _unable(platform, "this user may not register an emulator")
     if not (registry / "register").exists():
@@ -54,9 +54,8 @@ def require(
             (registry / "register").write_text(line)
         except (OSError, StopIteration) as error:
             raise _unable(platform, f"{rule} can't be registered: {error or 'it holds no rule'}") from None
-    if not (entry := registered(platform, registry)):
+    if not registered(platform, registry):
         raise _unable(platform, "the kernel did not take the emulator's registration")
-    return entry
 
 
 def registered(platform: Platform, registry: Path = _REGISTRY) -> str:

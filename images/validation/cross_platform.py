@@ -1,16 +1,10 @@
 """Validation runs of images of another processor: files are read by a Python of this machine, programs run emulated.
 
 What ran emulated is listed in the evidence (`host.emulated`), and verdicts and pages say it: an emulator is not the
-processor that it stands for. Emulated programs see an arm64 processor like those of the boards:
-
-**Vectors.** qemu's default has SVE vectors of 512 bits. The boards' processors have 128: Neoverse V2 (Grace),
-Cortex-X925 and A725 (GB10), Neoverse V3AE (Thor), says Arm's technical reference manual of each. Libraries choose their
-kernels by that length. With 512 bits torch 2.14's batched matrix product is wrong by 64 %, and its Inductor writes code
-for 256 bits, at which Debian's GCC 12 ends with an internal error. Neither was seen with 128 bits, nor on torch 2.11.
-
-**Identification.** oneDNN of torch from 2.13 on reads MIDR_EL1 from /sys while torch is imported. Without the file it
-prints "Can't open MIDR_EL1 sysfs entry" and dies of SIGSEGV. On arm64 the kernel has the file (Linux,
-Documentation/arch/arm64/cpu-feature-registers.rst); the machine's own /sys is of another processor.
+processor that it stands for. Emulated programs see an arm64 processor like those of the boards (docs/arm64.md): vectors
+of 128 bits (Arm's technical reference manuals of Neoverse V2 and V3AE, Cortex-X925): libraries choose kernels by
+that; and the registers of identification in /sys, without which oneDNN of torch from 2.13 on dies of SIGSEGV (Linux,
+Documentation/arch/arm64/cpu-feature-registers.rst): the machine's own /sys is of another processor.
 """
 
 from __future__ import annotations
