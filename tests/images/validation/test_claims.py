@@ -245,22 +245,19 @@ def wheels_claim(name: str, **changed: object) -> Claim:
     return found
 
 
-@pytest.mark.parametrize("name", ["cu126-torch27", "cu126-torch27-sm90"])
-def test_known_contents_are_required(name: str) -> None:
-    found = wheels_claim(name)
-    assert found.required and not found.expect["unknown"]
-
-
-def test_what_nobody_has_read_of_a_changed_pruner_is_told_and_not_required() -> None:
-    found = wheels_claim("cu126-torch27-sm90", pruned={})
-    assert not found.required
-    assert "`lock cu126-torch27-sm90`" in found.expect["unknown"]["torch"]
-
-
-def test_an_image_for_all_architectures_needs_no_pruned_contents() -> None:
-    assert wheels_claim("cu126-torch27", pruned={}).required
-
-
-def test_a_lock_of_which_nothing_is_known_stays_required() -> None:
-    found = wheels_claim("cu126-torch27", wheel=None)
-    assert found.required and "torch" in found.expect["unknown"]
+@pytest.mark.parametrize(
+    ("name", "changed", "required", "known"),
+    [
+        ("cu126-torch27", {}, True, True),
+        ("cu126-torch27-sm90", {}, True, True),
+        ("cu126-torch27-sm90", {"pruned": {}}, False, False),  # nobody has read what a changed pruner leaves
+        ("cu126-torch27", {"pruned": {}}, True, True),
+        ("cu126-torch27", {"wheel": None}, True, False),
+    ],
+)
+def test_contents_are_required_but_those_of_a_changed_pruner(
+    name: str, changed: dict[str, object], required: bool, known: bool
+) -> None:
+    found = wheels_claim(name, **changed)
+    assert found.required is required and ("torch" not in found.expect["unknown"]) is known
+    assert known or f"`lock {name}`" in found.expect["unknown"]["torch"]

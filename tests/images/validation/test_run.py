@@ -98,13 +98,10 @@ def gpus(*found: Gpu) -> Attachment:
     return Attachment(mode=GpuMode.NVIDIA, reason="-", inventory=inventory)
 
 
-def test_ranks_run_without_limits_where_the_engine_may_not_set_them() -> None:
+def test_ranks_run_without_limits_where_the_engine_may_not_set_them_and_any_other_refusal_is_an_error() -> None:
     engine = Engine(refuses=EngineErrorKind.ULIMIT)
     assert measure(engine, RANKS, gpus=gpus(H100)).host["ulimits"] == "the engine says: no"
     assert [spec.ulimits for spec in engine.specs] == [run.RANKS_ULIMITS, {}]
-
-
-def test_any_other_refusal_is_an_error() -> None:
     engine = Engine(refuses=EngineErrorKind.OTHER)
     with pytest.raises(EngineError):
         measure(engine, RANKS, gpus=gpus(H100))

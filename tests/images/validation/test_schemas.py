@@ -15,18 +15,11 @@ from validate.claims import Claim, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judge import explain, judge
 
+LACKING = {"id": "S1", "subject": "flash-attn", "unproven": "no wheel"}
 CLAIMS = (
     Claim(id="S7", subject="environment", tier=Tier.STATIC, probe="static.environment", statement="as promised"),
     Claim(id="C3", subject="c-extension", tier=Tier.CPU, probe="cpu.compiler", statement="it compiles"),
-    Claim(
-        id="S1",
-        subject="flash-attn",
-        tier=Tier.STATIC,
-        probe="static.pins",
-        statement="-",
-        required=False,
-        unproven="no wheel",
-    ),
+    Claim(**LACKING, tier=Tier.STATIC, probe="static.pins", statement="-", required=False),  # type: ignore[arg-type]
 )
 EVIDENCE = Evidence(
     image="cu126-torch27",
@@ -64,8 +57,10 @@ def test_what_is_written_keeps_to_its_schema(name: str, written: Path) -> None:
     jsonschema_rs.validate(schema(name), json.loads((written / f"{name}.json").read_text()))
 
 
-def test_a_verdict_with_hints_keeps_to_its_schema_and_has_some(written: Path) -> None:
-    verdict = json.loads((written / "verdict.json").read_text())
+def test_a_verdict_has_hints_names_its_evidence_and_repeats_none_of_it(written: Path) -> None:
+    verdict, evidence = (json.loads((written / f"{name}.json").read_text()) for name in ("verdict", "evidence"))
+    assert verdict["evidence_sha256"] == evidence["sha256"]
+    assert not [row for row in verdict["claims"] if "evidence" in row]
     (row,) = [row for row in verdict["claims"] if row["id"] == "C3"]
     assert [hint["id"] for hint in row["hints"]] == ["no-python-headers"]
     assert [row for row in verdict["claims"] if row["id"] == "S7" and "hints" in row] == []
@@ -74,12 +69,6 @@ def test_a_verdict_with_hints_keeps_to_its_schema_and_has_some(written: Path) ->
 @pytest.mark.parametrize("run_id", [line.id for line in recorded.lines().values() if line.kept])
 def test_recorded_evidence_keeps_to_the_schema(run_id: str) -> None:
     jsonschema_rs.validate(schema("evidence"), recorded.data(run_id))
-
-
-def test_a_verdict_names_its_evidence_and_repeats_none_of_it(written: Path) -> None:
-    verdict, evidence = (json.loads((written / f"{name}.json").read_text()) for name in ("verdict", "evidence"))
-    assert verdict["evidence_sha256"] == evidence["sha256"]
-    assert not [row for row in verdict["claims"] if "evidence" in row]
 
 
 @pytest.mark.parametrize(
