@@ -3,12 +3,14 @@
 import copy
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from images.hardware.inventory import Gpu, Inventory
+from images.site import records
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.gpu import ENVELOPES
@@ -18,8 +20,9 @@ from tests.support.sources import SOURCES, image
 from tools import baselines
 from validate.checks.gpu import speed, step
 from validate.claims import Claim
+from validate.evidence import Evidence
 from validate.harness import timing
-from validate.judge import ClaimVerdict
+from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Finding, Status
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -260,6 +263,10 @@ def test_what_disturbed_or_varied_is_recorded_of_no_step() -> None:
     ):
         one = ClaimVerdict(claim=CLAIMS["step eager"], status=Status.PASS, reason="", seconds=1.0, evidence=evidence)
         assert bool(steps_of([one])) is recorded_one
+        ran = Evidence(image="x", digest="sha256:1", records=())
+        for status, kept in ((Status.PASS, recorded_one), (Status.FAIL, False)):
+            verdict = Verdict(image="x", digest="sha256:1", claims=(replace(one, status=status),))
+            assert bool(records.line_of(ran, verdict, "here").steps) is kept
 
 
 @pytest.mark.parametrize("module", [speed, step])

@@ -20,7 +20,7 @@ from validate.harness import timing
 from validate.harness.forked import attempt
 from validate.harness.timing import Watch
 from validate.judging import Finding, cause, failed, joined, passed, unproven
-from validate.kernels import runner
+from validate.kernels import runner, xformers_cutlass
 from validate.kernels._flash4 import padded
 from validate.kernels._sdpa import forced
 from validate.kernels.judge import suspects
@@ -134,13 +134,6 @@ def _as_torch_chooses(query: Any, key: Any, value: Any, causal: bool) -> Any:
     return functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
 
 
-def _xformers(query: Any, key: Any, value: Any, _causal: bool) -> Any:
-    fmha = importlib.import_module("xformers.ops.fmha")
-    mask = importlib.import_module("xformers.ops.fmha.attn_bias").LowerTriangularMask()
-    query, key, value = (part.transpose(1, 2) for part in (query, key, value))
-    return fmha.memory_efficient_attention(query, key, value, attn_bias=mask).transpose(1, 2)
-
-
 def _launches(torch: Any, device: str) -> dict[str, Any]:
     """The share of a kernel's time that its launch waits for."""
     shares = []
@@ -192,7 +185,7 @@ WORKS: Mapping[str, Callable[[Any, str], Work]] = {
     "attention-flash": partial(_attention, forced("FLASH_ATTENTION")),
     "attention-cudnn": partial(_attention, forced("CUDNN_ATTENTION")),
     "attention-flash-attn-4": partial(_attention, padded),
-    "attention-xformers": partial(_attention, _xformers),
+    "attention-xformers": partial(_attention, partial(xformers_cutlass.attention, "")),
 }
 ALONE_KNOWN: Mapping[str, Callable[[Any, str], dict[str, Any]]] = {
     "launches": _launches,

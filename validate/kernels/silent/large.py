@@ -70,5 +70,4 @@ def large_linear(t: Any, d: str) -> tuple[Any, ...]:
     """Positions beyond 2^23 have no halves in float32. Right: in float64."""
     x = t.tensor([0.0, 1.0], device=d).repeat(2**21 + 2)[None, None]
     given = {"size": 2 * x.shape[-1], "mode": "linear"}
-    found, right = (t.nn.functional.interpolate(one, **given)[..., -32:].clone() for one in (x, x.double()))
-    return found, right
+    return tuple(t.nn.functional.interpolate(one, **given)[..., -32:].clone() for one in (x, x.double()))

@@ -21,8 +21,7 @@ def bnb_quantise_large(t: Any, d: str, count: int = 2**30 + 2**22) -> tuple[Any,
 def bnb_quantise_strided(t: Any, d: str) -> tuple[Any, ...]:
     functional = importlib.import_module("bitsandbytes.functional")
     x = t.randn(3, 4, 64, device=d)[:, ::2]
-    found, right = (functional.dequantize_4bit(*functional.quantize_4bit(one)) for one in (x, x.contiguous()))
-    return found, right
+    return tuple(functional.dequantize_4bit(*functional.quantize_4bit(one)) for one in (x, x.contiguous()))
 
 
 def bnb_4bit_odd(t: Any, d: str, rows: int = 3) -> tuple[Any, ...]:
@@ -68,8 +67,7 @@ def liger_fused_none(t: Any, d: str) -> tuple[Any, ...]:
     x, weight = t.randn(40, 32, device=d, requires_grad=True), t.randn(151, 32, device=d, requires_grad=True)
     target, weights = t.randint(0, 151, (40,), device=d), 1.0 + t.arange(40, device=d) % 3
     losses = fused(weight, x, target), t.nn.functional.cross_entropy(x @ weight.T, target, reduction="none")
-    found, right = ([one, *t.autograd.grad((one * weights).sum(), (x, weight))] for one in losses)
-    return found, right
+    return tuple([one, *t.autograd.grad((one * weights).sum(), (x, weight))] for one in losses)
 
 
 def liger_ce_in_place(t: Any, d: str) -> tuple[Any, ...]:
@@ -77,11 +75,8 @@ def liger_ce_in_place(t: Any, d: str) -> tuple[Any, ...]:
     loss = _liger("LigerCrossEntropyLoss")
     target = t.randint(0, 101, (32,), device=d)
     leaf = (3 * t.randn(32, 101, device=d)).requires_grad_()
-    found, right = (
-        t.autograd.grad(function(leaf.softmax(-1), target), leaf)[0]
-        for function in (loss, t.nn.functional.cross_entropy)
-    )
-    return found, right
+    ways = (loss, t.nn.functional.cross_entropy)
+    return tuple(t.autograd.grad(way(leaf.softmax(-1), target), leaf)[0] for way in ways)
 
 
 def liger_fused_large(t: Any, d: str, rows: int = 16448) -> tuple[Any, ...]:
