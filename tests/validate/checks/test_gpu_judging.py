@@ -83,20 +83,25 @@ def test_one_fault_fails_and_is_named(subject: str, path: str, value: Any, told:
     fails(judged(subject, path, value), told)
 
 
-def test_without_a_profiler_right_numbers_prove_nothing() -> None:
-    finding = judged(DENSE, "kernels|works", False)
-    assert finding.status is Status.UNPROVEN
-    assert "profiler" in finding.reason
+LOW = "7.5 is below 8.0"
 
 
-def test_a_gate_is_the_hosts_to_open() -> None:
-    finding = judged("scaled-mm-fp8", not_applicable="FP8 needs Ada or Hopper: 8.0 is below 8.9")
-    assert finding == (Status.NOT_APPLICABLE, "FP8 needs Ada or Hopper: 8.0 is below 8.9")
-
-
-def test_where_the_host_knows_no_capability_the_gpus_word_decides() -> None:
-    finding = judged(DENSE, "gated", "7.5 is below 8.0", capability=None)
-    assert finding == (Status.NOT_APPLICABLE, "7.5 is below 8.0")
+@pytest.mark.parametrize(
+    ("subject", "path", "value", "expect", "status", "told"),
+    [
+        # without a profiler right numbers prove nothing
+        (DENSE, "kernels|works", False, {}, Status.UNPROVEN, "profiler"),
+        # a gate is the host's to open; where it knows no capability, the GPU's word decides
+        ("scaled-mm-fp8", "", dict, {"not_applicable": LOW}, Status.NOT_APPLICABLE, LOW),
+        (DENSE, "gated", LOW, {"capability": None}, Status.NOT_APPLICABLE, LOW),
+        ("sdpa-cudnn", "", dict, {"left_out": {"odd": "past the end"}}, Status.PASS, "not claimed: past the end"),
+    ],
+)
+def test_what_is_no_fault_is_said(
+    subject: str, path: str, value: Any, expect: Facts, status: Status, told: str
+) -> None:
+    finding = judged(subject, path, value, **expect)
+    assert finding.status is status and told in finding.reason
 
 
 CUTLASS, BFLOAT16 = "xformers-cutlass", "bfloat16 cross"
@@ -263,8 +268,3 @@ def test_a_fallback_of_one_case_is_not_hidden_by_the_others_and_a_backward_that_
     forward = [name for name in healthy("sdpa-flash")["float16 causal"] if "flash_fwd" in name]
     found = ran_as("sdpa-flash", in_every_case("sdpa-flash", forward))
     fails(found, "no CUDA kernel like pytorch_flash::flash_bwd ran")
-
-
-def test_a_pass_says_which_cases_its_versions_cannot_do() -> None:
-    finding = judged("sdpa-cudnn", left_out={"odd": "it reads past the end"})
-    assert finding.status is Status.PASS and "not claimed: it reads past the end" in finding.reason

@@ -10,7 +10,7 @@ import pytest
 from images.planning import expectations
 from tests.support import elves, fatbins
 from tests.support.fatbins import LZ4, SPECIFIC, Code
-from tests.support.judging import fails
+from tests.support.judging import fails, says
 from tests.validate.binaries.test_fatbin import marked, region_of
 from tests.validate.checks.test_static_probes import Site, claim, judged, site
 from validate.binaries import fatbin
@@ -175,12 +175,6 @@ def test_a_kernel_for_other_archs_by_name_or_design_is_free(
     assert judged(devicecode, code_claim({"90": "cubin"}, by_design=list(by_design))).status is status
 
 
-def test_by_file_any_code_for_an_arch_will_do(site: Site) -> None:
-    install(site, *(fatbins.region(code(arch, f"k{arch}")) for arch in (80, 90)))
-    assert judged(devicecode, code_claim(CUBINS, kind="files")).status is Status.PASS
-    fails(judged(devicecode, code_claim({**CUBINS, "100": "cubin"}, kind="files")), "no code for sm_100")
-
-
 def test_what_need_not_be_there_is_a_fault_only_where_it_can_not_be_read(site: Site) -> None:
     asked = code_claim(CUBINS, files=[], also=["pkg/lib.so"])
     site.install("pkg", "1.0", {"pkg/other.so": elves.make()})
@@ -203,34 +197,6 @@ def surplus(*, nvidia: bool = False, by_design: Any = ()) -> Any:
     return code_claim({"90": "cubin"}, kind="pruned", nvidia=nvidia, files=also, by_design_of=dict(by_design))
 
 
-def test_code_for_one_arch_alone_passes_both_ways(site: Site) -> None:
-    install(site, ONLY)
-    found = judged(devicecode, surplus())
-    assert (found.status, found.reason) == (Status.PASS, "1 libraries hold code for sm_90 alone")
-    assert judged(devicecode, code_claim({"90": "cubin"})).status is Status.PASS
-    assert judged(devicecode, code_claim({"80": "cubin"})).status is Status.FAIL
-
-
-def test_what_serves_in_place_of_the_arch_is_said(site: Site) -> None:
-    install(site, ONLY, fatbins.region(code(80, ptx=True)))
-    found = judged(devicecode, surplus())
-    assert found.status is Status.PASS
-    assert found.reason.endswith("alone, and compute_80 where a library has none")
-
-
-@pytest.mark.parametrize("section", [".nv_fatbin", "__nv_relfatbin"])
-def test_code_for_another_arch_is_named_with_its_size(site: Site, section: str) -> None:
-    site.install("pkg", "1.0", {"pkg/lib.so": fatbins.library(ALL, section=section)})
-    fails(judged(devicecode, surplus()), "pkg/lib.so has", "sm_80")
-
-
-def test_code_that_was_only_half_taken_out_is_found(site: Site) -> None:
-    whole = fatbins.library(ALL)
-    at = whole.index(fatbins.cubin({"k": REAL}))
-    site.install("pkg", "1.0", {"pkg/lib.so": whole[:at] + bytes(64) + whole[at + 64 :]})
-    assert judged(devicecode, surplus()).status is Status.FAIL
-
-
 def test_nvidias_own_libraries_count_only_where_they_are_pruned(site: Site) -> None:
     install(site, ONLY)
     site.install("nvidia-cublas-cu12", "1.0", {"nvidia/cublas/lib/libx.so.12": fatbins.library(ALL)})
@@ -243,28 +209,9 @@ def test_an_environment_without_device_code_is_not_pruned_but_broken(site: Site)
     assert judged(devicecode, surplus()).status is Status.FAIL
 
 
-def test_a_library_whose_code_was_taken_out_whole_serves_nothing(site: Site) -> None:
-    emptied = [code(80, ptx=ptx, emptied=True) for ptx in (False, True)]
-    install(site, fatbins.region(*emptied), ONLY)
-    assert judged(devicecode, surplus()).status is Status.PASS
-    fails(judged(devicecode, code_claim({"90": "cubin"})), "emptied")
-    assert judged(devicecode, code_claim({"90": "cubin"}, kind="files")).status is Status.PASS
-    install(site, fatbins.region(*emptied))
-    assert judged(devicecode, code_claim({"90": "cubin"}, kind="files")).status is Status.FAIL
-
-
 def marks(*kinds: tuple[int, bool], beside: Sequence[Code] = ()) -> bytes:
     """A region whose entries say that their code was taken out; `kinds` are the arch and whether it really was."""
     return region_of(*(marked(code(arch, emptied=gone)) for arch, gone in kinds), *map(fatbins.entry, beside))
-
-
-def test_entries_marked_as_taken_out_are_believed_only_where_they_hold_nothing(site: Site) -> None:
-    install(site, ONLY, marks((80, True)))
-    assert judged(devicecode, surplus()).status is Status.PASS
-    install(site, ONLY, marks((80, False)))
-    fails(judged(devicecode, surplus()), "sm_80")
-    install(site, ONLY, marks((90, True)))
-    assert "was emptied" in judged(devicecode, code_claim({"90": "cubin"})).reason
 
 
 def cubins(*archs: int, flags: int = 0x11) -> list[Code]:
@@ -292,14 +239,55 @@ def test_code_behind_the_mark_is_none_that_the_driver_takes(site: Site, kind: st
     assert found.status is Status.FAIL and not found.reason.endswith("but ")
 
 
-@pytest.mark.parametrize(("beside", "target"), [(cubins(90), 90), (cubins(80, 90), 90), (cubins(89), 89)])
-def test_code_behind_the_mark_that_is_for_others_hides_nothing(site: Site, beside: list[Code], target: int) -> None:
-    install(site, marks((80, False), beside=beside))
-    assert judged(devicecode, code_claim({str(target): "cubin"})).status is Status.PASS
+def of(*regions: bytes, section: str = ".nv_fatbin") -> bytes:
+    return fatbins.library(*regions, section=section)
 
 
-def test_a_pruner_that_marks_and_takes_nothing_out_is_found_wherever_it_was(site: Site) -> None:
-    for section in (".nv_fatbin", "__nv_relfatbin"):
-        for region in (marks((80, False), (90, False)), marks((80, False), beside=cubins(90)), marks((90, False))):
-            site.install("pkg", "1.0", {"pkg/lib.so": fatbins.library(region, section=section)})
-            fails(judged(devicecode, surplus()), "marked as taken out, and still there")
+WHOLE = of(ALL)
+HALF = WHOLE.index(fatbins.cubin({"k": REAL}))
+APART = of(*(fatbins.region(code(arch, f"k{arch}")) for arch in (80, 90)))
+EMPTIED = fatbins.region(*(code(80, ptx=ptx, emptied=True) for ptx in (False, True)))
+FOR_90, FOR_90_BY_FILE = code_claim({"90": "cubin"}), code_claim({"90": "cubin"}, kind="files")
+SECTIONS = (".nv_fatbin", "__nv_relfatbin")
+
+
+@pytest.mark.parametrize(
+    ("library", "asked", "words"),
+    [
+        # any code for an arch will do in a file as a whole
+        (APART, code_claim(CUBINS, kind="files"), ""),
+        (APART, code_claim({**CUBINS, "100": "cubin"}, kind="files"), "no code for sm_100"),
+        (of(ONLY), surplus(), ""),
+        (of(ONLY), FOR_90, ""),
+        (of(ONLY), code_claim({"80": "cubin"}), "sm_80"),
+        (of(ONLY, fatbins.region(code(80, ptx=True))), surplus(), ""),
+        *((of(ALL, section=section), surplus(), "for sm_80 that sm_90 has no use for") for section in SECTIONS),
+        # only half taken out
+        (WHOLE[:HALF] + bytes(64) + WHOLE[HALF + 64 :], surplus(), "lib.so"),
+        # taken out whole
+        (of(EMPTIED, ONLY), surplus(), ""),
+        (of(EMPTIED, ONLY), FOR_90, "emptied"),
+        (of(EMPTIED, ONLY), FOR_90_BY_FILE, ""),
+        (of(EMPTIED), FOR_90_BY_FILE, "holds no code for any GPU"),
+        # marks are believed only where nothing is left
+        (of(ONLY, marks((80, True))), surplus(), ""),
+        (of(ONLY, marks((80, False))), surplus(), "sm_80"),
+        (of(ONLY, marks((90, True))), FOR_90, "was emptied"),
+        *(
+            (of(region, section=section), surplus(), "marked as taken out, and still there")
+            for section in SECTIONS
+            for region in (marks((80, False), (90, False)), marks((80, False), beside=cubins(90)), marks((90, False)))
+        ),
+        # and hide nothing that is for others
+        *((of(marks((80, False), beside=cubins(*archs))), FOR_90, "") for archs in ((90,), (80, 90))),
+        (of(marks((80, False), beside=cubins(89))), code_claim({"89": "cubin"}), ""),
+    ],
+)
+def test_what_is_left_in_a_library_is_what_it_is_for(site: Site, library: bytes, asked: Any, words: str) -> None:
+    site.install("pkg", "1.0", {"pkg/lib.so": library})
+    says(judged(devicecode, asked), words)
+
+
+def test_what_serves_in_place_of_the_arch_is_said(site: Site) -> None:
+    install(site, ONLY, fatbins.region(code(80, ptx=True)))
+    assert judged(devicecode, surplus()).reason.endswith("alone, and compute_80 where a library has none")

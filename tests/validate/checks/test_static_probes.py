@@ -359,8 +359,7 @@ def test_a_toolkits_library_that_lacks_another_fails(site: Site, linked_toolkit:
 
 @pytest.mark.parametrize("through_a_link", [False, True])
 def test_a_toolkits_link_that_leads_nowhere_fails(site: Site, linked_toolkit: Claim, through_a_link: bool) -> None:
-    library = site.root / "nvidia/lib/libcusolverMg.so.12"
-    library.unlink()
+    (library := site.root / "nvidia/lib/libcusolverMg.so.12").unlink()
     if through_a_link:
         library.symlink_to(site.root / "nothing.so")
     fails(judged(libraries, linked_toolkit), "cuda-12.6/lib64/libcusolverMg.so.12")
@@ -452,6 +451,28 @@ def around(site: Site, **environ: str) -> Finding:
     return judged(environment, AROUND)
 
 
+@pytest.mark.parametrize(
+    ("file", "line", "words"),
+    [
+        ("home/.bashrc", "export TRITON_INTERPRET=1", "sets TRITON_INTERPRET=1"),
+        ("home/.profile", "NCCL_DEBUG=INFO", "sets NCCL_DEBUG=INFO"),
+        ("home/.nccl.conf", "NCCL_P2P_DISABLE=1", ".nccl.conf is not empty"),
+        # code that runs at every start must have an owner
+        ("site/sitecustomize.py", "x = 1", "sitecustomize.py runs at every start of Python"),
+        (
+            "site/sitecustomize.py",
+            "import os; os.environ['NVIDIA_TF32_OVERRIDE'] = '1'",
+            "starting Python sets NVIDIA_TF32_OVERRIDE='1'",
+        ),
+    ],
+)
+def test_files_that_set_variables_and_code_of_every_start_are_read(
+    site: Site, file: str, line: str, words: str
+) -> None:
+    (site.root.parent / file).write_text(f"# a comment\n{line}\n")
+    fails(around(site), words)
+
+
 MISLEADING = (
     "BNB_CUDA_VERSION TRITON_INTERPRET TORCHDYNAMO_DISABLE TORCH_COMPILE_DISABLE NVIDIA_TF32_OVERRIDE "
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE NCCL_P2P_DISABLE ACCELERATE_DEEPSPEED_ZERO_STAGE FSDP_VERSION "
@@ -478,25 +499,6 @@ def test_an_expected_variable_is_not_denied_and_secrets_stay_out_of_the_evidence
     expected = replace(AROUND, expect={**AROUND.expect, "required": {"NCCL_DEBUG": "WARN"}})
     says(judged(environment, expected), "")
     assert "hush" not in str(list(environment.measure([expected])))
-
-
-@pytest.mark.parametrize(
-    ("file", "line", "words"),
-    [
-        (".bashrc", "export TRITON_INTERPRET=1", "sets TRITON_INTERPRET=1"),
-        (".profile", "NCCL_DEBUG=INFO", "sets NCCL_DEBUG=INFO"),
-        (".nccl.conf", "NCCL_P2P_DISABLE=1", ".nccl.conf is not empty"),
-    ],
-)
-def test_files_that_set_variables_are_read(site: Site, file: str, line: str, words: str) -> None:
-    (site.root.parent / "home" / file).write_text(f"# a comment\n{line}\n")
-    fails(around(site), words)
-
-
-def test_code_that_runs_at_every_start_must_have_an_owner(site: Site) -> None:
-    site.write("sitecustomize.py", b"import os\nos.environ['NVIDIA_TF32_OVERRIDE'] = '1'\n")
-    sets = "starting Python sets NVIDIA_TF32_OVERRIDE='1'"
-    fails(around(site), sets, "sitecustomize.py runs at every start of Python")
 
 
 def test_a_python_that_does_not_start_names_what_ran(site: Site) -> None:
