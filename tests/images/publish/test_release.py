@@ -158,6 +158,10 @@ def test_an_index_that_somebody_else_put_together_is_not_promoted(site: Site) ->
     assert found.checks[0].status is Status.FAIL and "listed for linux/amd64" in found.checks[0].reason
     with pytest.raises(UserError, match="is listed for linux/amd64, and is for linux/arm64"):
         site.go_on("other")
+    pair = attachments.index_of([arm, image(site.staging, AMD64, 1)])
+    site.staging.put(distribution.index(pair.manifests[::-1]), "turned")
+    with pytest.raises(UserError, match="is no index as `publish` writes it"):
+        site.go_on("turned")
 
 
 def test_a_name_loses_no_platform_unless_that_is_asked_for(site: Site) -> None:
