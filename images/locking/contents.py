@@ -31,6 +31,8 @@ class FileContents:
     """None: it is a source archive."""
     files: str = ""
     """Long tags (`wheel_contents.py` of the suite) of the files of a source archive, and of a toolkit's wheel."""
+    paths: str = ""
+    """What a toolkit with compilers has of its wheel, divided by blanks."""
     native: bool = False
     """A wheel has libraries: the pruner reads them in an image for one GPU architecture."""
     bytecode: tuple[str, ...] = ()

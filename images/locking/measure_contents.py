@@ -37,6 +37,8 @@ _PATIENCE = 60.0
 """Seconds for a host to answer."""
 _TAIL = 1 << 18
 """Bytes that are read first, from the end: most wheels' directory and RECORD."""
+_LEFT_OUT = re.compile(r"^licenses$|(^|/)__init__\.py$|\.alt\.so\.")
+"""Of a toolkit's paths: what templates/scripts/toolkit.sh names otherwise or removes."""
 _SCRIPT = re.compile(rb"#!.*python[0-9.]*([ \t].*)?(?=\n)")
 """As in setuptools' build_scripts."""
 
@@ -87,15 +89,16 @@ def update(
         known = changed.setdefault(place, dict(contents.every(folder / place)))
         # The same wheel may be a toolkit's part and torch's: each asks for another half of the row.
         before = known.get(one.digest, new)
-        files, native = before.files or new.files, before.native or new.native
-        known[one.digest] = replace(before, wheel=before.wheel or new.wheel, files=files, native=native)
+        halves = {key: getattr(before, key) or getattr(new, key) for key in ("wheel", "files", "paths", "native")}
+        known[one.digest] = replace(before, **halves)
     return {place: contents.written(known) for place, known in changed.items()}
 
 
 def lacking(lock: Lock) -> list[LockedFile]:
     """Files of a lock of which its contents do not say what they bring."""
     rows = {one: lock.contents.get(one.digest) for one in _files(lock)}
-    return [one for one, row in rows.items() if not (row and (row.files if one.source or one.toolkit else row.wheel))]
+    halves = {one: "paths" if one.toolkit else "files" if one.source else "wheel" for one in rows}
+    return [one for one, row in rows.items() if not getattr(row, halves[one], None)]
 
 
 def leftovers(locks: Iterable[Lock], folder: Path) -> list[Path]:
@@ -124,9 +127,11 @@ def _measure(one: LockedFile, url: str, session: requests.Session) -> FileConten
     except (OSError, zipfile.BadZipFile, tarfile.TarError, csv.Error, KeyError, UnicodeDecodeError) as error:
         then = f"`{command('lock')}` again; UV_DEFAULT_INDEX names another index, one that answers range requests"
         raise failed(contents.shown(url), f"can't be read: {error}", then) from None
-    files = wheel_contents.long_tags(_laid_out(rows)) if one.toolkit else ""
+    laid_out = [*_laid_out(rows)] if one.toolkit else []
+    files = wheel_contents.long_tags(laid_out)
+    paths = " ".join(sorted(path for path, _ in laid_out if not _LEFT_OUT.search(path)))
     native = any(".so" in path.rpartition("/")[2] for path in rows)
-    return FileContents(wheel=wheel_contents.contents(rows), files=files, native=native)
+    return FileContents(wheel=wheel_contents.contents(rows), files=files, paths=paths, native=native)
 
 
 def _laid_out(rows: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -33,6 +33,7 @@ def make_wheel(name: str, version: str, *needs: str, library: bytes = b"") -> by
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/LICENSE": b"free",
         **({f"{name}/lib.so": library} if library else {}),
+        **({f"nvidia/{name}/bin/{name}": b""} if name.startswith("nvidia-") else {}),
     }
     rows = [f"{path},{record_hash(content)},{len(content)}" for path, content in files.items()]
     files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()

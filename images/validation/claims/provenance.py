@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from images.config.paths import TEMPLATES
@@ -19,6 +20,7 @@ from validate.environment import wheel_contents
 ENTRYPOINT = "/usr/local/bin/entrypoint"
 """Where templates/stages/image.j2 puts a profile's entrypoint."""
 _COMMAND = '#!/bin/sh\nexec {python} -I -S /opt/truetag/validate {command} "$@"\n'
+_OF_COMPILERS = re.compile(r"bin/(?!ptxas$)|nvvm/bin/|lib64/[^/]+\.a$")
 _CUSTOM_BASE = "it stands on a custom base: what that holds is not in the lock"
 _UNKNOWN_BASE = "it stands on {}: nothing is known of the files of that"
 _NOT_HERE = "its wheel is not on this machine: what it brings is known where it was compiled or fetched"
@@ -49,7 +51,7 @@ def provenance_claims(context: ClaimContext) -> Iterator[Claim]:
         return
     image, expect = context.image, _owners(context, lock)
     toolkit = {digest for package in lock.layers.get("toolkit", ()) for digest in package.hashes}
-    unread = any(digest not in lock.contents or not lock.contents[digest].files for digest in toolkit)
+    unread = any(digest not in lock.contents or not lock.contents[digest].paths for digest in toolkit)
     no_toolkit = f"`lock {context.image.name}` reads what the toolkit's wheels bring" if unread else ""
     packages = _debian(image)
     statement = "every Debian package is whole, and as its archive has it"
@@ -79,8 +81,17 @@ def _debian(image: Image) -> dict[str, object]:
 
 def _owners(context: ClaimContext, lock: Lock) -> dict[str, object]:
     image, base = context.image, BaseContext(reference="", origin="")
-    digests = [digest for package in lock.layers.get("toolkit", ()) for digest in package.hashes]
-    files = wheel_contents.joined(lock.contents[digest].files for digest in digests if digest in lock.contents)
+    wheels = [
+        [lock.contents[digest] for digest in package.hashes if digest in lock.contents]
+        for package in lock.layers.get("toolkit", ())
+    ]
+    files = wheel_contents.joined(one.files for copies in wheels for one in copies)
+    # Of several wheels of a package, one was installed.
+    paths = {
+        path for copies in wheels if copies for path in set.intersection(*(set(one.paths.split()) for one in copies))
+    }
+    if not image.devel or image.nvcc_suite:  # as templates/scripts/toolkit.sh lays out a toolkit without compilers
+        paths = {path for path in paths if not _OF_COMPILERS.match(path)}
     generated = dict(expectations.GENERATED)
     if image.nvcc_suite:
         generated[f"{image.toolkit_home}/*"] = f"Debian {image.nvcc_suite}'s packages, whose files no lock has"
@@ -101,7 +112,7 @@ def _owners(context: ClaimContext, lock: Lock) -> dict[str, object]:
     for command in ("validate", "doctor"):
         steps[f"/usr/local/bin/{command}"] = _COMMAND.format(python=python, command=command).encode()
     return {
-        "toolkit": {"home": image.toolkit_home, "files": files},
+        "toolkit": {"home": image.toolkit_home, "files": files, "paths": sorted(paths)},
         "steps": {path: sha256(content) for path, content in steps.items()},
         "copies": dict(expectations.COPIES),
         "links": dict(expectations.LINKS),

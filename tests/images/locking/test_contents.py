@@ -117,6 +117,7 @@ def test_files_are_measured_once_and_those_of_no_lock_are_left_over(tmp_path: Pa
         assert measure_contents.update({"x": known}, tmp_path, run=run) == {}  # type: ignore[arg-type]
     assert len(calls) == 2, "once for the layers, once for the toolkit"
     row = json.loads(found["wheels/small-1.0.json"])[digest]
+    assert row["paths"] == "lib64/x.so.1"
     with zipfile.ZipFile(wheel) as opened:
         rows = contents.rows_of(opened)
     assert row["digest"] == wheel_contents.contents(rows).digest and row["native"]

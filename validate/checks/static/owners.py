@@ -86,6 +86,7 @@ _VENV_KEYS = [line.partition(b" ")[0] for line in _VENV_SETTINGS]
 _VENV_SCRIPTS = "/usr/lib/python{}/venv/scripts"
 _VENV_IGNORED = b"# Created by venv; see https://docs.python.org/3/library/venv.html\n*\n"
 """Since 3.13."""
+_OF_NVIDIA = re.compile(r".*/site-packages/nvidia/[^/]+/(include|lib)")
 _SPECIAL = stat.S_ISUID | stat.S_ISGID
 _SHARED = ("/workspace", "/home/trainer", "/home/trainer/.cache")
 """What our build step makes for everybody (templates/scripts/user.sh)."""
@@ -127,8 +128,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, OwnersEvidence]]:
     explained |= {path for path in links - explained if _is_link_of(path, expect["links"], explained)}
     kept = rights.guarded(explained)
     rest = places.keys() - explained - _OF_ENGINE
+    links = {path for path in rest & links if not path.startswith(f"{expect['toolkit']['home']}/")}
     excused, unowned = _excused(sorted(rest - links), expect["generated"])
-    unowned = sorted([*unowned, *(rest & links)])
+    unowned = sorted([*unowned, *links])
     folders = found.keys() - places.keys() - kept - packages.packages.keys() - rights.guarded(rest)
     special = [f"{path} (a device, pipe or socket)" for path, facts in found.items() if not _is_plain(facts)]
     of_nobody = [*special, *unowned, *(f"{path}/" for path in sorted(folders) if not _is_made(path, expect))]
@@ -264,8 +266,8 @@ def _redirected(packages: debian.Owned, places: Mapping[str, os.stat_result], ex
                 yield path, f"Debian's {packages.packages[path]}"
 
 
-def _of_toolkit(toolkit: Mapping[str, str], places: Mapping[str, os.stat_result], explained: set[str]) -> _Found:
-    """Files below the toolkit's folder that its wheels brought, and links to those or to files that have an owner."""
+def _of_toolkit(toolkit: Mapping[str, Any], places: Mapping[str, os.stat_result], explained: set[str]) -> _Found:
+    """Files below the toolkit's folder that its wheels brought, all of them, and links that build steps make."""
     inside = {path[len(toolkit["home"]) + 1 :]: path for path in places if path.startswith(f"{toolkit['home']}/")}
     known = wheel_contents.knows(toolkit["files"])
     found = hashes([path for path in inside.values() if stat.S_ISREG(places[path].st_mode)], "sha256")
@@ -274,13 +276,19 @@ def _of_toolkit(toolkit: Mapping[str, str], places: Mapping[str, os.stat_result]
         named = "licenses" if name.startswith("licenses/") else name
         if path in found and known(named, as_record(found[path])):
             ours.add(path)
-    owned = ours | explained
+    owned, due = ours | explained, {f"{toolkit['home']}/{name}" for name in toolkit["paths"]}
+    yield from ((path, "the toolkit's wheel") for path in sorted(due - ours))
     yield from ((path, "") for path in inside.values() if path in ours or _leads_to(path, places, owned))
 
 
 def _leads_to(path: str, places: Mapping[str, os.stat_result], known: set[str]) -> bool:
-    """Whether it is a link to a known file, or to a folder that holds some."""
+    """Whether it is a link as templates/scripts/toolkit.sh and devel.sh make them, to a longer name beside it or to
+    what a wheel of NVIDIA has of its name, which leads to a known file, or to a folder that holds some."""
     if not stat.S_ISLNK(places[path].st_mode):
+        return False
+    (folder, _, name), own = os.readlink(path).rpartition("/"), path.rpartition("/")[2]  # noqa: PTH115
+    beside = folder in ("", "../../lib64") and name.startswith(own)
+    if not beside and not (name == own and _OF_NVIDIA.fullmatch(folder)):
         return False
     target = os.path.realpath(path)
     return target in known or (Path(target).is_dir() and any(one.startswith(f"{target}/") for one in known))
@@ -421,7 +429,8 @@ def _privileged(found: Mapping[str, os.stat_result], packages: debian.Owned) -> 
 def judge_files(_subject: str, expect: Mapping[str, Any], evidence: OwnersEvidence) -> Finding:
     """S10 files. A child may have files of its own (`free`); none may change what its parent has.
 
-    expect of all three: {toolkit: {home, files: long tags of paths below it, and of licences}, steps: {path: sha256} of
+    expect of all three: {toolkit: {home, files: long tags of paths below it, and of licences, paths: all that must be
+    there}, steps: {path: sha256} of
     what our build steps write, copies: {path: the file of a package that it copies}, links: {pattern: why there are
     links to other files that no package lists, with `TARGET <- ` where it leads to one alone}, folders: {pattern: who
     makes folders without files}, generated: {pattern: why there are files that nobody lists}, path:
