@@ -32,7 +32,7 @@ _LOW_CLOCK, _LOW_POWER = 0.5, 0.9
 """Of the highest clock, and of the usual power limit. An H100 multiplies at 0.7 of its highest clock."""
 _BUSY_PERCENT, _OTHERS_BYTES = 10, 3 << 30
 """Before the first run: what the driver counts as utilization, and memory beside this process's own context."""
-_NOISY = 0.1
+NOISY = 0.1
 """A spread that no bound can be trusted with."""
 
 
@@ -94,14 +94,9 @@ def allowed(before: Timed, now: Timed, margin: float) -> float:
     return before["seconds"] * (1 + margin + SIGMAS * both)
 
 
-def noise(*times: Timed) -> Iterator[str]:
-    """Which of the times vary too much for any bound."""
-    yield from (f"times vary by {one['spread']:.0%}" for one in times if not one["spread"] <= _NOISY)
-
-
 def disturbances(conditions: Mapping[str, Any], *times: Timed) -> Iterator[str]:
     """Why times of these conditions (those of `watched`, and readings `under_load`) say nothing of the image."""
-    yield from noise(*times)
+    yield from (f"times vary by {one['spread']:.0%}" for one in times if one["spread"] > NOISY)
     before = conditions["before"]
     if before.get("busy", 0) > _BUSY_PERCENT:
         yield f"the GPU was {before['busy']} % busy before"

@@ -162,7 +162,6 @@ def test_every_floor_and_step_of_the_table_is_measured() -> None:
 LOSSES = [10.4 - 0.2 * number for number in range(step.STEPS)]
 EAGER: dict[str, Any] = {
     "time": {"seconds": 0.3257, "spread": 0.002, "repeats": 16},
-    "first": 1.0,
     "peak": 44_800_000_000,
     "losses": LOSSES,
     "parameters": 1_100_048_384,

@@ -134,16 +134,14 @@ def _as_torch_chooses(query: Any, key: Any, value: Any, causal: bool) -> Any:
     return functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
 
 
-def _launches(torch: Any, device: str) -> dict[str, Any]:
+def _launches(torch: Any, _device: str) -> dict[str, Any]:
     """The share of a kernel's time that its launch waits for."""
     shares = []
     for _ in range(5):
         start = time.perf_counter()
-        if device == "cuda":
-            torch.cuda._sleep(40_000_000)  # cycles: 20 ms and more
+        torch.cuda._sleep(40_000_000)  # cycles: 20 ms and more
         launched = time.perf_counter()
-        if device == "cuda":
-            torch.cuda.synchronize()
+        torch.cuda.synchronize()
         shares.append((launched - start) / max(time.perf_counter() - start, 1e-9))
     return {"figure": median(shares)}
 
@@ -155,8 +153,7 @@ def _allocations(torch: Any, device: str) -> dict[str, Any]:
         start = time.perf_counter()
         torch.empty(64 << 20, dtype=torch.uint8, device=device)
         found.append(time.perf_counter() - start)
-    kept = torch.cuda.memory_reserved() if device == "cuda" else 0
-    return {"figure": median(found), "facts": {"reserved": kept}}
+    return {"figure": median(found)}
 
 
 def _threads(torch: Any, _device: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import copy
 import gc
 import importlib
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -101,12 +100,8 @@ def train(way: str, torch: Any, device: str, rows: int, watch: Watch) -> dict[st
         optimizer.zero_grad()
         losses.append(loss.detach())
 
-    start = time.perf_counter()
-    step()
-    losses[0] = float(losses[0])  # waits for it
-    first = time.perf_counter() - start
     steps = STEPS if way == EAGER else _OTHERS_STEPS
-    times, seen = timing.times(torch, step, device, warm=_WARM - 1, repeats=steps - _WARM, watch=watch)
+    times, seen = timing.times(torch, step, device, warm=_WARM, repeats=steps - _WARM, watch=watch)
     peak = torch.cuda.max_memory_allocated() - kept if device == "cuda" else 0
     said = [float(loss) for loss in losses]
     if way == EAGER:
@@ -119,7 +114,6 @@ def train(way: str, torch: Any, device: str, rows: int, watch: Watch) -> dict[st
         }
     trained = {
         "time": timing.robust(times),
-        "first": round(first, 3),
         "peak": peak,
         "losses": said,
         "parameters": sum(weight.numel() for weight in model.parameters()),
@@ -202,8 +196,8 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) 
 
     expect: {gpu: as the driver names it; rows: of a batch; at_most: `seconds` and `peak` as a share of the eager
     model's, `loss`: how far losses may be from its; baseline?: {time, peak, loss, of: which runs};
-    peak_operations?: of the datasheet, a second}. evidence: {trained: {time, first: seconds of the
-    first step, peak: bytes of GPU memory, losses, parameters}; eager?: the same of the eager model in this process;
+    peak_operations?: of the datasheet, a second}. evidence: {trained: {time, peak: bytes of GPU memory, losses,
+    parameters}; eager?: the same of the eager model in this process;
     reference: `bfloat16` and `float32`, the mean loss on the same weights before and after training; conditions,
     device, environment}."""
     if found := unjudged(subject, expect, evidence):
@@ -219,7 +213,7 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) 
     why = list(timing.disturbances(evidence["conditions"], *times))
     if wrong or (slow and not why):
         return failed(f"{told}: {joined([*wrong, *slow])}{suspects(evidence)}")
-    if slow or [*timing.noise(*times)]:
+    if slow or any(one["spread"] > timing.NOISY for one in times):
         return unproven(f"{told}: {joined([*slow, *why])}")
     if "baseline" not in expect:
         return unproven(f"{told}: nothing is wrong by itself, and no run of it on this GPU model is recorded")
