@@ -120,7 +120,7 @@ def sarif(audit: Audit, location: str) -> str:
             {
                 "ruleId": _rule(one),
                 "level": str(one.severity),
-                "message": {"text": _told(one)},
+                "message": {"text": f"{one.environment}{': ' if one.environment else ''}{one.text}{_advice(one)}"},
                 "locations": [
                     {
                         "physicalLocation": {"artifactLocation": {"uri": location}, "region": {"startLine": 1}},
@@ -140,11 +140,6 @@ def sarif(audit: Audit, location: str) -> str:
 def _rule(one: Check) -> str:
     """`S3-libraries`."""
     return f"{one.id}-{one.subject}".replace(" ", "-")
-
-
-def _told(one: Check) -> str:
-    """A fault in one paragraph: where, what, and what to do."""
-    return f"{f'{one.environment}: ' if one.environment else ''}{one.text}{_advice(one)}"
 
 
 def _advice(one: Check) -> str:

@@ -125,13 +125,12 @@ def validate_image(
     tiers: Sequence[Tier] = (),
     gpus: str,
     only: Sequence[str] = (),
-    run_anyway: bool = False,
-    say: Callable[[str], None] = lambda _text: None,
-    on_evidence: Callable[[Evidence], None] = lambda _evidence: None,
+    say: Callable[[str], None],
+    **options: Any,
 ) -> ValidationRun:
-    """Hold any image to a name's claims. `tiers`: none means all that the machine can. Raises UserError.
+    """Hold any image to a name's claims. `tiers`: none means all that the machine can. `options`: of run.measure.
 
-    A child of that name's image is held to them as a child is (images/validation/child.py).
+    A child of that name's image is held to them as a child is (images/validation/child.py). Raises UserError.
     """
     lock_file.read(image, sources.workspace.locks)  # before anything is asked of the engine
     info = engine.inspect(reference)
@@ -147,9 +146,8 @@ def validate_image(
         claims,
         tiers,
         attachment,
-        run_anyway=run_anyway,
         on_record=lambda one: say(f"measured {one.probe} in {one.seconds:.1f} s ({one.outcome})"),
-        on_evidence=on_evidence,
+        **options,
     )
     changes = None
     if found.steps_above:

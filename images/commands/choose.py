@@ -13,12 +13,11 @@ import typer
 from images.commands import common
 from images.commands.options import Json, MatrixFile
 from images.config import platforms
-from images.config.matrix import Sources
 from images.engine import gpus
 from images.errors import command, wrong
 from images.locking import lock_file
 from images.planning import chooser, plan
-from images.planning.chooser import ImageSummary, Known, Machine
+from images.planning.chooser import Known, Machine
 from images.planning.image import Image
 from images.registry.client import Registry
 from images.registry.reference import Repository
@@ -60,7 +59,16 @@ def choose(
     for image in (planned.image for planned in plan.plan(sources) if planned.image):
         runs = records.gpu_runs(lines, str(image.name))
         recorded.append((image, runs, records.drifts(runs, {pin.name: pin.version for pin in image.pins})))
-    offers = _planned(sources, recorded, source)
+    states = {} if source else lock_file.states([image for image, *_ in recorded], sources.workspace.locks)
+    missing = {name: lock_file.NO_LOCK for name, state in states.items() if state is not lock_file.Status.PRESENT}
+    offers = []
+    for image, runs, drifts in recorded:
+        passed_on = records.passed_on(run for run in runs if not drifts[run.id])
+        offers.append(chooser.summary(image, sources.facts, missing.get(str(image.name), ""), passed_on))
+    if source:
+        with Registry(Repository.parse(source)) as registry:
+            tags = set(registry.tags())
+        offers = [one for one in offers if one.name in tags]
     known_profiles = sorted({one.profile for one in offers if one.profile})
     if profile not in ("none", *known_profiles):
         then = f"there are none, {', '.join(known_profiles)}" if known_profiles else "there is only none"
@@ -90,18 +98,3 @@ def _known(recorded: Sequence[_Recorded], source: str, machine: Machine) -> dict
             ran=bool(first) and first[0].tiers[Tier.GPU].verdict is Status.PASS,
         )
     return known
-
-
-def _planned(sources: Sources, recorded: Sequence[_Recorded], source: str) -> list[ImageSummary]:
-    """The plan's images; with a repository, those that are published there."""
-    states = {} if source else lock_file.states([image for image, *_ in recorded], sources.workspace.locks)
-    missing = {name: lock_file.NO_LOCK for name, state in states.items() if state is not lock_file.Status.PRESENT}
-    offers = []
-    for image, runs, drifts in recorded:
-        passed_on = records.passed_on(run for run in runs if not drifts[run.id])
-        offers.append(chooser.summary(image, sources.facts, missing.get(str(image.name), ""), passed_on))
-    if not source:
-        return offers
-    with Registry(Repository.parse(source)) as registry:
-        tags = set(registry.tags())
-    return [one for one in offers if one.name in tags]

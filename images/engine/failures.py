@@ -38,17 +38,12 @@ def classify(error: str, log: Sequence[str]) -> Failure:
         for line in lines:
             if pattern.search(line):
                 then = re.sub(r"{(\w+) (\w+)}", lambda found: command(found[1], found[2]), row["then"])
-                return Failure(kind=row["kind"], cause=row["cause"], then=then, line=_plain(line))
+                if "after connection broken by" in line:  # what pip's retries say, without the names of its objects
+                    broken_by = re.sub(r"\w+\('<[^>]*>: ", "", line.partition("after connection broken by")[2])
+                    line = broken_by.replace("')'", "").strip(" '")
+                return Failure(kind=row["kind"], cause=row["cause"], then=then, line=line)
     last = lines[-1] if lines else "BuildKit gave no reason"
     return Failure(kind="other", cause=last, then="read the log of the step above")
-
-
-def _plain(line: str) -> str:
-    """What pip's retries say, without the names of its objects."""
-    if "after connection broken by" not in line:
-        return line
-    broken_by = line.partition("after connection broken by")[2]
-    return re.sub(r"\w+\('<[^>]*>: ", "", broken_by).replace("')'", "").strip(" '")
 
 
 class EngineErrorKind(StrEnum):

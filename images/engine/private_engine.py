@@ -49,27 +49,23 @@ def open_engine(
         if not install or os.geteuid() != 0 or not shutil.which("apt-get"):
             raise
         with cache.alone(private_home() / "lock"):  # two builds started together must not start two engines
-            engine = _own_engine(on_progress)
+            if not shutil.which("dockerd"):
+                from images.host import apt
+
+                on_progress("no Docker Engine answers: installing docker.io with apt-get")
+                apt.install("docker.io", "iptables", "iproute2", "ca-certificates")
+            try:
+                engine = connect()  # somebody else started it while we waited, or the package did
+            except NoEngine:
+                mend_store(on_progress)
+                on_progress(f"starting a private Docker Engine in {private_home()}")
+                engine = _start()
     if left := engine.sweep():
         on_progress(f"removed what killed commands left behind: {', '.join(left)}")
     return engine
 
 
 # --- the process ----------------------------------------------------------------------------------------------------
-
-
-def _own_engine(on_progress: Callable[[str], None]) -> Engine:
-    if not shutil.which("dockerd"):
-        from images.host import apt
-
-        on_progress("no Docker Engine answers: installing docker.io with apt-get")
-        apt.install("docker.io", "iptables", "iproute2", "ca-certificates")
-    try:
-        return connect()  # somebody else started it while we waited, or the package did
-    except NoEngine:
-        mend_store(on_progress)
-        on_progress(f"starting a private Docker Engine in {private_home()}")
-        return _start()
 
 
 def _start() -> Engine:

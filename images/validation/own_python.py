@@ -159,10 +159,12 @@ def files(root: str, own: OwnPython | None = None) -> Mapping[str, bytes | Path]
     own = own or of_this_process()
     try:
         program, loader = _with_interpreter(own.program.read_bytes(), f"{root}/{_LOADER}".encode())
-        standard = {
-            f"python/lib/{own.standard.name}/{path.relative_to(own.standard)}": path
-            for path in _standard_library(own.standard)
-        }
+        sources: list[Path] = []
+        for top, folders, names in os.walk(own.standard):
+            folders[:] = [name for name in folders if name not in _LEFT_OUT and not name.startswith("config-")]
+            sources += (Path(top, name) for name in names if name.endswith((".py", ".so")))
+        place = f"python/lib/{own.standard.name}"
+        standard = {f"{place}/{one.relative_to(own.standard)}": one for one in sources if one.stem[:8] != "_tkinter"}
         libraries = _libraries(loader, [own.program, *(path for path in standard.values() if path.suffix == ".so")])
     except (OSError, ElfError) as error:
         machine = f"{platform.system()} {platform.machine()}"
@@ -191,14 +193,6 @@ def _with_interpreter(program: bytes, loader: bytes) -> tuple[bytes, str]:
             was = program[offset : offset + room].split(b"\0")[0].decode()
             return program[:offset] + loader.ljust(room, b"\0") + program[offset + room :], was
     raise ElfError("it names no interpreter")
-
-
-def _standard_library(folder: Path) -> Iterator[Path]:
-    for top, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name not in _LEFT_OUT and not name.startswith("config-")]
-        yield from (
-            Path(top, name) for name in names if name.endswith((".py", ".so")) and not name.startswith("_tkinter")
-        )
 
 
 def _libraries(loader: str, programs: list[Path]) -> dict[str, bytes | Path]:
