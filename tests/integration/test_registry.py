@@ -55,7 +55,7 @@ def test_by_tag_then_pinned_then_by_digest(engine: Engine, served: tuple[str, st
 
     by_tag = acquire(engine, base(reference), root=tmp_path, host=HostSettings(), on_progress=said.append)
     assert (by_tag.reference, by_tag.digest, by_tag.origin) == (reference, digest, Origin.TAG)
-    assert by_tag.python is None
+    assert not by_tag.python
     assert "python -m tools.pin" in said[0]
     assert acquire(engine, base(reference), root=tmp_path, host=HostSettings(), on_progress=said.append) == by_tag
     assert len(said) == 1  # it was there

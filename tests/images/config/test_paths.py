@@ -30,9 +30,3 @@ def test_results_go_beside_the_matrix(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     assert paths.shown(tmp_path / "locks" / "a") == "locks/a"
     assert workspace.out == Path("out"), "messages stay short where the user stands in it"
-
-
-def test_everything_that_runs_from_an_installation_lies_with_the_code() -> None:
-    assert (paths.TEMPLATES / "Dockerfile.j2").is_file()
-    assert (paths.SUITE / "suite.py").is_file()
-    assert (paths.DATA / "facts.yaml").is_file()

@@ -81,9 +81,11 @@ def test_moving_liger_changes_one_small_stage() -> None:
     assert {name for name in before if before[name] != after[name]} == {"image"}
 
 
-def test_no_layer_below_the_last_stage_sees_environment_or_labels() -> None:
-    for name, text in stages(context(image("cu126-torch25"))["Dockerfile"]).items():
-        assert ("ENV " in text or "LABEL " in text) == (name == "image")
+def test_the_last_stage_alone_sees_environment_and_labels_and_the_largest_leave_no_wheels_in_the_cache() -> None:
+    found = stages(context(image("cu126-torch25"))["Dockerfile"])
+    assert {name for name, text in found.items() if "ENV " in text or "LABEL " in text} == {"image"}
+    kept = {name for name, text in found.items() if "id=truetag-uv" in text}
+    assert kept == {"toolkit", "kernels", "libraries", "light"}
 
 
 def test_packages_that_the_base_keeps_are_not_installed() -> None:
@@ -173,12 +175,6 @@ def test_a_library_that_moved_leaves_the_layers_below_it_as_they_were() -> None:
     )
     assert before["locks/cuda-1.txt"] == after["locks/cuda-1.txt"]
     assert before["locks/cuda.txt"] != after["locks/cuda.txt"]
-
-
-def test_only_the_largest_layers_leave_no_wheels_in_the_engines_cache() -> None:
-    found = stages(context(image("cu126-torch27"))["Dockerfile"])
-    kept = {name for name, text in found.items() if "id=truetag-uv" in text}
-    assert kept == {"toolkit", "kernels", "libraries", "light"}
 
 
 def test_every_step_of_an_image_notes_what_stands_and_ends_by_normalising_timestamps() -> None:

@@ -74,9 +74,6 @@ def test_a_step_stopped_because_of_another_is_not_the_failed_one() -> None:
     message.vertexes.add(digest="b", name="culprit", error="exit code: 1")
     trace, _ = feed(message.SerializeToString())
     assert trace.failed() == ("culprit", "exit code: 1", ())
-
-
-def test_other_bytes_are_no_report() -> None:
     with pytest.raises(ValueError, match="not a BuildKit report"):
         feed(b"\xff\xff\xff")
 
@@ -108,8 +105,7 @@ def test_an_archive_does_not_depend_on_order_time_or_owner(tmp_path: Path) -> No
     members = unpack(first)
     assert list(members) == ["a", "b", "b/c"]
     assert {(member.mtime, member.uid, member.gid) for member in members.values()} == {(0, 0, 0)}
-    assert members["b"].isdir()
-    assert members["b"].mode == 0o755
+    assert members["b"].isdir() and members["b"].mode == 0o755
     assert first[257:265] == b"ustar  \0"  # GNU's magic: BuildKit takes a PAX archive for a Dockerfile
 
 
@@ -131,6 +127,4 @@ def test_what_a_step_prints_of_a_password_is_neither_shown_nor_kept() -> None:
     )
     events = [event for data in reports for event in trace.feed(data)]
     assert [event.text for event in events if isinstance(event, LogLine)] == ["401 for me:***@host"]
-    failed = trace.failed()
-    assert failed is not None
-    assert failed[2] == ("401 for me:***@host",)
+    assert (trace.failed() or ())[2:] == (("401 for me:***@host",),)

@@ -85,22 +85,19 @@ def test_a_layer_that_is_recorded_and_gone_is_lost_and_so_is_a_record_that_a_cra
     assert private_engine.lost_layers(home) == ["", "two"]
 
 
-def test_discarded_is_gone_and_so_is_what_an_earlier_call_left(home: Path) -> None:
-    (home / "discarded-earlier" / "data").mkdir(parents=True)
-    (home / "dockerd.log").touch()
-    private_engine.discard(home)
-    assert [path.name for path in home.iterdir()] == ["dockerd.log"]
-    private_engine.discard(home)
-
-
-def test_a_deletion_cut_short_leaves_no_half_store(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deletion_cut_short_leaves_no_half_store_and_the_next_call_deletes_what_it_left(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def cut_short(_folder: Path, **_options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(private_engine.shutil, "rmtree", cut_short)
-    with pytest.raises(KeyboardInterrupt):
+    (home / "dockerd.log").touch()
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(private_engine.shutil, "rmtree", cut_short)
         private_engine.discard(home)
-    assert not (home / "data").exists()
+    assert not (home / "data").exists() and len(list(home.iterdir())) == 2
+    private_engine.discard(home)
+    assert [path.name for path in home.iterdir()] == ["dockerd.log"]
 
 
 def test_before_a_start_a_damaged_store_is_replaced_and_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,11 +125,8 @@ def test_each_package_is_in_the_lowest_layer_that_needs_it(stocked: Indexes) -> 
         "tools": ["installer"],
     }
     assert made.versions(["torch"])["fsspec"] == "2025.1", "one version of each package for the whole image"
-
-
-def test_a_pin_is_in_its_own_layer_even_if_a_lower_one_needs_it(stocked: Indexes) -> None:
     made = resolve.resolve(with_library("numpy", "2.0"))
-    assert names(made.layers["kernels"]) == ["xformers"]
+    assert names(made.layers["kernels"]) == ["xformers"], "a pin is in its own layer even if a lower one needs it"
     assert "numpy" in names(made.layers["libraries"])
 
 
@@ -140,13 +137,10 @@ def test_hashes_are_those_of_the_wheels(stocked: Indexes, algorithm: str) -> Non
     assert made.layers["light"][0].hashes == (digest,)
 
 
-def test_images_of_one_torch_share_files_byte_for_byte(stocked: Indexes) -> None:
+def test_images_of_one_torch_share_files_byte_for_byte_and_no_address_reaches_one(stocked: Indexes) -> None:
     one, other = resolve.resolve(make_image("cu126-torch25")), resolve.resolve(make_image("cu124-torch25"))
     assert {name for name, content in one.files.items() if content != other.files[name]} == {"toolkit.txt"}
-
-
-def test_no_address_reaches_a_file(stocked: Indexes) -> None:
-    content = b"".join(lock_file.written(resolve.resolve(make_image())).values())
+    content = b"".join(lock_file.written(one).values())
     assert stocked.default.encode() not in content and b"127.0.0.1" not in content
 
 
@@ -195,13 +189,7 @@ def test_a_source_only_package_is_refused(stocked: Indexes) -> None:
     assert "optional" in error.value.problems[0].then
 
 
-def test_an_index_with_weaker_hashes_is_refused(stocked: Indexes) -> None:
-    stocked.add(DEFAULT, "einops", "0.8.2", algorithm="md5")
-    with pytest.raises(UserError, match=r"no sha256 for einops 0\.8\.2"):
-        resolve.resolve(with_library("einops", "0.8.2"))
-
-
-def test_a_wheel_that_is_a_local_file_is_refused(stocked: Indexes, tmp_path: Path) -> None:
+def test_a_wheel_that_is_a_local_file_or_has_a_weaker_hash_is_refused(stocked: Indexes, tmp_path: Path) -> None:
     (tmp_path / "local").mkdir()
     (tmp_path / "local" / "einops-0.8.2-py3-none-any.whl").write_bytes(make_wheel("einops", "0.8.2"))
 
@@ -210,6 +198,9 @@ def test_a_wheel_that_is_a_local_file_is_refused(stocked: Indexes, tmp_path: Pat
 
     with pytest.raises(UserError, match=r"einops 0\.8\.2 came from .* no file of a package index"):
         resolve.resolve(with_library("einops", "0.8.2"), with_a_folder)
+    stocked.add(DEFAULT, "einops", "0.8.2", algorithm="md5")
+    with pytest.raises(UserError, match=r"no sha256 for einops 0\.8\.2"):
+        resolve.resolve(with_library("einops", "0.8.2"))
 
 
 def test_an_index_that_does_not_answer_is_named(stocked: Indexes) -> None:
@@ -342,8 +333,7 @@ def test_a_damaged_lock_is_stale(tmp_path: Path, file: str, content: bytes | typ
     assert "git checkout" in problem.value.problems[0].then
 
 
-def test_a_line_taken_out_by_hand_is_seen(tmp_path: Path) -> None:
-    """No pin lacks it, so only the record can tell."""
+def test_a_line_that_no_pin_needs_is_seen_by_the_record(tmp_path: Path) -> None:
     made_of(make_image(), tmp_path)
     path = tmp_path / "cu126-torch25" / "torch.txt"
     path.write_bytes(path.read_bytes() + b"# a word\n")
