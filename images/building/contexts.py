@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from images.config.matrix import Sources
@@ -84,7 +85,7 @@ def prepare(
 
     Raises UserError: a wheel that must be compiled first, one that an offline build lacks.
     """
-    fetch = _fetch_nothing if options.offline else options.fetch
+    fetch = partial(fetch_nothing, "--offline reaches no network") if options.offline else options.fetch
     gathered = prebuilt.gather(
         image,
         wheelhouse=options.wheelhouse,
@@ -117,5 +118,5 @@ def prepare(
     return gathered, claimed, files
 
 
-def _fetch_nothing(_url: str, _target: Path) -> None:
-    raise OSError("--offline reaches no network")
+def fetch_nothing(why: str, _url: str, _target: Path) -> None:
+    raise OSError(why)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -45,7 +45,7 @@ def render(
         base=base,
         wheelhouse=wheelhouse,
         compiled=prebuilt.wheel_finder(sources.matrix),
-        fetch=None if baking else _fetch_nothing,
+        fetch=None if baking else partial(contexts.fetch_nothing, "`render` fetches no wheel without --bake"),
     )
     pinned = base_images.pinned(sources.workspace.root)
     images = common.accepted(selectors, sources)
@@ -67,7 +67,3 @@ def render(
         common.talk.print(f"{folder / records.BAKE}: {common.counted(len(images), 'image')}")
         then = f"then `{command('validate', 'NAME', '--tag')}` validates and names each"
         common.talk.print(f"next: (cd {folder} && docker buildx bake); {then}", highlight=False)
-
-
-def _fetch_nothing(_url: str, _target: Path) -> None:
-    raise OSError("`render` fetches no wheel without --bake")

@@ -46,7 +46,8 @@ class Selector:
         if self.key == "profile":
             holds = self.value == (image.profile or "none")
         elif self.key == "platform":
-            holds = self.value in (image.platform, image.platform.architecture)
+            platform = image.image_name.platform
+            holds = self.value in (platform, platform.architecture)
         else:
             holds = Arch.parse(self.value) in image.archs
         return holds is (self.op == "=")

@@ -489,8 +489,19 @@ def table(images: Sequence[ImageSummary]) -> dict[str, Any]:
     rows: dict[str, int] = {}
     for arch, arm in sorted(kinds):
         machines = [Machine(gpus=(), archs=(arch,), driver=text, arm=arm) for text in ("", "0", *steps)]
-        made = [json.dumps(_row(images, machine, texts)) for machine in machines]
-        answers[names[arch, arm]] = [rows.setdefault(row, len(rows)) for row in made]
+        numbers: list[int] = []
+        answers[names[arch, arm]] = numbers
+        for machine in machines:
+            # The page compares profile, torch and Python itself: here each image is what was asked for.
+            asked = (Options(profile=one.profile, python=one.python, devel=one.devel) for one in images)
+            said = [answer(one, machine, options) for one, options in zip(images, asked, strict=True)]
+            row: list[list[list[Any]]] = [[], []]
+            for at, each in sorted(enumerate(said), key=lambda item: item[1].rank, reverse=True):
+                told = (
+                    text.replace(f"driver {machine.driver} ", "driver {} ") for text in each.against or each.reasons
+                )
+                row[bool(each.against)].append([at, [texts.setdefault(text, len(texts)) for text in told]])
+            numbers.append(rows.setdefault(json.dumps(row), len(rows)))
     return {
         "ignored": f"^(?:{'|'.join(sorted(_BRANDS))}|{_VARIANTS.pattern})$",
         "models": {key(name): [name, names[kind]] for name, kind in known.items()},
@@ -499,17 +510,6 @@ def table(images: Sequence[ImageSummary]) -> dict[str, Any]:
         "rows": [json.loads(row) for row in rows],
         "texts": list(texts),
     }
-
-
-def _row(images: Sequence[ImageSummary], machine: Machine, texts: dict[str, int]) -> list[list[list[Any]]]:
-    """The page compares profile, torch and Python itself: here each image is what was asked for."""
-    asked = [Options(profile=image.profile, python=image.python, devel=image.devel) for image in images]
-    answers = [answer(image, machine, options) for image, options in zip(images, asked, strict=True)]
-    row: list[list[list[Any]]] = [[], []]
-    for at, one in sorted(enumerate(answers), key=lambda item: item[1].rank, reverse=True):
-        plain = [text.replace(f"driver {machine.driver} ", "driver {} ") for text in one.against or one.reasons]
-        row[bool(one.against)].append([at, [texts.setdefault(text, len(texts)) for text in plain]])
-    return row
 
 
 def key(name: str) -> str:

@@ -52,10 +52,6 @@ class Planned:
         return self.image_name.profile
 
     @property
-    def platform(self) -> Platform:
-        return self.image_name.platform
-
-    @property
     def versions(self) -> dict[str, Minor | None]:
         """What conditions such as `torch>=2.8` compare."""
         return {
