@@ -1,14 +1,11 @@
 """Docker as we use it, on a real engine: builds, interrupts, containers, and what no layer may keep."""
 
 import hashlib
-import io
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -36,7 +33,6 @@ from images.errors import UserError
 from images.planning.image import Base
 from tests.support.checkout import ROOT
 from tests.support.engine_contents import containers, volumes
-from tools.reproduce import saved
 
 pytestmark = pytest.mark.engine
 
@@ -392,25 +388,6 @@ def test_dockers_current_context_is_honoured(engine: Engine, monkeypatch: pytest
     )
     with connect() as found:
         assert found.facts.url == engine.facts.url
-
-
-def test_an_image_in_the_form_of_docker_save_is_loaded_with_its_bytes_for_an_id(engine: Engine, tag: str) -> None:
-    """What a base made with mmdebstrap is given to the engine as."""
-    layer, word = io.BytesIO(), uuid.uuid4().hex.encode()
-    with tarfile.open(fileobj=layer, mode="w") as tar:
-        member = tarfile.TarInfo("word")
-        member.size = len(word)
-        tar.addfile(member, io.BytesIO(word))
-    digest = f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}"
-    known = {"architecture": "amd64", "os": "linux", "config": {"Labels": {"dev.truetag.test": "1"}}}
-    config = json.dumps({**known, "rootfs": {"type": "layers", "diff_ids": [digest]}, "history": [{}]}).encode()
-    manifest = json.dumps([{"Config": "config.json", "RepoTags": [tag], "Layers": ["layer.tar"]}]).encode()
-    files = {"config.json": config, "layer.tar": layer.getvalue(), "manifest.json": manifest}
-    loaded = engine.load(files, tag)
-    assert loaded.id == f"sha256:{hashlib.sha256(config).hexdigest()}"
-    assert (loaded.layers, loaded.labels) == ((digest,), {"dev.truetag.test": "1"})
-    (found,) = [file.data.read() for file in saved(engine, tag) if file.member.name == "word"]
-    assert found == word
 
 
 def test_a_base_that_cannot_be_had_is_said(engine: Engine) -> None:
