@@ -99,21 +99,15 @@ def test_a_right_kernel_is_within_its_tolerance_and_its_control_is_not(evidence:
     assert all(error == pytest.approx(0.01, rel=0.01) for error in facts["controls"]["scaled by 1.01"].values())
 
 
-def test_plain_torch_in_the_same_dtype_is_the_yardstick(evidence: dict[str, Any]) -> None:
-    output = evidence["cases"]["bfloat16"]["outputs"]["output"]
-    assert 1e-4 < output["plain_error"] < 1e-2
-    assert output["error"] == output["plain_error"]
-
-
-def test_wrong_kernels_stand_out_and_take_no_other_case_with_them(evidence: dict[str, Any]) -> None:
+def test_wrong_kernels_stand_out_by_plain_torch_in_the_same_dtype_and_whole_numbers_exactly(
+    evidence: dict[str, Any],
+) -> None:
     cases = evidence["cases"]
+    output = cases["bfloat16"]["outputs"]["output"]
+    assert 1e-4 < output["plain_error"] < 1e-2 and output["error"] == output["plain_error"]
     assert cases["wrong"]["outputs"]["output"]["error"] == pytest.approx(1e-3, rel=0.01)
-    assert not cases["nan"]["finite"]
+    assert not cases["nan"]["finite"] and cases["whole"]["outputs"]["output"]["error"] == 0.0
     assert cases["raises"]["error"]["message"] == "no kernel image is available"
-
-
-def test_whole_numbers_are_compared_exactly(evidence: dict[str, Any]) -> None:
-    assert evidence["cases"]["whole"]["outputs"]["output"]["error"] == 0.0
     assert evidence["observed"]["facts"] == {"shape": [2, 3]}
 
 

@@ -186,48 +186,27 @@ def measured(engine: Engine, reference: str, claims: ClaimSet, more: Mapping[str
     return Evidence(image=NAME, digest="", records=tuple(records), claims=claims.claims)
 
 
-def reason(verdict: Verdict, subject: str) -> tuple[Status, str]:
-    (found,) = [one for one in verdict.claims if one.claim.subject == subject]
-    return found.status, found.reason
-
-
-def test_a_rank_that_dies_fails_its_subject_and_greens_no_other(failing: Verdict) -> None:
-    assert reason(failing, "dies first")[0] is Status.UNPROVEN
-    status, why = reason(failing, "dies second")
-    assert status is Status.FAIL and "rank 1 was killed by SIGKILL" in why and "dies second" in why
-    assert reason(failing, "dies third")[0] is Status.FAIL
-
-
-def test_a_rank_that_hangs_is_named_by_the_others(failing: Verdict) -> None:
-    status, why = reason(failing, "hangs first")
-    assert status is Status.FAIL and "rank 0: rank 1 did not come out of hangs first in 8 s" in why
-
-
-def test_all_that_hang_are_ended(failing: Verdict) -> None:
-    status, why = reason(failing, "hangs_all first")
-    assert status is Status.FAIL and "torchrun did not end in 12 s" in why and "rank 1 in hangs_all first" in why
-
-
-def test_a_rank_that_raises_fails_its_subject_alone(failing: Verdict) -> None:
-    status, why = reason(failing, "raises first")
-    assert status is Status.FAIL and why.endswith("rank 1: RuntimeError: no kernel image is available")
-    assert reason(failing, "raises second")[0] is Status.PASS
-
-
-def test_native_threads_at_work_while_a_rank_ends_do_not_undo_what_it_measured(failing: Verdict) -> None:
-    assert reason(failing, "ends_late first")[0] is Status.PASS
-
-
-def test_a_rank_that_leaves_early_with_status_0_is_not_green(failing: Verdict) -> None:
-    status, why = reason(failing, "leaves first")
-    assert status is Status.FAIL and "rank 1: rank 0 did not come out of leaves first in 8 s" in why
-
-
-def test_dockers_own_shared_memory_is_too_small(failing: Verdict) -> None:
-    status, why = reason(failing, "/dev/shm")
-    assert status is Status.FAIL and "too small: 64 MiB" in why
-
-
-def test_a_file_that_bends_nccl_is_found_without_a_gpu(failing: Verdict) -> None:
-    status, why = reason(failing, "settings")
-    assert status is Status.FAIL and "/etc/nccl.conf sets NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1" in why
+@pytest.mark.parametrize(
+    ("subject", "status", "words"),
+    [
+        # a rank that dies fails its subject and greens no other
+        ("dies first", Status.UNPROVEN, ""),
+        ("dies second", Status.FAIL, "rank 1 was killed by SIGKILL (rank 0 in dies second, rank 1 in dies second)"),
+        ("dies third", Status.FAIL, ""),
+        # one that hangs is named by the others, and all that hang are ended
+        ("hangs first", Status.FAIL, "rank 0: rank 1 did not come out of hangs first in 8 s"),
+        ("hangs_all first", Status.FAIL, "torchrun did not end in 12 s (rank 0 in hangs_all first, rank 1 in hangs_"),
+        # one that raises fails its subject alone
+        ("raises first", Status.FAIL, "rank 1: RuntimeError: no kernel image is available"),
+        ("raises second", Status.PASS, ""),
+        # native threads at work while a rank ends do not undo what it measured
+        ("ends_late first", Status.PASS, ""),
+        ("leaves first", Status.FAIL, "rank 1: rank 0 did not come out of leaves first in 8 s"),
+        ("/dev/shm", Status.FAIL, "too small: 64 MiB"),
+        # a file that bends NCCL is found without a GPU
+        ("settings", Status.FAIL, "/etc/nccl.conf sets NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1"),
+    ],
+)
+def test_ranks_that_fail_are_named_and_never_green(failing: Verdict, subject: str, status: Status, words: str) -> None:
+    (found,) = [one for one in failing.claims if one.claim.subject == subject]
+    assert (found.status, words in found.reason) == (status, True), found.reason

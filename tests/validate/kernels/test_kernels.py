@@ -94,20 +94,16 @@ def test_what_a_gpu_or_a_version_lacks_is_no_promise(name: str, host: Inventory 
     assert (found.required, bool(said)) == (not why, bool(why)) and why in said
 
 
-def test_what_an_older_gpu_cannot_do_in_one_dtype_is_left_out_of_the_claim() -> None:
-    old, new = ({one.subject: one for one in gpu_claims("cu126-torch27", host)} for host in (TURING, H100))
-    expect = old["xformers-cutlass"].expect
-    assert (expect["cases"], list(expect["tolerance"])) == (["float16 causal"], ["float16"])
-    assert "7.5 is below 8.0" in expect["left_out"]["bfloat16 cross"]
-    assert old["xformers-cutlass"].required and "left_out" not in new["xformers-cutlass"].expect
-
-
-def test_gpus_that_differ_are_claimed_by_the_least_capable() -> None:
+def test_what_an_older_gpu_cannot_do_in_one_dtype_is_left_out_and_the_least_capable_decides() -> None:
     both = replace(H100, gpus=(*H100.gpus, *TURING.gpus))
-    expect = {one.subject: one for one in gpu_claims("cu126-torch27", both)}["xformers-cutlass"].expect
-    assert (expect["capability"], expect["capabilities"]) == ([7, 5], [[7, 5], [9, 0]])
-    alone = {one.subject: one for one in gpu_claims("cu126-torch27", H100)}["xformers-cutlass"].expect
-    assert alone["capability"] == [9, 0] and "capabilities" not in alone
+    old, new, mixed = (
+        next(one for one in gpu_claims("cu126-torch27", host) if one.subject == "xformers-cutlass")
+        for host in (TURING, H100, both)
+    )
+    assert (old.expect["cases"], list(old.expect["tolerance"])) == (["float16 causal"], ["float16"])
+    assert "7.5 is below 8.0" in old.expect["left_out"]["bfloat16 cross"]
+    assert old.required and "left_out" not in new.expect and "capabilities" not in new.expect
+    assert (mixed.expect["capability"], mixed.expect["capabilities"]) == ([7, 5], [[7, 5], [9, 0]])
 
 
 @pytest.mark.parametrize("image", ["cu128-torch28", "cu128-torch211"])
