@@ -106,6 +106,8 @@ def test_threads_are_the_hosts_affair() -> None:
     assert floor("host-threads", 0.5, **DISTURBED["other process"]).status is Status.FAIL
     assert floor("host-threads", 0.5, facts={"cores": 2}).status is Status.UNPROVEN
     assert floor("host-threads", 0.5, facts={"load": 12.0}).status is Status.UNPROVEN
+    assert floor("host-threads", 0.5, facts={"limit": 1.5}).status is Status.UNPROVEN
+    assert floor("host-threads", 0.5, facts={"limit": 16.0}).status is Status.FAIL
 
 
 def test_a_bound_is_of_one_model_and_a_model_without_a_row_has_none() -> None:

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -167,8 +168,11 @@ def _threads(torch: Any, _device: str) -> dict[str, Any]:
         return timing.robust(found)["seconds"]
 
     gain = seconds(1) / seconds(threads)
-    cores = len(os.sched_getaffinity(0))
-    return {"figure": gain, "facts": {"threads": threads, "cores": cores, "load": load}}
+    groups = (Path("/sys/fs/cgroup", name) for name in ("cpu.max", "cpu/cpu.cfs_quota_us"))  # of version 2, and of 1
+    quotas = [quota for group in groups if group.is_file() and (quota := group.read_text().split()[0]).isdigit()]
+    limit = {"limit": int(quotas[0]) / 1e5} if quotas else {}  # of 100 ms, the period unless somebody set another
+    facts = {"threads": threads, "cores": len(os.sched_getaffinity(0)), "load": load, **limit}
+    return {"figure": gain, "facts": facts}
 
 
 WORKS: Mapping[str, Callable[[Any, str], Work]] = {
@@ -221,6 +225,8 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) 
     why = list(timing.disturbances(evidence["conditions"], *([evidence["timed"]] if "timed" in evidence else [])))
     if "cores" in facts:  # what the GPU does says nothing of the host
         why = [f"{facts['cores']} cores are too few"] if facts["cores"] < _CORES else []
+        limit = facts.get("limit", facts["cores"])
+        why += [f"the container may use {limit:g} of {facts['cores']} cores"] if limit < facts["cores"] else []
         why += [f"the host's load is {facts['load']:.0f}"] if facts["load"] > _LOAD * facts["cores"] else []
     if why:
         return unproven(f"{told}, but {joined(why)}")
