@@ -22,7 +22,7 @@ from images.engine.progress import Progress
 from images.errors import Problem, UserError, command, wrong
 from images.fleet import config, images, planning, run
 from images.fleet.config import Fleet
-from images.fleet.executors import Executor, LocalExecutor
+from images.fleet.executors import Executor, LocalExecutor, library
 from images.fleet.folder import JobFolder
 from images.fleet.model import ON_GPUS, Job, JobRecord
 from images.fleet.planning import FleetImage, PlannedCell, State, of_verdict
@@ -137,6 +137,7 @@ def open_executor(on: str, folder: Path, fleet: Fleet, workspace: Workspace) -> 
     if on == LOCAL:
         return LocalExecutor()
     if on == "slurm":
+        library("submitit")
         from images.fleet.executors.slurm import SlurmExecutor
 
         return SlurmExecutor(folder, fleet.slurm)

@@ -8,7 +8,7 @@ import typer
 
 from images.commands import common, releases
 from images.commands.options import GateTiers, MatrixFile, PublicKey, RemoteRef, ToRepository
-from images.publish import promote as promotion
+from images.publish import release
 from images.registry.reference import Reference, Repository
 
 
@@ -25,4 +25,4 @@ def promote(
     """Promote a published image into another repository of its registry, by digest, and move the tags there."""
     policy = releases.policy_of_published(gate, common.sources(matrix))
     source, target = Reference.parse(reference), Repository.parse(to)
-    releases.tell(promotion.promote(source, target, policy, key=key, drop_platforms=drop_platforms))
+    releases.tell(release.promote(source, target, policy, key=key, drop_platforms=drop_platforms))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,7 +34,14 @@ def verify(
         if key or unsigned or gate:
             then = "leave --key, --unsigned and --gate out, or --local"
             raise wrong("--local", "an image of an engine has no signature and no gate", then)
-        raise typer.Exit(0 if _recorded(reference, engine, matrix) else 1)
+        with private_engine.open_engine(engine, on_progress=common.say, builds=False) as docker_engine:
+            info = docker_engine.inspect(reference)
+            payload = layers.payload(docker_engine, info)
+        name = info.labels.get(f"{LABELS}.image", "")
+        runs = records.gpu_runs(records.read(common.sources(matrix).workspace.results), name)
+        said, recorded = records.of_this_build(runs, info.id, payload)
+        common.show([f"{reference} ({info.id[:19]}): {said if name else 'is no image of a matrix'}"])
+        raise typer.Exit(0 if recorded else 1)
     if engine:
         then = "leave --engine out, or add --local: then REF is an image of that engine"
         raise wrong("--engine", "a published image is read from its registry", then)
@@ -44,15 +50,3 @@ def verify(
     found = verification.verify(Reference.parse(reference), policy, key=key, unsigned=unsigned)
     common.show([found.reference, *aligned([(str(row.status), row.subject, row.reason) for row in found.checks])])
     raise typer.Exit(0 if found.passed else 1)
-
-
-def _recorded(reference: str, url: str | None, matrix: Path | None) -> bool:
-    """Say what recorded runs of the gpu tier are to an image of the engine. Returns whether one is about it."""
-    with private_engine.open_engine(url, on_progress=common.say, builds=False) as engine:
-        info = engine.inspect(reference)
-        payload = layers.payload(engine, info)
-    name = info.labels.get(f"{LABELS}.image", "")
-    runs = records.gpu_runs(records.read(common.sources(matrix).workspace.results), name)
-    said, found = records.of_this_build(runs, info.id, payload)
-    common.show([f"{reference} ({info.id[:19]}): {said if name else 'is no image of a matrix'}"])
-    return found

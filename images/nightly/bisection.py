@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
-from images.nightly import canary, results, sets
-from images.nightly.canary import Locked
+from images.nightly import results, sets
 from images.nightly.results import BUILD, BreakageLine, Expected
 from images.nightly.results import Change as PackageChange
-from images.nightly.sets import NightlyOptions, SetResult
+from images.nightly.sets import Locked, NightlyOptions, SetResult
 from images.planning.plan import Planned
 from images.validation.rows import STEP, ClaimRow
 from validate.checks.gpu.step import PEAK_SLACK
@@ -127,7 +126,7 @@ def breakages(
         options.progress(planned.name, f"bisecting {claim.brief} over {len(movable)} packages")
 
         def validated(moved: frozenset[str], tiers: Sequence[Tier]) -> SetResult | None:
-            mixture = canary.mixed(control, newer, moved, options.run)
+            mixture = sets.mixed(control, newer, moved, options.run)
             if mixture is None:
                 return None
             built.add(f"{mixture.hash} {tiers}")

@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field, TypeAdapter
 
 from images.errors import Problem, UserError
+from images.validation import rows
 from images.validation.rows import ClaimRow, Row, StepRow, TierCount, read_lines
 from validate.claims import Tier
 from validate.judging import Status
@@ -180,9 +181,7 @@ def read(*folders: Path) -> tuple[JobLine | BreakageLine, ...]:
 
 def generated() -> dict[str, bytes]:
     """Path below the project's root -> JSON Schema of a line."""
-    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_LINE.json_schema()}
-    text = json.dumps({**schema, "title": "a line of results/nightly/*.jsonl"}, indent=1, sort_keys=True) + "\n"
-    return {"docs/schema/nightly.schema.json": text.encode()}
+    return {"docs/schema/nightly.schema.json": rows.schema(Line, "a line of results/nightly/*.jsonl")}
 
 
 # --- sentences and issues --------------------------------------------------------------------------------------------

@@ -17,11 +17,10 @@ from images.building import validating
 from images.config import selectors
 from images.config.schema import ExpectedFailure
 from images.locking import lock_file, uv
-from images.nightly import bisection, canary, results, sets
+from images.nightly import bisection, results, sets
 from images.nightly.bisection import is_open
-from images.nightly.canary import Gap, Locked
 from images.nightly.results import BreakageLine, Change, Expected, Job, JobLine, Outcome
-from images.nightly.sets import NightlyOptions, SetResult
+from images.nightly.sets import Gap, Locked, NightlyOptions, SetResult
 from images.planning.image import Image
 from images.planning.plan import Planned
 from images.validation.rows import ClaimRow, tier_counts
@@ -55,14 +54,14 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     before = sets.validated(control, options.tiers, str(Job.CONTROL), options)
     before = bisection.beside(before, before)
     people_have = options.debian_before(planned.name)  # the Debian packages of the image that they have
-    moved = canary.moves(people_have, before.debian) if people_have and before.debian else ()
+    moved = sets.moves(people_have, before.debian) if people_have and before.debian else ()
     control_line = _line(planned, control, Job.CONTROL, moved, before, options)
     try:
         newest, gaps = _newest(control, options)
     except uv.NoSolution as error:
         line = _appended(planned, Job.CANARY, Outcome.UNRESOLVED, options, cause=error.problems[0].cause)
         return ImageResult(image=planned.name, control=control_line, canary=line)
-    changed = canary.changes(control, newest)
+    changed = sets.changes(control, newest)
     if not changed:
         line = _appended(planned, Job.CANARY, Outcome.UNCHANGED, options, versions=control.hash)
         return ImageResult(image=planned.name, control=control_line, canary=line, gaps=gaps)
@@ -88,14 +87,14 @@ def _newest(control: Locked, options: NightlyOptions) -> tuple[Locked, tuple[Gap
     name = str(control.image.name)
     key = f"newest {name} {control.hash} {options.sources.revision}"
     if (known := options.state.find(key)) is not None:
-        return canary.relocked(control, known["versions"], options.run), tuple(Gap(**one) for one in known["gaps"])
+        return sets.relocked(control, known["versions"], options.run), tuple(Gap(**one) for one in known["gaps"])
     options.progress(name, "resolving the newest versions")
-    refused = canary.refused_by_facts(control.image, options.sources)
-    wanted = canary.requirements(control, options.sources.matrix.nightly, refused)
+    refused = sets.refused_by_facts(control.image, options.sources)
+    wanted = sets.requirements(control, options.sources.matrix.nightly, refused)
     chosen = uv.versions(wanted, control.lock.inputs, preferred={}, run=options.run, where=name)
-    newest = canary.relocked(control, chosen, options.run)
+    newest = sets.relocked(control, chosen, options.run)
     pythons = sorted({str(base.python) for base in options.sources.matrix.bases.values()}, key=Version)
-    gaps = canary.gaps(control, newest, wanted, refused, pythons, options.run)
+    gaps = sets.gaps(control, newest, wanted, refused, pythons, options.run)
     options.state.keep(key, {"versions": newest.versions, "gaps": [asdict(one) for one in gaps]})
     return newest, gaps
 

@@ -1,29 +1,42 @@
-"""One set of versions of a nightly run: built, validated, and remembered for `--resume`."""
+"""Sets of versions: the newest that the matrix's ranges allow, mixtures of old and new; built, validated, remembered.
+
+Wheels' own metadata always holds, as uv resolves; what the facts know to be wrong is left out beforehand. Versions that
+the facts do not know are taken: finding out is what the canary is for.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field
 
 from images.building import validating
 from images.building.build import build_all
 from images.building.contexts import BuildOptions
 from images.config.matrix import Sources
+from images.config.names import ImageName
+from images.config.schema import Matrix, Nightly
 from images.engine import Engine, ImageInfo
 from images.engine.failures import BuildFailed
 from images.engine.progress import Progress
 from images.errors import UserError
 from images.host.hashing import sha256
-from images.locking import debian, lock_file, measure_contents, uv
-from images.nightly.canary import Locked
-from images.nightly.results import Job
+from images.locking import debian, lock_file, measure_contents, resolve, uv
+from images.locking.inputs import LockInputs
+from images.locking.lock_file import Lock
+from images.nightly.results import Change, Job
+from images.planning import plan
+from images.planning.image import Image
 from images.validation import schemas
 from images.validation.containers import suite_files
 from images.validation.rows import ClaimRow, StepRow, claim_rows, steps_of
@@ -34,6 +47,189 @@ from validate.judging import Status
 
 _OF_VERSIONS = ("hash", "compile", "resolve", "dockerfile", "other")
 """Causes of a failed build that other versions may not have."""
+_SHORT = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Locked:
+    """An image and the lock it is built from."""
+
+    image: Image
+    lock: Lock
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Distribution -> version of all Python layers."""
+        return self.lock.versions(self.lock.inputs.layers)
+
+    @property
+    def hash(self) -> str:
+        """Short hash of everything that the lock installs."""
+        files = sorted(self.lock.files.items())
+        return sha256(b"".join(name.encode() + b"\0" + text + b"\0" for name, text in files))[:_SHORT]
+
+
+def requirements(control: Locked, wanted: Nightly, refused: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """What a canary is resolved from: held layers exactly as they are locked, all other pins from theirs upward.
+
+    torch's layer is held always, or it would be another image.
+
+    `refused` is distribution -> versions that the facts speak against.
+    """
+    inputs, torch = control.lock.inputs, control.image.pin("torch")
+    held = tuple(layer for layer in control.image.layers if layer in wanted.held or (torch and layer == torch.layer))
+    ranges = {**wanted.ranges, **wanted.stacks.get(str(control.image.name.torch), {})}
+    lines = [f"{name}=={version}" for name, version in control.lock.versions(held).items()]
+    lines += [need for layer, needs in inputs.needs.items() if layer not in held for need in needs]
+    for layer in (layer for layer in inputs.layers if layer not in held):
+        # The pins that the lock is made from: not those that no index has.
+        names = {str(canonicalize_name(text.partition("==")[0])) for text in inputs.layers[layer]}
+        for pin in (pin for pin in control.image.pins if pin.layer == layer and pin.name in names):
+            excluded = [f"!={version}" for version in refused.get(pin.name, ())]
+            allowed = [f">={pin.version}", *filter(None, [ranges.get(pin.name)]), *excluded]
+            lines.append(f"{pin.name}{','.join(allowed)}")
+    return lines
+
+
+def refused_by_facts(image: Image, sources: Sources) -> dict[str, tuple[str, ...]]:
+    """Distribution -> newer versions that the rules, by what the facts know of them, would refuse in this image."""
+    facts = sources.facts
+    found: dict[str, list[str]] = {}
+    for pin in image.pins:
+        for version in (*facts.companions.get(pin.name, {}), *facts.packages.get(pin.name, {})):
+            matrix = with_pins(sources.matrix, image.name, {pin.name: version})
+            newer = Version(version) > Version(pin.version)
+            if newer and not plan.plan_one(image.name, replace(sources, matrix=matrix)).accepted:
+                found.setdefault(pin.name, []).append(version)
+    return {name: tuple(versions) for name, versions in found.items()}
+
+
+def with_pins(matrix: Matrix, name: ImageName, pins: Mapping[str, str]) -> Matrix:
+    """The matrix as if these were its pins for one image: in its stack, and in the profiles that pin them over it."""
+    torch = str(name.torch)
+    stack = {**matrix.stacks[torch], **pins}
+    profiles = dict(matrix.profiles)
+    for key, profile in profiles.items():
+        if own := profile.stacks.get(torch):
+            over = {name: pins.get(name, version) for name, version in own.items()}
+            profiles[key] = profile.model_copy(update={"stacks": {**profile.stacks, torch: over}})
+    return matrix.model_copy(update={"stacks": {**matrix.stacks, torch: stack}, "profiles": profiles})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """A pin that the canary leaves behind its newest release, and why."""
+
+    name: str
+    locked: str
+    canary: str
+    newest: str
+    reason: str
+
+    def __str__(self) -> str:
+        moved = f", canary {self.canary}" if self.canary != self.locked else ""
+        return f"{self.name} {self.locked}{moved}, newest {self.newest}: {self.reason}"
+
+
+def gaps(
+    control: Locked,
+    newest: Locked,
+    lines: Sequence[str],
+    refused: Mapping[str, tuple[str, ...]],
+    pythons: Collection[str],
+    run: uv.Runner,
+) -> tuple[Gap, ...]:
+    """Why the canary does not have the newest release of each pin that it may move, in the order of the layers.
+
+    `lines` and `refused` are what the canary was resolved from. Releases for any of `pythons` count. Raises UserError
+    where an index does not answer.
+    """
+    inputs, found = control.lock.inputs, []
+    for line in (line for line in lines if "==" not in line):
+        name = Requirement(line).name
+        if control.image.pin(name) is None:  # what a compiled package needs
+            continue
+        released = {python: version for python in pythons if (version := _released(name, python, inputs, run))}
+        top, has = max(released.values(), key=Version, default=""), newest.versions.get(name, "")
+        if not (top and has and Version(top) > Version(has)):
+            continue
+        if top != released.get(inputs.python):
+            others = ", ".join(python for python, version in released.items() if version == top)
+            reason = f"it is not for Python {inputs.python}, but for {others}"
+        elif top in refused.get(name, ()):
+            reason = "images/data/facts.yaml speaks against it"
+        else:
+            reason = _held_back(name, top, line, lines, newest, run)
+        found.append(Gap(name=name, locked=control.versions[name], canary=has, newest=top, reason=reason))
+    return tuple(found)
+
+
+def _released(name: str, python: str, inputs: LockInputs, run: uv.Runner) -> str:
+    """The newest release for a Python; empty: there is none for it."""
+    target = replace(inputs, python=python, excluded=())
+    try:
+        return uv.packages([name], target, chosen={}, run=run, where=name, dependencies=False)[0].version
+    except uv.NoSolution:
+        return ""
+
+
+def _held_back(name: str, top: str, line: str, lines: Sequence[str], newest: Locked, run: uv.Runner) -> str:
+    """What keeps the newest release out, though it is for this Python and the facts allow it."""
+    if not Requirement(line).specifier.contains(top, prereleases=True):
+        return f"the range of this run is {line.removeprefix(name)}"
+    tried = [one for one in lines if one != line] + [f"{name}=={top}"]
+    try:
+        uv.versions(tried, newest.lock.inputs, preferred={}, run=run, where=name)
+    except uv.NoSolution as error:
+        cause = error.problems[0].cause
+        asking = re.search(rf"(\S+?)[<>=!~]\S* depends on (?:one of: )?{re.escape(name)}[{{<>=!~]", cause)
+        version = newest.versions.get(asking[1]) if asking else None
+        return f"{asking[1]} {version} does not allow it" if asking and version else cause
+    return "it fits, but other pins are newer without it"
+
+
+def relocked(control: Locked, chosen: Mapping[str, str], run: uv.Runner = uv.run) -> Locked:
+    """The control's image at other versions, locked. `chosen` binds pins; the rest only as far as it still fits."""
+    pins = tuple(
+        # Builds of torch other than the default index's are named by their local version, which the pin keeps apart.
+        replace(pin, version=Version(chosen[pin.name]).public) if pin.name in chosen and not pin.optional else pin
+        for pin in control.image.pins
+    )
+    image = replace(control.image, pins=pins)
+    return Locked(image=image, lock=resolve.resolve(image, run, preferred=chosen))
+
+
+def changes(control: Locked, canary: Locked) -> tuple[Change, ...]:
+    """What differs: pins first, in the order of the layers, then dependencies."""
+    return moves(control.versions, canary.versions, [pin.name for pin in control.image.pins])
+
+
+def moves(before: Mapping[str, str], after: Mapping[str, str], pinned: Sequence[str] = ()) -> tuple[Change, ...]:
+    """What differs between two sets of packages (name -> version): what is pinned first."""
+    others = sorted(name for name in {*before, *after} if name not in pinned)
+    return tuple(
+        Change(name=name, before=before.get(name, ""), after=after.get(name, ""), pinned=name in pinned)
+        for name in (*pinned, *others)
+        if before.get(name) != after.get(name)
+    )
+
+
+def mixed(control: Locked, canary: Locked, moved: Set[str], run: uv.Runner = uv.run) -> Locked | None:
+    """The control with these packages moved to the canary's versions; None where that can't be had.
+
+    What a moved package asks for moves with it, as far as it must. Raises UserError where the index can't be asked.
+    """
+    before, after = control.versions, canary.versions
+    preferred = {**after, **before, **{name: after[name] for name in moved}}
+    try:
+        found = relocked(control, preferred, run)
+    except uv.NoSolution:
+        return None
+    versions = found.versions
+    return found if all(versions.get(name) == after[name] for name in moved) else None
+
+
+# --- built, validated, remembered -------------------------------------------------------------------------------------
 
 
 class SetResult(BaseModel):

@@ -109,12 +109,6 @@ class ImageRow(chooser.ImageSummary):
         had = f" with {self.drift}" if self.drift else ""
         return f"Validated{had}: {', '.join(verdicts)}{since}{on_gpu}."
 
-    @property
-    def known(self) -> chooser.Known:
-        """What the chooser tells of it besides."""
-        gpu = (one.verdict for one in self.runs if one.tier is Tier.GPU and one.current)
-        return chooser.Known(get=self.get, sentence=self.sentence, ran=Status.PASS in gpu)
-
 
 class RefusedRow(Row):
     """A combination that can't work, or that we don't build."""

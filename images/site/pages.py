@@ -397,10 +397,10 @@ class _Site:
 def chooser_data(index: Index) -> dict[str, Any]:
     """What chooser.js looks answers up in, and what it shows and asks of images."""
     keys = ("name", "profile", "torch", "python", "default_python", "devel", "page", "get", "validation", "sentence")
-    images = [
-        {**{key: getattr(image, key) for key in keys}, "ran": image.known.ran, "on": image.passed_on}
-        for image in index.images
-    ]
+    images = []
+    for image in index.images:
+        ran = any(one.tier is Tier.GPU and one.current and one.verdict is Status.PASS for one in image.runs)
+        images.append({**{key: getattr(image, key) for key in keys}, "ran": ran, "on": image.passed_on})
     return {**chooser.table(index.images), "images": images}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from images.errors import Problem
 from validate.claims import Tier
@@ -112,9 +112,13 @@ def tier_counts(rows: Sequence[ClaimRow]) -> dict[Tier, TierCount]:
     return found
 
 
-def schema(model: type[BaseModel], title: str) -> bytes:
+def schema(model: Any, title: str) -> bytes:
     """JSON Schema of a file, or of its lines."""
-    found = {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema(), "title": title}
+    found = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **TypeAdapter(model).json_schema(),
+        "title": title,
+    }
     return (json.dumps(found, indent=1, sort_keys=True) + "\n").encode()
 
 

@@ -16,11 +16,10 @@ from images.context import labels
 from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo
 from images.locking import lock_file
-from images.nightly import canary, results, sets
+from images.nightly import results, sets
 from images.nightly import run as nightly
-from images.nightly.canary import Locked, changes
 from images.nightly.results import Outcome
-from images.nightly.sets import NightlyOptions, SetResult, State, ValidateSet
+from images.nightly.sets import Locked, NightlyOptions, SetResult, State, ValidateSet, changes
 from images.planning import plan
 from images.planning.image import Image
 from images.validation.claims import image_claims
@@ -63,7 +62,7 @@ def test_a_package_that_breaks_a_canary_is_named(
     engine: Engine, image: Image, parent: ImageInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (planned,) = plan.select([NAME], SOURCES)
-    monkeypatch.setattr(canary, "refused_by_facts", lambda *_: {})  # they know that it breaks
+    monkeypatch.setattr(sets, "refused_by_facts", lambda *_: {})  # they know that it breaks
     ranges = {pin.name: MOVING.get(pin.name, f"=={pin.version}") for pin in image.pins}
     matrix = SOURCES.matrix.model_copy(update={"nightly": Nightly(ranges=ranges)})
     control = Locked(image=image, lock=lock_file.read(image, CHECKOUT.locks))

@@ -26,9 +26,8 @@ from images.planning import expectations
 from images.publish import attachments, sbom
 from images.publish import publish as release
 from images.publish.gate import ReleasePolicy
-from images.publish.promote import promote
 from images.publish.publish import PublishOptions
-from images.publish.release import PublishResult
+from images.publish.release import PublishResult, promote
 from images.publish.statements import CYCLONEDX, NAMES, TEST_RESULT
 from images.publish.verify import Check, verify
 from images.registry.client import Registry

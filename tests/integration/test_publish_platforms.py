@@ -18,9 +18,8 @@ from images.host import emulation
 from images.publish import attachments, signing, tags
 from images.publish import publish as release
 from images.publish.gate import ReleasePolicy
-from images.publish.promote import promote
 from images.publish.publish import PublishOptions
-from images.publish.release import PublishResult
+from images.publish.release import PublishResult, promote
 from images.publish.statements import NAMES
 from images.publish.verify import verify
 from images.registry.client import Registry

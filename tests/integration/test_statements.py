@@ -15,7 +15,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from images.publish import attachments, signing
 from images.publish.attachments import attached_tag
 from images.publish.gate import ReleasePolicy
-from images.publish.promote import copy
+from images.publish.release import copy
 from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE, TEST_RESULT
 from images.publish.verify import verify
 from images.registry.client import Registry

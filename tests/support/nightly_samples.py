@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from images.config.paths import CHECKOUT
 from images.locking import lock_file
-from images.nightly.canary import Locked
+from images.nightly.sets import Locked
 from images.planning import plan
 from tests.support.sources import SOURCES
 

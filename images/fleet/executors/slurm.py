@@ -12,17 +12,17 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import submitit
+from submitit.slurm.slurm import SlurmInfoWatcher
 
 from images.config import paths
 from images.errors import UserError, failed
 from images.fleet import worker
 from images.fleet.config import SlurmSettings, WorkerType
-from images.fleet.executors import Ended, Placed, library
+from images.fleet.executors import Ended, Placed
 from images.fleet.worker import Task
-
-if TYPE_CHECKING:
-    from images.fleet.executors.squeue import WatchedJob
 
 _LOOK_AGAIN = 1.0
 """Seconds between two looks for results, which are files; squeue is asked less often."""
@@ -32,8 +32,6 @@ _GRACE_SECONDS = 60
 
 def run_here(task: Task) -> str:
     """The function that submitit calls on a node. Returns the node where the record is in the ledger by then."""
-    import submitit
-
     worker.end_on_sigterm()
     try:
         return worker.perform_and_keep(task, submitit.JobEnvironment().job_id)
@@ -47,8 +45,7 @@ class SlurmExecutor:
     name = "slurm"
 
     def __init__(self, folder: Path, settings: SlurmSettings) -> None:
-        """Raises UserError where there is no submitit, or no Slurm."""
-        library("submitit")
+        """Raises UserError where there is no Slurm."""
         logging.getLogger("submitit").setLevel(logging.ERROR)
         _slurm("squeue", "--version")
         self._folder, self._settings = own_folder(folder.absolute() / "slurm") / "%j", settings
@@ -100,8 +97,6 @@ class SlurmExecutor:
             _slurm("scancel", f"--name={name}")  # it takes one name, and none of that name is no error
 
     def _submitted(self, machines: str, group: Sequence[Placed], asked: Mapping[str, Any]) -> list[str]:
-        import submitit
-
         executor = submitit.SlurmExecutor(folder=self._folder)
         executor.update_parameters(**asked)
         try:
@@ -113,8 +108,6 @@ class SlurmExecutor:
             raise failed("--on slurm", cause, then) from None
 
     def _watched(self, job_id: str) -> WatchedJob:
-        from images.fleet.executors.squeue import WatchedJob
-
         return WatchedJob(folder=self._folder, job_id=job_id)
 
 
@@ -182,3 +175,44 @@ def _slurm(*command: str) -> str:
         cause = f"{command[0]} ended with {done.returncode}: {done.stderr.strip()[-300:]}"
         raise failed("--on slurm", cause, "`sinfo` must answer")
     return done.stdout
+
+
+# --- submitit's jobs, watched by squeue: sacct, which it asks itself, answers only where a site keeps accounts ---------
+
+_OVER = frozenset(
+    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY REVOKED TIMEOUT".split()  # squeue(1)
+)
+_ASK_AGAIN = 20
+"""Between two questions, once a job has run for a while; submitit asks more often at first."""
+
+
+class SqueueWatcher(SlurmInfoWatcher):
+    """One question for all jobs of this user. A job that squeue no longer lists is over."""
+
+    def _make_command(self) -> list[str] | None:
+        command = "squeue --me --array --states=all --noheader --format=%i|%T|%N"
+        return command.split() if self._registered - self._finished else None
+
+    def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
+        """Job -> what squeue says of it; one of an array is `12_3`. What it does not list is GONE.
+
+        A state on the way (CONFIGURING, SUSPENDED, ...) is PENDING, as submitit knows few.
+        """
+        found = {job: {"State": "GONE"} for job in self._registered}
+        for line in (string if isinstance(string, str) else string.decode()).splitlines():
+            job, state, node = [*(word.strip() for word in line.split("|")), "", ""][:3]
+            if job in found:
+                known = state if state in {*_OVER, "RUNNING"} else "PENDING"
+                found[job] = {"State": known, "NodeList": node}
+        return found
+
+
+class WatchedJob(submitit.SlurmJob[str]):
+    """A job whose state comes from squeue."""
+
+    watcher = SqueueWatcher(delay_s=_ASK_AGAIN)
+
+    @property
+    def node(self) -> str:
+        """Where it ran; empty: squeue has forgotten it."""
+        return self.watcher.get_info(self.job_id, mode="force").get("NodeList", "")

@@ -16,8 +16,7 @@ from images.errors import Problem, UserError
 from images.fleet import worker
 from images.fleet.config import RaySettings, SlurmSettings, WorkerType
 from images.fleet.executors import Placed, ray, slurm
-from images.fleet.executors.slurm import SlurmExecutor
-from images.fleet.executors.squeue import SqueueWatcher
+from images.fleet.executors.slurm import SlurmExecutor, SqueueWatcher
 from images.fleet.worker import Task
 
 H100 = WorkerType.model_validate(

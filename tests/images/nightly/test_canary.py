@@ -6,14 +6,14 @@ from images.config.schema import Nightly
 from images.errors import Problem, UserError
 from images.locking import uv
 from images.locking.inputs import Package, Target
-from images.nightly import canary
-from images.nightly.canary import Locked
+from images.nightly import sets
+from images.nightly.sets import Locked
 from tests.support.nightly_samples import CONTROL, MOVES, SOURCES, at
 
 
 def test_held_layers_are_exact_and_pins_move_upward_within_ranges_and_facts() -> None:
     wanted = Nightly(ranges={"peft": "<1"}, stacks={"2.7": {"torchao": "<0.13"}})
-    found = canary.requirements(CONTROL, wanted, {"xformers": ("0.0.32.post2",)})
+    found = sets.requirements(CONTROL, wanted, {"xformers": ("0.0.32.post2",)})
     assert "torch==2.7.1" in found and "triton==3.3.1" in found
     assert "torchao>=0.11.0,<0.13" in found
     assert "xformers>=0.0.31.post1,!=0.0.32.post2" in found
@@ -22,16 +22,16 @@ def test_held_layers_are_exact_and_pins_move_upward_within_ranges_and_facts() ->
 
 
 def test_what_the_facts_speak_against_is_left_out_and_what_they_do_not_know_is_not() -> None:
-    found = canary.refused_by_facts(CONTROL.image, SOURCES)
+    found = sets.refused_by_facts(CONTROL.image, SOURCES)
     assert "0.18.0" in found["torchao"]
     assert "0.12.0" not in found["torchao"]
     assert "bitsandbytes" not in found
 
 
 def test_changes_come_pins_first() -> None:
-    names = [one.name for one in canary.changes(CONTROL, at(MOVES))]
+    names = [one.name for one in sets.changes(CONTROL, at(MOVES))]
     assert names == ["torchao", "transformers", "peft", "liger-kernel", "numpy"]
-    assert canary.changes(CONTROL, CONTROL) == ()
+    assert sets.changes(CONTROL, CONTROL) == ()
     assert at(MOVES).hash != CONTROL.hash == at({}).hash
 
 
@@ -39,18 +39,18 @@ def test_a_mixture_without_the_wanted_version_is_none(monkeypatch: pytest.Monkey
     def others(_control: Locked, chosen: dict[str, str], _run: object) -> Locked:
         return at({**chosen, "numpy": "1.0"})
 
-    monkeypatch.setattr(canary, "relocked", others)
-    assert canary.mixed(CONTROL, at(MOVES), frozenset({"numpy"})) is None
-    assert canary.mixed(CONTROL, at(MOVES), frozenset({"peft"})) is not None
+    monkeypatch.setattr(sets, "relocked", others)
+    assert sets.mixed(CONTROL, at(MOVES), frozenset({"numpy"})) is None
+    assert sets.mixed(CONTROL, at(MOVES), frozenset({"peft"})) is not None
 
 
 def test_a_network_that_does_not_answer_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: object) -> Locked:
         raise UserError(Problem(where="index", cause="can't be reached"), code=1)
 
-    monkeypatch.setattr(canary, "relocked", away)
+    monkeypatch.setattr(sets, "relocked", away)
     with pytest.raises(UserError):
-        canary.mixed(CONTROL, at(MOVES), frozenset({"peft"}))
+        sets.mixed(CONTROL, at(MOVES), frozenset({"peft"}))
 
 
 def test_each_pin_that_is_not_at_its_newest_release_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,8 +72,8 @@ def test_each_pin_that_is_not_at_its_newest_release_is_named_with_the_reason(mon
     monkeypatch.setattr(uv, "packages", packages)
     monkeypatch.setattr(uv, "versions", versions)
     refused = {"torchao": ("0.18.0",)}
-    lines = canary.requirements(CONTROL, Nightly(ranges={"peft": "<1"}), refused)
-    found = canary.gaps(CONTROL, at(MOVES), lines, refused, ["3.11", "3.13"], uv.run)
+    lines = sets.requirements(CONTROL, Nightly(ranges={"peft": "<1"}), refused)
+    found = sets.gaps(CONTROL, at(MOVES), lines, refused, ["3.11", "3.13"], uv.run)
     assert [str(one) for one in found] == [
         "torchao 0.11.0, canary 0.12.0, newest 0.18.0: images/data/facts.yaml speaks against it",
         "transformers 4.57.6, canary 5.0.0, newest 99.0: it is not for Python 3.11, but for 3.13",

@@ -14,10 +14,9 @@ from images.config.matrix import Sources
 from images.errors import UserError
 from images.locking import debian, lock_file
 from images.nightly import proposal, results
-from images.nightly.canary import Locked
 from images.nightly.results import BreakageLine, Change, Job, Outcome
 from images.nightly.run import ImageResult
-from images.nightly.sets import State
+from images.nightly.sets import Locked, State
 from images.planning import plan
 from images.validation.rows import ClaimRow
 from tests.support.nightly_samples import CONTROL, SOURCES

@@ -14,12 +14,11 @@ from images.config.schema import ExpectedFailure
 from images.errors import Problem
 from images.locking import debian, uv
 from images.locking.inputs import Package
-from images.nightly import canary, results
+from images.nightly import results, sets
 from images.nightly import run as nightly
-from images.nightly.canary import Locked
 from images.nightly.results import BreakageLine, JobLine, Outcome
 from images.nightly.run import ImageResult
-from images.nightly.sets import NightlyOptions, SetResult, State
+from images.nightly.sets import Locked, NightlyOptions, SetResult, State
 from images.validation.rows import ClaimRow, StepRow
 from tests.support.nightly_samples import CONTROL, MOVES, PLANNED, SOURCES, at
 from validate.claims import Tier
@@ -75,7 +74,7 @@ Run = Callable[..., ImageResult]
 @pytest.fixture
 def nightly_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(uv, "versions", lambda *_, **__: MOVES)
-    monkeypatch.setattr(canary, "relocked", lambda _control, chosen, _run: at(dict(chosen)))
+    monkeypatch.setattr(sets, "relocked", lambda _control, chosen, _run: at(dict(chosen)))
     # Nothing is newer than what is locked, but einops.
     locked = {**CONTROL.versions, "einops": "99.0"}
     monkeypatch.setattr(uv, "packages", lambda one, *_, **__: [Package(name=one[0], version=locked[one[0]], hashes=())])

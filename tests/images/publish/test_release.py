@@ -9,8 +9,7 @@ from images.errors import UserError
 from images.publish import attachments, tags
 from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
-from images.publish.promote import copy, promote
-from images.publish.release import PublishResult, Release
+from images.publish.release import PublishResult, Release, copy, promote
 from images.publish.statements import TEST_RESULT
 from images.publish.verify import verify
 from images.registry import distribution

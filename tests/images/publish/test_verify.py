@@ -9,7 +9,7 @@ from images.errors import UserError
 from images.publish import attachments
 from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
-from images.publish.promote import promote
+from images.publish.release import promote
 from images.publish.tags import immutable_tag, version_of
 from images.publish.verify import Check, verify
 from images.registry.client import Registry
