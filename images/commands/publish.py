@@ -60,11 +60,8 @@ def publish(
     sources = common.sources(matrix)
     names = list(dict.fromkeys(names))
     if (image or attestation) and (len(names) > 1 or all_platforms):
-        where = "--all-platforms" if all_platforms else " ".join(names)
-        cause = "--image and --attestation mean one image"
-        index = "publish each platform's image by its own name: the last one makes the index"
-        then = index if all_platforms else "publish each image by a command of its own, or leave them out"
-        raise wrong(where, cause, then)
+        then = "publish each image by a command of its own: the last one of a row makes the index"
+        raise wrong(" ".join(names), "--image and --attestation mean one image", then)
     rows = _rows(names, sources, whole=all_platforms)
     if key:
         signing.require(key)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from images.config import paths, yamlfile
 from images.config.facts import Capability, Row, Sentence
@@ -55,6 +55,13 @@ class WorkerType(Row):
     """They judge the images of this platform alone."""
     slurm: SlurmRequest = SlurmRequest()
     ray: RayRequest = RayRequest()
+
+    @model_validator(mode="after")
+    def _has_both(self) -> Self:
+        if bool(self.arch) != bool(self.gpus):
+            lacks = "say gpus: 1" if self.arch else "`nvidia-smi --query-gpu=compute_cap --format=csv` prints arch"
+            raise ValueError(f"arch and gpus go together: {lacks}")
+        return self
 
 
 class SlurmSettings(Row):
@@ -125,13 +132,6 @@ def read(path: Path | None, root: Path) -> Fleet:
     fleet, problems, _ = validated(Fleet, parsed)
     advice = f"fix {parsed.name}; docs/fleet.md explains each key"
     told = [Problem(where=one.where, cause=one.cause, then=advice) for one in problems]
-    for name, one in fleet.workers.items() if fleet and not told else ():
-        if bool(one.arch) != bool(one.gpus):
-            has, lacks = (f"arch {one.arch}", "gpus") if one.arch else ("gpus", "arch")
-            then = "say arch: '9.0' (`nvidia-smi --query-gpu=compute_cap --format=csv` prints it)"
-            then = "say gpus: 1" if one.arch else then
-            where = parsed.where(("workers", name))
-            told.append(Problem(where=where, cause=f"{name} has {has} and no {lacks}", then=then))
     if told or fleet is None:
         raise UserError(told)
     return fleet

@@ -121,7 +121,14 @@ def publish(
             # Other machines may have judged its other tiers.
             runs = [image.run, *(counted.attestations if counted else ())]
             policy.require_open(str(image.name), image.info.labels, [run.evidence for run in runs])
-            _require_no_other_failure(image, policy)
+            # Of a run that is to be added. Those that are attached stay, and keep their failures.
+            if others := _other_failures(image.run, policy.judged(image.info.labels, image.run.evidence)):
+                names = listed([f"{one.claim.id} {one.claim.subject}" for one in others], limit=5)
+                then = f"validate it again (`{command('validate', str(image.name))}`), and publish that run"
+                where = f"{image.name}, validated {image.run.evidence.host.get('date', 'on an unknown day')}"
+                raise failed(
+                    where, f"{names} failed by the claims that it was measured for, which are not today's", then
+                )
         row = policy.row_of(str(images[0].name))
         release = Release(
             target=target,
@@ -176,16 +183,6 @@ def _other_failures(run: Attestation, today: Verdict) -> tuple[ClaimVerdict, ...
     """What a run found that today's claims do not ask: its verdict by those would not say it."""
     said = {(one.claim.id, one.claim.subject) for one in today.of(Status.FAIL)}
     return tuple(one for one in run.verdict.of(Status.FAIL) if (one.claim.id, one.claim.subject) not in said)
-
-
-def _require_no_other_failure(image: LocalImage, policy: ReleasePolicy) -> None:
-    """Raises UserError for such a run that is to be added. Those that are attached stay, and keep their failures."""
-    others = _other_failures(image.run, policy.judged(image.info.labels, image.run.evidence))
-    if others:
-        names = listed([f"{one.claim.id} {one.claim.subject}" for one in others], limit=5)
-        then = f"validate it again (`{command('validate', str(image.name))}`), and publish that run"
-        where = f"{image.name}, validated {image.run.evidence.host.get('date', 'on an unknown day')}"
-        raise failed(where, f"{names} failed by the claims that it was measured for, which are not today's", then)
 
 
 def _attach(
