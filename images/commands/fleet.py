@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -232,7 +232,8 @@ def plan_table(planned: Sequence[PlannedCell]) -> list[str]:
             why = one.reason.replace(cell.image, "NAME")
             impossible.setdefault((why, cell.image), {})[cell.tier] = None
         else:
-            rows.append((cell.image, _short(cell.digest), cell.tier, gpu, one.state, one.worker, one.reason))
+            digest = cell.digest.removeprefix("sha256:")[:12]
+            rows.append((cell.image, digest, cell.tier, gpu, one.state, one.worker, one.reason))
     notes: dict[tuple[str, str], list[str]] = {}
     for (why, image), tiers in impossible.items():
         notes.setdefault((", ".join(tiers), why), []).append(image)
@@ -247,15 +248,17 @@ def status_rows(folder: JobFolder, keys: Iterable[str]) -> list[dict[str, str]]:
         lease, record, failure, job = folder.lease(key), folder.record(key), folder.failure(key), folder.job(key)
         row = {"job": key, "state": "", "verdict": "", "machine": "", "when": "", "told": ""}
         if record:
-            row |= {"machine": record.worker.node, "when": _time(record.ended), **_judged(folder, job, record)}
+            when, more = record.ended, {"machine": record.worker.node, **_judged(folder, job, record)}
+        elif lease and folder.lives(lease.run):
+            when, more = lease.since, {"state": "running", "machine": lease.cluster_id, "told": lease.owner}
         elif lease:
-            row |= {"state": "running", "machine": lease.cluster_id, "when": _time(lease.since), "told": lease.owner}
-            if not folder.lives(lease.run):
-                row |= {"state": "left", "told": _goes_on(job, lease.executor)}
+            told = _goes_on(job, lease.executor)
+            when, more = lease.since, {"state": "left", "machine": lease.cluster_id, "told": told}
         elif failure:
-            row |= {"state": "failed", "machine": failure.node, "when": _time(failure.at), "told": failure.cause}
-        if row["state"]:
-            rows.append(row)
+            when, more = failure.at, {"state": "failed", "machine": failure.node, "told": failure.cause}
+        else:
+            continue
+        rows.append({**row, "when": f"{when:%Y-%m-%d %H:%M}", **more})
     return rows
 
 
@@ -290,11 +293,3 @@ def status_table(folder: JobFolder, keys: Iterable[str]) -> list[str]:
     columns = ("job", "state", "verdict", "machine", "when", "told")
     cells = [[row[key] for key in columns] for row in rows]
     return [*aligned([(*columns[:-1], ""), *cells]), "", counted(len(rows), "job")]
-
-
-def _time(moment: Any) -> str:
-    return f"{moment:%Y-%m-%d %H:%M}"
-
-
-def _short(digest: str) -> str:
-    return digest.removeprefix("sha256:")[:12]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -90,11 +91,8 @@ def blocked_locks(images: Sequence[Image], sources: Sources) -> Mapping[str, str
 
 def write(files: Mapping[str, bytes], folder: Path) -> None:
     """Write a site. Of an earlier one, what is gone now is removed, in the site's own folders alone."""
-    wanted = {folder / path for path in files}
     for own in pages.OWN_FOLDERS:
-        for old in sorted((folder / own).rglob("*")):
-            if old.is_file() and old not in wanted:
-                old.unlink()
+        shutil.rmtree(folder / own, ignore_errors=True)
     for path, content in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)

@@ -15,6 +15,7 @@ from images.errors import wrong
 from images.publish import verify as verification
 from images.registry.reference import Reference
 from images.site import records
+from validate.judging import Status
 from validate.terminal import aligned
 
 
@@ -47,6 +48,6 @@ def verify(
         raise wrong("--engine", "a published image is read from its registry", then)
     has_matrix = paths.find(matrix, Path.cwd()).matrix.exists()  # an installed package comes without one
     policy = releases.policy_of_published(gate, common.sources(matrix) if has_matrix else None)
-    found = verification.verify(Reference.parse(reference), policy, key=key, unsigned=unsigned)
-    common.show([found.reference, *aligned([(str(row.status), row.subject, row.reason) for row in found.checks])])
-    raise typer.Exit(0 if found.passed else 1)
+    digest, checks = verification.verify(Reference.parse(reference), policy, key=key, unsigned=unsigned)
+    common.show([digest, *aligned([(str(row.status), row.subject, row.reason) for row in checks])])
+    raise typer.Exit(0 if all(row.status is Status.PASS for row in checks) else 1)

@@ -74,4 +74,4 @@ def wheels(
         host = host_settings()
         built = [builder.build_wheel(docker_engine, image, one, options, host, progress) for one in recipes]
     for wheel in built:
-        typer.echo(str(wheel))
+        typer.echo(wheel.told)

@@ -18,7 +18,7 @@ from images.config.names import ImageName
 from images.context.labels import LABELS
 from images.engine import Engine, ImageInfo, ignore
 from images.engine.buildkit import BuildEvent
-from images.errors import command, failed
+from images.errors import command, failed, wrong
 from images.publish import attachments, provenance, sbom, signing, statements, tags, verify
 from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
@@ -77,9 +77,17 @@ class LocalImage:
 
 
 def read(engine: Engine, reference: str, name: ImageName, folder: Path, locks: Mapping[str, bytes]) -> LocalImage:
-    """An image with the validation run in a folder. Raises UserError: the run is of another image."""
+    """An image with the validation run in a folder. Raises UserError: there is none, or it is of another image."""
     info = engine.inspect(reference)
-    run = statements.read_folder(folder, str(name), info)
+    anew = f"`{command('build', str(name))}` validates it anew"
+    then = f"{anew}; or `{command('validate')}`, and give its folder with --attestation"
+    try:
+        run = statements.attested((folder / statements.EVIDENCE_FILE).read_bytes(), str(folder))
+    except OSError as error:
+        raise wrong(str(folder), f"there is no attestation: {error.strerror}: {error.filename}", then) from None
+    if (run.verdict.image, run.verdict.digest) != (str(name), info.id):
+        is_of = f"{run.verdict.image} {run.verdict.digest[:19]}"
+        raise failed(str(folder), f"is the attestation of {is_of}, the image is {name} {info.id[:19]}", then)
     return LocalImage(name=name, info=info, run=run, folder=folder, locks=locks)
 
 
@@ -102,7 +110,6 @@ def publish(
     with ExitStack() as stack:
         public = ""
         if options.key:
-            signing.require(options.key)
             public = stack.enter_context(signing.public_file(options.key))
         target = stack.enter_context(Registry(repository, mount_from=[near] if near else []))
         target.check_access()

@@ -19,11 +19,9 @@ import lzma
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from images.engine import ImageInfo
-from images.errors import command, failed, wrong
+from images.errors import command, failed
 from images.host.hashing import sha256
 from images.publish import gate
 from images.validation.schemas import parse_evidence
@@ -72,20 +70,6 @@ def attested(evidence_file: bytes, where: str) -> Attestation:
         then = f"validate the image again: `{command('validate', 'NAME', '--image', 'REF')}`"
         raise failed(where, f"is no attestation: {str(error).splitlines()[0]}", then) from None
     return Attestation(verdict=judge(evidence.claim_set, evidence), evidence=evidence, evidence_file=evidence_file)
-
-
-def read_folder(folder: Path, name: str, info: ImageInfo) -> Attestation:
-    """Read the run in a folder. Raises UserError when it is not of this name and this very image."""
-    anew = f"`{command('build', name)}` validates it anew"
-    then = f"{anew}; or `{command('validate')}`, and give its folder with --attestation"
-    try:
-        found = attested((folder / EVIDENCE_FILE).read_bytes(), str(folder))
-    except OSError as error:
-        raise wrong(str(folder), f"there is no attestation: {error.strerror}: {error.filename}", then) from None
-    if (found.verdict.image, found.verdict.digest) != (name, info.id):
-        is_of = f"{found.verdict.image} {found.verdict.digest[:19]}"
-        raise failed(str(folder), f"is the attestation of {is_of}, the image is {name} {info.id[:19]}", then)
-    return found
 
 
 @dataclass(frozen=True, kw_only=True)

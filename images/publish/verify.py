@@ -174,20 +174,10 @@ def _label(labels: Mapping[str, str], key: str) -> str:
     return labels.get(f"{LABELS}.{key}", "")
 
 
-@dataclass(frozen=True, kw_only=True)
-class VerifyReport:
-    """The image, by digest, and what was checked."""
-
-    reference: str
-    checks: tuple[Check, ...]
-
-    @property
-    def passed(self) -> bool:
-        return all(check.status is Status.PASS for check in self.checks)
-
-
-def verify(reference: Reference, policy: ReleasePolicy, *, key: str = "", unsigned: bool = False) -> VerifyReport:
-    """Check an image; with a public key, only what it signed. Raises UserError where it can't be read."""
+def verify(
+    reference: Reference, policy: ReleasePolicy, *, key: str = "", unsigned: bool = False
+) -> tuple[str, list[Check]]:
+    """The image by its digest, and what was checked; with a public key, only what that signed. Raises UserError."""
     if key:
         signing.require(key)
     with Registry(reference.repository) as source:
@@ -205,7 +195,7 @@ def verify(reference: Reference, policy: ReleasePolicy, *, key: str = "", unsign
         found.append(Check(subject="tag", status=Status.UNPROVEN, reason=reason))
     elif tag:
         found.append(Check.of("tag", faults, f"{tag} is to name {named.digest[:19]}"))
-    return VerifyReport(reference=f"{reference.repository}@{named.digest}", checks=tuple(found))
+    return f"{reference.repository}@{named.digest}", found
 
 
 def _tag_faults(

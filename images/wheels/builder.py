@@ -76,20 +76,11 @@ class BuiltWheel:
     """One wheel that was asked for."""
 
     wheel: Path
-    record: Mapping[str, Any]
     compiled: int
     """Objects compiled by this call."""
     from_cache: int
     """Objects that an earlier call, one that was interrupted say, had finished."""
-    seconds: float
-    """0: it was in the wheel cache."""
-
-    def __str__(self) -> str:
-        size = f"{self.record['bytes'] / 1e6:.1f} MB"
-        if not self.seconds:
-            return f"{self.record['key']}: taken from the wheel cache, 0 compilations ({size}, {self.wheel})"
-        counts = f"{self.compiled} objects compiled, {self.from_cache} from earlier runs"
-        return f"{self.record['key']}: {counts}, in {self.seconds:.0f} s ({size}, {self.wheel})"
+    told: str
 
 
 def wheel_builder(
@@ -136,7 +127,9 @@ def build_wheel(
     recipe = for_base(read_base_compilers(engine, image, options.base), recipe)
     cached = prebuilt.find_compiled(options.cache, recipe.key, warn)
     if cached and not options.recompile:
-        return BuiltWheel(wheel=cached[0], record=cached[1], compiled=0, from_cache=0, seconds=0)
+        wheel, record = cached
+        told = f"taken from the wheel cache, 0 compilations ({record['bytes'] / 1e6:.1f} MB, {wheel})"
+        return BuiltWheel(wheel=wheel, compiled=0, from_cache=0, told=f"{recipe.key}: {told}")
     _require_nvcc(engine, image, recipe, options.facts)
     # The base is compared with the pins of torch's layer: nothing else is installed beside the new wheel.
     torch_alone = replace(image, pins=beside(image))
@@ -189,12 +182,14 @@ def build_wheel(
             for one in verdict.claims
         ],
     }
-    wheel, kept = prebuilt.store_compiled(options.cache, recipe.key, done["wheel"], content, record)
+    wheel, _ = prebuilt.store_compiled(options.cache, recipe.key, done["wheel"], content, record)
     progress.finish(label, f"kept as {wheel}")
     compiled, finished = done["objects"]["compiled"], done["objects"]["from_cache"]
     if not any(_STEP in step.name and not step.cached for step in result.steps):  # the engine had the whole step
         compiled, finished = 0, finished + compiled
-    return BuiltWheel(wheel=wheel, record=kept, compiled=compiled, from_cache=finished, seconds=seconds)
+    told = f"{compiled} objects compiled, {finished} from earlier runs, in {seconds:.0f} s"
+    told = f"{recipe.key}: {told} ({len(content) / 1e6:.1f} MB, {wheel})"
+    return BuiltWheel(wheel=wheel, compiled=compiled, from_cache=finished, told=told)
 
 
 def read_base_compilers(engine: Engine, image: Image, reference: str) -> BaseCompilers | None:

@@ -169,10 +169,9 @@ def policy(
     )
 
 
-def checked(reference: Reference, by: ReleasePolicy | None = None, **more: Any) -> tuple[str, tuple[Check, ...]]:
+def checked(reference: Reference, by: ReleasePolicy | None = None, **more: Any) -> tuple[str, list[Check]]:
     """What `verify` says of an image."""
-    found = verify(reference, by or policy(aliases=("latest", "cu126")), **more)
-    return found.reference, found.checks
+    return verify(reference, by or policy(aliases=("latest", "cu126")), **more)
 
 
 def passes(reference: Reference, by: ReleasePolicy | None = None, **more: Any) -> None:

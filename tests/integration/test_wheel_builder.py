@@ -136,7 +136,7 @@ def test_a_build_that_may_compile_does_so_once_for_one_arch_alone(engine: Engine
         record = json.loads((wheel.parent / "record.json").read_text())
         assert gather(wheel_finder(known, options.cache)) == made
         second = builder.build_wheel(engine, wanted, recipe, options, host_settings(), progress)
-        assert (second.compiled, second.from_cache, second.seconds, second.wheel) == (0, 0, 0, wheel)
+        assert (second.compiled, second.from_cache, second.wheel) == (0, 0, wheel)
         again = builder.build_wheel(engine, wanted, recipe, replace(options, recompile=True), host_settings(), progress)
     assert (again.compiled, again.from_cache) == (0, 4)
     assert (record["objects"]["compiled"], record["objects"]["from_cache"]) == (4, 0)

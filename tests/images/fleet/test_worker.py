@@ -71,7 +71,6 @@ class Site:
         held_to = claims(claim("pip"))
         self.evidence = Evidence.loads(result(job(1, held_to), held_to, digest=DIGEST, pip=installed()).evidence)
         there = images.Found(digest=DIGEST, described=images.Described(labels={}, history=()), reference="a.test/b@x")
-        monkeypatch.setattr(worker, "connect", lambda _url: self)
         monkeypatch.setattr(worker, "connect", lambda _url, **_: self)
         monkeypatch.setattr(images, "context_digest", lambda *_: context)
         monkeypatch.setattr(images, "in_registry", lambda *_: there if self.staged else None)

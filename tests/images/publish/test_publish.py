@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -27,8 +28,9 @@ from images.publish.verify import verify
 from images.registry.client import Registry
 from images.registry.distribution import Descriptor, Manifest, image_manifest, index
 from images.registry.reference import Reference, Repository
-from tests.support.attested import NAME, PIP
+from tests.support.attested import DIGEST, NAME, PIP, evidence, judged
 from tests.support.blob_registry import BlobRegistry
+from tests.support.engine_contents import image_info
 from tests.support.http_server import serving
 from tests.support.published import (
     CLAIMS,
@@ -219,7 +221,7 @@ def test_a_tag_that_was_set_back_by_hand_is_approved_by_a_publication_that_chang
     reference = Reference(site.target.repository, NAME)
 
     def approved() -> bool:
-        found = verify(reference, POLICY, key=KEY).checks
+        found = verify(reference, POLICY, key=KEY)[1]
         return next(one for one in found if one.subject == "tag").status is Status.PASS
 
     assert not approved(), "the key signed the newer one for it last"
@@ -316,3 +318,23 @@ def test_a_date_that_somebody_wrote_under_the_dated_tag_is_not_taken_over(site: 
     site.target.put(image_manifest(own.config, own.layers, date), f"{NAME}-20261121-{INFO.id[7:19]}")
     assert site.publish(PIP, day="2026-11-22T10:00:00Z").tags
     assert site.image().created == "2026-11-22T10:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("name", "image_id", "words"),
+    [
+        (NAME, "sha256:" + "1" * 64, f"is the attestation of {NAME} sha256:abab"),
+        ("cu128-torch28", DIGEST, "the image is cu128-torch28"),
+    ],
+)
+def test_the_run_of_another_image_is_refused(tmp_path: Path, name: str, image_id: str, words: str) -> None:
+    def read(name: str, image_id: str) -> LocalImage:
+        engine = cast("Engine", SimpleNamespace(inspect=lambda _: image_info(id=image_id)))
+        return release.read(engine, "x", ImageName.parse(name), tmp_path, {})
+
+    with pytest.raises(UserError, match="there is no attestation"):
+        read(name, image_id)
+    (tmp_path / "evidence.json").write_text(evidence(PIP).dumps())
+    assert read(NAME, DIGEST).run.verdict == judged(PIP)
+    with pytest.raises(UserError, match=words):
+        read(name, image_id)

@@ -4,7 +4,6 @@ import base64
 import lzma
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +14,7 @@ from images.errors import UserError
 from images.host.hashing import sha256
 from images.publish import statements
 from images.publish.statements import FAILED, PASSED, PROVENANCE, TEST_RESULT, TIERS, UNPROVEN, Attestation, Statement
-from tests.support.attested import DIGEST, NAME, PIP, evidence, judged
-from tests.support.engine_contents import image_info
+from tests.support.attested import DIGEST, PIP, evidence, judged
 from tests.support.published import CLAIMS, GPU_PIP, result_of, validated
 from validate.claims import Claim
 
@@ -182,19 +180,3 @@ def test_a_run_is_judged_again() -> None:
 def test_a_run_that_was_edited_is_refused(change: Callable[[bytes], bytes], words: str) -> None:
     with pytest.raises(UserError, match=words):
         statements.attested(change(evidence(PIP).dumps().encode()), "here")
-
-
-@pytest.mark.parametrize(
-    ("name", "image_id", "words"),
-    [
-        (NAME, "sha256:" + "1" * 64, f"is the attestation of {NAME} sha256:abab"),
-        ("cu128-torch28", DIGEST, "the image is cu128-torch28"),
-    ],
-)
-def test_the_run_of_another_image_is_refused(tmp_path: Path, name: str, image_id: str, words: str) -> None:
-    with pytest.raises(UserError, match="there is no attestation"):
-        statements.read_folder(tmp_path, name, image_info(id=image_id))
-    (tmp_path / "evidence.json").write_text(evidence(PIP).dumps())
-    assert statements.read_folder(tmp_path, NAME, image_info(id=DIGEST)).verdict == judged(PIP)
-    with pytest.raises(UserError, match=words):
-        statements.read_folder(tmp_path, name, image_info(id=image_id))

@@ -49,7 +49,7 @@ def signed(target: Registry, content: str, *names: str, name: str = NAME, key: s
 
 
 def check(target: Registry, tag: str, policy: ReleasePolicy = POLICY, key: str = KEY, of: str = "tag") -> Check:
-    found = verify(Reference(target.repository, tag), policy, key=key, unsigned=not key).checks
+    found = verify(Reference(target.repository, tag), policy, key=key, unsigned=not key)[1]
     return next(one for one in found if one.subject.startswith(of))
 
 
@@ -64,7 +64,7 @@ def test_the_tags_that_a_key_signed_are_those_of_the_image(target: Registry) -> 
     assert [told(target, tag) for tag in (NAME, "latest")] == ["", ""]
     assert "whose tags are" in told(target, f"{NAME}-20261121-000000000000"), "another build's dated tag"
     digest = Reference(target.repository, image.manifest.digest)
-    assert "tag" not in [one.subject for one in verify(digest, POLICY, key=KEY).checks]
+    assert "tag" not in [one.subject for one in verify(digest, POLICY, key=KEY)[1]]
 
 
 @pytest.mark.parametrize("key", [KEY, ""])

@@ -3,9 +3,6 @@
 import hashlib
 from pathlib import Path
 
-import pytest
-
-from images.errors import Problem, UserError
 from images.wheels.prebuilt import find_compiled, store_compiled, wheel_finder
 from images.wheels.recipe import BaseCompilers, for_base, recipe_for
 from tests.support.recipes import SOURCES, gathered, image, recipe_of
@@ -56,14 +53,3 @@ def test_an_image_on_a_base_that_has_torch_takes_the_wheel_compiled_there(tmp_pa
     assert found.files == {kept.name: kept} and not found.missing
     has_all = gathered("cu128-torch28", tmp_path, kept={"flash-attn"})
     assert not has_all.files and not has_all.missing, "a package that the base has is not looked for"
-
-
-def test_a_base_whose_compilers_cannot_be_read_is_an_error(tmp_path: Path) -> None:
-    def unreadable(_image: object) -> BaseCompilers:
-        raise UserError(Problem(where="own:1", cause="can't be read", then="look"))
-
-    finder = wheel_finder(SOURCES.matrix, tmp_path, unreadable)
-    pin = image("cu128-torch28").pin("flash-attn")
-    assert pin is not None
-    with pytest.raises(UserError, match="own:1: can't be read"):
-        finder(image("cu128-torch28"), pin)
