@@ -43,8 +43,6 @@ class JobFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    # --- runs -------------------------------------------------------------------------------------------------------
-
     def running(self, run: FleetRun) -> AbstractContextManager[None]:
         """Hold a run's lock. No other process has its ID; who looks whether it lives holds the lock for a moment."""
         return _locked(self.path / "runs" / f"{run.id}.lock")
@@ -59,8 +57,6 @@ class JobFolder:
         except BlockingIOError:
             return True
         return False
-
-    # --- leases -----------------------------------------------------------------------------------------------------
 
     def take(self, run: FleetRun, job: Job) -> Lease:
         """Lease a job, unless another run has it that lives. Returns the lease that stands now: ours, or that run's.
@@ -100,8 +96,6 @@ class JobFolder:
 
     def _leasing(self, key: str) -> AbstractContextManager[None]:
         return _locked(self.job_path(key) / "lease.lock")
-
-    # --- jobs and records -------------------------------------------------------------------------------------------
 
     def job_path(self, key: str) -> Path:
         return self.path / "jobs" / key

@@ -1,9 +1,8 @@
 """What breaks a canary: its regressions against the control, each bisected down to the packages that cause it.
 
-`smallest` is pure, and finds the smallest set of changes that still fails, in two steps. Prefixes are halved, as `git
-bisect` does with commits, until one change is found without which its prefix does not fail; with it fixed the search
-goes on below it, as more than one change may be needed. What is left is then shrunk until no single change can be taken
-out (ddmin: Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002).
+`smallest` is pure. Prefixes are halved, as `git bisect` does with commits, until one change is found without which its
+prefix does not fail; with it fixed the search goes on below it. What is left is shrunk until no single change can be
+taken out (ddmin: Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002).
 """
 
 from __future__ import annotations

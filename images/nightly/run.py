@@ -61,7 +61,7 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     except uv.NoSolution as error:
         line = _appended(planned, Job.CANARY, Outcome.UNRESOLVED, options, cause=error.problems[0].cause)
         return ImageResult(image=planned.name, control=control_line, canary=line)
-    changed = sets.changes(control, newest)
+    changed = sets.moves(control.versions, newest.versions, [pin.name for pin in image.pins])
     if not changed:
         line = _appended(planned, Job.CANARY, Outcome.UNCHANGED, options, versions=control.hash)
         return ImageResult(image=planned.name, control=control_line, canary=line, gaps=gaps)

@@ -199,11 +199,6 @@ def relocked(control: Locked, chosen: Mapping[str, str], run: uv.Runner = uv.run
     return Locked(image=image, lock=resolve.resolve(image, run, preferred=chosen))
 
 
-def changes(control: Locked, canary: Locked) -> tuple[Change, ...]:
-    """What differs: pins first, in the order of the layers, then dependencies."""
-    return moves(control.versions, canary.versions, [pin.name for pin in control.image.pins])
-
-
 def moves(before: Mapping[str, str], after: Mapping[str, str], pinned: Sequence[str] = ()) -> tuple[Change, ...]:
     """What differs between two sets of packages (name -> version): what is pinned first."""
     others = sorted(name for name in {*before, *after} if name not in pinned)

@@ -13,7 +13,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -71,8 +71,14 @@ def push(
             spooled.close()
             room.release()
 
+    # What the engine must give: nothing where the registry has all of it, as an export would be of everything.
+    here = not missing and (target.has_blob(info.id) or _mounts(target, source, info.id))
+    _, size = target.held(info.id) if here else (False, None)
+    parts: Iterable[ImagePart] = [] if size is not None else engine.parts(info, missing)
+    if size is not None:
+        config = target.blob(Descriptor(media_type=OCI_CONFIG, digest=info.id, size=size))
     with _threads(target, _AT_ONCE) as pool:
-        for part in _parts(engine, info, target, source, missing):
+        for part in parts:
             if part.digest == info.id:
                 config, tally.total = b"".join(part.chunks), part.following
                 continue
@@ -96,19 +102,6 @@ def push(
     manifest = image_manifest(Descriptor.of(OCI_CONFIG, config), [placed[one] for one in info.layers], created)
     target.put(manifest)
     return manifest, tally.sent
-
-
-def _parts(
-    engine: Engine, info: ImageInfo, target: Registry, source: Repository | None, missing: Sequence[str]
-) -> Iterator[ImagePart]:
-    """What the engine must give: nothing where the registry has all of it, as an export would be of everything."""
-    here = not missing and (target.has_blob(info.id) or _mounts(target, source, info.id))
-    _, size = target.held(info.id) if here else (False, None)
-    if size is None:
-        yield from engine.parts(info, missing)
-    else:
-        content = target.blob(Descriptor(media_type=OCI_CONFIG, digest=info.id, size=size))
-        yield ImagePart(digest=info.id, size=size, chunks=iter([content]))
 
 
 def _compressed(
@@ -176,9 +169,6 @@ def _diff_id(target: Registry, layer: Descriptor) -> str:
     return target.repeat(read)
 
 
-# --- what is there already ------------------------------------------------------------------------------------------
-
-
 def _there(target: Registry, source: Repository | None, cache: Path, diff_ids: Sequence[str]) -> dict[str, Descriptor]:
     """Layers that were compressed before, and that the registry has or mounts."""
 
@@ -229,9 +219,6 @@ def _note(cache: Path, diff_id: str, blob: Descriptor) -> None:
         with os.fdopen(handle, "w") as stream:
             json.dump({"digest": blob.digest, "size": blob.size}, stream)
         Path(half).replace(path)
-
-
-# --- sending --------------------------------------------------------------------------------------------------------
 
 
 class _Tally:

@@ -34,11 +34,6 @@ class PublishResult:
     left_out: tuple[str, ...] = ()
     """Why an index goes without a platform, or why there is none."""
 
-    @property
-    def reference(self) -> str:
-        """`HOST/NAME@sha256:...` of the first image."""
-        return self.images[0].reference
-
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
@@ -55,16 +50,19 @@ class Release:
 
     def require_follows(self, versions: Sequence[ImageVersion]) -> None:
         """Before anything is sent: no name goes back or loses a platform. Raises UserError."""
-        for version in versions:
-            if version.name not in self.row[:1]:
-                tags.require_follows(self.target, [version], version.name)
+        alone = [version for version in versions if version.name not in self.row[:1]]
+        follows: list[tuple[str, Sequence[ImageVersion], Sequence[str]]] = [(one.name, [one], ()) for one in alone]
         if self.row:
             others, absent = self._others([version.name for version in versions])
             every = [*versions, *map(tags.version_of, others)]
             if any(one.platform == Platform.AMD64 for one in every):
-                why = tuple(absent.values())
-                drops = self.drop_platforms
-                tags.require_follows(self.target, every, self.row[0], drop_platforms=drops, absent=why)
+                follows.append((self.row[0], every, tuple(absent.values())))
+        for tag, new, why in follows:
+            drops = self.drop_platforms or tag not in self.row[:1]
+            if before := self.target.find(tag):
+                reason, then = tags.refusal(self.target, before, new, tag, TagKind.NAME, drops, why)
+                if reason:
+                    raise failed(f"{self.target.repository}:{tag}", reason, then)
 
     def plan(self, stored: Sequence[PublishedImage]) -> tuple[list[TagChange], list[str]]:
         """Which tags are to name what, and what an index goes without. Indexes are stored, and no tag moves.

@@ -143,7 +143,7 @@ def plan(
         if before and before.digest == manifest.digest:
             action = Action.KEEP
         elif before and not reason:
-            reason, then = _refusal(target, before, versions, tag, kind, drop_platforms, absent)
+            reason, then = refusal(target, before, versions, tag, kind, drop_platforms, absent)
         if reason:
             action = Action.LEAVE if kind is TagKind.ALIAS else Action.REFUSE
         change = TagChange(tag=tag, kind=kind, action=action, before=before, after=manifest, reason=reason, then=then)
@@ -151,22 +151,7 @@ def plan(
     return found
 
 
-def require_follows(
-    target: Registry,
-    versions: Sequence[ImageVersion],
-    tag: str,
-    *,
-    drop_platforms: bool = True,
-    absent: Sequence[str] = (),
-) -> None:
-    """Before an image is sent: its NAME must not go back or lose a platform. Raises UserError."""
-    if before := target.find(tag):
-        reason, then = _refusal(target, before, versions, tag, TagKind.NAME, drop_platforms, absent)
-        if reason:
-            raise failed(f"{target.repository}:{tag}", reason, then)
-
-
-def _refusal(
+def refusal(
     target: Registry,
     before: Manifest,
     new: Sequence[ImageVersion],

@@ -91,13 +91,10 @@ class RegistryAuth(AuthBase):
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         if origin(request.url or "") == self._origin:
-            self._authorize(request)
+            if self._authorization:
+                request.headers["Authorization"] = self._authorization
             request.register_hook("response", self._answer_challenge)  # type: ignore[no-untyped-call]
         return request
-
-    def _authorize(self, request: requests.PreparedRequest) -> None:
-        if self._authorization:
-            request.headers["Authorization"] = self._authorization
 
     def _answer_challenge(self, refused: requests.Response, **options: Any) -> requests.Response:
         """The hook that requests calls with every answer; the idiom is that of its HTTPDigestAuth."""
@@ -111,7 +108,7 @@ class RegistryAuth(AuthBase):
         refused.content  # noqa: B018  # reading it frees the connection
         refused.close()
         request = refused.request.copy()
-        self._authorize(request)
+        request.headers["Authorization"] = authorization
         answer: requests.Response = refused.connection.send(request, **options)
         answer.history.append(refused)
         answer.request = request

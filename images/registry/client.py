@@ -156,8 +156,6 @@ class Registry:
             return "https" if _is_certificate(error) else "http"
         return "https"
 
-    # --- manifests and tags -----------------------------------------------------------------------------------------
-
     def check_access(self) -> None:
         """Open an upload and cancel it: may we write here? Raises RegistryError."""
         self._cancel_upload(self.repeat(self._start_upload))
@@ -212,8 +210,6 @@ class Registry:
             following = answer.links.get("next", {}).get("url")
             url = urljoin(answer.url, following) if following else ""
         return tuple(found)
-
-    # --- blobs ------------------------------------------------------------------------------------------------------
 
     def blob(self, descriptor: Descriptor) -> bytes:
         """A blob's content, checked against its digest. Raises RegistryError."""

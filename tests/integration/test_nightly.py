@@ -19,7 +19,7 @@ from images.locking import lock_file
 from images.nightly import results, sets
 from images.nightly import run as nightly
 from images.nightly.results import Outcome
-from images.nightly.sets import Locked, NightlyOptions, SetResult, State, ValidateSet, changes
+from images.nightly.sets import Locked, NightlyOptions, SetResult, State, ValidateSet
 from images.planning import plan
 from images.planning.image import Image
 from images.validation.claims import image_claims
@@ -40,7 +40,11 @@ def laid_over(engine: Engine, control: Locked, parent: ImageInfo) -> ValidateSet
     """What moved, as one layer over the image: seconds, where a build of the set takes minutes."""
 
     def validate(locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
-        start, tag, moved = time.monotonic(), f"{NAME}-{label}", {one.name for one in changes(control, locked)}
+        start, tag, moved = (
+            time.monotonic(),
+            f"{NAME}-{label}",
+            {one.name for one in sets.moves(control.versions, locked.versions)},
+        )
         packages = [one for one in locked.lock.packages() if one.name in moved]
         dockerfile = f"FROM {NAME}\nUSER root\n{STEP if packages else ''}\nUSER {parent.user}\n"
         files = {"Dockerfile": dockerfile.encode(), "locks/moved": lock_file.print_requirements(packages)}

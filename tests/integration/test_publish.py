@@ -199,7 +199,7 @@ def test_a_validated_image_is_published_with_all_that_belongs_to_it(
     publisher: Engine, first: Thin, options: PublishOptions
 ) -> None:
     done = publish_it(publisher, first, options)
-    digest = done.reference.partition("@")[2]
+    digest = done.images[0].reference.partition("@")[2]
     fixed = done.tags[0]
     assert re.fullmatch(rf"{NAME}-\d{{8}}-{first.info.id[7:19]}", fixed)
     assert done.tags == (fixed, NAME, "latest", "cu126") and not done.unmoved_aliases
@@ -257,7 +257,7 @@ def test_what_a_fleet_pushed_by_digest_is_published_from_there(
         publisher.remove(sent, force=True)
     with Registry(lab) as source, Registry(options.repository) as target:
         assert source.find(NAME) is None
-        ours, theirs = target.get(done.reference.partition("@")[2]), source.get(sent.partition("@")[2])
+        ours, theirs = target.get(done.images[0].reference.partition("@")[2]), source.get(sent.partition("@")[2])
     assert (ours.config, ours.layers) == (theirs.config, theirs.layers), "but for the date"
     assert set(names(options.repository)) == {NAME, "latest", "cu126"}
     passes(Reference(options.repository, NAME), unsigned=True)
@@ -280,7 +280,7 @@ def test_an_export_gives_the_same_layers_as_the_engines_store(
     monkeypatch.setattr(publisher, "facts", replace(publisher.facts, local=False))
     elsewhere = Repository(options.repository.host, f"{options.repository.name}-exported")
     exported = publish_it(publisher, first, replace(options, repository=elsewhere, cache=tmp_path / "other"))
-    assert exported.reference.partition("@")[2] == stored.reference.partition("@")[2]
+    assert exported.images[0].reference.partition("@")[2] == stored.images[0].reference.partition("@")[2]
 
 
 def test_a_layer_comes_out_of_the_store_as_its_very_tar(publisher: Engine, base: BaseContext) -> None:
@@ -320,7 +320,7 @@ def test_a_whole_round_into_an_empty_engine_and_on_to_production(
     """Build, validate, push, sign; pulled by its tags into another engine (26.1) and validated there; promoted."""
     thin = make()
     staged = publish_it(publisher, thin, replace(options, key=str(keys / "cosign.key")))
-    assert staged.signed and cosign_verifies(staged.reference, keys / "cosign.pub")
+    assert staged.signed and cosign_verifies(staged.images[0].reference, keys / "cosign.pub")
     host, _, port = options.repository.host.partition(":")
     assert host == "127.0.0.1"
     with trixie.lend(int(port)), connect(trixie.url) as other:
@@ -336,5 +336,5 @@ def test_a_whole_round_into_an_empty_engine_and_on_to_production(
     passes(Reference(options.repository, NAME), key=key)
     production = thin_images.production(options.repository)
     done = promote(Reference(options.repository, NAME), production, policy(aliases=("latest",)), key=key)
-    assert done.reference.partition("@")[2] == staged.reference.partition("@")[2]
+    assert done.images[0].reference.partition("@")[2] == staged.images[0].reference.partition("@")[2]
     passes(Reference(production, "latest"), key=key)

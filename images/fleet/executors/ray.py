@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,30 +36,23 @@ def run_there(task: Task) -> JobResult | str:
     import ray
 
     engines: list[Engine] = []
-    results: list[JobResult | str] = []
     found = ray.get_runtime_context()
-    machine = f"{worker.node()}/{found.get_node_id()[:6]}"
-    task_id = found.get_task_id() or ""
-
-    def work() -> None:
+    machine, task_id = f"{worker.node()}/{found.get_node_id()[:6]}", found.get_task_id() or ""
+    with ThreadPoolExecutor(max_workers=1) as pool:  # whose end waits for the work
+        work = pool.submit(worker.perform, task, job_id=task_id, machine=machine, on_engine=engines.append)
         try:
-            results.append(worker.perform(task, job_id=task_id, machine=machine, on_engine=engines.append))
-        except UserError as error:
-            results.append(" ".join(str(error.problems[0]).split()))
-        except OSError as error:
-            results.append(" ".join(str(problem_of(error, machine)).split()))
-
-    thread = threading.Thread(target=work)
-    thread.start()
+            while not work.done():
+                wait([work], _LOOK_UP)
+        except BaseException:
+            for engine in engines:
+                engine.cancel()
+            raise
     try:
-        while thread.is_alive():
-            thread.join(_LOOK_UP)
-    except BaseException:
-        for engine in engines:
-            engine.cancel()
-        thread.join()
-        raise
-    return results[0] if results else "the task ended by an error of its own: its log has the traceback"
+        return work.result()
+    except UserError as error:
+        return " ".join(str(error.problems[0]).split())
+    except OSError as error:
+        return " ".join(str(problem_of(error, machine)).split())
 
 
 class RayExecutor:

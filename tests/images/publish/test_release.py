@@ -81,7 +81,7 @@ class Site:
 
 
 def digest(result: PublishResult) -> str:
-    return result.reference.partition("@")[2]
+    return result.images[0].reference.partition("@")[2]
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ def test_what_was_promoted_is_named_in_its_new_repository(passed: Passed) -> Non
     received = passed.site.registry.received
     done = passed.promote(*WHOLE)
     assert passed.site.registry.received == received, "nothing is sent"
-    assert done.reference == f"{passed.site.production.repository}@{passed.image.manifest.digest}"
+    assert done.images[0].reference == f"{passed.site.production.repository}@{passed.image.manifest.digest}"
     assert {NAME, "latest"} < set(done.tags)
 
 
