@@ -19,17 +19,12 @@ from images.fleet.executors import Placed, ray, slurm
 from images.fleet.executors.slurm import SlurmExecutor, SqueueWatcher
 from images.fleet.worker import Task
 
+PLACE = {"partition": "gpu", "gres": "gpu:h100"}
 H100 = WorkerType.model_validate(
     {
         "arch": "9.0",
         "gpus": 8,
-        "slurm": {
-            "partition": "gpu",
-            "gres": "gpu:h100",
-            "account": "lab",
-            "mem": "64G",
-            "more": {"reservation": "night"},
-        },
+        "slurm": {**PLACE, "account": "lab", "mem": "64G", "more": {"reservation": "night"}},
         "ray": {"cpus": 4, "accelerator_type": "H100", "resources": {"engine": 1}},
     }
 )

@@ -7,7 +7,6 @@ from pathlib import Path
 import jsonschema_rs
 import pytest
 
-from images.config.paths import RESOURCES as ROOT
 from images.errors import UserError
 from images.nightly import results
 from images.nightly.results import Job, JobLine, Outcome
@@ -59,7 +58,3 @@ def test_lines_are_as_their_published_schema_says() -> None:
         jsonschema_rs.validate(schema, line.model_dump(mode="json"))
     with pytest.raises(jsonschema_rs.ValidationError):
         jsonschema_rs.validate(schema, {**job().model_dump(mode="json"), "more": 1})
-
-
-def test_the_lines_of_this_repository_can_be_read() -> None:
-    assert isinstance(results.read(ROOT / "results" / "nightly"), tuple)

@@ -1,23 +1,30 @@
-"""Which image a tag may name: by its labels and the matrix, and with a key by what that signed. cosign is pretended."""
+"""What `verify` says: of tags by labels, matrix and key; of labels, SBOM, statements, indexes. cosign is pretended."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from images.errors import UserError
-from images.publish import attachments
+from images.publish import attachments, statements
+from images.publish import verify as verification
 from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
 from images.publish.release import promote
-from images.publish.tags import immutable_tag, version_of
+from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT, Statement
+from images.publish.tags import ImageVersion, immutable_tag, step_back, version_of
 from images.publish.verify import Check, verify
+from images.registry import distribution
 from images.registry.client import Registry
+from images.registry.distribution import OCI_CONFIG, Descriptor, image_manifest
 from images.registry.reference import Reference, Repository
-from tests.support.attested import NAME
+from tests.support.attested import NAME, PIP, judged
 from tests.support.blob_registry import BlobRegistry
 from tests.support.http_server import serving
-from tests.support.published import CLAIMS, days_ago, pretend_cosign, published
+from tests.support.published import CLAIMS, days_ago, pretend_cosign, published, validated
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -161,3 +168,183 @@ def test_an_index_of_production_alone_takes_no_tag_from_a_signed_one(target: Reg
         said += done.unmoved_aliases
     (of_row,) = [text for text in said if text.startswith(f"{row[0]} stays: the key did not sign")]
     assert f"{target.repository}:{row[0]} --to" in of_row and production.find(row[0]) is None
+
+
+# --- labels, SBOM and statements against what was measured ------------------------------------------------------------
+
+
+PASS = judged(PIP)
+
+
+def labels(**more: str) -> dict[str, str]:
+    own = {"image": NAME, "pins": '{"pip":"26.3"}', **more}
+    return {f"dev.truetag.{key.replace('_', '-')}": value for key, value in own.items()}
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({}, ()),
+        ({"pins": '{"pip":"26.4"}'}, ("pip 26.4 is labelled, 26.3 was found",)),
+        ({"pins": '{"pip":"26.3","torch":"2.7.1"}'}, ("torch 2.7.1 is labelled, nothing was found",)),
+        ({"pins": "{"}, ("the label of pins can't be read",)),
+        ({"image": "cu128-torch28"}, (f"the image is called {NAME}",)),
+    ],
+)
+def test_labels_are_compared_with_what_was_measured(more: dict[str, str], words: tuple[str, ...]) -> None:
+    assert verification.label_faults(labels(**more), [PASS]) == words
+
+
+def test_labels_of_versions_are_compared_with_what_was_validated() -> None:
+    torch = replace(PIP, subject="torch", expect={**PIP.expect, "cuda": "12.6"})
+    row = replace(judged(PIP).claims[0], claim=torch)
+    verdict = replace(PASS, claims=(*PASS.claims, row))
+    good = {"torch": "26.3", "wheel_cuda": "12.6", "python": "3.11"}
+    assert verification.label_faults(labels(**good), [verdict]) == ()
+    assert verification.label_faults(labels(**{**good, "wheel_cuda": "12.8"}), [verdict]) == (
+        "wheel-cuda 12.8 is labelled, 12.6 was validated",
+    )
+
+
+# --- what anybody may attach ----------------------------------------------------------------------------------------
+
+
+def with_attached(predicate_type: str, predicate: Any, digest: str = "") -> PublishedImage:
+    """An image with a validation run, what is said of it, and a statement that says nothing for the others."""
+    config = json.dumps({"config": {"Labels": labels()}}).encode()
+    manifest = image_manifest(Descriptor.of(OCI_CONFIG, config), [])
+    run = statements.test_result([validated(manifest.config.digest, days_ago(1), [PIP])])
+    every = {TEST_RESULT: run, CYCLONEDX: {}, PROVENANCE: {}, predicate_type: predicate}
+    attached = (
+        Statement.of(kind, said, repository="x.org/y", digest=digest or manifest.digest) for kind, said in every.items()
+    )
+    return PublishedImage(
+        repository=Repository("x.org", "y"), manifest=manifest, config=json.loads(config), statements=tuple(attached)
+    )
+
+
+def fault_of(image: PublishedImage, subject: str) -> str:
+    """Why a check fails."""
+    found = {check.subject: check for check in verification.checks(image)}[subject]
+    assert found.status is Status.FAIL
+    return found.reason
+
+
+def test_the_sbom_is_compared_with_the_label() -> None:
+    good = {"components": [{"purl": "pkg:pypi/pip@26.3"}, {"purl": "pkg:pypi/more@1"}]}
+    found = {check.subject: check for check in verification.checks(with_attached(CYCLONEDX, good))}["SBOM"]
+    assert found.status is Status.PASS
+    assert fault_of(with_attached(CYCLONEDX, {}), "SBOM") == "pip 26.3 is labelled, the SBOM has none"
+
+
+@pytest.mark.parametrize(
+    "predicate", ["x", 5, {"components": 5, "buildDefinition": 5}, {"components": ["x"], "buildDefinition": []}]
+)
+@pytest.mark.parametrize("predicate_type", [CYCLONEDX, PROVENANCE])
+def test_what_others_attached_is_a_fault_whatever_its_form(predicate_type: str, predicate: Any) -> None:
+    found = with_attached(predicate_type, predicate)
+    assert "can't be read" in fault_of(found, statements.NAMES[predicate_type])
+    with pytest.raises(UserError, match=r"cosign clean.*or publish with --key"):
+        verification.require_sound(found)
+
+
+def test_a_statement_about_another_image_is_a_fault() -> None:
+    other = "sha256:" + "0" * 64
+    assert fault_of(with_attached(CYCLONEDX, {}, other), "attestation") == f"its test result is of {other}"
+    faults = verification._statement_faults(with_attached(CYCLONEDX, {}, other), CYCLONEDX)
+    assert faults[0].startswith(f"is of {other}")
+
+
+def test_a_test_result_that_says_more_than_its_evidence_is_a_fault() -> None:
+    said = with_attached(CYCLONEDX, {}).of(TEST_RESULT)[0].predicate
+    lie = {**said, "passedTests": [*said["passedTests"], "gpu/G1 matmul"]}
+    why = "its test result is not what the evidence says: passedTests differ in gpu/G1 matmul"
+    assert fault_of(with_attached(TEST_RESULT, lie), "attestation") == why
+
+
+@pytest.mark.parametrize("predicate", [{}, {"configuration": 5}, {"configuration": [{"content": "?"}]}])
+def test_a_test_result_that_cannot_be_read_is_told(predicate: Any) -> None:
+    assert "can't be read" in fault_of(with_attached(TEST_RESULT, predicate), "attestation")
+
+
+# --- indexes of images for several platforms --------------------------------------------------------------------------
+
+NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
+AMD64, ARM64 = "linux/amd64", "linux/arm64"
+NAMES = {AMD64: "cu130-torch211", ARM64: "cu130-torch211-arm64"}
+
+
+def unlabelled(platform: str, name: str = "") -> PublishedImage:
+    labels = {"dev.truetag.image": name or NAMES[platform]}
+    system, _, architecture = platform.partition("/")
+    config = {"os": system, "architecture": architecture, "config": {"Labels": labels}}
+    manifest = image_manifest(Descriptor.of(OCI_CONFIG, json.dumps(config).encode()), [])
+    return PublishedImage(repository=Repository("x.org", "y"), manifest=manifest, config=config, statements=())
+
+
+PAIR = (unlabelled(AMD64), unlabelled(ARM64))
+
+
+def test_an_index_has_an_entry_for_each_platform_and_the_same_bytes_in_any_order() -> None:
+    made = attachments.index_of(PAIR)
+    assert made.digest == attachments.index_of(PAIR[::-1]).digest
+    assert made.data["manifests"] == [
+        {
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "digest": one.manifest.digest,
+            "size": len(one.manifest.content),
+            "platform": {"architecture": platform.removeprefix("linux/"), "os": "linux"},
+        }
+        for platform, one in zip((AMD64, ARM64), PAIR, strict=True)
+    ]
+    assert [entry.platform for entry in made.manifests] == [AMD64, ARM64]
+    assert verification.check_index(made, PAIR).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("images", "listed", "fault"),
+    [
+        (PAIR, (ARM64, AMD64), "is listed for linux/arm64, and is for linux/amd64"),
+        ((PAIR[0], PAIR[0]), (AMD64, AMD64), "two images are for linux/amd64"),
+        ((PAIR[1],), (ARM64,), "it has no image for linux/amd64"),
+        ((PAIR[0], unlabelled(ARM64, "cu130-torch212-arm64")), (AMD64, ARM64), "not one row of the matrix"),
+        ((PAIR[0], unlabelled(ARM64, "cu130-torch211")), (AMD64, ARM64), "not one row of the matrix"),
+        ((PAIR[0], unlabelled(ARM64, "x")), (AMD64, ARM64), "they are called cu130-torch211, x"),
+    ],
+)
+def test_what_contradicts_an_index(images: tuple[PublishedImage, ...], listed: tuple[str, ...], fault: str) -> None:
+    entries = [
+        replace(one.manifest.descriptor, platform=platform) for one, platform in zip(images, listed, strict=True)
+    ]
+    found = verification.check_index(distribution.index(entries), images)
+    assert found.status is Status.FAIL and fault in found.reason
+
+
+# --- how tags compare them ------------------------------------------------------------------------------------------
+
+
+def version(platform: str, hours: int = 0, torch: str = "2.11.0") -> ImageVersion:
+    created = NOW + timedelta(hours=hours)
+    return ImageVersion(name="", torch=torch, created=created, platform=platform)
+
+
+def both(amd64: int, arm64: int, torch: str = "2.11.0") -> list[ImageVersion]:
+    return [version(AMD64, amd64, torch), version(ARM64, arm64, torch)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "follows"),
+    [
+        (both(1, 1), both(2, 1), True),
+        (both(1, 5), both(2, 5), True),
+        (both(2, 1), both(1, 9), False),
+        (both(1, 2), both(9, 1), False),
+        (both(1, 1, "2.12.0"), both(9, 9), False),
+        ([version(AMD64, 1)], both(1, 0), True),
+        ([version(AMD64, 2)], both(1, 9), False),
+        (both(1, 9), [version(AMD64, 2)], True),
+        ([version(ARM64, 2)], [version(AMD64, 1)], False),
+    ],
+)
+def test_no_image_of_an_index_goes_back(old: list[ImageVersion], new: list[ImageVersion], follows: bool) -> None:
+    assert (step_back(old, new) is None) is follows
