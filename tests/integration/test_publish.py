@@ -224,23 +224,6 @@ def test_a_validated_image_is_published_with_all_that_belongs_to_it(
     assert (states["signature"], states["gate static,gpu"]) == (Status.UNPROVEN, Status.FAIL)
 
 
-def test_the_published_image_comes_back_by_its_tag(
-    publisher: Engine, make: Callable[..., Thin], options: PublishOptions
-) -> None:
-    thin = make()
-    publish_it(publisher, thin, options)
-    for tag in publisher.inspect(thin.info.id).tags:
-        publisher.remove(tag, force=True)
-    assert publisher.find(thin.info.id) is None
-    pulled = publisher.pull(f"{options.repository}:latest")
-    try:
-        assert pulled.id == thin.info.id
-        _, verdict = validating.measure_and_judge(publisher, pulled.id, CLAIMS, (Tier.STATIC,))
-        assert verdict.overall is Status.PASS
-    finally:
-        publisher.remove(f"{options.repository}:latest", force=True)
-
-
 def test_what_a_fleet_pushed_by_digest_is_published_from_there(
     publisher: Engine, make: Callable[..., Thin], options: PublishOptions, tmp_path: Path, cache: Path
 ) -> None:

@@ -143,22 +143,13 @@ LISTING = """\
 """
 
 
-@pytest.mark.parametrize(
-    ("job", "state"),
-    [
-        ("12_0", "RUNNING"),
-        ("12_1", "COMPLETED"),
-        ("12_3", "PENDING"),
-        ("13", "PENDING"),
-        ("14", "NODE_FAIL"),
-        ("99", "GONE"),
-        ("1_2", "GONE"),
-    ],
-)
-def test_squeue_is_read(job: str, state: str) -> None:
+def test_squeue_is_read() -> None:
+    states = {"12_0": "RUNNING", "12_1": "COMPLETED", "12_3": "PENDING", "13": "PENDING", "14": "NODE_FAIL"}
+    states |= {"99": "GONE", "1_2": "GONE"}
     watcher = SqueueWatcher(delay_s=1)
-    watcher.register_job(job)
-    assert watcher.read_info(LISTING)[job]["State"] == state
+    for job in states:
+        watcher.register_job(job)
+    assert {job: found["State"] for job, found in watcher.read_info(LISTING).items()} == states
 
 
 TRACE = """\

@@ -16,17 +16,9 @@ from validate.judging import Status
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 DIGEST = "sha256:" + "ab" * 32
-FLEET = Fleet.model_validate(
-    {
-        "max_age_days": 14,
-        "workers": {
-            "cpu": {},
-            "h100": {"arch": "9.0", "gpus": 8},
-            "l4": {"arch": "8.9", "gpus": 1},
-            "b200": {"arch": "10.0", "gpus": 8},
-        },
-    }
-)
+MACHINES = {"h100": ("9.0", 8), "l4": ("8.9", 1), "b200": ("10.0", 8)}
+ON_GPUS = {name: {"arch": arch, "gpus": gpus} for name, (arch, gpus) in MACHINES.items()}
+FLEET = Fleet.model_validate({"max_age_days": 14, "workers": {"cpu": {}, **ON_GPUS}})
 CLAIMS = ClaimSet(
     image="cu126-torch27",
     claims=tuple(

@@ -50,9 +50,7 @@ class Site:
 
     def promote(self, name: str, hour: int, alias_gate: tuple[Tier, ...] = STATIC, *, tiers: int = 2) -> PublishResult:
         """An image that was built at an hour. `tiers` that were judged: 1 is static alone, 2 is gpu, too."""
-        created, claims = f"2026-11-21T{hour:02}:00:00Z", CLAIMS.claims[:tiers]
-        image = published(self.staging, f"{name}-{hour}", date=days_ago(1), claims=claims, name=name, created=created)
-        return self.go_on(image.manifest.digest, alias_gate)
+        return self.go_on(image(self.staging, name, hour, tiers).manifest.digest, alias_gate)
 
     def go_on(
         self, digest: str, alias_gate: tuple[Tier, ...] = STATIC, *, drop_platforms: bool = False
