@@ -13,7 +13,8 @@ from images.planning.chooser import Options
 from images.site import pages
 from tests.support import site_samples as samples
 
-OFFERS = pages.make(samples.known()).images
+INDEX = pages.make(samples.known())
+OFFERS = INDEX.images
 
 
 def spelled(at: random.Random, name: str) -> str:
@@ -69,7 +70,9 @@ def test_a_person_asks_and_reads_the_answer_of_the_command_line(page: Page, orig
 
 def test_the_first_whose_gpu_tier_passed_is_named_as_the_command_line_does(page: Page, origin: str) -> None:
     machine = chooser.described("RTX 4090", "", "580.95")
-    told = chooser.sentences(chooser.rank(OFFERS, machine, Options()), machine, {row.name: row.known for row in OFFERS})
+    shown = pages.chooser_data(INDEX)["images"]
+    known = {one["name"]: chooser.Known(get=one["get"], sentence=one["sentence"], ran=one["ran"]) for one in shown}
+    told = chooser.sentences(chooser.rank(OFFERS, machine, Options()), machine, known)
     (ran,) = (line for line in told if line.startswith("The first of them whose gpu tier passed: "))
     page.goto(f"{origin}/samples/choose.html?gpu=RTX+4090&driver=580.95")
     expect(page.locator("#answer")).to_contain_text(ran)
