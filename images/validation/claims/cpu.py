@@ -47,8 +47,7 @@ def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
     yield from _imports(image)
     yield from _native(context)
     yield from _compilers(image)
-    yield from _at_work(image)
-    yield from _at_home(context)
+    yield from _at_work(context)
     yield from quantised_llama(context, "C10", "cpu.quantized_llama")
     if image.pin("transformers") and image.pin("accelerate"):
         resumes = "transformers' Trainer saves a run, and resumes it to the same weights"
@@ -131,8 +130,12 @@ def _compilers(image: Image) -> Iterator[Claim]:
             yield claim("C13", f"flash-attn-4 {arch}", "cpu.flash_attn_4", statement, expect)
 
 
-def _at_work(image: Image) -> Iterator[Claim]:
-    """C5 to C9: torch.compile, borders to other compiled code, threads, a user whom nobody knows, AVX-512."""
+def _at_work(context: ClaimContext) -> Iterator[Claim]:
+    """C5 to C9: torch.compile, borders to other compiled code, threads, a user whom nobody knows, AVX-512.
+
+    Of that user also each kind of mount on the caches' folder, and C11 for packages that are added there.
+    """
+    image, folder = context.image, user_overlay.CACHE
     left_out = {*expectations.NOT_IMPORTED, *(key.removeprefix("C1 ") for key in image.unproven)}
     modules = [expectations.modules_of(pin.name)[0] for pin in image.pins if pin.name not in left_out]
     optional = {expectations.modules_of(pin.name)[0] for pin in image.pins if pin.optional}
@@ -152,10 +155,6 @@ def _at_work(image: Image) -> Iterator[Claim]:
     if image.pin("torchvision"):
         yield claim("C6", "torchvision", "cpu.bridges", "torchvision's own operators work")
 
-
-def _at_home(context: ClaimContext) -> Iterator[Claim]:
-    """C8 for each kind of mount on the caches' folder, and C11 for packages that are added there."""
-    image, folder = context.image, user_overlay.CACHE
     caches = {name: value for name, value in user_overlay.variables(image).items() if value.startswith(folder)}
     ids = {"own": USER, "any": ARBITRARY_UID, "root": 0}
     for subject, row in expectations.HOMES.items():

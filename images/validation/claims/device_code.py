@@ -34,7 +34,12 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
     if (pin := pins.get("xformers")) and (of_xformers := facts.xformers.get(pin.version)):
         covered = _covered(image, of_xformers.covers)
         yield kernel_code_claim(image, "xformers", ["xformers/_C.so"], covered, also=["xformers/**/_C*.so"])
-    yield from _of_torchao(context, pins.get("torchao"), archs)
+    of_torchao = facts.torchao.get(pins["torchao"].version) if "torchao" in pins else None
+    # A release without a CUDA major has no library: pure Python, as on aarch64.
+    for name, served in expectations.TORCHAO_DEVICE_CODE.items() if of_torchao and of_torchao.cuda_major else ():
+        if within := {arch: how for arch, how in archs.items() if _number(arch) in served}:
+            found = kernel_code_claim(image, f"torchao {name}", [], within, also=[f"torchao/{name}.*so"])
+            yield replace(found, required=False)
     for pin in image.pins:
         if pin.name in native and (within := _of_no_index(image, pin)):
             yield kernel_code_claim(image, pin.name, native[pin.name]["libraries"], within)
@@ -56,17 +61,6 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
     yield _code_claim(image, "files", "cuda-libraries", [f"**/{stem}.so.*" for stem in stems], archs, also=[])
     if image.pruning:
         yield _pruned(context, image.pruning)
-
-
-def _of_torchao(context: ClaimContext, torchao: Pin | None, archs: Mapping[Arch, str]) -> Iterator[Claim]:
-    """A release without a CUDA major has no library: pure Python, as on aarch64."""
-    row = context.facts.torchao.get(torchao.version) if torchao else None
-    if row and row.cuda_major:
-        for name, served in expectations.TORCHAO_DEVICE_CODE.items():
-            if within := {arch: how for arch, how in archs.items() if _number(arch) in served}:
-                also = [f"torchao/{name}.*so"]
-                found = kernel_code_claim(context.image, f"torchao {name}", [], within, also=also)
-                yield replace(found, required=False)
 
 
 def kernel_code_claim(
