@@ -61,10 +61,9 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
 
     with engine.alone(f"build {tag}", lambda: warn("waits: another process builds this name on this engine")):
         # The machine first: where GPUs can't be attached as asked, nothing is built.
-        validating.require_platform(engine, image, warn)
         if engine.facts.containerd_images:
             warn(f"no build was tried with containerd's image store, and publish and fleet refuse it: {CLASSIC_STORE}")
-        attachment, tiers = validating.find_gpus(engine, image, options.gpus, options.tiers)
+        attachment, tiers = validating.find_gpus(engine, image, options.gpus, options.tiers, warn)
         progress.say(name, str(attachment), "dim")
         # The base: a pinned digest, or made of the Debian packages in the lock.
         root = options.sources.workspace.root

@@ -134,8 +134,7 @@ def validate_image(
     """
     lock_file.read(image, sources.workspace.locks)  # before anything is asked of the engine
     info = engine.inspect(reference)
-    require_platform(engine, image, say)
-    attachment, tiers = find_gpus(engine, image, gpus, tiers)
+    attachment, tiers = find_gpus(engine, image, gpus, tiers, say)
     say(str(attachment))
     found = described(engine, info, image.local_name)
     claims = claims_of(image, sources, found, tiers, only=only, attachment=attachment)
@@ -170,13 +169,21 @@ def measure_and_judge(
     return evidence, explain(judge(run.limited(claims, evidence.host), evidence, tiers))
 
 
-def find_gpus(engine: Engine, image: Image, wanted: str, tiers: Sequence[Tier]) -> tuple[Attachment, Sequence[Tier]]:
+def find_gpus(
+    engine: Engine, image: Image, wanted: str, tiers: Sequence[Tier], say: Callable[[str], None]
+) -> tuple[Attachment, Sequence[Tier]]:
     """How containers get GPUs, and the tiers to judge: with none asked for, those that this host's GPUs allow.
 
-    Raises UserError: a way that can't be had, a driver below the image's minimum.
+    Raises UserError: a way that can't be had, a driver below the image's minimum, programs that the engine's machine
+    does not run (images/host/emulation.py). An engine elsewhere is taken to have what it needs.
     """
     gpus.parse(wanted)
     if image.platform.architecture != engine.facts.architecture:
+        if engine.facts.local:
+            from images.host import emulation  # most images are for the machine's own processor
+
+            emulation.require(image.platform, say)
+            say(f"is for {image.platform}: on this machine its programs run emulated, by qemu")
         no_gpu = replace(NO_GPU, reason=f"programs of {image.platform} run emulated here, and reach no GPU")
         return no_gpu, tiers or ANYWHERE
     if tiers and Tier.GPU not in tiers and Tier.MULTIGPU not in tiers:
@@ -186,19 +193,6 @@ def find_gpus(engine: Engine, image: Image, wanted: str, tiers: Sequence[Tier]) 
         return attachment, tiers or ANYWHERE
     several = attachment.inventory is not None and len(attachment.inventory.gpus) > 1
     return attachment, (*ANYWHERE, Tier.GPU, *([Tier.MULTIGPU] if several else []))
-
-
-def require_platform(engine: Engine, image: Image, say: Callable[[str], None]) -> None:
-    """See that the engine's machine runs the image's programs. Raises UserError, see images/host/emulation.py.
-
-    An engine elsewhere is taken to have what it needs: its first step says so otherwise.
-    """
-    if image.platform.architecture == engine.facts.architecture or not engine.facts.local:
-        return
-    from images.host import emulation  # most images are for the machine's own processor
-
-    emulation.require(image.platform, say)
-    say(f"is for {image.platform}: on this machine its programs run emulated, by qemu")
 
 
 def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) -> str:

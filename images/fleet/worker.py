@@ -185,10 +185,10 @@ def untag_left(engine: Engine) -> None:
 
 def _validated(job: Job, image: Image, sources: Sources, engine: Engine, info: ImageInfo, gpus: str) -> Evidence:
     """Measure the tiers of a job. Raises UserError: a machine that has not the GPUs that fleet.yaml says of it."""
-    validating.require_platform(engine, image, _say)
-    attachment = NO_GPU
-    if set(job.tiers) & set(ON_GPUS):
-        attachment, _ = validating.find_gpus(engine, image, gpus, job.tiers)
+    attachment, _ = validating.find_gpus(engine, image, gpus, job.tiers, _say)
+    if not set(job.tiers) & set(ON_GPUS):
+        attachment = NO_GPU
+    else:
         # A machine that has not what fleet.yaml says of it: its verdict would be filed under another GPU.
         there = attachment.inventory.gpus if attachment.attached and attachment.inventory else ()
         archs = sorted({".".join(map(str, one.capability)) for one in there})

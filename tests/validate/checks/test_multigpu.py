@@ -368,5 +368,5 @@ def test_a_build_judges_the_tier_where_there_are_several_gpus(
     attachment = Attachment(mode=GpuMode.NVIDIA, reason="", inventory=inventory)
     monkeypatch.setattr(gpus, "attach", lambda *_args, **_options: attachment)
     engine: Any = SimpleNamespace(facts=SimpleNamespace(architecture="amd64"))
-    _, found = validating.find_gpus(engine, image("cu130-torch211"), "auto", ())
+    _, found = validating.find_gpus(engine, image("cu130-torch211"), "auto", (), print)
     assert set(found) == {*validating.ANYWHERE, *tiers}
