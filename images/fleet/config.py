@@ -130,8 +130,7 @@ def read(path: Path | None, root: Path) -> Fleet:
         raise wrong(str(file), f"can't be read: {error}", then) from None
     parsed = yamlfile.parse(paths.shown(file), text)
     fleet, problems, _ = validated(Fleet, parsed)
-    advice = f"fix {parsed.name}; docs/fleet.md explains each key"
-    told = [Problem(where=one.where, cause=one.cause, then=advice) for one in problems]
-    if told or fleet is None:
-        raise UserError(told)
+    if problems or fleet is None:
+        then = f"fix {parsed.name}; docs/fleet.md explains each key"
+        raise UserError([Problem(where=one.where, cause=one.cause, then=then) for one in problems])
     return fleet

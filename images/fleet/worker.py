@@ -84,8 +84,7 @@ def perform(
         on_engine(engine)
         engine.sweep()
         if digest:
-            platform = str(job.platform)
-            info = engine.find(reference) or engine.find(digest) or engine.pull(reference, platform=platform)
+            info = engine.find(reference) or engine.find(digest) or engine.pull(reference, platform=str(job.platform))
             if info.id != digest:
                 then = "the engine must name images by their configuration: switch containerd's image store off"
                 raise failed(reference, f"is {info.id[:19]} in this engine, the job is about {digest[:19]}", then)

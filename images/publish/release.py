@@ -147,8 +147,7 @@ class Release:
         name = self.row[0]
         fixed = tags.immutable_tag(name, max(one.created for one in versions), every.digest)
         wanted = {fixed: TagKind.IMMUTABLE, name: TagKind.NAME}
-        drops = self.drop_platforms
-        changes = tags.plan(self.target, every, versions, wanted, drop_platforms=drops, absent=absent)
+        changes = tags.plan(self.target, every, versions, wanted, drop_platforms=self.drop_platforms, absent=absent)
         aliases = dict.fromkeys(self.policy.aliases_of(name), TagKind.ALIAS)
         closed = {image.platform: refusal for image in images if (refusal := self._alias_refusal(image))}
         if not aliases:
