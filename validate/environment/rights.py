@@ -13,7 +13,7 @@ _EVERYBODYS = ("/tmp", "/var/tmp", "/workspace", "/home", "/run/lock", "/dev/shm
 _OF_SERVICES = ("/var/", "/run/")
 """Debian's packages make files of services' own users there, whose numbers are below this (Debian policy, 9.2.2)."""
 _USERS = 1000
-OPEN = ("/tmp", "/var/tmp", "/run/lock")
+OPEN = ("/tmp", "/var/tmp")
 """Of those, the ones that Debian makes for everybody."""
 _BEGINNINGS = (b"\x7fELF", b"#!")
 _OPEN = ("system.posix_acl_access", "system.posix_acl_default")

@@ -1,14 +1,17 @@
-"""What an image is held to, written from the resolved image alone. Pure: no container, no file, no network."""
+"""What an image is held to, written from the resolved image and the suite alone. Pure: no container, no network."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from images.validation.claims.context import ClaimContext
+from images.validation.claims.context import ClaimContext, claim
 from images.validation.claims.cpu import cpu_claims
 from images.validation.claims.gpu import gpu_claims, multigpu_claims
 from images.validation.claims.static import static_claims
-from validate.claims import ClaimSet
+from images.validation.containers import suite_files
+from validate.claims import Claim, ClaimSet
+from validate.environment import wheel_contents
 
 
 def image_claims(context: ClaimContext) -> ClaimSet:
@@ -23,10 +26,20 @@ def image_claims(context: ClaimContext) -> ClaimSet:
         from images.validation.claims.profile import profile_claims
 
         claims += profile_claims(context)
+    claims.append(_suite(claims))
     found = []
-    for claim in claims:
-        reason = image.unproven.get(f"{claim.id} {claim.subject}", image.unproven.get(claim.id, ""))
-        if claim.subject in missing:
-            reason = f"{claim.subject} is not in this image: {missing[claim.subject]}"
-        found.append(replace(claim, required=False, unproven=reason) if reason else claim)
+    for one in claims:
+        reason = image.unproven.get(f"{one.id} {one.subject}", image.unproven.get(one.id, ""))
+        if one.subject in missing:
+            reason = f"{one.subject} is not in this image: {missing[one.subject]}"
+        found.append(replace(one, required=False, unproven=reason) if reason else one)
     return ClaimSet(image=str(image.name), claims=tuple(found))
+
+
+def _suite(claims: Sequence[Claim]) -> Claim:
+    """S8. No verdict of ours comes from the image's own copy: that of another checkout is told, and no fault."""
+    files = suite_files(ClaimSet(image="", claims=tuple(claims)))
+    rows = [(path, wheel_contents.record_hash(content)) for path, content in files.items() if path != "claims.json"]
+    statement = "the image's own copy of the suite and its examples is this checkout's"
+    expect = {"leftovers": {}, "suite": wheel_contents.long_tags(rows)}
+    return claim("S8", "suite", "static.hygiene", statement, expect, required=False)

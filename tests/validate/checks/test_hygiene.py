@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.checkout import ROOT
 from tests.support.judging import fails, judge_claim, spoiled_by, wrong
-from validate.checks.static import host_image
+from validate.checks.static import host_image, hygiene
 from validate.claims import HOST_PROBE, Claim, Tier
-from validate.environment import credentials
+from validate.environment import credentials, wheel_contents
 from validate.judging import Finding, Status
 
 TWINS, FAULTS = {"org.opencontainers.image.version": "1"}, {"dev.truetag.silent-faults": "a#1 b#2"}
@@ -29,6 +30,7 @@ HEALTHY: dict[str, Any] = {
     "files": 900,
     "read": 90,
     "unreadable": [],
+    "foreign": [],
     "leftovers": {},
     "home": {"path": "/home/trainer", "mode": "1777", "for_all": True},
 }
@@ -40,6 +42,7 @@ EXPECT: dict[str, Any] = {
     "leftovers": {"leftovers": {"*/.cache/*": "a user's cache"}},
     "secrets": {"leftovers": {}},
     "home": {"leftovers": {}},
+    "suite": {"leftovers": {}, "suite": ""},
 }
 
 
@@ -116,3 +119,16 @@ def test_no_text_of_the_suite_which_each_image_has_looks_like_a_credential() -> 
 def test_files_are_known_by_name() -> None:
     paths = ("/root/.netrc", "/home/x/.docker/config.json", "/etc/netrc.md", "/a/.env")
     assert [path for path in paths if not credentials.by_name(path)] == ["/etc/netrc.md"]
+
+
+def test_the_copy_of_another_suite_is_unproven_and_each_file_is_named(tmp_path: Path) -> None:
+    for name in ("a.py", "__pycache__/a.pyc"):
+        (tmp_path / "validate" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "validate" / name).write_bytes(b"x")
+    tags = wheel_contents.long_tags([("validate/a.py", wheel_contents.record_hash(b"x"))])
+    assert not [*hygiene._foreign(tags, str(tmp_path))]
+    (tmp_path / "validate/a.py").write_bytes(b"y")
+    others = [*hygiene._foreign(tags, str(tmp_path))]
+    assert others == [f"{tmp_path}/validate/a.py", "1 files that it lacks"]
+    for foreign, status in (([], Status.PASS), (others, Status.UNPROVEN)):
+        assert judged("suite", foreign=foreign).status is status

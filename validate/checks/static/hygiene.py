@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
+from validate.checks.static.files import as_record, hashes
 from validate.checks.static.owners import walk
 from validate.claims import Claim
-from validate.environment import credentials, installed
+from validate.environment import credentials, installed, wheel_contents
 from validate.judging import Finding, conclude, failed, listed, passed, unproven
 
 FILES_ONLY = True
@@ -32,6 +33,8 @@ class HygieneEvidence(TypedDict):
     secrets: list[Mapping[str, Any]]
     """`path`, `line` (0: the file's name tells) and `kind`."""
     secrets_count: int
+    foreign: list[str]
+    """Files of the image's own copy of the suite that the claim's has not so, and how many it lacks."""
     home: Mapping[str, Any]
     """Its `path`, and `mode` and whether it is `for_all` to write to, or `error`."""
 
@@ -48,7 +51,22 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HygieneEvidence]]:
     skipped = (*sorted(packages), *_SYSTEM, f"{Path(__file__).resolve().parents[2]}/")
     patterns = {pattern: what for claim in claims for pattern, what in claim.expect["leftovers"].items()}
     evidence = _look(patterns, skipped, _home(given.environ.get("HOME", "")))
-    yield from ((claim.subject, evidence) for claim in claims)
+    for claim in claims:
+        foreign = [*_foreign(claim.expect["suite"])][:_MOST_LISTED] if "suite" in claim.expect else []
+        yield claim.subject, {**evidence, "foreign": foreign}
+
+
+def _foreign(tags: str, top: str = "/opt/truetag") -> Iterator[str]:
+    """Files of the image's own copy of the suite that these long tags are not of, and how many of these are of none."""
+    files = {str(path) for part in ("validate", "examples") for path in Path(top, part).rglob("*") if path.is_file()}
+    known, lacking = wheel_contents.knows(tags), len(tags) * 3 // 4 // wheel_contents.LONG_TAG_BYTES
+    for path, digest in sorted(hashes([one for one in files if "/__pycache__/" not in one], "sha256").items()):
+        if known(path.removeprefix(f"{top}/"), as_record(digest)):
+            lacking -= 1
+        else:
+            yield path
+    if lacking:
+        yield f"{lacking} files that it lacks"
 
 
 def _home(path: str) -> Mapping[str, Any]:
@@ -89,6 +107,7 @@ def _look(leftovers: Mapping[str, str], unread: Sequence[str], home: Mapping[str
         "secrets": secrets[:_MOST_LISTED],
         "secrets_count": len(secrets),
         "home": home,
+        "foreign": [],
     }
 
 
@@ -138,4 +157,11 @@ def judge_home(_subject: str, expect: Mapping[str, Any], evidence: HygieneEviden
     return passed(f"{home['path']} is for every user to write to")
 
 
-CLAIMS = {"S8 leftovers": judge_leftovers, "S8 secrets": judge_secrets, "S8 home": judge_home}
+def judge_suite(_subject: str, expect: Mapping[str, Any], evidence: HygieneEvidence) -> Finding:
+    """expect: {suite: long tags of paths and hashes below /opt/truetag}."""
+    if others := evidence["foreign"]:
+        return unproven(f"what its `validate` runs is another suite than this checkout's: {listed(others)}")
+    return passed("every file of it is this checkout's")
+
+
+CLAIMS = {"S8 suite": judge_suite, "S8 leftovers": judge_leftovers, "S8 secrets": judge_secrets, "S8 home": judge_home}
