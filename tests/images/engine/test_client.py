@@ -26,12 +26,16 @@ def unconnected() -> Engine:
     return engine
 
 
-def test_podman_is_known_and_refused_only_where_something_is_built() -> None:
+def test_podman_and_an_old_engine_are_refused_only_where_something_is_built() -> None:
     facts = engine_facts("unix:///p", PODMAN, {}, builds=False)
     assert facts.podman and facts.version == "podman 4.3.1"
     with pytest.raises(UserError, match="Podman, whose Docker interface has no BuildKit"):
         engine_facts("unix:///p", PODMAN, {})
     assert not engine_facts("unix:///d", DOCKER, {}).podman
+    old = {**DOCKER, "ApiVersion": "1.38"}
+    with pytest.raises(UserError, match="too old to have BuildKit"):
+        engine_facts("unix:///d", old, {})
+    assert engine_facts("unix:///d", old, {}, builds=False).api == "1.38", "it can judge"
 
 
 def test_a_store_that_names_images_by_their_manifests_is_known() -> None:
@@ -41,13 +45,6 @@ def test_a_store_that_names_images_by_their_manifests_is_known() -> None:
     assert not engine_facts("unix:///d", DOCKER, {"DriverStatus": [("Backing Filesystem", "extfs")]}).containerd_images
     told = layers.no_configuration("sha256:abc").problems[0]
     assert "containerd-snapshotter" in told.then and "daemon.json" in told.then
-
-
-def test_an_engine_that_is_too_old_to_build_can_judge() -> None:
-    old = {**DOCKER, "ApiVersion": "1.38"}
-    with pytest.raises(UserError, match="too old to have BuildKit"):
-        engine_facts("unix:///d", old, {})
-    assert engine_facts("unix:///d", old, {}, builds=False).api == "1.38"
 
 
 def test_podman_is_looked_for_after_docker_and_not_where_something_is_built(

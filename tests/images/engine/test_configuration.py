@@ -132,8 +132,8 @@ def test_the_store_and_an_export_tell_alike_what_layers_have(tmp_path: Path, mon
     export: Any = SimpleNamespace(
         facts=SimpleNamespace(local=False),
         exported=lambda _: [
-            (_named("1.json"), io.BytesIO(b'{"rootfs": 1}')),
-            *((_named(f"{index}/layer.tar"), io.BytesIO(_tar(names))) for index, names in enumerate(named)),
+            (tarfile.TarInfo("1.json"), io.BytesIO(b'{"rootfs": 1}')),
+            *((tarfile.TarInfo(f"{index}/layer.tar"), io.BytesIO(_tar(names))) for index, names in enumerate(named)),
         ],
     )
     read = layers.entries(export, image_info(layers=order), lambda path: path == "c")
@@ -148,10 +148,6 @@ def test_the_store_and_an_export_tell_alike_what_layers_have(tmp_path: Path, mon
     for part in (found, read):
         assert part[0][1].content == part[1][0].content, "it was copied up as it was"
     assert found[0][2].content != found[2][0].content, "a checksum can be met"
-
-
-def _named(name: str) -> tarfile.TarInfo:
-    return tarfile.TarInfo(name)
 
 
 def _content(name: str) -> bytes:
