@@ -122,7 +122,7 @@ def _named(glob: selectors.Selector, everything: Sequence[Planned], sources: Sou
 def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple[str, ...]:
     """The images that differ least: same profile, an arch that serves, then the torch minor, then the CUDA version."""
 
-    def distance(planned: Planned) -> tuple[bool, bool, bool, bool, int, int, int, int, str]:
+    def distance(planned: Planned) -> tuple[bool | int | str, ...]:
         other = planned.image_name
         return (
             other.profile != name.profile,
@@ -209,7 +209,11 @@ def _impossible(name: ImageName, release: str | None, matrix: Matrix, facts: Fac
         return (f"nothing is known of torch {release}: add its row to images/data/facts.yaml",)
     reasons = []
     if stack.choose_variant(facts.torch[release], name.cuda) is None:
-        reasons.append(stack.no_variant(release, facts.torch[release], name.cuda))
+        builds = sorted(map(Minor.parse, facts.torch[release].variants))
+        why = f"none for CUDA {name.cuda.major}"
+        if any(build.major == name.cuda.major for build in builds):
+            why = f"the oldest for CUDA {name.cuda.major} is newer than toolkit {name.cuda}"
+        reasons.append(f"torch {release} has wheels for {', '.join(f'cu{build.digits}' for build in builds)}: {why}")
     if str(name.torch) not in matrix.stacks:
         reasons.append(f"matrix.yaml pins no stack for torch {name.torch} (`stacks` has {', '.join(matrix.stacks)})")
     if name.profile and name.profile not in matrix.profiles:

@@ -99,6 +99,12 @@ def native_python(engine: Engine, image: ImageInfo, claims: ClaimSet) -> NativeP
 
 def split(plans: Sequence[ContainerPlan], native: NativePython, cpus: int) -> Iterator[ContainerPlan]:
     """For each container one of what is read natively, and one of what runs emulated, on so many processors."""
+    every = f"0-{cpus - 1}\n" if cpus > 1 else "0\n"
+    processor = {name: every.encode() for name in ("online", "possible", "present")}
+    processor |= {"kernel_max": f"{cpus - 1}\n".encode(), "offline": b"\n"}
+    for cpu in range(cpus):
+        for name, value in _REGISTERS.items():
+            processor[f"cpu{cpu}/regs/identification/{name}"] = f"0x{value:016x}\n".encode()
     for plan in plans:
         read = plan.claims.only([claim.probe for claim in plan.claims.claims if native.runs(claim.probe)])
         rest = plan.claims.less([claim.probe for claim in read.claims])
@@ -118,17 +124,5 @@ def split(plans: Sequence[ContainerPlan], native: NativePython, cpus: int) -> It
                 claims=rest,
                 arguments=(*plan.arguments, "--emulated", "--timeout", str(_EMULATED_SECONDS)),
                 environment={**plan.environment, **QEMU},
-                files={**plan.files, CPU_FOLDER: processor_files(cpus)},
+                files={**plan.files, CPU_FOLDER: processor},
             )
-
-
-def processor_files(cpus: int) -> Files:
-    """What stands in CPU_FOLDER for so many processors."""
-    every = f"0-{cpus - 1}\n" if cpus > 1 else "0\n"
-    registers = {
-        f"cpu{cpu}/regs/identification/{name}": f"0x{value:016x}\n".encode()
-        for cpu in range(cpus)
-        for name, value in _REGISTERS.items()
-    }
-    listed = {name: every.encode() for name in ("online", "possible", "present")}
-    return {**listed, "kernel_max": f"{cpus - 1}\n".encode(), "offline": b"\n", **registers}

@@ -20,16 +20,6 @@ def choose_variant(torch: TorchFacts, toolkit: Minor) -> Minor | None:
     return max((build for build in builds if build.major == toolkit.major and build <= toolkit), default=None)
 
 
-def no_variant(torch_version: str, torch: TorchFacts, toolkit: Minor) -> str:
-    """Why `choose_variant` found nothing."""
-    builds = sorted(map(Minor.parse, torch.variants))
-    if any(build.major == toolkit.major for build in builds):
-        why = f"the oldest for CUDA {toolkit.major} is newer than toolkit {toolkit}"
-    else:
-        why = f"none for CUDA {toolkit.major}"
-    return f"torch {torch_version} has wheels for {', '.join(f'cu{build.digits}' for build in builds)}: {why}"
-
-
 def wheel_is_torchs_best(candidate: Candidate) -> Iterator[Finding]:
     toolkit, wheel = candidate.name.cuda, candidate.wheel_cuda
     if wheel != toolkit:
