@@ -36,14 +36,7 @@ _OF_A_MATRIX = frozenset(("C8", "C11"))
 """Claims about the home and the constraints that our images have."""
 _WHOLE_LIBRARIES = frozenset(("cuda-libraries", "pruned"))
 _RULES = yamlfile.table("audit.yaml")
-_IMPORTED = frozenset(
-    {
-        *_RULES["imported"],
-        *expectations.NATIVE,
-        *expectations.IMPORTED,
-        *expectations.IMPORT_TORCH_FIRST,
-    }
-)
+_IMPORTED = {*_RULES["imported"], *expectations.NATIVE, *expectations.IMPORTED, *expectations.IMPORT_TORCH_FIRST}
 DEBIANS = "/usr/lib/python3/dist-packages"
 """Debian's packages fill it, and dpkg keeps the hashes. Most bring no RECORD, some one with hashes in another form
 (python3-blinker 1.5-1: hexadecimal)."""

@@ -48,7 +48,13 @@ def runs(code: Sequence[LibraryCode], cuda: str) -> tuple[Runs, ...]:
             grouped[one.owner or one.path].append(one)
     found = []
     for package, every in sorted(grouped.items()):
-        own, on = [one for one in every if one.path in _loaded(every, cuda)], {}
+        # Without alternatives for other CUDA versions: of each row of them one stays, by bitsandbytes' rule.
+        numbers = ((one.path, _FOR_CUDA.search(one.path)) for one in every)
+        alternatives = {path: Minor(int(found[1]), int(found[2])) for path, found in numbers if found}
+        known = alternatives and re.fullmatch(r"\d+\.\d+", cuda)
+        loaded = nearest(alternatives.values(), Minor.parse(cuda)) if known else None
+        own = [one for one in every if not known or alternatives.get(one.path, loaded) == loaded]
+        on = {}
         for arch in _ARCHS:
             gpu = divmod(int(arch), 10)
             fitting = [target for one in own for target in one.archs if target_runs_on(target, gpu)]
@@ -56,16 +62,6 @@ def runs(code: Sequence[LibraryCode], cuda: str) -> tuple[Runs, ...]:
             on[arch] = "machine code" if has_code else "PTX" if fitting else "no"
         found.append(Runs(package=package, libraries=len(own), on=on))
     return tuple(found)
-
-
-def _loaded(own: Sequence[LibraryCode], cuda: str) -> frozenset[str]:
-    """Paths without alternatives for other CUDA versions: of each row of them one stays, by bitsandbytes' rule."""
-    numbers = ((one.path, _FOR_CUDA.search(one.path)) for one in own)
-    alternatives = {path: Minor(int(found[1]), int(found[2])) for path, found in numbers if found}
-    if not alternatives or not re.fullmatch(r"\d+\.\d+", cuda):
-        return frozenset(one.path for one in own)
-    loaded = nearest(alternatives.values(), Minor.parse(cuda))
-    return frozenset(one.path for one in own if alternatives.get(one.path, loaded) == loaded)
 
 
 def drivers(environments: Sequence[Mapping[str, Any]], facts: Facts) -> tuple[Driver, ...]:

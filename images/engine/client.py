@@ -72,8 +72,14 @@ class Engine(AbstractContextManager["Engine"]):
 
         Raises UserError when it has none, the SDK's and OS errors when it doesn't answer.
         """
+        address, host = base_url, base_url.removeprefix("ssh://")
+        if host != base_url and ":" not in host and shutil.which("ssh"):
+            # The port that ~/.ssh/config says: where none is named, the SDK asks `ssh` for 22.
+            said = subprocess.run(["ssh", "-G", "--", host], capture_output=True, text=True, check=False).stdout
+            ports = [line.removeprefix("port ") for line in said.splitlines() if line.startswith("port ")]
+            address = f"{base_url}:{ports[0] if ports else 22}"
         self.sdk: Any = docker.APIClient(  # Any: the published types of the SDK lack most of its parameters
-            base_url=_with_port(base_url),
+            base_url=address,
             tls=tls,
             version="auto",
             timeout=cast(int, _TIMEOUT),
@@ -377,16 +383,6 @@ def connect(url: str | None = None, *, builds: bool = True) -> Engine:
     )
     cause = f"none answers ({'; '.join(tried)})"
     raise NoEngine(Problem(where="Docker Engine", cause=cause, then=then), code=1)
-
-
-def _with_port(address: str) -> str:
-    """Behind `ssh://HOST`, the port that ~/.ssh/config says: where none is named, the SDK asks `ssh` for 22."""
-    host = address.removeprefix("ssh://")
-    if host == address or ":" in host or not shutil.which("ssh"):
-        return address
-    said = subprocess.run(["ssh", "-G", "--", host], capture_output=True, text=True, check=False).stdout
-    port = next((line.removeprefix("port ") for line in said.splitlines() if line.startswith("port ")), "22")
-    return f"{address}:{port}"
 
 
 def private_home() -> Path:

@@ -23,10 +23,7 @@ SUITE = "suite"
 SETTINGS = "settings"
 """Beside the layers: variables, user, folder, entrypoint and command."""
 
-_SAID = (
-    *("User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels"),
-    *FURTHER,
-)
+_SAID = ("User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels", *FURTHER)
 _NO_LAYER = frozenset(
     "ARG CMD ENTRYPOINT ENV EXPOSE HEALTHCHECK LABEL MAINTAINER ONBUILD SHELL STOPSIGNAL USER VOLUME".split()
 )
