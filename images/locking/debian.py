@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
+from posixpath import basename as file_name
 from urllib.parse import unquote
 
 from images.config import paths
@@ -73,10 +74,6 @@ class DebianLock:
     def part(self, files: Mapping[str, str]) -> bytes:
         """A half, as templates/scripts/debian_repository.sh reads it."""
         return f"# {self.suite} {self.architecture} {self.day}\n{_lines(files)}".encode()
-
-
-def file_name(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 def place(base: Base) -> str:

@@ -31,7 +31,6 @@ from images.planning.image import Image
 
 RECORD = "lock.json"
 NO_LOCK = "no lock: can't be built here"
-STALE_LOCK = "its lock is older than the pins: can't be built here"
 _HEADER = "# Made by `nox -s lock` from matrix.yaml; not edited by hand. Wheels for Linux {}, each by hash.\n"
 _INPUTS = TypeAdapter(LockInputs)
 _ENTRY = re.compile(
@@ -106,7 +105,7 @@ def blocked(image: Image, status: Status) -> str:
         return ""
     again = f"`{command('lock', image.lock_name)}`"
     if status is Status.STALE:
-        return f"{STALE_LOCK}; {again} makes it anew"
+        return f"its lock is older than the pins: can't be built here; {again} makes it anew"
     return f"{NO_LOCK}; {again} makes it" + (f" where {urlsplit(image.index).hostname} answers" if image.index else "")
 
 

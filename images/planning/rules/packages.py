@@ -19,11 +19,6 @@ from images.planning.candidate import Candidate, Finding, refuse, warn
 Companion = XformersFacts | TorchaoFacts | BitsandbytesFacts
 
 
-def _python_fits(candidate: Candidate, wanted: str) -> bool:
-    """Whether a package's Requires-Python allows the base's Python."""
-    return within(f"{candidate.base.python}.0", wanted)
-
-
 def triton_is_torchs(candidate: Candidate) -> Iterator[Finding]:
     triton = candidate.pins.get("triton")
     if triton and not within(triton, candidate.torch_facts.triton):
@@ -63,7 +58,7 @@ def _fits(candidate: Candidate, package: str, known: Mapping[str, Companion]) ->
         lacks = f"{what} has no library for CUDA {wheel} (libbitsandbytes_cuda{wheel.digits}.so; lookup: {row.lookup})"
         runs = f"{what} runs its CUDA {library} library beside torch's CUDA {wheel}"
         yield warn(runs) if library else refuse(f"{lacks}{fix}")
-    if not isinstance(row, TorchaoFacts) and not _python_fits(candidate, row.python):
+    if not isinstance(row, TorchaoFacts) and not within(f"{candidate.base.python}.0", row.python):
         yield refuse(f"{what} needs Python {row.python}, the base has {candidate.base.python}")
 
 
@@ -102,18 +97,14 @@ def xformers_covers_archs(candidate: Candidate) -> Iterator[Finding]:
         yield warn(f"xformers has no machine code for {late}: its attention calls torch's own kernels there")
 
 
-def profile_overrides_are_said(candidate: Candidate) -> Iterator[Finding]:
+def profile_pins_are_known_and_said(candidate: Candidate) -> Iterator[Finding]:
     for name, version in candidate.profile.pins.items():
-        own = candidate.stack.get(name, version)
-        if own != version:
-            yield warn(f"the profile {candidate.name.profile} pins {name} {version} over the stack's {own}")
-
-
-def profile_packages_are_known(candidate: Candidate) -> Iterator[Finding]:
-    for name, version in candidate.profile.pins.items():
-        if name not in candidate.stack and version not in candidate.facts.packages.get(name, {}):
+        own = candidate.stack.get(name)
+        if own is None and version not in candidate.facts.packages.get(name, {}):
             row = f"`python -m tools.releases {name}=={version}` prints its row for images/data/facts.yaml"
             yield refuse(f"nothing is known of {name} {version}: {row}")
+        if own not in (None, version):
+            yield warn(f"the profile {candidate.name.profile} pins {name} {version} over the stack's {own}")
 
 
 def requirements_agree(candidate: Candidate) -> Iterator[Finding]:
@@ -132,7 +123,7 @@ def nothing_dead_is_pinned(candidate: Candidate) -> Iterator[Finding]:
 def waivers_are_said(candidate: Candidate) -> Iterator[Finding]:
     for name, reason in candidate.profile.waived.items():
         asking = [
-            f"{pin} {candidate.pins[pin]} requires {_shown(requirement)}"
+            f"{pin} {candidate.pins[pin]} requires {requirement.name}{requirement.specifier}"
             for pin, row in candidate.known.items()
             for on, requirement in applying(row, candidate.base.python)
             if on == name
@@ -193,11 +184,6 @@ def applying(row: PackageFacts, python: Minor) -> tuple[tuple[str, Requirement],
     return _applying(tuple(row.requires), str(python))
 
 
-def _shown(requirement: Requirement) -> str:
-    """As the package writes it, without its marker."""
-    return f"{requirement.name}{requirement.specifier}"
-
-
 def _contradictions(candidate: Candidate, name: str, version: str, row: PackageFacts) -> Iterator[str]:
     """What a package requires and this image contradicts."""
     what, pins, profile = f"{name} {version}", candidate.pins, candidate.profile
@@ -205,13 +191,13 @@ def _contradictions(candidate: Candidate, name: str, version: str, row: PackageF
         if on in pins and on not in profile.waived and not requirement.specifier.contains(pins[on], prereleases=True):
             own = on in profile.pins or on in profile.optional
             owner = f"the profile {candidate.name.profile}" if own else f"the stack of torch {candidate.name.torch}"
-            yield f"{what} requires {_shown(requirement)}, {owner} pins {on} {pins[on]}"
+            yield f"{what} requires {requirement.name}{requirement.specifier}, {owner} pins {on} {pins[on]}"
     if row.torch and not within(candidate.torch, row.torch):
         yield f"{what} is compiled against torch {row.torch}, the stack pins {candidate.torch}"
     if row.cuda_majors and candidate.wheel_cuda.major not in row.cuda_majors:
         majors = ", ".join(map(str, row.cuda_majors))
         yield f"{what} is built for CUDA {majors}, torch's wheel brings CUDA {candidate.wheel_cuda}"
-    if row.python and not _python_fits(candidate, row.python):
+    if row.python and not within(f"{candidate.base.python}.0", row.python):
         yield f"{what} needs Python {row.python}, the base has {candidate.base.python}"
 
 
@@ -231,7 +217,8 @@ def _clashing(candidate: Candidate) -> Iterator[str]:
     for by, on, requirement in asked:
         first, version = exact.get(on, (by, ""))
         if first != by and not requirement.specifier.contains(version, prereleases=True):
-            yield f"{by} requires {_shown(requirement)}, which excludes the {on} {version} that {first} requires"
+            what = f"{requirement.name}{requirement.specifier}"
+            yield f"{by} requires {what}, which excludes the {on} {version} that {first} requires"
 
 
 def wheels_of_no_index_are_said(candidate: Candidate) -> Iterator[Finding]:
