@@ -38,7 +38,6 @@ _BYTECODE = re.compile(r".*/__pycache__/[^/]+\.pyc")
 _SETTINGS_SECTION = re.compile(r'\s*\[\s*([\w.-]+)(?:\s+"(.*)")?\s*\]')
 _TRIPLET = re.compile(r"usr/(lib|include)/[^/]+-linux-gnu[^/]*")
 _DPKG = "var/lib/dpkg"
-_DIVERSIONS = f"{_DPKG}/diversions"
 _STATUS = f"{_DPKG}/status"
 
 
@@ -66,7 +65,7 @@ def start(environment: Mapping[str, str], directory: str, architecture: str) -> 
 def wanted(path: str) -> bool:
     """Whether the content of a file is asked for."""
     return (
-        path in (*_SETTINGS, _DIVERSIONS, _STATUS, "etc/ld.so.conf")
+        path in (*_SETTINGS, _STATUS, "etc/ld.so.conf")
         or (path.startswith(f"{_DPKG}/info/") and path.endswith(".list"))
         or path.startswith("etc/ld.so.conf.d/")
         or (path.endswith(".dist-info/RECORD") and "/site-packages/" in path)
@@ -131,9 +130,6 @@ def compare(parent: Tree, child: Tree, start: Start, expect: Mapping[str, Any]) 
             of_packages[upgraded[path]] = of_packages.get(upgraded[path], 0) + 1
         elif how:
             changed.append({"path": f"/{path}", "how": how})
-    diverted = _diversions(child) - _diversions(parent)
-    for one in changed:
-        one["how"] += ["diverted"] if one["path"] in diverted else []
     folded = _folded(changed)
     front = list(dict.fromkeys(_in_front(parent, child, added, start, expect["path"])))
     return {
@@ -279,11 +275,6 @@ def _folded(changed: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """A folder whose files are all changed alike stands for them."""
     rows = {one["path"]: one["how"] for one in changed}
     return [one for one in changed if rows.get(one["path"].rpartition("/")[0]) != one["how"]]
-
-
-def _diversions(found: Tree) -> set[str]:
-    """Paths that packages of dpkg have put aside."""
-    return set(_text(found.get(_DIVERSIONS)).splitlines()[0::3])
 
 
 def _git_settings(lines: Sequence[str]) -> list[str]:

@@ -118,7 +118,7 @@ def test_what_a_child_does_to_its_parent_is_told_whoever_owns_the_files(
         "RUN chown 1001 /usr/bin/less": "/usr/bin/less owner",
         f"RUN touch {SITE}/torch/functional.py": f"{SITE}/torch/functional.py time",
         "RUN rm -r /usr/lib/python3.11/sqlite3": "/usr/lib/python3.11/sqlite3 deleted",
-        "RUN dpkg-divert --rename --add /usr/bin/curl && cp /bin/ls /usr/bin/curl": "/usr/bin/curl content diverted",
+        "RUN dpkg-divert --rename --add /usr/bin/curl && cp /bin/ls /usr/bin/curl": "/usr/bin/curl content",
         f"RUN d={libraries}/glibc-hwcaps/x86-64-v2 && mkdir -p $d && cp {libraries}/libz.so.1 $d && ldconfig": "the "
         f"library libz.so.1 {libraries}/glibc-hwcaps/x86-64-v2/libz.so.1",
         f"RUN d={SITE}/torch/lib/tls && mkdir $d && cp {SITE}/torch/lib/libc10.so $d": "the library libc10.so "

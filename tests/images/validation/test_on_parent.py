@@ -111,10 +111,6 @@ LIBRARY = entry("opt/x/libz.so.1")
     ("layer", "told"),
     [
         ([program("usr/bin/git", "2")], "the parent's /usr/bin/git has another content"),
-        (
-            [program("usr/bin/git", "2"), entry("var/lib/dpkg/diversions", "/usr/bin/git\n/usr/bin/git.real\nmine\n")],
-            "the parent's /usr/bin/git has another content and was diverted by a package",
-        ),
         ([program("usr/bin/git", mode=0o100700)], "the parent's /usr/bin/git has another mode"),
         ([program("usr/bin/git", owner=(1001, 0))], "the parent's /usr/bin/git has another owner"),
         ([entry("usr/bin/.wh.git")], "the parent's /usr/bin/git is gone"),

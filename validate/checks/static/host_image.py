@@ -36,7 +36,6 @@ _SPOKEN = {
     "time": "has another time, so that its bytecode is void",
     "mode": "has another mode",
     "owner": "has another owner",
-    "diverted": "was diverted by a package",
 }
 _NUMBERED = re.compile(r"0*[1-9]\d*(:\d+)?")
 """A user that no line of /etc/passwd can make root: a number, and not 0."""

@@ -23,13 +23,7 @@ FILES_ONLY = True
 RUN_AS = "root"
 
 
-class _Before(TypedDict, total=False):
-    moved: dict[str, str]
-    """Paths that dpkg was told to divert, or to give another mode -> which, in evidence of before: such files are held
-    now."""
-
-
-class PackagesEvidence(_Before):
+class PackagesEvidence(TypedDict):
     packages: int
     unknown: dict[str, list[str]]
     """Package of a version that the claim does not know -> that, and digests of what dpkg keeps of it and of modes,
@@ -139,8 +133,7 @@ def _is_plain(line: str, suite: str) -> bool:
 def judge(_subject: str, expect: Mapping[str, Any], evidence: PackagesEvidence) -> Finding:
     """S10 packages. expect: {known: {package: {version: digests}}, asked: packages that the image is to have, absent:
     {pattern: why files of packages are not there}, held: files that packages' installations write, contents: {of these:
-    digests}, suite: the one that sources of packages name, free: others may be there (and S10 parent tells what of the
-    parent's is diverted)}."""
+    digests}, suite: the one that sources of packages name, free: others may be there}."""
     if not evidence["packages"]:
         return failed("dpkg's database has no package")
     faults = [
@@ -153,9 +146,6 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: PackagesEvidence) 
         for path, owner in evidence["unhashed"].items()
     ]
     if not expect["free"]:
-        faults += [
-            f"{path} {how}, and no package's script does that" for path, how in evidence.get("moved", {}).items()
-        ]
         faults += [f"packages come from `{line}`" for line in evidence["sources"]]
         faults += [f"nothing that was asked for needs the Debian package {name}" for name in evidence["strangers"]]
         faults += [f"Debian's {name} is in the state `{state}`" for name, state in evidence["unfinished"].items()]
