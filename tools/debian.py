@@ -8,8 +8,9 @@ machine has built: there apt has checked each package against its archive's sign
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import typer
 
@@ -19,11 +20,8 @@ from images.planning import plan
 from images.validation import schemas
 from tools import run
 
-if TYPE_CHECKING:
-    from validate.checks.static.packages import PackagesEvidence
 
-
-def added(table: dict[str, Any], suite: str, found: PackagesEvidence) -> dict[str, Any]:
+def added(table: dict[str, Any], suite: str, found: Mapping[str, Any]) -> dict[str, Any]:
     """The table with what an image showed: versions beside those that are there, of written files every digest."""
     before = table.get(suite, {"packages": {}, "generated": {}})
     packages, generated = dict(before["packages"]), dict(before["generated"])
@@ -64,7 +62,7 @@ def main(evidence: list[Path]) -> None:
             raise UserError(Problem(where=str(one), cause="S10 packages was not measured in it", then=then), code=1)
         suite = f"{planned.image.base.suite}/{planned.image.platform.architecture}"
         table = json.loads(file.read_text(encoding="utf-8"))
-        file.write_text(written(added(table, suite, cast("PackagesEvidence", measured.evidence))), encoding="utf-8")
+        file.write_text(written(added(table, suite, measured.evidence)), encoding="utf-8")
     typer.echo(f"wrote {file.name}")
 
 

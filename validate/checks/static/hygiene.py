@@ -12,7 +12,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.checks.static.files import as_record, hashes
 from validate.checks.static.owners import walk
@@ -24,28 +24,13 @@ FILES_ONLY = True
 RUN_AS = "root"
 
 
-class HygieneEvidence(TypedDict):
-    files: int
-    read: int
-    unreadable: list[str]
-    leftovers: dict[str, dict[str, Any]]
-    """Pattern -> how many `files` of it are there, of how many `bytes`, and an `example`."""
-    secrets: list[Mapping[str, Any]]
-    """`path`, `line` (0: the file's name tells) and `kind`."""
-    secrets_count: int
-    foreign: list[str]
-    """Files of the image's own copy of the suite that the claim's has not so, and how many it lacks."""
-    home: Mapping[str, Any]
-    """Its `path`, and `mode` and whether it is `for_all` to write to, or `error`."""
-
-
 _LARGEST_TEXT = 128 << 10
 _MOST_LISTED = 40
 _SYSTEM = ("/usr/lib/", "/usr/share/", "/usr/include/", "/usr/libexec/", "/usr/bin/", "/usr/sbin/", "/var/lib/dpkg/")
 """Debian's own files, of which dpkg keeps checksums."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HygieneEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     given, _, everything = installed.of_user()
     packages = {f"{location}/" for location in installed.locations(everything)}
     skipped = (*sorted(packages), *_SYSTEM, f"{Path(__file__).resolve().parents[2]}/")
@@ -78,7 +63,7 @@ def _home(path: str) -> Mapping[str, Any]:
     return {"path": path, "mode": f"{stat.S_IMODE(mode):o}", "for_all": mode & 0o007 == 0o007}
 
 
-def _look(leftovers: Mapping[str, str], unread: Sequence[str], home: Mapping[str, Any]) -> HygieneEvidence:
+def _look(leftovers: Mapping[str, str], unread: Sequence[str], home: Mapping[str, Any]) -> Mapping[str, Any]:
     compiled = [(re.compile(fnmatch.translate(pattern)), pattern) for pattern in leftovers]
     unreadable: list[str] = []
     left: dict[str, dict[str, Any]] = {}
@@ -121,8 +106,13 @@ def _credentials(path: str) -> Iterator[Mapping[str, Any]]:
             yield {"path": path, "line": line, "kind": kind}
 
 
-def judge_leftovers(_subject: str, expect: Mapping[str, Any], evidence: HygieneEvidence) -> Finding:
-    """expect: {leftovers: {path pattern: what it is}, of a child told: patterns of what is told and no fault}."""
+def judge_leftovers(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """expect: {leftovers: {path pattern: what it is}, of a child told: patterns of what is told and no fault}.
+
+    evidence of all: {files, read, unreadable, leftovers: {pattern: {files, bytes, example}}, secrets: [{path, line (0:
+    the file's name tells), kind}], secrets_count, home: {path, mode, for_all: to write to} or {path, error},
+    foreign: files of the image's own copy of the suite that the claim's has not so, and how many it lacks}.
+    """
     found = {
         pattern: f"{one['files']} files ({one['bytes'] / 1e6:.1f} MB) of {expect['leftovers'][pattern]} are left: "
         f"{one['example']}"
@@ -134,7 +124,7 @@ def judge_leftovers(_subject: str, expect: Mapping[str, Any], evidence: HygieneE
     return _concluded(evidence, faults, f"{good}, but {listed(told)}" if told else good)
 
 
-def judge_secrets(_subject: str, expect: Mapping[str, Any], evidence: HygieneEvidence) -> Finding:
+def judge_secrets(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     faults = [
         f"{one['path']} holds {one['kind']}" + (f" (line {one['line']})" if one["line"] else "")
         for one in evidence["secrets"]
@@ -142,13 +132,13 @@ def judge_secrets(_subject: str, expect: Mapping[str, Any], evidence: HygieneEvi
     return _concluded(evidence, faults, f"no credential in {evidence['read']} small files")
 
 
-def _concluded(evidence: HygieneEvidence, faults: Sequence[str], good: str) -> Finding:
+def _concluded(evidence: Mapping[str, Any], faults: Sequence[str], good: str) -> Finding:
     if not faults and evidence["unreadable"]:
         return unproven(f"{good}, but {listed(evidence['unreadable'])} can't be read by this user")
     return conclude(faults, good)
 
 
-def judge_home(_subject: str, expect: Mapping[str, Any], evidence: HygieneEvidence) -> Finding:
+def judge_home(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     home = evidence["home"]
     if "error" in home:
         return failed(f"the home {home['path']!r} can't be used: {home['error']}")
@@ -157,7 +147,7 @@ def judge_home(_subject: str, expect: Mapping[str, Any], evidence: HygieneEviden
     return passed(f"{home['path']} is for every user to write to")
 
 
-def judge_suite(_subject: str, expect: Mapping[str, Any], evidence: HygieneEvidence) -> Finding:
+def judge_suite(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """expect: {suite: long tags of paths and hashes below /opt/truetag}."""
     if others := evidence["foreign"]:
         return unproven(f"what its `validate` runs is another suite than this checkout's: {listed(others)}")

@@ -15,7 +15,7 @@ import shlex
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import SearchPath, machine_named
@@ -27,46 +27,6 @@ from validate.judging import Finding, conclude, matches
 
 FILES_ONLY = True
 RUN_AS = "root"
-
-
-class _SinceThen(TypedDict, total=False):
-    """What evidence of before lacks."""
-
-    loose: dict[str, str]
-    """Path of a known owner, or a folder above -> who but root may change it, or why users can't use it."""
-    loose_count: int
-    void: list[str]
-    """Bytecode that is not of its source's time or size: Python compiles the source at each start."""
-    void_count: int
-    of_cache: list[str]
-    """What the loader's cache has of folders that no configuration names."""
-    distrusted: int
-    """Certificates of packages that are not trusted."""
-
-
-class OwnersEvidence(_SinceThen):
-    files: int
-    unowned: list[str]
-    unowned_count: int
-    excused: dict[str, int]
-    altered: list[Mapping[str, str]]
-    """`path`, and its `owner`, who has it otherwise."""
-    altered_count: int
-    path: list[str]
-    in_front: list[str]
-    """Programs (of a child, those of no owner) that are found before another of their name."""
-    loadable: list[str]
-    """Libraries of no owner where the loader looks."""
-    plugins: dict[str, str]
-    """Files of no owner that something loads if they are there -> who does."""
-    privileged: list[Mapping[str, Any]]
-    """`path`, `mode`, and whether it has `capabilities` and is `packaged` by Debian, of programs with more rights than
-    their caller's."""
-    writable: list[str]
-    """What every user may change."""
-    authorities: int
-    """Certificates that are trusted and in no package."""
-    accounts: list[str]
 
 
 _NEVER = ("/proc", "/sys", "/dev", "/judge")
@@ -94,7 +54,7 @@ _SECRET = re.compile(r"/etc/(g?shadow-?|\.pwd\.lock|security/opasswd)")
 """What installations write for root alone to read."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, OwnersEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     expect = claims[0].expect
     given, start, distributions = installed.of_user()
     environment = os.path.realpath(start.prefix)
@@ -143,7 +103,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, OwnersEvidence]]:
     void = sorted(rights.void(bytecode, found))
     writable = [path for path, facts in found.items() if not path.startswith("/tmp/") and _is_writable(facts)]
     authorities, distrusted = debian.authorities(packages)
-    evidence: OwnersEvidence = {
+    evidence = {
         "files": len(places),
         "unowned": of_nobody[:_MOST_LISTED],
         "unowned_count": len(of_nobody),
@@ -426,17 +386,24 @@ def _privileged(found: Mapping[str, os.stat_result], packages: debian.Owned) -> 
                 yield {"path": path, "mode": mode, "capabilities": capable, "packaged": path in packages.md5}
 
 
-def judge_files(_subject: str, expect: Mapping[str, Any], evidence: OwnersEvidence) -> Finding:
+def judge_files(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """S10 files. A child may have files of its own (`free`); none may change what its parent has.
 
     expect of all three: {toolkit: {home, files: long tags of paths below it, and of licences, paths: all that must be
-    there}, steps: {path: sha256} of
-    what our build steps write, copies: {path: the file of a package that it copies}, links: {pattern: why there are
-    links to other files that no package lists, with `TARGET <- ` where it leads to one alone}, folders: {pattern: who
-    makes folders without files}, generated: {pattern: why there are files that nobody lists}, path:
-    folders of the PATH, plugins: {pattern of a name, or of a path: who loads it if it is there}, privileged: {path:
-    mode} of programs that Debian brings so, free, and of a child home: that of the image's user, and
+    there}, steps: {path: sha256} of what our build steps write, copies: {path: the file of a package that it copies},
+    links: {pattern: why there are links to other files that no package lists, with `TARGET <- ` where it leads to one
+    alone}, folders: {pattern: who makes folders without files}, generated: {pattern: why there are files that nobody
+    lists}, path: folders of the PATH, plugins: {pattern of a name, or of a path: who loads it if it is there},
+    privileged: {path: mode} of programs that Debian brings so, free, and of a child home: that of the image's user, and
     open: what everybody may change}.
+
+    evidence (lists are cut, each with its `_count`): {files, unowned, excused: {pattern: how many}, altered: [{path,
+    owner: who has it otherwise}], path, in_front: programs (of a child, those of no owner) found before another
+    of their name, loadable: libraries of no owner where the loader looks, plugins: {file of no owner: who loads it},
+    privileged: [{path, mode, capabilities, packaged: whether Debian brings it}], writable: what every user may change,
+    authorities: certificates that are trusted and in no package, distrusted: the reverse, accounts, loose: {path of a
+    known owner: who but root may change it, or why users can't use it}, void: bytecode that is not of its source's time
+    or size, of_cache: what the loader's cache has of folders that no configuration names}.
     """
     faults = [f"{one['path']} is not as {one['owner']} has it" for one in evidence["altered"]]
     if hidden := evidence["altered_count"] - len(evidence["altered"]):
@@ -454,7 +421,7 @@ def judge_files(_subject: str, expect: Mapping[str, Any], evidence: OwnersEviden
     return conclude(faults, f"{evidence['files']} files have owners, {generated} of them are generated")
 
 
-def judge_lookup(_subject: str, expect: Mapping[str, Any], evidence: OwnersEvidence) -> Finding:
+def judge_lookup(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """S10 lookup."""
     faults = [*_path(expect, evidence["path"])]
     faults += [f"{path} is found before the image's own" for path in evidence["in_front"]]
@@ -489,7 +456,7 @@ def _path(expect: Mapping[str, Any], found: Sequence[str]) -> Iterator[str]:
         yield f"the PATH is {':'.join(found)}: folders of the parent's are missing or in another order"
 
 
-def judge_privileges(_subject: str, expect: Mapping[str, Any], evidence: OwnersEvidence) -> Finding:
+def judge_privileges(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """S10 privileges."""
     faults = [
         f"{one['path']} has mode {one['mode']}{' and capabilities' if one['capabilities'] else ''}: "

@@ -13,7 +13,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.claims import Claim
 from validate.environment import debian
@@ -21,26 +21,6 @@ from validate.judging import Finding, conclude, failed, joined, listed, matches,
 
 FILES_ONLY = True
 RUN_AS = "root"
-
-
-class PackagesEvidence(TypedDict):
-    packages: int
-    unknown: dict[str, list[str]]
-    """Package of a version that the claim does not know -> that, and digests of what dpkg keeps of it and of modes,
-    owners and links of its files."""
-    unlike: dict[str, list[str]]
-    """Package -> what of it differs from this version's."""
-    strangers: list[str]
-    """Packages that nobody asked for, nor for what depends on them."""
-    unfinished: dict[str, str]
-    missing: dict[str, str]
-    """Path -> the package that lists it."""
-    unhashed: dict[str, str]
-    """Files of which their package has no checksum."""
-    generated: dict[str, str]
-    """File that installations write, and that is not as the claim knows it -> its digest; empty: it is not there."""
-    sources: list[str]
-    """Lines of apt's that name another suite, or options: who signs may be one."""
 
 
 _DIGITS = 16
@@ -54,12 +34,12 @@ _HELD = (
 """What the two digests of a package are of."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, PackagesEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for claim in claims:
         yield claim.subject, _look(claim.expect)
 
 
-def _look(expect: Mapping[str, Any], database: str = debian.DATABASE) -> PackagesEvidence:
+def _look(expect: Mapping[str, Any], database: str = debian.DATABASE) -> Mapping[str, Any]:
     found, contents = debian.packages(database), expect["contents"]
     owned = debian.owned(database, frozenset(expect["known"]))
     control = {name: debian.control(one, database) for name, one in found.items()}
@@ -130,10 +110,17 @@ def _is_plain(line: str, suite: str) -> bool:
     return bool(re.fullmatch(rf"\s*(#.*|{own}\s*)?", line))
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: PackagesEvidence) -> Finding:
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """S10 packages. expect: {known: {package: {version: digests}}, asked: packages that the image is to have, absent:
     {pattern: why files of packages are not there}, held: files that packages' installations write, contents: {of these:
-    digests}, suite: the one that sources of packages name, free: others may be there}."""
+    digests}, suite: the one that sources of packages name, free: others may be there}.
+
+    evidence: {packages, unknown: {package of a version that the claim does not know: that, and digests of what
+    dpkg keeps of it, and of modes, owners and links of its files}, unlike: {package: what of it differs from this
+    version's}, strangers: packages that nobody asked for, nor for what depends on them, unfinished: {package: state},
+    missing, unhashed: {path: the package that lists it}, generated: {file that installations write, and that is not as
+    the claim knows it: its digest}, sources: lines of apt's that are not Debian's own of the suite}.
+    """
     if not evidence["packages"]:
         return failed("dpkg's database has no package")
     faults = [
