@@ -64,11 +64,8 @@ def build(
     folder = require_writable(out or sources.workspace.out)
     images = common.accepted(selectors, sources)
     locked = [(image, lock_file.read(image, sources.workspace.locks)) for image in images]
-    for image in images:
-        for warning in image.warnings:
-            common.say(f"{image.name}: {warning}")
     host = host_settings()
-    for warning in host.warnings:
+    for warning in (*(f"{image.name}: {text}" for image in images for text in image.warnings), *host.warnings):
         common.say(warning)
     with private_engine.open_engine(engine, on_progress=common.say) as docker_engine, Progress() as progress:
         options = BuildOptions(

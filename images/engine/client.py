@@ -65,7 +65,7 @@ def ignore(_: BuildEvent) -> None:
 
 
 class Engine(AbstractContextManager["Engine"]):
-    """A connection to one Docker Engine. Thread safe; use as a context manager, or call `close`."""
+    """A connection to one Docker Engine. Thread safe; use it as a context manager."""
 
     def __init__(self, base_url: str, tls: TLSConfig | bool = False, *, builds: bool = True) -> None:
         """Connect. `builds`: it must have BuildKit; Podman has not, and runs containers.
@@ -91,9 +91,6 @@ class Engine(AbstractContextManager["Engine"]):
         self._work = Work()
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         self.sdk.close()
 
     def cancel(self) -> None:
@@ -102,10 +99,8 @@ class Engine(AbstractContextManager["Engine"]):
 
     def _cancel_build(self, build_id: str) -> None:
         """An engine that doesn't answer is no error: closing the connection, which has happened, cancels it as well."""
-        try:
+        with suppress(*_UNREACHABLE):
             self.sdk._post(self.sdk._url("/build/cancel"), params={"id": build_id}, timeout=10)
-        except _UNREACHABLE:
-            return
 
     @contextmanager
     def alone(self, work: str, waiting: Callable[[], None]) -> Iterator[None]:
