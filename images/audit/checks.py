@@ -11,10 +11,13 @@ from packaging.markers import UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
-from images.audit.model import Check, Outcome, Severity, Source
+from images.audit import expected, insight
+from images.audit.model import Check, LibraryCode, Outcome, Severity, Source
 from images.config import yamlfile
+from images.config.facts import Facts
 from images.engine import ImageInfo
-from images.planning import expectations
+from images.planning import chooser, expectations, silent
+from images.planning.chooser import Machine
 from validate import hints
 from validate.claims import Tier
 from validate.environment.installed import canonical
@@ -22,6 +25,7 @@ from validate.judge import Verdict
 from validate.judging import Status, listed, matches
 
 _SHOWN = 6
+NOT_THERE = ", which is not installed"
 _RULES = yamlfile.table("audit.yaml")
 
 
@@ -113,6 +117,37 @@ def of_environment(environment: Mapping[str, Any], toolkits: Sequence[Mapping[st
     yield _check("S6 toolkit", others, environment=prefix, major=major, toolkits=told)
 
 
+def contradiction(told: str) -> Check:
+    """What asks for versions that exclude each other, in uv's words."""
+    return _check("A7 contradiction", [told])
+
+
+def of_versions(environment: Mapping[str, Any]) -> Iterator[Check]:
+    """What its versions are known to compute wrong without an error."""
+    versions = {str(one["name"]): str(one["version"]).partition("+")[0] for one in environment["distributions"]}
+    cudnn = next((version for name, version in versions.items() if name.startswith("nvidia-cudnn-cu")), "")
+    known = silent.known(versions | ({"cudnn": cudnn} if cudnn else {})).values()
+    for key, ordinary in (("A6 silent faults", True), ("A6 rare silent faults", False)):
+        found = [str(row) for row in known if row.ordinary is ordinary]
+        yield _check(key, found, environment=str(environment["prefix"]))
+
+
+def of_machine(
+    environment: Mapping[str, Any], code: Sequence[LibraryCode], facts: Facts, machine: Machine
+) -> Iterator[Check]:
+    """Whether an environment with a torch for CUDA runs on a machine: its driver, each package's code, and the
+    compilers that run with it."""
+    image, _ = expected.as_image(environment, code, facts)
+    if not image:
+        return
+    found = list(chooser.answer(chooser.summary(image, facts), machine, chooser.Options()).against)
+    names = [f"{arch.major}{arch.minor}" for arch in machine.archs]
+    for one in insight.runs(code, str(image.wheel_cuda), names):
+        if lacking := [f"sm_{name}" for name in names if one.on[name] == "no" and one.package != "torch"]:
+            found.append(f"{one.package} has no code for {', '.join(lacking)}")
+    yield _check("A5 machine", found, environment=str(environment["prefix"]), machine=str(machine))
+
+
 def _check(key: str, faults: Iterable[str], *, environment: str = "", **facts: str) -> Check:
     """A check of audit.yaml that found these faults. `facts`: what its texts say of the image."""
     row, found = _RULES["checks"][key], list(faults)
@@ -132,7 +167,7 @@ def _check(key: str, faults: Iterable[str], *, environment: str = "", **facts: s
 
 
 def unmet(environment: Mapping[str, Any]) -> Iterator[str]:
-    """Requirements that nothing installed meets, as `pip check` reports them."""
+    """Requirements that nothing installed meets, as `pip check` reports them. `partial`: what is not there may come."""
     found = {canonical(str(one["name"])): str(one["version"]) for one in reversed(environment["distributions"])}
     # This process is CPython on Linux for x86-64, as what was read. The files tell X.Y alone: a marker counts where the
     # first and the last release of X.Y both meet it.
@@ -148,8 +183,10 @@ def unmet(environment: Mapping[str, Any]) -> Iterator[str]:
                 if wanted.marker and not all(wanted.marker.evaluate(release) for release in releases):
                     continue
                 there = found.get(canonical(wanted.name))
+                if there is None and environment.get("partial"):
+                    continue
                 if there is None:
-                    yield f"{one['name']} {one['version']} requires {wanted.name}, which is not installed"
+                    yield f"{one['name']} {one['version']} requires {wanted.name}{NOT_THERE}"
                 elif not wanted.specifier.contains(Version(there), prereleases=True):
                     needs = f"{wanted.name}{wanted.specifier}"
                     yield f"{one['name']} {one['version']} requires {needs}, {there} is installed"

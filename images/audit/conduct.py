@@ -23,6 +23,7 @@ from images.engine.containers import TooMuchOutput
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import TimedOut
 from images.errors import failed
+from images.planning.chooser import Machine
 from images.validation import own_python
 from images.validation.containers import INSIDE, require_end, run_suite, suite_files
 from images.validation.run import credentials_of
@@ -43,6 +44,8 @@ class AuditOptions:
     """How an image is audited."""
 
     run: bool = True
+    machine: Machine | None = None
+    """Where it shall run."""
     gpus: Attachment = NO_GPU
     timeout: float = 1800
     """Of each container."""
@@ -68,20 +71,24 @@ def audit(
     folders = [folder for one in survey["environments"] for folder in one["path"]]
     empty = {"flags": {}, "environ": {}, "modules": {}, "standard": [], "version": "", "prefix": "", "found": {}}
     hygiene = expected.hygiene()
-    whole = _judged(
-        info, hygiene, _read(engine, info, hygiene, own_python.user_of(info, start={"path": folders, **empty}), options)
+    whole = judged(
+        info.id,
+        hygiene,
+        _read(engine, info, hygiene, own_python.user_of(info, start={"path": folders, **empty}), options),
     )
     found = [*checks.of_image(info, survey, list(credentials_of(engine, info))), *checks.from_verdict("", whole)]
-    evidence = [_evidence("", whole)]
+    evidence = [evidence_of("", whole)]
     for one in environments:
         found += checks.of_environment(one, survey["toolkits"])
+        found += checks.of_versions(one)
+        found += checks.of_machine(one, code, facts, options.machine) if options.machine else ()
         verdict, of_claims = _of_environment(engine, info, one, code, facts, options)
         found += of_claims
-        evidence.append(_evidence(str(one["prefix"]), verdict))
+        evidence.append(evidence_of(str(one["prefix"]), verdict))
     for prefix in [str(one["prefix"]) for one in survey["environments"][_MOST_ENVIRONMENTS:]]:
-        found.append(_left_out(prefix, f"{prefix}: more than {_MOST_ENVIRONMENTS} environments: not looked at"))
+        found.append(left_out(prefix, f"{prefix}: more than {_MOST_ENVIRONMENTS} environments: not looked at"))
     for folder in survey["without_interpreter"]:
-        found.append(_left_out(folder, f"{folder}: no interpreter belongs to this folder of packages: not looked at"))
+        found.append(left_out(folder, f"{folder}: no interpreter belongs to this folder of packages: not looked at"))
     cuda = next((str(one["torch"].get("cuda", "")) for one in environments if one["torch"]), "")
     return (
         Audit(
@@ -92,20 +99,22 @@ def audit(
             system=str(survey["system"]),
             user=info.user,
             checks=tuple(found),
-            environments=tuple(
-                Environment(
-                    **{name: one[name] for name in ("prefix", "kind", "python", "version", "first")},
-                    torch=str(one["torch"].get("version", "")),
-                    cuda=str(one["torch"].get("cuda", "")),
-                    distributions=len(one["distributions"]),
-                )
-                for one in environments
-            ),
+            environments=tuple(environment_of(one) for one in environments),
             device_code=code,
             runs=insight.runs(code, cuda),
             drivers=insight.drivers(environments, facts),
         ),
         evidence,
+    )
+
+
+def environment_of(found: Mapping[str, Any]) -> Environment:
+    """A surveyed environment, as the report has it."""
+    return Environment(
+        **{name: found[name] for name in ("prefix", "kind", "python", "version", "first")},
+        torch=str(found["torch"].get("version", "")),
+        cuda=str(found["torch"].get("cuda", "")),
+        distributions=len(found["distributions"]),
     )
 
 
@@ -118,7 +127,7 @@ def _of_environment(
     options: AuditOptions,
 ) -> tuple[Verdict, list[Check]]:
     """The claims of one environment, measured and judged."""
-    claims, left_out = expected.expected(environment, code, facts)
+    claims, unknown = expected.expected(environment, code, facts)
     prefix, version = str(environment["prefix"]), str(environment["version"])
     python = str(environment["python"])
     options.progress(f"{prefix}: Python {version}, {len(environment['distributions'])} distributions")
@@ -133,27 +142,27 @@ def _of_environment(
     elif running:
         options.progress(f"{prefix}: running {python}, without a network")
         records += _run(engine, info, python, replace(claims, claims=tuple(running)), options)
-    verdict = _judged(info, claims, records)
+    verdict = judged(info.id, claims, records)
     found = [
         replace(check, outcome=Outcome.NOT_MEASURED, text=not_run, hints=())
         if not_run and check.source is Source.RUN
         else check
         for check in checks.from_verdict(prefix, verdict)
     ]
-    return verdict, [*found, *(_left_out(prefix, text) for text in left_out)]
+    return verdict, [*found, *(left_out(prefix, text) for text in unknown)]
 
 
-def _left_out(environment: str, text: str) -> Check:
+def left_out(environment: str, text: str) -> Check:
     outcome, severity = Outcome.NOT_MEASURED, Severity.NOTE
     return Check(id="A0", subject="scope", environment=environment, outcome=outcome, severity=severity, text=text)
 
 
-def _judged(info: ImageInfo, claims: ClaimSet, records: Sequence[Record]) -> Verdict:
-    evidence = Evidence(image=claims.image, digest=info.id, records=tuple(records), claims=claims.claims)
+def judged(digest: str, claims: ClaimSet, records: Sequence[Record]) -> Verdict:
+    evidence = Evidence(image=claims.image, digest=digest, records=tuple(records), claims=claims.claims)
     return explain(judge(claims, evidence, judges=AUDIT_JUDGES))
 
 
-def _evidence(environment: str, verdict: Verdict) -> Mapping[str, Any]:
+def evidence_of(environment: str, verdict: Verdict) -> Mapping[str, Any]:
     return {
         "environment": environment,
         "claims": [

@@ -50,7 +50,7 @@ def expected(
 
     `code`: of all libraries of the image.
     """
-    image, left_out = _as_image(environment, code, facts)
+    image, left_out = as_image(environment, code, facts)
     conda = sorted(one["name"] for one in environment["distributions"] if one["installer"] == "conda")
     links = {
         "of": "environment",
@@ -122,7 +122,7 @@ def _where_served(found: Claim, code: Sequence[LibraryCode]) -> Claim:
     return replace(found, expect={**found.expect, "archs": served})
 
 
-def _as_image(
+def as_image(
     environment: Mapping[str, Any], code: Sequence[LibraryCode], facts: Facts
 ) -> tuple[Image | None, Sequence[str]]:
     """The environment as if the matrix had made it, which claims are written from; None: it has no torch for CUDA."""
@@ -159,7 +159,7 @@ def _as_image(
         index=None,
         archs=archs(environment, code),
         ptx=(),
-        min_driver="",
+        min_driver=facts.minimum_drivers[str(cuda.major)].driver,
         cxx11_abi=True,
         pins=pins,
         toolkit=(),

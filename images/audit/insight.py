@@ -13,7 +13,7 @@ from images.config.names import Minor
 from validate.binaries import fatbin
 from validate.compute_capability import target_runs_on
 
-_ARCHS = ("50", "60", "70", "75", "80", "86", "89", "90", "100", "120")
+ARCHS = ("50", "60", "70", "75", "80", "86", "89", "90", "100", "120")
 """What the tables show: GPUs of servers and workstations, by compute capability."""
 _LEAST_BYTES = 64 << 10
 """cuFFT's libraries hold a kernel of 320 bytes that nobody calls, and keep the others elsewhere."""
@@ -36,7 +36,7 @@ def library_code(survey: Mapping[str, Any]) -> tuple[LibraryCode, ...]:
     return tuple(found)
 
 
-def runs(code: Sequence[LibraryCode], cuda: str) -> tuple[Runs, ...]:
+def runs(code: Sequence[LibraryCode], cuda: str, archs: Sequence[str] = ARCHS) -> tuple[Runs, ...]:
     """How each package runs on each GPU architecture beside a torch of this CUDA, by the best served of its libraries.
 
     Left out: NVIDIA's libraries inside other packages, and alternatives for another CUDA, as bitsandbytes has them.
@@ -55,7 +55,7 @@ def runs(code: Sequence[LibraryCode], cuda: str) -> tuple[Runs, ...]:
         loaded = nearest(alternatives.values(), Minor.parse(cuda)) if known else None
         own = [one for one in every if not known or alternatives.get(one.path, loaded) == loaded]
         on = {}
-        for arch in _ARCHS:
+        for arch in archs:
             gpu = divmod(int(arch), 10)
             fitting = [target for one in own for target in one.archs if target_runs_on(target, gpu)]
             has_code = any(target.startswith("sm_") for target in fitting)

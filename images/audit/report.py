@@ -38,7 +38,9 @@ class Table:
 
 def tables(audit: Audit) -> Iterator[Table]:
     """What terminal and page show; none without rows."""
-    facts = [("image", f"{audit.digest}, {audit.size / 1e9:.2f} GB, {audit.system or 'system not known'}")]
+    size = f"{audit.size / 1e9:.2f} GB"
+    whole = f"{audit.digest}, {size}, {audit.system or 'system not known'}"
+    facts = [("image", whole) if audit.digest else ("packages", size)]
     for env in audit.environments:
         cuda = f"for CUDA {env.cuda}" if env.cuda else "CPU only"
         torch = f"torch {env.torch} {cuda}" if env.torch else "no torch"

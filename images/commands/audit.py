@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from images.audit import conduct, report
+from images.audit import conduct, packages, report
 from images.audit.cleaning import text
 from images.audit.model import Severity
 from images.commands import common
@@ -16,6 +16,7 @@ from images.commands.options import EngineUrl, require_writable
 from images.config import matrix as matrix_files
 from images.engine import gpus as gpu_access
 from images.engine import private_engine
+from images.planning import chooser
 
 
 class FailOn(StrEnum):
@@ -31,7 +32,16 @@ class FailOn(StrEnum):
 
 
 def audit(
-    reference: Annotated[str, typer.Argument(metavar="REF", help="Any image that the engine has, or can pull.")],
+    reference: Annotated[
+        str,
+        typer.Argument(
+            metavar="REF|FILE|FOLDER|-",
+            help="Any image; or packages: a lock, requirements, a Dockerfile, a venv, `pip freeze`.",
+        ),
+    ],
+    gpu: Annotated[str, typer.Option("--gpu", metavar="MODEL", help="The GPU it shall run on: B200, say.")] = "",
+    driver: Annotated[str, typer.Option("--driver", metavar="VERSION", help="That machine's driver.")] = "",
+    python: Annotated[str, typer.Option("--python", metavar="X.Y", help="The Python that packages are for.")] = "",
     run: Annotated[
         bool, typer.Option("--run/--no-run", help="Also run the image's own Python, without a network.")
     ] = True,
@@ -42,32 +52,42 @@ def audit(
     fail_on: Annotated[FailOn, typer.Option("--fail-on", help="Which faults make the exit status 1.")] = FailOn.ERROR,
     out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="audit.json, .html, .sarif.")] = None,
     location: Annotated[
-        str, typer.Option("--location", metavar="FILE", help="Where SARIF shows the faults.")
-    ] = "Dockerfile",
+        str,
+        typer.Option("--location", metavar="FILE", help="Where SARIF shows the faults. Default: FILE, or Dockerfile."),
+    ] = "",
     engine: EngineUrl = None,
 ) -> None:
-    """Look for faults in any image: what is broken, where it runs. An audit is no validation."""
+    """Look for faults in any image, lock or environment. An audit is no validation.
+
+    Packages of a file or folder are read without Docker, a GPU, or running any of them.
+    """
     if out:
         require_writable(out)
-    with private_engine.open_engine(engine, on_progress=common.say) as docker_engine:
-        if docker_engine.find(reference) is None:
-            common.say(f"pulling {reference}")
-            docker_engine.pull(reference)
-        options = conduct.AuditOptions(
-            run=run,
+    machine = chooser.described(gpu, "", driver) if gpu else None
+    facts = matrix_files.load_facts()
+
+    def progress(told: str) -> None:
+        common.talk.print(text(told), style="dim", markup=False)
+
+    if packages.is_packages(reference):
+        version = chooser.python_minor(python) if python else ""
+        found, evidence = packages.audit(reference, version, facts, machine, progress)
+    else:
+        with private_engine.open_engine(engine, on_progress=common.say) as docker_engine:
+            if docker_engine.find(reference) is None:
+                common.say(f"pulling {reference}")
+                docker_engine.pull(reference)
             # "0": whether its driver is new enough is the image's affair, and what an audit tells.
-            gpus=gpu_access.attach(docker_engine, gpus, min_driver="0"),
-            timeout=timeout,
-            progress=lambda told: common.talk.print(text(told), style="dim", markup=False),
-        )
-        found, evidence = conduct.audit(docker_engine, reference, matrix_files.load_facts(), options)
+            attached = gpu_access.attach(docker_engine, gpus, min_driver="0")
+            options = conduct.AuditOptions(run=run, machine=machine, gpus=attached, timeout=timeout, progress=progress)
+            found, evidence = conduct.audit(docker_engine, reference, facts, options)
     common.show(report.terminal(found), report.INDENT)
     if out:
         out.mkdir(parents=True, exist_ok=True)
         files = {
             "audit.json": report.dumps(found),
             "audit.html": report.html(found),
-            "audit.sarif": report.sarif(found, location),
+            "audit.sarif": report.sarif(found, location or (reference if Path(reference).is_file() else "Dockerfile")),
             "audit-evidence.json": report.evidence(evidence),
         }
         for name, content in files.items():

@@ -42,6 +42,7 @@ FOUND = {
     "S8 leftovers": "/root/.cache/pip/wheel",
     "S8 secrets": "/etc/service.conf holds a secret (line 1)",
     "A2 driver": "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+    "A6 rare silent faults": "pytorch#",
 }
 
 

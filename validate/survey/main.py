@@ -1,8 +1,9 @@
 """Surveys an image whose programs nobody trusts: prints one JSON document on what it has, and runs nothing of it.
 
-    python3 -I -S FOLDER/validate survey USER.json
+    python3 -I -S FOLDER/validate survey USER.json [PACKAGES...]
 
-USER.json is what `docker inspect` says of the image's environment (environment/user_environment.py). With `--user
+USER.json is what `docker inspect` says of the image's environment (environment/user_environment.py); PACKAGES are the
+folders to survey instead of all that the image has. With `--user
 CLAIMS.json` it prints how a user's process starts, as that module reads it back: a validation run on a machine of
 another processor asks this of the image's own Python, emulated, and then reads its files with a Python of its own.
 """
@@ -42,7 +43,7 @@ _DRIVER_PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nv
 
 def main(arguments: Sequence[str]) -> int:
     """Print the document. The exit status says nothing about the image."""
-    document = user(Path(arguments[1])) if arguments[0] == "--user" else survey(Path(arguments[0]))
+    document = user(Path(arguments[1])) if arguments[0] == "--user" else survey(Path(arguments[0]), arguments[1:])
     print(json.dumps(document), flush=True)  # noqa: T201  what it is for
     return 0
 
@@ -68,12 +69,15 @@ def as_files_say(given: UserEnvironment) -> UserEnvironment:
     return replace(given, python=first[0].python, start=first[0].start)
 
 
-def survey(user: Path) -> dict[str, Any]:
-    """Environments with what is installed in each, device code by library, and facts of the system."""
+def survey(user: Path, packages: Sequence[str] = ()) -> dict[str, Any]:
+    """Environments with what is installed in each, device code by library, and facts of the system.
+
+    `packages`: folders of packages, if not all are meant; then of no toolkit.
+    """
     given = user_environment.read(user)
-    found, orphans = environments.find(_package_folders("/"), given.environ)
+    found, orphans = environments.find(packages or _package_folders("/"), given.environ)
     folders = {folder for one in found for folder in one.path if Path(folder).name in _PACKAGES}
-    toolkits = list(_toolkits())
+    toolkits = [] if packages else list(_toolkits())
     release = dict(line.partition("=")[::2] for line in _lines("/etc/os-release"))
     homes = [toolkit["home"] for toolkit in toolkits]
     libraries = {os.path.realpath(path) for path in objects_under([*sorted(folders), *homes]) if ".so" in path}

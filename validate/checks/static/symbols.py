@@ -39,6 +39,7 @@ FILES_ONLY = True
 _MOST_NAMED = 5
 _MOST_LISTED = 60
 _DRIVER_SYMBOL = re.compile(rb"cu[A-Z]\w+|nvml[A-Z]\w+")
+_PYTHON_SYMBOL = re.compile(rb"_?Py[A-Z_]\w+")
 _ONE_NAME = Symbols(exports=frozenset(), undefined=frozenset(), defined_versions=frozenset(), needed_versions={})
 
 
@@ -51,6 +52,8 @@ class _Task(NamedTuple):
     """NEEDED name -> the file that the loader takes for it."""
     driver: bool
     """Something in the scope needs the host's driver."""
+    any_python: bool
+    """Another release stands for its Python, and may lack what that one exports."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -60,7 +63,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     found, _ = read_all(objects(locations, owners), owners, files)
     alone = Process(SearchPath.of(given.environ, given.directory, machine), files)
     for claim in claims:
-        tasks = list(_tasks(alone.copy(), given.python, locations, found, claim.expect["host"]))
+        tasks = list(_tasks(alone.copy(), given.python, locations, found, claim.expect))
         # Each file once, the big ones first.
         paths = sorted({path for task in tasks for path in task.scope}, key=lambda path: -Path(path).stat().st_size)
         symbols, unreadable = dict[str, Symbols](), list[Mapping[str, str]]()
@@ -82,7 +85,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _tasks(
-    alone: Process, python: str, locations: Sequence[str], found: Sequence[Found], host: Sequence[str]
+    alone: Process, python: str, locations: Sequence[str], found: Sequence[Found], expect: Mapping[str, Any]
 ) -> Iterator[_Task]:
     """Libraries whose closure is whole, or lacks the driver alone: of the others nothing can be said."""
     program, _ = alone.scope(os.path.realpath(python))
@@ -99,7 +102,7 @@ def _tasks(
         process = (alone if library.elf.executable else with_torch).copy()
         own, missing = process.scope(library.path)
         lacking = [one.name for one in missing]
-        if all(matches(name, host) for name in lacking):
+        if all(matches(name, expect["host"]) for name in lacking):
             before = [] if library.elf.executable else shared
             opened = of_torch if library.path in of_torch else own
             yield _Task(
@@ -108,6 +111,7 @@ def _tasks(
                 scope=tuple(dict.fromkeys([*before, *opened])),
                 named={name: process.held[name] for name in library.elf.needed if name in process.held},
                 driver=bool(lacking),
+                any_python=expect.get("any_python", False),
             )
 
 
@@ -126,8 +130,8 @@ def _lacks(task: _Task, symbols: Mapping[str, Symbols]) -> Mapping[str, Any] | N
         if not left:
             break
         left = left - symbols[path].exports
-    of_driver = {name for name in left if task.driver and _DRIVER_SYMBOL.fullmatch(name)}
-    undefined = sorted(left - of_driver)
+    elsewhere = [pattern for pattern, may in ((_DRIVER_SYMBOL, task.driver), (_PYTHON_SYMBOL, task.any_python)) if may]
+    undefined = sorted(name for name in left if not any(pattern.fullmatch(name) for pattern in elsewhere))
     versions = sorted(_versions(own, task, symbols))
     if not undefined and not versions:
         return None
@@ -150,7 +154,8 @@ def _versions(own: Symbols, task: _Task, symbols: Mapping[str, Symbols]) -> Iter
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """S4. expect: {host: libraries that the host injects, exceptions: [{path, symbols, reason}]}.
+    """S4. expect: {host: libraries that the host injects, exceptions: [{path, symbols, reason}], any_python:
+    another release stands for its Python}.
 
     evidence: {files, checked, symbols, unreadable: [{path, error}], lacking: [{path, owners,
     undefined: some, undefined_count, versions: [(what is needed, its library, the file that does not define it)]}],
