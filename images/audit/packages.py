@@ -36,13 +36,13 @@ from validate.environment.user_environment import UserEnvironment
 
 STDIN = "-"
 _PARTIAL = "S3, S4: it contradicts itself, so dependencies that it does not name were left out"
-_PLATFORM = "x86_64-manylinux_2_28"
+_PLATFORM = "x86_64-manylinux_2_36"
 _WHEELS = ("--only-binary", ":all:", "--no-config", "--quiet", "--no-progress", "--color", "never")
 _INSTALL = re.compile(
     r"\s*(?:RUN\s+)?(?:-\S+\s+)*(?:\w+=\S*\s+)*(?:python[\d.]*\s+-m\s+|uv\s+)?pip[\d.]*\s+install\s(.*)"
 )
 _WITH_A_VALUE = re.compile(r"-[rcfit]|--(?:requirement|constraint|find-links|(?:extra-)?index-url|target|prefix|root)")
-_SOURCE_ONLY = re.compile(r"([\w.-]+)(?:==\S+)? ha(?:s|ve) no usable wheels")
+_SOURCE_ONLY = re.compile(r"([A-Za-z][\w.-]*)(?:\{[^}]*\})?(?:[<>=!~]\S*)? ha(?:s|ve) no usable wheels")
 
 
 @dataclass(frozen=True)

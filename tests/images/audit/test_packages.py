@@ -58,6 +58,18 @@ def test_what_a_lock_and_a_dockerfile_ask_for_is_read(tmp_path: Path) -> None:
     assert unread == ["-r requirements.txt", "$MORE"]
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        "Because small==1.0 has no usable wheels and you require small==1.0",
+        "Because all versions of small have no usable wheels and other==1 depends on small",
+        "Because small{platform_machine == 'x86_64'}>=1.7.0,<=1.7.6 has no usable wheels and only",
+    ],
+)
+def test_a_package_without_a_wheel_is_named_by_uv_in_three_ways(told: str) -> None:
+    assert (found := packages._SOURCE_ONLY.search(told)) and found[1] == "small"
+
+
 def test_requirements_that_contradict_each_other_are_told_and_the_rest_is_read(tmp_path: Path) -> None:
     one, other = wheels.make(tmp_path), needing(tmp_path, "other", "2.0", "small>=2")
     file = tmp_path / "requirements.txt"
