@@ -25,6 +25,9 @@ nox.options.sessions = ["plan"]
 
 UNIT = ("tests/images", "tests/validate", "tests/templates", "tests/repository")
 """Folders of tests that need no Docker Engine."""
+PURE = ("config", "context", "fleet", "locking", "nightly", "planning", "publish", "site", "validation")
+COVERING = (*(f"tests/images/{name}" for name in PURE), "tests/validate")
+"""Folders whose tests cover the pure packages (pyproject.toml). A tracer takes these twice the time."""
 TESTING: Mapping[str, str] = {"PIP_FIND_LINKS": "", "PYTHONDONTWRITEBYTECODE": ""}
 """Environment of tests: hundreds of processes read the same modules, which one of them compiles."""
 
@@ -79,34 +82,21 @@ for _name, _purpose in VERBS.items():
     _add(_name, _purpose)
 
 
-def _ruff(session: nox.Session) -> None:
-    session.run("ruff", "check", ".")
-    session.run("ruff", "format", "--check", ".")
-
-
 @nox.session
 def lint(session: nox.Session) -> None:
-    """ruff, mypy --strict, hadolint on every rendered Dockerfile."""
+    """ruff and mypy --strict."""
     _install(session, "dev")
-    _ruff(session)
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
     session.run("mypy")
-    session.run("pytest", "-q", "-n", "auto", "tests/repository", env=TESTING)
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests, those on a real Docker Engine included, and the coverage of the pure packages. [PYTEST ARGUMENT...]"""
+    """All tests, those on a real Docker Engine included. [PYTEST ARGUMENT...]"""
     _install(session, "dev")
-    _ruff(session)
-    # mypy takes a minute or more, in which the first tests wait for a network, too.
-    types = subprocess.Popen([str(Path(session.bin) / "mypy")], stdout=subprocess.PIPE, text=True)
-    try:
-        # Which tests stay together on one worker, and how many workers there are: tests/conftest.py.
-        session.run("pytest", "-n", "auto", "--durations=40", *(session.posargs or ("--cov",)), env=TESTING)
-    finally:
-        session.log(types.communicate()[0])
-    if types.returncode:
-        session.error("mypy found errors")
+    # Which tests stay together on one worker, and how many workers there are: tests/conftest.py.
+    session.run("pytest", "-n", "auto", "--durations=40", *session.posargs, env=TESTING)
 
 
 @nox.session
@@ -114,6 +104,13 @@ def unit(session: nox.Session) -> None:
     """The tests that need no Docker Engine, on all cores. [PYTEST ARGUMENT...]"""
     _install(session, "dev")
     session.run("pytest", "-n", str(os.cpu_count()), *(session.posargs or UNIT), env=TESTING)
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """The coverage of the pure packages by their own tests; less than 95 % is an error."""
+    _install(session, "dev")
+    session.run("pytest", "-q", "-n", str(os.cpu_count()), "--cov", "--", *COVERING, env=TESTING)
 
 
 @nox.session

@@ -35,9 +35,6 @@ FROM_THE_CACHE = ("test_engine.py::test_a_build_with_mounts_and_its_second_run_f
 NEWER_ENGINE = ("bake", "publish", "publish_platforms", "statements")
 """Tests of the engine of Debian trixie, which is made once for all of them."""
 ON_TRIXIE = "test_engines.py::test_engine_tests_pass_on_the_engine_of[trixie]"
-_PURE = ("config", "context", "fleet", "locking", "nightly", "planning", "publish", "site", "validation")
-COVERING = (*(f"tests/images/{name}/" for name in _PURE), "tests/validate/")
-"""Folders whose tests cover the pure packages (pyproject.toml); the others run without a tracer."""
 AT_ONCE = ("big images", "newer engine", "wheel_builder", "integration")
 """Groups, files of integration tests and the rest of these, in the order in which workers take them: the first of them
 builds the parent."""
@@ -83,9 +80,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In an order that leaves no worker waiting for an image, nor alone at the end."""
     waiting = {group(item.nodeid) for item in items if "built" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: _rank(item.nodeid, waits=group(item.nodeid) in waiting))
-    for item in items:
-        if not item.nodeid.startswith(COVERING):
-            item.add_marker("no_cover")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:

@@ -39,7 +39,8 @@ _ELSEWHERE = {
 }
 """Probes whose file has another name than they."""
 _SETTING = re.compile(
-    r"^(SECONDS|STARTS_FIRST|ALONE|TORCH_FIRST|RUN_AS|FILES_ONLY|FROM_SOURCE|STARTS_PROGRAMS) = (.+)$", re.MULTILINE
+    r"^(SECONDS|STARTS_FIRST|ALONE|TORCH_FIRST|RUN_AS|FILES_ONLY|FROM_SOURCE|STARTS_PROGRAMS)(?:: \w+)? = (.+)$",
+    re.MULTILINE,
 )
 _KERNELS = "gpu._kernels"
 """The file of all probes of the table of kernels (validate/kernels/) that have none of their own."""
