@@ -59,7 +59,7 @@ VALUES = {
     "vars.SITE_FROM": "ghcr.io/somebody/images",
 }
 GITHUB = {"GITHUB_ACTOR": "somebody", "GITHUB_REF_NAME": "main", "GITHUB_OUTPUT": "output", "GITHUB_SHA": "0" * 40}
-SESSIONS = {*noxfile.VERBS, "generate", "lint", "tests", "unit", "docs"}
+SESSIONS = {*noxfile.VERBS, "coverage", "docs", "generate", "lint", "tests", "unit"}
 
 
 @dataclass(frozen=True)
