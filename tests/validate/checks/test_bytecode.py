@@ -1,12 +1,16 @@
 """C12: bytecode is compiled again and compared; what was found right before is not."""
 
+import marshal
+import opcode
 import py_compile
+from collections.abc import Callable
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import pytest
 
-from tests.support.judging import judge_claim
+from tests.support.judging import fails, judge_claim
 from validate.checks.cpu import bytecode
 from validate.claims import Claim, Tier
 from validate.environment import installed
@@ -15,10 +19,16 @@ from validate.judging import Finding, Status
 CLAIM = Claim(id="C12", subject="bytecode", tier=Tier.CPU, probe="cpu.bytecode", statement="", expect={"known": {}})
 
 
+VALUES = """x = (1, -2, 3**40, 1.5, -0.0, 2j, b"b", "é", None, True, ..., (1, (2,)), "a b", "a b")
+def f(a, *, b=1 << 90):
+    return lambda: a in {"x", "y", 1} or [a for a in b]
+"""
+
+
 def package(site: Path) -> Path:
     """A distribution of one module with its bytecode. The module."""
     source = site / "small.py"
-    source.write_text("def two():\n    return 1 + 1\n")
+    source.write_text("def two(a):\n    return a + 1\n")
     py_compile.compile(str(source), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     info = site / "small-1.0.dist-info"
     info.mkdir()
@@ -76,3 +86,44 @@ def test_bytecode_that_can_not_be_its_sources_is_named(tmp_path: Path, spoil: ob
     source = package(tmp_path)
     spoil(source)  # type: ignore[operator]
     assert words in judged(compared(tmp_path)).reason
+
+
+def nested(**changed: Any) -> Callable[[bytes], bytes]:
+    """Bytecode whose function says otherwise of itself."""
+
+    def forged(body: bytes) -> bytes:
+        code = marshal.loads(body)
+        constants = (one.replace(**changed) if isinstance(one, CodeType) else one for one in code.co_consts)
+        return marshal.dumps(code.replace(co_consts=tuple(constants)))
+
+    return forged
+
+
+def with_caches(body: bytes) -> bytes:
+    add = bytes([opcode.opmap["BINARY_OP"], 0])
+    assert add + b"\0\0" in body
+    return body.replace(add + b"\0\0", add + b"\7\7")
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [nested(co_stacksize=900), nested(co_filename="/other.py"), nested(co_qualname="x"), with_caches, lambda body: body + b"x"],
+    ids=["stack", "file", "name", "caches", "more"],
+)
+def test_bytecode_that_equals_its_sources_and_runs_otherwise_is_named(
+    tmp_path: Path, forge: Callable[[bytes], bytes]
+) -> None:
+    package(tmp_path)
+    file = next(tmp_path.glob("__pycache__/*"))
+    held = file.read_bytes()
+    file.write_bytes(held[:16] + forge(held[16:]))
+    fails(judged(compared(tmp_path)), "is not what its source compiles to")
+
+
+def test_bytecode_that_shares_no_value_is_its_sources(tmp_path: Path) -> None:
+    source = package(tmp_path)
+    source.write_text(VALUES)
+    code = compile(VALUES, str(source), "exec", dont_inherit=True)
+    file = next(tmp_path.glob("__pycache__/*"))
+    file.write_bytes(file.read_bytes()[:16] + marshal.dumps(code, 2))
+    assert judged(compared(tmp_path)).status is Status.PASS

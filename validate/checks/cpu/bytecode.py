@@ -9,11 +9,12 @@ and S10 hold, as they do its program: bytecode that lies has no part in what is 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import io
 import marshal
 import os
 import re
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,8 @@ FROM_SOURCE = True
 _NAME = re.compile(r"(?P<source>[^/]+)\.(?P<tag>[a-z]+-\d+)(\.opt-(?P<optimised>\w+))?\.pyc")
 _HEADER_BYTES = 16
 _MOST_LISTED = 40
+_SIZES = {"i": 4, "g": 8, "y": 16, "N": 0, "T": 0, "F": 0, ".": 0}
+"""Bytes of numbers and of single objects (CPython, Python/marshal.c)."""
 _BESIDE = ("/opt/truetag", "/usr/lib/python3", "/usr/share")
 """The image's copy of the suite; where scripts of Debian's packages have their modules."""
 
@@ -100,11 +103,57 @@ def _state(path: str) -> tuple[str, str]:
         made = compile(content, source, "exec", dont_inherit=True, optimize=optimised)
     except (SyntaxError, ValueError):
         return path, "not compiled from its source, which can't be compiled"
-    same = marshal.dumps(made) == held
-    # Equal code may be written in other bytes: constants that are shared, or not.
-    with contextlib.suppress(ValueError, EOFError, TypeError):
-        same = same or bool(marshal.loads(held) == made)
+    body = marshal.dumps(made)
+    try:
+        # The same code may be written in other bytes: values that are shared, or not.
+        same = body == held or _written(body) == _written(held)
+    except (ValueError, LookupError, RecursionError):
+        same = False
     return path, "" if same else "not what its source compiles to"
+
+
+def _written(held: bytes) -> object:
+    """All that bytecode holds, as it is written, whatever is shared or interned (CPython, Python/marshal.c).
+
+    `==` of code objects leaves out caches, specialised instructions, the stack's size and names of files, which run.
+    Raises ValueError, LookupError: it is not as `marshal.dumps` writes it.
+    """
+    stream, seen, is_old = io.BytesIO(held), list[object](), sys.version_info < (3, 11)
+
+    def number(size: int = 4) -> int:
+        return int.from_bytes(stream.read(size), "little")
+
+    def some(count: int) -> list[object]:
+        return [value() for _ in range(count)]
+
+    def value() -> object:
+        byte = number(1)
+        kind, place, shared = chr(byte & 0x7F), len(seen), byte & 0x80
+        if kind == "r":
+            return seen[number()]
+        if shared:
+            seen.append(None)
+        read: object = None
+        if kind in "sutaAzZ":
+            read, kind = stream.read(number(1 if kind in "zZ" else 4)), "s" if kind == "s" else "text"
+        elif kind in "()>":
+            read, kind = some(number(1 if kind == ")" else 4)), ">" if kind == ">" else "("
+            read = sorted(read, key=repr) if kind == ">" else read
+        elif kind == "c":
+            read = [stream.read(24 if is_old else 20), *some(8), stream.read(4), *some(1 if is_old else 2)]
+        elif kind == "l":
+            count = stream.read(4)
+            read = count, stream.read(2 * abs(int.from_bytes(count, "little", signed=True)))
+        else:
+            read = some(3) if kind == ":" else stream.read(_SIZES[kind])
+        if shared:
+            seen[place] = kind, read
+        return kind, read
+
+    found = value()
+    if stream.read(1):
+        raise ValueError("there is more")
+    return found
 
 
 def judge(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
