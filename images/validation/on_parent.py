@@ -29,14 +29,23 @@ _HARDWARE = re.compile(
 _MODULE = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<kind>\.cpython-\d+[\w-]*\.so|\.abi3\.so|\.so|\.py)")
 _RANKS = ("", ".cpython", ".abi3.so", ".so", ".py")
 """Of modules of one name in one folder, the first is imported: a package, then extensions, then source."""
-_NOT_SHADOWED = frozenset({"test", "this", "antigravity", "idlelib", "turtledemo", "turtle", "__future__"})
-"""Modules of the standard library that no other one imports."""
+_NOT_SHADOWED = frozenset(
+    {"test", "this", "antigravity", "idlelib", "turtledemo", "turtle", "__future__", "tests", "docs"}
+)
+"""Modules that no other one imports."""
 _STANDARD = re.compile(r"usr/(?:local/)?lib/python3\.\d+(?:/lib-dynload)?")
 _PACKAGES = re.compile(r"opt/venv/lib/python3\.\d+/site-packages")
 _RECORD = re.compile(r"(?P<location>.*)/[^/]+\.dist-info/RECORD")
 _BYTECODE = re.compile(r".*/__pycache__/[^/]+\.pyc")
 _SETTINGS_SECTION = re.compile(r'\s*\[\s*([\w.-]+)(?:\s+"(.*)")?\s*\]')
 _TRIPLET = re.compile(r"usr/(lib|include)/[^/]+-linux-gnu[^/]*")
+_SOURCES = re.compile(r"etc/apt/sources\.list(\.d/[^/]+)?")
+_UNSIGNED = re.compile(
+    r"\b(trusted|allow-insecure|allow-weak)\s*[+-]?[:=]\s*(yes|true|with|on|enable|[1-9])"
+    r"|http://(?!([\w-]+\.)*debian\.org(:\d+)?(/|\s|$))\S+",
+    re.IGNORECASE,
+)
+"""What of a list of sources leaves out signatures, or a server's identity (sources.list(5))."""
 _DPKG = "var/lib/dpkg"
 _STATUS = f"{_DPKG}/status"
 
@@ -66,6 +75,7 @@ def wanted(path: str) -> bool:
     """Whether the content of a file is asked for."""
     return (
         path in (*_SETTINGS, _STATUS, "etc/ld.so.conf")
+        or bool(_SOURCES.fullmatch(path))
         or (path.startswith(f"{_DPKG}/info/") and path.endswith(".list"))
         or path.startswith("etc/ld.so.conf.d/")
         or (path.endswith(".dist-info/RECORD") and "/site-packages/" in path)
@@ -152,6 +162,12 @@ def compare(parent: Tree, child: Tree, start: Start, expect: Mapping[str, Any]) 
             f"/{path}": [one for one in now if one not in was] or now
             for path, read in _SETTINGS.items()
             if (now := read(_text(child.get(path)).splitlines())) != (was := read(_text(parent.get(path)).splitlines()))
+        },
+        "sources": {
+            f"/{path}": found[0]
+            for path, entry in child.items()
+            if _SOURCES.fullmatch(path) and entry.content != getattr(parent.get(path), "content", "")
+            if (found := _UNSIGNED.search(re.sub("#.*", "", _text(entry))))
         },
         "among": dict(list(_among(parent, child, added, expect))[:_MOST_LISTED]),
     }
@@ -452,7 +468,7 @@ def _modules_in_front(parent: Tree, child: Tree, added: Tree, start: Start) -> I
     for path in added:
         found = _module_of(path)
         if found and found[0] in (*before, directory) and found[1] not in _NOT_SHADOWED:
-            old = standard.get(found[1], packages.get(found[1], "") if found[0] in before else "")
+            old = standard.get(found[1], packages.get(found[1], ""))
             if old:
                 yield f"the module {found[1]}", path, old
         elif re.fullmatch(r"usr/lib/python3\d+\.zip", path):

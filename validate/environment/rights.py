@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import _imp
 import contextlib
 import os
+import re
 import stat
 import struct
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 
-_EVERYBODYS = ("/tmp", "/var/tmp", "/workspace", "/home", "/run/lock", "/dev/shm")
+_EVERYBODYS = re.compile(r"/(tmp|var/tmp|workspace|run/lock|dev/shm|home/[^/]*)(/.*)?", re.DOTALL)
 """Folders that are for everybody to write to, and those below."""
 _OF_SERVICES = ("/var/", "/run/")
 """Debian's packages make files of services' own users there, whose numbers are below this (Debian policy, 9.2.2)."""
@@ -17,7 +20,9 @@ OPEN = ("/tmp", "/var/tmp")
 """Of those, the ones that Debian makes for everybody."""
 _BEGINNINGS = (b"\x7fELF", b"#!")
 _OPEN = ("system.posix_acl_access", "system.posix_acl_default")
-_CHECKED_BY_HASH = 1
+_CHECKED_BY_HASH = 3
+_MAGIC = {"310": 3439, "311": 3495, "312": 3531, "313": 3571, "314": 3627}
+"""Python's release -> the number that its bytecode begins with (CPython, pycore_magic_number.h)."""
 _SHARED = 0o1777
 
 
@@ -43,7 +48,7 @@ def loose(
     for path, facts in found.items():
         if path in shared and (facts.st_uid or stat.S_IMODE(facts.st_mode) != _SHARED):
             yield path, f"has mode {stat.S_IMODE(facts.st_mode):o} and uid {facts.st_uid}: it is root's, for everybody"
-        if stat.S_ISLNK(facts.st_mode) or any(path == one or path.startswith(f"{one}/") for one in _EVERYBODYS):
+        if stat.S_ISLNK(facts.st_mode) or _EVERYBODYS.fullmatch(path):
             continue
         if path in kept:
             least = _USERS if path.startswith(_OF_SERVICES) else 1
@@ -77,11 +82,11 @@ def _is_program(path: str, facts: os.stat_result) -> bool:
 
 
 def void(bytecode: Mapping[str, str], found: Mapping[str, os.stat_result]) -> Iterator[str]:
-    """Bytecode that Python compiles anew at each start. `bytecode`: its path -> its source (PEP 552)."""
+    """Bytecode that Python compiles at each start, or never again. `bytecode`: its path -> its source (PEP 552)."""
     for path, source in bytecode.items():
         try:
             with open(path, "rb") as stream:  # noqa: PTH123  9,000 times
-                flags, written, size = struct.unpack("<4xIII", stream.read(16))
+                magic, flags, written = struct.unpack("<II8s", stream.read(16))
         except (OSError, struct.error):
             yield path
             continue
@@ -89,7 +94,9 @@ def void(bytecode: Mapping[str, str], found: Mapping[str, os.stat_result]) -> It
         if facts and stat.S_ISLNK(facts.st_mode):
             with contextlib.suppress(OSError):
                 facts = os.stat(source)  # noqa: PTH116
-        if facts and not flags & _CHECKED_BY_HASH:
-            now = (int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF)
-            if (written, size) != now:
-                yield path
+        known = _MAGIC.get(path.rpartition(".cpython-")[2][:3])
+        due = facts and struct.pack("<II", int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF)
+        if flags == _CHECKED_BY_HASH:
+            due, flags = _imp.source_hash(magic, Path(source).read_bytes()), 0
+        if flags or (due and written != due) or (known and magic != 0x0A0D0000 + known):
+            yield path

@@ -19,12 +19,6 @@ from validate.judging import Finding, Status
 CLAIM = Claim(id="C12", subject="bytecode", tier=Tier.CPU, probe="cpu.bytecode", statement="", expect={"known": {}})
 
 
-VALUES = """x = (1, -2, 3**40, 1.5, -0.0, 2j, b"b", "é", None, True, ..., (1, (2,)), "a b", "a b")
-def f(a, *, b=1 << 90):
-    return lambda: a in {"x", "y", 1} or [a for a in b]
-"""
-
-
 def package(site: Path) -> Path:
     """A distribution of one module with its bytecode. The module."""
     source = site / "small.py"
@@ -88,42 +82,37 @@ def test_bytecode_that_can_not_be_its_sources_is_named(tmp_path: Path, spoil: ob
     assert words in judged(compared(tmp_path)).reason
 
 
-def nested(**changed: Any) -> Callable[[bytes], bytes]:
-    """Bytecode whose function says otherwise of itself."""
-
-    def forged(body: bytes) -> bytes:
-        code = marshal.loads(body)
-        constants = (one.replace(**changed) if isinstance(one, CodeType) else one for one in code.co_consts)
-        return marshal.dumps(code.replace(co_consts=tuple(constants)))
-
-    return forged
+def nested(body: bytes, **changed: Any) -> bytes:
+    code = marshal.loads(body)
+    constants = (one.replace(**changed) if isinstance(one, CodeType) else one for one in code.co_consts)
+    return marshal.dumps(code.replace(co_consts=tuple(constants)))
 
 
-def with_caches(body: bytes) -> bytes:
-    add = bytes([opcode.opmap["BINARY_OP"], 0])
-    assert add + b"\0\0" in body
-    return body.replace(add + b"\0\0", add + b"\7\7")
+ADD = bytes([opcode.opmap["BINARY_OP"], 0])
+FORGERIES: dict[str, Callable[[bytes], bytes]] = {
+    "stack": lambda body: nested(body, co_stacksize=900),
+    "file": lambda body: nested(body, co_filename="/other.py"),
+    "name": lambda body: nested(body, co_qualname="x"),
+    "caches": lambda body: body.replace(ADD + b"\0\0", ADD + b"\7\7"),
+    "more": lambda body: body + b"x",
+}
 
 
-@pytest.mark.parametrize(
-    "forge",
-    [nested(co_stacksize=900), nested(co_filename="/other.py"), nested(co_qualname="x"), with_caches, lambda body: body + b"x"],
-    ids=["stack", "file", "name", "caches", "more"],
-)
-def test_bytecode_that_equals_its_sources_and_runs_otherwise_is_named(
-    tmp_path: Path, forge: Callable[[bytes], bytes]
-) -> None:
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_bytecode_that_equals_its_sources_and_runs_otherwise_is_named(tmp_path: Path, forgery: str) -> None:
     package(tmp_path)
     file = next(tmp_path.glob("__pycache__/*"))
     held = file.read_bytes()
-    file.write_bytes(held[:16] + forge(held[16:]))
+    file.write_bytes(held[:16] + FORGERIES[forgery](held[16:]))
     fails(judged(compared(tmp_path)), "is not what its source compiles to")
 
 
 def test_bytecode_that_shares_no_value_is_its_sources(tmp_path: Path) -> None:
-    source = package(tmp_path)
-    source.write_text(VALUES)
-    code = compile(VALUES, str(source), "exec", dont_inherit=True)
-    file = next(tmp_path.glob("__pycache__/*"))
+    source, file = package(tmp_path), next(tmp_path.glob("__pycache__/*"))
+    source.write_text("""x = (1, -2, 3**40, 1.5, -0.0, 2j, b"b", "é", None, True, ..., (1, (2,)), "a b", "a b")
+def f(a, *, b=1 << 90):
+    return lambda: a in {"x", "y", 1} or [a for a in b]
+""")
+    code = compile(source.read_text(), str(source), "exec", dont_inherit=True)
     file.write_bytes(file.read_bytes()[:16] + marshal.dumps(code, 2))
     assert judged(compared(tmp_path)).status is Status.PASS

@@ -1,8 +1,10 @@
 """S10 files, lookup, privileges: dpkg's database, and judges. More, in a real image: tests/integration/faults.yaml."""
 
 import hashlib
+import importlib.util
 import os
 import struct
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +20,11 @@ from images.validation.claims.context import ClaimContext
 from images.validation.claims.provenance import provenance_claims
 from tests.support.judging import fails, judge_claim
 from tests.support.sources import SOURCES
+from validate.binaries.loader import SearchPath, machine_named
 from validate.checks.static import environment, files, owners
 from validate.claims import Claim, ClaimSet
-from validate.environment import debian, rights
+from validate.environment import debian, installed, rights, wheel_contents
+from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, Status
 
 (PLANNED,) = plan.select(["cu126-torch27"], SOURCES)
@@ -237,15 +241,63 @@ def _facts(top: Path) -> dict[str, os.stat_result]:
 
 
 def test_bytecode_of_another_time_or_size_is_void(tmp_path: Path) -> None:
-    source, others = tmp_path / "a.py", {"hashed": 3, "timed": 0}
+    source, bytecode = tmp_path / "a.py", {}
     source.write_text("x = 1")
-    facts = source.stat()
-    bytecode = {}
-    for name, flags in others.items():
-        (tmp_path / name).write_bytes(b"\0" * 4 + struct.pack("<III", flags, int(facts.st_mtime), facts.st_size))
-        bytecode[str(tmp_path / name)] = str(source)
-    assert list(rights.void(bytecode, _facts(tmp_path))) == []
+    time = struct.pack("<II", int(source.stat().st_mtime), 5)
+    digest, magic = importlib.util.source_hash(b"x = 1"), importlib.util.MAGIC_NUMBER
+    for name, first, flags, written in (
+        ("hashed", magic, 3, digest),
+        ("timed", magic, 0, time),
+        ("falsely-hashed", magic, 3, time),
+        ("never", magic, 1, digest),
+        ("other", b"\0" + magic[1:], 0, time),
+        ("short", b"", 0, b""),
+    ):
+        file = tmp_path / f"{name}.{sys.implementation.cache_tag}.pyc"
+        file.write_bytes(first + struct.pack("<I", flags) + written)
+        bytecode[str(file)] = str(source)
+    wrong = ["falsely-hashed", "never", "other", "short"]
+    assert [Path(path).name.partition(".")[0] for path in rights.void(bytecode, _facts(tmp_path))] == wrong
     os.utime(source, (0, 0))
-    assert list(rights.void(bytecode, _facts(tmp_path))) == [str(tmp_path / "timed")]
-    (tmp_path / "hashed").write_bytes(b"")
-    assert len(list(rights.void(bytecode, _facts(tmp_path)))) == 2
+    assert len(list(rights.void(bytecode, _facts(tmp_path)))) == 1 + len(wrong)
+
+
+def test_bytecode_that_is_not_there_is_known_by_its_source(tmp_path: Path) -> None:
+    for name in ("a.py", "b.py", "not-a-module.py", "other.py", "later.py", "tests/t.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text({"other.py": "return 1", "later.py": "type x = int"}.get(name, "x = 1"))
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__/a.cpython-311.pyc").write_bytes(b"")
+    sources = [str(path) for path in tmp_path.rglob("*.py")]
+    lacking = list(owners._lacking(sources, _facts(tmp_path), "3.11"))
+    assert lacking == [(f"{tmp_path}/__pycache__/b.cpython-311.pyc", f"{tmp_path}/b.py")]
+
+
+@pytest.mark.parametrize("key", ["command", "include-system-site-pac\u212aages", "include-system-site-packages\x1f"])
+def test_settings_of_an_environment_are_read_as_python_reads_them(tmp_path: Path, key: str) -> None:
+    (tmp_path / "pyvenv.cfg").write_text("\n".join([*map(bytes.decode, owners._VENV_SETTINGS), f"{key} = true"]))
+    state = dict(owners._of_venv(str(tmp_path), "3.11", {}))[f"{tmp_path}/pyvenv.cfg"]
+    assert state == ("" if key == "command" else "venv")
+
+
+def test_a_link_in_place_of_what_a_record_lists_is_not_explained_by_it(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("")
+    (tmp_path / "b.py").symlink_to("/var/cache/b.py")
+    entries = [installed.Entry(str(path), "its hash") for path in sorted(tmp_path.iterdir())]
+    assert [wheel_contents.explains(entry) for entry in entries] == [True, False]
+
+
+def test_folders_of_homes_are_for_everybody_and_home_is_not() -> None:
+    theirs = os.stat_result((0o41777, *[0] * 3, 1001, *[0] * 5))
+    found = dict.fromkeys(("/home", "/home/x", "/tmp", "/workspace/x", "/usr/local/src"), theirs)
+    loose = dict(rights.loose(found, set(found), set(), shared=()))
+    assert loose == dict.fromkeys(("/home", "/usr/local/src"), "is a folder for everybody to put files into")
+
+
+def test_a_library_has_its_own_name_in_the_loaders_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = (f"{folder}/libc.so.6" for folder in machine_named(os.uname().machine).folders)
+    path = next(filter(os.path.exists, places))
+    names = ("libc.so.6", "libother.so.1")
+    monkeypatch.setattr(owners.SearchPath, "of", lambda *_: SearchPath(cache={name: [path] for name in names}))
+    found = list(owners._of_cache(UserEnvironment(environ={}, directory="/", python="")))
+    assert found == [f"{path} under the name libother.so.1, which is not its own"]

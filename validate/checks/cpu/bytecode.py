@@ -32,8 +32,8 @@ FROM_SOURCE = True
 _NAME = re.compile(r"(?P<source>[^/]+)\.(?P<tag>[a-z]+-\d+)(\.opt-(?P<optimised>\w+))?\.pyc")
 _HEADER_BYTES = 16
 _MOST_LISTED = 40
-_SIZES = {"i": 4, "g": 8, "y": 16, "N": 0, "T": 0, "F": 0, ".": 0}
-"""Bytes of numbers and of single objects (CPython, Python/marshal.c)."""
+_SIZES = {**dict.fromkeys("cNTF.", 0), ":": 3, "i": 4, "g": 8, "y": 16}
+"""Kinds of values that tell no size of their own (CPython, Python/marshal.c)."""
 _BESIDE = ("/opt/truetag", "/usr/lib/python3", "/usr/share")
 """The image's copy of the suite; where scripts of Debian's packages have their modules."""
 
@@ -107,7 +107,7 @@ def _state(path: str) -> tuple[str, str]:
     try:
         # The same code may be written in other bytes: values that are shared, or not.
         same = body == held or _written(body) == _written(held)
-    except (ValueError, LookupError, RecursionError):
+    except (LookupError, ValueError, MemoryError, RecursionError):
         same = False
     return path, "" if same else "not what its source compiles to"
 
@@ -116,44 +116,35 @@ def _written(held: bytes) -> object:
     """All that bytecode holds, as it is written, whatever is shared or interned (CPython, Python/marshal.c).
 
     `==` of code objects leaves out caches, specialised instructions, the stack's size and names of files, which run.
-    Raises ValueError, LookupError: it is not as `marshal.dumps` writes it.
+    Raises LookupError: it is not as `marshal.dumps` writes it.
     """
-    stream, seen, is_old = io.BytesIO(held), list[object](), sys.version_info < (3, 11)
+    stream, seen = io.BytesIO(held), list[Any]()
+    numbers, last = (20, 2) if sys.version_info >= (3, 11) else (24, 1)
 
     def number(size: int = 4) -> int:
         return int.from_bytes(stream.read(size), "little")
 
-    def some(count: int) -> list[object]:
-        return [value() for _ in range(count)]
-
-    def value() -> object:
-        byte = number(1)
-        kind, place, shared = chr(byte & 0x7F), len(seen), byte & 0x80
+    def value() -> Any:
+        byte, place = stream.read(1)[0], len(seen)
+        kind = chr(byte & 0x7F)
         if kind == "r":
             return seen[number()]
-        if shared:
-            seen.append(None)
-        read: object = None
-        if kind in "sutaAzZ":
-            read, kind = stream.read(number(1 if kind in "zZ" else 4)), "s" if kind == "s" else "text"
-        elif kind in "()>":
-            read, kind = some(number(1 if kind == ")" else 4)), ">" if kind == ">" else "("
-            read = sorted(read, key=repr) if kind == ">" else read
-        elif kind == "c":
-            read = [stream.read(24 if is_old else 20), *some(8), stream.read(4), *some(1 if is_old else 2)]
+        seen.extend([None] * (byte >> 7))
+        size = _SIZES[kind] if kind in _SIZES else number(1 if kind in "zZ)" else 4)
+        read: Any = None
+        if kind == "c":
+            read = kind, [stream.read(numbers), *(value() for _ in range(8)), number(), *(value() for _ in range(last))]
+        elif kind in "()>:":
+            several = [value() for _ in range(size)]
+            read = (kind, sorted(several, key=repr)) if kind == ">" else (kind == ":", several)
         elif kind == "l":
-            count = stream.read(4)
-            read = count, stream.read(2 * abs(int.from_bytes(count, "little", signed=True)))
+            read = size, stream.read(2 * min(size, (1 << 32) - size))  # negative, of a negative number
         else:
-            read = some(3) if kind == ":" else stream.read(_SIZES[kind])
-        if shared:
-            seen[place] = kind, read
-        return kind, read
+            read = "text" if kind in "utaAzZ" else kind, stream.read(size)
+        seen[place : place + (byte >> 7)] = [read] * (byte >> 7)
+        return read
 
-    found = value()
-    if stream.read(1):
-        raise ValueError("there is more")
-    return found
+    return value(), stream.read()
 
 
 def judge(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:

@@ -14,7 +14,7 @@ from typing import Any
 
 from validate.judging import Finding, conclude, failed, listed, matches, passed, unproven
 
-_COMMAND, _DIRECTORY = ["bash"], "/workspace"
+_COMMAND, _DIRECTORY, _USER = ["bash"], "/workspace", "1001"
 """How our Dockerfiles end (templates/stages/image.j2)."""
 
 
@@ -37,8 +37,7 @@ _SPOKEN = {
     "mode": "has another mode",
     "owner": "has another owner",
 }
-_NUMBERED = re.compile(r"0*[1-9]\d*(:\d+)?")
-"""A user that no line of /etc/passwd can make root: a number, and not 0."""
+_GROUP_OF_SYSTEM = re.compile(r".*:0*[1-9]\d?\d?")  # Debian policy, 9.2.2
 
 
 def judge_labels(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
@@ -87,7 +86,7 @@ def judge_settings(_subject: str, expect: Mapping[str, Any], evidence: Mapping[s
     that the image sets; absent: others may be set, too; of a child free: its user, start and health check are its own}.
     """
     faults, expected, free = list[str](), expect["entrypoint"], expect.get("free", False)
-    if not _NUMBERED.fullmatch(evidence["user"]) and not free:
+    if evidence["user"] != _USER and not free:
         faults.append(f"it runs as {evidence['user'] or 'root'}")
     if evidence["entrypoint"] != expected and not free:
         found = " ".join(evidence["entrypoint"])[:80] or "none"
@@ -109,6 +108,7 @@ def judge_settings(_subject: str, expect: Mapping[str, Any], evidence: Mapping[s
     start = f"entrypoint {' '.join(expected)}" if expected else "no entrypoint"
     good = f"user {evidence['user'] or 'root'}, {start}, the driver's {listed(injected)}"
     told = sorted(evidence.get("further", {}))
+    told += ["a group of the system's, whose files it reads"] if _GROUP_OF_SYSTEM.fullmatch(evidence["user"]) else []
     return conclude(faults, f"{good}; of its own: {', '.join(told)}" if told else good)
 
 
@@ -135,7 +135,8 @@ def judge_parent(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str
     it, changed_count, excused: {why a child may: how many paths differ so}, upgraded: {Debian package, from which
     version to which: how many files}, plugins: {what was added: who loads it}, in_front: [{what, path: where it is
     found first now, before}], settings: {file: what the parent has otherwise or not}, among: {what was added to the
-    folder of a Debian package of the parent's, of no package itself: that package}}.
+    folder of a Debian package of the parent's, of no package itself: that package}, sources: {list of apt's sources:
+    what in it lets anybody say what a package holds}}.
     """
     if "unread" in evidence:
         return unproven(evidence["unread"])
@@ -163,6 +164,7 @@ def judge_parent(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str
         f"{path} stands where the parent's {owner} has its own, and is of no package"
         for path, owner in evidence.get("among", {}).items()
     ]
+    faults += [f"{path} has apt take packages of anybody: {said}" for path, said in evidence.get("sources", {}).items()]
     plugins = [f"{path} ({who})" for path, who in sorted(evidence["plugins"].items())]
     good += f"; of its own, and loaded as they are there: {listed(plugins)}" if plugins else ""
     unknown = [

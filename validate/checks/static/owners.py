@@ -7,18 +7,20 @@ What is explained by content is hashed.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import fnmatch
 import os
 import re
 import shlex
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from validate.binaries.elf import ElfError
-from validate.binaries.loader import SearchPath, machine_named
+from validate.binaries.loader import Files, SearchPath, machine_named
 from validate.checks.static.files import as_record, hashes
 from validate.checks.static.toolkit import configured
 from validate.claims import Claim
@@ -69,6 +71,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     explained |= set(map(debian.real, debian.kept_of_packages())) & places.keys()
     bytecode = {path: source for path in places if (source := _source(path)) in explained}
     explained |= bytecode.keys()
+    if not expect["free"]:
+        homes = (f"/usr/lib/python{start.version}/", f"{environment}/")
+        sources = (path for path in explained if path.endswith(".py") and path.startswith(homes))
+        bytecode.update(_lacking(sources, places, start.version))
     by_content = [
         *_of_toolkit(expect["toolkit"], places, explained),
         *_of_steps(expect["steps"], places),
@@ -96,7 +102,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     of_nobody = [*special, *unowned, *(f"{path}/" for path in sorted(folders) if not _is_made(path, expect))]
     # What installations write (accounts, lists of servers, dpkg's database) is theirs to write, and no user's.
     written = {path for path in rest - set(unowned) if path.startswith(("/etc/", "/var/lib/"))}
-    kept |= written if expect["free"] else {*written, *packages.packages}
+    kept |= written if expect["free"] else {*written, *packages.packages, *(found.keys() - places.keys())}
     used = rights.guarded({path for path in explained - packages.packages.keys() if not path.startswith("/root/")})
     used |= {path for path in written if path.startswith("/etc/") and not _SECRET.fullmatch(path)}
     loose = dict(rights.loose(found, kept, used, rights.OPEN if expect["free"] else (*rights.OPEN, *_SHARED)))
@@ -205,6 +211,20 @@ def _excused(paths: Sequence[str], generated: Mapping[str, str]) -> tuple[dict[s
     return counts, rest
 
 
+def _lacking(sources: Iterable[str], places: Mapping[str, os.stat_result], version: str) -> Iterator[tuple[str, str]]:
+    """Bytecode that Debian's packages and templates/scripts/install.sh make and that is not there, and its source."""
+    for source in sources:
+        folder, _, name = source.rpartition("/")
+        path = f"{folder}/__pycache__/{name[:-3]}.cpython-{version.replace('.', '')}.pyc"
+        if path in places or not name[:-3].isidentifier() or "/test/" in source or "/tests/" in source:
+            continue
+        with contextlib.suppress(SyntaxError, ValueError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            read = ast.parse(_content(source), feature_version=(3, int(version.partition(".")[2])))  # not a later one's
+            compile(read, source, "exec", dont_inherit=True)
+            yield path, source
+
+
 # ---- by content
 
 
@@ -290,10 +310,12 @@ def _of_venv(environment: str, version: str, places: Mapping[str, os.stat_result
         is_link = path in places and stat.S_ISLNK(places[path].st_mode)
         yield path, "" if is_link and str(Path(path).readlink()) == target else "venv"
     settings = f"{environment}/pyvenv.cfg"
-    lines = _content(settings).splitlines()
+    content = _content(settings)
     # site.py takes the last of several, getpath.py the first.
-    said = [line for line in lines if line.partition(b"=")[0].strip().lower() in _VENV_KEYS]
-    yield settings, "" if said == [*_VENV_SETTINGS] else "venv"
+    said = [line for line in content.splitlines() if line.partition(b"=")[0].strip().lower() in _VENV_KEYS]
+    # They read text: in that, other letters and spaces may make a key.
+    plain = content.isascii() and content.replace(b"\n", b"").decode().isprintable()
+    yield settings, "" if plain and said == [*_VENV_SETTINGS] else "venv"
     if ignored := _content(f"{environment}/.gitignore"):
         yield f"{environment}/.gitignore", "" if ignored == _VENV_IGNORED else "venv"
 
@@ -355,10 +377,13 @@ def _of_cache(given: user_environment.UserEnvironment) -> Iterator[str]:
         search = SearchPath.of({}, given.directory, machine)
         named = [*machine.folders, *(folder for folder, _ in configured("/etc/ld.so.conf"))]
         folders = {os.path.realpath(folder) for folder in named}
-        for path in sorted({one for paths in search.cache.values() for one in paths}):
+        files = Files(machine)
+        for name, path in sorted((name, one) for name, paths in search.cache.items() for one in paths):
             folder = os.path.realpath(os.path.dirname(path))  # noqa: PTH120
             if folder.partition("/glibc-hwcaps/")[0] not in folders:
-                yield path
+                yield f"{path}, whose folder no configuration names"
+            elif name not in (path.rpartition("/")[2], getattr(files.get(path), "soname", "")):
+                yield f"{path} under the name {name}, which is not its own"
 
 
 def _plugins(unowned: Sequence[str], patterns: Mapping[str, str]) -> dict[str, str]:
@@ -403,7 +428,7 @@ def judge_files(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str,
     privileged: [{path, mode, capabilities, packaged: whether Debian brings it}], writable: what every user may change,
     authorities: certificates that are trusted and in no package, distrusted: the reverse, accounts, loose: {path of a
     known owner: who but root may change it, or why users can't use it}, void: bytecode that is not of its source's time
-    or size, of_cache: what the loader's cache has of folders that no configuration names}.
+    or size, of_cache: what of the loader's cache ldconfig would not write}.
     """
     faults = [f"{one['path']} is not as {one['owner']} has it" for one in evidence["altered"]]
     if hidden := evidence["altered_count"] - len(evidence["altered"]):
@@ -412,9 +437,7 @@ def judge_files(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str,
         faults += [f"{path} belongs to nobody" for path in evidence["unowned"]]
         if hidden := evidence["unowned_count"] - len(evidence["unowned"]):
             faults.append(f"{hidden} more files belong to nobody")
-    faults += [
-        f"{path} is not of its source's time: Python compiles that at each start" for path in evidence.get("void", ())
-    ]
+    faults += [f"{path} is missing or void: Python compiles that at each start" for path in evidence.get("void", ())]
     if hidden := evidence.get("void_count", 0) - len(evidence.get("void", ())):
         faults.append(f"{hidden} more files of bytecode are not of their sources' time")
     generated = sum(evidence["excused"].values())
@@ -435,9 +458,7 @@ def judge_lookup(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str
         for path in evidence["loadable"]
         if path not in evidence["plugins"]
     ]
-    faults += [
-        f"the loader's cache has {path}, whose folder no configuration names" for path in evidence.get("of_cache", ())
-    ]
+    faults += [f"the loader's cache has {what}" for what in evidence.get("of_cache", ())]
     return conclude(faults, f"{len(expect['path'])} folders on the PATH, and nothing of unknown owner is found first")
 
 
