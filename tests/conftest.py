@@ -35,7 +35,7 @@ FROM_THE_CACHE = ("test_engine.py::test_a_build_with_mounts_and_its_second_run_f
 NEWER_ENGINE = ("bake", "publish", "publish_platforms", "statements")
 """Tests of the engine of Debian trixie, which is made once for all of them."""
 ON_TRIXIE = "test_engines.py::test_engine_tests_pass_on_the_engine_of[trixie]"
-AT_ONCE = ("big images", "newer engine", "wheel_builder", "integration")
+AT_ONCE = ("big images", "newer engine", "wheel_builder", "fleet_builds", "integration")
 """Groups, files of integration tests and the rest of these, in the order in which workers take them: the first of them
 builds the parent."""
 ONCE_THE_PARENT_IS_THERE = ("fleet", "faults", "nightly", "first_hour", "audit", "multigpu", "integration")

@@ -27,6 +27,8 @@ from tests.support import commands, sources
 from tests.support.broken_images import NAME
 from tests.support.engine_contents import containers
 from tests.support.other_engine import Other, other_engine
+from tests.support.ray_cluster import ray_cluster
+from tests.support.slurm_cluster import Slurm, slurm_cluster
 from tests.support.sources import SOURCES
 from validate.claims import ClaimSet
 
@@ -61,6 +63,25 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Debian's docker-registry on loopback, without a login: `HOST:PORT`."""
     with loopback.registry(tmp_path_factory.mktemp("registry") / "here") as host:
         yield host
+
+
+@pytest.fixture(scope="session")
+def staging(registry: str) -> str:
+    return f"{registry}/fleet"
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    nodes = {"n1": "", "n2": "", "n3": "h100:2", "n4": "a100:1"}
+    with slurm_cluster(tmp_path_factory.mktemp("slurm"), nodes) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def ray() -> Iterator[Mapping[str, str]]:
+    """What makes a command talk to a cluster with two engines."""
+    with ray_cluster() as address:
+        yield {"RAY_ADDRESS": address}
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,13 @@ SLOW = (
 """Each Python takes a second to start: there is a middle to be killed in."""
 
 
+FLEET = """\
+workers:
+  cpu: {slurm: {partition: cpu, minutes: 10}, ray: {resources: {engine: 1}}}
+  h100: {arch: "9.0", gpus: 2, slurm: {partition: gpu, gres: "gpu:h100", minutes: 10}}
+"""
+
+
 def dockerfile() -> str:
     """The small image: files of the parent, and nothing that was made for the test."""
     libraries = " ".join(f"/usr/lib/x86_64-linux-gnu/{name}" for name in LIBRARIES)
