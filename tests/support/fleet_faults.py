@@ -25,7 +25,7 @@ from tests.support.slurm_cluster import Slurm
 from validate.judge import judge
 
 WORKER, SUBMITTER = "worker", "submitter"
-_PATIENCE = 120.0
+_PATIENCE = 300.0
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def _configure(folder: Path, gpus: Mapping[str, str]) -> None:
         "SchedulerParameters=sched_interval=2,batch_sched_delay=1,bf_interval=2",
         "ReturnToService=2",
         "MpiDefault=none",
-        "KillWait=30",
+        "KillWait=300",
         "GresTypes=gpu",
     ]
     gres = []

@@ -268,8 +268,8 @@ def test_bytecode_that_is_not_there_is_known_by_its_source(tmp_path: Path) -> No
         (tmp_path / name).write_text({"other.py": "return 1", "later.py": "type x = int"}.get(name, "x = 1"))
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__/a.cpython-311.pyc").write_bytes(b"")
-    sources = [str(path) for path in tmp_path.rglob("*.py")]
-    lacking = list(owners._lacking(sources, _facts(tmp_path), "3.11"))
+    paths = [*map(str, tmp_path.rglob("*")), "/opt/venv/bin/jp.py"]
+    lacking = list(owners._lacking(paths, (f"{tmp_path}/",), _facts(tmp_path), "3.11"))
     assert lacking == [(f"{tmp_path}/__pycache__/b.cpython-311.pyc", f"{tmp_path}/b.py")]
 
 

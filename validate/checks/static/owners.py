@@ -72,9 +72,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     bytecode = {path: source for path in places if (source := _source(path)) in explained}
     explained |= bytecode.keys()
     if not expect["free"]:
-        homes = (f"/usr/lib/python{start.version}/", f"{environment}/")
-        sources = (path for path in explained if path.endswith(".py") and path.startswith(homes))
-        bytecode.update(_lacking(sources, places, start.version))
+        homes = (f"/usr/lib/python{start.version}/", f"{environment}/lib/")  # programs are never compiled
+        bytecode.update(_lacking(explained, homes, places, start.version))
     by_content = [
         *_of_toolkit(expect["toolkit"], places, explained),
         *_of_steps(expect["steps"], places),
@@ -211,9 +210,11 @@ def _excused(paths: Sequence[str], generated: Mapping[str, str]) -> tuple[dict[s
     return counts, rest
 
 
-def _lacking(sources: Iterable[str], places: Mapping[str, os.stat_result], version: str) -> Iterator[tuple[str, str]]:
+def _lacking(
+    paths: Iterable[str], homes: tuple[str, ...], places: Mapping[str, os.stat_result], version: str
+) -> Iterator[tuple[str, str]]:
     """Bytecode that Debian's packages and templates/scripts/install.sh make and that is not there, and its source."""
-    for source in sources:
+    for source in (path for path in paths if path.endswith(".py") and path.startswith(homes)):
         folder, _, name = source.rpartition("/")
         path = f"{folder}/__pycache__/{name[:-3]}.cpython-{version.replace('.', '')}.pyc"
         if path in places or not name[:-3].isidentifier() or "/test/" in source or "/tests/" in source:
