@@ -59,8 +59,8 @@ class Laid:
 
 
 def is_packages(reference: str) -> bool:
-    """Whether it is standard input, or a file or folder that is there, and not an image's name."""
-    return reference == STDIN or Path(reference).exists()
+    """Whether it is standard input, a file or folder, or named as locks are: not an image's name."""
+    return reference == STDIN or Path(reference).exists() or reference.endswith((".txt", ".lock", ".toml"))
 
 
 def audit(
@@ -223,7 +223,7 @@ def _of_dockerfile(text: str) -> tuple[list[str], list[str]]:
 
 
 def _with_fix(check: Check, environment: Mapping[str, Any], python: str) -> Check:
-    """With the versions to change, where requirements are not met and uv finds some that are: as few as it must."""
+    """With the versions to change, where requirements are not met and uv finds some that are; it keeps the others where they fit."""
     if check.id not in ("A3", "A7") or check.outcome is not Outcome.FAULT:
         return check
     now = {str(one["name"]): str(one["version"]) for one in environment["distributions"]}

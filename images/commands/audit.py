@@ -40,6 +40,7 @@ def audit(
         ),
     ],
     gpu: Annotated[str, typer.Option("--gpu", metavar="MODEL", help="The GPU it shall run on: B200, say.")] = "",
+    arch: Annotated[str, typer.Option("--arch", metavar="SM", help="Its architecture, where no table has it.")] = "",
     driver: Annotated[str, typer.Option("--driver", metavar="VERSION", help="That machine's driver.")] = "",
     python: Annotated[str, typer.Option("--python", metavar="X.Y", help="The Python that packages are for.")] = "",
     run: Annotated[
@@ -63,7 +64,7 @@ def audit(
     """
     if out:
         require_writable(out)
-    machine = chooser.described(gpu, "", driver) if gpu else None
+    machine = chooser.described(gpu, arch, driver) if gpu or arch or driver else None
     facts = matrix_files.load_facts()
 
     def progress(told: str) -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from images.audit import checks
 from images.audit.model import Outcome, Severity
+from images.config import matrix
 from images.engine import ImageInfo
-from tests.support.audit_samples import distribution, environment
+from images.planning import chooser
+from tests.support.audit_samples import code, distribution, environment
 from tests.support.engine_contents import image_info
 
 INFO = image_info(env={"PATH": "/usr/bin"}, user="1000")
@@ -110,3 +112,30 @@ def test_a_toolkit_of_another_major_is_told() -> None:
     right = {"home": "/usr/local/cuda-12.8", "version": "12.8"}
     assert "/usr/local/cuda-13.0 is CUDA 13.0" in _of_environment(environment(), wrong, right)["S6 toolkit"]
     assert _of_environment(environment(), right) == {}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "driver", "told"),
+    [
+        ("RTX 5090", "570.86", "has no code for sm_120"),
+        ("RTX 5090", "550.90", "sm_120 (Blackwell) needs driver 570 or newer"),
+        ("RTX 4090", "470.57", "CUDA 12 needs driver 525.60.13 or newer"),
+        ("H100", "550.90", "torchao has no code for sm_90"),
+        ("A100", "550.90", ""),
+    ],
+)
+def test_what_keeps_packages_from_a_machine_is_told(gpu: str, driver: str, told: str) -> None:
+    libraries = [
+        code("torch/lib/libtorch_cuda.so", "torch", sm_80=1 << 30, sm_86=1 << 30, sm_90=1 << 30),
+        code("torchao/_C.abi3.so", "torchao", sm_80=1 << 20),
+    ]
+    found = environment(distribution("torch", "2.7.1"))
+    (one,) = checks.of_machine(found, libraries, matrix.load_facts(), chooser.described(gpu, "", driver))
+    assert (one.outcome is Outcome.FAULT) is bool(told) and told in one.text
+
+
+@pytest.mark.parametrize(("cudnn", "fault"), [("9.10.2.21", True), ("9.15.1.9", False)])
+def test_versions_with_an_ordinary_silent_fault_are_told(cudnn: str, fault: bool) -> None:
+    found = environment(distribution("torch", "2.8.0"), distribution("nvidia-cudnn-cu12", cudnn))
+    ordinary = next(one for one in checks.of_versions(found) if one.subject == "silent faults")
+    assert (ordinary.outcome is Outcome.FAULT) is fault and (("pytorch#163539" in ordinary.text) is fault)

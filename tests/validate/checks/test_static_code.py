@@ -13,7 +13,7 @@ from tests.support.fatbins import LZ4, SPECIFIC, Code
 from tests.support.judging import fails, says
 from tests.validate.binaries.test_fatbin import marked, region_of
 from tests.validate.checks.test_static_probes import Site, claim, judged, site
-from validate.binaries import fatbin
+from validate.binaries import dynsym, fatbin
 from validate.checks.static import devicecode, symbols
 from validate.judging import Status
 
@@ -291,3 +291,17 @@ def test_what_is_left_in_a_library_is_what_it_is_for(site: Site, library: bytes,
 def test_what_serves_in_place_of_the_arch_is_said(site: Site) -> None:
     install(site, ONLY, fatbins.region(code(80, ptx=True)))
     assert judged(devicecode, surplus()).reason.endswith("alone, and compute_80 where a library has none")
+
+
+@pytest.mark.parametrize(("any_python", "undefined"), [(False, [b"PyNew_Thing", b"other"]), (True, [b"other"])])
+def test_what_another_python_may_export_is_excused_and_nothing_else(any_python: bool, undefined: list[bytes]) -> None:
+    nothing = frozenset[bytes]()
+    needs = dynsym.Symbols(
+        exports=nothing,
+        undefined=frozenset((b"PyNew_Thing", b"other")),
+        defined_versions=frozenset(),
+        needed_versions={},
+    )
+    task = symbols._Task(path="a.so", owners=(), scope=(), named={}, driver=False, any_python=any_python)
+    found = symbols._lacks(task, {"a.so": needs})
+    assert found and found["undefined"] == [name.decode() for name in undefined]
