@@ -223,7 +223,7 @@ def _of_dockerfile(text: str) -> tuple[list[str], list[str]]:
 
 
 def _with_fix(check: Check, environment: Mapping[str, Any], python: str) -> Check:
-    """With the versions to change, where requirements are not met and uv finds some that are; it keeps the others where they fit."""
+    """With versions to change, where requirements are not met and uv finds some that are; it keeps others that fit."""
     if check.id not in ("A3", "A7") or check.outcome is not Outcome.FAULT:
         return check
     now = {str(one["name"]): str(one["version"]) for one in environment["distributions"]}
