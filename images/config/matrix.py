@@ -45,8 +45,6 @@ class Sources:
         """
         left_out: dict[str, Any] = dict.fromkeys(("nightly", "xfail", "prefix"), True)
         left_out["images"] = {"__all__": {"platforms"}}
-        if not self.matrix.library_layers:  # as before there was such a key: no digest moves
-            left_out["library_layers"] = True
         content = json.dumps(
             [self.matrix.model_dump(exclude=left_out), self.facts.model_dump(exclude={"arm64"})], sort_keys=True
         )

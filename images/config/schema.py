@@ -195,9 +195,6 @@ class Prune(Row):
     """Prune NVIDIA's own libraries, too. Their licence restricts modification (docs/arch-images.md)."""
 
 
-LibraryText = Annotated[str, _word(r"nvidia-[a-z0-9*?-]+", "pattern of NVIDIA's distributions (nvidia-cublas*)")]
-
-
 class Exclusion(Row):
     """Images that the facts would allow and we do not build."""
 
@@ -264,9 +261,6 @@ class Matrix(Row):
     images: list[ImageRow] = Field(min_length=1)
     exclude: list[Exclusion] = []
     prune: Prune = Prune()
-    library_layers: list[Annotated[list[LibraryText], Field(min_length=1)]] = []
-    """NVIDIA's libraries in layers of their own, bottom first: patterns of distributions. The rest is one layer above
-    them. Empty: all are one layer. Every image gets another digest when this changes (docs/benchmarks.md)."""
     aliases: dict[Alias, ImageNameText] = {}
     gate: list[Tier] = Field(default=[*GATE], min_length=1)
     """Tiers whose required claims must all be PASS before an image is published, or an alias points at it."""

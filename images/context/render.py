@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from images.config.names import Minor
@@ -87,7 +86,7 @@ def render(
         f"locks/{name}": less(content, elsewhere) if name.removesuffix(".txt") in image.layers else content
         for name, content in locks.items()
     }
-    files |= parted(files, image.layers[0], image.library_layers)
+    files |= parted(files, image.layers[0])
     files |= scripts() | debian_lock(base)
     if image.platform is not Platform.AMD64:
         files["scripts/installer.sh"] = (TEMPLATES / "platforms" / "installer.sh").read_bytes()
@@ -151,42 +150,33 @@ def content_of(file: bytes | Path) -> bytes:
 # --- stages ---------------------------------------------------------------------------------------------------------
 
 
-def parted(files: Context, bottom: str, groups: Sequence[Sequence[str]] = ()) -> Context:
+def parted(files: Context, bottom: str) -> Context:
     """The bottom layer's lock in two: NVIDIA's libraries, and torch above them.
 
     They are the two halves of an image. Engines make, hash, fetch and unpack layers side by side, and images for single
-    architectures have the same libraries as long as those are not pruned. Libraries that a pattern of a group matches,
-    the first group first, have a lock of their own: what moves seldom stays the same layer when the rest moves.
+    architectures have the same libraries as long as those are not pruned.
     """
     whole = content_of(files[f"locks/{bottom}.txt"])
     names = frozenset(locked_versions(whole))
     libraries = frozenset(name for name in names if name.startswith("nvidia-"))
     if not libraries or libraries == names:
         return {}
-    found: Context = {f"locks/{bottom}.txt": less(whole, libraries)}
-    for number, patterns in enumerate([*groups, ["*"]], 1):
-        chosen = frozenset(name for name in libraries if any(fnmatchcase(name, pattern) for pattern in patterns))
-        stage = LIBRARIES if number > len(groups) else f"{LIBRARIES}-{number}"
-        if chosen:
-            found[f"locks/{stage}.txt"] = less(whole, names - chosen)
-        libraries -= chosen
-    return found
+    return {f"locks/{bottom}.txt": less(whole, libraries), f"locks/{LIBRARIES}.txt": less(whole, names - libraries)}
 
 
-def libraries(index: str, *, name: str = LIBRARIES, below: str = "system", pruned: bool = False) -> Stage:
-    """A stage that `parted` gave a lock of its own."""
+def libraries(index: str, *, pruned: bool = False) -> Stage:
+    """The stage that `parted` gave a lock of its own."""
     holds = ("NVIDIA's libraries",)
-    return Stage(name=name, below=below, holds=holds, lock=True, index=index, pruned=pruned, wheels_kept=False)
+    return Stage(name=LIBRARIES, below="system", holds=holds, lock=True, index=index, pruned=pruned, wheels_kept=False)
 
 
 def _stages(
     image: Image, files: Context, wheels: Sequence[str], missing: Collection[str], index: str
 ) -> Iterator[Stage]:
     below, extended = "system", image.extended(wheels)
-    for name in (*(f"{LIBRARIES}-{number}" for number in range(1, len(image.library_layers) + 1)), LIBRARIES):
-        if f"locks/{name}.txt" in files:
-            yield libraries(index, name=name, below=below, pruned=bool(image.pruning and image.pruning.nvidia))
-            below = name
+    if f"locks/{LIBRARIES}.txt" in files:
+        yield libraries(index, pruned=bool(image.pruning and image.pruning.nvidia))
+        below = LIBRARIES
     for name in image.layers:
         pins = [pin for pin in image.pins if pin.layer == name]
         # The lock's own wheels lie there too in a build without a network, and are installed by the lock.

@@ -56,7 +56,6 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
         ),
         nvcc_suite=nvcc_of_debian.debian if nvcc_of_debian else "",
         layers=layers,
-        library_layers=tuple(map(tuple, matrix.library_layers)),
         environment={
             **{own_name.get(key, key): value for key, value in matrix.environment.items()},
             **{key: value for key, value in _DRIVER.items() if key not in matrix.environment},

@@ -128,8 +128,6 @@ class Image:
     """Of a -devel image whose nvcc no wheel has: the Debian suite whose packages have it."""
     layers: tuple[str, ...]
     """Names of the Python layers, bottom first."""
-    library_layers: tuple[tuple[str, ...], ...] = ()
-    """Patterns of NVIDIA's distributions that have layers of their own, bottom first."""
     environment: Mapping[str, str]
     revision: str
     """Short hash of matrix and facts."""

@@ -110,7 +110,6 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         ("\noptional", " \a\noptional", "holds the control character"),
         ("\nimages:", "\nwaived:\n  flash-attn-5: {x: of another CUDA}\nimages:", "no layer installs 'flash-attn-5'"),
         ("\nimages:", "\noverrides:\n  '2.7': {a>=2: why}\nimages:", "'a>=2' must name one version with =="),
-        ("\nimages:", "\nlibrary_layers:\n  - [torch]\nimages:", "pattern of NVIDIA's distributions"),
     ],
 )
 def test_each_mistake_is_told_and_none_is_a_traceback(tmp_path: Path, before: str, after: str, sentence: str) -> None:
@@ -125,15 +124,3 @@ def test_the_toolkit_needs_a_layer_above_and_one_below(tmp_path: Path) -> None:
     assert any(
         "at least 2 items" in problem for problem in problems(tmp_path, GOOD.replace(layers, "  torch: [torch]"))
     )
-
-
-SPLIT = "library_layers:\n  - [nvidia-cublas*]\n"
-
-
-def test_libraries_in_layers_of_their_own_are_another_revision_and_without_them_it_is_as_before(tmp_path: Path) -> None:
-    file = tmp_path / "matrix.yaml"
-    revisions = []
-    for more in ("library_layers: []\n", SPLIT):
-        file.write_text(GOOD + more)
-        revisions.append(matrix.load(file, small.FACTS).revision)
-    assert revisions[0] == small.SOURCES.revision != revisions[1]

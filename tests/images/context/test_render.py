@@ -150,33 +150,6 @@ def test_only_images_for_one_arch_are_pruned_and_in_the_step_that_installs() -> 
     assert all(before[name] == after[name] for name in ("system", "tools", "cuda")), "NVIDIA's libraries are shared"
 
 
-SPLIT = (("nvidia-cuda-*", "nvidia-cufft*"), ("nvidia-no-such-*",), ("nvidia-cu*",))
-
-
-def test_libraries_are_split_by_the_first_pattern_and_no_package_is_lost() -> None:
-    plain = image("cu130-torch211")
-    split = dataclasses.replace(plain, library_layers=SPLIT)
-    whole, files = context(plain), context(split)
-    parts = [names(files[f"locks/{name}.txt"]) for name in ("cuda-1", "cuda-3", "cuda")]
-    every, torch = [one for part in parts for one in part], names(whole["locks/torch.txt"])
-    assert sorted(every) == names(whole["locks/cuda.txt"]) and files["locks/torch.txt"] == whole["locks/torch.txt"]
-    assert "nvidia-cufft" in parts[0] and "nvidia-cublas" in parts[1] and "nvidia-nccl-cu13" in parts[2]
-    locked = lock_file.read(plain, CHECKOUT.locks).layers["torch"]
-    assert sorted([*torch, *every]) == sorted(one.name for one in locked)
-    assert "torch" in torch and all(one.startswith("nvidia-") for one in every)
-    below = re.findall(r"^FROM (\S+) AS (cuda\S*|torch)$", files["Dockerfile"].decode(), re.MULTILINE)
-    assert below == [("system", "cuda-1"), ("cuda-1", "cuda-3"), ("cuda-3", "cuda"), ("cuda", "torch")]
-
-
-def test_a_library_that_moved_leaves_the_layers_below_it_as_they_were() -> None:
-    before, after = (
-        context(dataclasses.replace(image(name), library_layers=SPLIT[:1]))
-        for name in ("cu130-torch211", "cu130-torch212")
-    )
-    assert before["locks/cuda-1.txt"] == after["locks/cuda-1.txt"]
-    assert before["locks/cuda.txt"] != after["locks/cuda.txt"]
-
-
 def test_every_step_of_an_image_notes_what_stands_and_ends_by_normalising_timestamps() -> None:
     for name in ("cu126-torch27", "cu126-torch27-sm90", "cu130-torch211-devel", "cu128-torch28-axolotl-multigpu"):
         for stage, text in stages(context(image(name), suite={"claims.json": b"{}"})["Dockerfile"]).items():
