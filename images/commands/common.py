@@ -47,9 +47,7 @@ def sources(matrix_file: Path | None = None) -> Sources:
 
     Raises UserError with all that is wrong in them.
     """
-    loaded = matrix.load(paths.find(matrix_file, Path.cwd()).matrix)
-    plan.check(loaded)
-    return loaded
+    return matrix.load(paths.find(matrix_file, Path.cwd()).matrix)
 
 
 def accepted(selectors: list[str], sources: Sources, *, exactly_one: bool = False) -> list[Image]:

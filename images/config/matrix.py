@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,11 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from images import errors
-from images.config import paths, yamlfile
+from images.config import paths, selectors, yamlfile
 from images.config.facts import Facts
 from images.config.names import Minor
 from images.config.platforms import Platform
-from images.config.schema import Defaults, Matrix
+from images.config.schema import Matrix
 from images.config.yamlfile import YamlFile, fix, validated
 from images.errors import Problem, UserError, wrong
 
@@ -31,10 +33,6 @@ class Sources:
 
     matrix: Matrix
     facts: Facts
-    matrix_file: YamlFile
-    problems: tuple[Problem, ...] = ()
-    """What was wrong in the matrix and left out of it so that the rest could be checked in the same run."""
-    left_out: frozenset[yamlfile.Path] = frozenset()
     workspace: paths.Workspace = paths.CHECKOUT
 
     @cached_property
@@ -59,25 +57,16 @@ class Sources:
 
 
 def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:
-    """Read both files; without `matrix`, the checkout's. Raises UserError with every problem at once.
-
-    A matrix with problems whose rest is sound is returned with them, so that `plan.check` can add what
-    it finds (an alias to a refused image) before all are reported together.
-    """
+    """Read both files; without `matrix`, the checkout's. Raises UserError with every problem at once."""
     matrix = matrix or MATRIX
     known, matrix_file = load_facts(facts), yamlfile.parse(paths.shown(matrix), _read(matrix))
     wanted, problems, left_out = validated(Matrix, matrix_file)
-    if wanted is None:
-        raise UserError(problems)
-    problems += inconsistent(wanted, matrix_file, left_out)
-    # No plan can be made of these, and `problems` names them by now.
-    torchless = {torch for torch, pins in wanted.stacks.items() if "torch" not in pins}
-    base = wanted.defaults.base if wanted.defaults.base in wanted.bases else next(iter(wanted.bases))
-    stacks = {torch: pins for torch, pins in wanted.stacks.items() if torch not in torchless}
-    plannable = wanted.model_copy(update={"stacks": stacks, "defaults": Defaults(base=base)})
-    left_out |= {("stacks", torch) for torch in torchless}
-    workspace = paths.Workspace(matrix.absolute())
-    return Sources(plannable, known, matrix_file, tuple(problems), left_out, workspace)
+    if wanted is not None:
+        problems += inconsistent(wanted, matrix_file, left_out)
+    if wanted is None or problems:
+        numbers = {one: one.where.rpartition(":")[2] for one in problems}
+        raise UserError(sorted(problems, key=lambda one: int(numbers[one]) if numbers[one].isdigit() else 0))
+    return Sources(wanted, known, paths.Workspace(matrix.absolute()))
 
 
 def load_facts(facts: Path = FACTS) -> Facts:
@@ -155,7 +144,10 @@ def _stacks(matrix: Matrix, left_out: frozenset[yamlfile.Path]) -> Iterator[Faul
 
 
 def _images(matrix: Matrix, file: YamlFile, left_out: frozenset[yamlfile.Path]) -> Iterator[Fault]:
-    """Names under `without` that neither stack nor overrides have: a typo would leave in what was to be left out."""
+    """Names under `without` that neither stack nor overrides have: a typo would leave in what was to be left out.
+
+    And what names images elsewhere: what a selector without a match was to name would be left out without a word.
+    """
     index_of = {str(row.get("name")): index for index, row in enumerate(file.data["images"]) if isinstance(row, dict)}
     for row in matrix.images:
         torch = str(row.image_name.torch)
@@ -165,9 +157,20 @@ def _images(matrix: Matrix, file: YamlFile, left_out: frozenset[yamlfile.Path]) 
             if torch in matrix.stacks and name not in pins and ("stacks", torch, name) not in left_out:
                 cause = f"{row.name} leaves out {name!r}, which its stack does not pin"
                 yield ("images", index_of.get(row.name, 0)), cause, ""
-    for alias in matrix.aliases:
-        if alias in {row.name for row in matrix.images}:
+    names = [str(name) for row in matrix.images for name in row.names()]
+    for alias, name in matrix.aliases.items():
+        if alias in names:
             yield ("aliases", alias), f"the alias {alias!r} is the name of an image", "rename the alias"
+        if name not in names:
+            near = f"name one of {', '.join(get_close_matches(name, names, cutoff=0.1))}"
+            yield ("aliases", alias), f"the alias {alias!r} names {name}, which is not in `images`", near
+    tracked: list[tuple[yamlfile.Path, str]]
+    tracked = [(("nightly", "track", index), text) for index, text in enumerate(matrix.nightly.track)]
+    for path, text in (*tracked, *((("xfail", at, "select"), row.select) for at, row in enumerate(matrix.xfail))):
+        selector = selectors.parse(text)
+        if not selector.key and not fnmatch.filter(names, text):
+            (problem,) = selectors.unmatched(selector, names).problems
+            yield path, f"{text} {problem.cause}", problem.then
 
 
 def _nightly(matrix: Matrix) -> Iterator[Fault]:

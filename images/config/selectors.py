@@ -86,7 +86,7 @@ def _wrong(condition: Selector) -> str:
     return ""
 
 
-def unmatched(selector: Selector, near: Sequence[str]) -> UserError:
+def unmatched(selector: Selector | str, near: Sequence[str]) -> UserError:
     """The error for a selector that selects nothing."""
     close = get_close_matches(str(selector), near, n=3, cutoff=0.5)
     then = f"{'nearest: ' if close else ''}{', '.join(close)}{'; ' if close else ''}`{command('plan')}` lists all"

@@ -8,9 +8,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from images.config import matrix
+from images.config import matrix, yamlfile
 from images.config.matrix import Sources
-from images.config.yamlfile import YamlFile
 from images.errors import command
 from images.locking import debian, lock_file
 from images.locking.debian import DebianLock
@@ -31,7 +30,7 @@ def write(found: ImageResult, sources: Sources, folder: Path) -> str:
         return ""
     root = sources.workspace.root
     text = sources.workspace.matrix.read_text(encoding="utf-8")
-    moved = pins(text, sources.matrix_file, found.proposed.image, found.canary.changes)
+    moved = pins(text, found.proposed.image, found.canary.changes)
     lock = lock_file.written(found.proposed.lock)
     folder_of = f"locks/{found.proposed.image.lock_name}"
     after = {"matrix.yaml": moved, **{f"{folder_of}/{name}": content.decode() for name, content in lock.items()}}
@@ -107,12 +106,12 @@ def _before_merging(text: str, found: ImageResult, sources: Sources) -> list[str
     return [*todo, f"{read}; until then `publish` refuses the image (S10)"]
 
 
-def pins(text: str, file: YamlFile, image: Image, changes: Sequence[Change]) -> str:
+def pins(text: str, image: Image, changes: Sequence[Change]) -> str:
     """The text of matrix.yaml with the image's own pins moved, each in the line where it stands.
 
     A pin that all stacks share (`common`) is written into the image's stack: the others keep theirs.
     """
-    lines = text.splitlines(keepends=True)
+    lines, file = text.splitlines(keepends=True), yamlfile.parse("matrix.yaml", text)
     stack = ("stacks", str(image.name.torch))
     profiles = file.data.get("profiles", {})
     owners = [stack, *(("profiles", name, *stack) for name in profiles)] if image.profile else [stack]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from functools import lru_cache
 
 from packaging.version import Version
 
-from images.config import selectors, yamlfile
+from images.config import selectors
 from images.config.facts import Facts
 from images.config.matrix import Sources
 from images.config.names import Arch, ImageName, Minor
@@ -65,15 +66,7 @@ class Planned:
 @lru_cache(maxsize=2)
 def plan(sources: Sources) -> tuple[Planned, ...]:
     """Every image of the matrix, accepted or refused, in the matrix's order."""
-    meant = {name: alias for alias, name in sources.matrix.aliases.items()}
-    found = (_planned(name, row, sources) for row in sources.matrix.images for name in row.names())
-    said = "the alias {} means it: point that at an accepted image (`aliases` in matrix.yaml)"
-    return tuple(
-        one
-        if one.accepted or one.name not in meant
-        else replace(one, reasons=(*one.reasons, said.format(meant[one.name])))
-        for one in found
-    )
+    return tuple(_planned(name, row, sources) for row in sources.matrix.images for name in row.names())
 
 
 class NoImageError(UserError):
@@ -86,37 +79,35 @@ def select(wanted: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
     Names and globs add up, conditions all have to hold. Raises UserError for a selector that matches nothing,
     NoImageError for selectors that no image matches together.
     """
-    everything = plan(sources)
-    if not wanted:
-        return everything
     parsed = [selectors.parse(sources.matrix.aliases.get(text, text)) for text in wanted]
-    globs = [item for item in parsed if not item.key]
+    globs = [item.value for item in parsed if not item.key]
     conditions = [item for item in parsed if item.key]
-    chosen = tuple({one.name: one for glob in globs for one in _named(glob, everything, sources)}.values())
-    chosen = chosen if globs else everything
-    for condition in conditions:
-        if not any(map(condition, (*everything, *chosen))):
-            raise selectors.unmatched(condition, [image.name for image in everything])
+    named = {one.name: one for glob in globs for one in _named(glob, sources)}
+    chosen = tuple(named.values()) if globs else plan(sources)
     both = tuple(image for image in chosen if all(condition(image) for condition in conditions))
     if not both:
+        everything = plan(sources)
+        for condition in conditions:
+            if not any(map(condition, (*everything, *chosen))):
+                raise selectors.unmatched(condition, [image.name for image in everything])
         cause = "each matches something, but no image matches all of them"
         then = f"drop one; `{command('plan')}` lists all images"
         raise NoImageError(Problem(where=" ".join(wanted), cause=cause, then=then))
     return both
 
 
-def _named(glob: selectors.Selector, everything: Sequence[Planned], sources: Sources) -> list[Planned]:
-    """The images that a name or a glob means. Raises UserError where there are none."""
-    matches = [image for image in everything if glob(image)]
-    if not matches and (name := selectors.image_name(glob.value)):
-        planned = plan_one(name, sources)
-        if not planned.accepted:
-            close = ", ".join(nearest(name, [image for image in everything if image.accepted]))
-            planned = replace(planned, reasons=(*planned.reasons, f"nearest images of the matrix: {close}"))
-        matches = [planned]
-    if not matches:
-        raise selectors.unmatched(glob, [*(image.name for image in everything), *sources.matrix.aliases])
-    return matches
+def _named(glob: str, sources: Sources) -> list[Planned]:
+    """The images that a name or a glob means, and no other is planned. Raises UserError where there are none."""
+    rows = [(name, row) for row in sources.matrix.images for name in row.names()]
+    if matches := [(name, row) for name, row in rows if fnmatch.fnmatchcase(str(name), glob)]:
+        return [_planned(name, row, sources) for name, row in matches]
+    if not (wanted := selectors.image_name(glob)):
+        raise selectors.unmatched(glob, [*(str(name) for name, _ in rows), *sources.matrix.aliases])
+    planned = plan_one(wanted, sources)
+    if not planned.accepted:
+        close = ", ".join(nearest(wanted, [image for image in plan(sources) if image.accepted]))
+        planned = replace(planned, reasons=(*planned.reasons, f"nearest images of the matrix: {close}"))
+    return [planned]
 
 
 def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple[str, ...]:
@@ -139,30 +130,6 @@ def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple
     return tuple(planned.name for planned in sorted(others, key=distance)[:count])
 
 
-def check(sources: Sources) -> tuple[Planned, ...]:
-    """The whole plan. Raises UserError with everything that is wrong in the matrix, at once."""
-    planned, matrix, where = plan(sources), sources.matrix, sources.matrix_file.where
-    names, problems = [image.name for image in planned], [*sources.problems]
-    for alias, name in matrix.aliases.items():
-        if name not in names:
-            cause = f"the alias {alias!r} names {name}, which is not in `images`"
-            then = f"name one of {', '.join(nearest(ImageName.parse(name), planned))}"
-            problems.append(Problem(where=where(("aliases", alias)), cause=cause, then=then))
-    # Selectors that match no image: what they name would be left out of nightly runs without a word.
-    rows: list[tuple[yamlfile.Path, str]]
-    rows = [(("nightly", "track", index), text) for index, text in enumerate(matrix.nightly.track)]
-    rows += [(("xfail", index, "select"), row.select) for index, row in enumerate(matrix.xfail)]
-    for path, text in rows:
-        selector = selectors.parse(text)
-        if not any(map(selector, planned)):
-            (problem,) = selectors.unmatched(selector, names).problems
-            problems.append(replace(problem, where=where(path), cause=f"{text} {problem.cause}"))
-    if problems:
-        numbers = {one: one.where.rpartition(":")[2] for one in problems}
-        raise UserError(sorted(problems, key=lambda one: int(numbers[one]) if numbers[one].isdigit() else 0))
-    return planned
-
-
 def plan_one(name: ImageName, sources: Sources) -> Planned:
     """One image, from the matrix's row if there is one, else ad hoc from the stack of its torch."""
     plain = replace(name, platform=Platform.AMD64)
@@ -175,7 +142,7 @@ def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
     known = [text for text in facts.torch if Minor.parse(text) == name.torch]
     release = matrix.stacks.get(str(name.torch), {}).get("torch") or max(known, key=Version, default=None)
     if hopeless := _impossible(name, release, matrix, facts):
-        return Planned(image_name=name, reasons=hopeless, torch=release)
+        return Planned(image_name=name, reasons=(*hopeless, *_meant(name, matrix)), torch=release)
     candidate = _candidate(name, row, matrix, facts)
     findings = [finding for rule in rules.RULES for finding in rule(candidate)]
     min_driver = facts.minimum_drivers[str(candidate.wheel_cuda.major)].driver
@@ -192,8 +159,15 @@ def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
     )
     excluded = [one.reason for one in matrix.exclude if selectors.parse(one.select)(planned)]
     reasons = (*planned.reasons, *(f"excluded by matrix.yaml: {reason}" for reason in excluded))
-    image = None if reasons else image_of(candidate, sources, min_driver, planned.warnings)
-    return replace(planned, reasons=reasons, image=image)
+    if reasons:
+        return replace(planned, reasons=(*reasons, *_meant(name, matrix)))
+    return replace(planned, image=image_of(candidate, sources, min_driver, planned.warnings))
+
+
+def _meant(name: ImageName, matrix: Matrix) -> list[str]:
+    """What a refused image that an alias names is told besides."""
+    aliases = [alias for alias, text in matrix.aliases.items() if text == str(name)]
+    return [f"the alias {one} means it: point that at an accepted image (`aliases` in matrix.yaml)" for one in aliases]
 
 
 def _impossible(name: ImageName, release: str | None, matrix: Matrix, facts: Facts) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from tests.support.checkout import ROOT
 from tests.support.sources import SOURCES
 from validate import checks
 
-ACCEPTED = [planned.image for planned in plan.check(SOURCES) if planned.image is not None]
+ACCEPTED = [planned.image for planned in plan.plan(SOURCES) if planned.image is not None]
 SCHEMA = json.loads((ROOT / "docs" / "schema" / "evidence.schema.json").read_text())
 CLAIM = jsonschema_rs.Draft202012Validator({"$ref": "#/$defs/Claim", "$defs": SCHEMA["$defs"]})
 

@@ -16,7 +16,7 @@ def problems(tmp_path: Path, text: str) -> list[str]:
     file = tmp_path / "matrix.yaml"
     file.write_text(text)
     with pytest.raises(UserError) as error:
-        plan.check(matrix.load(file, small.FACTS))
+        matrix.load(file, small.FACTS)
     assert error.value.code == 2
     return [str(problem).replace(f"{tmp_path}/", "") for problem in error.value.problems]
 
@@ -45,7 +45,7 @@ def test_unknown_keys_duplicates_bad_pins_and_bad_aliases_come_all_at_once(tmp_p
 
 def test_a_refused_image_that_an_alias_names_stops_no_plan(tmp_path: Path) -> None:
     (tmp_path / "matrix.yaml").write_text(GOOD.replace("  latest: cu128-torch28", "  latest: cu118-torch27"))
-    planned = plan.check(matrix.load(tmp_path / "matrix.yaml", small.FACTS))
+    planned = plan.plan(matrix.load(tmp_path / "matrix.yaml", small.FACTS))
     told = {one.name: one.reasons[-1] for one in planned if one.reasons}
     assert "the alias latest means it" in told["cu118-torch27"] and sum("alias" in text for text in told.values()) == 1
     assert any(one.accepted for one in planned)

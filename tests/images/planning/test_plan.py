@@ -33,7 +33,7 @@ def one(name: str, sources: Sources = SOURCES) -> Planned:
 
 
 def test_the_matrix_is_sound() -> None:
-    names = [image.name for image in plan.check(REAL)]
+    names = [image.name for image in plan.plan(REAL)]
     assert len(names) == len(set(names))
     assert set(LOCKABLE) <= set(names)
 
@@ -104,7 +104,7 @@ def test_an_image_without_a_lock_is_not_said_to_be_ok(name: str, status: Status,
 def test_the_small_matrix_of_the_documents_is_one_image_that_reaches_gpus(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "matrix.md").read_text(encoding="utf-8")
     (tmp_path / "matrix.yaml").write_text(text.partition("```yaml\n")[2].partition("```")[0])
-    (planned,) = plan.check(matrix.load(tmp_path / "matrix.yaml"))
+    (planned,) = plan.plan(matrix.load(tmp_path / "matrix.yaml"))
     assert planned.image and all(one.startswith("silently wrong") for one in planned.warnings)
     assert planned.image.local_name == "mine-cu126-torch27"
     driver = {key: value for key, value in planned.image.environment.items() if key.startswith("NVIDIA_")}

@@ -13,7 +13,7 @@ from subprocess import CompletedProcess
 import pytest
 import yaml
 
-from images.config import matrix
+from images.config import matrix, yamlfile
 from images.config.matrix import Sources
 from images.config.names import Arch
 from images.config.paths import CHECKOUT
@@ -28,6 +28,7 @@ from images.site import records
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.profile import BEHAVIOURS
+from tests.support import small
 from tests.support.checkout import ROOT
 from tests.support.judging import judge_claim
 from tests.support.small import SOURCES
@@ -40,6 +41,7 @@ from validate.claims import Claim, Tier
 from validate.judging import Status
 
 image = partial(sources_image, sources=SOURCES)
+MATRIX = yamlfile.parse("matrix.yaml", small.MATRIX.read_text())
 
 
 def claims_of(wanted: Image) -> dict[tuple[str, str], Claim]:
@@ -144,11 +146,11 @@ def test_a_profile_takes_over_what_it_extends() -> None:
 
 def test_mistakes_in_profiles_are_told() -> None:
     broken = with_profile("unsloth", stacks={"2.10": {"Unsloth_Zoo": "1.0"}, "9.9": {}}, extends="nothing")
-    told = "\n".join(map(str, matrix.inconsistent(broken.matrix, broken.matrix_file, frozenset())))
+    told = "\n".join(map(str, matrix.inconsistent(broken.matrix, MATRIX, frozenset())))
     for sentence in ("write 'Unsloth_Zoo' as 'unsloth-zoo'", "no stack for torch 9.9", "extends 'nothing'"):
         assert sentence in told
     bent = with_profile("colossalai", extensions=["colossalai", "nothing", "flash-attn"])
-    causes = [problem.cause for problem in matrix.inconsistent(bent.matrix, bent.matrix_file, frozenset())]
+    causes = [problem.cause for problem in matrix.inconsistent(bent.matrix, MATRIX, frozenset())]
     assert causes == ["'nothing' is no row of `sources`", "flash-attn makes flash-attn, which the profile does not pin"]
 
 

@@ -22,7 +22,7 @@ from validate import checks
 from validate.binaries.kernel_states import Excuses
 from validate.claims import Claim, ClaimSet
 
-ACCEPTED = [planned.image for planned in plan.check(SOURCES) if planned.image is not None]
+ACCEPTED = [planned.image for planned in plan.plan(SOURCES) if planned.image is not None]
 
 
 def claims(
