@@ -20,13 +20,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # the order below stays, not the one by number of tests
 
 
-class Groups(LoadScopeScheduling):
-    """Which tests stay on one worker. xdist's own groups rest on a private attribute that pytest 9.2 dropped."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return group(nodeid)
-
-
 BIG_IMAGES = ("images", "reproduce", "bench")
 """Tests that build and name images of the matrix, then two that look at the whole build cache: one after another.
 (Seen with engine 20.10: while a big image was built, steps of test_bench that had just been built ran again.)"""
@@ -35,40 +28,74 @@ FROM_THE_CACHE = ("test_engine.py::test_a_build_with_mounts_and_its_second_run_f
 NEWER_ENGINE = ("bake", "publish", "publish_platforms", "statements")
 """Tests of the engine of Debian trixie, which is made once for all of them."""
 ON_TRIXIE = "test_engines.py::test_engine_tests_pass_on_the_engine_of[trixie]"
-AT_ONCE = ("big images", "newer engine", "wheel_builder", "fleet_builds", "integration")
-"""Groups, files of integration tests and the rest of these, in the order in which workers take them: the first of them
-builds the parent."""
-ONCE_THE_PARENT_IS_THERE = ("fleet", "faults", "nightly", "first_hour", "audit", "multigpu", "integration")
-"""What waits for it comes last, the longest first: until then workers have all other tests to do."""
+OF_THE_PARENT = ("fleet", "nightly", "multigpu", "first_hour", "faults", "forgery", "examples", "audit", "on_image")
+"""Files whose tests wait until the big images' first test has built the parent."""
+ALONE = ("first_hour", "forgery", "examples")
+"""Files whose tests share nothing else."""
+LONGEST_FIRST = (
+    *("big images", "newer engine", "wheel_builder", "fleet_builds", "engines"),
+    *(*OF_THE_PARENT, "integration", "browser"),
+)
+"""Groups, files of integration tests and the rest of these."""
 
 
 def group(nodeid: str) -> str:
-    """What stays on one worker: the big images, the newer engine, the browser, else the file.
+    """What stays on one worker: the big images, the newer engine, the browser, the faults of an image, else the file.
 
     The files of the shared engine make and remove things of their own.
     """
-    file = nodeid.partition("::")[0]
+    file, _, test = nodeid.partition("::")
     name = _integration(file)
     if name in BIG_IMAGES or nodeid.endswith(FROM_THE_CACHE):
         return "big images"
     if name in NEWER_ENGINE or ON_TRIXIE in nodeid:
         return "newer engine"
+    if name in ALONE:
+        return nodeid
+    if name == "faults":
+        return f"{file}::{test.partition(':')[0]}"
     return "browser" if file.startswith("tests/browser/") else file
 
 
-def _integration(file: str) -> str:
+def _integration(nodeid: str) -> str:
     """`fleet` of tests/integration/test_fleet.py; empty for files elsewhere."""
-    return file.removesuffix(".py").partition("tests/integration/test_")[2]
+    return nodeid.partition("::")[0].removesuffix(".py").partition("tests/integration/test_")[2]
 
 
-def _rank(nodeid: str, *, waits: bool) -> tuple[int, int, int]:
-    """Place of its group, and within the big images that of its file. `waits`: for the parent."""
-    named = group(nodeid)
-    name = _integration(nodeid.partition("::")[0])
-    order = ONCE_THE_PARENT_IS_THERE if waits and named != "big images" else AT_ONCE
-    kinds = (named, name, "integration" if name else "")
-    place = next((number for number, kind in enumerate(order) if kind in kinds), len(order))
-    return order is not AT_ONCE, place, BIG_IMAGES.index(name) if name in BIG_IMAGES else len(BIG_IMAGES)
+def _place(nodeid: str) -> int:
+    """Of a test, or a group, among LONGEST_FIRST; short ones come after them."""
+    name = _integration(nodeid)
+    kinds = (group(nodeid), nodeid, name, "integration" if name else "")
+    return next((place for place, kind in enumerate(LONGEST_FIRST) if kind in kinds), len(LONGEST_FIRST))
+
+
+def _is_long(nodeid: str) -> bool:
+    return _place(nodeid) < len(LONGEST_FIRST)
+
+
+class Groups(LoadScopeScheduling):
+    """Which tests stay on one worker. xdist's own groups rest on a private attribute that pytest 9.2 dropped."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        """Give the first group that begins now: one of short tests where the parent is not there yet, or where long
+        tests of this worker come before it: a worker is given more before it is done, and takes none of it back."""
+        given = self.assigned_work.get(node, {}).values()
+        busy = any(_is_long(test) for unit in given for test, done in unit.items() if not done)
+        waits = () if self._parent_is_there() else OF_THE_PARENT
+
+        def later(unit: str) -> int:
+            return 1 if not _is_long(unit) else 2 if busy or _integration(unit) in waits else 0
+
+        self.workqueue.move_to_end(min(self.workqueue, key=later), last=False)
+        super()._assign_work_unit(node)
+
+    def _parent_is_there(self) -> bool:
+        """Whoever comes first builds it, where the tests that do are not among those of this run."""
+        units = (given["big images"] for given in self.assigned_work.values() if "big images" in given)
+        return any(any(unit.values()) for unit in units) or "big images" not in map(group, self.collection or ())
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -77,9 +104,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In an order that leaves no worker waiting for an image, nor alone at the end."""
-    waiting = {group(item.nodeid) for item in items if "built" in getattr(item, "fixturenames", ())}
-    items.sort(key=lambda item: _rank(item.nodeid, waits=group(item.nodeid) in waiting))
+    """The longest first, and of the big images the parent."""
+    files = [f"tests/integration/test_{name}.py" for name in BIG_IMAGES]
+    items.sort(key=lambda item: (_place(item.nodeid), [not item.nodeid.startswith(file) for file in files]))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:

@@ -78,7 +78,8 @@ def found(engine: Engine, claims: ClaimSet, parent: ImageInfo) -> Callable[[str]
 
 
 @pytest.mark.parametrize(
-    ("group", "name"), [pytest.param(group, name, id=name) for group, names in IMAGES.items() for name in names]
+    ("group", "name"),
+    [pytest.param(group, name, id=f"{group}: {name}") for group, names in IMAGES.items() for name in names],
 )
 def test_each_fault_is_caught_by_the_check_named(found: Callable[[str], Found], group: str, name: str) -> None:
     fault = IMAGES[group][name]

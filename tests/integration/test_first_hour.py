@@ -25,7 +25,7 @@ from validate.judging import Status
 
 pytestmark = pytest.mark.engine
 
-_VOLUME = "truetag-test-first-hour"
+_VOLUME = f"truetag-test-first-hour-{os.getpid()}"
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -62,7 +63,7 @@ def test_an_image_that_prints_its_own_evidence_gets_no_pass(
     looked_at = tuple(one for one in claims.claims if f"{one.id} {one.subject}" in CLAIMS or one.id == "S10")
     faults = [Fault("forged", layer, "", "", "") for layer in [BROKEN, *layers]]
     faults.append(Fault("forged", "", "", "", "", last=last))
-    with broken(engine, parent, "forged", faults) as reference:
+    with broken(engine, parent, f"forged-{os.getpid()}", faults) as reference:
         evidence, verdict = validating.measure_and_judge(
             engine, reference, replace(claims, claims=looked_at), (Tier.STATIC,), run_anyway=run_anyway
         )
