@@ -50,6 +50,8 @@ class HintRow(Row):
     fix: Sentence
     source: Sentence
     """A page, `OWNER/REPOSITORY#NUMBER`, or `seed:PAGE`."""
+    host: Annotated[bool, BeforeValidator(_setting)] = False
+    """It is the machine's fault, never the image's."""
     brought_by: BroughtBy | None = None
     no_setting: str = ""
     """Why it is about no setting of doctor's, though it speaks of such things."""

@@ -39,6 +39,8 @@ class Hint:
     cause: str
     fix: str
     source: str
+    host: bool = False
+    """The machine is at fault, whatever image runs on it."""
     brought_by: Mapping[str, Any] | None = field(default=None, hash=False)
     """`name` of a package or variable that brings the error, `unless` one of these is there."""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from validate import checks, report, suite, terminal
 from validate.claims import ClaimSet, Tier
-from validate.environment import nvml
+from validate.environment import host, nvml
 from validate.evidence import Evidence
 from validate.judge import explain, judge
 from validate.judging import Status
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             records.append(record)
             told = f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})"
             sys.stderr.write(f"{len(records)}/{count}  {told}\n")
-        evidence = Evidence(image=claims.image, digest="", records=tuple(records))
+        evidence = Evidence(image=claims.image, digest="", records=tuple(records), host={"faults": host.look()})
     except OSError as error:
         return _complain(f"{error}; the suite writes to /tmp: `docker run --tmpfs /tmp:exec ...`")
     verdict = explain(judge(claims, evidence, tiers))

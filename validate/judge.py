@@ -99,6 +99,8 @@ def explain(verdict: Verdict) -> Verdict:
     return replace(verdict, claims=tuple(explained))
 
 
+OF_HOST = "the host's fault: "
+"""So begins what is UNPROVEN by a fault of the machine: it gives no name."""
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters, and what no UTF-8 holds: bytes of a file's name that are none."""
 
@@ -111,6 +113,8 @@ def _judged(claim: Claim, evidence: Evidence, judges: Judges) -> ClaimVerdict:
     else:
         status, reason = _finding(claim, record, measurement, checks.row(judges, claim) or checks.judge_of(claim))
     measured = dict(measurement.evidence) if measurement else {}
+    if status is Status.FAIL and (cause := _of_host(claim, [reason, *hints.texts(measured)], evidence.host)):
+        status, reason = unproven(f"{OF_HOST}{cause}; here: {reason}")
     if record and record.outcome is not Outcome.COMPLETED:
         measured["probe"] = {"outcome": str(record.outcome), "exit_code": record.exit_code, "log": record.log}
     # Where nothing was measured, what the probe took in vain.
@@ -125,6 +129,13 @@ def _judged(claim: Claim, evidence: Evidence, judges: Judges) -> ClaimVerdict:
         evidence=measured,
         emulated=emulator,
     )
+
+
+def _of_host(claim: Claim, texts: Sequence[str], host: Mapping[str, Any]) -> str:
+    """What of the machine explains a failure on its GPUs; empty: nothing does, so it is the image's."""
+    if claim.tier not in (Tier.GPU, Tier.MULTIGPU):
+        return ""
+    return next(iter(host.get("faults") or ()), "") or next((one.cause for one in hints.find(texts) if one.host), "")
 
 
 def _finding(claim: Claim, record: Record | None, measurement: Measurement | None, judging: Judge | None) -> Finding:

@@ -24,7 +24,7 @@ from images.validation.claims.context import ClaimContext
 from images.wheels import prebuilt
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence, Outcome
-from validate.judge import Verdict, explain, judge
+from validate.judge import OF_HOST, Verdict, explain, judge
 from validate.judging import Status, listed
 
 ANYWHERE = (Tier.STATIC, Tier.CPU)
@@ -204,6 +204,8 @@ def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) ->
     if failed := verdict.of(Status.FAIL):
         what = "1 claim" if len(failed) == 1 else f"{len(failed)} claims"
         return f"{what} failed ({listed([f'{one.claim.id} {one.claim.subject}' for one in failed])})"
+    if at_fault := next((one.reason for one in verdict.claims if one.reason.startswith(OF_HOST)), ""):
+        return at_fault
     if left_out := [tier for tier in ANYWHERE if tier not in tiers]:
         return f"the {' and '.join(left_out)} tier was left out"
     asked = [one.claim for one in verdict.claims if not one.claim.unproven]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from images.context.labels import LABELS
@@ -25,6 +26,7 @@ from images.validation.containers import INSIDE, ContainerPlan, planned, require
 from validate import checks
 from validate.claims import HOST_PROBE, Claim, ClaimSet, Tier
 from validate.environment import credentials
+from validate.environment import host as machine
 from validate.evidence import Evidence, Measurement, Outcome, Record, plain
 from validate.judge import judge
 from validate.judging import Status
@@ -66,6 +68,12 @@ def unsupported_by(facts: EngineFacts, claims: ClaimSet) -> dict[str, str]:
     return found
 
 
+def _of_machine(engine: Engine, gpus: Attachment) -> Sequence[str]:
+    """What is wrong with the GPUs' host (validate/environment/host.py); another machine's can't be looked at."""
+    folder = Path(gpus.library_path) if gpus.library_path else None
+    return machine.look(folder=folder) if gpus.attached and engine.facts.local else ()
+
+
 def limited(claims: ClaimSet, host: Mapping[str, Any]) -> ClaimSet:
     """Claims as evidence from a host can answer them: what was unsupported there is unproven, and so never green."""
     reasons = host.get("unsupported") or {}
@@ -99,6 +107,7 @@ def measure(
         "cpus": engine.facts.cpus,
         **(gpus.inventory.as_json() if gpus.inventory else {"driver": "", "gpus": []}),
         "attached": gpus.as_json(),
+        "faults": _of_machine(engine, gpus),
         **({"unsupported": unsupported} if unsupported else {}),
         "seed": secrets.randbelow(1 << 31),
         "labelled": image.labels.get(f"{LABELS}.image", ""),

@@ -42,15 +42,15 @@ def say(**facts):
 """
 _ASK_DRIVER = """
 sys.path.insert(0, sys.argv[1])
-from validate.environment import nvml
+from validate.environment import host, nvml
 errors = []
 for call in (nvml.computing, nvml.managed):
     try:
         say(**{call.__name__: call()})
     except nvml.DriverError as error:
         errors.append(f"{error}")
-if errors:
-    say(error=errors[0])
+for error in (*errors[:1], *host.look()):
+    say(error=error)
 """
 _ASK_TORCH = """
 import importlib

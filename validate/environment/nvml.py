@@ -143,6 +143,48 @@ def watched(uuid: str, folder: Path | None = None) -> Iterator[Callable[[], Mapp
         library.nvmlShutdown()
 
 
+_HEALTH = (
+    ("ecc", "nvmlDeviceGetTotalEccErrors", (1, 0), 1),
+    ("remapped", "nvmlDeviceGetRemappedRows", (), 4),
+    ("mig", "nvmlDeviceGetMigMode", (), 2),
+    ("mode", "nvmlDeviceGetComputeMode", (), 1),
+)
+"""Name, call, what it is asked for (uncorrected, since the driver's start), and how many numbers it answers."""
+_FABRIC_STATE = 24
+"""Offset in nvmlGpuFabricInfo_t: 16 bytes of a UUID, a status, a clique."""
+
+
+def health(folder: Path | None = None) -> list[dict[str, Any]]:
+    """Of each GPU: memory [used, total], ecc, remapped [corrected, uncorrected, pending, failed], mig [now, next],
+    instances, mode, processes, fabric. What NVML can't tell is left out. Raises DriverError."""
+    library = _load("libnvidia-ml.so.1", folder)
+    _check("nvmlInit", library.nvmlInit_v2())
+    try:
+        count, found = ctypes.c_uint(), list[dict[str, Any]]()
+        _check("nvmlDeviceGetCount", library.nvmlDeviceGetCount_v2(ctypes.byref(count)))
+        for index in range(count.value):
+            device, memory, one = ctypes.c_void_p(), _Memory(), dict[str, Any]()
+            _check("nvmlDeviceGetHandleByIndex", library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)))
+            if library.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0:
+                one["memory"] = [memory.used, memory.total]
+            for name, call, asked, answers in _HEALTH:
+                values, function = [ctypes.c_ulonglong() for _ in range(answers)], getattr(library, call, None)
+                if function and function(device, *map(ctypes.c_uint, asked), *map(ctypes.byref, values)) == 0:
+                    one[name] = [value.value for value in values]
+            slot, none, fabric = ctypes.c_void_p(), ctypes.c_uint(0), (ctypes.c_ubyte * 64)()
+            instance = getattr(library, "nvmlDeviceGetMigDeviceHandleByIndex", None)
+            one["instances"] = bool(instance and instance(device, ctypes.c_uint(0), ctypes.byref(slot)) == 0)
+            running = getattr(library, "nvmlDeviceGetComputeRunningProcesses", None)
+            one["processes"] = bool(running and running(device, ctypes.byref(none), None)) or none.value > 0
+            ready = getattr(library, "nvmlDeviceGetGpuFabricInfo", None)
+            if ready and ready(device, ctypes.byref(fabric)) == 0:
+                one["fabric"] = fabric[_FABRIC_STATE]
+            found.append(one)
+        return found
+    finally:
+        library.nvmlShutdown()
+
+
 def absent() -> str:
     """What the loader says where it finds no libcuda; empty where it finds one."""
     try:

@@ -1,0 +1,152 @@
+"""Simulated machines: each fault is named, explained, and never blamed on the image that ran there."""
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images.building.validating import why_withheld
+from tests.validate.environment.test_nvml import Library
+from validate import hints
+from validate.claims import Claim, Tier
+from validate.environment import host, nvml
+from validate.evidence import Evidence, Measurement, Outcome, Record
+from validate.judge import OF_HOST, Verdict, judge
+from validate.judging import Status
+
+WELL = {
+    "memory": [1 << 30, 80 << 30],
+    "ecc": [0],
+    "remapped": [3, 0, 0, 0],
+    "mig": [0, 0],
+    "mode": [0],
+    "instances": False,
+    "processes": 0,
+    "fabric": 3,
+}
+MODULE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n"
+BUS = "sys/bus/pci/devices/0000:3b:00.0"
+HOST = {
+    "proc/driver/nvidia/version": MODULE,
+    f"{BUS}/vendor": "0x10de\n",
+    f"{BUS}/class": "0x030200\n",
+    f"{BUS}/config": "\x10",
+    "dev/nvidiactl": "",
+    "dev/nvidia-uvm": "",
+    "dev/kmsg": "6,1,1,-;NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=python3, MMU Fault\n",
+}
+XID = "6,2,2,-;NVRM: Xid (PCI:0000:3b:00): {}, pid='<unknown>', said\n"
+FAULTS: dict[str, tuple[str, dict[str, str | None], dict[str, Any], str]] = {
+    "no module": ("smi-no-driver", {"proc/driver/nvidia/version": None}, {}, ""),
+    "library of another release": ("nvml-mismatch", {}, {}, "nvmlInit answers 18"),
+    "devices taken by the cgroup": ("nvml-unknown", {}, {}, "nvmlInit answers 999"),
+    "silent driver": ("driver-silent", {}, {}, "nvmlInit answers 9"),
+    "no nvidia-uvm": ("device-node", {"dev/nvidia-uvm": None}, {}, ""),
+    "off the bus": ("gpu-lost", {f"{BUS}/config": "\xff" * 4}, {}, ""),
+    "GSP": ("gpu-lost", {"dev/kmsg": XID.format(119)}, {}, ""),
+    "NVLink": ("nvlink-xid", {"dev/kmsg": XID.format(74)}, {}, ""),
+    "ECC": ("ecc", {}, {"ecc": [2]}, ""),
+    "ECC of the log": ("ecc", {"dev/kmsg": XID.format(94)}, {}, ""),
+    "rows": ("ecc", {}, {"remapped": [0, 1, 1, 0]}, ""),
+    "MIG without an instance": ("mig-empty", {}, {"mig": [1, 1]}, ""),
+    "prohibited": ("devices-busy", {}, {"mode": [2]}, ""),
+    "exclusive": ("devices-busy", {}, {"mode": [3], "processes": 1}, ""),
+    "in use": ("gpu-in-use", {}, {"memory": [70 << 30, 80 << 30]}, ""),
+    "fabric": ("system-not-ready", {}, {"fabric": 2}, ""),
+}
+TOLD = {
+    "fabric manager": "cuda: cuInit answers 802",
+    "driver's restart": "torch: RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
+    "multicast": "rank 1: nvls.cc:295 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory",
+    "IPC": "rank 0: pidfd_getfd: Operation not permitted",
+    "memlock": "rank 0: NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
+}
+"""What claims say where only the failure tells of the machine."""
+
+
+def look(monkeypatch: pytest.MonkeyPatch, root: Path, files: dict[str, str | None], gpu: Any, error: str) -> list[str]:
+    for name, text in {**HOST, **files}.items():
+        if text is not None:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text, encoding="latin-1")
+
+    def health(_folder: object) -> list[dict[str, Any]]:
+        if error:
+            raise nvml.DriverError(error)
+        return [WELL, {**WELL, **gpu}]
+
+    monkeypatch.setattr(nvml, "health", health)
+    return host.look(root)
+
+
+def judged(reason: str, faults: list[str], tier: Tier = Tier.GPU) -> tuple[Verdict, Evidence]:
+    """A claim whose judge fails with this reason, measured on a host with these faults."""
+    claim = Claim(id="G0", subject="devices", tier=tier, probe="gpu.device", statement="-")
+    found = Measurement(subject="devices", seconds=1.0, evidence={"cuda": {"error": reason}, "torch": {}, "nvml": {}})
+    record = Record(probe="gpu.device", outcome=Outcome.COMPLETED, seconds=1.0, measurements=(found,))
+    evidence = Evidence(image="i", digest="d", records=(record,), host={"faults": faults}, claims=(claim,))
+    return judge(evidence.claim_set, evidence), evidence
+
+
+def blames_the_host(found: tuple[Verdict, Evidence]) -> None:
+    verdict, evidence = found
+    (one,) = verdict.claims
+    assert one.status is Status.UNPROVEN and one.reason.startswith(OF_HOST) and "; here: " in one.reason
+    assert why_withheld(verdict, evidence, tuple(Tier)) == one.reason, "it gives no name either"
+
+
+def test_a_healthy_host_has_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert look(monkeypatch, tmp_path, {}, {}, "") == []
+    monkeypatch.undo()
+    assert host.look(tmp_path / "no GPU at all") == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_the_host_is_named_and_not_the_images(
+    fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    row, files, gpu, error = FAULTS[fault]
+    found = look(monkeypatch, tmp_path, files, gpu, error)
+    (hint,) = hints.find(found)
+    assert (hint.id, hint.host) == (row, True)
+    blames_the_host(judged("wrong results", found))
+    (image,) = judged("wrong results", found, Tier.STATIC)[0].claims
+    assert image.status is Status.FAIL, "files say nothing of a machine"
+
+
+@pytest.mark.parametrize("fault", TOLD)
+def test_a_failure_that_tells_of_the_host_is_not_the_images(fault: str) -> None:
+    blames_the_host(judged(TOLD[fault], []))
+
+
+@pytest.mark.parametrize("reason", ["cuInit answers 803", "no kernel image is available", "wrong results"])
+def test_the_images_own_faults_stay_its_own(reason: str) -> None:
+    (one,) = judged(reason, [])[0].claims
+    assert one.status is Status.FAIL
+
+
+def test_health_is_read_from_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ill(Library):
+        def _nvmlDeviceGetRemappedRows(self, _device: object, *counts: Any) -> int:  # noqa: N802
+            for number, count in enumerate(counts):
+                count._obj.value = number
+            return 0
+
+        def _nvmlDeviceGetMigMode(self, _device: object, _now: Any, _next: Any) -> int:  # noqa: N802
+            return 3
+
+        def _nvmlDeviceGetMigDeviceHandleByIndex(self, *_: object) -> int:  # noqa: N802
+            return 6
+
+        def _nvmlDeviceGetGpuFabricInfo(self, _device: object, info: Any) -> int:  # noqa: N802
+            ctypes.memset(ctypes.addressof(info._obj) + 24, 2, 1)
+            return 0
+
+    monkeypatch.setattr(nvml, "_load", lambda *_: Ill(0))
+    (found,) = nvml.health()
+    assert (found["remapped"], found["fabric"], "mig" in found, found["instances"]) == ([0, 1, 2, 3], 2, False, False)
+    assert list(host.of_gpus([found])) == [
+        "GPU 0: rows of memory wait for remapping, or could not be remapped",
+        "GPU 0: the NVLink fabric is not ready (state 2)",
+    ]
