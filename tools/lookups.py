@@ -127,7 +127,7 @@ def main(names: list[str]) -> None:
             with engine.container(spec) as container:
                 container.put(_files(), _IN)
                 container.start()
-                lines = [line.text for line in container.lines(_SECONDS) if line.stream == "stdout"]
+                lines = [text for stream, text in container.lines(_SECONDS) if stream == "stdout"]
             for part in "\n".join(lines).split("== ")[1:]:
                 program, _, trace = part.partition("\n")
                 for path in map(general, asked_for(trace)):

@@ -27,7 +27,7 @@ from images.config import matrix, paths
 from images.context import base_images
 from images.context.hosting import host_settings
 from images.context.render import Context
-from images.engine import Engine, HistoryEntry, private_engine
+from images.engine import Engine, private_engine
 from images.engine.archive import ChunkReader
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
@@ -136,9 +136,9 @@ def reproduce(engine: Engine, name: str, context: Context, progress: Progress, n
     return Reproduction(image=name, engine=engine.facts.version, seconds=seconds, layers=layers)
 
 
-def steps(history: Sequence[HistoryEntry]) -> list[str]:
+def steps(history: Sequence[tuple[str, int]]) -> list[str]:
     """What made each layer, bottom first: `torch` for the step that installs torch's lock, else what tells most."""
-    made = [re.sub(r"^/bin/sh -c #\(nop\) +", "", entry.created_by) for entry in reversed(history)]
+    made = [re.sub(r"^/bin/sh -c #\(nop\) +", "", text) for text, _ in reversed(history)]
     names = []
     for text in made:
         if not text.startswith(_NO_LAYER):

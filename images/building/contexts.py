@@ -22,7 +22,7 @@ from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.validation.containers import suite_files
 from images.wheels import prebuilt
-from images.wheels.prebuilt import Fetch, FindWheel, WheelSource
+from images.wheels.prebuilt import Fetch, FindWheel
 from validate.claims import Tier
 
 _FROM = re.compile(
@@ -89,7 +89,7 @@ def prepare(
     gathered = prebuilt.gather(
         image,
         wheelhouse=options.wheelhouse,
-        official=WheelSource(cache=options.cache / "wheels", mirror=options.wheel_mirror, fetch=fetch),
+        official=partial(prebuilt.obtain, cache=options.cache / "wheels", mirror=options.wheel_mirror, fetch=fetch),
         kept=base.kept,
         compiled=options.compiled,
     )

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from images.context.labels import LABELS, BaseContext
 from images.context.render import Context
@@ -16,11 +16,13 @@ from images.engine.buildkit import BuildResult
 from images.errors import command, failed, wrong
 from images.planning.image import Image
 from images.validation import page
-from images.validation.child import Changes
 from images.wheels.prebuilt import Gathered
 from validate import report
 from validate.evidence import Evidence
 from validate.judge import Verdict
+
+if TYPE_CHECKING:
+    from images.validation.child import Changes
 
 BAKE, INPUTS = "docker-bake.json", "inputs.json"
 VALIDATION_FILES = ("evidence.json", "verdict.json", "junit.xml", "report.md", "report.html", "changes.json")
@@ -59,7 +61,7 @@ def record_build(
     gathered: Gathered,
 ) -> None:
     """Write build.json: digest, layers, steps and their times, base, wheels."""
-    sizes = [entry.size for entry in reversed(engine.history(info.id)) if entry.size]
+    sizes = [size for _, size in reversed(engine.history(info.id)) if size]
     steps = [{"name": step.name, "seconds": round(step.seconds, 2), "cached": step.cached} for step in result.steps]
     write_json(
         folder / "build.json",

@@ -15,7 +15,7 @@ from images.commands import common
 from images.commands.options import EngineUrl, require_writable
 from images.config import matrix as matrix_files
 from images.engine import gpus as gpu_access
-from images.engine import private_engine
+from images.engine import host_gpus, private_engine
 from images.planning import chooser
 
 
@@ -79,7 +79,7 @@ def audit(
                 common.say(f"pulling {reference}")
                 docker_engine.pull(reference)
             # "0": whether its driver is new enough is the image's affair, and what an audit tells.
-            attached = gpu_access.attach(docker_engine, gpus, min_driver="0")
+            attached = host_gpus.attach(docker_engine, gpus, min_driver="0")
             options = conduct.AuditOptions(run=run, machine=machine, gpus=attached, timeout=timeout, progress=progress)
             found, evidence = conduct.audit(docker_engine, reference, facts, options)
     common.show(report.terminal(found), report.INDENT)

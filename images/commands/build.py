@@ -112,7 +112,7 @@ def _compiled(engine: Engine, options: BuildOptions, progress: Progress, *, comp
     from images.wheels import builder  # most builds need none
 
     if not compiles:
-        return prebuilt.wheel_finder(matrix, kept, partial(builder.read_base_compilers, engine, reference=options.base))
+        return prebuilt.wheel_finder(matrix, kept, partial(builder.recipe_on, engine, options.base))
     wheel_options = builder.WheelOptions(
         out=options.out,
         facts=options.sources.facts,

@@ -13,7 +13,7 @@ import typer
 from images.commands import common
 from images.commands.options import Json, MatrixFile
 from images.config import platforms
-from images.engine import gpus
+from images.engine import host_gpus
 from images.errors import command, wrong
 from images.locking import lock_file
 from images.planning import chooser, plan
@@ -47,8 +47,8 @@ def choose(
     if gpu or arch:
         machine = chooser.described(gpu, arch, driver)
     else:
-        folders = ("", *gpus.DRIVER_FOLDERS)
-        if (found := next((seen for folder in folders if (seen := gpus.inventory(folder))), None)) is None:
+        folders = ("", *host_gpus.DRIVER_FOLDERS)
+        if (found := next((seen for folder in folders if (seen := host_gpus.inventory(folder))), None)) is None:
             then = "say which one is meant: --gpu 'RTX 4090' --driver 550.90, or --arch sm89"
             raise wrong("choose", "no NVIDIA GPU can be read on this machine", then)
         machine = chooser.detected(found, platforms.of_machine(platform.machine()))

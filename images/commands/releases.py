@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 
 import typer
 
-from images.building import validating
-from images.building.validating import Described
+from images.building import any_image
+from images.building.any_image import Described
 from images.commands import common
 from images.config.matrix import Sources
 from images.config.names import ImageName
 from images.config.platforms import Platform
 from images.config.schema import GATE
 from images.context import labels as image_labels
-from images.engine import gpus
+from images.engine import host_gpus
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
@@ -61,7 +61,7 @@ def row_of(name: str, sources: Sources) -> tuple[str, ...]:
 def claims_of(image: Image, labels: Mapping[str, str], run: Evidence, sources: Sources) -> ClaimSet:
     """The claims that today's matrix writes for an image with these labels on the machine of a validation run."""
     found = Described(labels=labels, history=())
-    return validating.claims_of(image, sources, found, (), attachment=gpus.of_host(run.host))
+    return any_image.claims_of(image, sources, found, (), attachment=host_gpus.of_host(run.host))
 
 
 def claims_of_published(labels: Mapping[str, str], run: Evidence, sources: Sources) -> ClaimSet | None:

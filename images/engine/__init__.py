@@ -3,7 +3,7 @@
 from images.engine.client import Engine, NoEngine, connect, ignore
 from images.engine.containers import OWNER_LABEL, RUN_LABEL
 from images.engine.failures import EngineError, EngineErrorKind, NoSuchImage
-from images.engine.runtime import ContainerSpec, Exit, HistoryEntry, ImageInfo, TimedOut
+from images.engine.runtime import ContainerSpec, Exit, ImageInfo, TimedOut
 
 __all__ = [
     "OWNER_LABEL",
@@ -13,7 +13,6 @@ __all__ = [
     "EngineError",
     "EngineErrorKind",
     "Exit",
-    "HistoryEntry",
     "ImageInfo",
     "NoEngine",
     "NoSuchImage",

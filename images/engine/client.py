@@ -42,13 +42,13 @@ from images.engine.failures import (
     NoSuchImage,
     engine_error_kind,
 )
-from images.engine.runtime import PLATFORM, ContainerSpec, HistoryEntry, ImageInfo, Work, engine_facts, image_info
+from images.engine.runtime import PLATFORM, ContainerSpec, ImageInfo, Work, engine_facts, image_info
 from images.errors import Problem, UserError, command, failed, root_cause, wrong
 from images.host import cache
 from images.host.hashing import sha256
 
 if TYPE_CHECKING:
-    from images.engine.layers import ImagePart
+    from images.engine.exported import ImagePart
 
 OnEvent = Callable[[BuildEvent], None]
 
@@ -220,11 +220,10 @@ class Engine(AbstractContextManager["Engine"]):
         except NoSuchImage:
             return None
 
-    def history(self, ref: str) -> tuple[HistoryEntry, ...]:
-        """How the image came to be, newest step first. Raises NoSuchImage."""
+    def history(self, ref: str) -> list[tuple[str, int]]:
+        """How the image came to be, newest step first: the steps, each with the bytes it added. Raises NoSuchImage."""
         with asking(ref, image=ref):
-            found = self.sdk.history(ref)
-        return tuple(HistoryEntry(created_by=one["CreatedBy"], size=one["Size"]) for one in found)
+            return [(one["CreatedBy"], one["Size"]) for one in self.sdk.history(ref)]
 
     def tag(self, source: str, name: str) -> None:
         """Give an image one more name (`repository:tag`), taking it from whatever bore it. Raises NoSuchImage."""
@@ -259,9 +258,9 @@ class Engine(AbstractContextManager["Engine"]):
 
         An export of an older engine gives all layers, unnamed. Raises NoSuchImage, EngineError.
         """
-        from images.engine import layers
+        from images.engine import exported
 
-        return layers.parts(self, info, wanted)
+        return exported.parts(self, info, wanted)
 
     def load(self, files: Files, name: str) -> ImageInfo:
         """An image in the form that `docker save` writes (manifest.json, its config, layers), which gives it `name`.
@@ -282,7 +281,7 @@ class Engine(AbstractContextManager["Engine"]):
         """
         with asking(image_id, image=image_id):
             built = self.sdk.inspect_image(image_id)
-        steps = [one.created_by for one in reversed(self.history(image_id))]
+        steps = [text for text, _ in reversed(self.history(image_id))]
         config = configuration.canonical(built, steps)
         if config is None or self.facts.containerd_images:
             return self.inspect(image_id)

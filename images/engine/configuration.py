@@ -27,6 +27,8 @@ _SAID = ("User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels", *FURTHER)
 _NO_LAYER = frozenset(
     "ARG CMD ENTRYPOINT ENV EXPOSE HEALTHCHECK LABEL MAINTAINER ONBUILD SHELL STOPSIGNAL USER VOLUME".split()
 )
+_LAST_STEPS = ('CMD ["bash"]', "WORKDIR /workspace")
+"""How our Dockerfiles end, the last first (templates/stages/image.j2)."""
 _LAYER = re.compile(
     r"/run/locks/([\w-]+)\.txt|/run/wheels/([\w.]+)-|/run/scripts/(debian|compilers|suite)\.sh"
     r"|/run/(toolkit|entrypoint)\b|^(WORKDIR) /workspace$"
@@ -81,6 +83,17 @@ def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
     settings: list[Any] = [sorted(info.env.items()), info.user, info.workdir, info.entrypoint, info.command]
     settings += [info.further] if info.further else []
     return {**found, SETTINGS: oci_digest(json.dumps(settings, sort_keys=True).encode())}
+
+
+def steps_above(history: Sequence[str]) -> tuple[str, ...] | None:
+    """The steps of a child, first to last, from an image's history (newest first); none in the parent itself.
+
+    None: nothing in it looks like one of our images.
+    """
+    plain = list(map(step, history))
+    # The oldest that looks so is our own last step, as children may end alike.
+    ours = [index for index in range(len(history) - 1) if tuple(plain[index : index + 2]) == _LAST_STEPS]
+    return tuple(reversed(history[: max(ours)])) if ours else None
 
 
 def empty(text: str) -> bool:

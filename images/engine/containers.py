@@ -22,7 +22,7 @@ from docker.types import LogConfig, Mount, Ulimit
 from images.engine.archive import ChunkReader, Files, pack
 from images.engine.buildkit import plain_line
 from images.engine.failures import EngineError, EngineErrorKind, NoSuchImage, engine_error_kind
-from images.engine.runtime import KILLED, ContainerSpec, Exit, Line, TimedOut
+from images.engine.runtime import KILLED, ContainerSpec, Exit, TimedOut
 from images.errors import Problem, UserError, root_cause, root_of
 
 RUN_LABEL = "dev.truetag.run"
@@ -119,8 +119,8 @@ class Container:
             if stdin:
                 getattr(self._input, "_sock", self._input).sendall(stdin)
 
-    def lines(self, timeout: float | None = None, *, most: int | None = None) -> Iterator[Line]:
-        """What it prints, line by line, until it ends.
+    def lines(self, timeout: float | None = None, *, most: int | None = None) -> Iterator[tuple[str, str]]:
+        """What it prints, line by line, until it ends: `stdout` or `stderr`, and the line.
 
         Kills it and raises TimedOut after `timeout` seconds, TooMuchOutput after `most` bytes of both streams.
         """
@@ -140,7 +140,7 @@ class Container:
                             continue
                         *whole, rest = (bytes(begun[stream]) + (data or b"")).split(b"\n")
                         begun[stream] = bytearray(rest)
-                        yield from (Line(stream=stream, text=plain_line(line)) for line in whole)
+                        yield from ((stream, plain_line(line)) for line in whole)
                 ended = True
         finally:
             if not ended:
@@ -149,7 +149,7 @@ class Container:
                 # Not before: to close it ends `ssh`, which may not have sent everything yet.
                 with suppress(OSError):
                     self._input.close()
-        yield from (Line(stream=stream, text=plain_line(bytes(rest))) for stream, rest in begun.items() if rest)
+        yield from ((stream, plain_line(bytes(rest))) for stream, rest in begun.items() if rest)
 
     def _kill_while_reading(self, output: Iterator[object]) -> None:
         """Kill it, and take what it still prints.
@@ -179,8 +179,8 @@ class Container:
         """Start it, collect what it prints, wait for its end. Raises TimedOut, UserError."""
         self.start()
         printed = {"stdout": "", "stderr": ""}
-        for line in self.lines(timeout):
-            printed[line.stream] += f"{line.text}\n"
+        for stream, text in self.lines(timeout):
+            printed[stream] += f"{text}\n"
         return replace(self.wait(timeout), stdout=printed["stdout"], stderr=printed["stderr"])
 
     def kill(self) -> None:

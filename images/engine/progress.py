@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Self
 
 from rich.console import Console, RenderableType
@@ -21,14 +20,6 @@ LOG_TAIL = 20
 """Lines shown of a step that failed."""
 
 
-@dataclass(kw_only=True)
-class _RunningStep:
-    name: str
-    since: float
-    """In seconds of `time.monotonic`."""
-    last: str = ""
-
-
 class Progress:
     """Shows builds: live lines on a terminal, plain lines elsewhere. Use as a context manager; thread safe."""
 
@@ -36,7 +27,10 @@ class Progress:
         """`plain`: None lets the terminal decide (rich also knows the usual CI variables)."""
         self.console = console or Console(stderr=True, highlight=False)
         self.plain = (not self.console.is_terminal) if plain is None else plain
-        self._jobs: dict[str, dict[str, _RunningStep]] = {}
+        self._jobs: dict[str, dict[str, tuple[str, float]]] = {}
+        """Build -> step that runs -> its name, and since when (`time.monotonic`)."""
+        self._last: dict[str, str] = {}
+        """Step -> what it said at last."""
         self._lock = threading.RLock()
         self._live = Live(
             console=self.console,
@@ -65,14 +59,15 @@ class Progress:
             with self._lock:
                 match event:
                     case StepStarted():
-                        running.setdefault(event.step, _RunningStep(name=event.name, since=time.monotonic()))
+                        running.setdefault(event.step, (event.name, time.monotonic()))
                     case LogLine() if event.step in running:
-                        running[event.step].last = event.text
+                        self._last[event.step] = event.text
                     case StepProgress() if event.step in running:
                         of = f" of {event.total / 1e6:.0f}" if event.total else ""
-                        running[event.step].last = f"{event.what} {event.current / 1e6:.0f}{of} MB"
+                        self._last[event.step] = f"{event.what} {event.current / 1e6:.0f}{of} MB"
                     case StepFinished():
                         running.pop(event.step, None)
+                        self._last.pop(event.step, None)
                         if not is_cancelled(event.error):
                             self._say_finished(name, event)
                     case Retrying():
@@ -107,9 +102,9 @@ class Progress:
         table = Table.grid(padding=(0, 1), expand=False)
         with self._lock:
             for job, running in self._jobs.items():
-                for step in running.values():
-                    seconds = time.monotonic() - step.since
-                    table.add_row(f"[cyan]{escape(job)}[/]", f"{seconds:6.0f} s", escape(step_name(step.name, 60)))
-                    if step.last:
-                        table.add_row("", "", Text(step.last[:100], style="dim", no_wrap=True, overflow="ellipsis"))
+                for step, (name, since) in running.items():
+                    seconds = time.monotonic() - since
+                    table.add_row(f"[cyan]{escape(job)}[/]", f"{seconds:6.0f} s", escape(step_name(name, 60)))
+                    if last := self._last.get(step, ""):
+                        table.add_row("", "", Text(last[:100], style="dim", no_wrap=True, overflow="ellipsis"))
         return table

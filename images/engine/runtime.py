@@ -113,22 +113,6 @@ def image_info(data: Mapping[str, Any]) -> ImageInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryEntry:
-    """One line of an image's history. `size` in bytes."""
-
-    created_by: str
-    size: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """One line that a container printed; `stream` is stdout or stderr."""
-
-    stream: str
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Exit:
     """How a container ended, and what it printed where all of it was run. `oom`: something was killed for memory."""
 

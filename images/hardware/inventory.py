@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -38,6 +39,12 @@ class Inventory:
     links: tuple[tuple[int, int, Link], ...] = ()
     """Each pair of GPUs, by number; none where the driver does not tell."""
 
+    def __str__(self) -> str:
+        """`2 x NVIDIA H100 80GB HBM3, driver 570.86` for people."""
+        counts = Counter(gpu.name for gpu in self.gpus)
+        gpus = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())
+        return f"{gpus}, driver {self.driver}"
+
     def as_json(self) -> dict[str, Any]:
         """For claims and evidence."""
         return {**asdict(self), "gpus": [{**asdict(one), "capability": list(one.capability)} for one in self.gpus]}
@@ -51,9 +58,3 @@ def of_nvml(found: Mapping[str, Any]) -> Inventory | None:
     )
     links = tuple((one, other, Link(link)) for one, other, link in found.get("links", ()))
     return Inventory(driver=found["driver"], gpus=gpus, source="NVML", links=links) if gpus else None
-
-
-def names(found: Sequence[Gpu]) -> str:
-    """`2 x NVIDIA H100 80GB HBM3` for people."""
-    counts = {gpu.name: sum(one.name == gpu.name for one in found) for gpu in found}
-    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())

@@ -24,7 +24,7 @@ import requests
 
 from images.engine import Engine, ImageInfo, ignore
 from images.engine.buildkit import BuildEvent, StepFinished, StepProgress, StepStarted
-from images.engine.layers import ImagePart
+from images.engine.exported import ImagePart
 from images.errors import UserError, failed, problem_of
 from images.host.hashing import oci_digest
 from images.publish.compression import MEDIA_TYPE, RECIPE, SpooledBlob, compress, uncompressed

@@ -19,8 +19,6 @@ from validate.claims import HOST_PROBE, Claim, ClaimSet
 from validate.evidence import Evidence
 from validate.judging import listed, matches
 
-_LAST_STEPS = ('CMD ["bash"]', "WORKDIR /workspace")
-"""How our Dockerfiles end, the last first (templates/stages/image.j2)."""
 _OURS = "dev.truetag."
 _USERS_FILES = "/workspace/*"
 _LOCKS = ("/opt/venv/.lock",)
@@ -76,17 +74,6 @@ def debian_packages(status: str) -> dict[str, str]:
     stanzas = (dict(line.partition(": ")[::2] for line in one.splitlines()) for one in status.split("\n\n"))
     installed = (one for one in stanzas if one.get("Status", "").endswith(" installed"))
     return {one["Package"]: one.get("Version", "") for one in installed if "Package" in one}
-
-
-def steps_above(history: Sequence[str]) -> tuple[str, ...] | None:
-    """The steps of a child, first to last, from an image's history (newest first); none in the parent itself.
-
-    None: nothing in it looks like one of our images.
-    """
-    plain = list(map(step, history))
-    # The oldest that looks so is our own last step, as children may end alike.
-    ours = [index for index in range(len(history) - 1) if tuple(plain[index : index + 2]) == _LAST_STEPS]
-    return tuple(reversed(history[: max(ours)])) if ours else None
 
 
 def claims(

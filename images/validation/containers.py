@@ -130,14 +130,14 @@ def run_suite(
         for folder, content in files.items():
             container.put(content, folder)
         container.start(f"{key}\n".encode())
-        for line in container.lines(timeout, most=most):
-            text = channel.accepted(key, line.text) if line.stream == "stdout" else None
+        for stream, line in container.lines(timeout, most=most):
+            text = channel.accepted(key, line) if stream == "stdout" else None
             record = parse_record(text or "")
             if record and record.probe in missing:
                 missing.remove(record.probe)
                 on_record(record)
             else:
-                others.append(line.text)
+                others.append(line)
         return others, container.wait(timeout=300)
 
 

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from images.engine.layers import LayerEntry
+from images.engine.exported import LayerEntry
 from images.validation.child import debian_packages
 from validate.binaries.loader import machine_named
 

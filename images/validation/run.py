@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from images.context.labels import LABELS
-from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, Exit, ImageInfo, layers
+from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, Exit, ImageInfo, configuration, layers
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import EngineFacts
-from images.validation import child, own_python
+from images.validation import own_python
 from images.validation.containers import INSIDE, ContainerPlan, planned, require_end, run_suite, suite_files
 from validate import checks
 from validate.claims import HOST_PROBE, Claim, ClaimSet, Tier
@@ -111,7 +111,7 @@ def measure(
         **({"unsupported": unsupported} if unsupported else {}),
         "seed": secrets.randbelow(1 << 31),
         "labelled": image.labels.get(f"{LABELS}.image", ""),
-        "steps_above": len(child.steps_above([step.created_by for step in engine.history(image.id)]) or ()),
+        "steps_above": len(configuration.steps_above([text for text, _ in engine.history(image.id)]) or ()),
         "payload": layers.payload(engine, image),
     }
     claims = limited(claims.of(tiers), host)
@@ -324,14 +324,15 @@ def find_parent(engine: Engine, name: str, image: ImageInfo) -> ImageInfo | None
 
 def _beside_parent(engine: Engine, image: ImageInfo, claim: Claim) -> dict[str, Any]:
     """What a child's layers do to its parent's, which are the lowest of its own."""
-    from images.validation import on_parent  # most images are no child
+    from images.engine import exported  # most images are no child
+    from images.validation import on_parent
 
     if image.architecture not in ("", *on_parent.MACHINES):
         return {"unread": f"where the loader of {image.architecture} looks is not known"}
     name = claim.expect["parent"]
     if (below := find_parent(engine, name, image)) is None:
         return {"unread": f"the engine has no {name} that it stands on: pull that, and `docker tag` it so"}
-    found, count = layers.entries(engine, image, on_parent.wanted), len(below.layers)
+    found, count = exported.entries(engine, image, on_parent.wanted), len(below.layers)
     parent = on_parent.tree(found[:count])
     start = on_parent.start(image.env, image.workdir, image.architecture)
     return on_parent.compare(parent, on_parent.tree(found[count:], parent), start, claim.expect)
@@ -341,8 +342,8 @@ def credentials_of(engine: Engine, image: ImageInfo) -> Iterator[dict[str, str]]
     """Kind and place of each credential in variables, labels and build steps, never the text: evidence is published."""
     texts = [(f"the variable {name}", f"{name}={value}") for name, value in image.env.items()]
     texts += [(f"the label {name}", value) for name, value in image.labels.items()]
-    for step in engine.history(image.id):  # with its build arguments
-        texts.append((f"the build step `{step.created_by[:80].split('=')[0]}`", step.created_by))
+    for step, _ in engine.history(image.id):  # with its build arguments
+        texts.append((f"the build step `{step[:80].split('=')[0]}`", step))
     for where, text in texts:
         for _, kind in credentials.in_text(text):
             yield {"where": where, "kind": kind}

@@ -10,6 +10,7 @@ import time
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from images.validation.claims.context import ClaimContext
 from images.validation.claims.device_code import kernel_code_claim
 from images.wheels import prebuilt
 from images.wheels.prebuilt import FindWheel
-from images.wheels.recipe import FOLDER, BaseCompilers, Recipe, beside, for_base, jobs_for, no_nvcc, recipe_for
+from images.wheels.recipe import FOLDER, Recipe, beside, jobs_for, no_nvcc, recipe_for
 from validate.claims import ClaimSet, Tier
 from validate.judge import Verdict, judge
 from validate.judging import Status
@@ -90,7 +91,7 @@ def wheel_builder(
 
     The finder raises UserError for a required pin that can't be compiled. An optional one is left out with a warning.
     """
-    look = prebuilt.wheel_finder(matrix, options.cache, lambda image: read_base_compilers(engine, image, options.base))
+    look = prebuilt.wheel_finder(matrix, options.cache, partial(recipe_on, engine, options.base))
     one_at_a_time = threading.Lock()
 
     def find(image: Image, pin: Pin) -> Path | None:
@@ -190,6 +191,30 @@ def build_wheel(
     told = f"{compiled} objects compiled, {finished} from earlier runs, in {seconds:.0f} s"
     told = f"{recipe.key}: {told} ({len(content) / 1e6:.1f} MB, {wheel})"
     return BuiltWheel(wheel=wheel, compiled=compiled, from_cache=finished, told=told)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseCompilers:
+    """What a custom base has for compiling."""
+
+    digest: str
+    gcc: int
+    """Major of its g++; 0: it has none."""
+    nvcc: str
+    """What its nvcc of the image's toolkit calls itself; empty: it has none."""
+
+
+def recipe_on(engine: Engine, reference: str, image: Image, package: str, matrix: Matrix) -> Recipe:
+    """How a package is compiled for an image on a base (`auto`, or a custom one). Raises UserError: it can't be."""
+    return for_base(read_base_compilers(engine, image, reference), recipe_for(image, package, matrix))
+
+
+def for_base(compilers: BaseCompilers | None, wanted: Recipe) -> Recipe:
+    """The recipe on a custom base: its wheel depends on that very base, and on the nvcc in it."""
+    if compilers is None:
+        return wanted
+    there = replace(wanted, base=compilers.digest, gcc=compilers.gcc)
+    return replace(there, provider="base", parts=(compilers.nvcc,)) if compilers.nvcc and wanted.archs else there
 
 
 def read_base_compilers(engine: Engine, image: Image, reference: str) -> BaseCompilers | None:

@@ -30,12 +30,14 @@ from images.host.hashing import sha256, sha256_of_file
 from images.locking.contents import rows_of
 from images.locking.inputs import TOOLS, Package
 from images.planning.image import Image, Pin, Prebuilt, has_extensions
-from images.wheels.recipe import BaseCompilers, for_base, recipe_for
+from images.wheels.recipe import Recipe, recipe_for
 from validate.environment import wheel_contents
 from validate.environment.wheel_contents import Contents
 
 FindWheel = Callable[[Image, Pin], Path | None]
 """Finds, or makes, a wheel that no index has; None: there is none."""
+Obtain = Callable[[Prebuilt], Path]
+"""Gets an official wheel: `obtain`, with its cache and its mirror."""
 
 _RECORD = "record.json"
 _NOT_COMPILED = "which no index has as a wheel, and which is not compiled for this image yet"
@@ -62,7 +64,7 @@ def gather(
     image: Image,
     *,
     wheelhouse: Path | None,
-    official: WheelSource,
+    official: Obtain,
     kept: Collection[str] = (),
     compiled: FindWheel = lambda _image, _pin: None,
 ) -> Gathered:
@@ -118,7 +120,7 @@ def gather(
 
 
 def _wheel(
-    pin: Pin, image: Image, listing: Sequence[Path], official: WheelSource, compiled: FindWheel
+    pin: Pin, image: Image, listing: Sequence[Path], official: Obtain, compiled: FindWheel
 ) -> Path | Problem | None:
     """The wheel of a pin that no lock has; why it could not be fetched; None: nobody has one."""
     row = next((row for row in image.prebuilt if row.name == pin.name), None)
@@ -128,7 +130,7 @@ def _wheel(
     if (found := own or compiled(image, pin)) or row is None:
         return found
     try:
-        return obtain(row, official)
+        return official(row)
     except NotFetched as error:
         (problem,) = error.problems
         also = f", `{command('wheels', str(image.name), pin.name)}` compiles one" if pin.compiled else ""
@@ -208,42 +210,29 @@ class NotFetched(UserError):  # noqa: N818  # said as an outcome
     """A wheel could not be had: nothing is wrong with it, as far as is known."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WheelSource:
-    """Where official wheels are looked for."""
-
-    cache: Path
-    """Folder of those that were fetched before."""
-    mirror: str = ""
-    """Address of a folder with the same file names, for sites that don't reach the releases; empty: the releases."""
-    fetch: Fetch | None = None
-    """None: over HTTP."""
-
-    def __post_init__(self) -> None:
-        if self.mirror and urlsplit(self.mirror).scheme not in ("http", "https"):
-            then = "give http://HOST/FOLDER or https://HOST/FOLDER; a folder of this machine is --wheelhouse FOLDER"
-            raise wrong("--wheel-mirror", "is no web address", then)
-
-
-def obtain(wheel: Prebuilt, source: WheelSource) -> Path:
+def obtain(wheel: Prebuilt, *, cache: Path, mirror: str = "", fetch: Fetch | None = None) -> Path:
     """The file of an official wheel, in the cache. It is there whole and of its hash, or not at all.
 
-    Raises NotFetched: no host answers, or not with a whole file. Raises UserError: the bytes are others than the
-    table's, in the cache or as they came.
+    `mirror`: address of a folder with the same file names, for sites that don't reach the releases. `fetch` None: over
+    HTTP. Raises NotFetched: no host answers, or not with a whole file. Raises UserError: the bytes are others than the
+    table's, in the cache or as they came; a mirror that is no web address.
     """
-    target = source.cache / wheel.filename
+    if mirror and urlsplit(mirror).scheme not in ("http", "https"):
+        then = "give http://HOST/FOLDER or https://HOST/FOLDER; a folder of this machine is --wheelhouse FOLDER"
+        raise wrong("--wheel-mirror", "is no web address", then)
+    target = cache / wheel.filename
     if target.exists():
         require_hash(target, wheel, f"`rm {paths.shown(target)}`: the next build fetches it anew")
         return target
-    url = f"{source.mirror.rstrip('/')}/{quote(wheel.filename)}" if source.mirror else wheel.url
+    url = f"{mirror.rstrip('/')}/{quote(wheel.filename)}" if mirror else wheel.url
     # For people, and of a mirror not even its host, since images record why they lack a wheel.
-    place = "--wheel-mirror" if source.mirror else str(urlsplit(wheel.url).hostname)
-    source.cache.mkdir(parents=True, exist_ok=True)
+    place = "--wheel-mirror" if mirror else str(urlsplit(wheel.url).hostname)
+    cache.mkdir(parents=True, exist_ok=True)
     # A folder of its own: builds that run at once fetch the same file.
-    with tempfile.TemporaryDirectory(dir=source.cache, prefix=".") as folder:
+    with tempfile.TemporaryDirectory(dir=cache, prefix=".") as folder:
         partial = Path(folder, wheel.filename)
         try:
-            (source.fetch or download)(url, partial)
+            (fetch or download)(url, partial)
         except OSError as error:
             # Without paths of this machine; urllib's URLError has the cause as its reason.
             reason = "" if hasattr(error, "code") else str(getattr(error, "reason", ""))
@@ -325,19 +314,19 @@ def store_compiled(
 
 
 def wheel_finder(
-    matrix: Matrix, folder: Path | None = None, compilers: Callable[[Image], BaseCompilers | None] = lambda _image: None
+    matrix: Matrix, folder: Path | None = None, recipe: Callable[[Image, str, Matrix], Recipe] = recipe_for
 ) -> FindWheel:
-    """Looks for the wheel of an image's pin in the wheel cache; `compilers` reads those of a custom base."""
+    """Looks for the wheel of an image's pin in the wheel cache; `recipe`: how it is compiled on a custom base."""
 
     def look(image: Image, pin: Pin) -> Path | None:
         row = pin.extensions or pin.name
         if row not in matrix.sources:
             return None
         try:
-            wanted = recipe_for(image, row, matrix)
+            wanted = recipe(image, row, matrix)
         except UserError:  # nobody can compile it: the plan says why
             return None
-        cached = find_compiled(folder or compiled_wheels(), for_base(compilers(image), wanted).key)
+        cached = find_compiled(folder or compiled_wheels(), wanted.key)
         return cached[0] if cached else None
 
     return look

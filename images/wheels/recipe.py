@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -73,17 +73,6 @@ class Recipe:
         return f"/usr/local/cuda-{self.toolkit}" if self.toolkit else ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BaseCompilers:
-    """What a custom base has for compiling."""
-
-    digest: str
-    gcc: int
-    """Major of its g++; 0: it has none."""
-    nvcc: str
-    """What its nvcc of the image's toolkit calls itself; empty: it has none."""
-
-
 def recipe_for(image: Image, package: str, matrix: Matrix) -> Recipe:
     """How a package is compiled for an image. Raises UserError: it can't be, with the reason."""
     row = matrix.sources.get(package)
@@ -131,14 +120,6 @@ def recipe_for(image: Image, package: str, matrix: Matrix) -> Recipe:
 def patch_of(row: SourceRow) -> bytes:
     """What is changed in a package's source."""
     return (FOLDER / "patches" / row.patch).read_bytes()
-
-
-def for_base(compilers: BaseCompilers | None, wanted: Recipe) -> Recipe:
-    """The recipe on a custom base: its wheel depends on that very base, and on the nvcc in it."""
-    if compilers is None:
-        return wanted
-    there = replace(wanted, base=compilers.digest, gcc=compilers.gcc)
-    return replace(there, provider="base", parts=(compilers.nvcc,)) if compilers.nvcc and wanted.archs else there
 
 
 def _version(image: Image, package: str, row: SourceRow) -> str:

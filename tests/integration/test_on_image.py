@@ -78,8 +78,8 @@ def run(engine: Engine, reference: str, command: Sequence[str], *, user: str | N
     lines: dict[str, list[str]] = {"stdout": [], "stderr": []}
     with engine.container(ContainerSpec(reference, command, tmpfs=folders, user=user)) as container:
         container.start()
-        for line in container.lines(timeout=1800):
-            lines[line.stream].append(line.text)
+        for stream, text in container.lines(timeout=1800):
+            lines[stream].append(text)
         code = container.wait(timeout=300).code
     return Done(code, *("\n".join(text.rstrip("\n") for text in lines[name]) for name in ("stdout", "stderr")))
 

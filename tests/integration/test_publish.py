@@ -19,7 +19,7 @@ from images.commands import publish
 from images.config.names import ImageName
 from images.config.platforms import Platform
 from images.context.labels import BaseContext
-from images.engine import Engine, connect, layers, private_engine
+from images.engine import Engine, connect, exported, layers, private_engine
 from images.fleet import images
 from images.host.hashing import oci_digest
 from images.planning import expectations
@@ -273,9 +273,9 @@ def test_a_layer_comes_out_of_the_store_as_its_very_tar(publisher: Engine, base:
     publisher.build({"Dockerfile": f"FROM {base.reference}\n{step}\n".encode()}, tag, network="none")
     try:
         info, root = publisher.inspect(tag), Path(publisher.facts.data_root)
-        _, layer = layers.parts(publisher, info, info.layers[-1:])
+        _, layer = exported.parts(publisher, info, info.layers[-1:])
         assert oci_digest(b"".join(layer.chunks)) == layer.digest == info.layers[-1]
-        totals = [part.following for part in layers.parts(publisher, info, info.layers)]
+        totals = [part.following for part in exported.parts(publisher, info, info.layers)]
         assert totals == sorted(totals, reverse=True) and totals[-1] == 0 < totals[0]
         assert layers.stored(root, [*info.layers, layer.digest]) == {}
     finally:

@@ -9,6 +9,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from images.errors import UserError
 from images.planning.image import Image, Pin
 from images.wheels import builder, prebuilt
 from images.wheels.builder import BuiltWheel, WheelOptions
-from images.wheels.prebuilt import WheelSource, wheel_finder
+from images.wheels.prebuilt import wheel_finder
 from images.wheels.recipe import Recipe, recipe_for
 from tests.support import sources as matrix
 from tests.support.sources import SOURCES
@@ -126,7 +127,9 @@ def test_a_build_that_may_compile_does_so_once_for_one_arch_alone(engine: Engine
     options, recipe = wheel_options(tmp_path), recipe_for(wanted, "tiny", known)
 
     def gather(compiled: Callable[[Image, Pin], Path | None]) -> prebuilt.Gathered:
-        return prebuilt.gather(wanted, wheelhouse=None, official=WheelSource(cache=tmp_path), compiled=compiled)
+        return prebuilt.gather(
+            wanted, wheelhouse=None, official=partial(prebuilt.obtain, cache=tmp_path), compiled=compiled
+        )
 
     with pytest.raises(UserError, match="not compiled for this image yet"):
         gather(wheel_finder(known, options.cache))

@@ -1,11 +1,12 @@
 """Recipes of the real matrix, for tests of what compiles wheels."""
 
+from functools import partial
 from pathlib import Path
 
 from images.planning.image import Image
 from images.wheels import prebuilt
-from images.wheels.prebuilt import WheelSource
-from images.wheels.recipe import BaseCompilers, Recipe, recipe_for
+from images.wheels.builder import BaseCompilers
+from images.wheels.recipe import Recipe, recipe_for
 from tests.support.sources import SOURCES, image
 
 COMPILERS = BaseCompilers(digest="sha256:1", gcc=13, nvcc="Build cuda_13.0.r13.0/compiler.36424714_0")
@@ -21,5 +22,8 @@ def gathered(wanted: str | Image, folder: Path, **options: object) -> prebuilt.G
     def refuse(_url: str, _target: Path) -> None:
         raise OSError("no route to host")
 
-    known: dict[str, object] = {"wheelhouse": None, "official": WheelSource(cache=folder / "cache", fetch=refuse)}
+    known: dict[str, object] = {
+        "wheelhouse": None,
+        "official": partial(prebuilt.obtain, cache=folder / "cache", fetch=refuse),
+    }
     return prebuilt.gather(image(wanted) if isinstance(wanted, str) else wanted, **{**known, **options})  # type: ignore[arg-type]

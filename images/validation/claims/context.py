@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from images.config.facts import Facts
 from images.engine.gpus import Attachment
-from images.hardware.inventory import Gpu, Inventory
 from images.locking.lock_file import Lock
 from images.planning import silent
 from images.planning.image import Image, Pin
 from images.planning.silent import SilentFault
 from validate.claims import HOST_PROBE, Claim, Tier
 from validate.environment.wheel_contents import Contents
+
+if TYPE_CHECKING:
+    from images.hardware.inventory import Gpu, Inventory
 
 Closure = Mapping[str, Mapping[str, str]]
 """Layer -> distribution -> version."""

@@ -4,16 +4,18 @@ envelopes.yaml, baselines.json), and what the host's GPUs allow. Pure."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
 from images.config import yamlfile
-from images.hardware.inventory import Inventory, Link
 from images.validation.claims.context import ClaimContext, claim, silent_claims
 from images.validation.claims.cpu import quantised_llama
 from validate.claims import Claim
 from validate.kernels import Capability, Kernel, dtype_of, expected_path, table
+
+if TYPE_CHECKING:
+    from images.hardware.inventory import Inventory
 
 MOST_RANKS = 8
 _NVLINK_BYTES = 25e9
@@ -179,5 +181,8 @@ def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[
 
 def link_of(inventory: Inventory | None) -> str:
     """How the host's GPUs reach each other, the weakest pair's way; empty where the host could not tell."""
-    links = {link for _, _, link in inventory.links} if inventory else set()
-    return str(max(links, key=list(Link).index)) if links else ""
+    if not (inventory and inventory.links):
+        return ""
+    from images.hardware.inventory import Link
+
+    return str(max((link for _, _, link in inventory.links), key=list(Link).index))

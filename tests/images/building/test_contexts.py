@@ -12,7 +12,7 @@ from images.context.hosting import HostSettings
 from images.context.labels import BaseContext
 from images.locking import lock_file
 from images.wheels import prebuilt
-from images.wheels.prebuilt import NotFetched, WheelSource, obtain
+from images.wheels.prebuilt import NotFetched
 from tests.support import sources
 from tests.support.sources import SOURCES
 
@@ -21,11 +21,11 @@ class Enough(Exception):  # noqa: N818  # said as an outcome
     """The build need not go on."""
 
 
-def source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **options: Any) -> WheelSource:
+def source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **options: Any) -> Any:
     """What a build with these options asks for official wheels."""
-    asked: list[WheelSource] = []
+    asked: list[Any] = []
 
-    def gather(_image: object, *, official: WheelSource, **_more: object) -> None:
+    def gather(_image: object, *, official: object, **_more: object) -> None:
         asked.append(official)
         raise Enough
 
@@ -40,9 +40,9 @@ def source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **options: Any) -> W
 
 def test_a_mirror_is_asked_in_place_of_the_releases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = source(monkeypatch, tmp_path, wheel_mirror="https://mirror.invalid/wheels")
-    assert (found.cache, found.mirror) == (tmp_path / "wheels", "https://mirror.invalid/wheels")
+    assert (found.keywords["cache"], found.keywords["mirror"]) == (tmp_path / "wheels", "https://mirror.invalid/wheels")
 
 
 def test_offline_fetches_no_official_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(NotFetched, match="--offline reaches no network"):
-        obtain(sources.image("cu126-torch27").prebuilt[0], source(monkeypatch, tmp_path, offline=True))
+        source(monkeypatch, tmp_path, offline=True)(sources.image("cu126-torch27").prebuilt[0])

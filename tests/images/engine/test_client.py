@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from images.engine import Engine, client, layers
+from images.engine import Engine, client, exported
 from images.engine.failures import Cancelled
 from images.engine.runtime import Work, engine_facts
 from images.errors import UserError
@@ -43,7 +43,7 @@ def test_a_store_that_names_images_by_their_manifests_is_known() -> None:
     facts = engine_facts("unix:///d", DOCKER, {"DriverStatus": [("driver-type", "io.containerd.snapshotter.v1")]})
     assert facts.containerd_images
     assert not engine_facts("unix:///d", DOCKER, {"DriverStatus": [("Backing Filesystem", "extfs")]}).containerd_images
-    told = layers.no_configuration("sha256:abc").problems[0]
+    told = exported.no_configuration("sha256:abc").problems[0]
     assert "containerd-snapshotter" in told.then and "daemon.json" in told.then
 
 

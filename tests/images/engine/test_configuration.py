@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from images.engine import EngineError, configuration, layers
+from images.engine import EngineError, configuration, exported, layers
 from images.engine.layers import StoredLayer
-from images.engine.runtime import HistoryEntry
 from images.host.hashing import oci_digest
 from tests.support.engine_contents import image_info
 
@@ -86,7 +85,7 @@ def test_a_layer_counts_as_engines_of_today_write_it_in_the_order_of_folders(
     layer = _stored(tmp_path, order.split(), old=old)
     expected = oci_digest(_tar(order.split()) if order.startswith("b") else walked)
     assert layers.canonical_diff_id(layer) == layers.canonical_diff_id(layer) == expected
-    assert oci_digest(b"".join(layers.stored_tar(layer))) == layer.diff_id
+    assert oci_digest(b"".join(exported.stored_tar(layer))) == layer.diff_id
     assert (layer.diff_id == expected) is (not old and order != "a/ a.h a/x b")
     (layer.files / "b").write_bytes(_content("c"))
     assert layers.canonical_diff_id(replace(layer, diff_id="sha256:other")) != expected, "one byte of a file"
@@ -106,7 +105,7 @@ def test_the_suites_layer_is_left_out_where_it_holds_the_suite_alone(
     monkeypatch.setattr(layers, "stored", lambda *_: {"sha256:suite": _stored(tmp_path, names.split())})
     engine: Any = SimpleNamespace(
         facts=SimpleNamespace(local=True, data_root="/"),
-        history=lambda _: [HistoryEntry(created_by=one, size=0) for one in reversed(HISTORY)],
+        history=lambda _: [(one, 0) for one in reversed(HISTORY)],
     )
     assert ("suite" in layers.payload(engine, INFO)) is compared
 
@@ -128,7 +127,7 @@ def test_the_store_and_an_export_tell_alike_what_layers_have(tmp_path: Path, mon
     monkeypatch.setattr(layers, "stored", lambda *_: dict(zip(order, stored, strict=True)))
     monkeypatch.setattr(layers, "_MOST_WANTED", 200)
     store: Any = SimpleNamespace(facts=SimpleNamespace(local=True, data_root="/"))
-    found = layers.entries(store, image_info(layers=order), lambda path: path == "c")
+    found = exported.entries(store, image_info(layers=order), lambda path: path == "c")
     export: Any = SimpleNamespace(
         facts=SimpleNamespace(local=False),
         exported=lambda _: [
@@ -136,7 +135,7 @@ def test_the_store_and_an_export_tell_alike_what_layers_have(tmp_path: Path, mon
             *((tarfile.TarInfo(f"{index}/layer.tar"), io.BytesIO(_tar(names))) for index, names in enumerate(named)),
         ],
     )
-    read = layers.entries(export, image_info(layers=order), lambda path: path == "c")
+    read = exported.entries(export, image_info(layers=order), lambda path: path == "c")
     assert [[one._replace(content="") for one in part] for part in found] == [
         [one._replace(content="") for one in part] for part in read
     ]

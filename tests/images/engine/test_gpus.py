@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from images.engine import gpus
-from images.engine.gpus import Attachment, GpuMode, HostState
+from images.engine import gpus, host_gpus
+from images.engine.gpus import Attachment, GpuMode
+from images.engine.host_gpus import HostState
 from images.errors import UserError
 from images.hardware import inventory
 from images.hardware.inventory import Gpu, Inventory, Link
@@ -30,18 +31,18 @@ def test_auto_takes_nvidia_then_cdi_then_the_drivers_folder() -> None:
         local=True, inventory=H100, runtime=True, cdi=("nvidia.com/gpu=all",), folder="/usr/local/nvidia", nodes=NODES
     )
     without_runtime = HostState(**{**vars(everything), "runtime": False})
-    assert gpus.choose("auto", everything).mode is GpuMode.NVIDIA
-    assert gpus.choose("auto", without_runtime).mode is GpuMode.CDI
-    chosen = gpus.choose("auto", FOLDER_HOST)
+    assert host_gpus.choose("auto", everything).mode is GpuMode.NVIDIA
+    assert host_gpus.choose("auto", without_runtime).mode is GpuMode.CDI
+    chosen = host_gpus.choose("auto", FOLDER_HOST)
     assert chosen.mode is GpuMode.HOST_DRIVER
     assert "not nvidia: the engine has no NVIDIA container runtime; not cdi" in chosen.reason
 
 
 def test_auto_without_a_way_attaches_nothing_and_says_why() -> None:
     assert inventory.of_nvml({"driver": "580.1", "gpus": []}) is None
-    none = gpus.choose("auto", HostState(local=True))
+    none = host_gpus.choose("auto", HostState(local=True))
     assert not none.attached and none.reason == "no GPU was found on the engine's host"
-    chosen = gpus.choose("auto", HostState(local=True, inventory=H100, nodes=NODES))
+    chosen = host_gpus.choose("auto", HostState(local=True, inventory=H100, nodes=NODES))
     assert not chosen.attached and chosen.inventory is H100
     assert all(mode in chosen.reason for mode in ("nvidia:", "cdi:", "host-driver:"))
 
@@ -58,23 +59,23 @@ def test_auto_without_a_way_attaches_nothing_and_says_why() -> None:
 )
 def test_a_mode_that_is_asked_for_and_cannot_be_had_is_an_error(wanted: str, host: HostState, cause: str) -> None:
     with pytest.raises(UserError, match=cause):
-        gpus.choose(wanted, host)
+        host_gpus.choose(wanted, host)
 
 
 def test_nvidia_is_the_request_of_gpus_all_and_changes_no_variable_and_cdi_asks_by_name() -> None:
-    nvidia = gpus.choose("nvidia", HostState(local=True, runtime=True))
+    nvidia = host_gpus.choose("nvidia", HostState(local=True, runtime=True))
     (request,) = nvidia.device_requests
     assert (request["Count"], request["Capabilities"]) == (-1, [["gpu"]])
     assert nvidia.environment({"LD_LIBRARY_PATH": "/own"}) == {}
     first = "nvidia.com/gpu=0"
     for names, asked in ((["1"], [first, "nvidia.com/gpu=1"]), (["all"], ["nvidia.com/gpu=all"])):
         host = HostState(local=True, cdi=(first, *(f"nvidia.com/gpu={name}" for name in names)))
-        (request,) = gpus.choose("cdi", host).device_requests
+        (request,) = host_gpus.choose("cdi", host).device_requests
         assert (request["Driver"], request["DeviceIDs"]) == ("cdi", asked)
 
 
 def test_host_driver_injects_nodes_and_folder() -> None:
-    chosen = gpus.choose("host-driver", FOLDER_HOST)
+    chosen = host_gpus.choose("host-driver", FOLDER_HOST)
     assert chosen.devices == NODES
     assert chosen.binds == {"/usr/local/nvidia": "/usr/local/nvidia"}
     assert chosen.environment({}) == {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}
@@ -82,11 +83,11 @@ def test_host_driver_injects_nodes_and_folder() -> None:
 
 
 def test_a_folder_is_the_drivers_by_what_it_holds(tmp_path: Path) -> None:
-    assert not gpus._libraries(str(tmp_path))
+    assert not host_gpus._libraries(str(tmp_path))
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libcuda.so.1").touch()
-    assert gpus._libraries(str(tmp_path))
-    chosen = gpus.choose("host-driver", HostState(local=True, folder=str(tmp_path), nodes=NODES))
+    assert host_gpus._libraries(str(tmp_path))
+    chosen = host_gpus.choose("host-driver", HostState(local=True, folder=str(tmp_path), nodes=NODES))
     assert chosen.library_path == f"{tmp_path}/lib"
 
 
@@ -103,11 +104,11 @@ def test_a_folder_is_the_drivers_by_what_it_holds(tmp_path: Path) -> None:
 )
 def test_an_old_driver_is_told_before_the_container_starts(driver: str, minimum: str, fits: bool) -> None:
     with nullcontext() if fits else pytest.raises(UserError, match=f"is older than {minimum}"):
-        gpus.require_driver(replace(H100, driver=driver), minimum)
+        host_gpus.require_driver(replace(H100, driver=driver), minimum)
 
 
 def test_an_attachment_says_what_and_how() -> None:
-    assert str(gpus.choose("host-driver", FOLDER_HOST)) == (
+    assert str(host_gpus.choose("host-driver", FOLDER_HOST)) == (
         "NVIDIA H100, driver 580.159.04, attached by host-driver (asked for)"
     )
     assert str(Attachment(mode=GpuMode.NONE, reason="none was found")) == "no GPU: none was found"
@@ -125,4 +126,4 @@ def test_claims_are_written_again_for_the_machine_that_evidence_names(found: Att
         **(found.inventory.as_json() if found.inventory else {"driver": "", "gpus": []}),
         "attached": found.as_json(),
     }
-    assert gpus.of_host(json.loads(json.dumps(host))) == found
+    assert host_gpus.of_host(json.loads(json.dumps(host))) == found

@@ -11,7 +11,7 @@ from packaging.version import Version
 from images.config.facts import DeviceCode
 from images.config.names import Arch, Minor
 from images.config.platforms import Platform
-from images.engine import gpus
+from images.engine import host_gpus
 from images.errors import UserError
 from images.hardware.inventory import Gpu, Inventory
 from images.planning import chooser, plan
@@ -140,7 +140,7 @@ def test_a_host_with_an_arm_processor_gets_an_image_for_it(capability: tuple[int
 @pytest.mark.parametrize(("processor", "for_arm"), [("aarch64", True), ("x86_64", False)])
 def test_the_machine_is_asked_for_its_processor(processor: str, for_arm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Gpu(name="NVIDIA GH200 480GB", capability=(9, 0), memory=1)
-    monkeypatch.setattr(gpus, "inventory", lambda _folder: Inventory(driver="580.95", gpus=(gpu,), source="NVML"))
+    monkeypatch.setattr(host_gpus, "inventory", lambda _folder: Inventory(driver="580.95", gpus=(gpu,), source="NVML"))
     monkeypatch.setattr(platform, "machine", lambda: processor)
     (best, *_) = json.loads(call("choose", "--json").stdout)["fitting"]
     assert best["name"].endswith("-arm64") == for_arm

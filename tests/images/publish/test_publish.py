@@ -12,7 +12,7 @@ import pytest
 
 from images.config.names import ImageName
 from images.engine import Engine, runtime
-from images.engine.layers import ImagePart
+from images.engine.exported import ImagePart
 from images.errors import UserError
 from images.host.hashing import oci_digest
 from images.publish import attachments, sbom

@@ -19,7 +19,7 @@ import pytest
 
 from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildEvent, StepProgress
-from images.engine.layers import ImagePart
+from images.engine.exported import ImagePart
 from images.errors import UserError
 from images.host.hashing import oci_digest
 from images.publish import compression, push

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from images.engine import configuration
 from images.planning import plan
 from images.validation import child
 from images.validation.claims import image_claims
@@ -36,7 +37,7 @@ OURS = ['CMD ["bash"]', "WORKDIR /workspace", "USER 1001", "LABEL a=b"]
     ],
 )
 def test_the_steps_of_a_child_are_those_above_our_last(history: list[str], steps: tuple[str, ...] | None) -> None:
-    assert child.steps_above(history) == steps
+    assert configuration.steps_above(history) == steps
 
 
 def of_child(id: str, subject: str) -> Any:  # noqa: A002

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from images.engine.layers import LayerEntry
+from images.engine.exported import LayerEntry
 from images.planning import expectations
 from images.validation import on_parent
 from validate.checks.static import host_image

@@ -80,13 +80,13 @@ class Engine:
         )
 
     def lines(self, claims: Sequence[Claim], key: str) -> Iterator[Any]:
-        yield SimpleNamespace(stream="stderr", text="noise")
+        yield "stderr", "noise"
         for probe in dict.fromkeys(claim.probe for claim in claims):
             measured = tuple(
                 Measurement(subject=one.subject, seconds=1.0, evidence={}) for one in claims if one.probe == probe
             )
             record = Record(probe=probe, outcome=Outcome.COMPLETED, seconds=1.0, measurements=measured)
-            yield SimpleNamespace(stream="stdout", text=channel.signed(key, json.dumps(asdict(record))))
+            yield "stdout", channel.signed(key, json.dumps(asdict(record)))
 
 
 def measure(engine: Any, claims: ClaimSet, **options: Any) -> Evidence:

@@ -17,8 +17,8 @@ from images.errors import UserError
 from images.host.hashing import sha256
 from images.locking import lock_file
 from images.planning.image import Image
-from images.wheels.builder import WheelOptions, builder_context, libraries
-from images.wheels.recipe import Recipe, for_base
+from images.wheels.builder import WheelOptions, builder_context, for_base, libraries
+from images.wheels.recipe import Recipe
 from tests.support.checkout import ROOT
 from tests.support.recipes import COMPILERS, SOURCES, image, recipe_of
 

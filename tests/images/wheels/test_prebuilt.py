@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,16 +18,16 @@ from images.errors import UserError
 from images.locking.inputs import TOOLS
 from images.planning.image import Image, Pin, Prebuilt
 from images.wheels import prebuilt
+from images.wheels.builder import BaseCompilers, for_base
 from images.wheels.prebuilt import (
     NotFetched,
-    WheelSource,
     find_compiled,
     obtain,
     store_compiled,
     supported_tags,
     wheel_finder,
 )
-from images.wheels.recipe import BaseCompilers, for_base, recipe_for
+from images.wheels.recipe import recipe_for
 from tests.support import sources
 from tests.support.http_server import Reply, Server, serving
 from tests.support.recipes import SOURCES, gathered, recipe_of
@@ -214,24 +215,24 @@ def answering(server: Server, *replies: Reply | None) -> Server:
 def test_the_right_bytes_are_taken_once_and_kept(server: Server, tmp_path: Path) -> None:
     wanted = wheel(answering(server, (200, {}, WHOLE), (500, {}, b"")))
     for _ in range(2):
-        assert obtain(wanted, WheelSource(cache=tmp_path)).read_bytes() == WHOLE
+        assert obtain(wanted, cache=tmp_path).read_bytes() == WHOLE
     assert server.count("GET", "/v2.8.3/flash_attn-2.8.3%2Bcu12torch2.7cxx11abiTRUE") == 1
     assert kept(tmp_path) == [NAME]
 
 
 def test_a_redirect_is_followed_and_its_end_is_checked_too(server: Server, tmp_path: Path) -> None:
-    source, moved = WheelSource(cache=tmp_path), (302, {"Location": f"http://{server.host}/blob"}, b"")
+    source, moved = partial(obtain, cache=tmp_path), (302, {"Location": f"http://{server.host}/blob"}, b"")
     with pytest.raises(UserError, match="refused"):
-        obtain(wheel(answering(server, moved, (200, {}, OTHER))), source)
+        source(wheel(answering(server, moved, (200, {}, OTHER))))
     assert kept(tmp_path) == []
-    assert obtain(wheel(answering(server, moved, (200, {}, WHOLE))), source).read_bytes() == WHOLE
+    assert source(wheel(answering(server, moved, (200, {}, WHOLE)))).read_bytes() == WHOLE
     assert server.count("GET", "/blob") == 2
 
 
 @pytest.mark.parametrize("body", [OTHER, WHOLE[: len(WHOLE) // 2], b"<html>sign in</html>"])
 def test_wrong_bytes_are_refused_with_place_cause_and_next_step(server: Server, tmp_path: Path, body: bytes) -> None:
     with pytest.raises(UserError) as caught:
-        obtain(wheel(answering(server, (200, {}, body))), WheelSource(cache=tmp_path))
+        obtain(wheel(answering(server, (200, {}, body))), cache=tmp_path)
     (problem,) = caught.value.problems
     assert problem.where == f"127.0.0.1: {NAME}"
     assert f"{len(body)} bytes with sha256 {hashlib.sha256(body).hexdigest()}" in problem.cause
@@ -243,7 +244,7 @@ def test_wrong_bytes_are_refused_with_place_cause_and_next_step(server: Server, 
 def test_wrong_bytes_in_the_cache_are_refused_and_stay_for_whoever_looks(server: Server, tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(OTHER)
     with pytest.raises(UserError) as caught:
-        obtain(wheel(answering(server, (200, {}, WHOLE))), WheelSource(cache=tmp_path))
+        obtain(wheel(answering(server, (200, {}, WHOLE))), cache=tmp_path)
     assert server.seen == []
     (problem,) = caught.value.problems
     assert problem.where == str(tmp_path / NAME) and "refused" in problem.cause
@@ -261,7 +262,7 @@ def test_wrong_bytes_in_the_cache_are_refused_and_stay_for_whoever_looks(server:
 )
 def test_what_does_not_come_whole_is_not_taken(server: Server, tmp_path: Path, reply: Reply | None, cause: str) -> None:
     with pytest.raises(NotFetched) as caught:
-        obtain(wheel(answering(server, reply)), WheelSource(cache=tmp_path))
+        obtain(wheel(answering(server, reply)), cache=tmp_path)
     problem = caught.value.problems[0]
     assert problem.where == "127.0.0.1" and re.search(cause, problem.cause)
     assert problem.then == "--wheel-mirror URL takes it from another server, --wheelhouse FOLDER from a folder"
@@ -272,34 +273,34 @@ def test_a_dead_server_is_said_and_a_mirror_without_its_address(tmp_path: Path) 
     with serving() as server:
         wanted, mirror = wheel(server), f"http://user:secret@{server.host}/wheels"
     with pytest.raises(NotFetched, match=r"refused|unreachable"):
-        obtain(wanted, WheelSource(cache=tmp_path))
+        obtain(wanted, cache=tmp_path)
     with pytest.raises(NotFetched) as caught:
-        obtain(wanted, WheelSource(cache=tmp_path, mirror=mirror))
+        obtain(wanted, cache=tmp_path, mirror=mirror)
     assert caught.value.problems[0].where == "--wheel-mirror" and kept(tmp_path) == []
     assert "secret" not in str(caught.value) and server.host not in str(caught.value)
 
 
 def test_a_mirror_has_the_same_names_and_hashes(server: Server, tmp_path: Path) -> None:
     wanted = replace(wheel(server), url="https://releases.invalid/v2.8.3/x.whl")
-    source = WheelSource(cache=tmp_path, mirror=f"http://{server.host}/wheels/")
+    source = partial(obtain, cache=tmp_path, mirror=f"http://{server.host}/wheels/")
     answering(server, (200, {}, OTHER), (200, {}, WHOLE))
     with pytest.raises(UserError, match=r"--wheel-mirror: flash_attn.* refused"):
-        obtain(wanted, source)
-    assert obtain(wanted, source).read_bytes() == WHOLE
+        source(wanted)
+    assert source(wanted).read_bytes() == WHOLE
     assert [path for _, path, _ in server.seen] == [f"/wheels/{NAME.replace('+', '%2B')}"] * 2
 
 
 @pytest.mark.parametrize("mirror", ["/srv/wheels", "file:///srv/wheels", "mirror.example/wheels"])
 def test_a_mirror_is_a_web_address(tmp_path: Path, mirror: str) -> None:
     with pytest.raises(UserError, match="--wheel-mirror: is no web address") as caught:
-        WheelSource(cache=tmp_path, mirror=mirror)
+        obtain(sources.image("cu126-torch27").prebuilt[0], cache=tmp_path, mirror=mirror)
     assert "--wheelhouse FOLDER" in caught.value.problems[0].then
 
 
 def test_builds_at_once_keep_one_whole_wheel(server: Server, tmp_path: Path) -> None:
     with ThreadPoolExecutor(3) as pool:
         wanted = wheel(answering(server, (200, {}, WHOLE)))
-        found = list(pool.map(lambda _: obtain(wanted, WheelSource(cache=tmp_path)).read_bytes(), range(6)))
+        found = list(pool.map(lambda _: obtain(wanted, cache=tmp_path).read_bytes(), range(6)))
     assert found == [WHOLE] * 6 and kept(tmp_path) == [NAME]
 
 
@@ -315,7 +316,7 @@ def wanting(server: Server, *, optional: bool) -> Image:
 @pytest.mark.parametrize("optional", [True, False])
 def test_a_build_takes_the_right_bytes_and_stops_at_wrong_ones(server: Server, tmp_path: Path, optional: bool) -> None:
     """Also where the package is optional: to go without it in silence would hide that somebody altered a file."""
-    wanted, source = wanting(server, optional=optional), WheelSource(cache=tmp_path)
+    wanted, source = wanting(server, optional=optional), partial(obtain, cache=tmp_path)
     answering(server, (200, {}, OTHER), (200, {}, WHOLE))
     with pytest.raises(UserError, match="refused"):
         prebuilt.gather(wanted, wheelhouse=None, official=source)
@@ -327,7 +328,7 @@ def test_a_build_that_cannot_fetch_what_it_needs_stops(tmp_path: Path) -> None:
     with serving() as server:
         needed = wanting(server, optional=False)
     with pytest.raises(UserError) as caught:
-        prebuilt.gather(needed, wheelhouse=None, official=WheelSource(cache=tmp_path))
+        prebuilt.gather(needed, wheelhouse=None, official=partial(obtain, cache=tmp_path))
     (problem,) = caught.value.problems
     assert problem.where == "127.0.0.1" and "could not be fetched" in problem.cause
     assert problem.then.endswith("`nox -s wheels -- cu126-torch27 flash-attn` compiles one")
@@ -376,7 +377,7 @@ def test_an_image_on_a_base_that_has_torch_takes_the_wheel_compiled_there(tmp_pa
     kept, _ = store_compiled(
         cache, recipe_there.key, "flash_attn-2.8.3.post2-cp312-cp312-linux_x86_64.whl", b"wheel", {}
     )
-    finder = wheel_finder(SOURCES.matrix, cache, lambda _image: given)
+    finder = wheel_finder(SOURCES.matrix, cache, lambda *one: for_base(given, recipe_for(*one)))
     found = gathered(wanted, tmp_path, kept={"torch"}, compiled=finder)
     assert found.files == {kept.name: kept} and not found.missing
     has_all = gathered("cu128-torch28", tmp_path, kept={"flash-attn"})

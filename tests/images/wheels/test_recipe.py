@@ -7,7 +7,8 @@ import pytest
 
 from images.errors import UserError
 from images.host.hashing import sha256
-from images.wheels.recipe import for_base, jobs_for, patch_of, recipe_for
+from images.wheels.builder import for_base
+from images.wheels.recipe import jobs_for, patch_of, recipe_for
 from tests.support.commands import call
 from tests.support.recipes import COMPILERS, SOURCES, image, recipe_of
 

@@ -17,7 +17,7 @@ import pytest
 
 from images.building import validating
 from images.config.paths import RESOURCES as ROOT
-from images.engine import gpus
+from images.engine import host_gpus
 from images.engine.gpus import Attachment, GpuMode
 from images.hardware.inventory import Gpu, Inventory, Link, of_nvml
 from images.validation import run
@@ -353,7 +353,7 @@ def test_links_and_nvlinks_are_part_of_the_inventory() -> None:
 
 
 def test_a_hosts_ban_on_multicast_holds_in_its_containers() -> None:
-    assert "NCCL_NVLS_ENABLE" in gpus.INJECTED and "NCCL_DEBUG" not in gpus.INJECTED
+    assert "NCCL_NVLS_ENABLE" in host_gpus.INJECTED and "NCCL_DEBUG" not in host_gpus.INJECTED
     lent = {"NCCL_NVLS_ENABLE": "0"}
     attachment = Attachment(mode=GpuMode.NVIDIA, reason="", injected=lent)
     assert attachment.environment({"NCCL_NVLS_ENABLE": "1"}) == lent
@@ -366,7 +366,7 @@ def test_a_build_judges_the_tier_where_there_are_several_gpus(
 ) -> None:
     inventory = Inventory(driver="", gpus=(H200,) * count, source="")
     attachment = Attachment(mode=GpuMode.NVIDIA, reason="", inventory=inventory)
-    monkeypatch.setattr(gpus, "attach", lambda *_args, **_options: attachment)
+    monkeypatch.setattr(host_gpus, "attach", lambda *_args, **_options: attachment)
     engine: Any = SimpleNamespace(facts=SimpleNamespace(architecture="amd64"))
     _, found = validating.find_gpus(engine, image("cu130-torch211"), "auto", (), print)
     assert set(found) == {*validating.ANYWHERE, *tiers}

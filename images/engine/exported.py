@@ -1,0 +1,202 @@
+"""What leaves the engine of an image: its layers' tars and configuration (to a registry), and what each layer has.
+
+From the engine's own store (layers.py) where that can be read, else from an export.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple, cast
+
+from images.engine.archive import ChunkReader
+from images.engine.failures import EngineError
+from images.engine.layers import FILE, SEGMENT, StoredLayer, content_of, members_of, reading, split, stored
+from images.engine.runtime import CLASSIC_STORE, ImageInfo
+from images.errors import Problem
+
+if TYPE_CHECKING:
+    from images.engine.client import Engine
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagePart:
+    """A layer's tar, or the configuration, on its way out of the engine. Readers check its digest."""
+
+    digest: str
+    """Of the tar (its diff ID) or the configuration (the image ID); empty where only the content can tell."""
+    size: int
+    chunks: Iterator[bytes]
+    """In any size. Of an export, they can be read until the next part is asked for."""
+    following: int = 0
+    """The sizes of all layers that come after this part; 0 where they are not known."""
+
+
+class LayerEntry(NamedTuple):
+    """One path of a layer's tar, with no slash around it."""
+
+    path: str
+    kind: str
+    """`file`, `folder`, `link`, `hard link` or `other`."""
+    mode: int
+    owner: tuple[int, int]
+    time: int
+    """Seconds since 1970."""
+    link: str
+    content: str
+    """Files of one content have one text here, in the layers that were read together."""
+    data: bytes | None
+
+
+def parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
+    """The configuration of an image, and the wanted layers (by diff ID), each once.
+
+    From the engine's own folder, where it can be read: the largest layer first. Else from an export, in its order;
+    engines before 25 do not say there which layer is which, and all of them come. Raises NoSuchImage, EngineError: the
+    engine names images by something else than their configuration (the containerd image store).
+    """
+    if engine.facts.containerd_images:
+        raise no_configuration(info.id)
+    root = Path(engine.facts.data_root)
+    found = stored(root, info.layers) if engine.facts.local else {}
+    config = root / "image/overlay2/imagedb/content/sha256" / info.id.removeprefix("sha256:")
+    if not found or not os.access(config, os.R_OK):
+        yield from _exported_parts(engine, info, wanted)
+        return
+    layers = [found[diff_id] for diff_id in dict.fromkeys(wanted)]
+    left = sum(layer.size for layer in layers)
+    content = config.read_bytes()
+    yield ImagePart(digest=info.id, size=len(content), chunks=iter([content]), following=left)
+    for layer in sorted(layers, key=lambda one: one.size, reverse=True):
+        left -= layer.size
+        chunks = _readable(stored_tar(layer), info.id)
+        yield ImagePart(digest=layer.diff_id, size=layer.size, chunks=chunks, following=left)
+
+
+def _exported_parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
+    digits, has_config = info.id.removeprefix("sha256:"), False
+    for member, data in engine.exported(info.id):
+        digest = f"sha256:{member.name.removeprefix('blobs/sha256/')}" if member.name.startswith("blobs/") else ""
+        if digest == info.id or member.name == f"{digits}.json":
+            content = data.read()
+            has_config = b'"rootfs"' in content
+            yield ImagePart(digest=info.id, size=len(content), chunks=iter([content]))
+        elif digest in wanted or member.name.endswith("/layer.tar"):
+            yield ImagePart(
+                digest=digest, size=member.size, chunks=_readable(iter(partial(data.read, _CHUNK), b""), info.id)
+            )
+    if not has_config:
+        raise no_configuration(info.id)
+
+
+def no_configuration(image_id: str) -> EngineError:
+    """What a verdict names is the digest of a configuration: with other IDs nothing can be published."""
+    then = f"{CLASSIC_STORE}; then build again"
+    problem = Problem(where=image_id, cause="the engine's image ID is not the digest of a configuration", then=then)
+    return EngineError(problem)
+
+
+def _readable(chunks: Iterator[bytes], where: str) -> Iterator[bytes]:
+    with reading(where):
+        yield from chunks
+
+
+def stored_tar(layer: StoredLayer) -> Iterator[bytes]:
+    """The tar of a layer, in chunks of any size. Raises OSError, ValueError for a store that is damaged."""
+    for entry in split(layer):
+        if entry["type"] == SEGMENT:
+            yield base64.b64decode(entry["payload"])
+        elif entry["type"] == FILE:
+            yield from content_of(layer, entry)
+
+
+def entries(engine: Engine, info: ImageInfo, wanted: Callable[[str], bool]) -> list[list[LayerEntry]]:
+    """What each layer of an image has, bottom first; `wanted`: paths whose content comes along, 64 MiB at most.
+
+    The engine's store says it without the files' contents; an export has to be read whole. Raises EngineError.
+    """
+    found = stored(Path(engine.facts.data_root), info.layers) if engine.facts.local else {}
+    with reading(info.id):
+        if found:
+            order = [found[diff_id] for diff_id in info.layers]
+            return _made_sure(order, [_stored_entries(layer, wanted) for layer in order])
+    read = {}
+    for part in _exported_parts(engine, info, info.layers):
+        if part.digest != info.id:
+            digest = hashlib.sha256()
+            stream = ChunkReader(_hashed(part.chunks, digest))
+            with reading(info.id), tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|") as tar:
+                listing = [_entry(member, tar, wanted, "") for member in tar]
+                stream.readall()
+            read[f"sha256:{digest.hexdigest()}"] = listing
+    return [read[diff_id] for diff_id in info.layers]
+
+
+def _stored_entries(layer: StoredLayer, wanted: Callable[[str], bool]) -> list[LayerEntry]:
+    """From the headers alone; the engine keeps a checksum of each file beside them."""
+    *members, (end, _) = members_of(layer)
+    headers = io.BytesIO(b"".join([*(header for header, _ in members), end, bytes(tarfile.BLOCKSIZE)]))
+    with tarfile.open(fileobj=headers, mode="r:", errors="surrogateescape") as tar:
+        headers.seek(0)  # the contents are not there: each header follows the one before it
+        listing = [
+            _entry(
+                tarfile.TarInfo.fromtarfile(tar), None, wanted, f"{entry.get('size', 0)} {entry.get('payload') or ''}"
+            )
+            for _, entry in members
+        ]
+    for index, one in enumerate(listing):
+        if one.kind == "file" and wanted(one.path):
+            with (layer.files / one.path).open("rb") as stream:
+                listing[index] = one._replace(data=stream.read(_MOST_WANTED))
+    return listing
+
+
+def _made_sure(order: Sequence[StoredLayer], listings: list[list[LayerEntry]]) -> list[list[LayerEntry]]:
+    """The same; a file that a layer has again, as if nothing were changed, by its digest: a checksum can be met."""
+    before: dict[str, tuple[int, int]] = {}
+    for layer, listing in enumerate(listings):
+        for index, entry in enumerate(listing):
+            at, which = before.get(entry.path, (layer, index))
+            if entry.kind == "file" and at != layer and listings[at][which]._replace(data=entry.data) == entry:
+                for one, position in ((at, which), (layer, index)):
+                    with (order[one].files / entry.path).open("rb") as stream:
+                        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+                    listings[one][position] = listings[one][position]._replace(content=digest)
+            before[entry.path] = layer, index
+    return listings
+
+
+_MOST_WANTED = 64 << 20
+_KINDS = {tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "hard link"}
+
+
+def _entry(
+    member: tarfile.TarInfo, tar: tarfile.TarFile | None, wanted: Callable[[str], bool], said: str
+) -> LayerEntry:
+    path = member.name.removeprefix("./").strip("/")
+    kind, data = "file" if member.isreg() else _KINDS.get(member.type, "other"), None
+    if tar and kind == "file" and (stream := tar.extractfile(member)):
+        digest = hashlib.sha256()
+        data = stream.read(_MOST_WANTED) if wanted(path) else None
+        digest.update(data or b"")
+        for chunk in iter(partial(stream.read, _CHUNK), b""):
+            digest.update(chunk)
+        said = digest.hexdigest()
+    owner, link = (member.uid, member.gid), member.linkname if kind.endswith("link") else ""
+    content = said if kind == "file" else ""
+    return LayerEntry(path, kind, member.mode, owner, int(member.mtime), link, content, data)
+
+
+def _hashed(chunks: Iterable[bytes], digest: hashlib._Hash) -> Iterator[bytes]:
+    for chunk in chunks:
+        digest.update(chunk)
+        yield chunk
