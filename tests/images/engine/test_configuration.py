@@ -124,8 +124,8 @@ def test_the_store_and_an_export_tell_alike_what_layers_have(tmp_path: Path, mon
     stored = [_stored(tmp_path / str(index), names) for index, names in enumerate(named)]
     (stored[2].files / "b").write_bytes(_content("d"))  # of the same size and, as far as the store says, checksum
     order = tuple(one.diff_id for one in stored)
-    monkeypatch.setattr(layers, "stored", lambda *_: dict(zip(order, stored, strict=True)))
-    monkeypatch.setattr(layers, "_MOST_WANTED", 200)
+    monkeypatch.setattr(exported, "stored", lambda *_: dict(zip(order, stored, strict=True)))
+    monkeypatch.setattr(exported, "_MOST_WANTED", 200)
     store: Any = SimpleNamespace(facts=SimpleNamespace(local=True, data_root="/"))
     found = exported.entries(store, image_info(layers=order), lambda path: path == "c")
     export: Any = SimpleNamespace(

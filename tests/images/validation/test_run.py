@@ -141,7 +141,7 @@ def test_a_record_that_was_not_signed_not_asked_for_or_came_before_is_not_taken(
             text = json.dumps(
                 asdict(Record(probe=probe, outcome=Outcome.COMPLETED, seconds=1.0, measurements=measured))
             )
-            yield SimpleNamespace(stream="stdout", text=channel.signed(key, text) if key else text)
+            yield "stdout", channel.signed(key, text) if key else text
 
     monkeypatch.setattr(Engine, "lines", lines)
     (record,) = measure(Engine(), CPU).records
@@ -149,7 +149,7 @@ def test_a_record_that_was_not_signed_not_asked_for_or_came_before_is_not_taken(
 
 
 def test_an_image_in_which_the_suite_does_not_start_is_an_error_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Engine, "lines", lambda *_: iter([SimpleNamespace(stream="stderr", text="no python3")]))
+    monkeypatch.setattr(Engine, "lines", lambda *_: iter([("stderr", "no python3")]))
     with pytest.raises(UserError, match="did not start in it: no python3"):
         measure(Engine(), CPU)
 
