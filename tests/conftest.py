@@ -27,8 +27,10 @@ FROM_THE_CACHE = ("test_engine.py::test_a_build_with_mounts_and_its_second_run_f
 """Tests that hold a build to what the cache kept of the one before. They stay with the big images, as above."""
 NEWER_ENGINE = ("bake", "publish", "publish_platforms", "statements")
 """Tests of the engine of Debian trixie, which is made once for all of them."""
-ON_TRIXIE = "test_engines.py::test_engine_tests_pass_on_the_engine_of[trixie]"
-OF_THE_PARENT = ("fleet", "nightly", "multigpu", "first_hour", "faults", "forgery", "examples", "audit", "on_image")
+OF_THE_PARENT = (
+    *("fleet", "fleet_kills", "nightly", "multigpu", "first_hour", "faults"),
+    *("forgery", "examples", "audit", "on_image", "gpu_runner", "sbom"),
+)
 """Files whose tests wait until the big images' first test has built the parent."""
 ALONE = ("first_hour", "forgery", "examples")
 """Files whose tests share nothing else."""
@@ -48,7 +50,7 @@ def group(nodeid: str) -> str:
     name = _integration(file)
     if name in BIG_IMAGES or nodeid.endswith(FROM_THE_CACHE):
         return "big images"
-    if name in NEWER_ENGINE or ON_TRIXIE in nodeid:
+    if name in NEWER_ENGINE:
         return "newer engine"
     if name in ALONE:
         return nodeid

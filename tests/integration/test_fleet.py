@@ -1,4 +1,4 @@
-"""A fleet for real: Slurm with four nodes, Ray with three, one registry; workers and submitters that are killed."""
+"""A fleet for real: Slurm with four nodes, Ray with three, one registry, and Podman; a container that is killed."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,6 @@ from tests.support import fleet_faults, fleet_images
 from tests.support.broken_images import NAME
 from tests.support.engine_contents import containers
 from tests.support.fleet_faults import FleetCommand
-from tests.support.fleet_images import FLEET
 from tests.support.rootless_podman import rootless_podman
 from tests.support.slurm_cluster import Slurm
 from validate.claims import ClaimSet, Tier
@@ -39,35 +38,16 @@ def thin(engine: Engine, parent: ImageInfo) -> Iterator[tuple[str, ...]]:
 
 
 @pytest.fixture(scope="module")
-def fleet_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("fleet") / "fleet.yaml"
-    file.write_text(FLEET)
-    return file
-
-
-@pytest.fixture(scope="module")
-def command(engine: Engine, staging: str, thin: Sequence[str], fleet_file: Path) -> FleetCommand:
-    """`fleet` about the thin images, with the claims that they can keep."""
-    return FleetCommand(
-        images=tuple(thin),
-        options=("--fleet", str(fleet_file), "--staging", staging, "--tier", "static"),
-        environment={"DOCKER_HOST": engine.facts.url},
-    )
+def command(
+    engine: Engine, staging: str, thin: Sequence[str], tmp_path_factory: pytest.TempPathFactory
+) -> FleetCommand:
+    return fleet_faults.about(thin, engine, staging, tmp_path_factory.mktemp("fleet"))
 
 
 @pytest.fixture(scope="module")
 def local(command: FleetCommand, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     """Digest -> verdict of each claim, as this machine alone gives them."""
-    return judged_here(command, tmp_path_factory.mktemp("local"))
-
-
-def judged_here(command: FleetCommand, folder: Path) -> Mapping[str, Any]:
-    """What this machine alone gives for two sound images and a broken one."""
-    done = command.run(folder)
-    assert done.returncode == 1, done.stderr
-    found = fleet_faults.verdicts(folder)
-    assert sorted(overall for overall, _ in found.values()) == ["FAIL", "PASS", "PASS"], done.stdout
-    return found
+    return command.judged_here(tmp_path_factory.mktemp("local"))
 
 
 def test_slurm_gives_the_verdicts_of_one_machine(
@@ -126,39 +106,6 @@ def test_rootless_podman_gives_the_verdicts_of_docker(
     assert done.returncode == 1 and "next:" not in done.stderr, done.stderr
     assert fleet_faults.verdicts(tmp_path / "fleet") == local
     assert {record.worker.engine[:7] for record in JobFolder(tmp_path / "fleet").records().values()} == {"podman "}
-
-
-@pytest.fixture(scope="module")
-def slow(engine: Engine, parent: ImageInfo) -> Iterator[tuple[str, ...]]:
-    """Images whose validation run takes some seconds."""
-    with fleet_images.thin_images(engine, "truetag-test-slow", fleet_images.SLOW) as tags:
-        yield tags
-
-
-@pytest.fixture(scope="module")
-def of_slow(command: FleetCommand, slow: Sequence[str]) -> FleetCommand:
-    """`fleet` about those."""
-    return FleetCommand(images=tuple(slow), options=command.options, environment=command.environment)
-
-
-@pytest.fixture(scope="module")
-def slow_local(of_slow: FleetCommand, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    """As `local`, of the images whose processes are killed elsewhere."""
-    return judged_here(of_slow, tmp_path_factory.mktemp("slow-local"))
-
-
-def test_every_job_is_done_once_whoever_is_killed(
-    engine: Engine, of_slow: FleetCommand, slow_local: Mapping[str, Any], slurm: Slurm, tmp_path: Path
-) -> None:
-    """A worker, then the submitter, then an interrupt."""
-    killing = fleet_faults.Killing(
-        command=of_slow.on("slurm", slurm.environment), slurm=slurm, engine=engine, folder=tmp_path, expected=slow_local
-    )
-    named = killing.names()
-    assert killing.round(fleet_faults.WORKER)
-    assert killing.round(fleet_faults.SUBMITTER)
-    killing.interrupted()
-    assert killing.names() == named, "nothing gets a name"
 
 
 WAITS = b"""\
@@ -220,12 +167,3 @@ def test_a_container_that_is_killed_in_the_middle_of_its_run_gives_no_verdict(
     (ended,) = executor.ended()
     assert killed == [True] and ended.result is None and "was killed from outside" in ended.cause, ended
     assert running() == []
-
-
-def test_two_people_on_one_fleet_do_no_job_twice(of_slow: FleetCommand, tmp_path: Path) -> None:
-    """Both plan all as due; who comes second leaves what the other has leased."""
-    processes = [of_slow.start(tmp_path) for _ in range(2)]
-    told = [process.communicate()[1] for process in processes]
-    assert len(fleet_faults.verdicts(tmp_path)) == 3
-    judged = sum(text.count("PASS on") + text.count("FAIL on") for text in told)
-    assert judged == 3, told

@@ -28,6 +28,10 @@ WORKER, SUBMITTER = "worker", "submitter"
 _PATIENCE = 300.0
 
 
+Verdict = tuple[str, list[tuple[str, str, str]]]
+"""Overall, and each claim's verdict with its reason."""
+
+
 @dataclass(frozen=True)
 class FleetCommand:
     """`fleet run` about some images."""
@@ -60,6 +64,21 @@ class FleetCommand:
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
+    def judged_here(self, folder: Path) -> dict[str, Verdict]:
+        """What this machine alone gives for two sound images and a broken one."""
+        done = self.run(folder)
+        assert done.returncode == 1, done.stderr
+        found = verdicts(folder)
+        assert sorted(overall for overall, _ in found.values()) == ["FAIL", "PASS", "PASS"], done.stdout
+        return found
+
+
+def about(images: Sequence[str], engine: Engine, staging: str, folder: Path) -> FleetCommand:
+    """`fleet` about some thin images, with the claims that they can keep, and with a fleet.yaml in a folder."""
+    (folder / "fleet.yaml").write_text(fleet_images.FLEET)
+    options = ("--fleet", str(folder / "fleet.yaml"), "--staging", staging, "--tier", "static")
+    return FleetCommand(images=tuple(images), options=options, environment={"DOCKER_HOST": engine.facts.url})
+
 
 def call(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """`fleet` with these arguments, to its end."""
@@ -67,10 +86,6 @@ def call(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess
     return subprocess.run(
         command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
     )
-
-
-Verdict = tuple[str, list[tuple[str, str, str]]]
-"""Overall, and each claim's verdict with its reason."""
 
 
 def verdicts(path: Path) -> dict[str, Verdict]:

@@ -1,0 +1,57 @@
+"""A fleet on Slurm whose workers and submitters are killed, and one that two people share."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images.engine import Engine, ImageInfo
+from tests.support import fleet_faults, fleet_images
+from tests.support.fleet_faults import FleetCommand
+from tests.support.slurm_cluster import Slurm
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def slow(engine: Engine, parent: ImageInfo) -> Iterator[tuple[str, ...]]:
+    """Images whose validation run takes some seconds."""
+    with fleet_images.thin_images(engine, "truetag-test-slow", fleet_images.SLOW) as tags:
+        yield tags
+
+
+@pytest.fixture(scope="module")
+def command(
+    engine: Engine, staging: str, slow: Sequence[str], tmp_path_factory: pytest.TempPathFactory
+) -> FleetCommand:
+    return fleet_faults.about(slow, engine, staging, tmp_path_factory.mktemp("fleet"))
+
+
+@pytest.fixture(scope="module")
+def local(command: FleetCommand, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    """Digest -> verdict of each claim, as this machine alone gives them."""
+    return command.judged_here(tmp_path_factory.mktemp("local"))
+
+
+def test_every_job_is_done_once_whoever_is_killed(
+    engine: Engine, command: FleetCommand, local: Mapping[str, Any], slurm: Slurm, tmp_path: Path
+) -> None:
+    """A worker, then the submitter, then an interrupt."""
+    killing = fleet_faults.Killing(
+        command=command.on("slurm", slurm.environment), slurm=slurm, engine=engine, folder=tmp_path, expected=local
+    )
+    named = killing.names()
+    assert killing.round(fleet_faults.WORKER)
+    assert killing.round(fleet_faults.SUBMITTER)
+    killing.interrupted()
+    assert killing.names() == named, "nothing gets a name"
+
+
+def test_two_people_on_one_fleet_do_no_job_twice(command: FleetCommand, tmp_path: Path) -> None:
+    """Both plan all as due; who comes second leaves what the other has leased."""
+    processes = [command.start(tmp_path) for _ in range(2)]
+    told = [process.communicate()[1] for process in processes]
+    assert len(fleet_faults.verdicts(tmp_path)) == 3
+    judged = sum(text.count("PASS on") + text.count("FAIL on") for text in told)
+    assert judged == 3, told
