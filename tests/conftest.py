@@ -101,8 +101,8 @@ class Groups(LoadScopeScheduling):
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Three more than there are cores: whoever tests an engine waits for containers again and again."""
-    return len(os.sched_getaffinity(0)) + 3
+    """Four more than there are cores: whoever tests an engine waits for containers, disks and networks."""
+    return len(os.sched_getaffinity(0)) + 4
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

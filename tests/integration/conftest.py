@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks import loopback
 from images.config.paths import CHECKOUT
 from images.context import base_images
 from images.context import labels as image_labels
@@ -23,7 +22,7 @@ from images.planning import plan
 from images.planning.image import Image
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from tests.support import commands, sources
+from tests.support import commands, debian_tools, sources
 from tests.support.broken_images import NAME
 from tests.support.engine_contents import containers
 from tests.support.other_engine import Other, other_engine
@@ -61,7 +60,7 @@ def base(engine: Engine) -> BaseContext:
 @pytest.fixture(scope="session")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Debian's docker-registry on loopback, without a login: `HOST:PORT`."""
-    with loopback.registry(tmp_path_factory.mktemp("registry") / "here") as host:
+    with debian_tools.registry(tmp_path_factory.mktemp("registry") / "here") as host:
         yield host
 
 

@@ -14,6 +14,7 @@ from images.context.hosting import HostSettings
 from images.context.labels import BaseContext
 from images.engine import Engine
 from images.engine.progress import Progress
+from tests.support.debian_tools import registry_program
 from tests.support.small_base import small_base
 from tests.support.sources import SOURCES
 
@@ -57,7 +58,7 @@ def test_an_image_is_pushed_pulled_through_a_link_and_started(
     data: dict[str, Any] = {"image": "i", "images": {}, "pushes": [], "runs": [], "blocked": []}
     store = tmp_path / "registry"
     store.mkdir()
-    program = loopback.program(store, session.say)
+    program = registry_program()
     with loopback.serving(program, store) as host, small_base(engine, base) as small:
         dockerfile = STEP.format(base=small.reference, size=SIZE, told=TOLD).encode()
         delivery.push_side(session, delivery.ALL_ARCHS, {"Dockerfile": dockerfile}, host, data)

@@ -13,7 +13,6 @@ from typing import Any
 import bcrypt
 import pytest
 
-from benchmarks import loopback
 from images.building import validating
 from images.commands import publish
 from images.config.names import ImageName
@@ -32,11 +31,11 @@ from images.publish.statements import CYCLONEDX, NAMES, TEST_RESULT
 from images.publish.verify import Check, verify
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
+from tests.support import debian_tools
 from tests.support import thin as thin_images
 from tests.support.checkout import ROOT
 from tests.support.commands import call
 from tests.support.cosign_keys import cosign_verifies, key_pairs
-from tests.support.debian_tools import unpacked
 from tests.support.other_engine import Other
 from tests.support.small_base import python_base
 from tests.support.thin import EINOPS, EINOPS_CLAIM, Thin
@@ -77,7 +76,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
     (folder / "htpasswd").write_text(f"{USER}:{hashed}\n")
     login = {"htpasswd": {"realm": "tests", "path": str(folder / "htpasswd")}}
-    with loopback.registry(folder / "here", auth=login) as host:
+    with debian_tools.registry(folder / "here", login) as host:
         yield host
 
 
@@ -289,7 +288,7 @@ def test_a_layer_comes_out_of_the_store_as_its_very_tar(publisher: Engine, base:
 def clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """cosign on the PATH: Debian's own, where the machine has none."""
     if not shutil.which("cosign"):
-        monkeypatch.setenv("PATH", f"{unpacked('cosign', 'oras')}/usr/bin", prepend=os.pathsep)
+        monkeypatch.setenv("PATH", f"{debian_tools.unpacked('cosign', 'oras')}/usr/bin", prepend=os.pathsep)
 
 
 @pytest.fixture

@@ -5,11 +5,15 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks import loopback
 from images.context.bootstrap import require_mmdebstrap
 from images.context.hosting import host_settings
 from images.engine.client import private_home
@@ -41,6 +45,19 @@ def unpacked(*packages: str, suite: str = "trixie", architecture: str = "") -> P
     of_machine = [f"--architectures={architecture}"] if architecture else []
     name = f"{suite}-{'-'.join((*packages, *([architecture] if architecture else [])))}"
     return _kept(name, suite, "--variant=extract", f"--include={','.join(packages)}", *of_machine)
+
+
+@contextmanager
+def registry(folder: Path, auth: Mapping[str, Any] | None = None) -> Iterator[str]:
+    """`HOST:PORT` of Debian's docker-registry on loopback, of what a new folder has. `auth`: its block of that name."""
+    folder.mkdir(parents=True)
+    with loopback.serving(registry_program(), folder, auth) as host:
+        yield host
+
+
+def registry_program() -> str:
+    """Debian's, once for all tests: fetching it, which tests/benchmarks has, reads apt's lists each time."""
+    return str(unpacked("docker-registry") / "usr" / "bin" / "docker-registry")
 
 
 def bootstrapped(suite: str, packages: str) -> Path:

@@ -18,7 +18,6 @@ import jsonschema_rs
 import pytest
 from pydantic import ValidationError
 
-from benchmarks import loopback
 from images.nightly import results
 from images.nightly.results import BreakageLine, Job, JobLine, Outcome
 from images.publish.statements import TEST_RESULT
@@ -28,6 +27,7 @@ from images.site import index, pages, runs
 from images.site.index import ImageRow, Index, Validation, dumps
 from images.site.pages import SiteInputs, make
 from images.validation.rows import StepRow, tier_counts
+from tests.support import debian_tools
 from tests.support import site_samples as samples
 from tests.support.checkout import ROOT
 from tests.support.commands import Called, call
@@ -377,7 +377,7 @@ DAY = "2026-11-20T12:00:00+00:00"
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`HOST:PORT/images` of Debian's docker-registry on loopback."""
-    with loopback.registry(tmp_path_factory.mktemp("registry") / "here") as host:
+    with debian_tools.registry(tmp_path_factory.mktemp("registry") / "here") as host:
         yield f"{host}/images"
 
 
