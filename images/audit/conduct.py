@@ -19,9 +19,8 @@ from images.audit.expected import AUDIT_JUDGES
 from images.audit.model import Audit, Check, Environment, LibraryCode, Outcome, Severity, Source
 from images.config.facts import Facts
 from images.engine import ContainerSpec, Engine, ImageInfo
-from images.engine.containers import TooMuchOutput
 from images.engine.gpus import NO_GPU, Attachment
-from images.engine.runtime import TimedOut
+from images.engine.runtime import Stopped
 from images.errors import failed
 from images.planning.chooser import Machine
 from images.validation import own_python
@@ -247,7 +246,7 @@ def _run(engine: Engine, image: ImageInfo, python: str, claims: ClaimSet, option
     end, files = "", {INSIDE: suite_files(claims)}
     try:
         run_suite(engine, spec, files, timeout=options.timeout, asked=asked, most=_MOST, on_record=on_record)
-    except (TimedOut, TooMuchOutput) as error:
+    except Stopped as error:
         end = f": the container {error.problems[0].cause}"
     lost = f"the image's Python left no record of it{end}"
     silent = ProbeOutcome.SILENT

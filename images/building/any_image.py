@@ -41,17 +41,6 @@ class Described:
         return configuration.steps_above(self.history)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ValidationRun:
-    """What was measured in an image, and the verdict on it."""
-
-    tiers: Sequence[Tier]
-    evidence: Evidence
-    verdict: Verdict
-    changes: Changes | None = None
-    """For an image that stands on the one whose claims it was held to."""
-
-
 def described(engine: Engine, info: ImageInfo, name: str) -> Described:
     """An image of an engine. Where it stands on what the engine calls `name`, that one says what its claims go without:
     a custom base, or a wheel."""
@@ -123,10 +112,11 @@ def validate_image(
     only: Sequence[str] = (),
     say: Callable[[str], None],
     **options: Any,
-) -> ValidationRun:
+) -> tuple[Sequence[Tier], Evidence, Verdict, Changes | None]:
     """Hold any image to a name's claims. `tiers`: none means all that the machine can. `options`: of run.measure.
 
-    A child of that name's image is held to them as a child is (images/validation/child.py). Raises UserError.
+    A child of that name's image is held to them as a child is (images/validation/child.py), and has changes. Raises
+    UserError.
     """
     lock_file.read(image, sources.workspace.locks)  # before anything is asked of the engine
     info = engine.inspect(reference)
@@ -149,7 +139,7 @@ def validate_image(
         parent = run.find_parent(engine, image.local_name, info)
         debian = (debian_packages(engine, parent), debian_packages(engine, info)) if parent else None
         changes = child.changes(evidence, found.steps_above, info.env, debian)
-    return ValidationRun(tiers=tiers, evidence=evidence, verdict=verdict, changes=changes)
+    return tiers, evidence, verdict, changes
 
 
 def debian_packages(engine: Engine, info: ImageInfo | None) -> dict[str, str]:

@@ -88,7 +88,7 @@ def validate(
             record = records.built_elsewhere(folder, info, image_labels.declared_missing(wanted, info.labels))
         for file in records.VALIDATION_FILES:  # an earlier verdict does not belong to the evidence that comes
             (folder / file).unlink(missing_ok=True)
-        run = any_image.validate_image(
+        tiers, found, verdict, changes = any_image.validate_image(
             docker_engine,
             wanted,
             info.id if tag else reference,
@@ -102,19 +102,19 @@ def validate(
         )
         if tag:  # an image that was built elsewhere is recorded and named as `build` does
             records.write_json(folder / "build.json", record)
-            withheld = validating.why_withheld(run.verdict, run.evidence, run.tiers)
-            if run.changes:  # it was held to what an image on top of the built one may change
+            withheld = validating.why_withheld(verdict, found, tiers)
+            if changes:  # it was held to what an image on top of the built one may change
                 withheld = "it has steps above the image that was built"
             if not withheld and (former := validating.give_name(docker_engine, info.id, wanted.local_name)):
                 common.say(former)
-    records.record_validation(folder, run.evidence, run.verdict, None if tag else run.changes)
+    records.record_validation(folder, found, verdict, None if tag else changes)
     typer.echo(f"{folder}/evidence.json", err=True)
-    if run.changes:
-        typer.echo(f"{reference} stands on {wanted.name}: " + "\n  ".join(run.changes.lines()), err=as_json)
-    _show(run.verdict, reference, everything, as_json=as_json)
+    if changes:
+        typer.echo(f"{reference} stands on {wanted.name}: " + "\n  ".join(changes.lines()), err=as_json)
+    _show(verdict, reference, everything, as_json=as_json)
     if withheld:
         raise failed(reference, f"{withheld}: it gets no name", f"read {folder}/report.md")
-    raise typer.Exit(1 if any(one.claim.required for one in run.verdict.of(Status.FAIL)) else 0)
+    raise typer.Exit(1 if any(one.claim.required for one in verdict.of(Status.FAIL)) else 0)
 
 
 def _show(verdict: Verdict, reference: str, everything: bool, *, as_json: bool) -> None:

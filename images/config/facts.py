@@ -33,18 +33,22 @@ def _text(what: str, parse: Callable[[str], object]) -> BeforeValidator:
     return BeforeValidator(checked)
 
 
-def _minor(value: object) -> str:
-    text = str(value)
-    if not re.fullmatch(r"\d+\.\d+", text):
-        raise ValueError(f"{text!r} is not of the form X.Y")
-    return text
+def word(pattern: str, what: str, but: tuple[str, ...] = ()) -> BeforeValidator:
+    """Text that goes into a Dockerfile, a file name or a tag as it stands."""
+
+    def check(value: object) -> str:
+        if not re.fullmatch(pattern, str(value), re.ASCII) or value in but:
+            raise ValueError(f"{str(value)!r} is no {what}")
+        return str(value)
+
+    return BeforeValidator(check)
 
 
 VersionText = Annotated[str, _text("version (PEP 440)", Version)]
 RangeText = Annotated[str, _text("version range (PEP 440)", SpecifierSet)]
 RequirementText = Annotated[str, _text("requirement (PEP 508)", Requirement)]
 Capability = Annotated[str, BeforeValidator(lambda value: Arch.parse(str(value)).capability)]
-MinorText = Annotated[str, BeforeValidator(_minor), Field(pattern=r"^\d+\.\d+$")]
+MinorText = Annotated[str, word(r"\d+\.\d+", "version of the form X.Y"), Field(pattern=r"^\d+\.\d+$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Sentence = Annotated[str, StringConstraints(min_length=1)]
 Source = str | dict[str, str]

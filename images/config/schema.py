@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from images.config import selectors
-from images.config.facts import Capability, MinorText, RangeText, RequirementText, Row, Sentence, VersionText
+from images.config.facts import Capability, MinorText, RangeText, RequirementText, Row, Sentence, VersionText, word
 from images.config.names import ImageName
 from images.config.platforms import Platform
 from images.errors import UserError
@@ -53,30 +53,19 @@ def _pin(value: object) -> str:
     return str(value)
 
 
-def _word(pattern: str, what: str, but: tuple[str, ...] = ()) -> BeforeValidator:
-    """Text that goes into a Dockerfile, a file name or a tag as it stands."""
-
-    def check(value: object) -> str:
-        if not re.fullmatch(pattern, str(value), re.ASCII) or value in but:
-            raise ValueError(f"{str(value)!r} is no {what}")
-        return str(value)
-
-    return BeforeValidator(check)
-
-
 ImageNameText = Annotated[str, _parsed(ImageName.parse)]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 ExactRequirement = Annotated[str, BeforeValidator(_exact)]
 PinText = Annotated[str, BeforeValidator(_pin)]
 SelectorText = Annotated[str, _parsed(selectors.parse)]
-LeftOut = Annotated[str, _word(r".*", "package that can be left out: an image without torch is none", but=("torch",))]
-Reference = Annotated[str, _word(r"[a-z0-9][\w./:@-]*", "image reference (debian:bookworm-slim)")]
-Variable = Annotated[str, _word(r"[A-Za-z_]\w*", "name of an environment variable")]
-Alias = Annotated[str, _word(r"[a-z0-9][a-z0-9._-]*", "name for an image (lower case, digits, . _ -)")]
+LeftOut = Annotated[str, word(r".*", "package that can be left out: an image without torch is none", but=("torch",))]
+Reference = Annotated[str, word(r"[a-z0-9][\w./:@-]*", "image reference (debian:bookworm-slim)")]
+Variable = Annotated[str, word(r"[A-Za-z_]\w*", "name of an environment variable")]
+Alias = Annotated[str, word(r"[a-z0-9][a-z0-9._-]*", "name for an image (lower case, digits, . _ -)")]
 LayerName = Annotated[
     # Each layer is a stage of the Dockerfile and a file of the lock, and these are taken.
     str,
-    _word(
+    word(
         r"[a-z][a-z0-9-]*", "name for a layer", but=("system", "tools", "toolkit", "cuda", "profile", "build", "image")
     ),
 ]
@@ -219,8 +208,8 @@ class ExpectedFailure(Row):
     """A known breakage: a claim that is expected to fail, until upstream has fixed it."""
 
     select: SelectorText
-    claim: Annotated[str, _word(r"[A-Z]\d+( \S.*)?", "claim (S4, or with its subject: S4 symbols)")]
-    issue: Annotated[str, _word(r"[\w.-]+/[\w.-]+#\d+|https://\S+", "issue (OWNER/REPOSITORY#NUMBER, or its URL)")]
+    claim: Annotated[str, word(r"[A-Z]\d+( \S.*)?", "claim (S4, or with its subject: S4 symbols)")]
+    issue: Annotated[str, word(r"[\w.-]+/[\w.-]+#\d+|https://\S+", "issue (OWNER/REPOSITORY#NUMBER, or its URL)")]
     when: RequirementText = ""
     """Only where the image has these versions: `torchao>=0.14,<0.16`."""
 

@@ -3,7 +3,7 @@
 from images.engine.client import Engine, NoEngine, connect, ignore
 from images.engine.containers import OWNER_LABEL, RUN_LABEL
 from images.engine.failures import EngineError, EngineErrorKind, NoSuchImage
-from images.engine.runtime import ContainerSpec, Exit, ImageInfo, TimedOut
+from images.engine.runtime import ContainerSpec, Exit, ImageInfo, Stopped
 
 __all__ = [
     "OWNER_LABEL",
@@ -16,7 +16,7 @@ __all__ = [
     "ImageInfo",
     "NoEngine",
     "NoSuchImage",
-    "TimedOut",
+    "Stopped",
     "connect",
     "ignore",
 ]

@@ -22,8 +22,8 @@ from docker.types import LogConfig, Mount, Ulimit
 from images.engine.archive import ChunkReader, Files, pack
 from images.engine.buildkit import plain_line
 from images.engine.failures import EngineError, EngineErrorKind, NoSuchImage, engine_error_kind
-from images.engine.runtime import KILLED, ContainerSpec, Exit, TimedOut
-from images.errors import Problem, UserError, root_cause, root_of
+from images.engine.runtime import KILLED, ContainerSpec, Exit, Stopped
+from images.errors import Problem, root_cause, root_of
 
 RUN_LABEL = "dev.truetag.run"
 OWNER_LABEL = "dev.truetag.owner"
@@ -64,14 +64,6 @@ def asking(where: str, *, image: str | None = None, then: str = "") -> Iterator[
         cause = f"the connection to the engine broke: {root_cause(error)}"
         then = "is the engine still running (`docker info`), and its disk not full?"
         raise EngineError(Problem(where=where, cause=cause, then=then)) from None
-
-
-class TooMuchOutput(UserError):  # noqa: N818  # said as an event
-    """A container printed more than was asked for and was killed."""
-
-    def __init__(self, where: str, most: int) -> None:
-        cause = f"printed more than {most / 1e6:.0f} MB and was stopped"
-        super().__init__(Problem(where=where, cause=cause, then="run it alone to see what it prints"), code=1)
 
 
 class Container:
@@ -122,7 +114,7 @@ class Container:
     def lines(self, timeout: float | None = None, *, most: int | None = None) -> Iterator[tuple[str, str]]:
         """What it prints, line by line, until it ends: `stdout` or `stderr`, and the line.
 
-        Kills it and raises TimedOut after `timeout` seconds, TooMuchOutput after `most` bytes of both streams.
+        Kills it and raises Stopped after `timeout` seconds, or `most` bytes of both streams.
         """
         if self._output is None:
             raise RuntimeError("lines() of a container that was not started")
@@ -133,7 +125,9 @@ class Container:
                 for both in self._output:
                     printed += sum(len(data or b"") for data in both)
                     if most is not None and printed > most:
-                        raise TooMuchOutput(self.name, most)
+                        cause = f"printed more than {most / 1e6:.0f} MB and was stopped"
+                        then = "run it alone to see what it prints"
+                        raise Stopped(Problem(where=self.name, cause=cause, then=then), code=1)
                     for stream, data in zip(begun, both, strict=True):
                         if b"\n" not in (data or b""):  # a line without end must not be copied with each part of it
                             begun[stream] += data or b""
@@ -163,7 +157,7 @@ class Container:
                     break
 
     def wait(self, timeout: float | None = None) -> Exit:
-        """Wait for its end. Kills it and raises TimedOut after `timeout` seconds."""
+        """Wait for its end. Kills it and raises Stopped after `timeout` seconds."""
         with self._deadline(timeout), asking(self.name):
             code = self._sdk.wait(self.id, timeout=None)["StatusCode"]
             details = self._sdk.inspect_container(self.id)
@@ -176,7 +170,7 @@ class Container:
         return Exit(code=code, oom=bool(state["OOMKilled"]), error=state["Error"])
 
     def run(self, timeout: float | None = None) -> Exit:
-        """Start it, collect what it prints, wait for its end. Raises TimedOut, UserError."""
+        """Start it, collect what it prints, wait for its end. Raises Stopped, UserError."""
         self.start()
         printed = {"stdout": "", "stderr": ""}
         for stream, text in self.lines(timeout):
@@ -211,7 +205,8 @@ class Container:
         finally:
             timer.cancel()
         if expired.is_set():
-            raise TimedOut(self.name, seconds)
+            cause = f"did not end within {seconds:g} s and was stopped"
+            raise Stopped(Problem(where=self.name, cause=cause, then="run it alone, or longer"), code=1)
 
 
 def create(sdk: Any, spec: ContainerSpec, labels: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from images.engine.failures import Cancelled
-from images.errors import Problem, UserError, failed
+from images.errors import UserError, failed
 
 PLATFORM = "linux/amd64"
 """What is built and pulled unless something else is said; an engine on another processor emulates it."""
@@ -123,12 +123,8 @@ class Exit:
     stderr: str = ""
 
 
-class TimedOut(UserError):  # noqa: N818  # said as an event
-    """A container did not end in time and was killed."""
-
-    def __init__(self, where: str, seconds: float) -> None:
-        cause = f"did not end within {seconds:g} s and was stopped"
-        super().__init__(Problem(where=where, cause=cause, then="run it alone, or longer"), code=1)
+class Stopped(UserError):  # noqa: N818  # said as an event
+    """A container took longer, or printed more, than was asked for, and was killed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,7 +90,7 @@ def _pins(candidate: Candidate, layers: Sequence[str], torch_local: str) -> tupl
         row, source = candidate.known.get(name), sources.get(made_by.get(name, name))
         compiled = row if row and row.form == "cuda-source" and name not in made_by else None
         has_code = source and (name in made_by or (compiled and source.nvcc))
-        required = applying(compiled, candidate.base.python) if compiled else ()
+        required = applying(tuple(compiled.requires), candidate.base.python) if compiled else ()
         pin = Pin(
             name=name,
             version=candidate.pins[name],

@@ -123,7 +123,7 @@ def run_suite(
 
     `files`: folder -> what is put there before the start. `timeout` in seconds, `most` in bytes printed. `asked`: the
     probes whose records are taken, each once, as they come, if the suite signed them (validate/channel.py). Returns all
-    other lines, and how the container ended. Raises TimedOut, TooMuchOutput, EngineError.
+    other lines, and how the container ended. Raises Stopped, EngineError.
     """
     others, key, missing = [], channel.new_key(), set(asked)
     with engine.container(replace(spec, stdin=True)) as container:

@@ -92,7 +92,7 @@ def read_files(
 
     `user`: how a user's process would start there (validate/environment/user_environment.py), as INSIDE/user.json.
     `options`: of run_suite.
-    Returns the lines that are no records, and how the container ended. Raises UserError, TimedOut, TooMuchOutput.
+    Returns the lines that are no records, and how the container ended. Raises UserError, Stopped.
     """
     spec = ContainerSpec(
         image.id,

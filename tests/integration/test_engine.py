@@ -22,7 +22,7 @@ from images.engine import (
     ContainerSpec,
     Engine,
     NoSuchImage,
-    TimedOut,
+    Stopped,
     configuration,
     connect,
     private_engine,
@@ -259,7 +259,7 @@ def test_what_is_sent_to_a_container_arrives_over_a_slow_ssh(
 def test_too_long_a_run_is_stopped(engine: Engine, base: BaseContext) -> None:
     start = time.monotonic()
     with (
-        pytest.raises(TimedOut, match="within 1 s"),
+        pytest.raises(Stopped, match="within 1 s"),
         engine.container(ContainerSpec(base.reference, ["sleep", "600"])) as box,
     ):
         box.run(timeout=1)

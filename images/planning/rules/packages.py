@@ -19,14 +19,11 @@ from images.planning.candidate import Candidate, Finding, refuse, warn
 Companion = XformersFacts | TorchaoFacts | BitsandbytesFacts
 
 
-def triton_is_torchs(candidate: Candidate) -> Iterator[Finding]:
+def companions_fit(candidate: Candidate) -> Iterator[Finding]:
+    """Triton, and packages with CUDA code of their own, are known, and made for this torch, CUDA and Python."""
     triton = candidate.pins.get("triton")
     if triton and not within(triton, candidate.torch_facts.triton):
         yield refuse(f"torch {candidate.torch} needs triton{candidate.torch_facts.triton}, the stack pins {triton}")
-
-
-def companions_fit(candidate: Candidate) -> Iterator[Finding]:
-    """Packages with CUDA code of their own are known, and made for this torch, CUDA and Python."""
     for package, known in candidate.facts.companions.items():
         version = candidate.pins.get(package, "")
         if version in known:
@@ -108,30 +105,24 @@ def profile_pins_are_known_and_said(candidate: Candidate) -> Iterator[Finding]:
 
 
 def requirements_agree(candidate: Candidate) -> Iterator[Finding]:
-    """What contradicts is refused with both sides named; nothing is moved to make it fit."""
+    """What contradicts is refused with both sides named, and what is dead; nothing is moved to make it fit."""
     for name in candidate.known:
         yield from map(refuse, unfit(candidate, name, candidate.pins[name]))
     yield from map(refuse, _clashing(candidate))
-
-
-def nothing_dead_is_pinned(candidate: Candidate) -> Iterator[Finding]:
     for name in candidate.pins:
-        if row := candidate.facts.replaced.get(name):
-            yield refuse(f"{name} is no longer maintained: pin {row.by} instead")
+        if replaced := candidate.facts.replaced.get(name):
+            yield refuse(f"{name} is no longer maintained: pin {replaced.by} instead")
 
 
-def waivers_are_said(candidate: Candidate) -> Iterator[Finding]:
+def waivers_and_overrides_are_said(candidate: Candidate) -> Iterator[Finding]:
     for name, reason in candidate.profile.waived.items():
         asking = [
             f"{pin} {candidate.pins[pin]} requires {requirement.name}{requirement.specifier}"
             for pin, row in candidate.known.items()
-            for on, requirement in applying(row, candidate.base.python)
+            for on, requirement in applying(tuple(row.requires), candidate.base.python)
             if on == name
         ]
         yield warn(f"{', '.join(asking) or f'nothing requires {name}'}: waived, {reason}")
-
-
-def overrides_are_said(candidate: Candidate) -> Iterator[Finding]:
     for requirement, reason in candidate.overrides.items():
         yield warn(f"{requirement} whatever is required: {reason}")
 
@@ -142,11 +133,6 @@ def silent_faults_are_said(candidate: Candidate) -> Iterator[Finding]:
     yield from (warn(str(row)) for row in found.values() if row.ordinary)
     if rare := sorted(row.issue for row in found.values() if not row.ordinary):
         yield warn(f"silently wrong at rare shapes or programs: {', '.join(rare)}")
-
-
-def declined_packages_are_said(candidate: Candidate) -> Iterator[Finding]:
-    for name, reasons in candidate.declined.items():
-        yield warn(f"lacks {name} (optional): {'; '.join(reasons)}")
 
 
 def unfit(candidate: Candidate, name: str, version: str) -> tuple[str, ...]:
@@ -161,8 +147,11 @@ def unfit(candidate: Candidate, name: str, version: str) -> tuple[str, ...]:
 
 
 @cache
-def _applying(requires: tuple[str, ...], python: str) -> tuple[tuple[str, Requirement], ...]:
-    """Kept: parsing takes long, and most images ask it of the same rows."""
+def applying(requires: tuple[str, ...], python: Minor) -> tuple[tuple[str, Requirement], ...]:
+    """(canonical name, requirement) that hold on Linux x86-64 with this Python: profiles are built there alone.
+
+    Kept: parsing takes long, and most images ask it of the same rows.
+    """
     environment = {
         "extra": "",
         "implementation_name": "cpython",
@@ -171,7 +160,7 @@ def _applying(requires: tuple[str, ...], python: str) -> tuple[tuple[str, Requir
         "platform_python_implementation": "CPython",
         "platform_system": "Linux",
         "python_full_version": f"{python}.0",
-        "python_version": python,
+        "python_version": str(python),
         "sys_platform": "linux",
     }
     parsed = map(Requirement, requires)
@@ -179,15 +168,10 @@ def _applying(requires: tuple[str, ...], python: str) -> tuple[tuple[str, Requir
     return tuple((str(canonicalize_name(one.name)), one) for one in holding)
 
 
-def applying(row: PackageFacts, python: Minor) -> tuple[tuple[str, Requirement], ...]:
-    """(canonical name, requirement) that hold on Linux x86-64 with this Python: profiles are built there alone."""
-    return _applying(tuple(row.requires), str(python))
-
-
 def _contradictions(candidate: Candidate, name: str, version: str, row: PackageFacts) -> Iterator[str]:
     """What a package requires and this image contradicts."""
     what, pins, profile = f"{name} {version}", candidate.pins, candidate.profile
-    for on, requirement in applying(row, candidate.base.python):
+    for on, requirement in applying(tuple(row.requires), candidate.base.python):
         if on in pins and on not in profile.waived and not requirement.specifier.contains(pins[on], prereleases=True):
             own = on in profile.pins or on in profile.optional
             owner = f"the profile {candidate.name.profile}" if own else f"the stack of torch {candidate.name.torch}"
@@ -206,7 +190,7 @@ def _clashing(candidate: Candidate) -> Iterator[str]:
     asked = [
         (f"{name} {candidate.pins[name]}", on, requirement)
         for name, row in candidate.known.items()
-        for on, requirement in applying(row, candidate.base.python)
+        for on, requirement in applying(tuple(row.requires), candidate.base.python)
         if on not in candidate.pins
     ]
     exact: dict[str, tuple[str, str]] = {}
@@ -222,7 +206,9 @@ def _clashing(candidate: Candidate) -> Iterator[str]:
 
 
 def wheels_of_no_index_are_said(candidate: Candidate) -> Iterator[Finding]:
-    """What is neither an index's wheel nor an official one, and who makes it then."""
+    """What is left out for that, and what is neither an index's wheel nor an official one: who makes it then."""
+    for name, reasons in candidate.declined.items():
+        yield warn(f"lacks {name} (optional): {'; '.join(reasons)}")
     for name, version in candidate.pins.items():
         row, optional = candidate.known.get(name), name in candidate.optional
         indexed = row.form != "cuda-source" if row else not optional

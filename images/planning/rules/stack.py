@@ -102,6 +102,8 @@ def archs_are_of_this_processor(candidate: Candidate) -> Iterator[Finding]:
 
 
 def archs_are_covered(candidate: Candidate) -> Iterator[Finding]:
+    if not candidate.supported_archs:
+        yield refuse(f"no GPU architecture is covered by {' and '.join(candidate.binaries)} together")
     for arch in candidate.requested_archs:
         for what, code in candidate.binaries.items():
             covered = code.covers(arch)
@@ -112,8 +114,3 @@ def archs_are_covered(candidate: Candidate) -> Iterator[Finding]:
                 yield warn(f"{what} runs on {arch} only through PTX, compiled by the driver at first use")
         if candidate.toolkit_facts and arch.capability not in candidate.toolkit_facts.nvcc_archs:
             yield refuse(f"CUDA {candidate.name.cuda} cannot compile for {arch}")
-
-
-def some_arch_is_left(candidate: Candidate) -> Iterator[Finding]:
-    if not candidate.supported_archs:
-        yield refuse(f"no GPU architecture is covered by {' and '.join(candidate.binaries)} together")
