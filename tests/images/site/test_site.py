@@ -51,10 +51,26 @@ from tests.support.sources import SOURCES
 from validate.claims import Claim, Tier
 from validate.judging import Status
 
-FILES = pages.files(samples.known())
-INDEX = make(samples.known())
-BY_NAME = {image.name: image for image in INDEX.images}
-HTML = {path: content.decode() for path, content in FILES.items() if path.endswith(".html")}
+
+@cache
+def of_samples() -> Mapping[str, bytes]:
+    """The site of the samples: made by the worker that tests it, and not wherever tests are collected."""
+    return pages.files(samples.known())
+
+
+@cache
+def html() -> Mapping[str, str]:
+    return {path: content.decode() for path, content in of_samples().items() if path.endswith(".html")}
+
+
+@cache
+def indexed() -> Index:
+    return make(samples.known())
+
+
+@cache
+def by_name() -> Mapping[str, ImageRow]:
+    return {image.name: image for image in indexed().images}
 
 
 @cache
@@ -67,7 +83,7 @@ def of_the_repository() -> Mapping[str, bytes]:
 @cache
 def parsed(path: str) -> Page:
     """A page of the samples: each is read once, and only by the worker that looks at it."""
-    return Page(HTML[path])
+    return Page(html()[path])
 
 
 def row_of(name: str, known: SiteInputs) -> ImageRow:
@@ -77,25 +93,25 @@ def row_of(name: str, known: SiteInputs) -> ImageRow:
 
 def cells(name: str) -> str:
     """The row of an image in the matrix."""
-    (row,) = re.findall(rf'<tr[^>]*data-words="{name} .*?</tr>', HTML["index.html"], re.DOTALL)
+    (row,) = re.findall(rf'<tr[^>]*data-words="{name} .*?</tr>', html()["index.html"], re.DOTALL)
     return row
 
 
 def test_the_same_inputs_and_date_give_the_same_bytes() -> None:
-    assert pages.files(samples.known()) == FILES
+    assert pages.files(samples.known()) == of_samples()
     later = pages.files(samples.known(today=date(2026, 11, 22)))
-    assert later.keys() == FILES.keys() and later["index.json"] != FILES["index.json"]
+    assert later.keys() == of_samples().keys() and later["index.json"] != of_samples()["index.json"]
 
 
 def test_the_index_is_as_its_published_schema_says_and_is_read_back() -> None:
     schema = json.loads((ROOT / "docs" / "schema" / "index.schema.json").read_text())
-    for files in (FILES, of_the_repository()):
+    for files in (of_samples(), of_the_repository()):
         data = json.loads(files["index.json"])
         jsonschema_rs.validate(schema, data)
         assert index.dumps(Index.model_validate(data)) == files["index.json"]
         assert files["index.schema.json"] == (ROOT / "docs" / "schema" / "index.schema.json").read_bytes()
     with pytest.raises(jsonschema_rs.ValidationError):
-        jsonschema_rs.validate(schema, {**json.loads(FILES["index.json"]), "more": 1})
+        jsonschema_rs.validate(schema, {**json.loads(of_samples()["index.json"]), "more": 1})
 
 
 @pytest.mark.parametrize(
@@ -112,11 +128,11 @@ def test_the_index_is_as_its_published_schema_says_and_is_read_back() -> None:
     ],
 )
 def test_an_image_is_validated_by_the_runs_of_its_digest(name: str, expected: Validation) -> None:
-    assert BY_NAME[name].validation is expected
+    assert by_name()[name].validation is expected
 
 
 def test_what_was_not_validated_is_never_green() -> None:
-    row, page, badge = cells(NEVER), HTML[f"images/{NEVER}.html"], json.loads(FILES[f"badges/{NEVER}.json"])
+    row, page, badge = cells(NEVER), html()[f"images/{NEVER}.html"], json.loads(of_samples()[f"badges/{NEVER}.json"])
     assert row.count('class="cell never"') == row.count('<td class="cell') and "PASS" not in row
     assert "Not validated" in page and "PASS" not in page.split("<main")[1]
     assert (badge["message"], badge["color"]) == ("not validated", "lightgrey")
@@ -130,12 +146,12 @@ def test_a_gpu_tier_without_a_gpu_was_not_validated() -> None:
 
 
 def test_a_verdict_is_of_the_digest_that_the_tag_means() -> None:
-    image = BY_NAME[REBUILT]
+    image = by_name()[REBUILT]
     assert image.digest == NEW and image.runs and not any(run.current for run in image.runs)
     assert cells(REBUILT).count("other build") == 3
-    assert "No run is of the digest that the tag means today." in HTML[image.page]
+    assert "No run is of the digest that the tag means today." in html()[image.page]
     assert image.get == f"docker pull registry.example/images:{REBUILT}" and image.published.endswith(samples.OTHER)
-    assert json.loads(FILES[f"badges/{REBUILT}.json"])["color"] == "lightgrey"
+    assert json.loads(of_samples()[f"badges/{REBUILT}.json"])["color"] == "lightgrey"
     assert row_of(REBUILT, samples.known(published=())).validation is Validation.VALIDATED
 
 
@@ -163,21 +179,21 @@ def test_required_claims_make_a_tier_and_nothing_else() -> None:
 
 
 def test_a_badge_is_green_only_for_what_is_validated_and_fresh() -> None:
-    colours = {name: json.loads(FILES[f"badges/{name}.json"])["color"] for name in BY_NAME}
+    colours = {name: json.loads(of_samples()[f"badges/{name}.json"])["color"] for name in by_name()}
     assert {name for name, colour in colours.items() if colour == "brightgreen"} == {VALIDATED}
     assert [colours[name] for name in (STALE, UNDATED, FAILING, PARTLY)] == ["lightgrey", "lightgrey", "red", "yellow"]
-    assert json.loads(FILES[f"badges/{VALIDATED}.json"])["message"] == f"validated {TODAY}"
+    assert json.loads(of_samples()[f"badges/{VALIDATED}.json"])["message"] == f"validated {TODAY}"
     last = make(samples.known(today=date(2026, 11, 20)))
     assert pages.badge_of(next(one for one in last.images if one.name == STALE), last)[1] == "brightgreen", (
         "14 days old"
     )
-    assert "cu130-torch214: validated 2026-11-21" in FILES[f"badges/{VALIDATED}.svg"].decode()
+    assert "cu130-torch214: validated 2026-11-21" in of_samples()[f"badges/{VALIDATED}.svg"].decode()
 
 
 def test_every_gpu_has_its_column() -> None:
-    assert INDEX.columns(Tier.GPU) == ("H100", "H200")
-    assert INDEX.columns(Tier.MULTIGPU) == ("2 x H200",)
-    assert '<th scope="col">2 x H200</th>' in HTML["index.html"]
+    assert indexed().columns(Tier.GPU) == ("H100", "H200")
+    assert indexed().columns(Tier.MULTIGPU) == ("2 x H200",)
+    assert '<th scope="col">2 x H200</th>' in html()["index.html"]
     alone = make(samples.known(runs=(), nightly=()))
     assert alone.columns(Tier.GPU) == ("",)
     assert pages.gpus_of(Tier.GPU, ["NVIDIA Something New"]) == "NVIDIA Something New"
@@ -199,32 +215,32 @@ def test_the_front_page_shows_current_breakages_once() -> None:
         files["index.html"].count(b"breaks S4 symbols") == 1 and files["nightly.html"].count(b"breaks S4 symbols") == 2
     )
     assert b" broke" not in files["index.html"] and files["nightly.html"].count(b" broke") == 2
-    assert "expected: G4 device" in HTML["nightly.html"] and "unexpected pass: <b>G4 device" in HTML["nightly.html"]
+    assert "expected: G4 device" in html()["nightly.html"] and "unexpected pass: <b>G4 device" in html()["nightly.html"]
 
 
 def test_an_arch_image_shows_its_parent_s_lock() -> None:
-    assert "The lock: 2 distributions" in HTML[f"images/{ARCH}.html"] and ARCH.removesuffix("-sm90") == PARTLY
-    assert "No lock is committed" in HTML[f"images/{UNLOCKED}.html"]
+    assert "The lock: 2 distributions" in html()[f"images/{ARCH}.html"] and ARCH.removesuffix("-sm90") == PARTLY
+    assert "No lock is committed" in html()[f"images/{UNLOCKED}.html"]
 
 
 def test_an_image_without_a_lock_is_said_everywhere_and_counted_as_none() -> None:
     """Nobody can have it: neither the totals nor the chooser offer it, and its command begins with the lock."""
-    row = BY_NAME[UNLOCKED]
+    row = by_name()[UNLOCKED]
     command = f"nox -s lock -- {UNLOCKED} && nox -s build -- {UNLOCKED}"
     assert row.get == command and row.blocked.startswith("no lock: can't be built here; `nox -s lock -- ")
-    page = HTML[f"images/{UNLOCKED}.html"]
+    page = html()[f"images/{UNLOCKED}.html"]
     assert "no lock: can&#39;t be built here; `nox -s lock -- " in page
     assert f"<code>nox -s build -- {UNLOCKED}</code>" not in page
     assert ">no lock</span>" in cells(UNLOCKED) and ">no lock</span>" not in cells(NEVER)
-    assert f"{UNLOCKED} has no lock" in HTML["combinations.html"]
-    assert f"{NEVER} is an image" in HTML["combinations.html"]
-    totals = {key: int(count) for key, count in re.findall(r'<b data-total="(\w+)">(\d+)</b>', HTML["index.html"])}
+    assert f"{UNLOCKED} has no lock" in html()["combinations.html"]
+    assert f"{NEVER} is an image" in html()["combinations.html"]
+    totals = {key: int(count) for key, count in re.findall(r'<b data-total="(\w+)">(\d+)</b>', html()["index.html"])}
     added = sum(totals[one] for one in ("validated", "stale", "partly", "failed", "never"))
-    assert (added, totals["images"], totals["unlocked"]) == (len(INDEX.images), len(INDEX.images), 1)
-    data = pages.chooser_data(INDEX)
+    assert (added, totals["images"], totals["unlocked"]) == (len(indexed().images), len(indexed().images), 1)
+    data = pages.chooser_data(indexed())
     offered = {data["images"][at]["name"] for row in data["rows"] for at, _ in row[0]}
     assert NEVER in offered and UNLOCKED not in offered
-    assert row.blocked and not BY_NAME[NEVER].blocked
+    assert row.blocked and not by_name()[NEVER].blocked
 
 
 def test_every_image_with_a_validation_run_shows_a_size() -> None:
@@ -235,29 +251,31 @@ def test_every_image_with_a_validation_run_shows_a_size() -> None:
     assert [row["name"] for row in rows if b" unpacked" not in made[row["page"]]] == []
 
 
-@pytest.mark.parametrize("path", sorted(HTML))
-def test_nothing_recorded_becomes_markup(path: str) -> None:
-    page, text = parsed(path), HTML[path]
-    assert page.open == [], "every element is closed"
-    scripts = [attrs for tag, attrs in page.elements if tag == "script"]
-    assert all("src" in attrs or attrs.get("type") == "application/json" for attrs in scripts)
-    assert "<img src=x" not in text and "alert(1)</script>" not in text and "\u202e" not in text and "\x00" not in text
-    assert not [name for _, attrs in page.elements for name in attrs if name.startswith("on") or name == "style"]
-    assert len(page.ids) == len(set(page.ids))
+def test_nothing_recorded_becomes_markup() -> None:
+    for path, text in html().items():
+        page = parsed(path)
+        assert page.open == [], f"every element of {path} is closed"
+        scripts = [attrs for tag, attrs in page.elements if tag == "script"]
+        assert all("src" in attrs or attrs.get("type") == "application/json" for attrs in scripts), path
+        planted = ("<img src=x", "alert(1)</script>", "\u202e", "\x00")
+        assert not [word for word in planted if word in text], path
+        named = {name for _, attrs in page.elements for name in attrs}
+        assert not [name for name in named if name.startswith("on") or name == "style"], path
+        assert len(page.ids) == len(set(page.ids)), path
 
 
-@pytest.mark.parametrize("path", sorted(HTML))
-def test_links_lead_somewhere_and_nothing_is_fetched_from_elsewhere(path: str) -> None:
-    for tag, attrs in parsed(path).elements:
+def test_links_lead_somewhere_and_nothing_is_fetched_from_elsewhere() -> None:
+    every = ((path, tag, attrs) for path in html() for tag, attrs in parsed(path).elements)
+    for path, tag, attrs in every:
         for target in (attrs[name] for name in ("href", "src", "action") if name in attrs):
             parts = urlsplit(target)
-            assert not parts.scheme and not parts.netloc, f"{tag} {target}"
+            assert not parts.scheme and not parts.netloc, f"{path}: {tag} {target}"
             found = normpath(join(dirname(path), unquote(parts.path))) if parts.path else path
-            assert found in FILES, target
-            assert not parts.fragment or parts.fragment in parsed(found).ids, target
+            assert found in of_samples(), f"{path}: {target}"
+            assert not parts.fragment or parts.fragment in parsed(found).ids, f"{path}: {target}"
 
 
-@pytest.mark.parametrize("make", [lambda: FILES, of_the_repository], ids=["samples", "repository"])
+@pytest.mark.parametrize("make", [of_samples, of_the_repository], ids=["samples", "repository"])
 def test_no_page_is_over_300_kb_with_all_that_it_loads(make: Callable[[], Mapping[str, bytes]]) -> None:
     files = make()
     assets = sum(len(content) for path, content in files.items() if path.startswith("assets/"))
@@ -278,7 +296,7 @@ def test_steps_are_plotted_over_time_and_over_images() -> None:
     page, front = files[f"images/{PARTLY}.html"].decode(), files["index.html"].decode()
     assert 'points="2.0,2.0 118.0,22.0 "' in page and "341.0, 325.7 ms" in page and "44.8 GB" in page
     assert front.count("<polyline") == 1 and "325.7 ms" in front and "235.3 ms" in front
-    assert "<polyline" not in HTML["index.html"]
+    assert "<polyline" not in html()["index.html"]
 
 
 def test_a_year_of_nightly_runs_keeps_pages_small_and_the_runs_that_decide() -> None:
@@ -317,10 +335,10 @@ def test_what_decides_the_validation_is_kept_however_old() -> None:
 
 
 def test_every_refused_combination_has_its_reasons_and_the_nearest() -> None:
-    assert INDEX.refused and len({one.name for one in INDEX.refused}) == len(INDEX.refused)
-    for one in INDEX.refused:
-        assert one.reasons and one.nearest and f'id="{one.name}"' in HTML["combinations.html"]
-        assert set(one.nearest) <= set(BY_NAME)
+    assert indexed().refused and len({one.name for one in indexed().refused}) == len(indexed().refused)
+    for one in indexed().refused:
+        assert one.reasons and one.nearest and f'id="{one.name}"' in html()["combinations.html"]
+        assert set(one.nearest) <= set(by_name())
 
 
 def test_what_was_validated_once_and_is_refused_today_is_no_row_of_the_matrix() -> None:
@@ -328,7 +346,7 @@ def test_what_was_validated_once_and_is_refused_today_is_no_row_of_the_matrix() 
     (one,) = (row for row in make(known).refused if row.name == "cu130-torch211-nothing")
     assert not one.listed and one.reasons
     assert "cu130-torch211-nothing" not in pages.files(known)["index.html"].decode()
-    assert any(row.listed for row in INDEX.refused)
+    assert any(row.listed for row in indexed().refused)
 
 
 def claimed(number: str, subject: str, tier: Tier, *, required: bool = True) -> Claim:
@@ -357,7 +375,7 @@ def test_a_claim_that_was_never_run_is_open() -> None:
     made = pages.files(known)
     page, matrix_page = (made[path].decode() for path in (row.page, "index.html"))
     assert "Claims of the cpu tier that were never run: P1 example." in page and "C9 optional" not in page
-    assert "1 never run" in matrix_page and "never run" not in FILES["index.html"].decode().replace(
+    assert "1 never run" in matrix_page and "never run" not in of_samples()["index.html"].decode().replace(
         "or was never run", ""
     )
 
