@@ -103,6 +103,11 @@ def of_environment(environment: Mapping[str, Any], toolkits: Sequence[Mapping[st
             copies = listed([f"{version} in {place}" for version, place in found])
             twice.append(f"{name} is there {len(found)} times: {copies}")
     yield _check("A4 duplicates", twice, environment=prefix)
+    numpy = next((str(one["version"]) for one in environment["distributions"] if one["name"] == "numpy"), "0")
+    old = environment.get("numpy_1", ()) if numpy.partition(".")[0] not in ("0", "1") else ()
+    yield _check(
+        "A8 numpy", [f"{path} is compiled for NumPy 1, {numpy} is installed" for path in old], environment=prefix
+    )
     cuda = str(environment["torch"].get("cuda", ""))
     if not cuda:
         return
@@ -140,7 +145,8 @@ def of_machine(
     image, _ = expected.as_image(environment, code, facts)
     if not image:
         return
-    found = list(chooser.answer(chooser.summary(image, facts), machine, chooser.Options()).against)
+    against = chooser.answer(chooser.summary(image, facts), machine, chooser.Options()).against
+    found = [f"torch {text}" if text.startswith("has no code") else text for text in against]
     names = [f"{arch.major}{arch.minor}" for arch in machine.archs]
     for one in insight.runs(code, str(image.wheel_cuda), names):
         if lacking := [f"sm_{name}" for name in names if one.on[name] == "no" and one.package != "torch"]:

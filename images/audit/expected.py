@@ -6,6 +6,7 @@ what is there is whole, and fits together.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -27,8 +28,10 @@ from validate.checks import Judges
 from validate.checks.static import environment, files, libraries, symbols
 from validate.claims import Claim, ClaimSet
 from validate.compute_capability import target_runs_on
+from validate.environment.installed import canonical
 from validate.judging import Finding, conclude, matches, passed
 
+_NAME = re.compile(r"[\w.-]+")
 _SHARE = 5
 """torch has an architecture if it holds a fifth of what it holds for the best served one: torch 2.7 has some kernels
 for sm_89 alone, and is not made for it."""
@@ -58,6 +61,7 @@ def expected(
         "cuda_libraries": expectations.cuda_libraries(image.wheel_cuda.major) if image else {},
         "host": list(expectations.HOST_LIBRARIES),
         "other_platforms": list(expectations.OTHER_PLATFORMS),
+        "requires": {str(one["name"]): _required(one["requires"]) for one in environment["distributions"]},
         "exceptions": [*expectations.LINK_EXCEPTIONS, *_RULES["optional_plugins"]],
     }
     unowned, start = dict(expectations.START_FILES), expectations.START_FILES
@@ -210,13 +214,34 @@ def _is_aside(one: Mapping[str, Any]) -> bool:
 
 
 def _linked(subject: str, expect: Any, evidence: Any) -> Finding:
-    """S3 without rivals, and S4."""
+    """S3 without rivals, and S4. A package that requires another takes what it links of that after importing it; what
+    other libraries have is a matter of who is loaded first, and of variants for several torches one has to fit."""
     if not evidence["files"]:
         return passed("there is no shared library in this environment")
     if subject == "symbols":
-        return symbols.judge(subject, expect, evidence)
-    own: Any = {**evidence, "second_owners": []}
+        lacking = [one for one in evidence["lacking"] if not one.get("alternatives") and not _late(one)]
+        count = evidence["lacking_count"] - len(evidence["lacking"]) + len(lacking)
+        return symbols.judge(subject, expect, {**evidence, "lacking": lacking, "lacking_count": count})
+    linked = [
+        {**one, "missing": [name for name in one["missing"] if not _from_required(one, name, expect["requires"])]}
+        for one in evidence["linked"]
+    ]
+    own: Any = {**evidence, "second_owners": [], "linked": linked}
     return libraries.judge(subject, expect, own)
+
+
+def _late(one: Mapping[str, Any]) -> bool:
+    return not one["versions"] and one.get("elsewhere") == one["undefined_count"]
+
+
+def _from_required(one: Mapping[str, Any], name: str, requires: Mapping[str, Sequence[str]]) -> bool:
+    needed = {required for owner in one["owners"] for required in requires.get(owner, ())}
+    return not needed.isdisjoint(one.get("offered", {}).get(name, ()))
+
+
+def _required(lines: Sequence[Any]) -> list[str]:
+    """The names that a distribution requires without an extra."""
+    return [canonical(found[0]) for line in lines if "extra ==" not in line and (found := _NAME.match(str(line)))]
 
 
 def _rivals(_subject: str, _expect: Any, evidence: Any) -> Finding:

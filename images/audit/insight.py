@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from images.audit.model import Driver, LibraryCode, Runs
+from images.audit.model import LibraryCode, Runs
 from images.config.facts import Facts, nearest
 from images.config.names import Minor
 from validate.binaries import fatbin
@@ -64,21 +64,15 @@ def runs(code: Sequence[LibraryCode], cuda: str, archs: Sequence[str] = ARCHS) -
     return tuple(found)
 
 
-def drivers(environments: Sequence[Mapping[str, Any]], facts: Facts) -> tuple[Driver, ...]:
-    """The drivers that an image asks of its host, by the CUDA that its torch was built for and its libraries are of."""
-    packages: defaultdict[str, list[str]] = defaultdict(list)
-    for environment in environments:
-        if cuda := str(environment["torch"].get("cuda", "")):
-            packages[cuda].append(f"torch {environment['torch']['version']} in {environment['prefix']}")
-        for one in environment["distributions"]:
-            if str(one["name"]).startswith("nvidia-cuda-runtime"):
-                packages[".".join(str(one["version"]).split(".")[:2])].append(f"{one['name']} {one['version']}")
+def drivers(environments: Sequence[Mapping[str, Any]], facts: Facts) -> tuple[str, ...]:
+    """`CUDA 12.8: driver 525.60.13 or newer (570.26 for PTX)` of each CUDA that a torch or a CUDA runtime is of."""
+    found = {str(one["torch"].get("cuda", "")) for one in environments}
+    for one in (row for environment in environments for row in environment["distributions"]):
+        if str(one["name"]).startswith("nvidia-cuda-runtime"):
+            found.add(".".join(str(one["version"]).split(".")[:2]))
+    least = {cuda: facts.minimum_drivers.get(cuda.partition(".")[0]) for cuda in sorted(found - {""})}
+    exact = {cuda: f" ({row.driver} for PTX)" for cuda, row in facts.cuda.items()}
     return tuple(
-        Driver(
-            cuda=cuda,
-            minimum=row.driver if (row := facts.minimum_drivers.get(cuda.partition(".")[0])) else "",
-            native=exact.driver if (exact := facts.cuda.get(cuda)) else "",
-            packages=tuple(names),
-        )
-        for cuda, names in sorted(packages.items())
+        f"CUDA {cuda}: driver {row.driver if row else 'not known'} or newer{exact.get(cuda, '')}"
+        for cuda, row in least.items()
     )

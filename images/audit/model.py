@@ -100,18 +100,6 @@ class Runs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Driver:
-    """Which driver a CUDA version asks of the host."""
-
-    cuda: str
-    minimum: str
-    """Of its major version (CUDA minor version compatibility)."""
-    native: str
-    """The first of this very version; empty: not known."""
-    packages: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Audit:
     """Everything that an audit found of one image."""
 
@@ -126,7 +114,8 @@ class Audit:
     environments: tuple[Environment, ...] = ()
     device_code: tuple[LibraryCode, ...] = ()
     runs: tuple[Runs, ...] = ()
-    drivers: tuple[Driver, ...] = ()
+    drivers: tuple[str, ...] = ()
+    """What each CUDA in it asks of the host."""
 
     def faults(self, *severities: Severity) -> tuple[Check, ...]:
         """Checks that found something, the gravest first."""

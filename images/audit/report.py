@@ -55,17 +55,13 @@ def tables(audit: Audit) -> Iterator[Table]:
         faults.append((str(one.severity), f"{one.id} {one.subject}", where, told))
     not_measured = Counter(one.text for one in audit.of(Outcome.NOT_MEASURED))
     archs = list(audit.runs[0].on) if audit.runs else []
-    drivers = " ".join(
-        f"CUDA {one.cuda}: driver {one.minimum or 'not known'} or newer"
-        + (f" ({one.native} for PTX)." if one.native else ".")
-        for one in audit.drivers
-    )
     found = [
         Table("What it is", ("", ""), facts),
         Table("Faults", ("", "check", "where (source)", "what, and what to do"), faults),
         Table("Not measured", ("checks", "why"), [(str(count), why) for why, count in not_measured.items()]),
         Table(
-            f"GPUs (sm_), library by library (yes: machine code; PTX: compiled by the driver). {drivers}",
+            "GPUs (sm_), library by library (yes: machine code; PTX: compiled by the driver). "
+            + ". ".join(audit.drivers),
             ("package", *archs),
             [(one.package, *(_MARKS[one.on[arch]] for arch in archs)) for one in audit.runs],
             grid=True,
@@ -158,7 +154,7 @@ class AuditFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["truetag-audit"] = "truetag-audit"
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     notice: str = NO_VALIDATION
     audit: Audit
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,10 @@ from validate.environment import nvml
 
 _XID = re.compile(r"NVRM: Xid \(\S+\): (?:48|64|74|79|94|95|119|120|140), .*")
 """Of hardware and driver (NVIDIA's "Xid Errors"); 13, 31 and 43 come of programs."""
-_GPU_CLASSES = ("0x0300", "0x0302")
+_CLASSES = (b"0x0300", b"0x0302")
 _GONE = b"\xff" * 4
 _EXCLUSIVE, _PROHIBITED, _FABRIC_READY, _FABRIC_NONE = 3, 2, 3, 0
 """NVML_COMPUTEMODE_*, NVML_GPU_FABRIC_STATE_COMPLETED and _NOT_SUPPORTED (nvml.h)."""
-_LOG_BYTES = 8 << 20
 
 
 def look(root: Path = Path("/"), folder: Path | None = None) -> list[str]:
@@ -31,48 +30,42 @@ def look(root: Path = Path("/"), folder: Path | None = None) -> list[str]:
         gpus, error = nvml.health(folder), ""
     except nvml.DriverError as failure:
         gpus, error = [], str(failure)
-    return [*_of_system(root, error), *of_gpus(gpus)]
+    return [*_of_system(root, error), *(f"GPU {at}: {text}" for at, gpu in enumerate(gpus) for text in of_gpu(gpu))]
 
 
 def _of_system(root: Path, error: str) -> Iterator[str]:
     """`error`: what NVML said instead of an answer."""
-    module, bus = _read(root / "proc/driver/nvidia/version"), []
-    for device in sorted((root / "sys/bus/pci/devices").glob("*")):
-        if _read(device / "vendor").strip() == b"0x10de" and _read(device / "class")[:6].decode() in _GPU_CLASSES:
-            bus.append(device)
-    for device in bus:
-        if _read(device / "config")[:4] == _GONE:
-            yield f"GPU {device.name} has fallen off the bus"
-    if not module:
+    devices = sorted((root / "sys/bus/pci/devices").glob("*"))
+    bus = [
+        one for one in devices if _read(one / "vendor").strip() == b"0x10de" and _read(one / "class")[:6] in _CLASSES
+    ]
+    yield from (f"GPU {one.name} has fallen off the bus" for one in bus if _read(one / "config")[:4] == _GONE)
+    if not _read(root / "proc/driver/nvidia/version"):
         if bus and not (root / "dev/dxg").exists():
             yield f"no NVIDIA kernel module is loaded for {len(bus)} GPU{'s' * (len(bus) > 1)} on the bus"
         return
     if error:
         yield f"the host's driver does not answer: {error}"
-    for node in ("nvidiactl", "nvidia-uvm"):
-        if not (root / "dev" / node).exists():
-            yield f"/dev/{node}: no such device on the host"
-    log = _read(root / "dev/kmsg").decode(errors="replace")
-    yield from list(dict.fromkeys(_XID.findall(log)))[-3:]
+    nodes = (root / "dev/nvidiactl", root / "dev/nvidia-uvm")
+    yield from (f"/dev/{node.name}: no such device on the host" for node in nodes if not node.exists())
+    yield from list(dict.fromkeys(_XID.findall(_read(root / "dev/kmsg").decode(errors="replace"))))[-3:]
 
 
-def of_gpus(gpus: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What NVML tells of their health (nvml.health)."""
-    for index, gpu in enumerate(gpus):
-        if (gpu.get("ecc") or [0])[0]:
-            yield f"GPU {index}: {gpu['ecc'][0]} uncorrectable ECC errors since the driver started"
-        if any(gpu.get("remapped", [])[2:]):
-            yield f"GPU {index}: rows of memory wait for remapping, or could not be remapped"
-        if gpu.get("mig", [0])[0] == 1 and not gpu["instances"]:
-            yield f"GPU {index}: MIG is on and has no instance"
-        mode, others = gpu.get("mode", [0])[0], gpu.get("processes", 0)
-        if mode == _PROHIBITED or (mode == _EXCLUSIVE and others):
-            yield f"GPU {index}: its compute mode lets no further process in"
-        used, total = gpu.get("memory", [0, 0])
-        if used * 2 > total:
-            yield f"GPU {index}: other processes hold {used >> 20} of {total >> 20} MiB"
-        if gpu.get("fabric", _FABRIC_NONE) not in (_FABRIC_NONE, _FABRIC_READY):
-            yield f"GPU {index}: the NVLink fabric is not ready (state {gpu['fabric']})"
+def of_gpu(gpu: Mapping[str, Any]) -> Iterator[str]:
+    """What NVML tells of its health (nvml.health)."""
+    if count := gpu.get("ecc", [0])[0]:
+        yield f"{count} uncorrectable ECC errors since the driver started"
+    if any(gpu.get("remapped", [])[2:]):
+        yield "rows of memory wait for remapping, or could not be remapped"
+    if gpu.get("mig", [0])[0] and not gpu["instances"]:
+        yield "MIG is on and has no instance"
+    mode, (used, total) = gpu.get("mode", [0])[0], gpu.get("memory", [0, 0])
+    if mode == _PROHIBITED or (mode == _EXCLUSIVE and gpu["processes"]):
+        yield "its compute mode lets no further process in"
+    if used * 2 > total:
+        yield f"other processes hold {used >> 20} of {total >> 20} MiB"
+    if (state := gpu.get("fabric", _FABRIC_NONE)) not in (_FABRIC_NONE, _FABRIC_READY):
+        yield f"the NVLink fabric is not ready (state {state})"
 
 
 def _read(path: Path) -> bytes:
@@ -81,7 +74,7 @@ def _read(path: Path) -> bytes:
     with suppress(OSError):
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         try:
-            while len(found) < _LOG_BYTES and (more := os.read(file, 1 << 16)):
+            while more := os.read(file, 1 << 16):
                 found += more
         finally:
             os.close(file)

@@ -157,32 +157,37 @@ _FABRIC_STATE = 24
 def health(folder: Path | None = None) -> list[dict[str, Any]]:
     """Of each GPU: memory [used, total], ecc, remapped [corrected, uncorrected, pending, failed], mig [now, next],
     instances, mode, processes, fabric. What NVML can't tell is left out. Raises DriverError."""
-    library = _load("libnvidia-ml.so.1", folder)
+    library, count = _load("libnvidia-ml.so.1", folder), ctypes.c_uint()
     _check("nvmlInit", library.nvmlInit_v2())
     try:
-        count, found = ctypes.c_uint(), list[dict[str, Any]]()
         _check("nvmlDeviceGetCount", library.nvmlDeviceGetCount_v2(ctypes.byref(count)))
-        for index in range(count.value):
-            device, memory, one = ctypes.c_void_p(), _Memory(), dict[str, Any]()
-            _check("nvmlDeviceGetHandleByIndex", library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)))
-            if library.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0:
-                one["memory"] = [memory.used, memory.total]
-            for name, call, asked, answers in _HEALTH:
-                values, function = [ctypes.c_ulonglong() for _ in range(answers)], getattr(library, call, None)
-                if function and function(device, *map(ctypes.c_uint, asked), *map(ctypes.byref, values)) == 0:
-                    one[name] = [value.value for value in values]
-            slot, none, fabric = ctypes.c_void_p(), ctypes.c_uint(0), (ctypes.c_ubyte * 64)()
-            instance = getattr(library, "nvmlDeviceGetMigDeviceHandleByIndex", None)
-            one["instances"] = bool(instance and instance(device, ctypes.c_uint(0), ctypes.byref(slot)) == 0)
-            running = getattr(library, "nvmlDeviceGetComputeRunningProcesses", None)
-            one["processes"] = bool(running and running(device, ctypes.byref(none), None)) or none.value > 0
-            ready = getattr(library, "nvmlDeviceGetGpuFabricInfo", None)
-            if ready and ready(device, ctypes.byref(fabric)) == 0:
-                one["fabric"] = fabric[_FABRIC_STATE]
-            found.append(one)
-        return found
+        return [_health(library, index) for index in range(count.value)]
     finally:
         library.nvmlShutdown()
+
+
+def _health(library: ctypes.CDLL, index: int) -> dict[str, Any]:
+    device, memory, slot = ctypes.c_void_p(), _Memory(), ctypes.c_void_p()
+    running, fabric = ctypes.c_uint(0), (ctypes.c_ubyte * 64)()
+    _check("nvmlDeviceGetHandleByIndex", library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)))
+
+    def ask(call: str, *arguments: Any) -> int:
+        function = getattr(library, call, None)
+        return int(function(device, *arguments)) if function else _NOT_SUPPORTED
+
+    found: dict[str, Any] = {}
+    for name, call, asked, answers in _HEALTH:
+        values = [ctypes.c_ulonglong() for _ in range(answers)]  # wide enough for all
+        if ask(call, *map(ctypes.c_uint, asked), *map(ctypes.byref, values)) == 0:
+            found[name] = [value.value for value in values]
+    if ask("nvmlDeviceGetMemoryInfo", ctypes.byref(memory)) == 0:
+        found["memory"] = [memory.used, memory.total]
+    if ask("nvmlDeviceGetGpuFabricInfo", ctypes.byref(fabric)) == 0:
+        found["fabric"] = fabric[_FABRIC_STATE]
+    found["instances"] = ask("nvmlDeviceGetMigDeviceHandleByIndex", ctypes.c_uint(0), ctypes.byref(slot)) == 0
+    # With no room for the list it says NVML_ERROR_INSUFFICIENT_SIZE, and how many there are.
+    ask("nvmlDeviceGetComputeRunningProcesses", ctypes.byref(running), None)
+    return {**found, "processes": running.value}
 
 
 def absent() -> str:

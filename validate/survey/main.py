@@ -18,6 +18,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,7 @@ def survey(user: Path, packages: Sequence[str] = ()) -> dict[str, Any]:
     release = dict(line.partition("=")[::2] for line in _lines("/etc/os-release"))
     homes = [toolkit["home"] for toolkit in toolkits]
     libraries = {os.path.realpath(path) for path in objects_under([*sorted(folders), *homes]) if ".so" in path}
+    old = [path for path in on_all_cores(_of_numpy_1, sorted(libraries)) if path]
     return {
         "system": (release.get("PRETTY_NAME") or release.get("NAME") or "").strip("\"'")[:80],
         "toolkits": toolkits,
@@ -88,11 +90,31 @@ def survey(user: Path, packages: Sequence[str] = ()) -> dict[str, Any]:
         "preload": _lines("/etc/ld.so.preload"),
         "interpreters": list(_pythons(given.environ)),
         "environments": [
-            {**one.__dict__, "distributions": environments.distributions(one), "torch": _torch(one)} for one in found
+            {
+                **one.__dict__,
+                "distributions": environments.distributions(one),
+                "torch": _torch(one),
+                "numpy_1": [
+                    path
+                    for path in old
+                    if path.startswith(tuple(f"{os.path.realpath(folder)}/" for folder in one.path))
+                ],
+            }
+            for one in found
         ],
         "without_interpreter": orphans,
         "device_code": device_code(sorted(libraries)),
     }
+
+
+def _of_numpy_1(path: str) -> str:
+    """The path, if it was compiled against NumPy 1's headers: it looks for that core alone, and NumPy 2 refuses it."""
+    with suppress(OSError, ValueError), Path(path).open("rb") as stream:
+        if size(path) < _LARGEST:
+            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                is_old = data.find(b"numpy.core._multiarray_umath") >= 0 > data.find(b"numpy._core._multiarray_umath")
+                return path if is_old else ""
+    return ""
 
 
 def _package_folders(top: str) -> Iterator[str]:

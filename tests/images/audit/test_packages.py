@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from images.audit import packages
 from images.audit.model import Audit, Outcome
 from images.config import matrix
 from images.errors import UserError
-from tests.support import wheels
+from tests.support import elves, wheels
 
 _TOML = """
 lock-version = "1.0"
@@ -40,12 +41,14 @@ def faults(found: Audit) -> dict[str, str]:
     return {f"{one.id} {one.subject}": one.text for one in found.faults()}
 
 
-def needing(folder: Path, name: str, version: str, needs: str) -> Path:
-    """A wheel with one requirement."""
+def needing(folder: Path, name: str, version: str, needs: str = "", files: Mapping[str, bytes] | None = None) -> Path:
+    """A wheel of these files, with one requirement."""
     info = f"{name}-{version}.dist-info"
-    text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Dist: {needs}\n"
+    text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    text += f"Requires-Dist: {needs}\n" if needs else ""
     tag = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    return wheels.make(folder, {f"{info}/METADATA": text.encode(), f"{info}/WHEEL": tag.encode()}, name, version)
+    own = {**(files or {}), f"{info}/METADATA": text.encode(), f"{info}/WHEEL": tag.encode()}
+    return wheels.make(folder, own, name, version)
 
 
 def test_what_a_lock_and_a_dockerfile_ask_for_is_read(tmp_path: Path) -> None:
@@ -98,6 +101,76 @@ def test_pip_freeze_on_standard_input_and_an_exit_status(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     assert "standard input" in done.stdout
     assert json.loads((tmp_path / "out" / "audit.json").read_text())["audit"]["environments"][0]["distributions"] == 1
+
+
+def torch(cuda: str) -> Plant:
+    version = f"__version__ = '2.9.1'\ncuda = {cuda}\n".encode()
+    library = elves.make(soname="libtorch_cpu.so", exports=["new", "both"])
+    return "torch", "2.9.1", "", {"torch/version.py": version, "torch/lib/libtorch_cpu.so": library}
+
+
+def linked(symbol: str) -> bytes:
+    path = "$ORIGIN/../torch/lib"
+    return elves.make(needed=["libtorch_cpu.so"], runpath=path, exports=["add"], undefined=[symbol])
+
+
+def ext(*, needs: str = "", **libraries: bytes) -> Plant:
+    return "ext", "1", needs, {f"ext/{name}.so": content for name, content in libraries.items()}
+
+
+Plant = tuple[str, str, str, dict[str, bytes]]
+OLD_NUMPY = elves.make(exports=["numpy.core._multiarray_umath"])
+PLANTED: list[tuple[str, str, list[Plant]]] = [
+    ("S2 files", "both.py", [("one", "1", "", {"both.py": b"a = 1"}), ("two", "1", "", {"both.py": b"a = 2"})]),
+    ("S3 libraries", "libcudart.so.13", [torch("'12.8'"), ext(_C=elves.make(needed=["libcudart.so.13"]))]),
+    ("S3 libraries", "libgone.so.1", [ext(_C=elves.make(needed=["libgone.so.1"]))]),
+    ("S4 symbols", "needs old", [torch("None"), ext(_C=linked("old"))]),
+    ("A3 requirements", "other>=2", [ext(needs="other>=2"), ("other", "1", "", {})]),
+    ("A6 silent faults", "conv3d in bfloat16", [torch("None"), ("nvidia_cudnn_cu12", "9.10.2.21", "", {})]),
+    ("A8 numpy", "ext/_C.so is compiled for NumPy 1", [("numpy", "2.2.6", "", {}), ext(_C=OLD_NUMPY)]),
+]
+HEALTHY: dict[str, list[Plant]] = {
+    "variants for several torches": [torch("None"), ext(lib_torch28=linked("old"), lib_torch29=linked("new"))],
+    "what torch has, once it is imported": [torch("None"), ext(_C=elves.make(undefined=["both"]))],
+    "a library of a package that it requires": [
+        ("ffi", "1", "", {"ffi/lib/libffi_own.so": elves.make(soname="libffi_own.so")}),
+        ext(_C=elves.make(needed=["libffi_own.so"]), needs="ffi"),
+    ],
+}
+
+
+def planted(folder: Path, packages: list[Plant]) -> dict[str, str]:
+    """The faults of a file that asks for these packages."""
+    made = [needing(folder, name, version, needs, files) for name, version, needs, files in packages]
+    file = folder / "requirements.txt"
+    file.write_text("\n".join(f"{one[0]} @ {wheel.as_uri()}" for one, wheel in zip(packages, made, strict=True)))
+    return faults(audited(file))
+
+
+@pytest.mark.parametrize(("check", "told", "packages"), PLANTED, ids=[told for _, told, _ in PLANTED])
+def test_a_planted_fault_is_found(check: str, told: str, packages: list[Plant], tmp_path: Path) -> None:
+    assert told in planted(tmp_path, packages).get(check, "")
+
+
+@pytest.mark.parametrize("case", HEALTHY)
+def test_what_is_loaded_in_order_or_for_another_release_is_no_fault(case: str, tmp_path: Path) -> None:
+    assert [name for name in planted(tmp_path, HEALTHY[case]) if name.startswith("S")] == []
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [("", "Hash mismatch"), ("truncated", "zip file"), ("cp39-cp39-linux_x86_64", "matching Python")],
+)
+def test_a_wheel_that_can_not_be_taken_is_told(how: str, told: str, tmp_path: Path) -> None:
+    wheel = wheels.make(tmp_path)
+    if how == "truncated":
+        wheel.write_bytes(wheel.read_bytes()[:-200])
+    elif how:
+        wheel = wheel.rename(tmp_path / f"small-1.0-{how}.whl")
+    altered = "" if how else f" --hash=sha256:{'0' * 64}"
+    (tmp_path / "requirements.txt").write_text(f"small @ {wheel.as_uri()}{altered}")
+    with pytest.raises(UserError, match=told):
+        audited(tmp_path / "requirements.txt", "3.12")
 
 
 @pytest.mark.parametrize(

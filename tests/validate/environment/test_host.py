@@ -12,36 +12,27 @@ from validate import hints
 from validate.claims import Claim, Tier
 from validate.environment import host, nvml
 from validate.evidence import Evidence, Measurement, Outcome, Record
-from validate.judge import OF_HOST, Verdict, judge
+from validate.judge import OF_HOST, ClaimVerdict, judge
 from validate.judging import Status
 
-WELL = {
-    "memory": [1 << 30, 80 << 30],
-    "ecc": [0],
-    "remapped": [3, 0, 0, 0],
-    "mig": [0, 0],
-    "mode": [0],
-    "instances": False,
-    "processes": 0,
-    "fabric": 3,
-}
-MODULE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n"
+WELL = {"memory": [1, 9], "ecc": [0], "remapped": [3, 0, 0, 0], "mig": [0, 0], "mode": [0], "fabric": 3}
 BUS = "sys/bus/pci/devices/0000:3b:00.0"
+XID = "6,2,2,-;NVRM: Xid (PCI:0000:3b:00): {}, pid='<unknown>', said\n"
 HOST = {
-    "proc/driver/nvidia/version": MODULE,
+    "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n",
     f"{BUS}/vendor": "0x10de\n",
     f"{BUS}/class": "0x030200\n",
     f"{BUS}/config": "\x10",
     "dev/nvidiactl": "",
     "dev/nvidia-uvm": "",
-    "dev/kmsg": "6,1,1,-;NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=python3, MMU Fault\n",
+    "dev/kmsg": XID.format(31),  # a program's own
 }
-XID = "6,2,2,-;NVRM: Xid (PCI:0000:3b:00): {}, pid='<unknown>', said\n"
+SILENT = "nvmlInit answers "
 FAULTS: dict[str, tuple[str, dict[str, str | None], dict[str, Any], str]] = {
     "no module": ("smi-no-driver", {"proc/driver/nvidia/version": None}, {}, ""),
-    "library of another release": ("nvml-mismatch", {}, {}, "nvmlInit answers 18"),
-    "devices taken by the cgroup": ("nvml-unknown", {}, {}, "nvmlInit answers 999"),
-    "silent driver": ("driver-silent", {}, {}, "nvmlInit answers 9"),
+    "library of another release": ("nvml-mismatch", {}, {}, f"{SILENT}18"),
+    "devices taken by the cgroup": ("nvml-unknown", {}, {}, f"{SILENT}999"),
+    "silent driver": ("driver-silent", {}, {}, f"{SILENT}9"),
     "no nvidia-uvm": ("device-node", {"dev/nvidia-uvm": None}, {}, ""),
     "off the bus": ("gpu-lost", {f"{BUS}/config": "\xff" * 4}, {}, ""),
     "GSP": ("gpu-lost", {"dev/kmsg": XID.format(119)}, {}, ""),
@@ -55,17 +46,17 @@ FAULTS: dict[str, tuple[str, dict[str, str | None], dict[str, Any], str]] = {
     "in use": ("gpu-in-use", {}, {"memory": [70 << 30, 80 << 30]}, ""),
     "fabric": ("system-not-ready", {}, {"fabric": 2}, ""),
 }
-TOLD = {
-    "fabric manager": "cuda: cuInit answers 802",
-    "driver's restart": "torch: RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
-    "multicast": "rank 1: nvls.cc:295 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory",
-    "IPC": "rank 0: pidfd_getfd: Operation not permitted",
-    "memlock": "rank 0: NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
-}
+TOLD = (
+    "cuda: cuInit answers 802",
+    "torch: RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
+    "rank 1: nvls.cc:295 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory",
+    "rank 0: pidfd_getfd: Operation not permitted",
+    "rank 0: NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
+)
 """What claims say where only the failure tells of the machine."""
 
 
-def look(monkeypatch: pytest.MonkeyPatch, root: Path, files: dict[str, str | None], gpu: Any, error: str) -> list[str]:
+def look(patch: pytest.MonkeyPatch, root: Path, files: dict[str, str | None], gpu: Any, error: str) -> list[str]:
     for name, text in {**HOST, **files}.items():
         if text is not None:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -74,56 +65,52 @@ def look(monkeypatch: pytest.MonkeyPatch, root: Path, files: dict[str, str | Non
     def health(_folder: object) -> list[dict[str, Any]]:
         if error:
             raise nvml.DriverError(error)
-        return [WELL, {**WELL, **gpu}]
+        return [{**WELL, "instances": False, "processes": 0, **one} for one in ({}, gpu)]
 
-    monkeypatch.setattr(nvml, "health", health)
+    patch.setattr(nvml, "health", health)
     return host.look(root)
 
 
-def judged(reason: str, faults: list[str], tier: Tier = Tier.GPU) -> tuple[Verdict, Evidence]:
-    """A claim whose judge fails with this reason, measured on a host with these faults."""
+def judged(reason: str, faults: list[str], tier: Tier = Tier.GPU) -> tuple[ClaimVerdict, str]:
+    """A claim that fails with this reason on a host with these faults, and why the image has no name."""
     claim = Claim(id="G0", subject="devices", tier=tier, probe="gpu.device", statement="-")
     found = Measurement(subject="devices", seconds=1.0, evidence={"cuda": {"error": reason}, "torch": {}, "nvml": {}})
     record = Record(probe="gpu.device", outcome=Outcome.COMPLETED, seconds=1.0, measurements=(found,))
     evidence = Evidence(image="i", digest="d", records=(record,), host={"faults": faults}, claims=(claim,))
-    return judge(evidence.claim_set, evidence), evidence
+    verdict = judge(evidence.claim_set, evidence)
+    return verdict.claims[0], why_withheld(verdict, evidence, tuple(Tier))
 
 
-def blames_the_host(found: tuple[Verdict, Evidence]) -> None:
-    verdict, evidence = found
-    (one,) = verdict.claims
+def blames_the_host(one: ClaimVerdict, withheld: str) -> None:
     assert one.status is Status.UNPROVEN and one.reason.startswith(OF_HOST) and "; here: " in one.reason
-    assert why_withheld(verdict, evidence, tuple(Tier)) == one.reason, "it gives no name either"
+    assert withheld == one.reason
 
 
 def test_a_healthy_host_has_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert look(monkeypatch, tmp_path, {}, {}, "") == []
-    monkeypatch.undo()
-    assert host.look(tmp_path / "no GPU at all") == []
+    assert look(monkeypatch, tmp_path, {}, {}, "") == host.look(tmp_path / "no GPU at all")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_the_host_is_named_and_not_the_images(
     fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    row, files, gpu, error = FAULTS[fault]
-    found = look(monkeypatch, tmp_path, files, gpu, error)
+    row, *machine = FAULTS[fault]
+    found = look(monkeypatch, tmp_path, *machine)
     (hint,) = hints.find(found)
     assert (hint.id, hint.host) == (row, True)
-    blames_the_host(judged("wrong results", found))
-    (image,) = judged("wrong results", found, Tier.STATIC)[0].claims
-    assert image.status is Status.FAIL, "files say nothing of a machine"
+    blames_the_host(*judged("wrong results", found))
+    assert judged("wrong results", found, Tier.STATIC)[0].status is Status.FAIL, "files say nothing of a machine"
 
 
-@pytest.mark.parametrize("fault", TOLD)
-def test_a_failure_that_tells_of_the_host_is_not_the_images(fault: str) -> None:
-    blames_the_host(judged(TOLD[fault], []))
+@pytest.mark.parametrize("reason", TOLD)
+def test_a_failure_that_tells_of_the_host_is_not_the_images(reason: str) -> None:
+    blames_the_host(*judged(reason, []))
 
 
 @pytest.mark.parametrize("reason", ["cuInit answers 803", "no kernel image is available", "wrong results"])
 def test_the_images_own_faults_stay_its_own(reason: str) -> None:
-    (one,) = judged(reason, [])[0].claims
-    assert one.status is Status.FAIL
+    assert judged(reason, [])[0].status is Status.FAIL
 
 
 def test_health_is_read_from_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,11 +120,8 @@ def test_health_is_read_from_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
                 count._obj.value = number
             return 0
 
-        def _nvmlDeviceGetMigMode(self, _device: object, _now: Any, _next: Any) -> int:  # noqa: N802
+        def _nvmlDeviceGetMigMode(self, *_: object) -> int:  # noqa: N802
             return 3
-
-        def _nvmlDeviceGetMigDeviceHandleByIndex(self, *_: object) -> int:  # noqa: N802
-            return 6
 
         def _nvmlDeviceGetGpuFabricInfo(self, _device: object, info: Any) -> int:  # noqa: N802
             ctypes.memset(ctypes.addressof(info._obj) + 24, 2, 1)
@@ -145,8 +129,5 @@ def test_health_is_read_from_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(nvml, "_load", lambda *_: Ill(0))
     (found,) = nvml.health()
-    assert (found["remapped"], found["fabric"], "mig" in found, found["instances"]) == ([0, 1, 2, 3], 2, False, False)
-    assert list(host.of_gpus([found])) == [
-        "GPU 0: rows of memory wait for remapping, or could not be remapped",
-        "GPU 0: the NVLink fabric is not ready (state 2)",
-    ]
+    assert (found["remapped"], found["fabric"], "mig" in found) == ([0, 1, 2, 3], 2, False)
+    assert [text.split()[0] for text in host.of_gpu(found)] == ["rows", "the"]

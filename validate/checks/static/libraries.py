@@ -74,12 +74,16 @@ def _environment(
     missing_at_start += import_torch(with_torch, locations, found)
     # (distribution, library name) to the file that bears that name.
     holders: dict[tuple[str, str], str] = {}
+    offered: dict[str, set[str]] = {}
     for library in found:
+        offered.setdefault(Path(library.path).name, set()).update(library.owners)
         for owner in library.owners:
             holders.setdefault((owner, Path(library.path).name), library.path)
             if library.elf.soname:
                 holders.setdefault((owner, library.elf.soname), library.path)
     linked = [_link(library, with_torch, stems, holders, alone=interpreter_alone) for library in found]
+    for entry in linked:
+        entry["offered"] = {name: sorted(offered[name]) for name in entry["missing"] if name in offered}
     troubled = {owner for entry in linked if entry["missing"] for owner in entry["owners"]}
     return {
         "files": len(found),
@@ -107,7 +111,7 @@ def _link(
     holders: Mapping[tuple[str, str], str],
     *,
     alone: Process | None = None,
-) -> Mapping[str, Any]:
+) -> dict[str, Any]:
     before = alone if alone is not None and library.elf.executable else process
     missing = sorted({missing.name for missing in before.copy().load(library.path)})
     own = {name: holders[owner, name] for name in missing for owner in library.owners if (owner, name) in holders}
@@ -143,7 +147,8 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     exceptions: [{path, names, reason}], of a child pinned: its parent's distributions}.
 
     evidence: {files, unreadable: read_all's, linked: [{path, owners, missing, needs_cuda: what of CUDA it needs,
-    assumed: {name that its distribution is taken to load: file}}]}, and of the environment {torch_misses: [{name,
+    assumed: {name that its distribution is taken to load: file}, offered: {what it misses: distributions that have a
+    file of that name}}]}, and of the environment {torch_misses: [{name,
     path: of what needs it}], torch_holds: {SONAME of a CUDA library: {path, owners}}, second_owners: [{name, path,
     owners, other: the file that the loader's path offers}], provided: [(SONAME, path, owners) of each CUDA library]}.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +36,7 @@ from validate.judging import Finding, conclude, failed, listed, matches
 FILES_ONLY = True
 
 
+_NUMBER = re.compile(r"\d+")
 _MOST_NAMED = 5
 _MOST_LISTED = 60
 _DRIVER_SYMBOL = re.compile(rb"cu[A-Z]\w+|nvml[A-Z]\w+")
@@ -71,6 +72,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             symbols[path] = own
             unreadable += [{"path": path, "error": error}] if error else []
         lacking = [facts for task in tasks if (facts := _lacks(task, symbols))]
+        for facts in lacking:
+            facts["alternatives"] = _alternatives(facts, tasks, symbols, {str(one["path"]) for one in lacking})
         yield (
             claim.subject,
             {
@@ -122,7 +125,20 @@ def _read(path: str) -> tuple[str, Symbols, str]:
         return path, _ONE_NAME, str(error)
 
 
-def _lacks(task: _Task, symbols: Mapping[str, Symbols]) -> Mapping[str, Any] | None:
+def _alternatives(
+    facts: Mapping[str, Any], tasks: Sequence[_Task], symbols: Mapping[str, Symbols], lacking: Collection[str]
+) -> list[str]:
+    """Files that do the same for another release: another number in the name, the same exports, nothing lacking."""
+    path = Path(facts["path"])
+    names = (Path(task.path) for task in tasks if task.path not in lacking)
+    alike = (
+        one for one in names if one.parent == path.parent and _NUMBER.sub("", one.name) == _NUMBER.sub("", path.name)
+    )
+    own = symbols[str(path)].exports
+    return [str(one) for one in alike if len(own & symbols[str(one)].exports) * 2 > len(own)]
+
+
+def _lacks(task: _Task, symbols: Mapping[str, Symbols]) -> dict[str, Any] | None:
     """What of a library's needs no file of its scope has; None: nothing."""
     own = symbols[task.path]
     left = own.undefined
@@ -138,6 +154,7 @@ def _lacks(task: _Task, symbols: Mapping[str, Symbols]) -> Mapping[str, Any] | N
     return {
         "path": task.path,
         "owners": list(task.owners),
+        "elsewhere": sum(any(name in one.exports for one in symbols.values()) for name in undefined),
         "undefined": [name.decode("utf-8", "replace") for name in undefined[:_MOST_NAMED]],
         "undefined_count": len(undefined),
         "versions": versions[:_MOST_NAMED],
@@ -157,9 +174,9 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     """S4. expect: {host: libraries that the host injects, exceptions: [{path, symbols, reason}], any_python:
     another release stands for its Python}.
 
-    evidence: {files, checked, symbols, unreadable: [{path, error}], lacking: [{path, owners,
-    undefined: some, undefined_count, versions: [(what is needed, its library, the file that does not define it)]}],
-    lacking_count}.
+    evidence: {files, checked, symbols, unreadable: [{path, error}], lacking: [{path, owners, undefined: some,
+    undefined_count, elsewhere: how many of these other libraries have, alternatives: files that do the same,
+    versions: [(what is needed, its library, the file that does not define it)]}], lacking_count}.
     """
     if not evidence["checked"]:
         return failed("there is no library whose symbols could be looked up")
