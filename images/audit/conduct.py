@@ -19,7 +19,6 @@ from images.audit.expected import AUDIT_JUDGES
 from images.audit.model import Audit, Check, Environment, LibraryCode, Outcome, Severity, Source
 from images.config.facts import Facts
 from images.engine import ContainerSpec, Engine, ImageInfo
-from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import Stopped
 from images.errors import failed
 from images.planning.chooser import Machine
@@ -45,7 +44,6 @@ class AuditOptions:
     run: bool = True
     machine: Machine | None = None
     """Where it shall run."""
-    gpus: Attachment = NO_GPU
     timeout: float = 1800
     """Of each container."""
     progress: Callable[[str], None] = lambda _text: None
@@ -218,20 +216,13 @@ def _run(engine: Engine, image: ImageInfo, python: str, claims: ClaimSet, option
     """What the image's own Python measured of these claims: records of probes that were asked for, each once. A probe
     that left none is recorded as such.
     """
-    gpus = options.gpus
-    tiers = ("cpu", "gpu") if gpus.attached else ("cpu",)
-    command = [python, "-I", "-S", f"{INSIDE}/validate", "--claims", f"{INSIDE}/claims.json"]
-    command += [word for tier in tiers for word in ("--tier", tier)]
+    command = [python, "-I", "-S", f"{INSIDE}/validate", "--claims", f"{INSIDE}/claims.json", "--tier", "cpu"]
     writable = ("/tmp", image.env.get("HOME") or "/root")
     spec = ContainerSpec(
         image.id,
         [*command, "--timeout", str(options.timeout / 2)],
         tmpfs=dict.fromkeys(writable, f"rw,exec,nosuid,nodev,mode=1777,size={4 * _GIB}"),
         volumes=[INSIDE],
-        env=gpus.environment(image.env),
-        binds=gpus.binds,
-        devices=gpus.devices,
-        device_requests=gpus.device_requests,
         memory=min(12 * _GIB, engine.facts.memory * 3 // 4),
         processes=1024,
         capabilities=[],

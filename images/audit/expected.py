@@ -23,7 +23,6 @@ from images.planning.image import Base, Image, Pin
 from images.validation.claims.context import ClaimContext, claim
 from images.validation.claims.cpu import cpu_claims
 from images.validation.claims.device_code import device_code_claims
-from images.validation.claims.gpu import gpu_claims
 from validate.checks import Judges
 from validate.checks.static import environment, files, libraries, symbols
 from validate.claims import Claim, ClaimSet
@@ -73,7 +72,7 @@ def expected(
     }
     claims = [*_claims("environment_claims", expects)]
     if image:
-        context = ClaimContext(image=image, facts=facts, no_gpu="the audit was not given a GPU (--gpus)")
+        context = ClaimContext(image=image, facts=facts, no_gpu="an audit runs on no GPU")
         of_libraries = (one for one in device_code_claims(context) if one.subject not in _WHOLE_LIBRARIES)
         claims += [_where_served(one, code) for one in of_libraries]
         unproven = image.unproven
@@ -82,7 +81,6 @@ def expected(
             for one in cpu_claims(context)
             if one.id not in _OF_A_MATRIX
         ]
-        claims += gpu_claims(context)
     return ClaimSet(image=str(environment["prefix"]), claims=tuple(claims)), left_out
 
 

@@ -14,17 +14,20 @@ from images.audit.model import Severity
 from images.commands import common
 from images.commands.options import EngineUrl, require_writable
 from images.config import matrix as matrix_files
-from images.engine import gpus as gpu_access
-from images.engine import host_gpus, private_engine
+from images.engine import private_engine
 from images.planning import chooser
 
 
 class FailOn(StrEnum):
     """Which faults make the exit status 1."""
 
-    NEVER = "never"
     ERROR = "error"
     WARNING = "warning"
+    NEVER = "never"
+
+    @property
+    def severities(self) -> tuple[Severity, ...]:
+        return {"error": (Severity.ERROR,), "warning": (Severity.ERROR, Severity.WARNING), "never": ()}[self]
 
 
 def audit(
@@ -42,9 +45,6 @@ def audit(
     run: Annotated[
         bool, typer.Option("--run/--no-run", help="Also run the image's own Python, without a network.")
     ] = True,
-    gpus: Annotated[
-        str, typer.Option("--gpus", metavar=gpu_access.HELP, help="Also run its kernels on the host's GPUs.")
-    ] = "none",
     timeout: Annotated[float, typer.Option("--timeout", min=10, help="Seconds for each container.")] = 1800,
     fail_on: Annotated[FailOn, typer.Option("--fail-on", help="Which faults make the exit status 1.")] = FailOn.ERROR,
     out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="audit.json, .html, .sarif.")] = None,
@@ -74,9 +74,7 @@ def audit(
             if docker_engine.find(reference) is None:
                 common.say(f"pulling {reference}")
                 docker_engine.pull(reference)
-            # "0": whether its driver is new enough is the image's affair, and what an audit tells.
-            attached = host_gpus.attach(docker_engine, gpus, min_driver="0")
-            options = conduct.AuditOptions(run=run, machine=machine, gpus=attached, timeout=timeout, progress=progress)
+            options = conduct.AuditOptions(run=run, machine=machine, timeout=timeout, progress=progress)
             found, evidence = conduct.audit(docker_engine, reference, facts, options)
     common.show(report.terminal(found), report.INDENT)
     if out:
@@ -90,5 +88,5 @@ def audit(
         for name, content in files.items():
             (out / name).write_text(content, encoding="utf-8")
         common.talk.print(f"wrote {', '.join(files)} to {out}")
-    grave = list(Severity)[: list(FailOn).index(fail_on)]
-    raise typer.Exit(1 if grave and found.faults(*grave) else 0)
+    severities = fail_on.severities
+    raise typer.Exit(1 if severities and found.faults(*severities) else 0)

@@ -68,12 +68,6 @@ def unsupported_by(facts: EngineFacts, claims: ClaimSet) -> dict[str, str]:
     return found
 
 
-def _of_machine(engine: Engine, gpus: Attachment) -> Sequence[str]:
-    """What is wrong with the GPUs' host (validate/environment/host.py); another machine's can't be looked at."""
-    folder = Path(gpus.library_path) if gpus.library_path else None
-    return machine.look(folder=folder) if gpus.attached and engine.facts.local else ()
-
-
 def limited(claims: ClaimSet, host: Mapping[str, Any]) -> ClaimSet:
     """Claims as evidence from a host can answer them: what was unsupported there is unproven, and so never green."""
     reasons = host.get("unsupported") or {}
@@ -107,7 +101,8 @@ def measure(
         "cpus": engine.facts.cpus,
         **(gpus.inventory.as_json() if gpus.inventory else {"driver": "", "gpus": []}),
         "attached": gpus.as_json(),
-        "faults": _of_machine(engine, gpus),
+        # Of another machine nothing can be looked at.
+        "faults": machine.look(folder=Path(gpus.library_path)) if gpus.attached and engine.facts.local else [],
         **({"unsupported": unsupported} if unsupported else {}),
         "seed": secrets.randbelow(1 << 31),
         "labelled": image.labels.get(f"{LABELS}.image", ""),
