@@ -47,7 +47,7 @@ def files(sources: Sources) -> dict[str, bytes]:
         "docs/schema/facts.schema.json": rows.schema(Facts, "facts.yaml: what the world ships"),
         "docs/schema/fleet.schema.json": rows.schema(Fleet, "fleet.yaml: the machines of a fleet"),
         **schemas.generated(),
-        **results.generated(),
+        "docs/schema/nightly.schema.json": rows.schema(results.Line, "a line of results/nightly/*.jsonl"),
         "docs/schema/index.schema.json": index.schema(),
         "docs/schema/runs.schema.json": rows.schema(records.RunLine, "a line of results/runs.jsonl"),
         "validate/hints.json": hints.generated(),

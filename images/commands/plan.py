@@ -34,9 +34,6 @@ def plan(
     names: Annotated[
         bool, typer.Option("--names", help="A JSON list, in one line, of those that can be built: for a CI matrix.")
     ] = False,
-    allow_empty: Annotated[
-        bool, typer.Option("--allow-empty", help="With --names: [] where no image matches all selectors.")
-    ] = False,
     matrix: MatrixFile = None,
 ) -> None:
     """Every image, accepted or refused, and why.
@@ -50,7 +47,7 @@ def plan(
     try:
         planned = planning.select(wanted, sources)
     except planning.NoImageError:
-        if not (names and allow_empty):
+        if not names:
             raise
         planned = ()
     states = lock_file.states((image.image for image in planned if image.image), sources.workspace.locks)

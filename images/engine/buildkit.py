@@ -61,24 +61,17 @@ class StepProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class LogLine:
-    """One line that a step printed, without colours and without what a progress bar overwrote."""
+    """One line that a step printed, without colours and without what a progress bar overwrote.
+
+    Without a step: all steps ended, as the network failed, and the build begins again.
+    """
 
     step: str
     name: str
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Retrying:
-    """The network failed: after `delay` seconds the build is retried, and finished steps come from the cache."""
-
-    attempt: int
-    of: int
-    delay: float
-    cause: str
-
-
-BuildEvent = StepStarted | StepFinished | StepProgress | LogLine | Retrying
+BuildEvent = StepStarted | StepFinished | StepProgress | LogLine
 
 
 @dataclass(frozen=True, kw_only=True)

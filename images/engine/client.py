@@ -32,7 +32,7 @@ from docker.utils import kwargs_from_env, parse_repository_tag
 
 from images.engine import configuration, containers
 from images.engine.archive import ChunkReader, Files, pack
-from images.engine.buildkit import BuildEvent, BuildResult, Retrying, Trace
+from images.engine.buildkit import BuildEvent, BuildResult, LogLine, Trace
 from images.engine.containers import OWNER_LABEL, RUN_LABEL, Container, asking
 from images.engine.failures import (
     BuildFailed,
@@ -170,7 +170,8 @@ class Engine(AbstractContextManager["Engine"]):
                     raise
                 delay = _BACKOFF * 2 ** (number - 1)
                 cause = error.failure.line or error.failure.cause
-                on_event(Retrying(attempt=number + 1, of=attempts, delay=delay, cause=cause))
+                again = f"attempt {number + 1} of {attempts} in {delay:g} s"
+                on_event(LogLine(step="", name="", text=f"the network failed ({cause}); {again}"))
                 (sleep or self._work.cancelled.wait)(delay)
         if tag:
             self.tag(image_id, tag)

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from images.engine.buildkit import BuildEvent, LogLine, Retrying, StepFinished, StepProgress, StepStarted
+from images.engine.buildkit import BuildEvent, LogLine, StepFinished, StepProgress, StepStarted
 from images.engine.failures import is_cancelled, step_name
 
 LOG_TAIL = 20
@@ -70,10 +70,9 @@ class Progress:
                         self._last.pop(event.step, None)
                         if not is_cancelled(event.error):
                             self._say_finished(name, event)
-                    case Retrying():
+                    case LogLine(step=""):
                         running.clear()
-                        again = f"attempt {event.attempt} of {event.of} in {event.delay:g} s"
-                        self.say(name, f"the network failed ({event.cause}); {again}", "yellow")
+                        self.say(name, event.text, "yellow")
 
         return on_event
 

@@ -16,7 +16,6 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, Field, TypeAdapter
 
 from images.errors import Problem, UserError
-from images.validation import rows
 from images.validation.rows import ClaimRow, Row, StepRow, TierCount, read_lines
 from validate.claims import Tier
 from validate.judging import Status
@@ -177,11 +176,6 @@ def read(*folders: Path) -> tuple[JobLine | BreakageLine, ...]:
     if problems:
         raise UserError(problems)
     return tuple(sorted(lines, key=lambda line: line.date))
-
-
-def generated() -> dict[str, bytes]:
-    """Path below the project's root -> JSON Schema of a line."""
-    return {"docs/schema/nightly.schema.json": rows.schema(Line, "a line of results/nightly/*.jsonl")}
 
 
 # --- sentences and issues --------------------------------------------------------------------------------------------

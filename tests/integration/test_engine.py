@@ -27,7 +27,7 @@ from images.engine import (
     connect,
     private_engine,
 )
-from images.engine.buildkit import BuildEvent, LogLine, Retrying, StepFinished
+from images.engine.buildkit import BuildEvent, LogLine, StepFinished
 from images.engine.failures import BuildFailed
 from images.errors import UserError
 from images.planning.image import Base
@@ -138,7 +138,8 @@ def test_network_trouble_is_tried_again_with_longer_pauses_and_nothing_else_is(
             {"Dockerfile": dockerfile(base, step)}, tag, network="none", sleep=pauses.append, on_event=events.append
         )
     assert pauses == [5, 10]
-    assert [event.attempt for event in events if isinstance(event, Retrying)] == [2, 3]
+    again = [event.text.rpartition("; ")[2] for event in events if isinstance(event, LogLine) and not event.step]
+    assert again == ["attempt 2 of 3 in 5 s", "attempt 3 of 3 in 10 s"]
 
     step = f"RUN {nonce()} echo 'error: Hash mismatch for x'; exit 1"
     with pytest.raises(BuildFailed):
