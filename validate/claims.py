@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
+from itertools import compress
 from typing import Any
 
 HOST_PROBE = "host.image"
@@ -81,12 +82,9 @@ class ClaimSet:
 
     def about(self, texts: Collection[str]) -> ClaimSet:
         """Those whose `ID SUBJECT` holds one of these texts; of a text with `=` before it, those that are named so."""
-
-        def is_chosen(claim: Claim) -> bool:
-            key = f"{claim.id} {claim.subject}"
-            return any(key == text[1:] if text.startswith("=") else text in key for text in texts)
-
-        return self.where(is_chosen)
+        keys = (f"{one.id} {one.subject}" for one in self.claims)
+        chosen = (any(key == text[1:] if text.startswith("=") else text in key for text in texts) for key in keys)
+        return replace(self, claims=tuple(compress(self.claims, chosen)))
 
     def dumps(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True)

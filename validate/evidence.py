@@ -94,12 +94,12 @@ class Evidence:
     @property
     def sha256(self) -> str:
         """Of the content, as JSON with sorted keys and no spaces: as it was recorded."""
-        return self.recorded_sha256 or _sha256(_plain(self._content()))
+        return self.recorded_sha256 or _sha256(self._content())
 
     def dumps(self) -> str:
         """The content of evidence.json. Its `sha256` tells a file that was edited or damaged; it is no signature."""
         data = self._content()
-        return json.dumps({**data, "sha256": _sha256(_plain(data))}, indent=1, sort_keys=True)
+        return json.dumps({**data, "sha256": _sha256(data)}, indent=1, sort_keys=True)
 
     def _content(self) -> dict[str, Any]:
         data = {name: value for name, value in asdict(self).items() if name != "recorded_sha256"}
@@ -122,12 +122,8 @@ class Evidence:
         return cls(**{**data, "records": records, "claims": claims, "recorded_sha256": recorded})
 
 
-def _plain(data: Mapping[str, Any]) -> Any:
-    """As it is read back: keys become text before they are sorted."""
-    return json.loads(json.dumps(data))
-
-
-def _sha256(plain: Mapping[str, Any]) -> str:
+def _sha256(data: Mapping[str, Any]) -> str:
+    plain = json.loads(json.dumps(data))  # as it is read back: keys become text before they are sorted
     return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

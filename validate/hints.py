@@ -26,7 +26,7 @@ _AT_MOST = 3
 """Hints a claim. More than that explain nothing."""
 _LONGEST = 240
 """Characters of a line that are shown; a longer argument is no name of a file."""
-_SHOWN = ("id", "cause", "fix", "source")
+SHOWN = ("id", "cause", "fix", "source")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None, spell: Callable[[str], str] = s
         parser.error(str(error))
     found = [(replace(hint, fix=spell(hint.fix)), line) for hint, line in explained(read)]
     if options.json:
-        rows = [{"line": line, **{key: getattr(hint, key) for key in _SHOWN}} for hint, line in found]
+        rows = [{"line": line, **{key: getattr(hint, key) for key in SHOWN}} for hint, line in found]
         sys.stdout.write(json.dumps({"hints": rows}, indent=1) + "\n")
         return 0 if found else 1
     width = terminal.width_of(sys.stdout)

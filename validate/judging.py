@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
 
@@ -36,20 +37,8 @@ class Finding(NamedTuple):
     reason: str
 
 
-def passed(reason: str) -> Finding:
-    return Finding(Status.PASS, reason)
-
-
-def failed(reason: str) -> Finding:
-    return Finding(Status.FAIL, reason)
-
-
-def unproven(reason: str) -> Finding:
-    return Finding(Status.UNPROVEN, reason)
-
-
-def not_applicable(reason: str) -> Finding:
-    return Finding(Status.NOT_APPLICABLE, reason)
+passed, failed = partial(Finding, Status.PASS), partial(Finding, Status.FAIL)
+unproven, not_applicable = partial(Finding, Status.UNPROVEN), partial(Finding, Status.NOT_APPLICABLE)
 
 
 def listed(items: list[str], *, limit: int = 3) -> str:

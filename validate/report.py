@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from validate.claims import Tier
-from validate.hints import Hint
+from validate.hints import SHOWN, Hint
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 from validate.terminal import wrapped
@@ -72,10 +72,6 @@ def json_data(verdict: Verdict) -> dict[str, Any]:
 
     A claim has `emulated` and `hints` only where there are some.
     """
-
-    def explained(hint: Hint) -> dict[str, str]:
-        return {"id": hint.id, "cause": hint.cause, "fix": hint.fix, "source": hint.source}
-
     return {
         "schema_version": 2,
         "image": verdict.image,
@@ -92,7 +88,7 @@ def json_data(verdict: Verdict) -> dict[str, Any]:
                 "reason": one.reason,
                 "seconds": one.seconds,
                 **({"emulated": one.emulated} if one.emulated else {}),
-                **({"hints": [*map(explained, one.hints)]} if one.hints else {}),
+                **({"hints": [{key: getattr(hint, key) for key in SHOWN} for hint in one.hints]} if one.hints else {}),
             }
             for one in verdict.claims
         ],
