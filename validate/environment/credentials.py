@@ -28,7 +28,11 @@ _KINDS: Mapping[str, str] = {
 }
 """What a credential looks like, as its issuers document it; the last is a variable whose name says what it holds."""
 
-_PATTERNS = {kind: re.compile(pattern) for kind, pattern in _KINDS.items()}
+_PATTERNS = {kind: re.compile(pattern, re.ASCII) for kind, pattern in _KINDS.items()}
+_MARKS = b"PRIVATE hf_ ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- AKIA ASIA pypi-AgE xox sk- AIza".split()
+SMALL = 128 << 10
+"""Bytes of a text that is looked at for variables and passwords, too."""
+_GUESSED = (_BY_VARIABLE, "a password in an address", "a password")
 
 FILES: Mapping[str, str] = {
     "*/.netrc": "logins",
@@ -60,6 +64,14 @@ def in_text(text: str, name: str = "") -> Iterator[tuple[int, str]]:
             continue
         for found in pattern.finditer(text):
             yield text.count("\n", 0, found.start()) + 1, kind
+
+
+def of_file(content: bytes, name: str) -> Iterator[tuple[int, str]]:
+    """The same of any file; of large texts and programs, what its issuer marked as a credential alone."""
+    if len(content) <= SMALL and b"\0" not in content:
+        yield from in_text(content.decode("utf-8", "replace"), name)
+    elif any(mark in content for mark in _MARKS):
+        yield from (found for found in in_text(content.decode("latin-1")) if found[1] not in _GUESSED)
 
 
 def _is_code(name: str) -> bool:

@@ -8,6 +8,7 @@ import os
 import re
 import stat
 import struct
+import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -16,6 +17,7 @@ _EVERYBODYS = re.compile(r"/(tmp|var/tmp|workspace|run/lock|dev/shm|home/[^/]*)(
 _OF_SERVICES = ("/var/", "/run/")
 """Debian's packages make files of services' own users there, whose numbers are below this (Debian policy, 9.2.2)."""
 _USERS = 1000
+_STEPS = ("/opt/", "/usr/local/cuda-")
 OPEN = ("/tmp", "/var/tmp")
 """Of those, the ones that Debian makes for everybody."""
 _BEGINNINGS = (b"\x7fELF", b"#!")
@@ -38,18 +40,22 @@ def guarded(explained: set[str]) -> set[str]:
 
 
 def loose(
-    found: Mapping[str, os.stat_result], kept: set[str], read: set[str], shared: Collection[str] = OPEN
+    found: Mapping[str, os.stat_result], kept: set[str], read: set[str], shared: Collection[str] = OPEN, made: float = 0
 ) -> Iterator[tuple[str, str]]:
-    """Path -> who but root may change it, or cannot use it.
+    """Path -> who but root may change it, or cannot use it, or that its time voids or freezes what is made of it.
 
     `kept`: files of known owners and the folders above; `read`: what every user must be able to read and start;
-    `shared`: folders for everybody, who can't remove others' files there.
+    `shared`: folders for everybody, who can't remove others' files there; `made`: the one time of all that our steps
+    write, of a build that is held to it.
     """
+    tomorrow = time.time() + 86400
     for path, facts in found.items():
         if path in shared and (facts.st_uid or stat.S_IMODE(facts.st_mode) != _SHARED):
             yield path, f"has mode {stat.S_IMODE(facts.st_mode):o} and uid {facts.st_uid}: it is root's, for everybody"
         if stat.S_ISLNK(facts.st_mode) or _EVERYBODYS.fullmatch(path):
             continue
+        if facts.st_mtime > tomorrow or (made and facts.st_mtime != made and path in kept and path.startswith(_STEPS)):
+            yield path, f"is dated {time.strftime('%Y-%m-%d', time.gmtime(facts.st_mtime))}, which no build does"
         if path in kept:
             least = _USERS if path.startswith(_OF_SERVICES) else 1
             if facts.st_uid >= least:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +28,11 @@ LONG_TAG_BYTES = 15
 _NOTES = re.compile(
     r"[^/]+\.dist-info/(RECORD(\.jws|\.p7s)?|INSTALLER|REQUESTED|direct_url\.json|uv_cache\.json|uv_build\.json)"
 )
-_SAID_BY_INSTALLERS = (b"", b"uv", b"pip\n")
+_SAID_BY_INSTALLERS = re.compile(
+    rb'(uv|pip\n|\{\}|\{"url":"file:///run/wheels/[\w.+%-]+\.whl","archive_info":\{\}\}'
+    rb'|\{"timestamp":\{"secs_since_epoch":\d+,"nanos_since_epoch":\d+\}(,"[a-z]+":(null|\{\}))*\})?'
+)
+"""Who it is, nothing, and of a wheel that no index has (templates/stages/layer.j2) where it lay and when."""
 _DATA = re.compile(r"[^/]+\.data/(?P<scheme>[a-z]+)/(?P<rest>.+)")
 _HEADERS = re.compile(r":include/site/python\d+\.\d+/")
 _PLACEHOLDER = b"#!python"
@@ -214,14 +217,17 @@ def explains(entry: Entry) -> bool:
     """Whether a row of an installed RECORD says what a file is: by a hash, or as a note of who installed it and how."""
     if os.path.islink(entry.path):  # noqa: PTH114  40,000 times; no installer makes one
         return False
-    path = "/".join(entry.path.rsplit("/", 2)[1:])
-    if not _NOTES.fullmatch(path) or path.endswith("/RECORD"):
-        return bool(entry.sha256) or _is_noted(path)
+    if not is_note(entry.path) or entry.path.endswith("/RECORD"):
+        return bool(entry.sha256) or is_note(entry.path) or _is_noted(entry.path)
     try:
-        content = Path(entry.path).read_bytes()
-        return content in _SAID_BY_INSTALLERS or isinstance(json.loads(content), dict)
-    except (OSError, ValueError):
+        return bool(_SAID_BY_INSTALLERS.fullmatch(Path(entry.path).read_bytes()))
+    except OSError:
         return False
+
+
+def is_note(path: str) -> bool:
+    """Whether it is where an installer says of a distribution what it likes."""
+    return bool(_NOTES.fullmatch("/".join(path.rsplit("/", 2)[-2:])))
 
 
 def _is_noted(path: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from images.config.paths import TEMPLATES
 from images.context import pruner, render
 from images.context.labels import BaseContext
+from images.context.templates import EPOCH
 from images.host.hashing import sha256
 from images.locking.contents import FileContents
 from images.locking.lock_file import Lock
@@ -121,6 +122,7 @@ def _owners(context: ClaimContext, lock: Lock) -> dict[str, object]:
         "path": list(render.search_path(image, base, key)),
         "plugins": dict(expectations.PLUGINS),
         "free": False,
+        "made": EPOCH,
         "privileged": dict(expectations.PRIVILEGED),
     }
 

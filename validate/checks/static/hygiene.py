@@ -1,41 +1,41 @@
 """S8: what a build leaves behind costs every pull, and a credential in an image belongs to whoever pulls it.
 
-Every folder of the image is walked, on its own file system alone: what is mounted there is not the image's. Small text
-files outside of the packages are read for credentials; what is found is told by kind and line, never quoted.
+Every folder of the image is walked, on its own file system alone: what is mounted there is not the image's. Each file
+that no package has a checksum of is read for credentials; what is found is told by kind and line, never quoted.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from validate.checks.static.files import as_record, hashes
-from validate.checks.static.owners import walk
+from validate.checks.static.owners import source_of, walk
 from validate.claims import Claim
-from validate.environment import credentials, installed, wheel_contents
+from validate.environment import credentials, debian, installed, wheel_contents
 from validate.judging import Finding, conclude, failed, listed, passed, unproven
 
 FILES_ONLY = True
 RUN_AS = "root"
 
 
-_LARGEST_TEXT = 128 << 10
+_LARGEST_TEXT, _LARGEST_PROGRAM = 64 << 20, 4 << 20
 _MOST_LISTED = 40
-_SYSTEM = ("/usr/lib/", "/usr/share/", "/usr/include/", "/usr/libexec/", "/usr/bin/", "/usr/sbin/", "/var/lib/dpkg/")
-"""Debian's own files, of which dpkg keeps checksums."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     given, _, everything = installed.of_user()
-    packages = {f"{location}/" for location in installed.locations(everything)}
-    skipped = (*sorted(packages), *_SYSTEM, f"{Path(__file__).resolve().parents[2]}/")
+    entries = (entry for one in everything for entry in one.entries or () if entry.sha256)
+    held = {debian.real(entry.path) for entry in entries if not wheel_contents.is_note(entry.path)}
+    held |= debian.owned().md5.keys() | set(debian.kept_of_packages())
     patterns = {pattern: what for claim in claims for pattern, what in claim.expect["leftovers"].items()}
-    evidence = _look(patterns, skipped, _home(given.environ.get("HOME", "")))
+    evidence = _look(patterns, held, _home(given.environ.get("HOME", "")))
     for claim in claims:
         foreign = [*_foreign(claim.expect["suite"])][:_MOST_LISTED] if "suite" in claim.expect else []
         yield claim.subject, {**evidence, "foreign": foreign}
@@ -63,7 +63,7 @@ def _home(path: str) -> Mapping[str, Any]:
     return {"path": path, "mode": f"{stat.S_IMODE(mode):o}", "for_all": mode & 0o007 == 0o007}
 
 
-def _look(leftovers: Mapping[str, str], unread: Sequence[str], home: Mapping[str, Any]) -> Mapping[str, Any]:
+def _look(leftovers: Mapping[str, str], held: Collection[str], home: Mapping[str, Any]) -> Mapping[str, Any]:
     compiled = [(re.compile(fnmatch.translate(pattern)), pattern) for pattern in leftovers]
     unreadable: list[str] = []
     left: dict[str, dict[str, Any]] = {}
@@ -81,9 +81,9 @@ def _look(leftovers: Mapping[str, str], unread: Sequence[str], home: Mapping[str
             entry["bytes"] += facts.st_size
         if kind := credentials.by_name(path):
             secrets.append({"path": path, "line": 0, "kind": kind})
-        elif facts.st_size <= _LARGEST_TEXT and not path.startswith(tuple(unread)):
+        elif path not in held and not (path.endswith(".pyc") and source_of(path) in held):  # C12 holds it to that
             read += 1
-            secrets += _credentials(path)
+            secrets += _credentials(path, facts.st_size)
     return {
         "files": files,
         "read": read,
@@ -96,14 +96,14 @@ def _look(leftovers: Mapping[str, str], unread: Sequence[str], home: Mapping[str
     }
 
 
-def _credentials(path: str) -> Iterator[Mapping[str, Any]]:
-    try:
-        content = Path(path).read_bytes()
-    except OSError:
-        return
-    if b"\0" not in content:
-        for line, kind in credentials.in_text(content.decode("utf-8", "replace"), path):
-            yield {"path": path, "line": line, "kind": kind}
+def _credentials(path: str, size: int) -> Iterator[Mapping[str, Any]]:
+    content = b""
+    with contextlib.suppress(OSError), open(path, "rb") as stream:  # noqa: PTH123  pathlib has none that reads twice
+        content = stream.read(credentials.SMALL)
+        if size <= (_LARGEST_PROGRAM if b"\0" in content else _LARGEST_TEXT):
+            content += stream.read()
+    for line, kind in credentials.of_file(content, path):
+        yield {"path": path, "line": line, "kind": kind}
 
 
 def judge_leftovers(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
@@ -129,7 +129,7 @@ def judge_secrets(_subject: str, expect: Mapping[str, Any], evidence: Mapping[st
         f"{one['path']} holds {one['kind']}" + (f" (line {one['line']})" if one["line"] else "")
         for one in evidence["secrets"]
     ]
-    return _concluded(evidence, faults, f"no credential in {evidence['read']} small files")
+    return _concluded(evidence, faults, f"no credential in {evidence['read']} files")
 
 
 def _concluded(evidence: Mapping[str, Any], faults: Sequence[str], good: str) -> Finding:

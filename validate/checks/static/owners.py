@@ -69,7 +69,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     altered, explained = _of_debian(packages, places)
     explained |= listed & places.keys()
     explained |= set(map(debian.real, debian.kept_of_packages())) & places.keys()
-    bytecode = {path: source for path in places if (source := _source(path)) in explained}
+    bytecode = {path: source for path in places if (source := source_of(path)) in explained}
     explained |= bytecode.keys()
     if not expect["free"]:
         homes = (f"/usr/lib/python{start.version}/", f"{environment}/lib/")  # programs are never compiled
@@ -104,7 +104,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     kept |= written if expect["free"] else {*written, *packages.packages, *(found.keys() - places.keys())}
     used = rights.guarded({path for path in explained - packages.packages.keys() if not path.startswith("/root/")})
     used |= {path for path in written if path.startswith("/etc/") and not _SECRET.fullmatch(path)}
-    loose = dict(rights.loose(found, kept, used, rights.OPEN if expect["free"] else (*rights.OPEN, *_SHARED)))
+    shared = rights.OPEN if expect["free"] else (*rights.OPEN, *_SHARED)
+    loose = dict(rights.loose(found, kept, used, shared, 0 if expect["free"] else expect["made"]))
     void = sorted(rights.void(bytecode, found))
     writable = [path for path, facts in found.items() if not path.startswith("/tmp/") and _is_writable(facts)]
     authorities, distrusted = debian.authorities(packages)
@@ -185,7 +186,7 @@ def _is_writable(facts: os.stat_result) -> bool:
     return not (stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX)
 
 
-def _source(path: str) -> str:
+def source_of(path: str) -> str:
     """The source that a file is the bytecode of, by its name; C12 holds it to that source."""
     found = _BYTECODE.fullmatch(path)
     return f"{found['folder']}/{found['name']}.py" if found else ""
@@ -259,6 +260,9 @@ def _of_toolkit(toolkit: Mapping[str, Any], places: Mapping[str, os.stat_result]
             ours.add(path)
     owned, due = ours | explained, {f"{toolkit['home']}/{name}" for name in toolkit["paths"]}
     yield from ((path, "the toolkit's wheel") for path in sorted(due - ours))
+    libraries = (f"{name.partition('.so.')[0]}.so" for name in inside if name.startswith("lib64/") and ".so." in name)
+    links = {*libraries, "lib", "nvvm/lib64/libnvvm.so"} if toolkit["paths"] else set[str]()
+    yield from ((f"{toolkit['home']}/{name}", "our build step") for name in sorted(links - inside.keys()))
     yield from ((path, "") for path in inside.values() if path in ours or _leads_to(path, places, owned))
 
 
@@ -490,7 +494,7 @@ def judge_privileges(_subject: str, expect: Mapping[str, Any], evidence: Mapping
     faults += [f"every user may change {path}" for path in evidence["writable"] if not matches(path, open_to_all)]
     faults += [f"{path} {how}" for path, how in evidence.get("loose", {}).items()]
     if hidden := evidence.get("loose_count", 0) - len(evidence.get("loose", ())):
-        faults.append(f"{hidden} more paths belong to others than root, or can't be used")
+        faults.append(f"{hidden} more paths belong to others than root, can't be used, or are of another time")
     faults += evidence["accounts"]
     if evidence["authorities"]:
         faults.append(f"{evidence['authorities']} certificate authorities are trusted that Debian does not bring")

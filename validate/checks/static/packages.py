@@ -68,6 +68,8 @@ def _look(expect: Mapping[str, Any], database: str = debian.DATABASE) -> Mapping
     plain = [path for path, facts in present.items() if facts.startswith("file")]
     first = expect["known"] or [name for name, one in found.items() if one.in_each_system]
     reached = debian.reached(found, [*expect["asked"], *first])
+    root = Path("/")
+    held = {*contents, *(str(path) for one in expect["held"] for path in root.glob(one[1:]))}
     return {
         "packages": len(found),
         "unknown": unknown,
@@ -76,7 +78,7 @@ def _look(expect: Mapping[str, Any], database: str = debian.DATABASE) -> Mapping
         "unfinished": {name: one.state for name, one in found.items() if one.state != "install ok installed"},
         "missing": {path: owned.packages[path] for path in gone if path in owned.md5 or path not in folders},
         "unhashed": {path: owned.packages[path] for path in plain if path not in owned.md5},
-        "generated": {path: now for path in expect["held"] if (now := _content(path)) not in contents.get(path, ("",))},
+        "generated": {path: now for path in sorted(held) if (now := _content(path)) not in contents.get(path, ("",))},
         "sources": [line for line in debian.lines(Path(_SOURCES)) if not _is_plain(line, expect["suite"])],
     }
 
@@ -97,9 +99,10 @@ def _digest(rows: Iterable[str]) -> str:
 
 
 def _content(path: str) -> str:
-    """The digest of a file; empty: it is not there."""
+    """The digest of a file, or of where a link leads; empty: it is not there."""
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:_DIGITS]
+        content = os.fsencode(os.readlink(path)) if os.path.islink(path) else Path(path).read_bytes()  # noqa: PTH114, PTH115
+        return hashlib.sha256(content).hexdigest()[:_DIGITS]
     except OSError:
         return ""
 
@@ -112,8 +115,8 @@ def _is_plain(line: str, suite: str) -> bool:
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """S10 packages. expect: {known: {package: {version: digests}}, asked: packages that the image is to have, absent:
-    {pattern: why files of packages are not there}, held: files that packages' installations write, contents: {of these:
-    digests}, suite: the one that sources of packages name, free: others may be there}.
+    {pattern: why files of packages are not there}, held: patterns of files that packages' installations write, contents:
+    {of these: digests}, suite: the one that sources of packages name, free: others may be there}.
 
     evidence: {packages, unknown: {package of a version that the claim does not know: that, and digests of what
     dpkg keeps of it, and of modes, owners and links of its files}, unlike: {package: what of it differs from this
