@@ -20,6 +20,7 @@ Tree = Mapping[str, LayerEntry]
 """Path, with no slash before it -> what is there."""
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
+MOUNTED = ("dev/", "proc/", "sys/")
 _MOST_LISTED = 40
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _HARDWARE = re.compile(
@@ -113,6 +114,21 @@ def _remove(found: dict[str, LayerEntry], path: str) -> None:
 def _remove_below(found: dict[str, LayerEntry], folder: str) -> None:
     for path in [one for one in found if one.startswith(f"{folder}/")]:
         del found[path]
+
+
+def hidden(layers: Sequence[Sequence[LayerEntry]]) -> Iterator[tuple[int, str]]:
+    """Layer and path of each file that no container shows: a later layer has another or none, or a mount lies over it.
+
+    What the lowest layer has is a base's: steps above it replace what installations write.
+    """
+    shown = tree(layers)
+    for number, layer in enumerate(layers):
+        for one in layer:
+            after = shown.get(one.path, one._replace(content=""))
+            if one.kind == "file" and (one.content != after.content or one.path.startswith(MOUNTED)):
+                name = one.path.rpartition("/")[2]
+                if not name.startswith(_WHITEOUT) or not one.content.startswith("0 "):
+                    yield number, one.path
 
 
 def compare(parent: Tree, child: Tree, start: Start, expect: Mapping[str, Any]) -> dict[str, Any]:

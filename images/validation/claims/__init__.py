@@ -10,6 +10,7 @@ from images.validation.claims.cpu import cpu_claims
 from images.validation.claims.gpu import gpu_claims, multigpu_claims
 from images.validation.claims.static import static_claims
 from images.validation.containers import suite_files
+from validate.checks.static import hygiene
 from validate.claims import Claim, ClaimSet
 from validate.environment import wheel_contents
 
@@ -26,14 +27,13 @@ def image_claims(context: ClaimContext) -> ClaimSet:
         from images.validation.claims.profile import profile_claims
 
         claims += profile_claims(context)
-    claims.append(_suite(claims))
     found = []
     for one in claims:
         reason = image.unproven.get(f"{one.id} {one.subject}", image.unproven.get(one.id, ""))
         if one.subject in missing:
             reason = f"{one.subject} is not in this image: {missing[one.subject]}"
         found.append(replace(one, required=False, unproven=reason) if reason else one)
-    return ClaimSet(image=str(image.name), claims=tuple(found))
+    return ClaimSet(image=str(image.name), claims=(*found, _suite(found)))
 
 
 def _suite(claims: Sequence[Claim]) -> Claim:
@@ -41,5 +41,6 @@ def _suite(claims: Sequence[Claim]) -> Claim:
     files = suite_files(ClaimSet(image="", claims=tuple(claims)))
     rows = [(path, wheel_contents.record_hash(content)) for path, content in files.items() if path != "claims.json"]
     statement = "the image's own copy of the suite and its examples is this checkout's"
-    expect = {"leftovers": {}, "suite": wheel_contents.long_tags(rows)}
+    held = hygiene.of_claims(files["claims.json"])
+    expect = {"leftovers": {}, "suite": wheel_contents.long_tags(rows), "claims": held}
     return claim("S8", "suite", "static.hygiene", statement, expect, required=False)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from images.config.platforms import Platform
 from images.context import labels as image_labels
+from images.context import render
 from images.context.labels import BaseContext, Origin
 from images.planning import expectations, user_overlay
 from images.planning.image import Image, Pin
@@ -111,18 +113,22 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
     settings = {
         "capabilities": list(expectations.DRIVER_CAPABILITIES),
         "entrypoint": entrypoint,
-        **({} if context.custom_base else {"variables": sorted(set_by_us)}),
+        **({} if context.custom_base else {"variables": sorted(set_by_us), "layers": _layers(image)}),
     }
     leftovers = {"leftovers": dict(expectations.LEFTOVERS)}
     # Labels that say what the image is. What it was built from and what was known differ from build to build.
     base = BaseContext(reference="", origin=Origin.CUSTOM if context.custom_base else "")
     ours = image_labels.LABELS
-    builds = {f"{ours}.matrix-revision", f"{ours}.missing", f"{ours}.silent-faults", "org.opencontainers.image.version"}
+    place = {"base": re.escape(image.base.reference), "name": re.escape(image.base.reference.rpartition(":")[0])}
+    builds = {
+        name: pattern.format(**place, suite=image.base.suite) for name, pattern in expectations.LABELS_OF_BASES.items()
+    }
+    builds[f"{ours}.silent-faults"] = r"([\w./-]+#\d+ ?)*"
     everything, platform = image_labels.labels(image, base, context.missing), image.platform
     labels = {
         "labels": {name: value for name, value in everything.items() if name not in builds},
         "silent": everything.get(f"{ours}.silent-faults", "").split(),
-        **({} if context.custom_base else {"others": sorted(builds | expectations.LABELS_OF_BASES.keys())}),
+        **({} if context.custom_base else {"others": builds, "revision": image.revision}),
         **({} if platform is Platform.AMD64 else {"architecture": platform.architecture}),
     }
     for subject, probe, statement, expect in (
@@ -130,8 +136,15 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
         ("size", HOST_PROBE, f"the image is at most {most // 1000**3} GB", {"bytes": most}),
         ("settings", HOST_PROBE, f"it runs as a user, with{without} entrypoint, and asks for the driver", settings),
         ("history", HOST_PROBE, "no credential in variables, labels and build steps", {}),
+        ("layers", HOST_PROBE, "no layer hides a file that travels with it", {"free": context.custom_base}),
         ("leftovers", "static.hygiene", "no cache, package list or temporary file of the build is left", leftovers),
         ("secrets", "static.hygiene", "no file holds a credential", leftovers),
         ("home", "static.hygiene", "the home is for every user to write to", leftovers),
     ):
-        yield claim("S8", subject, probe, statement, expect)
+        yield claim("S8", subject, probe, statement, expect, required=subject != "layers")
+
+
+def _layers(image: Image) -> list[str]:
+    """What images/engine/configuration.py calls the layers of our steps."""
+    steps = ["base", "debian", "compilers", "toolkit", "suite", "entrypoint", "workdir", render.LIBRARIES]
+    return [*steps, *image.layers, *(pin.name.replace("-", "_") for pin in image.pins)]

@@ -3,13 +3,14 @@
 The host measures it (images/validation/run.py): a container can't see its own image. Evidence: {labels, bytes, user,
 entrypoint, driver: NVIDIA_* variables, secrets: [{where, kind}]}, and not of runs long ago {architecture: in Docker's
 words, command, directory, further: settings that none of our images has (signals, volumes, steps of a health check or
-of a child's build), variables: names alone, as values may be secrets}.
+of a child's build), variables: names alone, as values may be secrets, layers: names of the steps that made them,
+foreign: what of the configuration no build of ours writes}.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from validate.judging import Finding, conclude, failed, listed, matches, passed, unproven
@@ -21,7 +22,6 @@ _COMMAND, _DIRECTORY, _USER = ["bash"], "/workspace", "1001"
 _ENDING = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGRTMIN+3", "SIGWINCH")
 """Signals that a program can answer, by writing a checkpoint, say."""
 _LABELS = "dev.truetag."
-_ORIGIN = f"{_LABELS}base-origin"
 _TWINS = {
     "org.opencontainers.image.version": "matrix-revision",
     "org.opencontainers.image.base.name": "base",
@@ -41,8 +41,9 @@ _GROUP_OF_SYSTEM = re.compile(r".*:0*[1-9]\d?\d?")  # Debian policy, 9.2.2
 
 
 def judge_labels(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """expect: {labels: {name: value}, others: names that a build may set, too, if no more are allowed, of a child ours:
-    how those begin that are held, silent: faults that are known of these versions, architecture}. That the image holds
+    """expect: {labels: {name: value}, others: {name: pattern} of what a build may set, too, if no more is allowed,
+    revision: the matrix's, of a child ours: how those begin that are held, silent: faults that are known of these
+    versions, architecture}. That the image holds
     what the values say is S1's to check."""
     found, expected, ours = evidence["labels"], expect["labels"], expect.get("ours", "")
     faults = [
@@ -53,8 +54,11 @@ def judge_labels(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str
     if "others" in expect:
         closed = [name for name in found if name.startswith(ours) and name not in (*expected, *expect["others"])]
         faults += [f"no build of ours sets the label {name}" for name in closed]
-        if found.get(_ORIGIN) == "custom":
-            faults.append(f"the label {_ORIGIN} is 'custom', and it stands on a base of ours")
+        faults += [
+            f"the label {name} is {found[name]!r}, as no build of ours on a base of the matrix writes it"
+            for name, pattern in (expect["others"] if "revision" in expect else {}).items()
+            if name in found and name.startswith(ours) and not re.fullmatch(pattern, found[name])
+        ]
         faults += [
             f"the label {name} is {found.get(name)!r}, and {_LABELS}{of} is {found.get(_LABELS + of)!r}"
             for name, of in _TWINS.items()
@@ -66,6 +70,9 @@ def judge_labels(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str
     unsaid = [
         issue for issue in expect.get("silent", ()) if issue not in found.get(f"{_LABELS}silent-faults", "").split()
     ]
+    revision = found.get(f"{_LABELS}matrix-revision")
+    if not faults and expect.get("revision", revision) != revision:
+        return unproven(f"it says that it was built by {revision} of the matrix, which is {expect['revision']} now")
     if unsaid and not faults:
         return unproven(
             f"its label of silent faults does not name {listed(unsaid)}, as if built before they were known"
@@ -83,7 +90,8 @@ def judge_size(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, 
 
 def judge_settings(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """expect: {capabilities: what the container runtime must inject of the driver, entrypoint, variables: names of all
-    that the image sets; absent: others may be set, too; of a child free: its user, start and health check are its own}.
+    that the image sets, absent: others may be set, too, layers: names of steps that make one; of a child free: its
+    user, start and health check are its own}.
     """
     faults, expected, free = list[str](), expect["entrypoint"], expect.get("free", False)
     if evidence["user"] != _USER and not free:
@@ -95,7 +103,7 @@ def judge_settings(_subject: str, expect: Mapping[str, Any], evidence: Mapping[s
         expected = evidence["entrypoint"]
         faults += _of_a_child(evidence.get("further", {}))
     elif "variables" in expect:
-        faults += _of_nobody(expect["variables"], evidence)
+        faults += _of_nobody(expect, evidence)
     driver = evidence["driver"]
     injected = driver.get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
     lacking = [] if "all" in injected else [one for one in expect["capabilities"] if one not in injected]
@@ -177,10 +185,13 @@ def judge_parent(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str
     return conclude(faults, good)
 
 
-def _of_nobody(variables: Sequence[str], evidence: Mapping[str, Any]) -> Iterator[str]:
+def _of_nobody(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Iterator[str]:
     """What the configuration sets and our Dockerfiles do not: it can change what runs, how fast, or how it ends."""
+    layers = evidence.get("layers", expect.get("layers")) or ["of no history"]
+    yield from (f"no step of ours makes the layer {one}" for one in layers if one not in expect.get("layers", layers))
+    yield from (f"its configuration holds {one}, which no build of ours writes" for one in evidence.get("foreign", ()))
     for name in evidence.get("variables", ()):
-        if name not in variables:
+        if name not in expect["variables"]:
             yield f"it sets the variable {name}, which no part of the matrix sets"
     for name, value in evidence.get("further", {}).items():
         yield f"its configuration sets {name} to {str(value)[:80]}, and that of no image of ours does"
@@ -188,6 +199,17 @@ def _of_nobody(variables: Sequence[str], evidence: Mapping[str, Any]) -> Iterato
         yield f"it starts {' '.join(command)[:80] or 'nothing'}, {_COMMAND[0]} is expected"
     if (directory := evidence.get("directory", _DIRECTORY)) != _DIRECTORY:
         yield f"it starts in {directory or '/'}, {_DIRECTORY} is expected"
+
+
+def judge_layers(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """expect: {free: of a child}. evidence: {unread: why}, or {files: of all layers, hidden: those that a later one
+    or a mount hides, but for a base's that steps replace, secrets: [{path, kind}] in any of these}."""
+    if "unread" in evidence:
+        return unproven(evidence["unread"])
+    hidden = evidence["hidden"]
+    faults = [f"{one['path']} of a layer holds {one['kind']}, and travels with it" for one in evidence["secrets"]]
+    faults += [] if expect.get("free") else [f"{path} is in a layer and in no container" for path in hidden]
+    return conclude(faults, f"{evidence['files']} entries of layers; hidden: {listed(hidden) if hidden else 'none'}")
 
 
 def judge_history(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
@@ -200,5 +222,6 @@ CLAIMS = {
     "S8 size": judge_size,
     "S8 settings": judge_settings,
     "S8 history": judge_history,
+    "S8 layers": judge_layers,
     "S10 parent": judge_parent,
 }

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import hashlib
+import json
 import os
 import re
 import stat
@@ -37,12 +39,13 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     patterns = {pattern: what for claim in claims for pattern, what in claim.expect["leftovers"].items()}
     evidence = _look(patterns, held, _home(given.environ.get("HOME", "")))
     for claim in claims:
-        foreign = [*_foreign(claim.expect["suite"])][:_MOST_LISTED] if "suite" in claim.expect else []
+        foreign = [*_foreign(claim.expect)][:_MOST_LISTED] if "suite" in claim.expect else []
         yield claim.subject, {**evidence, "foreign": foreign}
 
 
-def _foreign(tags: str, top: str = "/opt/truetag") -> Iterator[str]:
+def _foreign(expect: Mapping[str, Any], top: str = "/opt/truetag") -> Iterator[str]:
     """Files of the image's own copy of the suite that these long tags are not of, and how many of these are of none."""
+    tags = expect["suite"]
     files = {str(path) for part in ("validate", "examples") for path in Path(top, part).rglob("*") if path.is_file()}
     known, lacking = wheel_contents.knows(tags), len(tags) * 3 // 4 // wheel_contents.LONG_TAG_BYTES
     for path, digest in sorted(hashes([one for one in files if "/__pycache__/" not in one], "sha256").items()):
@@ -50,8 +53,20 @@ def _foreign(tags: str, top: str = "/opt/truetag") -> Iterator[str]:
             lacking -= 1
         else:
             yield path
+    claims = Path(top, "claims.json")
+    if "claims" in expect and of_claims(claims.read_bytes() if claims.is_file() else b"{}") != expect["claims"]:
+        yield str(claims)
     if lacking:
         yield f"{lacking} files that it lacks"
+
+
+def of_claims(claims: bytes) -> str:
+    """Of claims of the static tier, which are the same on each machine, but for the one about this digest."""
+    try:
+        rows = [one for one in json.loads(claims)["claims"] if one["tier"] == "static" and one["subject"] != "suite"]
+    except (ValueError, LookupError, TypeError):
+        rows = []
+    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
 
 
 def _home(path: str) -> Mapping[str, Any]:
@@ -148,7 +163,7 @@ def judge_home(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, 
 
 
 def judge_suite(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """expect: {suite: long tags of paths and hashes below /opt/truetag}."""
+    """expect: {suite: long tags of paths and hashes below /opt/truetag, claims: digest of its claims there}."""
     if others := evidence["foreign"]:
         return unproven(f"what its `validate` runs is another suite than this checkout's: {listed(others)}")
     return passed("every file of it is this checkout's")

@@ -115,8 +115,8 @@ def _is_plain(line: str, suite: str) -> bool:
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """S10 packages. expect: {known: {package: {version: digests}}, asked: packages that the image is to have, absent:
-    {pattern: why files of packages are not there}, held: patterns of files that packages' installations write, contents:
-    {of these: digests}, suite: the one that sources of packages name, free: others may be there}.
+    {pattern: why files of packages are not there}, held: patterns of what packages' installations write, contents: {of
+    these: digests}, suite: the one that sources of packages name, free: others may be there}.
 
     evidence: {packages, unknown: {package of a version that the claim does not know: that, and digests of what
     dpkg keeps of it, and of modes, owners and links of its files}, unlike: {package: what of it differs from this
