@@ -210,9 +210,7 @@ class Engine(AbstractContextManager["Engine"]):
 
     def inspect(self, ref: str) -> ImageInfo:
         """What the engine knows of an image (name, ID or name@digest). Raises NoSuchImage."""
-        with asking(ref, image=ref):
-            data = self.sdk.inspect_image(ref)
-        return image_info(data)
+        return image_info(self.inspected(ref))
 
     def find(self, ref: str) -> ImageInfo | None:
         """The image, or None where the engine lacks it."""

@@ -25,8 +25,8 @@ SETTINGS = "settings"
 
 _SAID = ("User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels", *FURTHER)
 _FIELDS = frozenset("architecture config created history os rootfs variant moby.buildkit.buildinfo.v1".split())
-_OF_STEPS = frozenset({"created", "created_by", "empty_layer"})
-_BUILDERS = re.compile(r"buildkit\.dockerfile\.v0|debuerreotype [\d.]+")
+_OF_STEPS = frozenset({"created", "created_by", "empty_layer", "comment"})
+_BUILDERS = re.compile(r"(buildkit\.dockerfile\.v0|debuerreotype [\d.]+)?")
 _NO_LAYER = frozenset(
     "ARG CMD ENTRYPOINT ENV EXPOSE HEALTHCHECK LABEL MAINTAINER ONBUILD SHELL STOPSIGNAL USER VOLUME".split()
 )
@@ -70,21 +70,15 @@ def foreign(configuration: Mapping[str, Any], tomorrow: str) -> list[str]:
     steps = configuration.get("history") or ()
     found = [key for key, value in configuration.items() if key not in _FIELDS and _says(value)]
     found += [f"config.{key}" for key, value in configuration["config"].items() if key not in _SAID and _says(value)]
-    for one in steps:
-        comment = str(one.get("comment") or "")
-        found += [f"history.{key}" for key in one.keys() - _OF_STEPS - ({"comment"} if _known(comment) else set())]
+    found += [f"history.{key}" for one in steps for key in one.keys() - _OF_STEPS]
+    found += ["history.comment" for one in steps if not _BUILDERS.fullmatch(str(one.get("comment", "")))]
     return sorted({*found, *("created" for one in (configuration, *steps) if str(one.get("created", "")) > tomorrow)})
-
-
-def _known(comment: str) -> bool:
-    return not comment or bool(_BUILDERS.fullmatch(comment))
 
 
 def _says(value: Any) -> bool:
     """Whether there is a text, a number or a yes in it."""
-    if isinstance(value, dict | list):
-        return any(map(_says, value.values() if isinstance(value, dict) else value))
-    return bool(value)
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return bool(value) if inside is None else any(map(_says, inside))
 
 
 def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:

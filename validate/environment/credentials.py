@@ -30,9 +30,9 @@ _KINDS: Mapping[str, str] = {
 
 _PATTERNS = {kind: re.compile(pattern, re.ASCII) for kind, pattern in _KINDS.items()}
 _MARKS = b"PRIVATE hf_ ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- AKIA ASIA pypi-AgE xox sk- AIza".split()
-SMALL = 128 << 10
-"""Bytes of a text that is looked at for variables and passwords, too."""
 _GUESSED = (_BY_VARIABLE, "a password in an address", "a password")
+SMALL = 128 << 10
+"""Bytes of a text that is looked at for these, too."""
 
 FILES: Mapping[str, str] = {
     "*/.netrc": "logins",

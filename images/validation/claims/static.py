@@ -126,7 +126,7 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
     builds[f"{ours}.silent-faults"] = r"([\w./-]+#\d+ ?)*"
     everything, platform = image_labels.labels(image, base, context.missing), image.platform
     labels = {
-        "labels": {name: value for name, value in everything.items() if name not in builds},
+        "labels": {name: value for name, value in everything.items() if name not in builds or value == Origin.CUSTOM},
         "silent": everything.get(f"{ours}.silent-faults", "").split(),
         **({} if context.custom_base else {"others": builds, "revision": image.revision}),
         **({} if platform is Platform.AMD64 else {"architecture": platform.architecture}),

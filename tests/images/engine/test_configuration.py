@@ -200,3 +200,16 @@ def _stored(folder: Path, names: list[str], *, old: bool = False) -> StoredLayer
     split = folder / "tar-split.json.gz"
     split.write_bytes(gzip.compress("\n".join(map(json.dumps, entries)).encode()))
     return StoredLayer(diff_id=oci_digest(whole), size=len(whole), split=split, files=folder / "diff")
+
+
+def test_what_no_build_of_ours_writes_is_named() -> None:
+    step = {"created": "2024", "created_by": "RUN x", "comment": "buildkit.dockerfile.v0"}
+    plain = {
+        "config": {"Cmd": ["bash"], "Tty": False},
+        "history": [step],
+        "created": "2024",
+        "container_config": {"A": ""},
+    }
+    assert configuration.foreign(plain, "2025") == []
+    other = {**plain, "author": "x", "config": {"Tty": True}, "history": [{**step, "comment": "x", "created": "2099"}]}
+    assert configuration.foreign(other, "2025") == ["author", "config.Tty", "created", "history.comment"]

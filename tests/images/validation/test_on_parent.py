@@ -247,3 +247,9 @@ def test_variables_say_where_is_looked() -> None:
 
 def test_layers_that_could_not_be_compared_are_unproven() -> None:
     assert host_image.judge_parent("parent", EXPECT, {"unread": "of another"}).status is Status.UNPROVEN  # type: ignore[typeddict-item]
+
+
+def test_files_that_no_container_shows_are_told_but_for_whiteouts_and_what_is_shown_elsewhere_alike() -> None:
+    base = [entry("etc/passwd"), entry("a/b"), entry("a/c"), entry("dev/x"), entry("a/.wh.d", "0 ")]
+    above = [entry("etc/passwd", "2"), entry("a/.wh.b", "0 "), entry("a/c", mode=0o100600), entry("a/.wh.e", "9 x")]
+    assert list(on_parent.hidden([base, above])) == [(0, "etc/passwd"), (0, "a/b"), (0, "dev/x"), (1, "a/.wh.e")]

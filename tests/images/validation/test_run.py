@@ -18,7 +18,7 @@ from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit
 from images.engine.gpus import NO_GPU, Attachment, GpuMode
 from images.errors import Problem, UserError
 from images.hardware.inventory import Gpu, Inventory
-from images.validation import containers, run
+from images.validation import child, containers, run
 from tests.support.claims import bare_claims
 from tests.support.engine_contents import image_info
 from validate import channel
@@ -55,6 +55,9 @@ class Engine:
 
     def history(self, _reference: str) -> tuple[Any, ...]:
         return ()
+
+    def find(self, _reference: str) -> Any:
+        return None
 
     def cancel(self) -> None:
         self.cancelled.set()
@@ -275,3 +278,15 @@ def test_nothing_of_an_image_is_run_whose_files_have_no_known_origin() -> None:
     assert not any(key.startswith("S10 ") for key in evidence.host["unsupported"])
     _, asked = measure_files_and_code(lambda _probes: None)
     assert asked.of("cpu.imports") and "unsupported" not in asked.host
+
+
+def test_a_child_is_known_by_its_layers_whatever_its_history_says() -> None:
+    """It may repeat its parent's last step."""
+    ours = ['CMD ["bash"]', "WORKDIR /workspace", "RUN a"]
+    parent, image = image_info(id="p", layers=("1", "2")), image_info(id="c", layers=("1", "2", "3"))
+    steps = {"p": ours, "c": [*ours, "RUN a"]}
+    engine: Any = SimpleNamespace(
+        find=lambda _name: parent, history=lambda of: [SimpleNamespace(created_by=one) for one in steps[of]]
+    )
+    assert child.steps_above(run.history(engine, "p", image)) == ("WORKDIR /workspace", 'CMD ["bash"]')
+    assert run.history(engine, "p", parent) == ours

@@ -15,7 +15,7 @@ from validate.environment import credentials, wheel_contents
 from validate.judging import Finding, Status
 
 TWINS, FAULTS = {"org.opencontainers.image.version": "1"}, {"dev.truetag.silent-faults": "a#1 b#2"}
-MAY = ["dev.truetag.base-origin", "dev.truetag.matrix-revision", *TWINS, *FAULTS]
+MAY = {"dev.truetag.base-origin": "tag", **dict.fromkeys(["dev.truetag.matrix-revision", *TWINS, *FAULTS], ".*")}
 HEALTHY: dict[str, Any] = {
     "labels": {"dev.truetag.torch": "2.7.1", "dev.truetag.matrix-revision": "1", **TWINS, **FAULTS},
     "bytes": 7_100_000_000,
@@ -31,14 +31,22 @@ HEALTHY: dict[str, Any] = {
     "read": 90,
     "unreadable": [],
     "foreign": [],
+    "hidden": [],
+    "layers": ["base", "suite"],
     "leftovers": {},
     "home": {"path": "/home/trainer", "mode": "1777", "for_all": True},
 }
 EXPECT: dict[str, Any] = {
-    "labels": {"labels": {"dev.truetag.torch": "2.7.1"}, "others": MAY, "silent": ["a#1"]},
+    "labels": {"labels": {"dev.truetag.torch": "2.7.1"}, "others": MAY, "silent": ["a#1"], "revision": "1"},
     "size": {"bytes": 10**10},
-    "settings": {"capabilities": ["compute", "utility"], "entrypoint": [], "variables": ["HOME", "PATH"]},
+    "settings": {
+        "capabilities": ["compute", "utility"],
+        "entrypoint": [],
+        "variables": ["PATH"],
+        "layers": ["base", "suite"],
+    },
     "history": {},
+    "layers": {},
     "leftovers": {"leftovers": {"*/.cache/*": "a user's cache"}},
     "secrets": {"leftovers": {}},
     "home": {"leftovers": {}},
@@ -47,7 +55,7 @@ EXPECT: dict[str, Any] = {
 
 
 def judged(subject: str, **evidence: Any) -> Finding:
-    probe = HOST_PROBE if subject in ("labels", "size", "settings", "history") else "static.hygiene"
+    probe = HOST_PROBE if subject in ("labels", "size", "settings", "history", "layers") else "static.hygiene"
     claim = Claim(id="S8", subject=subject, tier=Tier.STATIC, probe=probe, statement="-", expect=EXPECT[subject])
     return judge_claim(claim, {**HEALTHY, **evidence})
 
@@ -62,6 +70,8 @@ def test_a_healthy_image_passes_and_what_could_not_be_read_leaves_it_unproven(su
 def test_labels_that_do_not_name_a_silent_fault_are_unproven_and_a_child_has_labels_of_its_own() -> None:
     found = judged("labels", labels={**HEALTHY["labels"], "dev.truetag.silent-faults": "b#2"})
     assert found.status is Status.UNPROVEN and "does not name a#1" in found.reason
+    older = {**HEALTHY["labels"], "dev.truetag.matrix-revision": "0", "org.opencontainers.image.version": "0"}
+    assert judged("labels", labels=older).status is Status.UNPROVEN
     expect, own = {**EXPECT["labels"], "ours": "dev.truetag."}, {"x": "", "org.opencontainers.image.version": "mine"}
     for more, status in (({}, Status.PASS), ({"dev.truetag.x": ""}, Status.FAIL)):
         evidence = {"labels": {**HEALTHY["labels"], **own, **more}}
@@ -99,6 +109,12 @@ def test_credentials_are_recognised_and_never_quoted() -> None:
         assert (2, kind) in found and not any(part in str(found) for part in ("pass1234", "abc123", "horse"))
 
 
+def test_of_large_texts_and_programs_what_issuers_mark_is_told() -> None:
+    for content in (b"x" * credentials.SMALL, b"\0"):
+        found = credentials.of_file(content + b"\nghp_" + b"A1" * 18 + b"\nAPI_KEY=0123456789abcdef", "a")
+        assert list(found) == [(2, "a GitHub token")]
+
+
 def test_variables_of_programs_are_not_read_as_settings() -> None:
     """Headers without a suffix are programs, too."""
     line, place = "auto token = barrier_arrive_and_wait;", "/usr/local/cuda-12.4/include/cuda/std/detail"
@@ -126,9 +142,12 @@ def test_the_copy_of_another_suite_is_unproven_and_each_file_is_named(tmp_path: 
         (tmp_path / "validate" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "validate" / name).write_bytes(b"x")
     tags = wheel_contents.long_tags([("validate/a.py", wheel_contents.record_hash(b"x"))])
-    assert not [*hygiene._foreign(tags, str(tmp_path))]
+    (tmp_path / "claims.json").write_text(content := '{"claims": [{"tier": "static", "subject": "a"}]}')
+    expect = {"suite": tags, "claims": hygiene.of_claims(content.encode())}
+    assert not [*hygiene._foreign(expect, str(tmp_path))]
+    assert [*hygiene._foreign({**expect, "claims": ""}, str(tmp_path))] == [f"{tmp_path}/claims.json"]
     (tmp_path / "validate/a.py").write_bytes(b"y")
-    others = [*hygiene._foreign(tags, str(tmp_path))]
+    others = [*hygiene._foreign(expect, str(tmp_path))]
     assert others == [f"{tmp_path}/validate/a.py", "1 files that it lacks"]
     for foreign, status in (([], Status.PASS), (others, Status.UNPROVEN)):
         assert judged("suite", foreign=foreign).status is status

@@ -1,5 +1,6 @@
 """S10 files, lookup, privileges: dpkg's database, and judges. More, in a real image: tests/integration/faults.yaml."""
 
+import fnmatch
 import hashlib
 import importlib.util
 import os
@@ -14,7 +15,7 @@ import pytest
 
 from images.config.paths import CHECKOUT
 from images.locking import lock_file
-from images.planning import plan
+from images.planning import expectations, plan
 from images.validation import child
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.provenance import provenance_claims
@@ -285,6 +286,36 @@ def test_a_link_in_place_of_what_a_record_lists_is_not_explained_by_it(tmp_path:
     (tmp_path / "b.py").symlink_to("/var/cache/b.py")
     entries = [installed.Entry(str(path), "its hash") for path in sorted(tmp_path.iterdir())]
     assert [wheel_contents.explains(entry) for entry in entries] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("said", "explained"),
+    [
+        ("", True),
+        ("uv", True),
+        ("{}", True),
+        ('{"url":"file:///run/wheels/a-1-py3-none-any.whl","archive_info":{}}', True),
+        ('{"url":"file:///run/wheels/a.whl","archive_info":{"hash":"x"}}', False),
+        ('{"timestamp":{"secs_since_epoch":1,"nanos_since_epoch":2},"commit":null,"env":{}}', True),
+        ('{"url":"https://x.invalid/a.whl"}', False),
+    ],
+)
+def test_notes_of_installers_have_a_form(tmp_path: Path, said: str, explained: bool) -> None:
+    note = tmp_path / "a-1.dist-info" / "direct_url.json"
+    note.parent.mkdir()
+    note.write_text(said)
+    assert wheel_contents.explains(installed.Entry(str(note), "its hash")) is explained
+
+
+def test_what_is_accepted_by_its_path_is_held_by_content_or_has_a_reader_of_its_own() -> None:
+    read = {
+        "/tmp/uv-*.lock",
+        "/var/lib/apt/lists/*",
+        *(one for one in expectations.GENERATED if "/opt/truetag/" in one),
+    }
+    held = [one.replace("**/", "") for one in expectations.HELD_FILES]
+    left = [one for one in expectations.GENERATED if not any(fnmatch.fnmatchcase(one, pattern) for pattern in held)]
+    assert set(left) == read
 
 
 def test_folders_of_homes_are_for_everybody_and_home_is_not() -> None:

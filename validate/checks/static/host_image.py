@@ -43,8 +43,7 @@ _GROUP_OF_SYSTEM = re.compile(r".*:0*[1-9]\d?\d?")  # Debian policy, 9.2.2
 def judge_labels(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """expect: {labels: {name: value}, others: {name: pattern} of what a build may set, too, if no more is allowed,
     revision: the matrix's, of a child ours: how those begin that are held, silent: faults that are known of these
-    versions, architecture}. That the image holds
-    what the values say is S1's to check."""
+    versions, architecture}. That the image holds what the values say is S1's to check."""
     found, expected, ours = evidence["labels"], expect["labels"], expect.get("ours", "")
     faults = [
         f"the label {name} is {found.get(name)!r}, {value!r} is true"
