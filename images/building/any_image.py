@@ -45,7 +45,7 @@ def described(engine: Engine, info: ImageInfo, name: str) -> Described:
     """An image of an engine. Where it stands on what the engine calls `name`, that one says what its claims go without:
     a custom base, or a wheel."""
     parent = run.find_parent(engine, name, info) or info
-    return Described(labels=parent.labels, history=[text for text, _ in engine.history(info.id)])
+    return Described(labels=parent.labels, history=run.history(engine, name, info))
 
 
 def claims_of(

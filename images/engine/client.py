@@ -212,6 +212,11 @@ class Engine(AbstractContextManager["Engine"]):
         """What the engine knows of an image (name, ID or name@digest). Raises NoSuchImage."""
         return image_info(self.inspected(ref))
 
+    def inspected(self, ref: str) -> Mapping[str, Any]:
+        """All that the engine says of an image. Raises NoSuchImage."""
+        with asking(ref, image=ref):
+            return cast("Mapping[str, Any]", self.sdk.inspect_image(ref))
+
     def find(self, ref: str) -> ImageInfo | None:
         """The image, or None where the engine lacks it."""
         try:
@@ -278,8 +283,7 @@ class Engine(AbstractContextManager["Engine"]):
         What can't be written so stays as it is, see images/engine/configuration.py; the containerd image store, too.
         Raises UserError.
         """
-        with asking(image_id, image=image_id):
-            built = self.sdk.inspect_image(image_id)
+        built = self.inspected(image_id)
         steps = [text for text, _ in reversed(self.history(image_id))]
         config = configuration.canonical(built, steps)
         if config is None or self.facts.containerd_images:

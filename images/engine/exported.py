@@ -10,7 +10,7 @@ import hashlib
 import io
 import os
 import tarfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,16 @@ from typing import IO, TYPE_CHECKING, NamedTuple, cast
 
 from images.engine.archive import ChunkReader
 from images.engine.failures import EngineError
-from images.engine.layers import FILE, SEGMENT, StoredLayer, content_of, members_of, reading, split, stored
+from images.engine.layers import CONFIGURATIONS, (
+    FILE,
+    SEGMENT,
+    StoredLayer,
+    content_of,
+    members_of,
+    reading,
+    split,
+    stored,
+)
 from images.engine.runtime import CLASSIC_STORE, ImageInfo
 from images.errors import Problem
 
@@ -57,6 +66,12 @@ class LayerEntry(NamedTuple):
     data: bytes | None
 
 
+Tree = Mapping[str, LayerEntry]
+"""Path, with no slash before it -> what is there."""
+_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
+_MOUNTED = ("dev/", "proc/", "sys/")
+
+
 def parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
     """The configuration of an image, and the wanted layers (by diff ID), each once.
 
@@ -68,7 +83,7 @@ def parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[
         raise no_configuration(info.id)
     root = Path(engine.facts.data_root)
     found = stored(root, info.layers) if engine.facts.local else {}
-    config = root / "image/overlay2/imagedb/content/sha256" / info.id.removeprefix("sha256:")
+    config = root / CONFIGURATIONS / info.id.removeprefix("sha256:")
     if not found or not os.access(config, os.R_OK):
         yield from _exported_parts(engine, info, wanted)
         return
@@ -139,6 +154,67 @@ def entries(engine: Engine, info: ImageInfo, wanted: Callable[[str], bool]) -> l
                 stream.readall()
             read[f"sha256:{digest.hexdigest()}"] = listing
     return [read[diff_id] for diff_id in info.layers]
+
+
+def unseen(engine: Engine, info: ImageInfo) -> tuple[list[tuple[bool, str, bytes]], int] | None:
+    """Files of an image's layers that no container shows, and how many entries the layers have. Raises EngineError.
+
+    Of each: whether it is more than a base's that a step above replaces, its path, and 64 MiB at most of its content.
+    None: the engine's store can't be read here.
+    """
+    found = stored(Path(engine.facts.data_root), info.layers) if engine.facts.local else {}
+    if not found:
+        return None
+    layers, files = entries(engine, info, lambda _path: False), []
+    with reading(info.id):
+        for number, path in hidden(layers):
+            with (found[info.layers[number]].files / path).open("rb") as stream:
+                files.append((bool(number) or path.startswith(_MOUNTED), path, stream.read(_MOST_WANTED)))
+    return files, sum(map(len, layers))
+
+
+def hidden(layers: Sequence[Sequence[LayerEntry]]) -> Iterator[tuple[int, str]]:
+    """Layer and path of each file of which a later layer has another or none, or that a mount of engines lies over."""
+    shown = tree(layers)
+    for number, layer in enumerate(layers):
+        for one in layer:
+            after, name = shown.get(one.path), one.path.rpartition("/")[2]
+            gone = not after or one.content != after.content or one.path.startswith(_MOUNTED)
+            if gone and one.kind == "file" and not (name.startswith(_WHITEOUT) and one.content.startswith("0 ")):
+                yield number, one.path
+
+
+def tree(layers: Iterable[Sequence[LayerEntry]], below: Tree | None = None) -> dict[str, LayerEntry]:
+    """What layers make, the lowest first (OCI image specification, layer.md: whiteouts, opaque folders)."""
+    found = dict(below or {})
+    for layer in layers:
+        for entry in layer:
+            folder, _, name = entry.path.rpartition("/")
+            if name == _OPAQUE:
+                _remove_below(found, folder)
+            elif name.startswith(_WHITEOUT):
+                _remove(found, f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/"))
+        own: dict[str, LayerEntry] = {}
+        for entry in layer:
+            if not entry.path.rpartition("/")[2].startswith(_WHITEOUT):
+                source = own.get(entry.link.removeprefix("./").lstrip("/")) if entry.kind == "hard link" else None
+                own[entry.path] = source._replace(path=entry.path) if source else entry
+                before = found.get(entry.path)
+                if before and before.kind == "folder" != entry.kind:
+                    _remove(found, entry.path)
+        found |= own
+    return found
+
+
+def _remove(found: dict[str, LayerEntry], path: str) -> None:
+    entry = found.pop(path, None)
+    if not entry or entry.kind == "folder":
+        _remove_below(found, path)
+
+
+def _remove_below(found: dict[str, LayerEntry], folder: str) -> None:
+    for path in [one for one in found if one.startswith(f"{folder}/")]:
+        del found[path]
 
 
 def _stored_entries(layer: StoredLayer, wanted: Callable[[str], bool]) -> list[LayerEntry]:

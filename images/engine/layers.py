@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from images.engine import configuration
 from images.engine.configuration import SUITE
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from images.engine.client import Engine
 
 _CHUNK = 1 << 20
+CONFIGURATIONS = "image/overlay2/imagedb/content/sha256"
 _CANONICAL = "canonical-layers-1"
 """Below the cache: what canonical_diff_id came to. Another number where it comes to anything else."""
 FILE, SEGMENT = 1, 2
@@ -151,6 +152,17 @@ def payload(engine: Engine, info: ImageInfo) -> dict[str, str]:
     if suite and all(name.endswith(b"/") or name.startswith(_OF_THE_SUITE) for name in names):
         said.pop(SUITE, None)
     return said
+
+
+def configuration_of(engine: Engine, info: ImageInfo) -> Mapping[str, Any]:
+    """An image's configuration as it is stored; where that can't be read here, as far as the engine tells of it."""
+    with suppress(OSError):
+        if engine.facts.local:
+            content = Path(engine.facts.data_root, CONFIGURATIONS, info.id.removeprefix("sha256:")).read_bytes()
+            return cast("Mapping[str, Any]", json.loads(content))
+    said = engine.inspected(info.id)
+    told = {"author": "Author", "comment": "Comment", "container_config": "ContainerConfig", "config": "Config"}
+    return {key: said.get(name) or {} for key, name in told.items()}
 
 
 def split(layer: StoredLayer) -> Iterator[Any]:

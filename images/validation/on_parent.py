@@ -12,15 +12,10 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from images.engine.exported import LayerEntry
+from images.engine.exported import LayerEntry, Tree
 from images.validation.child import debian_packages
 from validate.binaries.loader import machine_named
 
-Tree = Mapping[str, LayerEntry]
-"""Path, with no slash before it -> what is there."""
-
-_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
-MOUNTED = ("dev/", "proc/", "sys/")
 _MOST_LISTED = 40
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _HARDWARE = re.compile(
@@ -81,54 +76,6 @@ def wanted(path: str) -> bool:
         or path.startswith("etc/ld.so.conf.d/")
         or (path.endswith(".dist-info/RECORD") and "/site-packages/" in path)
     )
-
-
-def tree(layers: Iterable[Sequence[LayerEntry]], below: Tree | None = None) -> dict[str, LayerEntry]:
-    """What layers make, the lowest first (OCI image specification, layer.md: whiteouts, opaque folders)."""
-    found = dict(below or {})
-    for layer in layers:
-        for entry in layer:
-            folder, _, name = entry.path.rpartition("/")
-            if name == _OPAQUE:
-                _remove_below(found, folder)
-            elif name.startswith(_WHITEOUT):
-                _remove(found, f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/"))
-        own: dict[str, LayerEntry] = {}
-        for entry in layer:
-            if not entry.path.rpartition("/")[2].startswith(_WHITEOUT):
-                source = own.get(entry.link.removeprefix("./").lstrip("/")) if entry.kind == "hard link" else None
-                own[entry.path] = source._replace(path=entry.path) if source else entry
-                before = found.get(entry.path)
-                if before and before.kind == "folder" != entry.kind:
-                    _remove(found, entry.path)
-        found |= own
-    return found
-
-
-def _remove(found: dict[str, LayerEntry], path: str) -> None:
-    entry = found.pop(path, None)
-    if not entry or entry.kind == "folder":
-        _remove_below(found, path)
-
-
-def _remove_below(found: dict[str, LayerEntry], folder: str) -> None:
-    for path in [one for one in found if one.startswith(f"{folder}/")]:
-        del found[path]
-
-
-def hidden(layers: Sequence[Sequence[LayerEntry]]) -> Iterator[tuple[int, str]]:
-    """Layer and path of each file that no container shows: a later layer has another or none, or a mount lies over it.
-
-    What the lowest layer has is a base's: steps above it replace what installations write.
-    """
-    shown = tree(layers)
-    for number, layer in enumerate(layers):
-        for one in layer:
-            after = shown.get(one.path, one._replace(content=""))
-            if one.kind == "file" and (one.content != after.content or one.path.startswith(MOUNTED)):
-                name = one.path.rpartition("/")[2]
-                if not name.startswith(_WHITEOUT) or not one.content.startswith("0 "):
-                    yield number, one.path
 
 
 def compare(parent: Tree, child: Tree, start: Start, expect: Mapping[str, Any]) -> dict[str, Any]:

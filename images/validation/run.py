@@ -6,6 +6,7 @@ Suite and claims come from this checkout, over whatever copy the image holds.
 
 from __future__ import annotations
 
+import json
 import secrets
 import threading
 import time
@@ -13,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ _MEMORY_EACH = 8 * _GIB
 """Memory of the machine for each of them: with less, they run one after another."""
 _PODMAN_OWN = "Podman mounts no empty folder of a user's own without one on the host: judge this with Docker"
 _NO_LAYERS = "it keeps no layers as they were built: judge this with a Docker Engine of the classic store"
+_MOST_LISTED = 40
 _MOST_ON_GPUS = 6
 _GPU_MEMORY_EACH = 3 * _GIB
 """A probe with torch, cuDNN's workspaces and a CUDA context stays below this (H100)."""
@@ -106,7 +108,7 @@ def measure(
         **({"unsupported": unsupported} if unsupported else {}),
         "seed": secrets.randbelow(1 << 31),
         "labelled": image.labels.get(f"{LABELS}.image", ""),
-        "steps_above": len(configuration.steps_above([text for text, _ in engine.history(image.id)]) or ()),
+        "steps_above": len(configuration.steps_above(history(engine, claims.image, image)) or ()),
         "payload": layers.payload(engine, image),
     }
     claims = limited(claims.of(tiers), host)
@@ -288,6 +290,8 @@ def _inspected(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Iterator[R
     if not asked:
         return
     started = time.monotonic()
+    steps = [step for step, _ in reversed(engine.history(image.id))]
+    tomorrow = f"{datetime.now(UTC) + timedelta(days=1):%FT%TZ}"
     evidence: dict[str, Any] = {
         "labels": dict(image.labels),
         "bytes": image.size,
@@ -297,14 +301,17 @@ def _inspected(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Iterator[R
         "command": list(image.command),
         "directory": image.workdir,
         "further": dict(image.further),
+        "layers": [name for name in configuration.payload(image, steps) if name != configuration.SETTINGS],
+        "foreign": configuration.foreign(layers.configuration_of(engine, image), tomorrow),
         "variables": sorted(image.env),
         "driver": {name: value for name, value in image.env.items() if name.startswith("NVIDIA_")},
         "secrets": list(credentials_of(engine, image)),
     }
+    looks = {"parent": _beside_parent, "layers": _unseen}
     found = [
-        (claim.subject, _beside_parent(engine, image, claim) if claim.id == "S10" else evidence)
+        (claim.subject, looks[claim.subject](engine, image, claim) if claim.subject in looks else evidence)
         for claim in asked
-        if not (claim.id == "S10" and claim.unproven)
+        if not (claim.subject in looks and claim.unproven)
     ]
     seconds = round(time.monotonic() - started, 3)
     measured = tuple(Measurement(subject=name, seconds=seconds, evidence=one) for name, one in found)
@@ -315,6 +322,33 @@ def find_parent(engine: Engine, name: str, image: ImageInfo) -> ImageInfo | None
     """The image of this name, if another stands on it: all its layers are the lowest of that. Its history may lie."""
     found = engine.find(name)
     return found if found and image.layers[: len(found.layers)] == found.layers else None
+
+
+def history(engine: Engine, name: str, image: ImageInfo) -> list[str]:
+    """An image's steps, newest first; below those of one that stands on `name` by its layers, that one's, whatever its
+    own history says of them."""
+    own = [step for step, _ in engine.history(image.id)]
+    parent = find_parent(engine, name, image)
+    above = len(image.layers) - len(parent.layers) if parent else 0
+    if parent is None or not above or configuration.steps_above(own):
+        return own
+    made = [place for place, one in enumerate(own, 1) if not configuration.empty(one)]
+    return [*own[: dict(enumerate(made)).get(above - 1)], *(step for step, _ in engine.history(parent.id))]
+
+
+def _unseen(engine: Engine, image: ImageInfo, _claim: Claim) -> dict[str, Any]:
+    """What of an image's layers is in none of its containers, and travels with it."""
+    from images.engine import exported
+
+    if (found := exported.unseen(engine, image)) is None:
+        return {"unread": "the layers lie where this user can't read them: ask as root, on the engine's own machine"}
+    files, count = found
+    secrets = ((path, kind) for _, path, data in files for _, kind in credentials.of_file(data, path))
+    return {
+        "files": count,
+        "hidden": [f"/{path}" for foreign, path, _ in files if foreign][:_MOST_LISTED],
+        "secrets": [{"path": f"/{path}", "kind": kind} for path, kind in dict.fromkeys(secrets)],
+    }
 
 
 def _beside_parent(engine: Engine, image: ImageInfo, claim: Claim) -> dict[str, Any]:
@@ -328,9 +362,9 @@ def _beside_parent(engine: Engine, image: ImageInfo, claim: Claim) -> dict[str, 
     if (below := find_parent(engine, name, image)) is None:
         return {"unread": f"the engine has no {name} that it stands on: pull that, and `docker tag` it so"}
     found, count = exported.entries(engine, image, on_parent.wanted), len(below.layers)
-    parent = on_parent.tree(found[:count])
+    parent = exported.tree(found[:count])
     start = on_parent.start(image.env, image.workdir, image.architecture)
-    return on_parent.compare(parent, on_parent.tree(found[count:], parent), start, claim.expect)
+    return on_parent.compare(parent, exported.tree(found[count:], parent), start, claim.expect)
 
 
 def credentials_of(engine: Engine, image: ImageInfo) -> Iterator[dict[str, str]]:
@@ -339,6 +373,10 @@ def credentials_of(engine: Engine, image: ImageInfo) -> Iterator[dict[str, str]]
     texts += [(f"the label {name}", value) for name, value in image.labels.items()]
     for step, _ in engine.history(image.id):  # with its build arguments
         texts.append((f"the build step `{step[:80].split('=')[0]}`", step))
+    said = layers.configuration_of(engine, image)
+    rest = {**said, "config": {**said["config"], "Env": (), "Labels": ()}}
+    rest["history"] = [{**one, "created_by": ""} for one in said.get("history") or ()]
+    texts += [(f"the field {name} of its configuration", json.dumps(value)) for name, value in rest.items()]
     for where, text in texts:
         for _, kind in credentials.in_text(text):
             yield {"where": where, "kind": kind}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from images.engine import exported
 from images.engine.exported import LayerEntry
 from images.planning import expectations
 from images.validation import on_parent
@@ -252,4 +253,4 @@ def test_layers_that_could_not_be_compared_are_unproven() -> None:
 def test_files_that_no_container_shows_are_told_but_for_whiteouts_and_what_is_shown_elsewhere_alike() -> None:
     base = [entry("etc/passwd"), entry("a/b"), entry("a/c"), entry("dev/x"), entry("a/.wh.d", "0 ")]
     above = [entry("etc/passwd", "2"), entry("a/.wh.b", "0 "), entry("a/c", mode=0o100600), entry("a/.wh.e", "9 x")]
-    assert list(on_parent.hidden([base, above])) == [(0, "etc/passwd"), (0, "a/b"), (0, "dev/x"), (1, "a/.wh.e")]
+    assert list(exported.hidden([base, above])) == [(0, "etc/passwd"), (0, "a/b"), (0, "dev/x"), (1, "a/.wh.e")]

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit
+from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit, configuration
 from images.engine.gpus import NO_GPU, Attachment, GpuMode
 from images.errors import Problem, UserError
 from images.hardware.inventory import Gpu, Inventory
-from images.validation import child, containers, run
+from images.validation import containers, run
 from tests.support.claims import bare_claims
 from tests.support.engine_contents import image_info
 from validate import channel
@@ -285,8 +285,6 @@ def test_a_child_is_known_by_its_layers_whatever_its_history_says() -> None:
     ours = ['CMD ["bash"]', "WORKDIR /workspace", "RUN a"]
     parent, image = image_info(id="p", layers=("1", "2")), image_info(id="c", layers=("1", "2", "3"))
     steps = {"p": ours, "c": [*ours, "RUN a"]}
-    engine: Any = SimpleNamespace(
-        find=lambda _name: parent, history=lambda of: [SimpleNamespace(created_by=one) for one in steps[of]]
-    )
-    assert child.steps_above(run.history(engine, "p", image)) == ("WORKDIR /workspace", 'CMD ["bash"]')
+    engine: Any = SimpleNamespace(find=lambda _name: parent, history=lambda of: [(one, 0) for one in steps[of]])
+    assert configuration.steps_above(run.history(engine, "p", image)) == ("WORKDIR /workspace", 'CMD ["bash"]')
     assert run.history(engine, "p", parent) == ours

@@ -141,7 +141,7 @@ def judge_secrets(_subject: str, expect: Mapping[str, Any], evidence: Mapping[st
         f"{one['path']} holds {one['kind']}" + (f" (line {one['line']})" if one["line"] else "")
         for one in evidence["secrets"]
     ]
-    return _concluded(evidence, faults, f"no credential in {evidence['read']} files")
+    return _concluded(evidence, faults, f"no credential in {evidence['read']} small files")
 
 
 def _concluded(evidence: Mapping[str, Any], faults: Sequence[str], good: str) -> Finding:
