@@ -18,7 +18,8 @@ from typing import IO, TYPE_CHECKING, NamedTuple, cast
 
 from images.engine.archive import ChunkReader
 from images.engine.failures import EngineError
-from images.engine.layers import CONFIGURATIONS, (
+from images.engine.layers import (
+    CONFIGURATIONS,
     FILE,
     SEGMENT,
     StoredLayer,
