@@ -99,9 +99,9 @@ PARENT = [
 
 
 def judged(*layer: LayerEntry, **start: Any) -> Finding:
-    parent = on_parent.tree(PARENT)
+    parent = exported.tree(PARENT)
     begin = on_parent.Start(path=PATH, directory="/workspace")._replace(**start)
-    evidence = on_parent.compare(parent, on_parent.tree([layer], parent), begin, EXPECT)
+    evidence = on_parent.compare(parent, exported.tree([layer], parent), begin, EXPECT)
     return host_image.judge_parent("parent", EXPECT, evidence)  # type: ignore[arg-type]
 
 
@@ -235,10 +235,10 @@ def test_a_folder_stands_for_what_is_in_it() -> None:
 
 def test_layers_add_up_as_the_specification_says() -> None:
     first = [folder("a"), entry("a/b", "x"), entry("c"), entry("d", kind="hard link", link="a/b", mode=0o100600)]
-    made = on_parent.tree([first, [entry("a/.wh..wh..opq"), entry("a/new"), entry(".wh.c")], [entry("e/.wh.f")]])
+    made = exported.tree([first, [entry("a/.wh..wh..opq"), entry("a/new"), entry(".wh.c")], [entry("e/.wh.f")]])
     assert sorted(made) == ["a", "a/new", "d"]
     assert made["d"].content == "x" and made["d"].kind == "file"
-    assert sorted(on_parent.tree([[entry("a")]], {"a": folder("a"), "a/b": entry("a/b")})) == ["a"]
+    assert sorted(exported.tree([[entry("a")]], {"a": folder("a"), "a/b": entry("a/b")})) == ["a"]
 
 
 def test_variables_say_where_is_looked() -> None:
