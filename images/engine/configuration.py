@@ -27,6 +27,7 @@ _SAID = ("User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels", *FURTHER)
 _FIELDS = frozenset("architecture config created history os rootfs variant moby.buildkit.buildinfo.v1".split())
 _OF_STEPS = frozenset({"created", "created_by", "empty_layer", "comment"})
 _BUILDERS = re.compile(r"(buildkit\.dockerfile\.v0|debuerreotype [\d.]+)?")
+_EMPTY = re.compile(r'"[^"]*":|""|false|null|[^\w"]')
 _NO_LAYER = frozenset(
     "ARG CMD ENTRYPOINT ENV EXPOSE HEALTHCHECK LABEL MAINTAINER ONBUILD SHELL STOPSIGNAL USER VOLUME".split()
 )
@@ -68,17 +69,12 @@ def canonical(inspected: Mapping[str, Any], steps: Sequence[str]) -> bytes | Non
 def foreign(configuration: Mapping[str, Any], tomorrow: str) -> list[str]:
     """Fields of a configuration that no build of our Dockerfiles sets, and dates after `tomorrow` (OCI's words)."""
     steps = configuration.get("history") or ()
-    found = [key for key, value in configuration.items() if key not in _FIELDS and _says(value)]
-    found += [f"config.{key}" for key, value in configuration["config"].items() if key not in _SAID and _says(value)]
+    inside = {f"config.{key}": value for key, value in configuration["config"].items() if key not in _SAID}
+    fields = {**inside, **{key: value for key, value in configuration.items() if key not in _FIELDS}}
+    found = [key for key, value in fields.items() if _EMPTY.sub("", json.dumps(value))]
     found += [f"history.{key}" for one in steps for key in one.keys() - _OF_STEPS]
     found += ["history.comment" for one in steps if not _BUILDERS.fullmatch(str(one.get("comment", "")))]
     return sorted({*found, *("created" for one in (configuration, *steps) if str(one.get("created", "")) > tomorrow)})
-
-
-def _says(value: Any) -> bool:
-    """Whether there is a text, a number or a yes in it."""
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    return bool(value) if inside is None else any(map(_says, inside))
 
 
 def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:

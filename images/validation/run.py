@@ -327,13 +327,12 @@ def find_parent(engine: Engine, name: str, image: ImageInfo) -> ImageInfo | None
 def history(engine: Engine, name: str, image: ImageInfo) -> list[str]:
     """An image's steps, newest first; below those of one that stands on `name` by its layers, that one's, whatever its
     own history says of them."""
-    own = [step for step, _ in engine.history(image.id)]
-    parent = find_parent(engine, name, image)
+    own, parent = [step for step, _ in engine.history(image.id)], find_parent(engine, name, image)
     above = len(image.layers) - len(parent.layers) if parent else 0
-    if parent is None or not above or configuration.steps_above(own):
+    if not above or configuration.steps_above(own):
         return own
     made = [place for place, one in enumerate(own, 1) if not configuration.empty(one)]
-    return [*own[: dict(enumerate(made)).get(above - 1)], *(step for step, _ in engine.history(parent.id))]
+    return [*own[: dict(enumerate(made)).get(above - 1)], *(step for step, _ in engine.history(name))]
 
 
 def _unseen(engine: Engine, image: ImageInfo, _claim: Claim) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from images.validation.claims.device_code import device_code_claims
 from images.validation.claims.provenance import ENTRYPOINT, provenance_claims
 from validate.claims import HOST_PROBE, Claim
 
+_STEPS = ("base", "debian", "compilers", "toolkit", "suite", "entrypoint", "workdir", render.LIBRARIES)
+
 
 def static_claims(context: ClaimContext) -> Iterator[Claim]:
     image = context.image
@@ -110,10 +112,12 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
     without = "" if image.entrypoint else "out an"
     entrypoint = [ENTRYPOINT] if image.entrypoint else []
     set_by_us = ["PATH", *image.environment, *user_overlay.variables(image), *user_overlay.IDENTITY]
+    # What images/engine/configuration.py calls the layers of our steps.
+    layers = [*_STEPS, *image.layers, *(pin.name.replace("-", "_") for pin in image.pins)]
     settings = {
         "capabilities": list(expectations.DRIVER_CAPABILITIES),
         "entrypoint": entrypoint,
-        **({} if context.custom_base else {"variables": sorted(set_by_us), "layers": _layers(image)}),
+        **({} if context.custom_base else {"variables": sorted(set_by_us), "layers": layers}),
     }
     leftovers = {"leftovers": dict(expectations.LEFTOVERS)}
     # Labels that say what the image is. What it was built from and what was known differ from build to build.
@@ -142,9 +146,3 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
         ("home", "static.hygiene", "the home is for every user to write to", leftovers),
     ):
         yield claim("S8", subject, probe, statement, expect, required=subject != "layers")
-
-
-def _layers(image: Image) -> list[str]:
-    """What images/engine/configuration.py calls the layers of our steps."""
-    steps = ["base", "debian", "compilers", "toolkit", "suite", "entrypoint", "workdir", render.LIBRARIES]
-    return [*steps, *image.layers, *(pin.name.replace("-", "_") for pin in image.pins)]
