@@ -4,18 +4,26 @@ tests/validate/checks/test_replay.py."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from images.engine import ContainerSpec, Engine, ImageInfo
+from images.building import contexts
+from images.building.contexts import BuildOptions
+from images.config.paths import CHECKOUT
+from images.context.hosting import host_settings
+from images.context.labels import BaseContext
+from images.engine import ContainerSpec, Engine
 from images.engine.gpus import Attachment, GpuMode
 from images.hardware.inventory import Gpu, Inventory
+from images.locking import lock_file
 from images.planning.image import Image
 from images.validation import containers, run
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.gpu import multigpu_claims
-from tests.support.broken_images import NAME
-from tests.support.engine_contents import built
+from tests.support import sources
+from tests.support.engine_contents import built as built_image
 from tests.support.sources import SOURCES
 from validate.checks.multigpu import _ranks
 from validate.claims import Claim, ClaimSet, Tier
@@ -24,6 +32,7 @@ from validate.judge import Verdict, judge
 from validate.judging import Status
 
 pytestmark = pytest.mark.engine
+NAME = "cu130-torch211"
 CORE = Gpu(name="CPU", capability=(0, 0), memory=32 << 30)
 STAND_IN = Attachment(
     mode=GpuMode.HOST_DRIVER,
@@ -32,6 +41,16 @@ STAND_IN = Attachment(
 )
 ON_GPUS_ALONE = {"transport", "context parallel"}
 """NCCL's log, and attention that torch shards for GPUs alone."""
+
+
+@pytest.fixture(scope="module")
+def image(engine: Engine, base: BaseContext, built: Mapping[str, Any], out: Path) -> Image:
+    """The real image, built, tagged and not judged: after the parent, whose layers may be built now, too."""
+    planned, host = sources.image(NAME), host_settings()
+    options = BuildOptions(sources=SOURCES, host=host, out=out, cache=out)
+    _, _, files = contexts.prepare(planned, lock_file.read(planned, CHECKOUT.locks), base, options)
+    engine.build(files, NAME, network=host.network(local=engine.facts.local))
+    return planned
 
 
 def rehearsed(image: Image) -> ClaimSet:
@@ -51,7 +70,7 @@ def tried(engine: Engine, reference: str, claims: ClaimSet) -> Verdict:
 
 
 @pytest.fixture(scope="module")
-def verdict(engine: Engine, image: Image, parent: ImageInfo) -> Verdict:
+def verdict(engine: Engine, image: Image) -> Verdict:
     return tried(engine, NAME, rehearsed(image))
 
 
@@ -74,11 +93,12 @@ def test_the_trial_gives_ranks_room_in_shared_memory(engine: Engine, verdict: Ve
 
 
 @pytest.fixture(scope="module")
-def broken(engine: Engine, parent: ImageInfo) -> Iterator[str]:
+def broken(engine: Engine, image: Image) -> Iterator[str]:
     """Broken image 15."""
     settings = "NCCL_P2P_DISABLE=1\\nNCCL_SHM_DISABLE=1\\n"
-    dockerfile = f"FROM {NAME}\nUSER root\nRUN printf '{settings}' > /etc/nccl.conf\nUSER {parent.user}\n"
-    with built(engine, "truetag-test-nccl-conf", dockerfile, network="none") as tag:
+    user = engine.inspect(NAME).user
+    dockerfile = f"FROM {NAME}\nUSER root\nRUN printf '{settings}' > /etc/nccl.conf\nUSER {user}\n"
+    with built_image(engine, "truetag-test-nccl-conf", dockerfile, network="none") as tag:
         yield tag
 
 
