@@ -41,12 +41,13 @@ def make(folder: Path, files: Mapping[str, bytes] = FILES, name: str = "small", 
     return path
 
 
-def module(folder: Path, name: str, version: str) -> Path:
-    """A wheel with one module."""
+def module(folder: Path, name: str, version: str, needs: str = "", files: Mapping[str, bytes] | None = None) -> Path:
+    """A wheel with one module, or these files, and perhaps one requirement."""
     info = f"{name}-{version}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    files = {f"{name}.py": b"answer = 42\n", f"{info}/METADATA": metadata.encode(), f"{info}/WHEEL": _WHEEL.encode()}
-    return make(folder, files, name, version)
+    metadata += f"Requires-Dist: {needs}\n" if needs else ""
+    own = {f"{name}.py": b"answer = 42\n"} if files is None else files
+    return make(folder, {**own, f"{info}/METADATA": metadata.encode(), f"{info}/WHEEL": _WHEEL.encode()}, name, version)
 
 
 def environment(folder: Path) -> Path:

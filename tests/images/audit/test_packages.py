@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -41,16 +40,6 @@ def faults(found: Audit) -> dict[str, str]:
     return {f"{one.id} {one.subject}": one.text for one in found.faults()}
 
 
-def needing(folder: Path, name: str, version: str, needs: str = "", files: Mapping[str, bytes] | None = None) -> Path:
-    """A wheel of these files, with one requirement."""
-    info = f"{name}-{version}.dist-info"
-    text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    text += f"Requires-Dist: {needs}\n" if needs else ""
-    tag = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    own = {**(files or {}), f"{info}/METADATA": text.encode(), f"{info}/WHEEL": tag.encode()}
-    return wheels.make(folder, own, name, version)
-
-
 def test_what_a_lock_and_a_dockerfile_ask_for_is_read(tmp_path: Path) -> None:
     lock, dockerfile = tmp_path / "pylock.toml", tmp_path / "Dockerfile"
     lock.write_text(_TOML)
@@ -74,7 +63,7 @@ def test_a_package_without_a_wheel_is_named_by_uv_in_three_ways(told: str) -> No
 
 
 def test_requirements_that_contradict_each_other_are_told_and_the_rest_is_read(tmp_path: Path) -> None:
-    one, other = wheels.make(tmp_path), needing(tmp_path, "other", "2.0", "small>=2")
+    one, other = wheels.make(tmp_path), wheels.module(tmp_path, "other", "2.0", "small>=2")
     file = tmp_path / "requirements.txt"
     file.write_text(f"small @ {one.as_uri()}\nother @ {other.as_uri()}\n")
     found = audited(file)
@@ -142,7 +131,7 @@ HEALTHY: dict[str, list[Plant]] = {
 
 def planted(folder: Path, packages: list[Plant]) -> dict[str, str]:
     """The faults of a file that asks for these packages."""
-    made = [needing(folder, name, version, needs, files) for name, version, needs, files in packages]
+    made = [wheels.module(folder, *one) for one in packages]
     file = folder / "requirements.txt"
     file.write_text("\n".join(f"{one[0]} @ {wheel.as_uri()}" for one, wheel in zip(packages, made, strict=True)))
     return faults(audited(file))
