@@ -54,7 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _complain(f"{error}; the suite writes to /tmp: `docker run --tmpfs /tmp:exec ...`")
     verdict = explain(judge(claims, evidence, tiers))
-    not_run = "" if options.tier else _why_not_run(tiers)
+    not_run = ""
+    if not options.tier and Tier.GPU not in tiers:
+        not_run = "this container was given no GPU: `docker run --gpus all ...` gives it the machine's"
+    elif not options.tier and Tier.MULTIGPU not in tiers:
+        not_run = "this container was given one GPU"
     if options.json:
         if not_run:
             sys.stderr.write(f"not run: {not_run}\n")
@@ -73,13 +77,6 @@ def default_tiers() -> list[Tier]:
     except nvml.DriverError:
         count = 0
     return [Tier.STATIC, Tier.CPU, *([Tier.GPU] if count else []), *([Tier.MULTIGPU] if count > 1 else [])]
-
-
-def _why_not_run(tiers: Sequence[Tier]) -> str:
-    """Why the tiers of GPUs were left out; empty where they were not."""
-    if Tier.GPU not in tiers:
-        return "this container was given no GPU: `docker run --gpus all ...` gives it the machine's"
-    return "" if Tier.MULTIGPU in tiers else "this container was given one GPU"
 
 
 def _without_driver(tiers: Sequence[Tier]) -> str:

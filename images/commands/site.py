@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,12 +12,10 @@ import typer
 
 from images.commands import common
 from images.commands.options import MatrixFile, OutFolder, PublicKey
-from images.config.matrix import Sources
 from images.errors import wrong
 from images.locking import lock_file
 from images.nightly import results
 from images.planning import plan
-from images.planning.image import Image
 from images.publish import signing
 from images.registry.client import Registry
 from images.registry.reference import Repository
@@ -57,7 +55,8 @@ def site(
     nightly = results.read(*(folder / "nightly" for folder in folders))
     found = [*runs.recorded(*folders), *runs.of_nightly(nightly)]
     images = [one.image for one in plan.plan(sources) if one.image]
-    blocked = blocked_locks(images, sources)
+    states = lock_file.states(images, sources.workspace.locks)
+    blocked = {one.lock_name: why for one in images if (why := lock_file.blocked(one, states[str(one.name)]))}
     locked = {image.lock_name: image for image in images if image.lock_name not in blocked}
     locks = {name: lock_file.read(image, sources.workspace.locks) for name, image in locked.items()}
     claims = {str(one.name): image_claims(ClaimContext(image=one, facts=sources.facts)).claims for one in images}
@@ -81,12 +80,6 @@ def site(
     write(files, out)
     size = sum(map(len, files.values()))
     typer.echo(f"{out / 'index.html'}: {len(files)} files, {size / 1e6:.1f} MB, from {len(found)} runs")
-
-
-def blocked_locks(images: Sequence[Image], sources: Sources) -> Mapping[str, str]:
-    """Lock -> why its images can't be built."""
-    states = lock_file.states(images, sources.workspace.locks)
-    return {one.lock_name: why for one in images if (why := lock_file.blocked(one, states[str(one.name)]))}
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> None:

@@ -7,7 +7,7 @@ entrypoint) is named and no fault; what moves a pin, or breaks what was validate
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -25,6 +25,7 @@ _LOCKS = ("/opt/venv/.lock",)
 """What `uv pip install` leaves, for everybody to lock."""
 _TOLD = ("/var/cache/apt/*",)
 """Leftovers that other images clean by themselves (Debian's official base: docker-clean) and ours do not."""
+_NAMES = re.compile(r"(?:^ENV |(?<=\s))([A-Za-z_][A-Za-z0-9_]*)=")
 _FREE = {("S8", "size"), ("S1", "lock")}
 """Claims that a child need not keep: they are measured and shown."""
 
@@ -173,6 +174,7 @@ def changes(
         return None
     wanted: Mapping[str, str] = lock.expect["versions"]
     found = {name: versions[0] for name, versions in measured.evidence["installed"].items()}
+    set_by = [plain for plain in map(step, steps) if plain.startswith("ENV ")]
     return Changes(
         steps=tuple(steps),
         added={name: version for name, version in found.items() if name not in wanted},
@@ -183,7 +185,8 @@ def changes(
             if name in found and found[name].partition("+")[0] != version.partition("+")[0]
         },
         debian=_moved(*debian) if debian else None,
-        variables=tuple(sorted({name for one in steps for name in _variables(one)}.intersection(environment))),
+        # What a history has of ENV lacks the quotes: some of these may be parts of values.
+        variables=tuple(sorted({name for one in set_by for name in _NAMES.findall(one)}.intersection(environment))),
         files=_altered(evidence),
     )
 
@@ -194,13 +197,6 @@ def _moved(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str
     gone = dict.fromkeys(before.keys() - after.keys(), "removed")
     new = {name: after[name] for name in after.keys() - before.keys()}
     return {**new, **gone, **{name: text for name, text in moved.items() if before[name] != after[name]}}
-
-
-def _variables(text: str) -> Iterator[str]:
-    """What a history has of ENV lacks the quotes: some of these may be parts of values."""
-    plain = step(text)
-    if plain.startswith("ENV "):
-        yield from re.findall(r"(?:^ENV |(?<=\s))([A-Za-z_][A-Za-z0-9_]*)=", plain)
 
 
 def _altered(evidence: Evidence) -> dict[str, int]:

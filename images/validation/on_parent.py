@@ -103,7 +103,9 @@ def compare(parent: Tree, child: Tree, start: Start, expect: Mapping[str, Any]) 
             of_packages[upgraded[path]] = of_packages.get(upgraded[path], 0) + 1
         elif how:
             changed.append({"path": f"/{path}", "how": how})
-    folded = _folded(changed)
+    rows = {one["path"]: one["how"] for one in changed}
+    # A folder whose files are all changed alike stands for them.
+    folded = [one for one in changed if rows.get(one["path"].rpartition("/")[0]) != one["how"]]
     front = list(dict.fromkeys(_in_front(parent, child, added, start, expect["path"])))
     return {
         "files": len(parent),
@@ -169,18 +171,14 @@ def _how(path: str, parent: Tree, child: Tree) -> list[str]:
         found.append(after.kind)
     elif before.content != after.content or before.link != after.link:
         found.append("content" if after.kind == "file" else "target")
-    elif before.time != after.time and _voids_bytecode(path, parent, child):
+    # Bytecode that the parent has for a source no longer fits its time: each start compiles it again.
+    elif before.time != after.time and any(one in parent and child.get(one) is parent[one] for one in _compiled(path)):
         found.append("time")
     if stat.S_IMODE(before.mode) != stat.S_IMODE(after.mode) and after.kind != "link":
         found.append("mode")
     if before.owner != after.owner:
         found.append("owner")
     return found
-
-
-def _voids_bytecode(path: str, parent: Tree, child: Tree) -> bool:
-    """Whether bytecode that the parent has for a source no longer fits its time: each start compiles it again."""
-    return any(one in parent and child.get(one) is parent[one] for one in _compiled(path))
 
 
 def _compiled(path: str) -> Iterator[str]:
@@ -248,12 +246,6 @@ def _joined(folder: str, name: str) -> str:
         else:
             parts.append(part)
     return "/".join(parts)
-
-
-def _folded(changed: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """A folder whose files are all changed alike stands for them."""
-    rows = {one["path"]: one["how"] for one in changed}
-    return [one for one in changed if rows.get(one["path"].rpartition("/")[0]) != one["how"]]
 
 
 def _git_settings(lines: Sequence[str]) -> list[str]:

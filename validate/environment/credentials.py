@@ -59,8 +59,11 @@ FILES: Mapping[str, str] = {
 
 def in_text(text: str, name: str = "") -> Iterator[tuple[int, str]]:
     """(line number, kind) of each credential in the text of a file of this name."""
+    folder, _, file = name.rpartition("/")
+    # Headers of C++'s own library have no suffix: `include/barrier`.
+    is_code = name.endswith(_CODE) or ("include" in folder.split("/") and "." not in file)
     for kind, pattern in _PATTERNS.items():
-        if kind == _BY_VARIABLE and _is_code(name):
+        if kind == _BY_VARIABLE and is_code:
             continue
         for found in pattern.finditer(text):
             yield text.count("\n", 0, found.start()) + 1, kind
@@ -72,12 +75,6 @@ def of_file(content: bytes, name: str) -> Iterator[tuple[int, str]]:
         yield from in_text(content.decode("utf-8", "replace"), name)
     elif any(mark in content for mark in _MARKS):
         yield from (found for found in in_text(content.decode("latin-1")) if found[1] not in _GUESSED)
-
-
-def _is_code(name: str) -> bool:
-    """Headers of C++'s own library have no suffix: `include/barrier`."""
-    folder, _, file = name.rpartition("/")
-    return name.endswith(_CODE) or ("include" in folder.split("/") and "." not in file)
 
 
 def by_name(path: str) -> str:
