@@ -4,14 +4,12 @@ tests/validate/checks/test_replay.py."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from images.building import contexts
-from images.building.contexts import BuildOptions
 from images.config.paths import CHECKOUT
+from images.context import render
 from images.context.hosting import host_settings
 from images.context.labels import BaseContext
 from images.engine import ContainerSpec, Engine
@@ -44,13 +42,19 @@ ON_GPUS_ALONE = {"transport", "context parallel"}
 
 
 @pytest.fixture(scope="module")
-def image(engine: Engine, base: BaseContext, built: Mapping[str, Any], out: Path) -> Image:
-    """The real image, built, tagged and not judged: after the parent, whose layers may be built now, too."""
-    planned, host = sources.image(NAME), host_settings()
-    options = BuildOptions(sources=SOURCES, host=host, out=out, cache=out)
-    _, _, files = contexts.prepare(planned, lock_file.read(planned, CHECKOUT.locks), base, options)
-    engine.build(files, NAME, network=host.network(local=engine.facts.local))
-    return planned
+def image() -> Image:
+    return sources.image(NAME)
+
+
+@pytest.fixture(scope="module")
+def tag(engine: Engine, image: Image, base: BaseContext, built: Mapping[str, Any]) -> Iterator[str]:
+    """The real layers up to the kernels, not judged: after the parent, whose layers may be built now, too."""
+    host, locks = host_settings(), lock_file.read(image, CHECKOUT.locks).files
+    above = dict.fromkeys(("libraries.txt", "light.txt"), b"")
+    context = dict(render.render(image, {**locks, **above}, base, host=host.files()))
+    dockerfile = bytes(context.pop("Dockerfile")).decode()
+    with built_image(engine, "truetag-test-ranks", dockerfile, context, host.network(local=engine.facts.local)) as made:
+        yield made
 
 
 def rehearsed(image: Image) -> ClaimSet:
@@ -70,8 +74,8 @@ def tried(engine: Engine, reference: str, claims: ClaimSet) -> Verdict:
 
 
 @pytest.fixture(scope="module")
-def verdict(engine: Engine, image: Image) -> Verdict:
-    return tried(engine, NAME, rehearsed(image))
+def verdict(engine: Engine, image: Image, tag: str) -> Verdict:
+    return tried(engine, tag, rehearsed(image))
 
 
 def test_every_claim_that_a_cpu_can_rehearse_passes(verdict: Verdict) -> None:
@@ -93,13 +97,13 @@ def test_the_trial_gives_ranks_room_in_shared_memory(engine: Engine, verdict: Ve
 
 
 @pytest.fixture(scope="module")
-def broken(engine: Engine, image: Image) -> Iterator[str]:
+def broken(engine: Engine, tag: str) -> Iterator[str]:
     """Broken image 15."""
     settings = "NCCL_P2P_DISABLE=1\\nNCCL_SHM_DISABLE=1\\n"
-    user = engine.inspect(NAME).user
-    dockerfile = f"FROM {NAME}\nUSER root\nRUN printf '{settings}' > /etc/nccl.conf\nUSER {user}\n"
-    with built_image(engine, "truetag-test-nccl-conf", dockerfile, network="none") as tag:
-        yield tag
+    user = engine.inspect(tag).user
+    dockerfile = f"FROM {tag}\nUSER root\nRUN printf '{settings}' > /etc/nccl.conf\nUSER {user}\n"
+    with built_image(engine, "truetag-test-nccl-conf", dockerfile, network="none") as made:
+        yield made
 
 
 # ---- ranks that fail
