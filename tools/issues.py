@@ -1,7 +1,7 @@
 """Issues on GitHub, one a breakage, by `gh`: opened once, updated when the text changes, reopened when it comes back.
 
 `python -m tools.issues FOLDER`, in a workflow with GH_TOKEN. FOLDER has a KEY.md for each breakage, as
-`nightly --report` writes it; a mark in the issue's text finds it again.
+`nightly` writes it into OUT/reports; a mark in the issue's text finds it again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def read(file: Path) -> tuple[str, str, str]:
     title, _, rest = file.read_text(encoding="utf-8", errors="replace").partition("\n")
     title, text = title.lstrip("# ").strip()[:256], re.sub(r"@(?=\w)", "@\u200b", rest.strip())
     if not title:
-        then = "`nox -s nightly -- --report FOLDER` writes them"
+        then = "`nox -s nightly` writes them into out/nightly/reports"
         raise UserError(Problem(where=str(file), cause="has no title in its first line", then=then))
     mark = f"<!-- truetag breakage {file.stem} -->"
     cut = text if len(text) <= _LARGEST else text[:_LARGEST] + "\n\n(cut)"

@@ -47,9 +47,6 @@ from images.wheels import prebuilt
 def nightly(
     selectors: Selectors = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run: nothing is repeated.")] = False,
-    report: Annotated[
-        Path | None, typer.Option("--report", metavar="FOLDER", help="Texts of issues; default: OUT/reports.")
-    ] = None,
     lines: Annotated[
         Path | None,
         typer.Option("--results", metavar="FOLDER", help="Where lines are appended; default: results/nightly."),
@@ -67,8 +64,8 @@ def nightly(
     """Build and validate images as they are locked and at the newest versions; bisect what breaks.
 
     The control is built without a cache, and names the Debian packages that moved against the engine's image of that
-    name. OUT (out/nightly) gets state, evidence and update proposals, also of locked Debian packages. Exits with 1 if a
-    control or a canary is broken.
+    name. OUT (out/nightly) gets state, evidence, reports (texts of issues) and update proposals, also of locked Debian
+    packages. Exits with 1 if a control or a canary is broken.
     """
     sources = common.sources(matrix)
     folder = require_writable(out or sources.workspace.out / "nightly")
@@ -113,8 +110,8 @@ def nightly(
             except OSError as error:
                 problems.append(problem_of(error, planned.name))
     for name, text in results.issues([line for one in found for line in one.breakages]).items():
-        (report or folder / "reports").mkdir(parents=True, exist_ok=True)
-        ((report or folder / "reports") / name).write_text(text)
+        (folder / "reports").mkdir(parents=True, exist_ok=True)
+        (folder / "reports" / name).write_text(text)
     proposals = {
         one.image: proposal.write(one, sources, folder / "proposals" / one.image) for one in found if one.proposed
     }
