@@ -28,8 +28,8 @@ FROM_THE_CACHE = ("test_engine.py::test_a_build_with_mounts_and_its_second_run_f
 NEWER_ENGINE = ("bake", "publish", "publish_platforms", "statements")
 """Tests of the engine of Debian trixie, which is made once for all of them."""
 OF_THE_PARENT = (
-    *("fleet", "fleet_kills", "nightly", "multigpu", "first_hour", "faults"),
-    *("forgery", "examples", "audit", "on_image", "gpu_runner", "sbom"),
+    *("fleet", "fleet_kills", "nightly", "multigpu", "audit", "first_hour"),
+    *("faults", "forgery", "examples", "on_image", "gpu_runner", "sbom"),
 )
 """Files whose tests wait until the big images' first test has built the parent."""
 ALONE = ("first_hour", "forgery", "examples")
@@ -95,9 +95,9 @@ class Groups(LoadScopeScheduling):
         super()._assign_work_unit(node)
 
     def _parent_is_there(self) -> bool:
-        """Whoever comes first builds it, where the tests that do are not among those of this run."""
-        units = (given["big images"] for given in self.assigned_work.values() if "big images" in given)
-        return any(any(unit.values()) for unit in units) or "big images" not in map(group, self.collection or ())
+        """Whoever comes first builds it, where the big images are not among the tests of this run."""
+        units = [given["big images"] for given in self.assigned_work.values() if "big images" in given]
+        return any(any(unit.values()) for unit in units) or group((self.collection or [""])[0]) != "big images"
 
 
 def pytest_xdist_auto_num_workers() -> int:
