@@ -1,7 +1,7 @@
 """A fleet for real: Slurm with four nodes, Ray with three, one registry, and Podman; a container that is killed."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,17 +31,12 @@ pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")
-def thin(engine: Engine, parent: ImageInfo) -> Iterator[tuple[str, ...]]:
-    """Two sound images and one that lacks a package."""
-    with fleet_images.thin_images(engine, "truetag-test-fleet") as tags:
-        yield tags
-
-
-@pytest.fixture(scope="module")
 def command(
-    engine: Engine, staging: str, thin: Sequence[str], tmp_path_factory: pytest.TempPathFactory
-) -> FleetCommand:
-    return fleet_faults.about(thin, engine, staging, tmp_path_factory.mktemp("fleet"))
+    engine: Engine, parent: ImageInfo, staging: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[FleetCommand]:
+    """`fleet` about two sound images and one that lacks a package."""
+    with fleet_images.thin_images(engine, "truetag-test-fleet") as tags:
+        yield fleet_faults.about(tags, engine, staging, tmp_path_factory.mktemp("fleet"))
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +123,7 @@ def measure(claims):
 def test_a_container_that_is_killed_in_the_middle_of_its_run_gives_no_verdict(
     engine: Engine,
     claims: ClaimSet,
-    thin: Sequence[str],
+    command: FleetCommand,
     monkeypatch: pytest.MonkeyPatch,
     reads: ModuleType,
     comes: str,
@@ -144,7 +139,7 @@ def test_a_container_that_is_killed_in_the_middle_of_its_run_gives_no_verdict(
         return {**suite(held_to), f"validate/checks/{waits.replace('.', '/')}.py": WAITS}
 
     def running() -> list[str]:
-        ours = (thin[0], engine.inspect(thin[0]).id)
+        ours = (command.images[0], engine.inspect(command.images[0]).id)
         return [one.id for one in containers(engine, RUN_LABEL) if one.image in ours]
 
     def kill(told: str) -> None:
@@ -156,8 +151,8 @@ def test_a_container_that_is_killed_in_the_middle_of_its_run_gives_no_verdict(
     monkeypatch.setattr(fleet_worker, "_say", kill)
     job = Job(
         image=NAME,
-        digest=engine.inspect(thin[0]).id,
-        reference=thin[0],
+        digest=engine.inspect(command.images[0]).id,
+        reference=command.images[0],
         tiers=(Tier.STATIC,),
         claims=json.loads(asked.dumps()),
     )

@@ -1,6 +1,6 @@
 """A fleet on Slurm whose workers and submitters are killed, and one that two people share."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,12 @@ pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")
-def slow(engine: Engine, parent: ImageInfo) -> Iterator[tuple[str, ...]]:
-    """Images whose validation run takes some seconds."""
-    with fleet_images.thin_images(engine, "truetag-test-slow", fleet_images.SLOW) as tags:
-        yield tags
-
-
-@pytest.fixture(scope="module")
 def command(
-    engine: Engine, staging: str, slow: Sequence[str], tmp_path_factory: pytest.TempPathFactory
-) -> FleetCommand:
-    return fleet_faults.about(slow, engine, staging, tmp_path_factory.mktemp("fleet"))
+    engine: Engine, parent: ImageInfo, staging: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[FleetCommand]:
+    """`fleet` about images whose validation run takes some seconds."""
+    with fleet_images.thin_images(engine, "truetag-test-slow", fleet_images.SLOW) as tags:
+        yield fleet_faults.about(tags, engine, staging, tmp_path_factory.mktemp("fleet"))
 
 
 @pytest.fixture(scope="module")
