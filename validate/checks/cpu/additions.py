@@ -14,31 +14,13 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.claims import Claim
 from validate.environment import user_environment
 from validate.judging import Finding, conclude, telling_line, unproven
 
 RUN_AS = "claim"
-
-
-class AdditionsEvidence(TypedDict):
-    uid: int
-    constraints: dict[str, str]
-    """What the file that pip is told of says."""
-    plain: Mapping[str, Any]
-    """How pip ended for a package that needs nothing: its `code`, and what it `said`."""
-    imported: str
-    """Where that was imported from; empty: nowhere."""
-    mover: Mapping[str, Any]
-    """A package that needs another torch, which pip is offered."""
-    control: Mapping[str, Any]
-    """The same without the constraints."""
-    before: Mapping[str, Any]
-    """torch's `version` and `file`."""
-    after: Mapping[str, Any]
-
 
 _SECONDS = 300
 _TORCH = (
@@ -47,7 +29,7 @@ _TORCH = (
 _CONSTRAINTS = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT")
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AdditionsEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     given = {**user_environment.recorded().environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     with tempfile.TemporaryDirectory() as folder:
         wheels = Path(folder)
@@ -67,7 +49,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AdditionsEvidence]]:
         imported = _run(given, ["python3", "-c", "import validate_plain; print(validate_plain.__file__)"])
         mover = _run(given, [*pip, "validate-mover"])
         control = _run(free, [*pip, "validate-mover", "--dry-run"])
-        evidence: AdditionsEvidence = {
+        evidence = {
             "uid": os.getuid(),
             "constraints": held,
             "plain": plain,
@@ -115,8 +97,13 @@ def _torch(given: Mapping[str, str]) -> Mapping[str, Any]:
     return {"version": version, "file": file} if found["code"] == 0 else {"version": "", "file": found["said"][-300:]}
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: AdditionsEvidence) -> Finding:
-    """C11. expect: {uid, gid, folder, mount, held: {distribution: version that no addition may move}}."""
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """C11. expect: {uid, gid, folder, mount, held: {distribution: version that no addition may move}}.
+
+    evidence: {uid, constraints: what the file that pip is told of holds, plain: how pip ended for a package that needs
+    nothing ({code, said}), imported: where that was imported from, mover: the same of one that needs another torch,
+    control: without the constraints, before and after: torch's {version, file}}.
+    """
     if evidence["uid"] != expect["uid"]:
         return unproven(f"the probe ran as uid {evidence['uid']}, not {expect['uid']}")
     good = (
@@ -126,7 +113,7 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: AdditionsEvidence)
     return conclude(_faults(expect, evidence), good)
 
 
-def _faults(expect: Mapping[str, Any], evidence: AdditionsEvidence) -> Iterator[str]:
+def _faults(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Iterator[str]:
     held = evidence["constraints"]
     wrong = [f"{name} {held.get(name, 'not')}" for name, version in expect["held"].items() if held.get(name) != version]
     if wrong:

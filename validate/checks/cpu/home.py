@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.claims import Claim
 from validate.environment import user_environment
@@ -19,27 +19,14 @@ from validate.judging import Finding, conclude, failed, passed, unproven
 
 RUN_AS = "claim"
 
-
-class HomeEvidence(TypedDict):
-    uid: int
-    gid: int
-    mounted: Mapping[str, Any]
-    """What lies on the folder: whether something is `mounted` there, whose (`owner`) and with which `mode`."""
-    caches: dict[str, Mapping[str, Any]]
-    """Variable -> its `path`, and whether that is `executable`, or `error`."""
-    additions: Mapping[str, Any]
-    """The `python` that pip installs for: exit `code`, `prefix`, whether that is `writable`, the file of its `torch`,
-    what it `said`; or `error`."""
-
-
 _SECONDS = 300
 _QUESTION = "import importlib.util, sys; print(sys.prefix); print(importlib.util.find_spec('torch').origin)"
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HomeEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     given = user_environment.recorded().environ
     for claim in claims:
-        evidence: HomeEvidence = {
+        evidence = {
             "uid": os.getuid(),
             "gid": os.getgid(),
             "mounted": _mounted(claim.expect["folder"]),
@@ -96,12 +83,16 @@ _ADVICE = ("-v truetag-cache:", "--user $(id -u):$(id -g)", "install -d -m 1777"
 """What a user who may not write is told, each a way out."""
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: HomeEvidence) -> Finding:
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """C8 of a mount. The run's own conditions are judged first.
 
     expect: {uid, gid, folder: on which the run mounts something, mount: `volume`, `own` or `foreign`
     (images/validation/containers.py), caches: {variable: the folder that it names}, writable: otherwise the user must
     be told what to do}.
+
+    evidence: {uid, gid, mounted: {mounted: whether something lies on the folder, owner, mode}, caches: {variable:
+    {path, executable or error}}, additions: {python: that pip installs for, code, prefix, writable: whether that is,
+    torch: the file that it imports, said} or {python, error}}.
     """
     mounted = evidence["mounted"]
     if (evidence["uid"], evidence["gid"]) != (expect["uid"], expect["gid"]):
@@ -114,7 +105,7 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: HomeEvidence) -> F
     return conclude(_faults(expect, evidence), good)
 
 
-def _faults(expect: Mapping[str, Any], evidence: HomeEvidence) -> Iterator[str]:
+def _faults(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Iterator[str]:
     mounted = evidence["mounted"]
     whose = f"uid {mounted['owner']}'s, mode {mounted['mode']}"
     for name, wanted in expect["caches"].items():
@@ -134,7 +125,7 @@ def _faults(expect: Mapping[str, Any], evidence: HomeEvidence) -> Iterator[str]:
         yield f"there, torch is {added['torch'] or 'not found'} and not the image's"
 
 
-def _told(expect: Mapping[str, Any], evidence: HomeEvidence) -> Finding:
+def _told(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """Nothing can be written there: pip must still start, and whoever adds a package be told what to do."""
     added = evidence["additions"]
     if all("error" not in found for found in evidence["caches"].values()):

@@ -11,28 +11,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.claims import Claim
 from validate.environment import user_environment
 from validate.judging import Finding, conclude, failed, unproven
 
 STARTS_FIRST = True
-
-
-class _SinceThen(TypedDict, total=False):
-    """What evidence of before lacks."""
-
-    bare_error: str
-
-
-class StateEvidence(_SinceThen):
-    state: dict[str, Any]
-    """As expressions of _PROGRAM say it; null: this torch has no such switch."""
-    error: str
-    bare: str
-    """The kernels that torch takes for the processor where no variable but PATH and HOME is set."""
-
 
 _SECONDS = 800
 _MARK = "validate: state "
@@ -53,7 +38,7 @@ print("\\n" + MARK + json.dumps({text: read(text) for text in asked}), flush=Tru
 _CAPABILITY = "b.cpu.get_cpu_capability()"
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StateEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     given = user_environment.recorded()
     for claim in claims:
         asked = [*claim.expect["state"], _CAPABILITY]
@@ -80,8 +65,12 @@ def _asked(texts: Sequence[str], environment: Mapping[str, str]) -> tuple[dict[s
     return json.loads(said), ""
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: StateEvidence) -> Finding:
-    """C14. expect: {state: {expression: [its values, the plainest first]}}. A switch that this torch lacks is none."""
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """C14. expect: {state: {expression: [its values, the plainest first]}}. A switch that this torch lacks is none.
+
+    evidence: {state: {expression: value, or null: no such switch}, error, bare: the kernels that torch takes for the
+    processor where no variable but PATH and HOME is set, bare_error?: evidence of before lacks it}.
+    """
     if evidence["error"]:
         return failed(f"`import torch` in a new process: {evidence['error']}")
     state = evidence["state"]

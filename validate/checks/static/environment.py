@@ -13,30 +13,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.claims import Claim
 from validate.environment import debian, installed, user_environment
 from validate.environment.installed import Distribution
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, listed, matches
-
-
-class Start(TypedDict):
-    flags: dict[str, int]
-    changes: dict[str, str]
-    code: list[Mapping[str, Any]]
-    """`file`, the names of its `owners`, whether it is `of_debian` and whether it `does_nothing`."""
-
-
-class EnvironmentEvidence(TypedDict):
-    required: dict[str, str | None]
-    denied: dict[str, str]
-    in_files: list[Mapping[str, str]]
-    """`file`, `name` and `value` of each assignment in a shell's start files."""
-    settings_files: dict[str, list[str]]
-    start: Start
-
 
 _SHELL_FILES = (
     "/etc/environment",
@@ -70,7 +53,7 @@ _SET_BY_PYTHON = frozenset({"LC_CTYPE", "__PYVENV_LAUNCHER__"})
 """Python's own changes to its environment at start (PEP 538)."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, EnvironmentEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     given, start, everything = installed.of_user()
     before, after = given.environ, start.environ
     for claim in claims:
@@ -83,7 +66,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, EnvironmentEvidence]
             for found in map(_ASSIGNMENT.match, lines)
             if found
         )
-        evidence: EnvironmentEvidence = {
+        evidence = {
             "required": {name: before.get(name) for name in claim.expect["required"]},
             "denied": {name: value[:_LONGEST_VALUE] for name, value in sorted(before.items()) if matches(name, denied)},
             "in_files": [
@@ -151,9 +134,14 @@ def _of_debian(path: str, packages: debian.Owned) -> bool:
     return hashlib.md5(Path(path).read_bytes(), usedforsecurity=False).hexdigest() == recorded
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: EnvironmentEvidence) -> Finding:
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """S7. expect: {required: {name: value}, denied: {pattern: why}, start_files: {name pattern: why}},
-    and of a child allowed: patterns of what it may set otherwise."""
+    and of a child allowed: patterns of what it may set otherwise.
+
+    evidence: {required, denied: {name: value}, in_files: [{file, name, value}] of assignments in a shell's start files,
+    settings_files: {file: lines}, start: {flags, changes: {variable: value that starting Python gives it}, code:
+    [{file, owners, of_debian, does_nothing}] of files that run then}}.
+    """
     required, denied, allowed = expect["required"], expect["denied"], expect.get("allowed", ())
 
     def why(name: str) -> str:
@@ -178,7 +166,7 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: EnvironmentEvidenc
     return conclude(faults, good)
 
 
-def _start_faults(start: Start, start_files: Mapping[str, str]) -> Iterator[str]:
+def _start_faults(start: Mapping[str, Any], start_files: Mapping[str, str]) -> Iterator[str]:
     if start["flags"]["optimize"]:
         yield "Python starts with optimisation: every `assert` is gone"
     for name, value in start["changes"].items():

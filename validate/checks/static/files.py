@@ -13,7 +13,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.claims import Claim
 from validate.environment import installed
@@ -24,31 +24,13 @@ from validate.judging import Finding, conclude, failed, listed, matches
 FILES_ONLY = True
 STARTS_FIRST = True
 
-
-class FilesEvidence(TypedDict):
-    distributions: int
-    files: int
-    bytes: int
-    wrong: list[Mapping[str, Any]]
-    """`path`, and its `owners`: distribution -> altered or missing."""
-    wrong_count: int
-    in_conflict: list[Mapping[str, Any]]
-    """`path`, its `owners`, and those whose content it `holds`."""
-    in_conflict_count: int
-    shared_alike_count: int
-    unowned: list[str]
-    unowned_count: int
-    without_record: list[Mapping[str, str]]
-    """`name` and `location`."""
-
-
 _MOST_LISTED = 40
 _READ_BYTES = 1 << 20
 _FILES_A_TASK = 500
 _CODE = (".py", ".pyc", ".pth", ".so")
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FilesEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     _, _, everything = installed.of_user()
     aside = {folder for claim in claims for folder in claim.expect.get("aside", ())}
     evidence = _compare([one for one in everything if one.location not in aside])
@@ -56,7 +38,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FilesEvidence]]:
         yield claim.subject, evidence
 
 
-def _compare(everything: Sequence[Distribution]) -> FilesEvidence:
+def _compare(everything: Sequence[Distribution]) -> Mapping[str, Any]:
     # Path to the hash each owner recorded. Files recorded without a hash (RECORD itself) only count as owned, and so
     # does bytecode: a few wheels ship and record some, and installers that compile replace it.
     expected: dict[str, dict[str, str]] = {}
@@ -140,9 +122,14 @@ def as_record(digest: str) -> str:
     return base64.urlsafe_b64encode(bytes.fromhex(digest)).rstrip(b"=").decode()
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: FilesEvidence) -> Finding:
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """S2. expect: {unowned: {path pattern: why it may be there}}, and of anybody's image {aside: folders of sys.path
-    that no wheel filled: their files are a package manager's, and not compared}."""
+    that no wheel filled: their files are a package manager's, and not compared}.
+
+    evidence (the first three lists are cut, each with its `_count`): {distributions, files, bytes, wrong: [{path,
+    owners: {distribution: altered or missing}}], in_conflict: [{path, owners, holds: those whose content it has}],
+    unowned, without_record: [{name, location}], shared_alike_count}.
+    """
     if not evidence["files"]:
         return failed("no distribution lists a single file")
     faults = []

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.binaries import dynsym
 from validate.binaries.elf import ElfError
@@ -26,21 +26,6 @@ from validate.judging import Finding, conclude, listed, unproven
 
 STARTS_PROGRAMS = True
 
-
-class ToolsEvidence(TypedDict):
-    programs: dict[str, Mapping[str, Any]]
-    """Name -> `path`, and `version` or `error`."""
-
-
-class VerbsEvidence(TypedDict):
-    nccl: Mapping[str, Any]
-    """`path`; names in it of the libraries that are asked for (`opens`), and of verbs (`asks`)."""
-    libraries: dict[str, Mapping[str, Any]]
-    """SONAME -> `path`, libraries that it is `missing`, FUNCTION@VERSION that it is `lacking`."""
-    providers: dict[str, Mapping[str, Any]]
-    """Driver -> `path`, libraries that it is `missing`, VERSION of LIBRARY that none defines (`versions`), `error`."""
-
-
 _SECONDS = 60
 _DRIVERS = "/etc/libibverbs.d"
 _PRIVATE = re.compile(r"IBVERBS_PRIVATE_(\d+)")
@@ -49,7 +34,7 @@ _LIBRARY_NAMES, _FUNCTION_NAMES = (b"libibverbs.so", b"libmlx5.so"), (b"ibv_", b
 _LONGEST_NAME = 64
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolsEvidence | VerbsEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     given = user_environment.recorded()
     for claim in claims:
         if claim.subject == "tools":
@@ -141,8 +126,8 @@ _NAMELESS = "No user exists for uid"
 the user who runs the suite has no name."""
 
 
-def judge_tools(_subject: str, expect: Mapping[str, Any], evidence: ToolsEvidence) -> Finding:
-    """expect: {programs: {name: arguments}}."""
+def judge_tools(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """expect: {programs: {name: arguments}}. evidence: {programs: {name: {path, version or error}}}."""
     faults = []
     for name in expect["programs"]:
         found = evidence["programs"][name]
@@ -153,10 +138,15 @@ def judge_tools(_subject: str, expect: Mapping[str, Any], evidence: ToolsEvidenc
     return conclude(faults, listed([found.get("version", "")[:40] for found in evidence["programs"].values()], limit=9))
 
 
-def judge_verbs(_subject: str, expect: Mapping[str, Any], evidence: VerbsEvidence) -> Finding:
+def judge_verbs(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """expect: {libraries: {SONAME: {names: as they are tried, symbols: {function: its version (dlvsym)}, by_nccl:
     otherwise another program of the network's user space opens it}}, providers: drivers of network cards that must be
-    there, as rdma-core names them}."""
+    there, as rdma-core names them}.
+
+    evidence: {nccl: {path, opens: names in it of libraries, asks: of verbs}, libraries: {SONAME: {path, missing:
+    libraries that it needs, lacking: FUNCTION@VERSION}}, providers: {driver: {path, missing, versions: VERSION of
+    LIBRARY that none defines, error?}}}.
+    """
     nccl, libraries = evidence["nccl"], expect["libraries"]
     if nccl["path"] is None:
         return unproven("there is no libnccl.so.2 whose loader could be followed")

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.binaries import elf
 from validate.binaries.elf import ElfError
@@ -25,27 +25,11 @@ from validate.judging import Finding, conclude, failed, listed
 
 STARTS_PROGRAMS = True
 
-
-class ToolkitEvidence(TypedDict):
-    home_exists: bool
-    real_home: str
-    parts: dict[str, Mapping[str, Any]]
-    """Name -> its `files`, those that are `absent`, `version` and `minor`, `sonames` of files, `error`."""
-    variables: dict[str, str | None]
-    default_link: str | None
-    programs_on_path: dict[str, str | None]
-    torch: Mapping[str, str | None]
-    loader_folders: list[Mapping[str, Any]]
-    """`folder` and its `real` path, `from` what says so, and whether it `exists`."""
-    driver_libraries: list[Mapping[str, str]]
-    """`path` and `real` path."""
-
-
 _SECONDS = 120
 _DRIVER = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1")
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     given, _, everything = installed.of_user()
     search = SearchPath.of(given.environ, given.directory, machine_named(given.machine))
     of_torch = [one for one in everything if one.name == "torch"]
@@ -54,7 +38,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
         home = Path(expect["home"])
         default = home.parent / "cuda"
         found = {name: shutil.which(name, path=given.environ.get("PATH", "")) for name in ("nvcc", "ptxas")}
-        evidence: ToolkitEvidence = {
+        evidence = {
             "home_exists": home.is_dir(),
             "real_home": os.path.realpath(home),
             "parts": {part: _PARTS[part](home) for part in expect["parts"]},
@@ -188,8 +172,13 @@ def _driver_libraries(search: SearchPath) -> list[Mapping[str, Any]]:
     ]
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: ToolkitEvidence) -> Finding:
-    """S6. expect: {home, version, parts: [names]}."""
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+    """S6. expect: {home, version, parts: [names]}.
+
+    evidence: {home_exists, real_home, parts: {name: {files, absent?, version?, minor?, sonames?: {file: SONAME},
+    error?}}, variables, default_link, programs_on_path, torch: its version and CUDA's, loader_folders: [{folder, real,
+    from: what says so, exists}], driver_libraries: [{path, real}]}.
+    """
     home, version = expect["home"], expect["version"]
     if not evidence["home_exists"]:
         return failed(f"{home} does not exist")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 from validate.claims import Claim
 from validate.environment import installed, wheel_contents
@@ -16,35 +16,14 @@ from validate.judging import Finding, Status, conclude, failed, listed, matches,
 
 FILES_ONLY = True
 
-
-class HeldDistribution(TypedDict):
-    """One installed distribution that the lock names."""
-
-    record: str
-    version: str
-    digest: str
-    files: int
-    strange: list[str]
-    """Files that are in the RECORD and not in the wheel, or there with another hash."""
-    strange_count: int
-    lacking: int
-    """Files of the wheel that are not in the RECORD so."""
-    launchers: list[str]
-    """Commands that are not what an installer writes for their entry points."""
-
-
-class WheelsEvidence(TypedDict):
-    distributions: dict[str, list[HeldDistribution]]
-
-
 _MOST_LISTED = 20
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, WheelsEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     _, start, everything = installed.of_user()
     for claim in claims:
         expect = claim.expect
-        distributions: dict[str, list[HeldDistribution]] = {}
+        distributions: dict[str, list[Mapping[str, Any]]] = {}
         for one in everything:
             if one.entries is not None and one.name in (*expect["wheels"], *expect["sources"]):
                 held = _held(one, os.path.realpath(start.prefix), expect)
@@ -52,7 +31,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, WheelsEvidence]]:
         yield claim.subject, {"distributions": distributions}
 
 
-def _held(distribution: Distribution, environment: str, expect: Mapping[str, Any]) -> HeldDistribution:
+def _held(distribution: Distribution, environment: str, expect: Mapping[str, Any]) -> Mapping[str, Any]:
     own = wheel_contents.of_installed(distribution, environment)
     digest, launchers = wheel_contents.contents(own.rows).digest, list(own.launchers)
     record = next((entry.path for entry in distribution.entries or () if entry.path.endswith(".dist-info/RECORD")), "")
@@ -79,12 +58,16 @@ def _held(distribution: Distribution, environment: str, expect: Mapping[str, Any
     }
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: WheelsEvidence) -> Finding:
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """S10 wheels. A distribution that is missing or was moved is S1's affair; a file that is not as in RECORD, S2's.
 
     expect: {versions: {distribution: its version in the lock, without a local part}, wheels: {distribution: [{digest,
     tags}] of those that the lock has, one of which was installed}, sources: {distribution: {files: long tags of
     contents, made: patterns of what its build makes}}, unknown: {distribution: why its file's contents are not known}}.
+
+    evidence: {distributions: {name: [{record, version, digest, files, strange: files that are in the RECORD and not in
+    the wheel, or there with another hash, lacking: how many of the wheel's are not in the RECORD so, launchers:
+    commands that are not what an installer writes}]}}.
     """
     versions = expect["versions"]
     found = {
@@ -115,7 +98,7 @@ def _unknown(expect: Mapping[str, Any]) -> str:
     return f"of {listed(list(unknown))} it is not known: {listed(sorted(set(unknown.values())))}"
 
 
-def _changed(name: str, one: HeldDistribution, wheels: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _changed(name: str, one: Mapping[str, Any], wheels: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if one["digest"] in (wheel["digest"] for wheel in wheels):
         return
     yield from (f"{path} is not what the locked wheel of {name} brought" for path in one["strange"])
@@ -127,7 +110,7 @@ def _changed(name: str, one: HeldDistribution, wheels: Sequence[Mapping[str, Any
         yield f"{one['record']} is not that of the locked wheel of {name}"
 
 
-def _made_otherwise(name: str, one: HeldDistribution, made: Sequence[str]) -> Iterator[str]:
+def _made_otherwise(name: str, one: Mapping[str, Any], made: Sequence[str]) -> Iterator[str]:
     for path in one["strange"]:
         if not matches(path, made):
             yield f"{path} is in no file of the locked source of {name}"
