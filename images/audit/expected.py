@@ -217,7 +217,11 @@ def _linked(subject: str, expect: Any, evidence: Any) -> Finding:
     if not evidence["files"]:
         return passed("there is no shared library in this environment")
     if subject == "symbols":
-        lacking = [one for one in evidence["lacking"] if not one.get("alternatives") and not _late(one)]
+        lacking = [
+            one
+            for one in evidence["lacking"]
+            if not one.get("alternatives") and (one["versions"] or one.get("elsewhere") != one["undefined_count"])
+        ]
         count = evidence["lacking_count"] - len(evidence["lacking"]) + len(lacking)
         return symbols.judge(subject, expect, {**evidence, "lacking": lacking, "lacking_count": count})
     linked = [
@@ -226,10 +230,6 @@ def _linked(subject: str, expect: Any, evidence: Any) -> Finding:
     ]
     own: Any = {**evidence, "second_owners": [], "linked": linked}
     return libraries.judge(subject, expect, own)
-
-
-def _late(one: Mapping[str, Any]) -> bool:
-    return not one["versions"] and one.get("elsewhere") == one["undefined_count"]
 
 
 def _from_required(one: Mapping[str, Any], name: str, requires: Mapping[str, Sequence[str]]) -> bool:

@@ -375,7 +375,11 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
     else:
         enough = f"{older}, new enough by minor version compatibility ({image.min_driver})"
         reasons.append(known if native else enough)
-    reasons += _modules(machine)
+    modules = {row.architecture: row.modules for arch in machine.archs if (row := drivers().get(arch))}
+    if machine.arm and _GRACE_HOPPER in machine.archs:
+        modules["Grace Hopper"] = "open"
+    needed = {architecture: kind for architecture, kind in modules.items() if kind != "either"}
+    reasons += [f"{architecture} needs the driver's {kind} kernel modules" for architecture, kind in needed.items()]
     return Answer(image=image, fit=worst, reasons=tuple(reasons), against=tuple(against), native=native, passed=passed)
 
 
@@ -389,15 +393,6 @@ def wrong_for_gpu(machine: Machine) -> Iterator[str]:
             yield f"{arch} ({row.architecture}) needs driver {row.first} or newer{also}"
         if row and row.last and branch > row.last:
             yield f"branch {row.last} is the last driver for {arch} ({row.architecture})"
-
-
-def _modules(machine: Machine) -> Iterator[str]:
-    rows = {row.architecture: row.modules for arch in machine.archs if (row := drivers().get(arch))}
-    if machine.arm and _GRACE_HOPPER in machine.archs:
-        rows["Grace Hopper"] = "open"
-    for architecture, modules in rows.items():
-        if modules != "either":
-            yield f"{architecture} needs the driver's {modules} kernel modules"
 
 
 def _unwanted(image: ImageSummary, options: Options) -> Iterator[str]:

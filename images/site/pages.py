@@ -292,6 +292,10 @@ class _Site:
         found = (line for line in reversed(self.known.nightly) if isinstance(line, BreakageLine) and not line.ranges)
         # Newest first, each once, of regular nightly runs that are not stale.
         breakages = list({line.key: line for line in found if line.date.date() >= oldest}.values())
+        speeds: dict[tuple[str, str], list[tuple[str, float]]] = {}  # step and GPU -> milliseconds of newest runs
+        for image in images:
+            for key, points in _steps(self.known.runs, image.name).items():
+                speeds.setdefault(key, []).append((image.name, points[-1][1]))
         return self._page(
             "index.html.j2",
             "index.html",
@@ -302,16 +306,8 @@ class _Site:
             gpu_columns=self.index.columns(Tier.GPU),
             multi_columns=self.index.columns(Tier.MULTIGPU),
             breakages=breakages[:_SHOWN_BREAKAGES],
-            speeds=self._speeds(),
+            speeds=[(*key, each) for key, each in sorted(speeds.items()) if len(each) > 1],
         )
-
-    def _speeds(self) -> list[tuple[str, str, list[tuple[str, float]]]]:
-        """(step, GPU, milliseconds of each image's newest run) where several images have one, in the matrix's order."""
-        found: dict[tuple[str, str], list[tuple[str, float]]] = {}
-        for image in self.index.images:
-            for key, points in _steps(self.known.runs, image.name).items():
-                found.setdefault(key, []).append((image.name, points[-1][1]))
-        return [(*key, each) for key, each in sorted(found.items()) if len(each) > 1]
 
     def _chooser(self) -> bytes:
         images = self.index.images

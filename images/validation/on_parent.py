@@ -7,6 +7,7 @@ parent's own layers, which lie below the child's.
 from __future__ import annotations
 
 import fnmatch
+import posixpath
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -213,7 +214,8 @@ def _of_moved(parent: Tree, child: Tree) -> set[str]:
         record = _RECORD.fullmatch(path)
         if record and path not in child and entry.data:
             for line in entry.data.decode("utf-8", "replace").splitlines():
-                file = _joined(record["location"], line.rpartition(",")[0].rpartition(",")[0].strip('"'))
+                name = line.rpartition(",")[0].rpartition(",")[0].strip('"')
+                file = posixpath.normpath(f"{record['location']}/{name}")
                 found |= {file, *(one for one in _compiled(file) if one in parent)}
             folder = path.rpartition("/")[0]
             found |= {one for one in parent if one == folder or one.startswith(f"{folder}/")}
@@ -236,16 +238,6 @@ def _upgraded(parent: Tree, child: Tree) -> dict[str, str]:
 
 def _text(entry: LayerEntry | None) -> str:
     return (entry.data or b"").decode("utf-8", "replace") if entry else ""
-
-
-def _joined(folder: str, name: str) -> str:
-    parts = folder.split("/")
-    for part in name.split("/"):
-        if part == "..":
-            parts.pop()
-        else:
-            parts.append(part)
-    return "/".join(parts)
 
 
 def _git_settings(lines: Sequence[str]) -> list[str]:

@@ -57,18 +57,15 @@ def html(verdict: Verdict, host: Mapping[str, Any]) -> str:
         memory = f", {gpu['memory'] / 1000**3:.0f} GB" if gpu.get("memory") else ""
         gpus.append(f"{gpu.get('name', 'GPU')}{f' ({capability}{memory})' if capability else memory}")
     tiers = [(tier, what, [one for one in verdict.claims if one.claim.tier is tier]) for tier, what in _TIERS.items()]
-    return (
-        environment(html=True)
-        .get_template("report.html.j2")
-        .render(
-            verdict=verdict,
-            host=host,
-            summary=report.summary(verdict),
-            failed=verdict.of(Status.FAIL),
-            gpus="; ".join(gpus),
-            tiers=[row for row in tiers if row[2]],
-            evidence=_evidence,
-        )
+    page = environment(html=True).get_template("report.html.j2")
+    return page.render(
+        verdict=verdict,
+        host=host,
+        summary=report.summary(verdict),
+        failed=verdict.of(Status.FAIL),
+        gpus="; ".join(gpus),
+        tiers=[row for row in tiers if row[2]],
+        evidence=_evidence,
     )
 
 

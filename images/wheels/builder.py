@@ -316,7 +316,22 @@ def builder_context(
         if not (patch := next((path for path in patches if sha256_of_file(path) == recipe.patch), None)):
             raise wrong("templates/wheel/patches", f"no patch with sha256 {recipe.patch}", "run the command again")
         files["recipe/source.patch"] = patch.read_bytes()
-    files["recipe/env"] = _variables(recipe)
+    numbers = [arch.removeprefix("sm_") for arch in recipe.archs]
+    of_toolkit = {
+        "TORCH_CUDA_ARCH_LIST": ";".join(f"{number[:-1]}.{number[-1]}" for number in numbers),
+        "FORCE_CUDA": "1",
+        "CUDA_HOME": "/build/cuda",
+        "TRUETAG_NVCC": f"{recipe.home}/bin/nvcc",
+        "TRUETAG_ARCHS": " ".join(numbers),
+        "TRUETAG_PTX": " ".join(arch.removeprefix("sm_") for arch in recipe.ptx),
+    }
+    variables = {
+        **(of_toolkit if recipe.home else {}),
+        **({"TRUETAG_CPU": recipe.cpu} if recipe.cpu else {}),
+        **recipe.environment,
+    }
+    exports = (f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items()))
+    files["recipe/env"] = "".join(exports).encode()
     source = f"{recipe.distribution}=={recipe.version} \\\n    --hash=sha256:{recipe.sdist}\n"
     files["recipe/source.txt"] = source.encode()
     if options.sdists is not None:  # else the step downloads its own
@@ -339,24 +354,6 @@ def _toolkit_lock(image: Image, recipe: Recipe, folder: Path) -> bytes:
     raise wrong(str(image.name), cause, f"`{command('lock', str(devel))}` makes one")
 
 
-def _variables(recipe: Recipe) -> bytes:
-    numbers = [arch.removeprefix("sm_") for arch in recipe.archs]
-    of_toolkit = {
-        "TORCH_CUDA_ARCH_LIST": ";".join(f"{number[:-1]}.{number[-1]}" for number in numbers),
-        "FORCE_CUDA": "1",
-        "CUDA_HOME": "/build/cuda",
-        "TRUETAG_NVCC": f"{recipe.home}/bin/nvcc",
-        "TRUETAG_ARCHS": " ".join(numbers),
-        "TRUETAG_PTX": " ".join(arch.removeprefix("sm_") for arch in recipe.ptx),
-    }
-    variables = {
-        **(of_toolkit if recipe.home else {}),
-        **({"TRUETAG_CPU": recipe.cpu} if recipe.cpu else {}),
-        **recipe.environment,
-    }
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items())).encode()
-
-
 def _dockerfile(image: Image, recipe: Recipe, base: BaseContext, files: Context, jobs: int, offline: bool) -> str:
     index = "" if offline else render.index(image)
     below = [render.libraries(index)] if f"locks/{render.LIBRARIES}.txt" in files else []
@@ -368,24 +365,20 @@ def _dockerfile(image: Image, recipe: Recipe, base: BaseContext, files: Context,
         index=index,
         wheels_kept=False,
     )
-    holds = (f"nvcc {recipe.toolkit}",)
-    return (
-        environment()
-        .get_template("wheel/Dockerfile.j2")
-        .render(
-            image=replace(image, name=replace(image.name, devel=True)),
-            recipe=recipe,
-            provider=recipe.provider,
-            source=recipe.parts[0] if recipe.provider == "image" else "",
-            home=recipe.home,
-            base=base,
-            user=user_overlay.USER,
-            jobs=jobs,
-            installer=next((Path(path).name for path in files if path.startswith("wheels/uv-")), ""),
-            epoch=EPOCH,
-            native_installer=False,
-            **step_macros(offline=offline),
-            layers=[*below, torch],
-            compiler=Stage(name="compiler", below="torch", holds=holds, lock=False, toolkit_above=True),
-        )
+    page, holds = environment().get_template("wheel/Dockerfile.j2"), (f"nvcc {recipe.toolkit}",)
+    return page.render(
+        image=replace(image, name=replace(image.name, devel=True)),
+        recipe=recipe,
+        provider=recipe.provider,
+        source=recipe.parts[0] if recipe.provider == "image" else "",
+        home=recipe.home,
+        base=base,
+        user=user_overlay.USER,
+        jobs=jobs,
+        installer=next((Path(path).name for path in files if path.startswith("wheels/uv-")), ""),
+        epoch=EPOCH,
+        native_installer=False,
+        **step_macros(offline=offline),
+        layers=[*below, torch],
+        compiler=Stage(name="compiler", below="torch", holds=holds, lock=False, toolkit_above=True),
     )

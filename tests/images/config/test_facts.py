@@ -69,7 +69,7 @@ def test_no_code_that_takes_wheels_knows_a_package_by_name() -> None:
     names = {name for one in FACTS.prebuilt for name in (one.package, one.package.replace("-", "_"))}
     folders = [ROOT / "images" / name for name in ("wheels", "planning/rules", "locking", "building", "context")]
     files = [path for folder in folders for path in folder.glob("*.py")]
-    files += [ROOT / "images/planning" / f"{name}.py" for name in ("candidate", "assemble", "plan")]
+    files += [ROOT / "images/planning" / f"{name}.py" for name in ("candidate", "plan")]
     assert len(files) > 20
     said = {path.name: name for path in files for name in names if name in path.read_text()}
     assert said == {}
