@@ -21,7 +21,10 @@ out = Path(config["out"])
 
 tokenizer = AutoTokenizer.from_pretrained(config["model"])
 tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-model = AutoModelForCausalLM.from_pretrained(config["model"], device_map=config["device_map"], dtype=torch.float32)
+attention = config.get("attention", "sdpa")
+model = AutoModelForCausalLM.from_pretrained(
+    config["model"], device_map=config["device_map"], dtype=torch.float32, attn_implementation=attention
+)
 
 
 def tokens(row):

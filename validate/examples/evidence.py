@@ -58,7 +58,7 @@ def _example(example: Mapping[str, Any], device: str, threads: int) -> Mapping[s
     with tempfile.TemporaryDirectory(prefix="example-") as folder:
         done = run(example, Path(folder), device)
         trained = ADAPTERS[example["adapter"]](done)
-        return {"seconds": round(done.seconds, 1), **compared(trained), **trained.facts}
+        return {"seconds": round(done.seconds, 1), **compared(trained), **trained.facts, "flash_attn_4": done.attention}
 
 
 def compared(trained: Trained) -> Mapping[str, object]:

@@ -49,6 +49,8 @@ class Run:
     seconds: float
     compiled: int
     """Modules that torch.compile's Inductor wrote."""
+    attention: int
+    """Backward kernels that flash-attn-4 compiled."""
 
     @property
     def model(self) -> Path:
@@ -71,9 +73,15 @@ def run(example: Mapping[str, Any], place: Path, device: str) -> Run:
     folder = place / "examples" / example["folder"]
     until = time.monotonic() + example["seconds"]
     started = time.monotonic()
-    inductor = place / "inductor"
+    inductor, attention = place / "inductor", place / "attention"
+    caches = {
+        "TORCHINDUCTOR_CACHE_DIR": str(inductor),
+        "CUTE_DSL_KEEP": "cubin",
+        "CUTE_DSL_DUMP_DIR": str(attention),
+    }
+    attention.mkdir()
     for command in example["commands"]:
-        _call(command, folder, until, {"TORCHINDUCTOR_CACHE_DIR": str(inductor)})
+        _call(command, folder, until, caches)
     config = importlib.import_module("yaml").safe_load((folder / example["config"]).read_text(encoding="utf-8"))
     return Run(
         folder=folder,
@@ -82,6 +90,7 @@ def run(example: Mapping[str, Any], place: Path, device: str) -> Run:
         device=device,
         seconds=time.monotonic() - started,
         compiled=len(list(inductor.rglob("*.py"))),
+        attention=len(list(attention.rglob("*flash_bwd*.cubin"))),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -99,11 +99,20 @@ def silent_claims(context: ClaimContext, id: str) -> Iterator[Claim]:  # noqa: A
 
 def _too_small(row: SilentFault, gpu: Gpu) -> str:
     """Why nobody reaches a fault on a GPU; empty: it can be reached."""
-    if gpu.capability < tuple(map(int, row.capability.split("."))):
-        return f"takes compute capability {row.capability}"
+    if gate := below([gpu], tuple(map(int, row.capability.split(".")))):
+        return gate
     if gpu.memory < row.gigabytes * 1e9:
         return f"takes {row.gigabytes:g} GB of GPU memory, {gpu.name} has {gpu.memory / 1e9:.0f}"
     return ""
+
+
+def below(gpus: Iterable[Gpu], least: tuple[int, ...]) -> str:
+    """Which of these GPUs has less than a compute capability; empty: none."""
+    found = next((gpu for gpu in gpus if gpu.capability < least), None)
+    if not found:
+        return ""
+    wanted, has = (".".join(map(str, one)) for one in (least, found.capability))
+    return f"takes compute capability {wanted}, {found.name} has {has}"
 
 
 def claim(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from images.config import yamlfile
-from images.validation.claims.context import ClaimContext, claim, silent_claims
+from images.validation.claims.context import ClaimContext, below, claim, silent_claims
 from images.validation.claims.cpu import quantised_llama
 from validate.claims import Claim
 from validate.kernels import Capability, Kernel, dtype_of, expected_path, table
@@ -168,9 +168,8 @@ def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[
         gate = ""
         if torch < Version(row.get("torch", "0")):
             gate = f"takes torch {row['torch']}, this is {torch}"
-        elif lesser := [gpu for gpu in inventory.gpus if gpu.capability < least] if inventory else []:
-            wanted, has = (".".join(map(str, one)) for one in (least, lesser[0].capability))
-            gate = f"takes compute capability {wanted}, {lesser[0].name} has {has}"
+        elif inventory:
+            gate = below(inventory.gpus, least)
         expect = {**row.get("expect", {}), "device": device, "ranks": ranks, **of_host.get(subject, {})}
         expect |= {"not_applicable": gate} if gate else {}
         # What these GPUs or this torch can't do is not held against the image.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from images.config import yamlfile
-from images.validation.claims.context import ClaimContext, claim
+from images.validation.claims.context import ClaimContext, below, claim
 from validate.claims import Claim
 
 Row = Mapping[str, Any]
@@ -41,6 +41,8 @@ def profile_claims(context: ClaimContext) -> Iterator[Claim]:
                 lacking = "" if image.devel or (has_extensions and not lacking) else without_nvcc
         number, no_gpu = by_tier[row["probe"].partition(".")[0]]
         unproven, expect = lacking or no_gpu, row["expect"]
+        if context.inventory and (gate := below(context.inventory.gpus, tuple(row.get("capability", ())))):
+            expect = {**expect, "not_applicable": gate}
         if context.on_gpu and number == "P1" and "gpu" in row.get("tiers", ()):
             expect = {**expect, "not_applicable": "not run: P2 runs the same example on the GPU that is here"}
         required = not lacking and "not_applicable" not in expect
