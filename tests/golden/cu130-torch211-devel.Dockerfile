@@ -159,7 +159,7 @@ ENV PYTORCH_ALLOC_CONF="expandable_segments:True,roundup_power2_divisions:16" \
     UV_CONSTRAINT="/opt/truetag/constraints.txt" \
     UV_BUILD_CONSTRAINT="/opt/truetag/constraints.txt" \
     UV_PYTHON="/opt/truetag/additions/cu130-torch211-devel/python" \
-    PATH="/home/trainer/.cache/venvs/cu130-torch211-devel-55d161d519d4/bin:/opt/venv/bin:/usr/local/cuda-13.0/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+    PATH="/home/trainer/.cache/venvs/cu130-torch211-devel-ca56877ec498/bin:/opt/venv/bin:/usr/local/cuda-13.0/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
     HOME="/home/trainer" \
     USER="trainer" \
     LANG="C.UTF-8"
@@ -167,18 +167,18 @@ LABEL dev.truetag.archs="sm_75 sm_80 sm_86 sm_90 sm_100 sm_120" \
       dev.truetag.base="debian:bookworm-slim" \
       dev.truetag.base-origin="tag" \
       dev.truetag.image="cu130-torch211-devel" \
-      dev.truetag.matrix-revision="00137f8e2c73" \
+      dev.truetag.matrix-revision="ecb2c9dd1f0b" \
       dev.truetag.min-driver="580" \
       dev.truetag.pins="{\"accelerate\":\"1.15.0\",\"bitsandbytes\":\"0.50.2\",\"datasets\":\"5.2.0\",\"einops\":\"0.8.2\",\"flash-attn\":\"2.8.3.post2\",\"flash-attn-4\":\"4.0.0b36\",\"liger-kernel\":\"0.8.5\",\"nvidia-cutlass-dsl-libs-cu13\":\"4.8.1\",\"nvidia-ml-py\":\"13.615.71\",\"peft\":\"0.21.2\",\"pip\":\"26.3\",\"safetensors\":\"0.8.0\",\"torch\":\"2.11.0\",\"torchao\":\"0.18.0\",\"transformers\":\"5.17.0\",\"triton\":\"3.6.0\"}" \
       dev.truetag.python="3.11" \
-      dev.truetag.silent-faults="Liger-Kernel#272 flash-attention#2260 flash-attention#2324 pytorch#144643 pytorch#169688 pytorch#178871 pytorch#181555 pytorch#183901 pytorch#183986 pytorch#187227 pytorch#190449 pytorch#194976 pytorch#195422 pytorch#196678 pytorch#197673" \
+      dev.truetag.silent-faults="Liger-Kernel#272 flash-attention#2260 flash-attention#2324 pytorch#144643 pytorch#169688 pytorch#178871 pytorch#181555 pytorch#183901 pytorch#183986 pytorch#187227 pytorch#190449 pytorch#194976 pytorch#195422 pytorch#197673" \
       dev.truetag.toolkit-cuda="13.0" \
       dev.truetag.torch="2.11.0" \
       dev.truetag.wheel-cuda="13.0" \
       org.opencontainers.image.base.name="debian:bookworm-slim" \
       org.opencontainers.image.description="CUDA training image: torch 2.11.0, CUDA 13.0 wheel, toolkit 13.0" \
       org.opencontainers.image.title="cu130-torch211-devel" \
-      org.opencontainers.image.version="00137f8e2c73"
+      org.opencontainers.image.version="ecb2c9dd1f0b"
 USER 1001
 WORKDIR /workspace
 CMD ["bash"]
