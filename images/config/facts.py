@@ -274,6 +274,7 @@ class Arm64Facts(Row):
     torch: dict[VersionText, Arm64Torch] = {}
     bitsandbytes: dict[VersionText, Arm64Bitsandbytes] = {}
     torchao: dict[VersionText, TorchaoFacts] = {}
+    device_code: dict[str, DeviceCode] = {}
     lacking: dict[str, Sentence] = {}
     """Distributions of which no index has an aarch64 wheel -> what was looked at."""
     boards: dict[Capability, Board] = {}
@@ -341,5 +342,5 @@ class Facts(Row):
             version: self.bitsandbytes[version].model_copy(update={"libraries": row.libraries})
             for version, row in self.arm64.bitsandbytes.items()
         }
-        own = {"torch": torch, "bitsandbytes": bitsandbytes, "torchao": self.arm64.torchao}
+        own = {"torch": torch, "bitsandbytes": bitsandbytes, "torchao": self.arm64.torchao, "device_code": self.arm64.device_code}
         return self.model_copy(update={**own, "xformers": {}, "prebuilt": []})
