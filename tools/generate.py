@@ -105,7 +105,7 @@ def _table(planned: Sequence[Planned]) -> str:
 def _row(image: Planned) -> str:
     """A line of the table; what is to be minded of a profile's packages stands in docs/profiles.md."""
     archs = " ".join(arch.capability for arch in image.archs) or "-"
-    own = [one for one in image.warnings if not one.startswith("silently")]
+    own = [one.partition(" whatever is")[0] for one in image.warnings if not one.startswith("silently")]
     warnings = ["see [profiles](profiles.md)"] if image.profile and own else own
     notes = [f"**refused**: {text}" for text in image.reasons] or warnings
     cells = [
