@@ -342,5 +342,10 @@ class Facts(Row):
             version: self.bitsandbytes[version].model_copy(update={"libraries": row.libraries})
             for version, row in self.arm64.bitsandbytes.items()
         }
-        own = {"torch": torch, "bitsandbytes": bitsandbytes, "torchao": self.arm64.torchao, "device_code": self.arm64.device_code}
+        own = {
+            "torch": torch,
+            "bitsandbytes": bitsandbytes,
+            "torchao": self.arm64.torchao,
+            "device_code": self.arm64.device_code,
+        }
         return self.model_copy(update={**own, "xformers": {}, "prebuilt": []})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -63,12 +64,20 @@ def fully_trained(run: Run, reload: Callable[[Any], Any]) -> Trained:
         start=tensors(run.model),
         batches=in_batches(rows, seeded_order(split, int(settings["seed"])), size, steps),
         rate=float(settings["learning_rate"]),
-        all_labels=True,
+        all_labels=_counts_first_labels(),
         saved={} if "lora" in run.config else tensors(run.folder / result["saved"]),
         reload=reload,
         held_out=(float(result["held_out"]), evaluated),
         facts={"ranks": ranks, "compiled": run.compiled, "said": str(result.get("said", ""))},
     )
+
+
+def _counts_first_labels() -> bool:
+    """Whether this Trainer divides a loss by all labels, the first of a row among them, which nothing predicts: so it
+    did until it counted `labels[..., 1:]`."""
+    trainer = importlib.import_module("transformers").Trainer
+    counting = getattr(trainer, "_get_num_items_in_batch", trainer.get_batch_samples)
+    return "[..., 1:]" not in inspect.getsource(counting)
 
 
 def adapters_trained(run: Run, start: Weights, adapters: Adapters, reload: Callable[[Any], Any]) -> Trained:

@@ -49,7 +49,7 @@ class Run:
     seconds: float
     compiled: int
     """Modules that torch.compile's Inductor wrote."""
-    attention: int
+    attention: int = 0
     """Backward kernels that flash-attn-4 compiled."""
 
     @property

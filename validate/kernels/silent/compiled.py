@@ -60,7 +60,7 @@ def compile_index_add(t: Any, d: str) -> tuple[Any, ...]:
     def add(index: Any, source: Any) -> Any:
         return t.zeros(1, 8, device=d).expand(4, 8).index_add(0, index, source)
 
-    return _both(t, add, (t.tensor([0, 1, 0], device=d), t.ones(3, 8, device=d)))
+    return _both(t, add, (t.tensor([0, 3, 0], device=d), t.ones(3, 8, device=d)))
 
 
 def compile_dropout_alias(t: Any, d: str) -> tuple[Any, ...]:
