@@ -133,7 +133,7 @@ def of_versions(environment: Mapping[str, Any]) -> Iterator[Check]:
     cudnn = next((version for name, version in versions.items() if name.startswith("nvidia-cudnn-cu")), "")
     known = silent.known(versions | ({"cudnn": cudnn} if cudnn else {})).values()
     for key, ordinary in (("A6 silent faults", True), ("A6 rare silent faults", False)):
-        found = [str(row) for row in known if row.ordinary is ordinary]
+        found = [str(row) for row in known if row.is_ordinary(versions.get("torch", "0")) is ordinary]
         yield _check(key, found, environment=str(environment["prefix"]))
 
 

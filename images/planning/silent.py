@@ -31,11 +31,15 @@ class SilentFault(Row):
     """It shows without a GPU, in the cpu tier."""
     alone: bool = False
     """It may end its process: it runs in a fork."""
-    ordinary: bool = False
-    """Plain training meets it, not just shapes or programs that few have: aliases avoid images with it."""
+    ordinary: RangeText | None = None
+    """The versions of torch with which plain training meets it, not just shapes or programs that few have: aliases
+    avoid such images. None: no version."""
 
     def __str__(self) -> str:
         return f"silently wrong: {self.what} ({self.issue})" + (f"; {self.remedy}" if self.remedy else "")
+
+    def is_ordinary(self, torch: str) -> bool:
+        return self.ordinary is not None and within(torch, self.ordinary)
 
     def of(self, versions: Mapping[str, str]) -> bool:
         """Whether these versions are known to have it. A cuDNN that is not known excludes nothing."""
@@ -54,6 +58,6 @@ def known(versions: Mapping[str, str]) -> dict[str, SilentFault]:
     return {name: row for name, row in faults().items() if row.package in versions and row.of(versions)}
 
 
-def ordinary(label: str) -> list[str]:
+def ordinary(label: str, torch: str) -> list[str]:
     """The sentences of those that an image's label names (`ISSUE ISSUE`) and plain training meets: aliases avoid it."""
-    return [str(row) for row in faults().values() if row.ordinary and row.issue in label.split()]
+    return [str(row) for row in faults().values() if row.is_ordinary(torch) and row.issue in label.split()]

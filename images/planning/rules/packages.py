@@ -130,8 +130,9 @@ def waivers_and_overrides_are_said(candidate: Candidate) -> Iterator[Finding]:
 def silent_faults_are_said(candidate: Candidate) -> Iterator[Finding]:
     """Those that plain training meets in a sentence each; of the others, which they are."""
     found = silent.known({**candidate.pins, **({"cudnn": candidate.cudnn} if candidate.cudnn else {})})
-    yield from (warn(str(row)) for row in found.values() if row.ordinary)
-    if rare := sorted(row.issue for row in found.values() if not row.ordinary):
+    ordinary = {name for name, row in found.items() if row.is_ordinary(candidate.pins["torch"])}
+    yield from (warn(str(row)) for name, row in found.items() if name in ordinary)
+    if rare := sorted(row.issue for name, row in found.items() if name not in ordinary):
         yield warn(f"silently wrong at rare shapes or programs: {', '.join(rare)}")
 
 

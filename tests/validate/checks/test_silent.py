@@ -34,6 +34,11 @@ def test_each_row_has_a_function_and_each_function_a_row() -> None:
         ({"torch": "2.9.1"}, "conv3d-bfloat16", False),
         ({"torch": "2.9.1", "cudnn": "9.10.2.21"}, "conv3d-patches", True),
         ({"torch": "2.13.0", "cudnn": "9.20.0.48"}, "cudnn-attention-mask", True),
+        ({"torch": "2.8.0", "cudnn": "9.15.1.9"}, "cudnn-attention-mask", True),
+        ({"torch": "2.14.1", "cudnn": "9.26.0.51"}, "cudnn-attention-mask", False),
+        ({"torch": "2.8.0", "bitsandbytes": "0.49.1"}, "bnb-quantise-strided", True),
+        ({"torch": "2.11.0", "bitsandbytes": "0.50.2"}, "bnb-quantise-strided", False),
+        ({"torch": "2.5.1"}, "compile-arange", True),
         ({"torch": "2.13.0"}, "liger-ce-in-place", False),
         ({"torch": "2.13.0", "liger-kernel": "0.8.1"}, "liger-ce-in-place", True),
         ({"torch": "2.13.0", "liger-kernel": "0.8.1"}, "liger-fused-none", True),
@@ -49,8 +54,9 @@ def test_versions_tell_which_faults_are_there(versions: dict[str, str], subject:
 
 
 def test_aliases_avoid_what_plain_training_meets() -> None:
-    assert not silent.ordinary("pytorch#144643 Liger-Kernel#272")
-    (told,) = silent.ordinary("pytorch#144643 pytorch#163539")
+    assert not silent.ordinary("pytorch#144643 Liger-Kernel#272", "2.8.0")
+    assert not silent.ordinary("pytorch#196678", "2.10.0") and silent.ordinary("pytorch#196678", "2.11.0")
+    (told,) = silent.ordinary("pytorch#144643 pytorch#163539", "2.8.0")
     assert (
         told
         == "silently wrong: conv3d in bfloat16 over a large input (pytorch#163539); take nvidia-cudnn 9.15 or newer"
