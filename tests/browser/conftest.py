@@ -1,7 +1,5 @@
 """A real Chromium on a site that a server on the loopback gives it. Installed by apt where it is missing."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 import threading

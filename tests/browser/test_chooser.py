@@ -1,7 +1,5 @@
 """The chooser's page in a browser: it looks up what images/planning/chooser.py answers."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Pages in a real browser: quiet, alone, readable by everybody, and old when they are old."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What somebody does first with an image: commands that docs/using.md prints, a package more, an image of their own."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

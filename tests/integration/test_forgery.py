@@ -1,7 +1,5 @@
 """Images that print evidence of their own: none of it is taken, a claim fails, and the cause is named."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

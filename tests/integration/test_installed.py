@@ -1,7 +1,5 @@
 """What people do who have the installed package alone, in a folder without matrix.yaml: verify an image, audit one."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The lowest versions that pyproject.toml allows: the command line works with them, and tells a wrong option."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What README and docs/ list is what there is: runs on GPUs by digest, verbs, claims, packages, references to pull."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

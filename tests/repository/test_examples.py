@@ -1,7 +1,5 @@
 """examples/: listed, current, paired with a real configuration, and each one claimed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

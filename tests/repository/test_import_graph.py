@@ -1,7 +1,5 @@
 """The import graph of images/ and validate/: packages stand in levels, and no arrow runs back."""
 
-from __future__ import annotations
-
 import ast
 import graphlib
 import re

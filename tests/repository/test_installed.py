@@ -1,7 +1,5 @@
 """The installed package: `truetag VERB` in a folder that has only a matrix.yaml and its locks."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

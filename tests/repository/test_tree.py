@@ -1,7 +1,5 @@
 """What must never lie in the repository, that its Dockerfiles are clean, and what it owes to those who come to it."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Surveys and audits as small values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

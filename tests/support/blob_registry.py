@@ -1,7 +1,5 @@
 """A registry with repositories of their own: uploads in parts, mounts, and no manifest before its blobs."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """A certificate of `registry.test`, which signs itself, until 2126. Nothing but tests trusts it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 _CERTIFICATE = """\

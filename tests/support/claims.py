@@ -1,7 +1,5 @@
 """Claims of an image of the real matrix."""
 
-from __future__ import annotations
-
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from tests.support.sources import SOURCES, image

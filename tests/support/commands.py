@@ -1,7 +1,5 @@
 """The command line, called in this process, which starts no Python anew, or in one of its own."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

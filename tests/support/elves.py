@@ -1,7 +1,5 @@
 """Makes small ELF files for tests: a dynamic section with its strings, symbols and symbol versions, nothing else."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping, Sequence
 

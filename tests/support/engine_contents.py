@@ -1,7 +1,5 @@
 """Images for a while, what an engine holds of our runs, and an image as an engine tells of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

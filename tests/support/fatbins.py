@@ -1,7 +1,5 @@
 """Makes small fat binaries for tests: cubins with kernels of a given size, packed as nvcc's fatbinary packs them."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """An HTTP server on loopback that answers what a test says."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import threading

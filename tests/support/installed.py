@@ -1,7 +1,5 @@
 """The package as `pip install` leaves it, in a folder of its own, and its command."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Machines for doctor: every GPU, memory, number and framework that its rules tell apart."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from itertools import product
 

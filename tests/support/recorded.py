@@ -1,7 +1,5 @@
 """Validation runs that results/ holds: their lines, and the evidence of those that can be judged again."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any

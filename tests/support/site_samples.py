@@ -1,7 +1,5 @@
 """Runs, nightly lines and published tags without a build: every state of an image, and hostile strings."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, date, datetime
 

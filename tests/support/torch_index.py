@@ -4,8 +4,6 @@ PyTorch's index has PEP 503 pages whose links are absolute paths with `%2B` for 
 fragment, and beside each wheel its METADATA as `.metadata`, whose own sha256 stands in the link (PEP 658).
 """
 
-from __future__ import annotations
-
 import hashlib
 import html
 import io

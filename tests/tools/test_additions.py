@@ -1,7 +1,5 @@
 """What a measurement of an added package is called: torch that moved is never called anything else."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

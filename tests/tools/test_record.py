@@ -1,7 +1,5 @@
 """`record`: a run on disk becomes a line, once; its evidence is kept on request."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

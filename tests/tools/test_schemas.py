@@ -1,7 +1,5 @@
 """Every claim that is written for an image has a judge, and keeps to the published schema."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

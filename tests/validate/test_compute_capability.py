@@ -1,7 +1,5 @@
 """Which code runs on which GPU, by NVIDIA's rules: what is written here stands nowhere else."""
 
-from __future__ import annotations
-
 import pytest
 
 from validate import compute_capability

@@ -1,7 +1,5 @@
 """The views of a verdict."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

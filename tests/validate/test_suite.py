@@ -1,7 +1,5 @@
 """The suite, run for real: planted probes that pass, fail, crash, hang, and leave early."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

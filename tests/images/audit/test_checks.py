@@ -1,7 +1,5 @@
 """Checks from metadata and variables: what is a fault, what is none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

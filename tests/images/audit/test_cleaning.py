@@ -1,7 +1,5 @@
 """Text of strangers: nothing in it may steer a terminal, a browser or GitHub's runner."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

@@ -2,8 +2,6 @@
 judged: conda's and Debian's habits are no faults, the rest is.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

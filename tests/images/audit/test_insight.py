@@ -1,7 +1,5 @@
 """What device code means: which GPUs, which drivers."""
 
-from __future__ import annotations
-
 import pytest
 
 from images.audit import insight

@@ -1,7 +1,5 @@
 """Packages of files and folders, without Docker: what is read of each, and what is found."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -92,7 +90,7 @@ def test_pip_freeze_on_standard_input_and_an_exit_status(tmp_path: Path) -> None
     assert json.loads((tmp_path / "out" / "audit.json").read_text())["audit"]["environments"][0]["distributions"] == 1
 
 
-def torch(cuda: str) -> Plant:
+def torch(cuda: str) -> "Plant":
     version = f"__version__ = '2.9.1'\ncuda = {cuda}\n".encode()
     library = elves.make(soname="libtorch_cpu.so", exports=["new", "both"])
     return "torch", "2.9.1", "", {"torch/version.py": version, "torch/lib/libtorch_cpu.so": library}
@@ -103,7 +101,7 @@ def linked(symbol: str) -> bytes:
     return elves.make(needed=["libtorch_cpu.so"], runpath=path, exports=["add"], undefined=[symbol])
 
 
-def ext(*, needs: str = "", **libraries: bytes) -> Plant:
+def ext(*, needs: str = "", **libraries: bytes) -> "Plant":
     return "ext", "1", needs, {f"ext/{name}.so": content for name, content in libraries.items()}
 
 

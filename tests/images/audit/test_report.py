@@ -1,7 +1,5 @@
 """An audit in its forms: SARIF, JSON by its schema, HTML. None of them looks like a verdict."""
 
-from __future__ import annotations
-
 import json
 from html import escape
 

@@ -1,7 +1,5 @@
 """What an image is held to, and what it must have shown before it gets its name."""
 
-from __future__ import annotations
-
 import pytest
 
 from images.building import any_image, validating

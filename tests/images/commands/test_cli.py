@@ -1,7 +1,5 @@
 """The command line as a person meets it: exit codes, messages with place, cause and next command, no traceback."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """YAML files: what is read of them, and where each part stands."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 from hypothesis import given

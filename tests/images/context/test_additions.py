@@ -1,7 +1,5 @@
 """What an image gives to whoever adds packages: its constraints, and an environment over its own that needs no root."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

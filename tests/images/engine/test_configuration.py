@@ -1,7 +1,5 @@
 """The configuration that we write for a built image, and what of an image a recorded verdict is about."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Locks, resolved by the real uv from an index of tiny wheels on loopback."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from subprocess import CompletedProcess

@@ -1,7 +1,5 @@
 """Locks of images whose torch PyTorch's own index alone has: resolved by the real uv from an index of that shape."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import cache

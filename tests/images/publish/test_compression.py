@@ -1,7 +1,5 @@
 """Compressed layers: the same bytes from any reader on any number of cores, and the same tar in all of them."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import random

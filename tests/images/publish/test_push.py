@@ -1,7 +1,5 @@
 """Pushes of our own, into a registry that breaks: what is sent once, what is sent again, and what never."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

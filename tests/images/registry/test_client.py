@@ -1,7 +1,5 @@
 """The registry client against a server of the test's own, which fails as it is told: what is read, sent again."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta

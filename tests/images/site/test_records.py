@@ -1,7 +1,5 @@
 """results/: lines that are read, evidence that is judged again, and sizes that stay small."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from pathlib import Path

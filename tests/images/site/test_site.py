@@ -2,8 +2,6 @@
 also of what a registry has, with forged attestations. And choosing from the index that it publishes.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping

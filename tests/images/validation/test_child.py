@@ -1,7 +1,5 @@
 """A child of an image: told from its parent, held to its parent's claims, and its changes named."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Claims are written from the resolved image: nothing of them depends on what a container holds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

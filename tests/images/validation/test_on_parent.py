@@ -1,7 +1,5 @@
 """What a child's layers do to its parent's files: each fault is told by what it does, each liberty is no fault."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Our own Python as files: with a loader of its own, and nothing left to the image."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A validation run: its containers, what they may use, and what happens where one ends badly."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The ELF reader, dynamic symbols and the replayed loader, on files made for the purpose; of two processors."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import struct

@@ -1,7 +1,5 @@
 """Fat binaries are read as the driver would choose from them; damaged ones are refused, and never hang."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 import tracemalloc

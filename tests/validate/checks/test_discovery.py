@@ -1,7 +1,5 @@
 """Checks are found by their names, and only those that are asked for are imported."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

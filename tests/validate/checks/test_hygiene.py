@@ -1,7 +1,5 @@
 """S8: credentials are told by kind and never quoted; labels, size, settings and leftovers are judged from evidence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The rules by which claims become a verdict: whatever is not measured is never green."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """C8's other claims: what is mounted on the caches' folder, and whether a user can write there."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What programs of healthy images look for and do not find (`python -m tools.lookups`): S10 lets no file be there."""
 
-from __future__ import annotations
-
 import fnmatch
 import json
 

@@ -1,8 +1,6 @@
 """The multigpu tier without GPUs: each judge seen to fail on wrong evidence, the launcher's reading of what ranks left,
 NCCL's log, and claims from a host's inventory."""
 
-from __future__ import annotations
-
 import copy
 import socket
 import subprocess

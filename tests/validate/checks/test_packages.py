@@ -1,7 +1,5 @@
 """S10 packages: a small system of Debian's packages. What is changed in a real one: tests/integration/faults.yaml."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """S5 says of a pruned library what it says of the library as its package brings it: pruning hides no fault."""
 
-from __future__ import annotations
-
 import tempfile
 from functools import partial
 from itertools import permutations, product

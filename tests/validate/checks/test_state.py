@@ -1,7 +1,5 @@
 """C14: what a start of Python or torch leaves behind, asked of a new process and judged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

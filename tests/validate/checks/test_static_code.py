@@ -1,7 +1,5 @@
 """S4 and S5 on small environments: what a library lacks of symbols, and a kernel of code, is named."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

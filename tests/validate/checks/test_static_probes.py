@@ -1,7 +1,5 @@
 """Static probes and their judges, on small environments laid out for the purpose: each fault is named."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os

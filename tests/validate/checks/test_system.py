@@ -1,7 +1,5 @@
 """S9: NCCL's way to rdma-core, replayed over small libraries made for the purpose, and judged."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

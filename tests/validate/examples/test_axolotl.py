@@ -1,7 +1,5 @@
 """What is read of an example by axolotl, where no axolotl is needed for it."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import sys

@@ -1,7 +1,5 @@
 """How an example is run: its commands in a copy of its folder, within its time, with its last words where it fails."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

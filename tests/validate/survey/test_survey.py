@@ -1,7 +1,5 @@
 """Environments are found by their files alone, as site.py would find them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
