@@ -16,7 +16,6 @@ from validate.environment import ALLOCATOR, allocator_variable
 
 GB = 1000**3
 
-
 FRAMEWORKS = ("transformers", "axolotl", "unsloth", "colossalai")
 """Whose settings are printed."""
 STRATEGIES = ("single", "ddp", "fsdp", "deepspeed")

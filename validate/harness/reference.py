@@ -53,7 +53,7 @@ def llama_logits(weights: Mapping[str, Any], shape: Shape, tokens: Any, dtype: A
     torch = importlib.import_module("torch")
     weights = {name: weight.to(dtype) for name, weight in weights.items()}
     x = weights["model.embed_tokens.weight"][tokens]
-    cosine, sine = (part.to(dtype) for part in _rotation(shape, tokens.shape[-1]))
+    cosine, sine = (part.to(dtype) for part in rotation(shape.head, tokens.shape[-1], shape.rope_theta))
     for layer in range(shape.layers):
         at = f"model.layers.{layer}."
         normed = _rms_norm(x, weights[at + "input_layernorm.weight"], shape.epsilon)
@@ -72,9 +72,9 @@ def _attention(weights: Mapping[str, Any], at: str, shape: Shape, x: Any, cosine
     def heads(name: str, count: int) -> Any:
         return (x @ weights[f"{at}{name}.weight"].T).view(batch, length, count, shape.head).transpose(1, 2)
 
-    query = _rotated(heads("q_proj", shape.heads), cosine, sine)
+    query = rotated(heads("q_proj", shape.heads), cosine, sine)
     group = shape.heads // shape.key_value_heads
-    key = _rotated(heads("k_proj", shape.key_value_heads), cosine, sine).repeat_interleave(group, dim=1)
+    key = rotated(heads("k_proj", shape.key_value_heads), cosine, sine).repeat_interleave(group, dim=1)
     value = heads("v_proj", shape.key_value_heads).repeat_interleave(group, dim=1)
     score = query @ key.transpose(-1, -2) / shape.head**0.5
     future = torch.ones(length, length, dtype=torch.bool).triu(1)
@@ -82,14 +82,16 @@ def _attention(weights: Mapping[str, Any], at: str, shape: Shape, x: Any, cosine
     return mixed.transpose(1, 2).reshape(batch, length, shape.hidden) @ weights[at + "o_proj.weight"].T
 
 
-def _rotation(shape: Shape, length: int) -> tuple[Any, Any]:
+def rotation(dim: int, length: int, theta: float = 10000.0) -> tuple[Any, Any]:
+    """Cosine and sine by position and dimension of a head, in float64."""
     torch = importlib.import_module("torch")
-    frequency = shape.rope_theta ** -(torch.arange(0, shape.head, 2, dtype=torch.float64) / shape.head)
+    frequency = theta ** -(torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     angle = torch.outer(torch.arange(length, dtype=torch.float64), frequency).repeat(1, 2)
     return angle.cos(), angle.sin()
 
 
-def _rotated(x: Any, cosine: Any, sine: Any) -> Any:
+def rotated(x: Any, cosine: Any, sine: Any) -> Any:
+    """The first half of each head turned against the second."""
     torch = importlib.import_module("torch")
     first, second = x.chunk(2, dim=-1)
     return x * cosine + torch.cat((-second, first), dim=-1) * sine

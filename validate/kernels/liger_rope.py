@@ -6,6 +6,7 @@ import importlib
 from functools import partial
 from typing import Any
 
+from validate.harness.reference import rotated, rotation
 from validate.kernels import RULE_T, Case, SeededRandom
 from validate.kernels._attention import rolled
 from validate.kernels._names import LIGER_ROPE
@@ -21,25 +22,13 @@ def _run(query: Any, key: Any, cosine: Any, sine: Any) -> dict[str, Any]:
 
 
 def _plain(query: Any, key: Any, cosine: Any, sine: Any) -> dict[str, Any]:
-    torch = importlib.import_module("torch")
-
-    def turned(x: Any) -> Any:
-        first, second = x.chunk(2, dim=-1)
-        return x * cosine + torch.cat((-second, first), dim=-1) * sine
-
-    return {"query": turned(query), "key": turned(key)}
+    return {"query": rotated(query, cosine, sine), "key": rotated(key, cosine, sine)}
 
 
 def _case(dtype: str, rng: SeededRandom) -> Case:
-    torch = rng.torch
-    frequency = 10000.0 ** -(torch.arange(0, _DIM, 2, dtype=torch.float64) / _DIM)
-    angle = torch.outer(torch.arange(_LENGTH, dtype=torch.float64), frequency).repeat(1, 2)
-    inputs = {
-        "query": rng.normal(2, 6, _LENGTH, _DIM),
-        "key": rng.normal(2, 2, _LENGTH, _DIM),
-        "cosine": angle.cos(),
-        "sine": angle.sin(),
-    }
+    cosine, sine = rotation(_DIM, _LENGTH)
+    queries, keys = rng.normal(2, 6, _LENGTH, _DIM), rng.normal(2, 2, _LENGTH, _DIM)
+    inputs = {"query": queries, "key": keys, "cosine": cosine, "sine": sine}
     controls = {"heads rolled": rolled}
     return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("query", "key"), controls=controls)
 

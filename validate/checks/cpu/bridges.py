@@ -12,7 +12,6 @@ from validate.judging import Finding, failed, listed, passed, root_cause
 
 TORCH_FIRST = True
 
-
 _DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool", "complex64")
 _BOXES = ((0.0, 0.0, 10.0, 10.0), (1.0, 1.0, 11.0, 11.0), (20.0, 20.0, 30.0, 30.0))
 _SCORES = (0.8, 0.9, 0.7)

@@ -28,7 +28,6 @@ from validate.judging import Finding, conclude, failed
 
 FROM_SOURCE = True
 
-
 _NAME = re.compile(r"(?P<source>[^/]+)\.(?P<tag>[a-z]+-\d+)(\.opt-(?P<optimised>\w+))?\.pyc")
 _HEADER_BYTES = 16
 _MOST_LISTED = 40

@@ -25,7 +25,6 @@ from validate.judging import Finding, failed, forward, is_beyond, is_within, joi
 STARTS_FIRST = True
 TORCH_FIRST = True
 
-
 _ROWS, _COLUMNS = range(33, 64, 2), range(257, 512, 2)
 """One of each is drawn. Odd, so that vectorised loops have a tail."""
 _CONTROL_SCALE = 1.01

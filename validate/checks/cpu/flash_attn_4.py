@@ -20,7 +20,6 @@ from validate.judging import Finding, failed, joined, passed, root_cause
 
 TORCH_FIRST = True
 
-
 _SHAPE = {"query": (2, 256, 4, 64), "key": (2, 256, 2, 64), "value": (2, 256, 2, 64)}
 """(batch, length, heads, dim): grouped heads, as most models have."""
 

@@ -24,7 +24,6 @@ from validate.judging import Finding, failed, joined, listed, passed, root_cause
 STARTS_FIRST = True
 TORCH_FIRST = True
 
-
 _SECONDS = 800
 """Then it hangs; below a probe's limit. The imports of cu126-torch27 took 413 s where 17 processes wanted two cores."""
 _CORES_EACH = 4

@@ -37,7 +37,6 @@ from validate.judging import (
 STARTS_FIRST = True
 TORCH_FIRST = True
 
-
 SEED = drawn.seed()
 WEIGHT_DEVIATION = 0.07
 """About 1/sqrt(hidden), so that every projection matters to the logits. Weights are normal, as NF4's figures assume."""

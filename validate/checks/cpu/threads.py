@@ -20,7 +20,6 @@ from validate.judging import Finding, failed, joined, listed, passed, root_cause
 
 TORCH_FIRST = True
 
-
 _OPENMP = r"/lib(?:gomp|iomp5|omp)[-.\w]*\.so[^/]*$"
 _SIZE = 1200
 _SECONDS = 1.0

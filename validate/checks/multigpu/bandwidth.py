@@ -15,7 +15,6 @@ from validate.judging import Finding, is_between, passed, unproven
 
 ALONE = True
 
-
 _BYTES = {"cuda": 256 << 20, "cpu": 4 << 20}
 _WARM, _TIMES = 5, 20
 

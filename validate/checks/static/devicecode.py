@@ -35,7 +35,6 @@ from validate.judging import Finding, Status, conclude, failed, listed, matches,
 
 FILES_ONLY = True
 
-
 _MOST_NAMED = 5
 
 

@@ -26,7 +26,6 @@ from validate.judging import Finding, conclude, failed, listed, passed, unproven
 FILES_ONLY = True
 RUN_AS = "root"
 
-
 _LARGEST_TEXT, _LARGEST_PROGRAM = 64 << 20, 4 << 20
 _MOST_LISTED = 40
 

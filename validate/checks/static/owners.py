@@ -30,7 +30,6 @@ from validate.judging import Finding, conclude, matches
 FILES_ONLY = True
 RUN_AS = "root"
 
-
 _NEVER = ("/proc", "/sys", "/dev", "/judge")
 _Found = Iterator[tuple[str, str]]
 """A path that is explained by its content, and its owner where the content is another; empty: it is as it should be."""

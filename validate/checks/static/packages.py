@@ -22,7 +22,6 @@ from validate.judging import Finding, conclude, failed, joined, listed, matches,
 FILES_ONLY = True
 RUN_AS = "root"
 
-
 _DIGITS = 16
 _SOURCES = "/etc/apt/sources.list"
 _MADE_HERE = "/etc/dpkg/dpkg.cfg.d/99mmdebstrap"

@@ -35,7 +35,6 @@ from validate.judging import Finding, conclude, failed, listed, matches
 
 FILES_ONLY = True
 
-
 _NUMBER = re.compile(r"\d+")
 _MOST_NAMED = 5
 _MOST_LISTED = 60

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -52,85 +53,70 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield claim.subject, evidence
 
 
-def _program(relative: str) -> Callable[[Path], Mapping[str, Any]]:
+def _program(relative: str, home: Path) -> Mapping[str, Any]:
     """A program that prints `release 12.6, V12.6.85`."""
-
-    def look(home: Path) -> Mapping[str, Any]:
-        path = home / relative
-        if not path.is_file():
-            return {"files": []}
-        try:
-            done = subprocess.run(
-                [path, "--version"], capture_output=True, text=True, timeout=_SECONDS, errors="replace"
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return {"files": [str(path)], "error": str(error)}
-        found = re.search(r"release (\d+\.\d+), V([\d.]+)", done.stdout)
-        return {"files": [str(path)], "version": found[2] if found else None, "minor": found[1] if found else None}
-
-    return look
+    path = home / relative
+    if not path.is_file():
+        return {"files": []}
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_SECONDS, errors="replace")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"files": [str(path)], "error": str(error)}
+    found = re.search(r"release (\d+\.\d+), V([\d.]+)", done.stdout)
+    return {"files": [str(path)], "version": found[2] if found else None, "minor": found[1] if found else None}
 
 
-def _header(relative: str, macro: str) -> Callable[[Path], Mapping[str, Any]]:
+def _header(relative: str, macro: str, home: Path) -> Mapping[str, Any]:
     """A header that defines its version as 12060 for 12.6 (1000 x major + 10 x minor)."""
-
-    def look(home: Path) -> Mapping[str, Any]:
-        path = home / relative
-        if not path.is_file():
-            return {"files": []}
-        text = path.read_text(encoding="utf-8", errors="replace")
-        found = re.search(rf"^\s*#\s*define\s+{macro}\s+(\d+)", text, re.MULTILINE)
-        number = int(found[1]) if found else 0
-        minor = f"{number // 1000}.{number % 1000 // 10}" if number else None
-        return {"files": [str(path)], "version": str(number), "minor": minor}
-
-    return look
+    path = home / relative
+    if not path.is_file():
+        return {"files": []}
+    text = path.read_text(encoding="utf-8", errors="replace")
+    found = re.search(rf"^\s*#\s*define\s+{macro}\s+(\d+)", text, re.MULTILINE)
+    number = int(found[1]) if found else 0
+    minor = f"{number // 1000}.{number % 1000 // 10}" if number else None
+    return {"files": [str(path)], "version": str(number), "minor": minor}
 
 
-def _library(stem: str, versioned: str = "") -> Callable[[Path], Mapping[str, Any]]:
-    """A shared library by its SONAME; its minor version where the name of a companion (`versioned`) carries one."""
-
-    def files(home: Path, stem: str) -> list[str]:
-        folders = ("lib64", "lib", "nvvm/lib64", "nvvm/lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
-        return sorted({os.path.realpath(path) for folder in folders for path in home.glob(f"{folder}/{stem}.so*")})
-
-    def look(home: Path) -> Mapping[str, Any]:
-        sonames: dict[str, str | None] = dict.fromkeys(files(home, stem))
-        for path in sonames:
-            with contextlib.suppress(ElfError, OSError):
-                sonames[path] = elf.read(path).soname
-        found = {"files": list(sonames), "sonames": sonames}
-        if not versioned:
-            return found
-        versions = (Path(path).name.partition(".so.")[2].split(".") for path in files(home, versioned))
-        minors = {".".join(version[:2]) for version in versions if len(version) > 1}
-        return {**found, "minor": "/".join(sorted(minors)) or None}
-
-    return look
+def _library(stem: str, home: Path) -> Mapping[str, Any]:
+    """A shared library by its SONAME."""
+    sonames: dict[str, str | None] = dict.fromkeys(_files(stem, home))
+    for path in sonames:
+        with contextlib.suppress(ElfError, OSError):
+            sonames[path] = elf.read(path).soname
+    return {"files": list(sonames), "sonames": sonames}
 
 
-def _present(*relative: str) -> Callable[[Path], Mapping[str, Any]]:
+def _versioned_library(stem: str, companion: str, home: Path) -> Mapping[str, Any]:
+    """One whose minor version the name of another tells."""
+    versions = (Path(path).name.partition(".so.")[2].split(".") for path in _files(companion, home))
+    minors = {".".join(version[:2]) for version in versions if len(version) > 1}
+    return {**_library(stem, home), "minor": "/".join(sorted(minors)) or None}
+
+
+def _files(stem: str, home: Path) -> list[str]:
+    folders = ("lib64", "lib", "nvvm/lib64", "nvvm/lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
+    return sorted({os.path.realpath(path) for folder in folders for path in home.glob(f"{folder}/{stem}.so*")})
+
+
+def _present(relative: Sequence[str], home: Path) -> Mapping[str, Any]:
     """Files that state no version of their own."""
-
-    def look(home: Path) -> Mapping[str, Any]:
-        found = [str(home / path) for path in relative if (home / path).is_file() and (home / path).stat().st_size]
-        return {"files": found, "absent": [path for path in relative if str(home / path) not in found]}
-
-    return look
+    found = [str(home / path) for path in relative if (home / path).is_file() and (home / path).stat().st_size]
+    return {"files": found, "absent": [path for path in relative if str(home / path) not in found]}
 
 
 _PARTS: Mapping[str, Callable[[Path], Mapping[str, Any]]] = {
-    "ptxas": _program("bin/ptxas"),
-    "nvcc": _program("bin/nvcc"),
-    "cudart": _library("libcudart"),
-    "cudart headers": _header("include/cuda_runtime_api.h", "CUDART_VERSION"),
-    "driver headers": _header("include/cuda.h", "CUDA_VERSION"),
-    "nvrtc": _library("libnvrtc", versioned="libnvrtc-builtins"),
-    "nvrtc headers": _present("include/nvrtc.h"),
-    "nvvm": _library("libnvvm"),
-    "libdevice": _present("nvvm/libdevice/libdevice.10.bc"),
-    "crt headers": _present("include/crt/host_config.h", "include/crt/device_functions.h"),
-    "compiler passes": _present("nvvm/bin/cicc", "bin/cudafe++", "bin/fatbinary", "bin/nvlink"),
+    "ptxas": partial(_program, "bin/ptxas"),
+    "nvcc": partial(_program, "bin/nvcc"),
+    "cudart": partial(_library, "libcudart"),
+    "cudart headers": partial(_header, "include/cuda_runtime_api.h", "CUDART_VERSION"),
+    "driver headers": partial(_header, "include/cuda.h", "CUDA_VERSION"),
+    "nvrtc": partial(_versioned_library, "libnvrtc", "libnvrtc-builtins"),
+    "nvrtc headers": partial(_present, ["include/nvrtc.h"]),
+    "nvvm": partial(_library, "libnvvm"),
+    "libdevice": partial(_present, ["nvvm/libdevice/libdevice.10.bc"]),
+    "crt headers": partial(_present, ["include/crt/host_config.h", "include/crt/device_functions.h"]),
+    "compiler passes": partial(_present, ["nvvm/bin/cicc", "bin/cudafe++", "bin/fatbinary", "bin/nvlink"]),
 }
 """What a toolkit is made of, and how each part is looked at."""
 
