@@ -31,10 +31,6 @@ def run(side: str, compression: str, seconds: float, **other: Any) -> dict[str, 
     return {"side": side, "compression": compression, "seconds": seconds, **told, **steps, **other}
 
 
-def delivered(*runs: dict[str, Any], pushes: Any = (), blocked: Any = ()) -> dict[str, Any]:
-    return {"image": "i", "pushes": [*pushes], "runs": [*runs], "blocked": [*blocked]}
-
-
 CONVENTIONAL = run("conventional", "gzip", 50)
 
 
@@ -46,7 +42,8 @@ def test_a_busy_machine_is_said() -> None:
 def test_ratios_are_of_one_engine_and_link() -> None:
     slow = [run("conventional", "gzip", 50, link="1 Gb/s"), run("all archs", "zstd", 25, link="1 Gb/s")]
     other = run("x", "zstd", 9, engine="9")
-    text = tables("delivery", delivered(CONVENTIONAL, run("all archs", "zstd", 10), *slow, other))
+    runs = [CONVENTIONAL, run("all archs", "zstd", 10), *slow, other]
+    text = tables("delivery", {"image": "i", "pushes": [], "runs": runs, "blocked": []})
     assert "| all archs | zstd | 3,000 | **10.0** | 10.0 | one run | 0.20 | 4.0 | 6.0 | **16.0** | 0.29 | 1% |" in text
     assert "| all archs | zstd | 3,000 | **25.0** | 25.0 | one run | 0.50 |" in text
     assert "| x | zstd | 3,000 | **9.0** | 9.0 | one run |  | 4.0 |" in text

@@ -146,17 +146,12 @@ OF_OTHER_VERBS = (
 )
 
 
-@pytest.mark.parametrize("verb", cli.VERBS)
-def test_every_verb_is_found_and_explained(verb: str) -> None:
-    found = CliRunner().invoke(cli.app, [verb, "--help"], catch_exceptions=False)
-    assert found.exit_code == 0
-
-
-def test_help_lists_every_verb_with_its_summary() -> None:
+def test_help_lists_every_verb_with_its_summary_and_each_explains_itself() -> None:
     output = " ".join(CliRunner().invoke(cli.app, ["--help"], catch_exceptions=False).output.split())
     for verb in cli.VERBS:
         assert cli.VERBS[verb]
         assert f" {verb} {cli.VERBS[verb]}" in output
+        assert CliRunner().invoke(cli.app, [verb, "--help"], catch_exceptions=False).exit_code == 0
 
 
 def test_an_option_says_the_same_of_every_verb() -> None:

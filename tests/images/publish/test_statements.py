@@ -14,7 +14,7 @@ from images.errors import UserError
 from images.host.hashing import sha256
 from images.publish import statements
 from images.publish.statements import FAILED, PASSED, PROVENANCE, TEST_RESULT, TIERS, UNPROVEN, Attestation, Statement
-from tests.support.attested import DIGEST, PIP, evidence, judged
+from tests.support.attested import DIGEST, PIP, evidence
 from tests.support.published import CLAIMS, GPU_PIP, result_of, validated
 from validate.claims import Claim
 
@@ -118,11 +118,6 @@ def test_what_was_not_measured_is_in_no_list_of_tests() -> None:
     assert said[TIERS]["gpu"]["unproven"] == ["S1 pip-on-gpu"]
 
 
-def test_a_true_result_has_no_faults() -> None:
-    found = [trial(PIP, GPU_PIP, date=EARLY), trial(GPU_PIP)]
-    assert not list(statements.test_result_faults(statement(result_of(found)), found))
-
-
 @pytest.mark.parametrize(
     ("whole", "tier", "told"),
     [
@@ -167,10 +162,6 @@ def test_evidence_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.Monkey
 
 
 # --- validation runs ------------------------------------------------------------------------------------------------
-
-
-def test_a_run_is_judged_again() -> None:
-    assert statements.attested(evidence(PIP).dumps().encode(), "here").verdict == judged(PIP)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from images.registry import client as registry_client
 from images.registry.client import Registry
 from images.registry.distribution import OCI_INDEX, OCI_MANIFEST, Descriptor, Manifest
 from images.registry.reference import Repository
-from tests.support.attested import DIGEST, NAME
+from tests.support.attested import NAME
 from tests.support.blob_registry import BlobRegistry
 from tests.support.http_server import Reply, Server, serving
 
@@ -35,10 +35,6 @@ def test_an_images_version_is_read_from_its_labels() -> None:
     assert ImageVersion.of({}, "2026-11-21T03:20:36Z") is None
     assert ImageVersion.of({**labels, "dev.truetag.torch": "new"}, "2026-11-21T03:20:36Z") is None
     assert ImageVersion.of(labels, "yesterday") is None
-
-
-def test_the_tag_that_never_moves() -> None:
-    assert tags.immutable_tag(NAME, NOW, DIGEST) == "cu126-torch27-20261121-abababababab"
 
 
 # --- plans and moves ------------------------------------------------------------------------------------------------

@@ -1,8 +1,10 @@
 """Claims are written from the resolved image: nothing of them depends on what a container holds."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import jsonschema_rs
 import pytest
 
 from images.config import schema
@@ -15,11 +17,14 @@ from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.provenance import provenance_claims
 from tests.support import sources
+from tests.support.checkout import ROOT
 from tests.support.sources import SOURCES, image
 from validate import checks
 from validate.binaries.kernel_states import Excuses
 from validate.claims import Claim, ClaimSet
 
+SCHEMA = json.loads((ROOT / "docs" / "schema" / "evidence.schema.json").read_text())
+CLAIM_SCHEMA = jsonschema_rs.Draft202012Validator({"$ref": "#/$defs/Claim", "$defs": SCHEMA["$defs"]})
 ACCEPTED = [planned.image for planned in plan.plan(SOURCES) if planned.image is not None]
 
 
@@ -57,6 +62,8 @@ def test_every_image_can_be_promised_probed_and_judged(accepted: Image) -> None:
         *(f"C{number}" for number in range(1, 12)),
     }
     assert all(checks.judge_of(claim) for claim in found.claims)
+    for claim in json.loads(found.dumps())["claims"]:
+        CLAIM_SCHEMA.validate(claim)
 
 
 def test_the_code_of_an_official_wheel_is_claimed_as_its_row_says() -> None:

@@ -12,7 +12,7 @@ from images.planning.expectations import TOOLKIT_EXCEPTIONS
 from tests.support import recorded
 from tests.support.judging import judge_claim
 from validate.claims import Tier
-from validate.judge import ClaimVerdict, Verdict, judge
+from validate.judge import Verdict, judge
 from validate.judging import Status
 
 IMAGE = "cu130-torch211-py312-sm90"
@@ -61,11 +61,6 @@ def judged(run_id: str, *tiers: Tier) -> Verdict:
     return judge(evidence.claim_set, evidence, tiers or GPUS)
 
 
-def found(run_id: str, subject: str) -> ClaimVerdict:
-    (one,) = [row for row in judged(run_id).claims if row.claim.subject == subject]
-    return one
-
-
 @pytest.mark.parametrize("run_id", BROKEN)
 def test_a_broken_image_fails_where_it_is_broken_and_nowhere_else(run_id: str) -> None:
     faults, culprit = BROKEN[run_id]
@@ -82,19 +77,6 @@ def test_an_image_cannot_skip_its_gpu_tier_by_hiding_the_gpu() -> None:
     assert any("CUDA_VISIBLE_DEVICES= is set" in row.reason for row in verdict.of(Status.FAIL))
 
 
-@pytest.mark.parametrize(("run_id", "gpus"), [(f"{IMAGE}/2xh200", 2), (f"{IMAGE}/4xh200", 4)])
-def test_ranks_talked_over_nvlink_on_gpus_of_their_own(run_id: str, gpus: int) -> None:
-    row = found(run_id, "transport")
-    assert row.claim.expect["link"] == "nvlink"
-    assert all(way.startswith("P2P/") for rank in row.evidence["ranks"] for way in rank["connections"])
-    assert len({rank["device"]["uuid"] for rank in row.evidence["ranks"]}) == gpus
-
-
-def test_four_ranks_replicate_across_pairs_that_shard() -> None:
-    for rank in found(f"{IMAGE}/4xh200", "hsdp").evidence["ranks"]:
-        assert rank["facts"] == {"mesh": [2, 2], "placements": ["(Replicate(), Shard(dim=0))"]}
-
-
 def test_what_failed_on_the_given_base_of_four_gpus_is_called_a_fault_no_longer() -> None:
     """The toolkit's debugger for other Pythons: judged by the claims of then, and by today's."""
     (row,) = judged(f"{IMAGE}/4xh200", Tier.STATIC).of(Status.FAIL)
@@ -102,17 +84,3 @@ def test_what_failed_on_the_given_base_of_four_gpus_is_called_a_fault_no_longer(
     exceptions = [*row.claim.expect["exceptions"], *TOOLKIT_EXCEPTIONS]
     today = replace(row.claim, expect={**row.claim.expect, "exceptions": exceptions})
     assert judge_claim(today, row.evidence).status is Status.PASS
-
-
-@pytest.mark.parametrize("folder", ["h100-pruned", "h100-pruned-nvidia", "h200-pruned"])
-def test_a_pruned_image_holds_code_for_its_arch_alone_and_computes(folder: str) -> None:
-    """Both tiers were measured in one image."""
-    gpu, static = judged(f"{IMAGE}/{folder}"), judged(f"{IMAGE}/{folder}-static", Tier.STATIC)
-    assert gpu.overall is Status.PASS and gpu.digest == static.digest
-    open_claims = {row.claim.subject for row in gpu.claims if row.status is not Status.PASS}
-    assert open_claims == {"flash-attn-dense", "flash-attn-varlen"}
-    assert {f"{row.claim.id} {row.claim.subject}": row.status for row in static.claims} == dict.fromkeys(
-        ("S2 files", "S5 torch", "S5 cuda-libraries", "S5 pruned"), Status.PASS
-    )
-    (pruned,) = (row.claim for row in static.claims if row.claim.subject == "pruned")
-    assert pruned.expect["nvidia"] is (folder == "h100-pruned-nvidia")
