@@ -19,7 +19,7 @@ from typing import Any
 
 from validate.claims import Claim
 from validate.harness.forked import described, in_fork
-from validate.judging import Finding, failed, joined, listed, passed, root_cause
+from validate.judging import Finding, conclude, failed, listed, root_cause
 
 STARTS_FIRST = True
 TORCH_FIRST = True
@@ -113,9 +113,8 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
                 for key in ("complaints", "harmless")
             )
             problems += [f"imported {order} it says: {line}"] if bad and not harmless else []
-    if problems:
-        return failed(joined(list(dict.fromkeys(problems))))
-    return passed(f"{listed(list(expect['modules']))} imported {' and '.join(evidence['orders'])}, no complaint")
+    good = f"{listed(list(expect['modules']))} imported {' and '.join(evidence['orders'])}, no complaint"
+    return conclude(problems, good)
 
 
 CLAIMS = {"C1": judge}

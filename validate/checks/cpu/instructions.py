@@ -30,7 +30,7 @@ from validate.checks.static.files import size
 from validate.claims import Claim
 from validate.environment import installed
 from validate.harness.forked import on_all_cores
-from validate.judging import Finding, failed, joined, listed, passed
+from validate.judging import Finding, conclude, failed, listed
 
 _EXECUTABLE = 4  # SHF_EXECINSTR
 _AVX512 = re.compile(
@@ -140,14 +140,14 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     name = {"avx512": "AVX-512", "sve": "SVE"}[extension]
     if not evidence["files"]:
         return failed("there is no native code to read")
-    problems = []
-    for one in evidence["not_asking"]:
-        path, owners = re.sub(r"^/\S*/site-packages/", "", one["path"]), listed(one["owners"]) or "no distribution"
-        holds = f"holds {one.get(extension)} {name} instructions and never asks whether the processor has them"
-        problems.append(f"{path} of {owners} {holds}")
-    if problems:
-        return failed(joined(problems))
-    return passed(f"{evidence['files']} files of native code; the {evidence['asking']} that use AVX-512 ask first")
+    faults = [
+        f"{one['path']} of {listed(one['owners']) or 'no distribution'} holds {one.get(extension)} {name} instructions "
+        "and never asks whether the processor has them"
+        for one in evidence["not_asking"]
+    ]
+    return conclude(
+        faults, f"{evidence['files']} files of native code; the {evidence['asking']} that use AVX-512 ask first"
+    )
 
 
 CLAIMS = {"C9": judge}

@@ -48,11 +48,7 @@ class RanksFailedError(RuntimeError):
 
 
 def measure(
-    probe: str,
-    claims: Sequence[Claim],
-    *,
-    limit: float = LIMIT_SECONDS,
-    patience: float = PATIENCE_SECONDS,
+    probe: str, claims: Sequence[Claim], *, limit: float = LIMIT_SECONDS, patience: float = PATIENCE_SECONDS
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Start the ranks of a probe's module, each running its `rank(worker, claim)` for every claim in turn.
 

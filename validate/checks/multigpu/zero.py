@@ -9,16 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import (
-    BATCH,
-    STEPS,
-    Worker,
-    compared,
-    judge,
-    loss_of,
-    trained,
-    weights,
-)
+from validate.checks.multigpu._ranks import BATCH, STEPS, Worker, compared, judge, loss_of, trained, weights
 from validate.claims import Claim
 
 _RATE = 1e-2

@@ -196,8 +196,10 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) 
         for path, facts in found.items()
         if "error" in facts and path not in undecoded
     ]
-    judging = _judge_pruned if expect["kind"] == "pruned" else _judge_code
-    finding = judging(subject, expect, found, faults, undecoded)
+    if expect["kind"] == "pruned":
+        finding = _judge_pruned(expect, found, faults, undecoded)
+    else:
+        finding = _judge_code(subject, expect, found, faults, undecoded)
     if undecoded and finding.status is not Status.FAIL:
         why, then = found[undecoded[0]]["error"], "`apt-get install liblz4-1 libzstd1` there, then judge again"
         return unproven(f"{listed(undecoded)} can't be read: {why}: {then}")
@@ -205,11 +207,7 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) 
 
 
 def _judge_code(
-    subject: str,
-    expect: Mapping[str, Any],
-    found: Mapping[str, Mapping[str, Any]],
-    faults: list[str],
-    undecoded: Sequence[str],
+    subject: str, expect: Mapping[str, Any], found: Mapping[str, Any], faults: list[str], undecoded: Sequence[str]
 ) -> Finding:
     """Every claimed arch is served; what this machine can't decode counts as there."""
     faults += [
@@ -241,11 +239,7 @@ def _judge_code(
 
 
 def _judge_pruned(
-    _subject: str,
-    expect: Mapping[str, Any],
-    found: Mapping[str, Mapping[str, Any]],
-    faults: list[str],
-    undecoded: Sequence[str],
+    expect: Mapping[str, Any], found: Mapping[str, Any], faults: list[str], undecoded: Sequence[str]
 ) -> Finding:
     """No code but what the claimed archs have a use for, and S5 for its comparisons."""
     archs = listed([f"sm_{arch}" for arch in expect["archs"]])

@@ -125,11 +125,7 @@ def _link(
 
 
 def _second_owners(
-    found: Sequence[Found],
-    stems: Collection[str],
-    search: SearchPath,
-    files: Files,
-    owners: Mapping[str, object],
+    found: Sequence[Found], stems: Collection[str], search: SearchPath, files: Files, owners: Mapping[str, object]
 ) -> Iterator[Mapping[str, Any]]:
     """CUDA libraries of a distribution that the loader's general path offers from elsewhere too."""
     for library in found:

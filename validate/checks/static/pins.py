@@ -56,10 +56,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _module(
-    module: str,
-    everything: Sequence[Distribution],
-    owners: Mapping[str, Sequence[str]],
-    start: user_environment.Start,
+    module: str, everything: Sequence[Distribution], owners: Mapping[str, Sequence[str]], start: user_environment.Start
 ) -> Mapping[str, Any]:
     found = start.found.get(module)
     providers = sorted({other.name for other in everything if module in other.modules()})

@@ -18,16 +18,7 @@ from validate.binaries import dynsym
 from validate.binaries.demangle import readable
 from validate.binaries.dynsym import Symbols
 from validate.binaries.elf import ElfError
-from validate.binaries.loader import (
-    Files,
-    Found,
-    Process,
-    SearchPath,
-    import_torch,
-    machine_named,
-    objects,
-    read_all,
-)
+from validate.binaries.loader import Files, Found, Process, SearchPath, import_torch, machine_named, objects, read_all
 from validate.claims import Claim
 from validate.environment import installed
 from validate.harness.forked import on_all_cores
