@@ -23,6 +23,8 @@ _WHEELS = "static.wheels"
 _BOUNDS = frozenset("at_most baseline fault known least most peak peak_operations times tolerance".split())
 """What judges of C16 and G12 to G14 alone read: the same is measured whatever is recorded or told meanwhile."""
 _NOT_ASKED = "the attestation has no such claim"
+_TOLD = {"revision", "claims"}
+"""Of S8: another revision of the matrix, which is told, and the digest of claims, which hold it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,7 @@ def _not_measured(claim: Claim, own: Claim | None, not_here: Collection[str]) ->
         tables = [rows for rows in then.values() if isinstance(rows, dict)]
         for rows, name in itertools.product(tables, not_here):
             rows.pop(name, None)
-    keys = today.keys() | then.keys()
+    keys = (today.keys() | then.keys()) - _TOLD
     if claim.id in ("C16", "G12", "G13", "G14"):
         keys -= _BOUNDS
     differing = listed(sorted(key for key in keys if today.get(key) != then.get(key)), limit=5)

@@ -98,8 +98,12 @@ def read(folder: Path = FOLDER) -> tuple[RunLine, ...]:
 
 
 def gpu_runs(lines: Iterable[RunLine], image: str) -> list[RunLine]:
-    """The runs of the gpu tier of images of that name, whatever their ID, the newest first."""
-    runs = [line for line in lines if line.image == image and not line.experiment and Tier.GPU in line.tiers]
+    """The runs of the gpu tier of images of that name, whatever their ID, the newest first.
+
+    Without those of some of its claims (`validate --claim`): they say nothing of the tier. Each whole one has G0.
+    """
+    wanted = (line for line in lines if line.image == image and not line.experiment)
+    runs = [line for line in wanted if any((tier, number) == (Tier.GPU, "G0") for tier, _, number, _ in line.each())]
     return sorted(runs, key=lambda line: line.date or _UNDATED, reverse=True)
 
 

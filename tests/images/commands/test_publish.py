@@ -54,11 +54,11 @@ def test_a_published_image_is_held_to_todays_claims_while_its_own_row_is_the_sam
     for labels in (built("cu126-torch27"), built("cu126-torch27", **flash_attn), built(ARM64)):
         found = releases.claims_of_published(labels, RUN, other_alias)
         assert labels["dev.truetag.matrix-revision"] != other_alias.revision
-        assert found is not None and found.claims == _claims_today(labels)
+        assert found is not None and found.claims == _claims_today(labels, other_alias)
 
 
-def _claims_today(labels: dict[str, str]) -> tuple[object, ...]:
-    return releases.claims_of(image(labels["dev.truetag.image"]), labels, RUN, SOURCES).claims
+def _claims_today(labels: dict[str, str], sources: Sources = SOURCES) -> tuple[object, ...]:
+    return releases.claims_of(image(labels["dev.truetag.image"], sources=sources), labels, RUN, sources).claims
 
 
 @pytest.mark.parametrize("name", ["cu126-torch27", "cu128-torch28-axolotl", ARM64])
