@@ -13,7 +13,7 @@ from images.planning import expectations
 from tests.support.audit_samples import code, distribution, environment
 from tests.support.sources import SOURCES
 from validate.claims import Claim
-from validate.judging import Finding, Status
+from validate.judging import Status
 
 FACTS = SOURCES.facts
 TORCH = {"sm_80": 1000, "sm_90": 900, "sm_89": 10, "sm_90a": 500, "compute_90": 700}
@@ -75,12 +75,6 @@ SITE = "/opt/venv/lib/python3.11/site-packages"
 EMPTY = {"files": 10, "distributions": 1, "wrong": [], "in_conflict": [], "unowned": [], "without_record": []}
 
 
-def _judge(subject: str, *, kind: str = "venv", conda: tuple[str, ...] = (), **found: Any) -> Finding:
-    expect = {"unowned": expectations.START_FILES, "conda": list(conda), "kind": kind}
-    counts = {f"{name}_count": len(found.get(name, ())) for name in ("wrong", "in_conflict", "unowned")}
-    return AUDIT_JUDGES[f"S2 {subject}"](subject, expect, {**EMPTY, **counts, **found})
-
-
 def _conflict(path: str) -> dict[str, object]:
     return {"path": path, "owners": ["a 1", "b 1"], "holds": ["a 1"]}
 
@@ -103,6 +97,12 @@ def _conflict(path: str) -> dict[str, object]:
     ],
 )
 def test_files_and_strays(subject: str, found: dict[str, Any], fault: str) -> None:
-    finding = _judge(subject, **found)
+    counts = {f"{name}_count": len(found.get(name, ())) for name in ("wrong", "in_conflict", "unowned")}
+    expect = {
+        "unowned": expectations.START_FILES,
+        "conda": list(found.get("conda", ())),
+        "kind": found.get("kind", "venv"),
+    }
+    finding = AUDIT_JUDGES[f"S2 {subject}"](subject, expect, {**EMPTY, **counts, **found})
     assert finding.status is (Status.FAIL if fault else Status.PASS)
     assert fault in finding.reason

@@ -36,10 +36,6 @@ def withheld(
     return validating.why_withheld(verdict, evidence, tiers)
 
 
-def test_an_image_that_was_measured_as_a_whole_gets_its_name() -> None:
-    assert withheld(*GOOD) == ""
-
-
 def test_no_image_gets_a_name_for_what_a_suite_did_not_come_to() -> None:
     """A suite that is killed for its memory leaves records of the probes before it."""
     assert withheld(GOOD[0]) == "nobody measured C1 torch"

@@ -20,12 +20,6 @@ DOCKER = {"Version": "20.10.24", "ApiVersion": "1.41", "Components": [{"Name": "
 PODMAN = {"Version": "4.3.1", "ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]}
 
 
-def unconnected() -> Engine:
-    engine = Engine.__new__(Engine)
-    engine._work = Work()
-    return engine
-
-
 def test_podman_and_an_old_engine_are_refused_only_where_something_is_built() -> None:
     facts = engine_facts("unix:///p", PODMAN, {}, builds=False)
     assert facts.podman and facts.version == "podman 4.3.1"
@@ -76,7 +70,8 @@ def test_machines_of_one_home_do_not_wait_for_each_others_engines(
 ) -> None:
     """Every node has its engine's data in /var/lib/docker."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    engine = unconnected()
+    engine = Engine.__new__(Engine)
+    engine._work = Work()
     engine.facts = replace(engine_facts("unix:///d", DOCKER, {"DockerRootDir": "/var/lib/docker"}), local=True)
 
     def at_work() -> None:

@@ -66,12 +66,6 @@ def with_requirements() -> Facts:
     return FACTS.model_copy(update={"packages": {**FACTS.packages, **known}})
 
 
-def with_torchvision_of_another_torch() -> Sources:
-    stacks = REAL.matrix.profiles["axolotl"].stacks
-    swapped = {**stacks, "2.8": {**stacks["2.8"], "torchvision": stacks["2.13"]["torchvision"]}}
-    return with_profile("axolotl", REAL, stacks=swapped)
-
-
 def requiring_conv1d(**of_matrix: Any) -> Sources:
     pins = {"2.13": {"axolotl": "0.19.0", "causal-conv1d": "1.7.0"}}
     return bent(of=with_profile("axolotl", stacks=pins, optional={}), **of_matrix)
@@ -91,7 +85,9 @@ NO_WHEEL = bent(with_official(torch="2.6"), optional=[], sources={})
 NO_SOURCE = bent(with_official(torch="2.6"), sources={})
 UNRULED = with_profile("colossalai", stacks={"2.5": {"colossalai": "0.5.0", "peft": "0.13.2"}})
 UNREAD = with_profile("axolotl", stacks={"2.8": {"axolotl": "0.14.0"}})
-VISION = with_torchvision_of_another_torch()
+STACKS = REAL.matrix.profiles["axolotl"].stacks
+OF_ANOTHER_TORCH = {**STACKS["2.8"], "torchvision": STACKS["2.13"]["torchvision"]}
+VISION = with_profile("axolotl", REAL, stacks={**STACKS, "2.8": OF_ANOTHER_TORCH})
 THREE = {"axolotl": "0.13.2", "one": "1.0", "two": "1.0"}
 CLASHING = with_profile("axolotl", facts=with_requirements(), stacks={"2.8": THREE})
 DEAD = with_profile("transformers", stacks={"2.8": {"nvidia-ml-py3": "7.352.0"}})

@@ -234,15 +234,11 @@ def test_what_the_gate_refuses_is_not_copied(passed: Passed) -> None:
     assert passed.site.named(passed.image.manifest.digest) is None
 
 
-def test_what_failed_in_the_other_repository_alone_is_not_promoted(passed: Passed) -> None:
+def test_what_failed_in_the_other_repository_alone_is_not_promoted_and_no_alias_follows_to_it(passed: Passed) -> None:
     passed.fail_there()
     with pytest.raises(UserError, match=r"/production@sha256:\w+: S1 pip-on-gpu \(gpu\) is FAIL"):
         passed.promote(*WHOLE)
     assert passed.site.named(NAME) is None
-
-
-def test_aliases_do_not_follow_to_what_failed_in_the_other_repository(passed: Passed) -> None:
-    passed.fail_there()
     done = passed.promote(Tier.STATIC)
     assert NAME in done.tags and "latest" not in done.tags
     assert "latest stays: S1 pip-on-gpu (gpu) is FAIL" in done.unmoved_aliases[0]

@@ -177,23 +177,15 @@ SIZES = st.floats(0.1, 100)
 ANY_FRAMEWORK = st.sampled_from(FRAMEWORKS)
 
 
-def frugality(found: Advice) -> tuple[int, bool, bool, bool, int]:
-    """Larger is more frugal, item by item."""
-    return (
-        -int(found.level),
-        bool(found["load_in_4bit"]),
-        found["optimizer"] == "adamw_8bit",
-        bool(found["gradient_checkpointing"]),
-        -int(found["batch_size"]),
-    )
-
-
 @given(CAPABILITIES, ROOM, ROOM, SIZES, SIZES, ANY_FRAMEWORK)
 def test_more_memory_or_a_smaller_model_never_gets_a_more_frugal_setting(
     capability: tuple[int, int], one: float, other: float, size: float, another: float, framework: str
 ) -> None:
     def frugal(room: float, billions: float) -> tuple[int, ...]:
-        return frugality(settings(gpu(capability, room), billions=billions, framework=framework))
+        """Larger is more frugal, item by item."""
+        found = settings(gpu(capability, room), billions=billions, framework=framework)
+        others = (found["load_in_4bit"], found["optimizer"] == "adamw_8bit", found["gradient_checkpointing"])
+        return (-int(found.level), *map(bool, others), -int(found["batch_size"]))
 
     for tight, ample in (
         (frugal(min(one, other), size), frugal(max(one, other), size)),
