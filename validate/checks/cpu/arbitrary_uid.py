@@ -40,16 +40,14 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             pwd.getpwuid(os.getuid())
         except KeyError:
             known = False
-        yield (
-            claim.subject,
-            {
-                "uid": os.getuid(),
-                "known": known,
-                "root_is_writable": os.access("/", os.W_OK) and not bool(os.statvfs("/").f_flag & os.ST_RDONLY),
-                "interfaces": sorted(path.name for path in Path("/sys/class/net").glob("*")),
-                "steps": steps,
-            },
-        )
+        evidence = {
+            "uid": os.getuid(),
+            "known": known,
+            "root_is_writable": os.access("/", os.W_OK) and not bool(os.statvfs("/").f_flag & os.ST_RDONLY),
+            "interfaces": sorted(path.name for path in Path("/sys/class/net").glob("*")),
+            "steps": steps,
+        }
+        yield claim.subject, evidence
 
 
 def _home() -> Mapping[str, Any]:

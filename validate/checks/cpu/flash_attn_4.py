@@ -31,13 +31,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     control.get("error", {}).pop("log", None)
     for claim in claims:
         arch, backward = claim.expect["arch"], "flash_bwd" in claim.expect["kernels"]
-        yield (
-            claim.subject,
-            {
-                "compiled": in_fork(partial(_compiled, arch, arch, backward=backward)),
-                "control": control,
-            },
-        )
+        compiled = in_fork(partial(_compiled, arch, arch, backward=backward))
+        yield claim.subject, {"compiled": compiled, "control": control}
 
 
 def _compiled(kernel_arch: int, target: int, *, backward: bool) -> Mapping[str, Any]:

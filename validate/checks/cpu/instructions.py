@@ -80,15 +80,13 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         many = [one for one in found if _vector(one) > most + one["code"] // per_bytes]
         many.sort(key=_vector, reverse=True)
         silent = [{**one, "owners": list(owners.get(one["path"], ()))} for one in many if not one["asks"]]
-        yield (
-            claim.subject,
-            {
-                "files": len(found),
-                "bytes": sum(one["code"] for one in found),
-                "asking": sum(one["asks"] for one in many),
-                "not_asking": silent[:_MOST_LISTED],
-            },
-        )
+        evidence = {
+            "files": len(found),
+            "bytes": sum(one["code"] for one in found),
+            "asking": sum(one["asks"] for one in many),
+            "not_asking": silent[:_MOST_LISTED],
+        }
+        yield claim.subject, evidence
 
 
 def _vector(found: Mapping[str, Any]) -> int:

@@ -21,16 +21,14 @@ from validate.kernels.runner import environment
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     before = environment()
     for claim in claims:
-        yield (
-            claim.subject,
-            {
-                "nvml": attempt(nvml.managed),
-                "cuda": attempt(nvml.computing),
-                "torch": attempt(_torch),
-                "libcuda": mapped(r"/libcuda\.so"),
-                "environment": before,
-            },
-        )
+        evidence = {
+            "nvml": attempt(nvml.managed),
+            "cuda": attempt(nvml.computing),
+            "torch": attempt(_torch),
+            "libcuda": mapped(r"/libcuda\.so"),
+            "environment": before,
+        }
+        yield claim.subject, evidence
 
 
 def _torch() -> dict[str, Any]:

@@ -46,23 +46,17 @@ def _refuses(size: int) -> bool:
     return False
 
 
-class _Batches:
-    """A data set of whole numbers, each batch its own."""
-
-    def __len__(self) -> int:
-        return _BATCHES
-
-    def __getitem__(self, index: int) -> Any:
-        torch = importlib.import_module("torch")
-        return torch.arange(_MOVED // 8, dtype=torch.int64) + index
+def _batch(number: int) -> Any:
+    """Whole numbers, each batch its own."""
+    return importlib.import_module("torch").arange(_MOVED // 8) + number
 
 
 def _handed_over() -> tuple[int, bool]:
     """How many batches arrived, and whether all of them are right and lie in shared memory."""
-    torch, data = importlib.import_module("torch"), importlib.import_module("torch.utils.data")
-    loader = data.DataLoader(_Batches(), batch_size=None, num_workers=_WORKERS, prefetch_factor=1)
-    wanted = torch.arange(_MOVED // 8, dtype=torch.int64)
-    right = [bool((batch == wanted + index).all()) and batch.is_shared() for index, batch in enumerate(loader)]
+    data = importlib.import_module("torch.utils.data")
+    options = {"batch_size": None, "collate_fn": _batch, "num_workers": _WORKERS, "prefetch_factor": 1}
+    arrived = enumerate(data.DataLoader(range(_BATCHES), **options))
+    right = [bool((batch == _batch(number)).all()) and batch.is_shared() for number, batch in arrived]
     return len(right), all(right)
 
 

@@ -64,17 +64,15 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         lacking = [facts for task in tasks if (facts := _lacks(task, symbols))]
         for facts in lacking:
             facts["alternatives"] = _alternatives(facts, tasks, symbols, {str(one["path"]) for one in lacking})
-        yield (
-            claim.subject,
-            {
-                "files": len(found),
-                "checked": len(tasks),
-                "symbols": sum(len(symbols[task.path].undefined) for task in tasks if task.path in symbols),
-                "unreadable": unreadable,
-                "lacking": sorted(lacking, key=lambda facts: str(facts["path"]))[:_MOST_LISTED],
-                "lacking_count": len(lacking),
-            },
-        )
+        evidence = {
+            "files": len(found),
+            "checked": len(tasks),
+            "symbols": sum(len(symbols[task.path].undefined) for task in tasks if task.path in symbols),
+            "unreadable": unreadable,
+            "lacking": sorted(lacking, key=lambda facts: str(facts["path"]))[:_MOST_LISTED],
+            "lacking_count": len(lacking),
+        }
+        yield claim.subject, evidence
 
 
 def _tasks(
