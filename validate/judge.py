@@ -72,11 +72,7 @@ class Verdict:
 
 
 def judge(
-    claims: ClaimSet,
-    evidence: Evidence,
-    tiers: Sequence[Tier] = tuple(Tier),
-    *,
-    judges: Judges | None = None,
+    claims: ClaimSet, evidence: Evidence, tiers: Sequence[Tier] = tuple(Tier), *, judges: Judges | None = None
 ) -> Verdict:
     """Judge the claims of these tiers, by `judges` where they have a row for a claim, else by the check files.
 

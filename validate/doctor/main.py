@@ -125,10 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model-size", type=model_size, default=7.0, metavar="7b", help="parameters (default: 7b)")
     parser.add_argument(
-        "--for",
-        dest="framework",
-        choices=FRAMEWORKS,
-        help="whose settings to print (default: what the image holds)",
+        "--for", dest="framework", choices=FRAMEWORKS, help="whose settings to print (default: what the image holds)"
     )
     parser.add_argument(
         "--strategy",

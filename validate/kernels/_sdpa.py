@@ -15,13 +15,7 @@ FUSED = {
     r"PyTorchMemEffAttention::|fmha_cutlass[FB]": "memory-efficient attention's",
     r"cudnn.*(sdpa|flash|[fb]prop|mha)": "cuDNN's",
 }
-of_sdpa = partial(
-    Kernel,
-    claim="G2",
-    probe="gpu.sdpa",
-    package="torch",
-    libraries=(r"libtorch_cuda\.so",),
-)
+of_sdpa = partial(Kernel, claim="G2", probe="gpu.sdpa", package="torch", libraries=(r"libtorch_cuda\.so",))
 PLAIN = {r"softmax_warp|cunn_SoftMax": "plain products'"}
 
 

@@ -149,15 +149,7 @@ def _environment(prefix: str, python: str, version: str, own: Sequence[str], env
         "prefix": prefix,
         "found": {},
     }
-    return Environment(
-        prefix=prefix,
-        kind=kind,
-        python=python,
-        version=version,
-        path=path,
-        first=first,
-        start=start,
-    )
+    return Environment(prefix=prefix, kind=kind, python=python, version=version, path=path, first=first, start=start)
 
 
 def _with_links(folders: Sequence[str]) -> Iterator[str]:
