@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from images.audit import checks, expected, insight
+from images.audit import checks, expected
 from images.audit.cleaning import cleaned
 from images.audit.expected import AUDIT_JUDGES
 from images.audit.model import Audit, Check, Environment, LibraryCode, Outcome, Severity, Source
@@ -63,7 +63,7 @@ def audit(
     options.progress(f"reading {reference} ({info.id[:19]}, {info.size / 1e9:.2f} GB)")
     survey = _survey(engine, info, options)
     environments = survey["environments"][:_MOST_ENVIRONMENTS]
-    code = insight.library_code(survey)
+    code = checks.library_code(survey)
     # Leftovers and secrets in all files but those of packages, in whatever environment.
     folders = [folder for one in survey["environments"] for folder in one["path"]]
     empty = {"flags": {}, "environ": {}, "modules": {}, "standard": [], "version": "", "prefix": "", "found": {}}
@@ -98,8 +98,8 @@ def audit(
             checks=tuple(found),
             environments=tuple(environment_of(one) for one in environments),
             device_code=code,
-            runs=insight.runs(code, cuda),
-            drivers=insight.drivers(environments, facts),
+            runs=checks.runs(code, cuda),
+            drivers=checks.drivers(environments, facts),
         ),
         evidence,
     )
@@ -213,9 +213,7 @@ def _read(engine: Engine, image: ImageInfo, claims: ClaimSet, user: bytes, optio
 
 
 def _run(engine: Engine, image: ImageInfo, python: str, claims: ClaimSet, options: AuditOptions) -> list[Record]:
-    """What the image's own Python measured of these claims: records of probes that were asked for, each once. A probe
-    that left none is recorded as such.
-    """
+    """What the image's own Python measured: a record of each probe that was asked for, also of one that left none."""
     command = [python, "-I", "-S", f"{INSIDE}/validate", "--claims", f"{INSIDE}/claims.json", "--tier", "cpu"]
     writable = ("/tmp", image.env.get("HOME") or "/root")
     spec = ContainerSpec(

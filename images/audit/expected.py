@@ -110,9 +110,7 @@ def archs(environment: Mapping[str, Any], code: Sequence[LibraryCode]) -> tuple[
 
 
 def _where_served(found: Claim, code: Sequence[LibraryCode]) -> Claim:
-    """A claim on device code for the GPUs alone that the library has any code for: that others are not served is no
-    fault, and stands in the table of GPUs.
-    """
+    """A claim on device code for the GPUs alone that the library has code for: a table shows the others, no fault."""
     own = [one.archs for one in code if matches(one.path, [f"*/{pattern}" for pattern in found.expect["files"]])]
     if not own:
         return found

@@ -22,7 +22,7 @@ from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from images.audit import checks, conduct, expected, insight
+from images.audit import checks, conduct, expected
 from images.audit.model import Audit, Check, Outcome
 from images.config.facts import Facts
 from images.errors import UserError, failed, wrong
@@ -77,7 +77,7 @@ def audit(
         one = dict(survey["environments"][0])
         one["partial"] = laid.alone and any(text.endswith(checks.NOT_THERE) for text in checks.unmet(one))
         progress(f"{len(one['distributions'])} distributions for Python {laid.python}")
-        code = insight.library_code(survey)
+        code = checks.library_code(survey)
         claims, unknown = expected.expected(one, code, facts)
         static = _judgeable(claims.of([Tier.STATIC]), laid, partial=one["partial"])
         (home / "claims.json").write_text(static.dumps())
@@ -104,8 +104,8 @@ def audit(
             checks=tuple(replace(one, text=one.text.replace(str(home), ""), environment=place) for one in fixed),
             environments=(conduct.environment_of({**one, "prefix": place, "kind": "packages", "first": False}),),
             device_code=code,
-            runs=insight.runs(code, str(one["torch"].get("cuda", ""))),
-            drivers=insight.drivers([one], facts),
+            runs=checks.runs(code, str(one["torch"].get("cuda", ""))),
+            drivers=checks.drivers([one], facts),
         )
         return result, [conduct.evidence_of(place, verdict)]
 

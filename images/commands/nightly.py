@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from images.building import any_image
+from images.building import validating
 from images.building.contexts import BuildOptions
 from images.commands import common
 from images.commands.options import (
@@ -95,7 +95,7 @@ def nightly(
             state=State(folder / "state.jsonl", resume=resume),
             now=lambda: datetime.now(UTC).replace(microsecond=0),
             results=lines or sources.workspace.results / "nightly",
-            debian_before=lambda name: any_image.debian_packages(
+            debian_before=lambda name: validating.debian_packages(
                 docker_engine, docker_engine.find(sources.matrix.prefix + name)
             ),
             tiers=tier or (),

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from images.building import any_image, records, validating
+from images.building import records, validating
 from images.commands import common
 from images.commands.options import EngineUrl, Gpus, Json, MatrixFile, OutFolder, Passed, Tiers, require_writable
 from images.context import labels as image_labels
@@ -88,7 +88,7 @@ def validate(
             record = records.built_elsewhere(folder, info, image_labels.declared_missing(wanted, info.labels))
         for file in records.VALIDATION_FILES:  # an earlier verdict does not belong to the evidence that comes
             (folder / file).unlink(missing_ok=True)
-        tiers, found, verdict, changes = any_image.validate_image(
+        tiers, found, verdict, changes = validating.validate_image(
             docker_engine,
             wanted,
             info.id if tag else reference,

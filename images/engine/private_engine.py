@@ -57,7 +57,7 @@ def open_engine(
             try:
                 engine = connect()  # somebody else started it while we waited, or the package did
             except NoEngine:
-                mend_store(on_progress)
+                delete_discarded(private_home())
                 on_progress(f"starting a private Docker Engine in {private_home()}")
                 engine = _start()
     if left := engine.sweep():
@@ -208,29 +208,6 @@ def _ip(*arguments: str) -> list[dict[str, Any]]:
 
 
 # --- what it keeps on the disk --------------------------------------------------------------------------------------
-
-
-def mend_store(on_progress: Callable[[str], None]) -> None:
-    """Before a start: an engine whose records name layers that are gone fails at everything, and never says so.
-
-    A folder is gone after a deletion that was interrupted, or a disk that was repaired. Nothing in the store is
-    anybody's only copy, so one like that is replaced by an empty one.
-    """
-    if _running() is not None:
-        return
-    delete_discarded(private_home())
-    if lost := lost_layers(private_home()):
-        on_progress(
-            f"the private engine lost {len(lost)} of its layers (a deletion cut short?): it starts with an empty store"
-        )
-        discard(private_home())
-
-
-def lost_layers(home: Path) -> list[str]:
-    """Folders of layers that the engine's records name and the disk lacks (layerdb: moby `layer/filestore.go`)."""
-    recorded = (file.read_text().strip() for file in home.glob("data/image/overlay2/layerdb/sha256/*/cache-id"))
-    # A record that a crash left empty names none.
-    return sorted(name for name in recorded if not (name and (home / "data/overlay2" / name).is_dir()))
 
 
 def discard(home: Path) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
 
-from images.building import any_image, contexts
-from images.building.any_image import Described
+from images.building import contexts, validating
+from images.building.validating import Described
 from images.config.matrix import Sources
 from images.config.names import ImageName
 from images.config.platforms import Platform
@@ -82,7 +82,7 @@ def locate(
         archs=image.archs,
         ptx=image.ptx,
         platform=image.platform,
-        claims=any_image.claims_of(image, sources, labelled, tuple(Tier), only=only, attachment=NO_GPU),
+        claims=validating.claims_of(image, sources, labelled, tuple(Tier), only=only, attachment=NO_GPU),
         described={"labels": dict(labelled.labels), "history": list(labelled.history)},
         reference=found.reference if found else "",
         local=found.local if found else None,
@@ -139,7 +139,7 @@ def context_tag(context: str) -> str:
 def in_engine(engine: Engine, reference: str, name: str) -> Found | None:
     """What an engine has under a reference, of the image that it calls `name`; None: nothing."""
     info = engine.find(reference)
-    return Found(digest=info.id, described=any_image.described(engine, info, name), local=info) if info else None
+    return Found(digest=info.id, described=validating.described(engine, info, name), local=info) if info else None
 
 
 def in_registry(reference: Reference, platform: Platform) -> Found | None:
@@ -197,7 +197,7 @@ def resolved(job: Job, record: JobRecord, sources: Sources) -> Job:
         cause = "stands on a custom base, and none was asked for"
     if found is None or image is None or cause:
         raise failed(job.key, cause, "begin a new run, which builds it again; does the worker have the same checkout?")
-    claims = any_image.claims_of(image, sources, found.described, job.tiers, attachment=NO_GPU)
+    claims = validating.claims_of(image, sources, found.described, job.tiers, attachment=NO_GPU)
     known = {"digest": found.digest, "reference": found.reference, "claims": json.loads(claims.of(job.tiers).dumps())}
     return job.model_copy(update=known)
 
@@ -212,7 +212,7 @@ def claims_for(job: Job, evidence: Evidence, sources: Sources) -> ClaimSet:
         return job.claim_set
     found = Described(labels=job.described.get("labels", {}), history=job.described.get("history", ()))
     there = host_gpus.of_host(evidence.host)
-    return any_image.claims_of(image, sources, found, job.tiers, only=job.only, attachment=there)
+    return validating.claims_of(image, sources, found, job.tiers, only=job.only, attachment=there)
 
 
 def known(

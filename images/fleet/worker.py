@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from images.building import any_image, validating
+from images.building import validating
 from images.building.build import build_all
 from images.building.contexts import BuildOptions
 from images.config import matrix, paths
@@ -199,8 +199,8 @@ def _validated(job: Job, image: Image, sources: Sources, engine: Engine, info: I
     if job.claims and attachment is NO_GPU:
         claims = job.claim_set
     else:
-        found = any_image.described(engine, info, image.local_name)
-        claims = any_image.claims_of(image, sources, found, job.tiers, only=job.only, attachment=attachment)
+        found = validating.described(engine, info, image.local_name)
+        claims = validating.claims_of(image, sources, found, job.tiers, only=job.only, attachment=attachment)
 
     def measured(record: Record) -> None:
         _say(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})")

@@ -213,15 +213,14 @@ def issues(breakages: Sequence[BreakageLine]) -> dict[str, str]:
     groups: dict[str, list[BreakageLine]] = {}
     for one in breakages:
         groups.setdefault(one.key, []).append(one)
-    return {f"{name}.md": _issue(name, group) for name, group in groups.items()}
+    return {f"{name}.md": _issue(name, *group) for name, group in groups.items()}
 
 
-def _issue(name: str, group: Sequence[BreakageLine]) -> str:
-    first = group[0]
+def _issue(name: str, first: BreakageLine, *others: BreakageLine) -> str:
     moved = " with ".join(f"{one.name} {one.after}" for one in first.culprits)
-    images = ", ".join(dict.fromkeys(one.image for one in group))
+    images = ", ".join(dict.fromkeys(one.image for one in (first, *others)))
     lines = [f"# {moved} breaks {images}", ""]
-    for one in group:
+    for one in (first, *others):
         lines += [f"**{one.image}**, {one.date:%Y-%m-%d %H:%M} UTC: {one.sentence}", ""]
         lines += ["| claim | subject | tier | verdict | reason |", "|---|---|---|---|---|"]
         for claim in one.claims:

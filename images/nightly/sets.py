@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field
 
-from images.building import any_image
+from images.building import validating
 from images.building.build import build_all
 from images.building.contexts import BuildOptions
 from images.config.matrix import Sources
@@ -338,7 +338,7 @@ def built(engine: Engine, options: BuildOptions, progress: Progress) -> Validate
                 cause = f"{result.problems[0].where}: {result.problems[0].cause}"
                 return SetResult(claims=(), cause=cause, seconds=round(time.monotonic() - start, 1))
             if is_control:
-                installed = any_image.debian_packages(engine, result.info)
+                installed = validating.debian_packages(engine, result.info)
         finally:
             engine.untag(f"{locked.image.prefix}{name}")
             engine.untag(f"{locked.image.prefix}{name}-candidate")

@@ -21,10 +21,7 @@ DEBIAN_TOOLS: Sequence[str] = (*_ROWS["programs"].values(), *_ROWS["rdma"].value
 
 
 def __getattr__(name: str) -> Any:
-    """A table under its own name in capitals: `expectations.START_FILES` is `start_files` of expectations.yaml.
-
-    Raises AttributeError: no file has such a table.
-    """
+    """A table under its own name in capitals: `expectations.START_FILES` is `start_files` of expectations.yaml."""
     try:
         return _ROWS[name.lower()]
     except KeyError:

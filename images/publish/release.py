@@ -139,10 +139,7 @@ class Release:
     def _tags_of_index(
         self, images: Sequence[PublishedImage], absent: Sequence[str]
     ) -> tuple[list[TagChange], list[str]]:
-        """Of the tags that name every image, and of aliases, which name those that open the gate for aliases.
-
-        And what aliases lack.
-        """
+        """Of the tags that name every image, and of aliases, which name those that open theirs; what aliases lack."""
         every, versions = self._index(images)
         name = self.row[0]
         fixed = tags.immutable_tag(name, max(one.created for one in versions), every.digest)

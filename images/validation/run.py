@@ -224,9 +224,7 @@ def _read_files(
 
 
 def _run(engine: Engine, image: ImageInfo, plan: ContainerPlan, keep: Callable[[Record], None]) -> tuple[Exit, str]:
-    """Run the suite in one container. Returns how it ended, and why ranks have not the limits that they should have (an
-    engine that runs in a container itself may not raise its own); empty: they have.
-    """
+    """Run the suite in one container. Returns how it ended, and why an engine refused the limits that ranks ask for."""
     spec, found, refused = _spec(engine, image, plan), list[str](), ""
     asked = {claim.probe for claim in plan.claims.claims}
     files = {**plan.files, INSIDE: {**suite_files(plan.claims), **plan.files.get(INSIDE, {})}}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from images.building import any_image
+from images.building import validating
 from images.engine import Engine, ImageInfo
 from tests.support.broken_images import INSTALL, NAME, SITE, Fault, broken, judged
 from validate import judging
@@ -69,7 +69,7 @@ def found(engine: Engine, claims: ClaimSet, parent: ImageInfo) -> Callable[[str]
             pytest.MonkeyPatch.context() as all_shown,
         ):
             all_shown.setattr(judging, "_FAULTS_SHOWN", 200)
-            said = any_image.described(engine, engine.inspect(tag), NAME).labels
+            said = validating.described(engine, engine.inspect(tag), NAME).labels
             assert said == parent.labels, "they decide what is not asked of it"
             verdict = judged(engine, tag, replace(claims, claims=asked))
         return {(row.claim.id, row.claim.subject): row for row in verdict.claims}

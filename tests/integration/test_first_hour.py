@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from images.building import any_image, validating
+from images.building import validating
 from images.engine import Engine, ImageInfo
 from images.planning import plan
 from images.validation import run
@@ -144,9 +144,9 @@ def test_what_a_child_does_to_its_parent_is_told_whoever_owns_the_files(
     assert image is not None
     dockerfile = "\n".join([f"FROM {NAME}", "USER root", *faults, ""])
     with built(engine, "truetag-test-child-faults", dockerfile) as tag:
-        described = any_image.described(engine, engine.inspect(tag), NAME)
+        described = validating.described(engine, engine.inspect(tag), NAME)
         only = ("S10 parent", "S10 lookup", "S10 privileges", "S7 ", "S8 settings", "S8 labels", "C14 ")
-        claims = any_image.claims_of(image, SOURCES, described, validating.ANYWHERE, only=only)
+        claims = validating.claims_of(image, SOURCES, described, validating.ANYWHERE, only=only)
         verdict = judged(engine, tag, claims)
         child = engine.inspect(tag)
         assert run.find_parent(engine, NAME, child) == engine.inspect(NAME), "by layers: a history is its own word"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from images.building import any_image, validating
+from images.building import validating
 from images.errors import UserError
 from tests.support.fleet_records import NAME, claim, claims
 from validate.claims import Claim, ClaimSet, Tier
@@ -77,7 +77,7 @@ CLAIMS = ClaimSet(
 
 
 def subjects(texts: list[str], tiers: tuple[Tier, ...] = tuple(Tier)) -> list[str]:
-    return [claim.subject.split()[-1] for claim in any_image.chosen(CLAIMS, tiers, texts).claims]
+    return [claim.subject.split()[-1] for claim in validating.chosen(CLAIMS, tiers, texts).claims]
 
 
 def test_claims_are_chosen_by_a_part_of_their_id_and_subject() -> None:

@@ -72,19 +72,6 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _lose(home: Path, layer: str) -> None:
-    (home / "data/overlay2" / layer / "diff").rmdir()
-    (home / "data/overlay2" / layer).rmdir()
-
-
-def test_a_layer_that_is_recorded_and_gone_is_lost_and_so_is_a_record_that_a_crash_left_empty(home: Path) -> None:
-    assert private_engine.lost_layers(home) == private_engine.lost_layers(home / "not-there-yet") == []
-    _lose(home, "two")
-    assert private_engine.lost_layers(home) == ["two"]
-    (home / "data/image/overlay2/layerdb/sha256/chain-of-one/cache-id").write_text("")
-    assert private_engine.lost_layers(home) == ["", "two"]
-
-
 def test_a_deletion_cut_short_leaves_no_half_store_and_the_next_call_deletes_what_it_left(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,18 +85,6 @@ def test_a_deletion_cut_short_leaves_no_half_store_and_the_next_call_deletes_wha
     assert not (home / "data").exists() and len(list(home.iterdir())) == 2
     private_engine.discard(home)
     assert [path.name for path in home.iterdir()] == ["dockerd.log"]
-
-
-def test_before_a_start_a_damaged_store_is_replaced_and_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(private_engine, "private_home", lambda: home)
-    said: list[str] = []
-    private_engine.mend_store(said.append)
-    assert said == []
-    assert (home / "data").exists()
-    _lose(home, "one")
-    private_engine.mend_store(said.append)
-    assert "lost 1 of its layers" in said[0]
-    assert not (home / "data").exists()
 
 
 MOUNTINFO = """\

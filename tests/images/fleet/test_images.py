@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from images.building.any_image import Described
+from images.building.validating import Described
 from images.commands import fleet
 from images.config.platforms import Platform
 from images.context import labels as image_labels

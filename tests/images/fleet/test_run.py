@@ -181,7 +181,7 @@ def test_evidence_of_gpus_is_judged_by_the_submitters_claims_for_them(
         machines.append(attachment)
         return ours
 
-    monkeypatch.setattr(images.any_image, "claims_of", claims_of)
+    monkeypatch.setattr(images.validating, "claims_of", claims_of)
     one, folder = job(1).model_copy(update={"tiers": (Tier.GPU,), "arch": "9.0"}), JobFolder(tmp_path)
     outcome = go(folder, Obedient.of(result(one, claims(theirs))), one)[one.key]
     assert outcome.verdict and outcome.verdict.overall is status and len(machines) == 1
@@ -212,7 +212,7 @@ def test_a_built_image_is_judged_by_what_the_registry_has_of_it(
         reference=f"a.test/b@{digest}",
     )
     monkeypatch.setattr(images, "in_registry", lambda *_: None if fault == "nothing" else there)
-    monkeypatch.setattr(images.any_image, "claims_of", lambda *_given, **_more: PIP)
+    monkeypatch.setattr(images.validating, "claims_of", lambda *_given, **_more: PIP)
     executor = Obedient.of(result(built, PIP, digest=digest, build={"digest": digest}))
     outcome = go(folder, executor, built)[built.key]
     if fault:

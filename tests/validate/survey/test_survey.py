@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from images.audit import checks, insight
+from images.audit import checks
 from tests.support import fatbins
 from tests.support.fatbins import Code
 from tests.support.sources import SOURCES
@@ -101,7 +101,7 @@ def test_a_torch_for_the_cpu_has_no_cuda(tmp_path: Path) -> None:
     found = {**one.__dict__, "distributions": [], "torch": torch}
     toolkit = {"home": "/usr/local/cuda", "version": "12.8"}
     assert not [row for row in checks.of_environment(found, [toolkit]) if "CUDA None" in row.text]
-    assert insight.drivers([found], SOURCES.facts) == ()
+    assert checks.drivers([found], SOURCES.facts) == ()
 
 
 def test_device_code_is_counted_by_architecture(tmp_path: Path) -> None:
