@@ -19,7 +19,7 @@ from images.locking.contents import FileContents
 from images.locking.inputs import Package
 from images.locking.lock_file import Lock
 from images.planning import plan
-from images.validation import schemas
+from images.validation.rows import read_evidence
 from tools import run
 from validate.claims import Tier
 from validate.evidence import Evidence
@@ -77,7 +77,7 @@ def main(evidence: list[Path]) -> None:
     """Keep what each evidence.json shows of bytecode."""
     sources, folder = matrix.load(), paths.RESOURCES / "locks"
     for file in evidence:
-        recorded = schemas.read_evidence(file)
+        recorded = read_evidence(file)
         (planned,) = plan.select([recorded.image], sources)
         if planned.image is None:
             raise UserError(Problem(where=recorded.image, cause="is refused", then="`nox -s plan` says why"))

@@ -17,7 +17,7 @@ import typer
 from images.config import matrix, paths
 from images.errors import Problem, UserError
 from images.planning import plan
-from images.validation import schemas
+from images.validation.rows import read_evidence
 from tools import run
 
 
@@ -53,7 +53,7 @@ def main(evidence: list[Path]) -> None:
     """Keep what each evidence.json shows of Debian's packages."""
     sources, file = matrix.load(), paths.DATA / "debian.json"
     for one in evidence:
-        recorded = schemas.read_evidence(one)
+        recorded = read_evidence(one)
         (planned,) = plan.select([recorded.image], sources)
         record = recorded.of("static.packages")
         measured = record.of("packages") if record else None

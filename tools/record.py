@@ -17,7 +17,7 @@ from images.context.labels import LABELS
 from images.errors import Problem, UserError
 from images.publish import gate
 from images.site import records
-from images.validation import schemas
+from images.validation.rows import read_evidence
 from images.validation.run import merged
 from tools import run
 from validate.claims import HOST_PROBE
@@ -50,7 +50,7 @@ def main(
     ] = None,
 ) -> None:
     """Append a validation run to results/runs.jsonl. Several folders: parts of one run on one machine."""
-    parts = [(str(folder), schemas.read_evidence(folder / "evidence.json")) for folder in folders]
+    parts = [(str(folder), read_evidence(folder / "evidence.json")) for folder in folders]
     if not experiment:
         require_own(parts, common.sources(None), unchecked=unchecked)
     evidence = joined(parts)

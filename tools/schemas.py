@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 from images.audit.report import AuditFile
-from images.validation.schemas import EvidenceFile, VerdictFile
+from images.validation.rows import EvidenceFile, VerdictFile
 
 
 def generated() -> dict[str, bytes]:

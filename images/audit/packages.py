@@ -58,11 +58,6 @@ class Laid:
     """As it contradicts itself, just what it names was installed."""
 
 
-def is_packages(reference: str) -> bool:
-    """Whether it is standard input, a file or folder, or named as locks are: not an image's name."""
-    return reference == STDIN or Path(reference).exists() or reference.endswith((".txt", ".lock", ".toml"))
-
-
 def audit(
     source: str, python: str, facts: Facts, machine: Machine | None, progress: Callable[[str], None]
 ) -> tuple[Audit, Sequence[Mapping[str, Any]]]:
@@ -174,10 +169,7 @@ def _installed(source: str, python: str, site: Path, progress: Callable[[str], N
 
 
 def _requirements(source: str) -> tuple[bool, str, list[str]]:
-    """Whether a file names all that is to be installed, what it asks for as requirements, and what of it was not read.
-
-    Raises UserError.
-    """
+    """Whether a file names all that is to be installed, its requirements, and what of it was not read."""
     path = Path(source)
     try:
         if source == STDIN:
@@ -189,7 +181,12 @@ def _requirements(source: str) -> tuple[bool, str, list[str]]:
                 raise failed(source, f"uv can't read it: {done.stderr.strip()}", "keep its pyproject.toml beside it")
             return True, done.stdout, []
         if path.suffix == ".toml":
-            return True, "\n".join(_of_pylock(tomllib.loads(path.read_text()))), []
+            lines = []  # with hashes (PEP 751)
+            for row in tomllib.loads(path.read_text())["packages"]:
+                hashes = (f"--hash=sha256:{one['hashes']['sha256']}" for one in row.get("wheels", ()))
+                marker = f" ; {row['marker']}" if "marker" in row else ""
+                lines.append(" ".join([f"{row['name']}=={row['version']}{marker}", *hashes]))
+            return True, "\n".join(lines), []
         text = path.read_text()
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError) as error:
         raise wrong(source, f"can't be read: {error}", "name a lock, a requirements file, or a folder") from None
@@ -197,14 +194,6 @@ def _requirements(source: str) -> tuple[bool, str, list[str]]:
         asked, unread = _of_dockerfile(text)
         return False, "\n".join(asked), unread
     return False, f"-r {path.resolve()}", []
-
-
-def _of_pylock(lock: Mapping[str, Any]) -> Iterator[str]:
-    """Requirements with hashes (PEP 751)."""
-    for row in lock["packages"]:
-        hashes = (f"--hash=sha256:{one['hashes']['sha256']}" for one in row.get("wheels", ()))
-        marker = f" ; {row['marker']}" if "marker" in row else ""
-        yield " ".join([f"{row['name']}=={row['version']}{marker}", *hashes])
 
 
 def _of_dockerfile(text: str) -> tuple[list[str], list[str]]:

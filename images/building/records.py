@@ -1,4 +1,7 @@
-"""What a build leaves on disk: the context, build.json, and the files of its validation run."""
+"""What a build leaves on disk: the context, build.json, and the files of its validation run.
+
+Of these, report.html needs nothing else: no script, no font, no request.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,39 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from images.context.labels import LABELS, BaseContext
 from images.context.render import Context
+from images.context.templates import environment
 from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildResult
 from images.errors import command, failed, wrong
 from images.planning.image import Image
-from images.validation import page
 from images.wheels.prebuilt import Gathered
 from validate import report
+from validate.claims import Tier
 from validate.evidence import Evidence
-from validate.judge import Verdict
+from validate.judge import ClaimVerdict, Verdict
+from validate.judging import Status
 
 if TYPE_CHECKING:
     from images.validation.child import Changes
 
 BAKE, INPUTS = "docker-bake.json", "inputs.json"
 VALIDATION_FILES = ("evidence.json", "verdict.json", "junit.xml", "report.md", "report.html", "changes.json")
+_EVIDENCE_CHARACTERS = 4000
+"""A claim's evidence in the page; evidence.json has all of it."""
+_TIERS = {
+    Tier.STATIC: "its files, read",
+    Tier.CPU: "its code, run without a GPU",
+    Tier.GPU: "its kernels, run on a GPU",
+    Tier.MULTIGPU: "several GPUs together",
+}
+_NOT_IN_XML = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF, *range(0xD800, 0xE000)], "\ufffd")
+"""Characters that XML 1.0 can't hold, not even escaped; the output of a crashed probe may have them."""
 
 
 def write_context(context: Context, folder: Path) -> None:
@@ -150,12 +166,12 @@ def built_elsewhere(folder: Path, info: ImageInfo, missing: Mapping[str, str]) -
 def record_validation(folder: Path, evidence: Evidence, verdict: Verdict, changes: Changes | None = None) -> None:
     """Write evidence.json, verdict.json, junit.xml, report.md and report.html; of a child changes.json, too."""
     record_evidence(folder, evidence)
-    (folder / "junit.xml").write_text(page.junit(verdict), encoding="utf-8")
+    (folder / "junit.xml").write_text(junit(verdict), encoding="utf-8")
     told = "\n".join(["", "Beside its parent:", "", *(f"- {line}" for line in changes.lines()), ""]) if changes else ""
     (folder / "report.md").write_text(report.markdown(verdict) + told)
     if changes:
         write_json(folder / "changes.json", asdict(changes))
-    (folder / "report.html").write_text(page.html(verdict, evidence.host), encoding="utf-8")
+    (folder / "report.html").write_text(html(verdict, evidence.host), encoding="utf-8")
     write_json(folder / "verdict.json", report.json_data(verdict))  # last: a fleet takes it for the end of a job
 
 
@@ -170,3 +186,56 @@ def record_evidence(folder: Path, evidence: Evidence) -> None:
 def write_json(file: Path, content: object) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(content, indent=1) + "\n")
+
+
+# --- a verdict as a page, and as junit.xml: pure --------------------------------------------------------------------
+
+
+def junit(verdict: Verdict) -> str:
+    """JUnit XML. A required claim that is not PASS is a failure here: CI systems show a skip as green."""
+    bad = [one for one in verdict.claims if one.status is not Status.PASS]
+    failed = [one for one in bad if one.claim.required or one.status is Status.FAIL]
+    page = environment(html=True).get_template("junit.xml.j2")
+    text = page.render(
+        verdict=verdict,
+        failed=failed,
+        skipped=[one for one in bad if one not in failed],
+        nothing=verdict.overall is not Status.PASS and not failed,
+        summary=report.summary(verdict),
+        told=_told,
+    )
+    return text.translate(_NOT_IN_XML)
+
+
+def _told(one: ClaimVerdict) -> str:
+    probe = one.evidence.get("probe")
+    log = str(probe.get("log", "")) if isinstance(probe, Mapping) else ""
+    return "\n".join([one.claim.statement, *map(report.advice, one.hints), log])
+
+
+def html(verdict: Verdict, host: Mapping[str, Any]) -> str:
+    """The whole page. `host` is the evidence's: engine, cores, driver, GPUs."""
+    gpus = []
+    for gpu in host.get("gpus") or ():
+        capability = ".".join(map(str, gpu.get("capability") or ()))
+        memory = f", {gpu['memory'] / 1000**3:.0f} GB" if gpu.get("memory") else ""
+        gpus.append(f"{gpu.get('name', 'GPU')}{f' ({capability}{memory})' if capability else memory}")
+    tiers = [(tier, what, [one for one in verdict.claims if one.claim.tier is tier]) for tier, what in _TIERS.items()]
+    page = environment(html=True).get_template("report.html.j2")
+    return page.render(
+        verdict=verdict,
+        host=host,
+        summary=report.summary(verdict),
+        failed=verdict.of(Status.FAIL),
+        gpus="; ".join(gpus),
+        tiers=[row for row in tiers if row[2]],
+        evidence=_evidence,
+    )
+
+
+def _evidence(one: ClaimVerdict) -> str:
+    """Escaped; quotes stay, which keeps the page small."""
+    shown = json.dumps(one.evidence, indent=1, ensure_ascii=False, default=str)
+    if (more := len(shown) - _EVIDENCE_CHARACTERS) > 0:
+        shown = f"{shown[:_EVIDENCE_CHARACTERS]}\n... {more} more characters in evidence.json"
+    return escape(shown, quote=False)

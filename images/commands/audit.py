@@ -66,7 +66,8 @@ def audit(
     def progress(told: str) -> None:
         common.talk.print(text(told), style="dim", markup=False)
 
-    if packages.is_packages(reference):
+    # Standard input, a file or folder, or named as locks are: not an image's name.
+    if reference == packages.STDIN or Path(reference).exists() or reference.endswith((".txt", ".lock", ".toml")):
         version = chooser.python_minor(python) if python else ""
         found, evidence = packages.audit(reference, version, facts, machine, progress)
     else:

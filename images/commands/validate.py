@@ -15,7 +15,7 @@ from images.commands.options import EngineUrl, Gpus, Json, MatrixFile, OutFolder
 from images.context import labels as image_labels
 from images.engine import private_engine
 from images.errors import command, failed, wrong
-from images.validation import schemas
+from images.validation.rows import read_evidence
 from validate import report
 from validate.claims import Tier
 from validate.judge import Verdict, explain, judge
@@ -65,7 +65,7 @@ def validate(
         then = f"`{command('validate', 'NAME')}` or `{command('validate', '--evidence', 'FILE')}`"
         raise wrong("validate", cause, then)
     if evidence:
-        recorded = schemas.read_evidence(evidence)
+        recorded = read_evidence(evidence)
         there = sorted({str(one.tier) for one in recorded.claim_set.claims})
         if absent := [one for one in tier or () if one not in there]:  # nothing of it is UNPROVEN, either
             cause = f"holds no claims of the {' and '.join(absent)} tier"

@@ -36,12 +36,11 @@ def _text(what: str, parse: Callable[[str], object]) -> BeforeValidator:
 def word(pattern: str, what: str, but: tuple[str, ...] = ()) -> BeforeValidator:
     """Text that goes into a Dockerfile, a file name or a tag as it stands."""
 
-    def check(value: object) -> str:
-        if not re.fullmatch(pattern, str(value), re.ASCII) or value in but:
-            raise ValueError(f"{str(value)!r} is no {what}")
-        return str(value)
+    def parse(text: str) -> None:
+        if not re.fullmatch(pattern, text, re.ASCII) or text in but:
+            raise ValueError(text)
 
-    return BeforeValidator(check)
+    return _text(what, parse)
 
 
 VersionText = Annotated[str, _text("version (PEP 440)", Version)]

@@ -115,11 +115,8 @@ def context_digest(image: Image, sources: Sources) -> str:
 
 
 def _by_name(image: Image, context: str, engine: Engine | None, staging: Repository | None) -> Found | None:
-    """What this machine's engine has under a name, or as its candidate; else what staging has of the context, or under
-    the name if its labels are those of today's image.
-
-    What was published may be older than a candidate that was built here.
-    """
+    """What this machine's engine has under a name, or as its candidate (published ones may be older); else what staging
+    has of the context, or under the name if its labels are those of today's image."""
     for tag in (image.local_name, f"{image.local_name}-candidate"):
         if engine and (found := in_engine(engine, tag, image.local_name)):
             return found

@@ -35,7 +35,7 @@ from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
 from images.registry.reference import Reference, Repository
-from images.validation import schemas
+from images.validation.rows import read_evidence
 from images.wheels import prebuilt
 from validate.evidence import Evidence, Record
 
@@ -163,7 +163,7 @@ def _built(job: Job, image: Image, sources: Sources, engine: Engine) -> tuple[Im
             finally:
                 engine.untag(tag)
                 engine.untag(f"{tag}-candidate")
-        evidence = schemas.read_evidence(options.out / name / "evidence.json")
+        evidence = read_evidence(options.out / name / "evidence.json")
         build = json.loads((options.out / name / "build.json").read_text(encoding="utf-8"))
     return built.info, evidence, build, reference
 

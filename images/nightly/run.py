@@ -69,13 +69,17 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     after = bisection.beside(before, sets.validated(newest, options.tiers, str(Job.CANARY), options))
     canary_line = _line(planned, newest, Job.CANARY, changed, after, options)
     worse = bisection.regressions(before, after, canary_line.expected)
+    # As good: the control's verdicts or better ones, in all tiers that need no GPU.
+    same = all(after.verdict(one.key) in (one.verdict, Status.PASS) for one in before.claims)
+    failed = [one for one in after.claims if one.verdict is Status.FAIL and before.verdict(one.key) is not Status.FAIL]
+    judged = {one.tier for one in after.claims} >= set(validating.ANYWHERE)
     return ImageResult(
         image=planned.name,
         control=control_line,
         canary=canary_line,
         breakages=tuple(bisection.breakages(planned, control, newest, changed, worse, before, options)),
         gaps=gaps,
-        proposed=newest if _is_as_good(before, after) else None,
+        proposed=newest if not before.cause and judged and same and not failed else None,
     )
 
 
@@ -97,14 +101,6 @@ def _newest(control: Locked, options: NightlyOptions) -> tuple[Locked, tuple[Gap
     gaps = sets.gaps(control, newest, wanted, refused, pythons, options.run)
     options.state.keep(key, {"versions": newest.versions, "gaps": [asdict(one) for one in gaps]})
     return newest, gaps
-
-
-def _is_as_good(control: SetResult, newer: SetResult) -> bool:
-    """Whether the canary has the control's verdicts or better ones in all tiers that need no GPU."""
-    same = all(newer.verdict(one.key) in (one.verdict, Status.PASS) for one in control.claims)
-    new = [one for one in newer.claims if one.verdict is Status.FAIL and control.verdict(one.key) is not Status.FAIL]
-    judged = {one.tier for one in newer.claims} >= set(validating.ANYWHERE)
-    return not control.cause and judged and same and not new
 
 
 def _line(

@@ -37,9 +37,8 @@ from images.locking.lock_file import Lock
 from images.nightly.results import Change, Job
 from images.planning import plan
 from images.planning.image import Image
-from images.validation import schemas
 from images.validation.containers import suite_files
-from images.validation.rows import ClaimRow, StepRow, claim_rows, steps_of
+from images.validation.rows import ClaimRow, StepRow, claim_rows, read_evidence, steps_of
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict
@@ -342,7 +341,7 @@ def built(engine: Engine, options: BuildOptions, progress: Progress) -> Validate
         finally:
             engine.untag(f"{locked.image.prefix}{name}")
             engine.untag(f"{locked.image.prefix}{name}-candidate")
-        evidence = schemas.read_evidence(options.out / name / "evidence.json")
+        evidence = read_evidence(options.out / name / "evidence.json")
         return set_result(result.info, evidence, result.verdict, start, installed)
 
     return validate

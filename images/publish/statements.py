@@ -24,7 +24,7 @@ from typing import Any
 from images.errors import command, failed
 from images.host.hashing import sha256
 from images.publish import gate
-from images.validation.schemas import parse_evidence
+from images.validation.rows import parse_evidence
 from validate.claims import Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict, judge

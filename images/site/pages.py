@@ -29,7 +29,7 @@ from images.planning.plan import Planned
 from images.site import index, records
 from images.site.index import STALE_AFTER_DAYS, ImageRow, Index, RefusedRow, TierRun, Validation, deciding
 from images.site.runs import Published, Run, newest_first
-from images.validation.schemas import ClaimVerdictRow
+from images.validation.rows import ClaimVerdictRow
 from validate import hints
 from validate.claims import Claim, Tier
 from validate.judging import Status

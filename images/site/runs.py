@@ -17,8 +17,7 @@ from images.publish.tags import ImageVersion, immutable_tag
 from images.registry.client import Registry
 from images.site import records
 from images.site.records import RunLine
-from images.validation.rows import StepRow, TierCount
-from images.validation.schemas import ClaimVerdictRow, VerdictFile
+from images.validation.rows import ClaimVerdictRow, StepRow, TierCount, VerdictFile
 from validate import report
 from validate.claims import Tier
 from validate.judge import Verdict, explain

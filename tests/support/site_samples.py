@@ -7,8 +7,7 @@ from images.nightly.results import BreakageLine, Change, Expected, Job, JobLine,
 from images.planning import plan
 from images.site.pages import SiteInputs
 from images.site.runs import Published, Run
-from images.validation.rows import ClaimRow, TierCount, tier_counts
-from images.validation.schemas import ClaimVerdictRow, HintRow
+from images.validation.rows import ClaimRow, ClaimVerdictRow, HintRow, TierCount, tier_counts
 from tests.support.sources import SOURCES
 from validate.claims import Tier
 from validate.judging import Status
