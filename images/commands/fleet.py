@@ -116,9 +116,7 @@ def fleet(
                 fleet=machines,
                 folder=folder,
                 executor=open_executor(on, folder.path, machines, sources.workspace),
-                progress=lambda key, text: talk.print(
-                    f"[cyan]{key}[/]  {escape(text)}", highlight=False, soft_wrap=True
-                ),
+                progress=_progress,
                 sources=sources,
                 gpus=gpus,
                 engine=engine or "",
@@ -212,6 +210,11 @@ def _local_engine(url: str | None) -> Iterator[Engine | None]:
         return
     with engine:
         yield engine
+
+
+def _progress(key: str, text: str) -> None:
+    """A line of progress about a job."""
+    talk.print(f"[cyan]{key}[/]  {escape(text)}", highlight=False, soft_wrap=True)
 
 
 # --- what a fleet is to judge, judges and has judged, as tables -------------------------------------------------------

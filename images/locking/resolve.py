@@ -95,21 +95,16 @@ def resolve(image: Image, run: Runner = uv.run, *, preferred: Mapping[str, str] 
     if problems := [*_wrong_builds(image, everything)]:
         raise UserError(problems)
     for name, exact in wanted.alone.items():
-        layers[name] = _alone(name, exact, wanted, run, where)
+        # The installer has the wheels of all machines that may run it.
+        platforms = wanted.builders if name == "tools" and wanted.builders else (wanted.platform,)
+        alone: dict[str, Package] = {}
+        for target in (replace(wanted, platform=platform) for platform in platforms):
+            for one in uv.packages(exact, target, chosen={}, run=run, where=where, dependencies=False):
+                others = alone[one.name].hashes if one.name in alone else ()
+                alone[one.name] = replace(one, hashes=tuple(sorted({*others, *one.hashes})))
+        layers[name] = tuple(alone.values())
     files = {f"{layer}.txt": lock_file.print_requirements(found, wanted.platform) for layer, found in layers.items()}
     return Lock(inputs=wanted, files=files, layers=layers)
-
-
-def _alone(name: str, exact: Sequence[str], wanted: LockInputs, run: Runner, where: str) -> tuple[Package, ...]:
-    """What is installed by itself; the installer with the wheels of all machines that may run it."""
-    platforms = wanted.builders if name == "tools" and wanted.builders else (wanted.platform,)
-    found: dict[str, Package] = {}
-    for platform in platforms:
-        target = replace(wanted, platform=platform)
-        for one in uv.packages(exact, target, chosen={}, run=run, where=where, dependencies=False):
-            others = found[one.name].hashes if one.name in found else ()
-            found[one.name] = replace(one, hashes=tuple(sorted({*others, *one.hashes})))
-    return tuple(found.values())
 
 
 def _split(wanted: LockInputs, chosen: Mapping[str, str], run: Runner, where: str) -> dict[str, tuple[Package, ...]]:
