@@ -142,7 +142,7 @@ def test_what_an_image_lacks_or_a_gpu_has_no_kernel_for_is_not_asked_of_it() -> 
 def test_a_fault_of_the_locked_cudnn_is_known_and_not_required() -> None:
     locked = claims_of(H100, locked={"torch": {"nvidia-cudnn-cu13": "9.26.0.51"}})["cudnn-attention-mask"]
     assert locked.required and not locked.expect["known"]
-    own = CLAIMS["cudnn-attention-mask"]
+    own = claims_of(H100, locked={"torch": {"nvidia-cudnn-cu13": "9.20.0.48"}})["cudnn-attention-mask"]
     assert own.expect["known"] and not own.required
     nowhere = claims_of(H100, no_gpu="no GPU")
     assert nowhere["cudnn-attention-mask"].unproven and not nowhere["cpu-conv2d-2x2"].unproven
