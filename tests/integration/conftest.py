@@ -76,7 +76,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ray() -> Iterator[Mapping[str, str]]:
     """What makes a command talk to a cluster with two engines."""
     with ray_cluster() as address:

@@ -1,23 +1,31 @@
 """A cluster of Ray's on this machine: a head, and two nodes with its engine. It ends when its standard input does."""
 
+import fcntl
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 
 @contextmanager
 def ray_cluster() -> Iterator[str]:
-    """Its address. It is a process of its own: what it starts ends with it. `-P`: html.py beside it is not Python's."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout
-        yield process.stdout.readline().strip()
-    finally:
-        process.communicate()
+    """Its address. It is a process of its own: what it starts ends with it. `-P`: html.py beside it is not Python's.
+
+    One at a time: Ray keeps the address of the machine's cluster in a file, and a second one takes jobs of the first.
+    """
+    with (Path(tempfile.gettempdir()) / "truetag-test-ray.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = subprocess.Popen(
+            [sys.executable, "-P", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert process.stdout
+            yield process.stdout.readline().strip()
+        finally:
+            process.communicate()
 
 
 def main() -> None:
