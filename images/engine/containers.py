@@ -8,10 +8,11 @@ import socket
 import tarfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -258,12 +259,17 @@ def create(sdk: Any, spec: ContainerSpec, labels: Mapping[str, str]) -> str:
 
 def remove(sdk: Any, container_id: str) -> None:
     """Remove a container with its volumes. One that is gone, or is being removed, is no error."""
+    _unless_going(partial(sdk.remove_container, container_id, v=True, force=True))
+
+
+def _unless_going(removal: Callable[[], object]) -> None:
     try:
-        sdk.remove_container(container_id, v=True, force=True)
+        removal()
     except docker.errors.NotFound:
         return
     except docker.errors.APIError as error:
-        if error.status_code != requests.codes.conflict:  # 409: somebody is removing it already
+        # 409: somebody is removing it already, or a container that is going still uses the volume.
+        if error.status_code != requests.codes.conflict:
             raise
 
 
@@ -277,7 +283,7 @@ def sweep(sdk: Any) -> tuple[str, ...]:
                 gone.append(container["Names"][0].lstrip("/") if container["Names"] else container["Id"][:12])
         for volume in sdk.volumes(filters={"label": RUN_LABEL})["Volumes"] or ():
             if is_orphan(volume["Labels"] or {}):
-                sdk.remove_volume(volume["Name"], force=True)
+                _unless_going(partial(sdk.remove_volume, volume["Name"], force=True))
                 gone.append(volume["Name"])
     return tuple(gone)
 

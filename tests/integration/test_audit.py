@@ -55,7 +55,7 @@ def _audit(engine: Engine, reference: str, options: AuditOptions) -> Audit:
 def hostile(engine: Engine, base: BaseContext) -> Iterator[Audit]:
     files = dict(hostile_image.context(base.reference))
     with built(engine, "truetag-test-hostile", bytes(files.pop("Dockerfile")).decode(), files) as tag:
-        yield _audit(engine, tag, AuditOptions(timeout=90))
+        yield _audit(engine, tag, AuditOptions(timeout=30))
 
 
 def test_a_hostile_image_is_read_to_the_end_and_all_that_it_plants_is_named(hostile: Audit) -> None:

@@ -51,9 +51,9 @@ def owned(database: str = DATABASE, known: frozenset[str] = frozenset()) -> Owne
 
 
 def lines(file: Path) -> list[str]:
-    """None of a file that is not there."""
+    """None of what is not there, or no file: a pipe would be waited for."""
     try:
-        return file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        return file.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if file.is_file() else []
     except OSError:
         return []
 

@@ -109,11 +109,12 @@ def survey(user: Path, packages: Sequence[str] = ()) -> dict[str, Any]:
 
 def _of_numpy_1(path: str) -> str:
     """The path, if it was compiled against NumPy 1's headers: it looks for that core alone, and NumPy 2 refuses it."""
+    if not Path(path).is_file() or size(path) >= _LARGEST:  # a pipe would be waited for
+        return ""
     with suppress(OSError, ValueError), Path(path).open("rb") as stream:
-        if size(path) < _LARGEST:
-            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                is_old = data.find(b"numpy.core._multiarray_umath") >= 0 > data.find(b"numpy._core._multiarray_umath")
-                return path if is_old else ""
+        data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        is_old = data.find(b"numpy.core._multiarray_umath") >= 0 > data.find(b"numpy._core._multiarray_umath")
+        return path if is_old else ""
     return ""
 
 
