@@ -17,6 +17,8 @@ class SilentFault(Row):
     """What is wrong, as the subject of a sentence."""
     package: str = "torch"
     """An image that pins it is held to the row."""
+    torch: RangeText = ""
+    """The versions of torch that can do it at all: others refuse it aloud."""
     affected: dict[str, RangeText] = {}
     """Distribution, or `cudnn` -> the versions that have it: all must hold. Empty: mended before any that we pin."""
     remedy: str = ""

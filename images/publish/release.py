@@ -162,7 +162,8 @@ class Release:
         return made, [tags.version_of(one) for one in images]
 
     def _alias_refusal(self, image: PublishedImage) -> str:
-        met = silent.ordinary(*(image.labels.get(f"{LABELS}.{name}", "") for name in ("silent-faults", "torch")))
+        faults, torch = (image.labels.get(f"{LABELS}.{name}", "") for name in ("silent-faults", "torch"))
+        met = silent.ordinary(faults, torch)
         return next(iter([*met, *self.policy.refusals(image.labels, image.evidence, self.policy.alias_gate)]), "")
 
 

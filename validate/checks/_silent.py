@@ -60,10 +60,7 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     figures?}, or {free: GB of GPU memory, where they are too few, of `total`}."""
     fault, tolerance = expect["fault"], expect["tolerance"]
     if "error" in evidence:
-        told = cause(evidence["error"])
-        if "No execution plans support the graph" in told:  # torch 2.5's cuDNN lacks libnvrtc
-            return not_applicable("cuDNN cannot do it here, and says so: nothing is silent")
-        return failed(f"{told}. {fault}")
+        return failed(f"{cause(evidence['error'])}. {fault}")
     if "free" in evidence:
         if evidence["total"] < expect["gigabytes"]:
             return not_applicable(f"{evidence['total']:.0f} GB of GPU memory are too few to reach it")

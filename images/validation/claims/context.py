@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from images.config.facts import Facts
+from images.config.facts import Facts, within
 from images.engine.gpus import Attachment
 from images.locking.lock_file import Lock
 from images.planning import silent
@@ -86,7 +86,8 @@ def silent_claims(context: ClaimContext, id: str) -> Iterator[Claim]:  # noqa: A
     locked = [("cudnn", version) for name, version in context.locked.get("torch", {}).items() if "-cudnn-cu" in name]
     versions = {**context.image.versions, **dict(locked)}
     for subject, row in silent.faults().items():
-        if row.package not in versions or row.package in context.missing or row.cpu != (id == "C16"):
+        lacking = row.package not in versions or row.package in context.missing
+        if lacking or row.cpu != (id == "C16") or not within(versions["torch"], row.torch):
             continue
         known, gate = row.of(versions), next(filter(None, (_too_small(row, gpu) for gpu in gpus)), "")
         expect: dict[str, Any] = {"known": known, "fault": str(row), **({"not_applicable": gate} if gate else {})}

@@ -20,6 +20,7 @@ from images.config.paths import CHECKOUT
 from images.config.schema import Profile
 from images.engine.gpus import Attachment, GpuMode
 from images.errors import UserError
+from images.hardware.inventory import Gpu, Inventory
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
@@ -174,6 +175,17 @@ def test_an_example_that_runs_on_the_gpu_does_not_run_on_the_cpu_as_well() -> No
         judged = judge_claim(on_cpu, {})
         assert judged.status is (Status.NOT_APPLICABLE if elsewhere else Status.FAIL)
         assert found["P1", "axolotl commands"].required, "no example"
+
+
+@pytest.mark.parametrize(("capability", "held"), [((9, 0), True), ((8, 0), False)])
+def test_examples_with_flash_attn_4_are_claimed_from_hopper_on(capability: tuple[int, int], held: bool) -> None:
+    gpus = (Gpu(name="x", capability=capability, memory=80 << 30),)
+    attached = Attachment(mode=GpuMode.CDI, reason="", inventory=Inventory(driver="580.1", gpus=gpus, source="test"))
+    context = ClaimContext(image=sources_image("cu130-torch214-transformers"), facts=REAL.facts)
+    claims = {one.subject: one for one in image_claims(context.on_host(attached, ())).claims if one.id == "P2"}
+    assert claims["example flash4"].required is held and claims["example bf16"].required
+    assert ("takes compute capability 9.0" in claims["example flash4"].expect.get("not_applicable", "")) is not held
+    assert claims["example flash4"].expect["at_least"]["flash_attn_4"] == 1, "else torch's own attention would do"
 
 
 def test_what_the_pins_put_out_of_reach_is_said_and_not_required() -> None:

@@ -38,7 +38,8 @@ def test_the_newest_run_of_a_gpu_tier_is_told_to_who_chooses() -> None:
     assert old.date
     new = old.model_copy(update={"date": old.date + timedelta(days=1), "gpus": ["L4", "L4"], "digest": "sha256:abc"})
     broken = new.model_copy(update={"date": old.date + timedelta(days=2), "experiment": True})
-    assert records.gpu_runs([old, new, broken], old.image) == [new, old]
+    part = new.model_copy(update={"date": broken.date, "claims": {Tier.GPU: {Status.UNPROVEN: ["G14 step eager"]}}})
+    assert records.gpu_runs([old, new, broken, part], old.image) == [new, old]
     tier, day = old.tiers[Tier.GPU], f"{new.date:%Y-%m-%d}"
     result = f"{tier.verdict} on L4, {day} ({tier.counts[tier.verdict]} claims"
     told = f"Its gpu tier: {result}, image ID abc; `build` says whether yours is the same)."

@@ -144,6 +144,7 @@ def test_a_fault_of_the_locked_cudnn_is_known_and_not_required() -> None:
     assert locked.required and not locked.expect["known"]
     own = claims_of(H100, locked={"torch": {"nvidia-cudnn-cu13": "9.20.0.48"}})["cudnn-attention-mask"]
     assert own.expect["known"] and not own.required
+    assert "cudnn-attention-mask" not in claims_of(H100, of="cu126-torch25"), "it refuses that aloud"
     nowhere = claims_of(H100, no_gpu="no GPU")
     assert nowhere["cudnn-attention-mask"].unproven and not nowhere["cpu-conv2d-2x2"].unproven
 

@@ -109,7 +109,7 @@ def _look(leftovers: Mapping[str, str], held: Collection[str], home: Mapping[str
 
 def _credentials(path: str, size: int) -> Iterator[Mapping[str, Any]]:
     content = b""
-    with contextlib.suppress(OSError), open(path, "rb") as stream:  # noqa: PTH123  pathlib has none that reads twice
+    with contextlib.suppress(OSError), Path(path).open("rb") as stream:
         content = stream.read(credentials.SMALL)
         if size <= (_LARGEST_PROGRAM if b"\0" in content else _LARGEST_TEXT):
             content += stream.read()
