@@ -7,11 +7,11 @@ import re
 import socket
 import tarfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
@@ -162,13 +162,16 @@ class Container:
         with self._deadline(timeout), asking(self.name):
             code = self._sdk.wait(self.id, timeout=None)["StatusCode"]
             details = self._sdk.inspect_container(self.id)
-            until = time.monotonic() + (_KILLED_DELAY if code == KILLED else _OOM_DELAY)
-            bounded = details["HostConfig"].get("Memory")
-            while bounded and not details["State"]["OOMKilled"] and time.monotonic() < until:
-                time.sleep(_OOM_DELAY)
-                details = self._sdk.inspect_container(self.id)
-        state = details["State"]
-        return Exit(code=code, oom=bool(state["OOMKilled"]), error=state["Error"])
+            state, bounded = details["State"], details["HostConfig"].get("Memory")
+            oom = state["OOMKilled"] or bool(bounded and self._was_killed_for_memory(state, code))
+        return Exit(code=code, oom=oom, error=state["Error"])
+
+    def _was_killed_for_memory(self, state: Mapping[str, str], code: int) -> bool:
+        """Ask the engine's events: its state holds what was known when the container ended, which may be too early."""
+        began, ended = (datetime.fromisoformat(state[name]).timestamp() for name in ("StartedAt", "FinishedAt"))
+        until = ended + (_KILLED_DELAY if code == KILLED else _OOM_DELAY)
+        filters = {"container": [self.id], "event": ["oom"]}
+        return any(True for _ in self._sdk.events(since=f"{began:.6f}", until=f"{until:.6f}", filters=filters))
 
     def run(self, timeout: float | None = None) -> Exit:
         """Start it, collect what it prints, wait for its end. Raises Stopped, UserError."""

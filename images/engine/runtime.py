@@ -114,7 +114,11 @@ def image_info(data: Mapping[str, Any]) -> ImageInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Exit:
-    """How a container ended, and what it printed where all of it was run. `oom`: something was killed for memory."""
+    """How a container ended, and what it printed where all of it was run.
+
+    `oom`: the engine heard that something was killed for memory. With cgroup v1 it may miss the kill that ends the
+    container: containerd drops the notice of a group that has gone.
+    """
 
     code: int
     oom: bool

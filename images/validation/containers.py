@@ -154,7 +154,7 @@ def require_end(
         tail = " | ".join(text.strip() for text in said[-3:] if text.strip())
         raise failed(where, f"the suite did not start in it: {tail or f'status {end.code}, nothing printed'}", then)
     if end.code == KILLED and not end.oom:
-        cause = f"its container `{container}` was killed from outside in the middle of the suite, not for its memory"
+        cause = f"its container `{container}` was killed amid the suite, and the engine heard of no kill for memory"
         then = "validate it again; if nobody killed it, see whether machine or job ran out of memory (`dmesg`, `sacct`)"
         raise failed(where, cause, then)
     if began and end.code != 0 and not end.oom:

@@ -119,7 +119,7 @@ def test_what_takes_more_memory_than_a_run_has_is_the_images_own_doing() -> None
     [
         (1, "ended with status 1: something there stopped it"),
         (143, "ended with status 143: something there stopped it"),
-        (137, "`cpu` was killed from outside .*not for its memory"),
+        (137, "`cpu` was killed .*heard of no kill for memory"),
     ],
 )
 def test_a_suite_that_was_stopped_gives_no_verdict(code: int, told: str) -> None:
