@@ -144,7 +144,7 @@ def test_builds_of_a_killed_submitter_are_taken_over_and_none_is_built_twice(
     assert "Traceback" not in stderr, stdout + stderr
     assert building.verdicts() == built_here
     assert on == "ray" or failed or jobs_of(slurm) == submitted, stdout + stderr
-    until(lambda: not slurm.queue(), slurm.queue)
+    assert slurm.is_emptied()
     assert not building.names(engine)
 
 
@@ -162,7 +162,7 @@ def test_a_build_on_slurm_tells_why_its_worker_could_not_build(
     (tmp_path / "checkout" / "templates" / "Dockerfile.j2").write_text("FROM {{ base.reference }}\nRUN exit 3\n")
     stdout, stderr = building.start("run", BUILT[0], "--on", "slurm").communicate()
     assert "Traceback" not in stderr and "exit 3" in stderr and "next:" in stderr, stdout + stderr
-    assert slurm.queue() == [] and not building.jobs.records()
+    assert slurm.is_emptied() and not building.jobs.records()
 
 
 def test_names_that_killed_workers_left_are_taken_away_and_no_others(engine: Engine) -> None:

@@ -42,6 +42,13 @@ class Slurm:
         """Jobs that wait or run."""
         return self.ask("squeue", "--noheader", "--format=%i %T %N").splitlines()
 
+    def is_emptied(self) -> bool:
+        """Wait: a job writes its record a moment before it ends."""
+        deadline = time.monotonic() + 300
+        while self.queue() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return not self.queue()
+
 
 @contextmanager
 def slurm_cluster(folder: Path, gpus: Mapping[str, str]) -> Iterator[Slurm]:
