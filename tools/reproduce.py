@@ -1,6 +1,7 @@
 """Builds an image twice, the second time without any cache, and compares layers: same digest, or what differs first.
 
 `python -m tools.reproduce NAME` prints a table, and writes out/NAME/reproduce.json; docs/reproducible.md tells of it.
+`--beside FILE` compares with what it wrote of another engine.
 """
 
 from __future__ import annotations
@@ -101,6 +102,8 @@ class Reproduction:
 
     image: str
     engine: str
+    id: str
+    """The image ID that `build` gives the first."""
     seconds: tuple[float, float]
     layers: tuple[Layer, ...]
 
@@ -122,18 +125,27 @@ def reproduce(engine: Engine, name: str, context: Context, progress: Progress, n
         with nothing_new_kept(engine, two):
             files, on_event = on_own_layer(with_own_wheels(context, word), word), progress.job(f"{name} (uncached)")
             second = engine.build(files, two, network=network, no_cache=True, on_event=on_event)
-            digests = engine.inspect(one).layers, engine.inspect(two).layers
+            fixed = engine.fix_id(first.image_id, one)
+            digests = fixed.layers, engine.inspect(two).layers
             base = next((at for at, (a, b) in enumerate(zip(*digests, strict=False)) if a != b), len(digests[0]))
             theirs = [*digests[1][:base], *digests[1][base + 1 :]]
             layers = pair(digests[0], theirs, steps(engine.history(one)))
             if any(layer.first != layer.second for layer in layers):
                 progress.say(name, "the layers differ: reading them", "yellow")
                 listed = listings(engine, two)
-                layers = explained(layers, listings(engine, one), [*listed[:base], *listed[base + 1 :]])
+                both = listings(engine, one), [*listed[:base], *listed[base + 1 :]]
+                layers = explained(layers, *both)
+                at = next(index for index, layer in enumerate(layers) if layer.first != layer.second)
+                if path := changed_file(*(each[at] if at < len(each) else {} for each in both)):
+                    contents = (
+                        content(engine, ref, path, each[at]) for ref, each in zip((one, two), both, strict=True)
+                    )
+                    told = f"{layers[at].difference}; {path} differs from byte {first_byte(*contents)} on"
+                    layers = (*layers[:at], replace(layers[at], difference=told), *layers[at + 1 :])
     finally:
         engine.untag(one)
     seconds = (round(first.seconds, 1), round(second.seconds, 1))
-    return Reproduction(image=name, engine=engine.facts.version, seconds=seconds, layers=layers)
+    return Reproduction(image=name, engine=engine.facts.version, id=fixed.id, seconds=seconds, layers=layers)
 
 
 def steps(history: Sequence[tuple[str, int]]) -> list[str]:
@@ -177,6 +189,39 @@ def difference(first: Listing, second: Listing) -> str:
     return f"{told}; {more} more files differ" if more else told
 
 
+def changed_file(first: Listing, second: Listing) -> str:
+    """The first file, by its path, that has other bytes in both; empty: there is none."""
+    both = (path for path in sorted(first.keys() & second.keys()) if first[path]["sha256"] != second[path]["sha256"])
+    return next(both, "")
+
+
+def content(engine: Engine, ref: str, path: str, listing: Listing) -> bytes:
+    """A file of the layer with this listing, from an image."""
+    for file in saved(engine, ref):
+        if file.layer and file.member.name == path:
+            data = file.data.read()
+            if hashlib.sha256(data).hexdigest().startswith(listing[path]["sha256"]):
+                return data
+    raise LookupError(path)
+
+
+def first_byte(one: bytes, other: bytes) -> int:
+    """Where two files first differ, from 0; the length of the shorter where that is all of the other's beginning."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:  # equal before `low`
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+    return low
+
+
+def beside(found: Reproduction, other: Mapping[str, Any]) -> list[str]:
+    """What differs from what another engine gave: steps, and the image ID. `other`: its reproduce.json."""
+    theirs = {layer["step"]: layer["first"] for layer in other["layers"]}
+    ours = {layer.step: layer.first for layer in found.layers}
+    steps_that_differ = [step for step in {**ours, **theirs} if ours.get(step) != theirs.get(step)]
+    return [*steps_that_differ, *(["image ID"] if found.id != other["id"] else [])]
+
+
 def listings(engine: Engine, ref: str) -> list[Listing]:
     """Every file of every layer, bottom first, read from the image as the engine exports it."""
     by_blob: dict[str, dict[str, Mapping[str, Any]]] = {}
@@ -210,6 +255,9 @@ def main(
     base: Annotated[str, typer.Option(metavar="REF", help="The base image; default: as a build takes it.")] = "auto",
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where NAME/reproduce.json goes.")] = Path("out"),
     engine: Annotated[str | None, typer.Option(metavar="URL", help="The Docker Engine.")] = None,
+    other: Annotated[
+        Path | None, typer.Option("--beside", metavar="FILE", help="The reproduce.json of another engine.")
+    ] = None,
 ) -> None:
     """Build an image twice, the second time without any cache, and compare the digests of its layers."""
     sources, host = matrix.load(), host_settings()
@@ -238,6 +286,13 @@ def main(
     if not result.equal:
         cause = f"{sum(layer.first != layer.second for layer in result.layers)} of {len(result.layers)} layers differ"
         raise UserError(Problem(where=name, cause=cause, then=f"{file} has the first differing file of each"), code=1)
+    typer.echo(f"{name}: {result.id} on engine {result.engine}")
+    if other:
+        theirs = json.loads(other.read_bytes())
+        if differing := beside(result, theirs):
+            cause = f"engine {theirs['engine']} gives another {', '.join(differing)}"
+            raise UserError(Problem(where=name, cause=cause, then=f"compare {file} with {other}"), code=1)
+        typer.echo(f"{name}: the same on engine {theirs['engine']}")
 
 
 if __name__ == "__main__":

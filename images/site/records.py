@@ -149,7 +149,7 @@ def of_this_build(runs: Sequence[RunLine], image_id: str, payload: Mapping[str, 
             told = (
                 f"this build has, bit for bit, the layers and settings of the image whose gpu tier got {_result(run)})"
             )
-            return f"{told}; only our suite and labels have changed since", True
+            return f"{told}; its other ID comes of our suite, labels, history, or how the engine writes tars", True
     run = next((one for one in runs if one.payload), runs[0])
     differs = [name for name in {**payload, **run.payload} if payload.get(name) != run.payload.get(name)]
     unknown = ("" if payload else "this build") if run.payload else "that one"

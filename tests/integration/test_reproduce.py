@@ -31,6 +31,7 @@ def test_the_first_file_that_differs_is_named_and_nothing_is_left(engine: Engine
     assert [layer.first == layer.second for layer in found.layers] == [True, False]
     # Within one second of each other they differ in the content alone, else in a folder's time first.
     assert re.match(r"opt(/folder(/now)?)?: (time|sha256) ", found.layers[1].difference)
+    assert re.search(r"; opt/folder/now differs from byte [0-8] on$", found.layers[1].difference)
     first = [record for record in build_cache(engine) if record.id not in before]
     assert len([record for record in first if "date" in record.made_by]) <= 1, "the second build's record is gone"
 

@@ -1,13 +1,15 @@
 """Two builds side by side: which layers differ, in which file, and how."""
 
+import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from benchmarks import builder
 from tests.support.checkout import ROOT
-from tools.reproduce import difference
+from tools.reproduce import Layer, Reproduction, beside, changed_file, difference, first_byte
 
 FILE = {"kind": "0", "mode": "644", "owner": "0:0", "time": 1704067200, "size": 3, "attributes": {}, "sha256": "one"}
 
@@ -37,6 +39,25 @@ def test_the_first_by_path_is_told_and_the_others_counted() -> None:
     assert difference({}, {"a": FILE}) == "a is in the second alone"
     assert difference({"a": FILE, "b": FILE}, {"b": FILE, "a": FILE}) == "the same files in another order"
     assert difference({"a": FILE}, {"a": FILE}) == "in how the tar is written"
+
+
+@pytest.mark.parametrize(
+    ("other", "at"), [(b"abXd", 2), (b"Xbcd", 0), (b"abcX", 3), (b"abc", 3), (b"abcde", 4), (b"", 0)]
+)
+def test_the_first_byte_that_differs_is_named(other: bytes, at: int) -> None:
+    assert first_byte(b"abcd", other) == first_byte(other, b"abcd") == at
+    one = {"a": changed(mode="0"), "b": FILE, "c": FILE}
+    assert changed_file(one, {"a": FILE, "b": changed(sha256="two"), "c": changed(sha256="x")}) == "b"
+    assert changed_file(one, {"a": FILE}) == ""
+
+
+def test_what_another_engine_gave_is_compared() -> None:
+    layers = tuple(Layer(step=name, first=name, second=name) for name in ("debian", "torch"))
+    found = Reproduction(image="x", engine="26.1", id="sha256:1", seconds=(1, 1), layers=layers)
+    theirs = json.loads(json.dumps(asdict(found)))
+    assert beside(found, theirs) == []
+    theirs["layers"][1]["first"], theirs["id"] = "y", "sha256:2"
+    assert beside(found, theirs) == ["torch", "image ID"]
 
 
 def test_the_second_build_takes_no_wheel_that_the_first_made() -> None:

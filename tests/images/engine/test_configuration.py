@@ -16,6 +16,7 @@ import pytest
 from images.engine import EngineError, configuration, exported, layers
 from images.engine.layers import StoredLayer
 from images.host.hashing import oci_digest
+from images.site import records
 from tests.support.engine_contents import image_info
 
 STEPS = {
@@ -61,9 +62,9 @@ def test_a_payload_is_all_layers_and_the_settings() -> None:
     assert configuration.payload(child, HISTORY) == {}
 
 
-@pytest.mark.parametrize("name", [*STEPS, "env", "user", "entrypoint"])
-def test_a_change_in_any_layer_is_another_payload(name: str) -> None:
-    settings = {"env": {"A": "c"}, "user": "0", "entrypoint": ("sh",)}
+@pytest.mark.parametrize("name", [*STEPS, "env", "user", "entrypoint", "command", "further"])
+def test_no_recorded_run_is_about_an_image_with_a_change_in_any_layer(name: str) -> None:
+    settings = {"env": {"A": "c"}, "user": "0", "entrypoint": ("sh",), "command": ("sh",), "further": {"Shell": ["x"]}}
     if name in settings:
         changed = replace(INFO, **{name: settings[name]})  # type: ignore[arg-type]
     else:
@@ -71,6 +72,12 @@ def test_a_change_in_any_layer_is_another_payload(name: str) -> None:
     before, after = configuration.payload(INFO, HISTORY), configuration.payload(changed, HISTORY)
     differing = [one for one in before if before[one] != after[one]]
     assert differing == [name if name in STEPS else "settings"]
+    (run, *_) = (one for one in records.read() if one.payload)
+    runs = [run.model_copy(update={"payload": before})]
+    said, about = records.of_this_build(runs, "sha256:mine", after)
+    assert not about and said.startswith(f"this build differs in {differing[0]} from the image whose gpu tier got ")
+    said, about = records.of_this_build(runs, "sha256:mine", before)
+    assert about and "its other ID comes of our suite, labels, history" in said
 
 
 @pytest.mark.parametrize("order", ["a/ a/x a.h b", "a/ a.h a/x b", "b a/ a.h a/x"], ids=["walked", "by path", "other"])
