@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field
@@ -85,7 +86,10 @@ def requirements(control: Locked, wanted: Nightly, refused: Mapping[str, tuple[s
         names = {str(canonicalize_name(text.partition("==")[0])) for text in inputs.layers[layer]}
         for pin in (pin for pin in control.image.pins if pin.layer == layer and pin.name in names):
             excluded = [f"!={version}" for version in refused.get(pin.name, ())]
-            allowed = [f">={pin.version}", *filter(None, [ranges.get(pin.name)]), *excluded]
+            within = ranges.get(pin.name, "")
+            if not SpecifierSet(within).contains(pin.version, prereleases=True):
+                within = ""  # a profile may pin beyond the range of its stack
+            allowed = [f">={pin.version}", *filter(None, [within]), *excluded]
             lines.append(f"{pin.name}{','.join(allowed)}")
     return lines
 
@@ -138,32 +142,39 @@ def gaps(
     pythons: Collection[str],
     run: uv.Runner,
 ) -> tuple[Gap, ...]:
-    """Why the canary does not have the newest release of each pin that it may move, in the order of the layers.
+    """Why the canary does not have the newest release of each pin, in the order of the layers, and of its CUDA.
 
     `lines` and `refused` are what the canary was resolved from. Releases for any of `pythons` count. Raises UserError
     where an index does not answer.
     """
-    inputs, found = control.lock.inputs, []
-    for line in (line for line in lines if "==" not in line):
-        name = Requirement(line).name
-        if control.image.pin(name) is None:  # what a compiled package needs
+    inputs, image, found = control.lock.inputs, control.image, []
+    movable = {Requirement(line).name: line for line in lines if "==" not in line}
+    for pin in (*image.pins, *image.toolkit[:1]):  # one part of the toolkit speaks for the others
+        of_toolkit = pin in image.toolkit
+        name, has = pin.name, pin.version if of_toolkit else newest.versions.get(pin.name, "")
+        if not has:  # no index has it
             continue
-        released = {python: version for python in pythons if (version := _released(name, python, inputs, run))}
-        top, has = max(released.values(), key=Version, default=""), newest.versions.get(name, "")
-        if not (top and has and Version(top) > Version(has)):
+        every = {python: released(name, python, inputs, run) for python in pythons}
+        top = max(filter(None, every.values()), key=Version, default="")
+        if not top or Version(top) <= Version(has):
             continue
-        if top != released.get(inputs.python):
-            others = ", ".join(python for python, version in released.items() if version == top)
+        if of_toolkit:
+            reason = f"this is the image of CUDA {image.toolkit_cuda}: a newer one is another image"
+        elif name not in movable:
+            reason = f"the layer {pin.layer} stays as it is locked: a newer torch is another stack"
+        elif top != every.get(inputs.python):
+            others = ", ".join(python for python, version in every.items() if version == top)
             reason = f"it is not for Python {inputs.python}, but for {others}"
         elif top in refused.get(name, ()):
             reason = "images/data/facts.yaml speaks against it"
         else:
-            reason = _held_back(name, top, line, lines, newest, run)
-        found.append(Gap(name=name, locked=control.versions[name], canary=has, newest=top, reason=reason))
+            reason = _held_back(name, top, movable[name], lines, newest, run)
+        locked = pin.version if of_toolkit else control.versions[name]
+        found.append(Gap(name=name, locked=locked, canary=has, newest=top, reason=reason))
     return tuple(found)
 
 
-def _released(name: str, python: str, inputs: LockInputs, run: uv.Runner) -> str:
+def released(name: str, python: str, inputs: LockInputs, run: uv.Runner) -> str:
     """The newest release for a Python; empty: there is none for it."""
     target = replace(inputs, python=python, excluded=())
     try:

@@ -19,6 +19,8 @@ def test_held_layers_are_exact_and_pins_move_upward_within_ranges_and_facts() ->
     assert "xformers>=0.0.31.post1,!=0.0.32.post2" in found
     assert [line for line in found if line.startswith("peft>=") and line.endswith(",<1")]
     assert not [line for line in found if line.startswith("flash-attn")]
+    beyond = sets.requirements(CONTROL, Nightly(ranges={"peft": "<0.18"}), {})  # as a profile's pin over its stack's
+    assert [line for line in beyond if line.startswith("peft")] == ["peft>=0.18.1"]
 
 
 def test_what_the_facts_speak_against_is_left_out_and_what_they_do_not_know_is_not() -> None:
@@ -53,8 +55,9 @@ def test_a_network_that_does_not_answer_is_no_verdict(monkeypatch: pytest.Monkey
 
 
 def test_each_pin_that_is_not_at_its_newest_release_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A range, the facts, another Python, another package: in this order, as the later are asked of the index."""
+    """A held layer, a range, the facts, another Python, another package: the later are asked of the index; and CUDA."""
     newest = {"torchao": "0.18.0", "peft": "99.0", "datasets": "99.0", "transformers": "99.0"}
+    newest |= {"torch": "2.15.0", "nvidia-cuda-nvcc-cu12": "12.9.86"}
 
     def packages(names: list[str], target: Target, **_: object) -> list[Package]:
         version = newest.get(names[0], "0.0.1")
@@ -74,8 +77,10 @@ def test_each_pin_that_is_not_at_its_newest_release_is_named_with_the_reason(mon
     lines = sets.requirements(CONTROL, Nightly(ranges={"peft": "<1"}), refused)
     found = sets.gaps(CONTROL, at(MOVES), lines, refused, ["3.11", "3.13"], uv.run)
     assert [str(one) for one in found] == [
+        "torch 2.7.1, newest 2.15.0: the layer torch stays as it is locked: a newer torch is another stack",
         "torchao 0.11.0, canary 0.12.0, newest 0.18.0: images/data/facts.yaml speaks against it",
         "transformers 4.57.6, canary 5.0.0, newest 99.0: it is not for Python 3.11, but for 3.13",
         "peft 0.18.1, canary 0.21.2, newest 99.0: the range of this run is >=0.18.1,<1",
         "datasets 4.5.0, newest 99.0: accelerate 1.12.0 does not allow it",
+        "nvidia-cuda-nvcc-cu12 12.6.85, newest 12.9.86: this is the image of CUDA 12.6: a newer one is another image",
     ]

@@ -76,7 +76,7 @@ def nightly_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(uv, "versions", lambda *_, **__: MOVES)
     monkeypatch.setattr(sets, "relocked", lambda _control, chosen, _run: at(dict(chosen)))
     # Nothing is newer than what is locked, but einops.
-    locked = {**CONTROL.versions, "einops": "99.0"}
+    locked = {**CONTROL.versions, "einops": "99.0", CONTROL.image.toolkit[0].name: CONTROL.image.toolkit[0].version}
     monkeypatch.setattr(uv, "packages", lambda one, *_, **__: [Package(name=one[0], version=locked[one[0]], hashes=())])
 
     def run(
