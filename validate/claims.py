@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
-from itertools import compress
 from typing import Any
 
 HOST_PROBE = "host.image"
@@ -61,9 +60,12 @@ class ClaimSet:
 
     image: str
     claims: tuple[Claim, ...]
+    first: tuple[Claim, ...] = ()
+    """S10, where it was not chosen: judged before anything of the image runs, whatever was."""
 
     def where(self, keep: Callable[[Claim], bool]) -> ClaimSet:
-        return replace(self, claims=tuple(filter(keep, self.claims)))
+        first = (one for one in self.claims if one.id == "S10" and not keep(one))
+        return replace(self, claims=tuple(filter(keep, self.claims)), first=(*self.first, *first))
 
     def of(self, tiers: Sequence[Tier]) -> ClaimSet:
         return self.where(lambda claim: claim.tier in tiers)
@@ -82,9 +84,12 @@ class ClaimSet:
 
     def about(self, texts: Collection[str]) -> ClaimSet:
         """Those whose `ID SUBJECT` holds one of these texts; of a text with `=` before it, those that are named so."""
-        keys = (f"{one.id} {one.subject}" for one in self.claims)
-        chosen = (any(key == text[1:] if text.startswith("=") else text in key for text in texts) for key in keys)
-        return replace(self, claims=tuple(compress(self.claims, chosen)))
+
+        def chosen(one: Claim) -> bool:
+            key = f"{one.id} {one.subject}"
+            return any(key == text[1:] if text.startswith("=") else text in key for text in texts)
+
+        return self.where(chosen)
 
     def dumps(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True)
@@ -92,4 +97,5 @@ class ClaimSet:
     @classmethod
     def loads(cls, text: str) -> ClaimSet:
         data = json.loads(text)
-        return cls(image=data["image"], claims=tuple(Claim.from_json(claim) for claim in data["claims"]))
+        claims, first = (tuple(map(Claim.from_json, data.get(name, ()))) for name in ("claims", "first"))
+        return cls(image=data["image"], claims=claims, first=first)

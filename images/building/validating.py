@@ -38,7 +38,7 @@ def measure_and_judge(
 ) -> tuple[Evidence, Verdict]:
     """Measure an image in containers (`measure` of images/validation/run.py), judge it, and explain what is known."""
     evidence = run.measure(engine, reference, claims, tiers, *gpus, **options)
-    return evidence, explain(judge(run.limited(claims, evidence.host), evidence, tiers))
+    return evidence, explain(judge(evidence.claim_set, evidence))
 
 
 def find_gpus(

@@ -74,7 +74,7 @@ def limited(claims: ClaimSet, host: Mapping[str, Any]) -> ClaimSet:
     """Claims as evidence from a host can answer them: what was unsupported there is unproven, and so never green."""
     reasons = host.get("unsupported") or {}
     found = (replace(one, unproven=one.unproven or reasons.get(f"{one.id} {one.subject}", "")) for one in claims.claims)
-    return ClaimSet(image=claims.image, claims=tuple(found))
+    return replace(claims, claims=tuple(found))
 
 
 def measure(
@@ -91,12 +91,15 @@ def measure(
     """Measure an image: no network, read-only root, its own user, bounded memory, containers always removed.
 
     Its files are read first, by our own Python, and nothing of an image whose files have no known origin (S10) is run,
-    unless `run_anyway`: all else is unproven by that.
+    unless `run_anyway`: all else is unproven by that. So it is where S10 was not asked for, and then tells what failed.
     `on_evidence` is told after each record what was measured so far: a run that is killed leaves that much.
     Raises UserError when the suite could not even start there (no Python, say).
     """
     image = engine.inspect(reference)
-    unsupported = unsupported_by(engine.facts, claims.of(tiers))
+    asked = claims.of(tiers)
+    runs = any(not checks.settings(one.probe).files_only and not one.unproven for one in asked.inside().claims)
+    claims = replace(asked, claims=(*asked.claims, *asked.first)) if runs else asked
+    unsupported = unsupported_by(engine.facts, claims)
     host: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "engine": engine.facts.version,
@@ -111,13 +114,14 @@ def measure(
         "steps_above": len(configuration.steps_above(history(engine, claims.image, image)) or ()),
         "payload": layers.payload(engine, image),
     }
-    claims = limited(claims.of(tiers), host)
+    claims = limited(claims, host)
     seed, records = ("--seed", str(host["seed"])), list[Record]()
     to_come = Counter[str]()
     lock, stopped = threading.Lock(), threading.Event()  # containers run side by side
 
     def evidence(without: Mapping[str, int]) -> Evidence:
-        found = merged(record for record in records if without.get(record.probe, 0) <= 0)
+        probes = {one.probe for one in claims.claims}
+        found = merged(one for one in records if one.probe in probes and without.get(one.probe, 0) <= 0)
         return Evidence(image=claims.image, digest=image.id, records=found, host=host, claims=claims.claims)
 
     def keep(record: Record) -> None:
@@ -143,10 +147,15 @@ def measure(
     for record in _inspected(engine, image, claims):
         keep(replace(record, seed=host["seed"]))
     rest = _read_files(engine, image, claims, seed, keep)
-    unknown = judge(claims.about(["S10 "]), evidence(without={})).of(Status.FAIL)
+    unknown = {one.claim.subject: one.reason for one in judge(claims.about(["S10 "]), evidence({})).of(Status.FAIL)}
+    wanted = {(one.id, one.subject) for one in asked.claims}
+    claims = claims.where(lambda one: (one.id, one.subject) in wanted or one.subject in unknown)
     if unknown and not run_anyway:
-        why = f"nothing of the image was run: S10 {unknown[0].claim.subject} failed"
+        subject, reason = next(iter(unknown.items()))
+        why = f"nothing of the image was run: S10 {subject} failed"
+        why += "" if ("S10", subject) in wanted else f": {reason}"
         host["unsupported"] = {**unsupported, **{f"{one.id} {one.subject}": why for one in rest.inside().claims}}
+        claims = limited(claims, host)
         return evidence(without={})
     plans = _plans(engine, image, rest, gpus, host)
     to_come.update(probe for plan in plans for probe in {claim.probe for claim in plan.claims.claims})
@@ -205,7 +214,7 @@ def _read_files(
     where our Python can't be taken into the engine's containers. Raises UserError where it could not even start.
     """
     files_only = [probe for probe in {claim.probe for claim in claims.claims} if checks.settings(probe).files_only]
-    asked = claims.only(files_only)
+    asked = claims.only(files_only).where(lambda one: not one.unproven)
     if not asked.claims or not own_python.usable(engine):
         return claims
     hidden = list(own_python.hidden(engine, image))

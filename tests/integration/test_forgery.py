@@ -74,3 +74,16 @@ def test_an_image_that_prints_its_own_evidence_gets_no_pass(
     assert not [cause for cause in CAUSES.get(name, ()) if cause not in told]
     was_run = not found["S7 environment"].reason.startswith("nothing of the image was run: S10 ")
     assert was_run is run_anyway
+
+
+def test_an_image_of_which_one_claim_of_another_tier_is_asked_is_read_first(
+    engine: Engine, parent: ImageInfo, claims: ClaimSet
+) -> None:
+    fault = Fault("forged", FORGER, "", "", "", last=FORGERIES[BESIDE][1])
+    with broken(engine, parent, f"forged-unread-{os.getpid()}", [fault]) as reference:
+        asked = validating.chosen(claims, (Tier.CPU,), ["=C3 c-extension"])
+        evidence, verdict = validating.measure_and_judge(engine, reference, asked, (Tier.CPU,))
+    found = {one.claim.id: one for one in verdict.claims}
+    assert found["S10"].status is Status.FAIL and "/usr/local/bin/forge.py belongs to nobody" in found["S10"].reason
+    assert found["C3"].reason.startswith("nothing of the image was run: S10 files failed: /usr/local/bin/forge.py")
+    assert verdict.overall is Status.FAIL and not evidence.of("cpu.compiler")

@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +22,8 @@ from tests.support.engine_contents import image_info
 from validate import channel
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
+from validate.judge import judge
+from validate.judging import Status
 
 CLAIMS = bare_claims("cu126-torch27").inside()
 CPU = ClaimSet(
@@ -276,6 +278,29 @@ def test_nothing_of_an_image_is_run_whose_files_have_no_known_origin() -> None:
     assert not any(key.startswith("S10 ") for key in evidence.host["unsupported"])
     _, asked = measure_files_and_code(lambda _probes: None)
     assert asked.of("cpu.imports") and "unsupported" not in asked.host
+
+
+def test_an_image_is_read_first_whatever_was_asked_for_and_only_what_fails_is_told_besides() -> None:
+    asked = CLAIMS.of([Tier.CPU]).about(["=C3 c-extension"])
+    engine = Engine()
+    evidence = measure(engine, asked, tiers=(Tier.CPU,))
+    assert [spec.user for spec in engine.specs] == [None, "0"]  # as above: no container of the image's own
+    verdict = judge(evidence.claim_set, evidence)
+    assert {one.claim.id for one in verdict.of(Status.FAIL)} == {"S10"} and verdict.overall is Status.FAIL
+    (compiler,) = (one for one in verdict.claims if one.claim.id == "C3")
+    assert compiler.reason.startswith("nothing of the image was run: S10 wheels failed: ")
+    # Where nothing fails, evidence is of what was asked for alone; of a custom base nothing is known.
+    unknown = replace(asked, first=tuple(replace(one, unproven="a custom base") for one in asked.first))
+    for own in (unknown, replace(asked, first=())):
+        engine = Engine()
+        evidence = measure(engine, own, tiers=(Tier.CPU,))
+        assert evidence.claims == asked.claims and [one.probe for one in evidence.records] == ["cpu.compiler"]
+        assert [spec.user for spec in engine.specs] == [None]
+
+
+def test_what_reads_files_alone_is_read_alone() -> None:
+    evidence = measure(engine := Engine(), CLAIMS.about(["=S2 files"]))
+    assert [one.probe for one in evidence.records] == ["static.files"] and len(engine.specs) == 2
 
 
 def test_a_child_is_known_by_its_layers_whatever_its_history_says() -> None:
