@@ -11,6 +11,7 @@ COMMANDS = {
     "validate": "validate.inside",
     "doctor": "validate.doctor.main",
     "survey": "validate.survey.main",
+    "packages": "validate.survey.packages",
 }
 
 

@@ -35,6 +35,7 @@ from validate.environment.user_environment import UserEnvironment
 from validate.evidence import Measurement, Outcome, Record, plain
 from validate.harness import drawn
 from validate.harness.forked import end_session, run_apart
+from validate.survey import environments
 
 TIMEOUT_SECONDS: Mapping[Tier, float] = {Tier.STATIC: 900, Tier.CPU: 900, Tier.GPU: 900, Tier.MULTIGPU: 1500}
 """A whole tier takes under a minute on two cores: a probe past these limits hangs. Ranks have limits of their own,
@@ -70,10 +71,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     tiers = [Tier(tier) for tier in options.tier or Tier]
     user = user_environment.read(Path(options.user)) if options.user else None
-    if user and user.start is None:
-        from validate.survey.main import as_files_say
-
-        user = as_files_say(user)
     user_environment.of_this_process()  # read once, before the channel closes /proc/self/environ
     key = channel.receive_key()
     for record in run(
@@ -109,6 +106,8 @@ def run(
     """
     probes = list(dict.fromkeys(claim.probe for claim in claims.inside().claims if not claim.unproven))
     given = user or user_environment.of_this_process()
+    if not given.start and any(_reads_files(probe) for probe in probes):
+        given = environments.as_files_say(given)
     with tempfile.TemporaryDirectory(prefix="validate-") as folder:
         scratch = Path(folder)
         marker = user_environment.record(given) | drawn.variable(secrets.randbelow(1 << 31) if seed is None else seed)
@@ -176,13 +175,19 @@ def _run_probe(
         return [Record(probe=probe, outcome=Outcome.MISSING, seconds=0.0)]
     folder = scratch / probe
     folder.mkdir()
-    flags = _ISOLATED if probe.startswith(f"{Tier.STATIC}.") or checks.settings(probe).from_source else ()
+    flags = _ISOLATED if _reads_files(probe) else ()
     command = [sys.executable, *flags, str(_PACKAGE), "--claims", str(claims), "--probe", probe]
     with tempfile.TemporaryFile() as results:
         command += ["--results", str(results.fileno())]
         options: Any = {"env": {**environ, **_cold_caches(folder)}, "pass_fds": [results.fileno()]}
         code = run_apart(command, folder / "log", _limit(probe, timeout), **options)
         return [_record(probe, folder / "log", results, code, time.monotonic() - started)]
+
+
+def _reads_files(probe: str) -> bool:
+    """And so asks nothing of the Python that runs it, which knows how a user's would start from files alone."""
+    one = checks.settings(probe)
+    return one.files_only or one.from_source or probe.startswith(f"{Tier.STATIC}.")
 
 
 def _run_forked(

@@ -22,7 +22,7 @@ from images.planning import chooser, expectations, silent
 from images.planning.chooser import Machine
 from validate import hints
 from validate.binaries import fatbin
-from validate.claims import Tier
+from validate.checks import settings
 from validate.compute_capability import target_runs_on
 from validate.environment.installed import canonical
 from validate.judge import Verdict
@@ -52,7 +52,7 @@ def from_verdict(environment: str, verdict: Verdict) -> Iterator[Check]:
             outcome=outcome,
             severity=Severity(row.get("severity", "error")),
             text=one.reason,
-            source=Source.FILES if one.claim.tier is Tier.STATIC else Source.RUN,
+            source=Source.FILES if settings(one.claim.probe).files_only else Source.RUN,
             hints=one.hints if outcome is Outcome.FAULT else (),
             fix=row.get("fix", ""),
             seconds=one.seconds,

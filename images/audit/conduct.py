@@ -25,7 +25,8 @@ from images.planning.chooser import Machine
 from images.validation import own_python
 from images.validation.containers import INSIDE, require_end, run_suite, suite_files
 from images.validation.run import credentials_of
-from validate.claims import ClaimSet, Tier
+from validate.checks import settings
+from validate.claims import Claim, ClaimSet
 from validate.evidence import Evidence, Record
 from validate.evidence import Outcome as ProbeOutcome
 from validate.judge import Verdict, explain, judge
@@ -66,7 +67,7 @@ def audit(
     code = checks.library_code(survey)
     # Leftovers and secrets in all files but those of packages, in whatever environment.
     folders = [folder for one in survey["environments"] for folder in one["path"]]
-    empty = {"flags": {}, "environ": {}, "modules": {}, "standard": [], "version": "", "prefix": "", "found": {}}
+    empty = {"optimize": 0, "modules": {}, "version": "", "prefix": ""}
     hygiene = expected.hygiene()
     whole = judged(
         info.id,
@@ -129,8 +130,8 @@ def _of_environment(
     python = str(environment["python"])
     options.progress(f"{prefix}: Python {version}, {len(environment['distributions'])} distributions")
     user = own_python.user_of(info, python=python, start=environment["start"])
-    records = _read(engine, info, claims.of([Tier.STATIC]), user, options)
-    running = [one for one in claims.claims if one.tier is not Tier.STATIC and not one.unproven]
+    records = _read(engine, info, claims.where(_is_read), user, options)
+    running = [one for one in claims.claims if not _is_read(one) and not one.unproven]
     not_run = ""
     if running and not options.run:
         not_run = "the image's Python was not run (--no-run)"
@@ -147,6 +148,10 @@ def _of_environment(
         for check in checks.from_verdict(prefix, verdict)
     ]
     return verdict, [*found, *(left_out(prefix, text) for text in unknown)]
+
+
+def _is_read(one: Claim) -> bool:
+    return settings(one.probe).files_only
 
 
 def left_out(environment: str, text: str) -> Check:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 import uuid
 from collections.abc import Iterator, Mapping
@@ -17,11 +16,14 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 from packaging.utils import canonicalize_name
 
-from images.engine import ContainerSpec, Engine
+from images.engine import Engine
 from images.errors import failed
+from images.validation import own_python
+from images.validation.containers import INSIDE
+from validate.claims import ClaimSet
 
 Packages = Mapping[str, Any]
-"""What `read_packages.py` prints: rows of `python`, `toolkit` and `debian`, and `os` of /etc/os-release."""
+"""What validate/survey/packages.py prints: rows of `python`, `toolkit` and `debian`, and `os` of /etc/os-release."""
 _FILE = "dev.truetag:file"
 _SECONDS = 600.0
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://cyclonedx.org/")
@@ -29,15 +31,16 @@ _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://cyclonedx.org/")
 
 
 def read(engine: Engine, reference: str) -> Packages:
-    """Read the packages in a container with no network. Raises UserError when its Python can't run."""
-    script = importlib.resources.files("images.publish").joinpath("read_packages.py").read_text()
-    spec = ContainerSpec(reference, ["python3", "-I", "-c", script], name=f"{reference} (its packages)")
-    with engine.container(spec) as box:
-        done = box.run(timeout=_SECONDS)
-    if done.code != 0:
-        cause = f"its packages can't be read: {(done.stderr or done.stdout).strip()[-300:]}"
-        raise failed(reference, cause, "an image needs a python3 on its PATH")
-    return dict(json.loads(done.stdout))
+    """Read the packages, of whose image nothing is run. Raises UserError where it has no Python with packages."""
+    image, nothing = engine.inspect(reference), ClaimSet(image="", claims=())
+    arguments, user = ["packages", f"{INSIDE}/user.json"], own_python.user_of(image)
+    ours = own_python.usable(engine)
+    lines, _ = own_python.read_files(engine, image, arguments, nothing, user, ours=ours, timeout=_SECONDS)
+    found = next((line for line in lines if line.startswith("{")), "")
+    if not found:
+        said = " | ".join(lines)[-300:]
+        raise failed(reference, f"its packages can't be read: {said}", "an image needs a Python on its PATH")
+    return dict(json.loads(found))
 
 
 def cyclonedx(packages: Packages, *, name: str, digest: str, created: datetime) -> dict[str, Any]:

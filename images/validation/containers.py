@@ -19,6 +19,10 @@ from validate.evidence import Record
 
 INSIDE = "/judge"
 """Where the suite lies in a container: a volume of its own, as the root is read-only."""
+IMAGES_PYTHON = ("python3", "-I", "-S", "-B", "-X", f"pycache_prefix={INSIDE}/none")
+"""It runs the suite from sources, as bytecode of the image could sign what it likes."""
+OF_USER = ("--user", f"{INSIDE}/user.json")
+"""Of suite and survey: the user's environment is that of a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +44,7 @@ class ContainerPlan:
     gpus: Attachment = NO_GPU
     ranks: bool = False
     """Probes start a process a GPU."""
-    python: Sequence[str] = ("python3", "-I", "-S", "-B", "-X", f"pycache_prefix={INSIDE}/none")
-    """What runs the suite: from sources, as bytecode of the image could sign what it likes."""
+    python: Sequence[str] = IMAGES_PYTHON
     arguments: Sequence[str] = ()
     files: Mapping[str, Files] = field(default_factory=dict)
     """Folder -> more files that are put there."""
@@ -50,35 +53,25 @@ class ContainerPlan:
 def planned(home: str, claims: ClaimSet, gpus: Attachment, start: bytes = b"") -> list[ContainerPlan]:
     """The containers with something to measure, the one that takes longest first. Pure.
 
-    `home`: of the image's user. `start`: how its processes would, for who may start none (own_python.user_of).
+    `home`: of the image's user. `start`: how its processes do (own_python.user_of).
 
-    Claims that are known to be unproven are in none. Files are read with the image's home as it is, some by root, as
-    users may not see all; what runs the image's code gets an empty, writable home. Only the containers of the gpu tiers
-    get GPUs: what attaches them (the driver's libraries, LD_LIBRARY_PATH) is never taken for the image's.
+    Claims that are known to be unproven are in none. What runs the image's code gets an empty, writable home. Only the
+    containers of the gpu tiers get GPUs: what attaches them (the driver's libraries, LD_LIBRARY_PATH) is never taken
+    for the image's.
     """
     claims = ClaimSet(image=claims.image, claims=tuple(one for one in claims.inside().claims if not one.unproven))
     run_in = list(dict.fromkeys(["/tmp", posixpath.normpath(home or "/root")]))
     settings = {claim.probe: checks.settings(claim.probe) for claim in claims.claims}
-    root, stranger, claimed = (
-        [probe for probe, one in settings.items() if one.run_as == wanted]
-        for wanted in ("root", "arbitrary UID", "claim")
+    stranger, claimed = (
+        [probe for probe, one in settings.items() if one.run_as == wanted] for wanted in ("arbitrary UID", "claim")
     )
     sources = [probe for probe, one in settings.items() if one.from_source]
-    special = {*root, *stranger, *claimed, *sources}
-    static, cpu = claims.of([Tier.STATIC]), claims.of([Tier.CPU])
+    cpu, of_user = claims.of([Tier.CPU]), {INSIDE: {"user.json": start}}
     uid = f"{ARBITRARY_UID}:{ARBITRARY_UID}"
-    # Where NVIDIA's runtime is the default, `all` of the image would bring the driver's files, which have no owner.
-    alone = {"TMPDIR": INSIDE, "NVIDIA_VISIBLE_DEVICES": "void"}
     plans = [
-        ContainerPlan(name="cpu", claims=cpu.less(special), writable=run_in),
-        ContainerPlan(name="static", claims=static.less(special)),
-        ContainerPlan(
-            name="sources",
-            claims=cpu.only(sources),
-            arguments=("--user", f"{INSIDE}/user.json"),
-            files={INSIDE: {"user.json": start}},
-        ),
-        ContainerPlan(name="root", claims=static.only(root), writable=(), user="0", environment=alone),
+        ContainerPlan(name="cpu", claims=cpu.less([*stranger, *claimed, *sources]), writable=run_in),
+        ContainerPlan(name="static", claims=claims.of([Tier.STATIC]), arguments=OF_USER, files=of_user),
+        ContainerPlan(name="sources", claims=cpu.only(sources), arguments=OF_USER, files=of_user),
         ContainerPlan(name="any-user", claims=cpu.only(stranger), writable=run_in, user=uid),
     ]
     for number, claim in enumerate(cpu.only(claimed).claims):

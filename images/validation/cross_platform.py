@@ -9,7 +9,6 @@ Documentation/arch/arm64/cpu-feature-registers.rst): the machine's own /sys is o
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,16 +17,14 @@ from typing import Any
 from images.config.platforms import of_machine
 from images.engine import Engine
 from images.engine.archive import Files
-from images.engine.runtime import ContainerSpec, ImageInfo
+from images.engine.runtime import ImageInfo
 from images.errors import failed
 from images.host import emulation
 from images.validation import own_python
-from images.validation.containers import INSIDE, ContainerPlan, run_suite, suite_files
+from images.validation.containers import INSIDE, ContainerPlan
 from validate import checks
-from validate.claims import Claim, ClaimSet, Tier
+from validate.claims import Claim, Tier
 
-READ_FILES = ("cpu.instructions",)
-"""Probes of the cpu tier that read files alone."""
 OF_ITS_PYTHON = ("cpu.bytecode",)
 """Probes that compare the image's files with what the Python that runs them would compile: one of the same release.
 Where that of this machine is another, the image's own runs them, emulated."""
@@ -36,7 +33,6 @@ QEMU = {"QEMU_CPU": "max,sve-max-vq=1"}
 """qemu's most capable processor, with vectors of one quadword (qemu, docs/system/arm/cpu-features.rst)."""
 _REGISTERS = {"midr_el1": 0xF0510, "revidr_el1": 0}
 """Of `max` (qemu, target/arm/cpu64.c); read with `mrs` under it, they are the same."""
-_START_SECONDS = 300
 _EMULATED_SECONDS = 3000
 """For an emulated probe: qemu takes ten to twenty times as long (docs/arm64.md)."""
 
@@ -46,7 +42,7 @@ class NativePython:
     """A Python of this machine that reads an image's files."""
 
     files: Files
-    """Below INSIDE: it, and as user.json how the image's own Python starts, as that answered, emulated."""
+    """Below INSIDE."""
     architecture: str
     emulator: str
     of_its_release: bool
@@ -56,7 +52,7 @@ class NativePython:
         """Whether it runs a probe in place of the image's own."""
         if probe in OF_ITS_PYTHON:
             return self.of_its_release
-        return probe in READ_FILES or probe.startswith(f"{Tier.STATIC}.")
+        return probe.startswith(f"{Tier.STATIC}.")
 
     def emulated(self, claims: Sequence[Claim]) -> dict[str, Any]:
         """What the evidence says of a run of these claims."""
@@ -69,28 +65,15 @@ class NativePython:
         }
 
 
-def native_python(engine: Engine, image: ImageInfo, claims: ClaimSet) -> NativePython:
-    """A Python of this machine, packed, with what the image's own answered.
-
-    Raises UserError: an engine of another processor than this machine's, or an answer that can't be read.
-    """
+def native_python(engine: Engine, image: ImageInfo) -> NativePython:
+    """A Python of this machine, packed. Raises UserError: an engine of another processor than this machine's."""
     mine = of_machine(platform.machine())
     if mine is None or mine.architecture != engine.facts.architecture:
         cause = f"the engine's machine is of {engine.facts.architecture}, this one of {platform.machine()}"
         raise failed(image.id, cause, "validate on a machine of the image's own platform")
-    command = ["python3", "-I", "-S", f"{INSIDE}/validate", "survey", "--user", f"{INSIDE}/claims.json"]
-    spec = ContainerSpec(image.id, command, volumes=[INSIDE], tmpfs={"/tmp": "rw,exec,nosuid,nodev,mode=1777"})
-    lines, _ = run_suite(engine, spec, {INSIDE: suite_files(claims)}, timeout=_START_SECONDS)
-    user = next((line for line in lines if line.startswith("{")), "")
-    try:
-        release = str(json.loads(user)["start"]["release"])
-    except (ValueError, LookupError, TypeError):
-        printed = "\n".join(lines).strip()[-300:]
-        then = "does it run at all? `docker run --rm IMAGE python3 --version`"
-        raise failed(image.id, f"its Python did not say how it starts: {printed or 'nothing printed'}", then) from None
-    own = own_python.of_release(release)
+    own = own_python.of_release(own_python.release_of(engine, image))
     return NativePython(
-        files={**own_python.files(INSIDE, own), "user.json": user.encode()},
+        files=own_python.files(INSIDE, own),
         architecture=image.architecture,
         emulator=f"qemu-user {emulation.version()}".strip(),
         of_its_release=own is not None,
@@ -114,9 +97,8 @@ def split(plans: Sequence[ContainerPlan], native: NativePython, cpus: int) -> It
                 plan,
                 claims=read,
                 python=own_python.command(INSIDE),
-                arguments=("--user", f"{INSIDE}/user.json"),
                 environment={**plan.environment, **own_python.environment(INSIDE), "TMPDIR": scratch},
-                files={INSIDE: native.files},
+                files={INSIDE: {**native.files, **plan.files.get(INSIDE, {})}},
             )
         if rest.claims:
             yield replace(

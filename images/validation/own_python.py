@@ -6,6 +6,7 @@ Its ELF interpreter is set to the loader that comes along, so it starts beside a
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
@@ -17,13 +18,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from images.config.platforms import Platform
 from images.engine import Engine
 from images.engine.runtime import ContainerSpec, Exit, ImageInfo
 from images.errors import Problem, UserError
-from images.validation.containers import INSIDE, run_suite, suite_files
+from images.validation.containers import IMAGES_PYTHON, INSIDE, run_suite, suite_files
 from validate.binaries import elf
 from validate.binaries.elf import ElfError
 from validate.claims import ClaimSet
@@ -51,15 +53,15 @@ def usable(engine: Engine) -> bool:
 
 
 def user_of(
-    image: ImageInfo, *, python: str = "", start: Mapping[str, Any] | None = None, hidden: Sequence[str] = ()
+    image: ImageInfo, *, python: str = "", start: Mapping[str, Any] = MappingProxyType({}), hidden: Sequence[str] = ()
 ) -> bytes:
     """How a user's process would start in the image, as validate/environment/user_environment.py reads it.
 
-    `start` None: the suite reads it from the image's files. `hidden`: files of the image that have another over them.
+    `start` empty: the suite reads it from the image's files. `hidden`: files of the image that have another over them.
     """
     found = {"environ": {"HOME": "/root", **image.env}, "directory": image.workdir or "/", "python": python}
     machine = next((one.machine for one in Platform if one.architecture == image.architecture), platform.machine())
-    return json.dumps({**found, "start": start, "hidden": list(hidden), "machine": machine}).encode()
+    return json.dumps({**found, "start": dict(start), "hidden": list(hidden), "machine": machine}).encode()
 
 
 def read_file(engine: Engine, image: ImageInfo, path: str, *, most: int = 1 << 16) -> str:
@@ -86,28 +88,31 @@ def read_files(
     arguments: Sequence[str],
     claims: ClaimSet,
     user: bytes,
+    *,
+    ours: bool = True,
     **options: Any,
 ) -> tuple[list[str], Exit]:
     """Run the suite by this process's Python, as root, over the files of an image, of which nothing runs.
 
+    `ours`: not where that can't be taken in (`usable`): then the image's own Python reads them.
     `user`: how a user's process would start there (validate/environment/user_environment.py), as INSIDE/user.json.
     `options`: of run_suite.
     Returns the lines that are no records, and how the container ended. Raises UserError, Stopped.
     """
     spec = ContainerSpec(
         image.id,
-        [*command(INSIDE), f"{INSIDE}/validate", *arguments],
+        [*(command(INSIDE) if ours else IMAGES_PYTHON), f"{INSIDE}/validate", *arguments],
         volumes=[INSIDE],
         binds={"/dev/null": PRELOAD},  # the loader reads it whatever the environment says
         # Where NVIDIA's runtime is the default, `all` of the image would bring the driver's files, which have no owner.
         init=False,  # Debian's own is static, another's would load the libraries that lie here
-        env={**environment(INSIDE), "NVIDIA_VISIBLE_DEVICES": "void"},
+        env={**(environment(INSIDE) if ours else {"TMPDIR": INSIDE}), "NVIDIA_VISIBLE_DEVICES": "void"},
         user="0",
         memory=min(8 << 30, engine.facts.memory * 3 // 4),
         processes=512,
         capabilities=["DAC_READ_SEARCH"],
     )
-    content = {**files(INSIDE), **suite_files(claims), "user.json": user}
+    content = {**(files(INSIDE) if ours else {}), **suite_files(claims), "user.json": user}
     asked = {claim.probe for claim in claims.claims}
     return run_suite(engine, spec, {INSIDE: content}, asked=asked, **options)
 
@@ -149,6 +154,18 @@ def of_release(release: str, folder: Path = Path("/usr/bin")) -> OwnPython | Non
 def command(root: str) -> tuple[str, ...]:
     """Starts it where `files` lie, isolated."""
     return f"{root}/{PROGRAM}", "-I", "-S", "-X", "utf8"
+
+
+def release_of(engine: Engine, image: ImageInfo) -> str:
+    """The release of the image's Python (`3.11.2`), as its program says; empty: it does not."""
+    folders = dict.fromkeys([*image.env.get("PATH", "").split(":"), "/usr/bin"])
+    with engine.container(ContainerSpec(image.id, ["true"])) as hidden:
+        for folder, minor in itertools.product(folders, range(10, 16)):
+            with suppress(FileNotFoundError):
+                program = hidden.get_file(f"{folder}/python3.{minor}", most=1 << 25)
+                found = re.search(rb"3\.%d\.\d+(?=\0)" % minor, program)
+                return found[0].decode() if found else ""
+    return ""
 
 
 @cache

@@ -23,7 +23,7 @@ from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, E
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import EngineFacts
 from images.validation import own_python
-from images.validation.containers import INSIDE, ContainerPlan, planned, require_end, run_suite, suite_files
+from images.validation.containers import INSIDE, OF_USER, ContainerPlan, planned, require_end, run_suite, suite_files
 from validate import checks
 from validate.claims import HOST_PROBE, Claim, ClaimSet, Tier
 from validate.environment import credentials
@@ -185,7 +185,7 @@ def _plans(
         return plans
     from images.validation import cross_platform
 
-    native = cross_platform.native_python(engine, image, claims)
+    native = cross_platform.native_python(engine, image)
     host["emulated"] = native.emulated(claims.inside().claims)
     return list(cross_platform.split(plans, native, engine.facts.cpus))
 
@@ -210,15 +210,15 @@ def merged(records: Iterator[Record] | Sequence[Record]) -> tuple[Record, ...]:
 def _read_files(
     engine: Engine, image: ImageInfo, claims: ClaimSet, seed: Sequence[str], keep: Callable[[Record], None]
 ) -> ClaimSet:
-    """Measure what an image's files say, by our own Python; returns the claims that are left to measure: all of them
-    where our Python can't be taken into the engine's containers. Raises UserError where it could not even start.
+    """Measure what an image's files say; returns the claims that are left to measure. Raises UserError where the Python
+    that reads them could not even start.
     """
     files_only = [probe for probe in {claim.probe for claim in claims.claims} if checks.settings(probe).files_only]
     asked = claims.only(files_only).where(lambda one: not one.unproven)
-    if not asked.claims or not own_python.usable(engine):
+    if not asked.claims:
         return claims
-    hidden = list(own_python.hidden(engine, image))
-    arguments = ["--claims", f"{INSIDE}/claims.json", "--user", f"{INSIDE}/user.json", *seed]
+    ours, hidden = own_python.usable(engine), list(own_python.hidden(engine, image))
+    arguments = ["--claims", f"{INSIDE}/claims.json", *OF_USER, *seed]
     found = list[str]()
 
     def on_record(record: Record) -> None:
@@ -226,7 +226,9 @@ def _read_files(
         keep(record)
 
     user = own_python.user_of(image, hidden=hidden)
-    said, end = own_python.read_files(engine, image, arguments, asked, user, timeout=_SECONDS, on_record=on_record)
+    said, end = own_python.read_files(
+        engine, image, arguments, asked, user, ours=ours, timeout=_SECONDS, on_record=on_record
+    )
     then = "is it an image with a Python on its PATH?"
     require_end(image, "files", end, began=bool(found), said=said, then=then)
     return claims.less(files_only)

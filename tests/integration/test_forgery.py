@@ -48,7 +48,7 @@ CAUSES = {
 }
 
 
-CLAIMS = ("S5 bitsandbytes", "S7 environment")
+CLAIMS = ("S5 bitsandbytes", "S9 tools")
 """And S10: what an image prints is read of all of them alike."""
 
 
@@ -72,7 +72,7 @@ def test_an_image_that_prints_its_own_evidence_gets_no_pass(
     assert found["S10 files"].status is Status.FAIL and "forge" in found["S10 files"].reason
     told = " ".join(one.reason for one in verdict.claims if one.claim.id == "S10")
     assert not [cause for cause in CAUSES.get(name, ()) if cause not in told]
-    was_run = not found["S7 environment"].reason.startswith("nothing of the image was run: S10 ")
+    was_run = not found["S9 tools"].reason.startswith("nothing of the image was run: S10 ")
     assert was_run is run_anyway
 
 

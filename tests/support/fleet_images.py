@@ -10,11 +10,8 @@ PACKAGES = ("einops", "safetensors")
 CLAIMS = (*(f"=S1 {name}" for name in PACKAGES), "=S2 files")
 """What the small images are held to: claims of the parent that need no more than they have, by two probes."""
 LIBRARIES = ("libexpat.so.1", "libz.so.1", "libcrypto.so.3", "libssl.so.3")
-SLOW = (
-    "cd /usr/bin && mv python3.11 python3.11.real && printf "
-    "'#!/bin/sh\\nsleep 1\\nexec /usr/bin/python3.11.real \"$@\"\\n' >python3.11 && chmod 755 python3.11"
-)
-"""Each Python takes a second to start: there is a middle to be killed in."""
+SLOW = "seq 30000 | sed s,^,/srv/, | xargs mkdir"
+"""Who reads the files looks into each folder: there is a middle to be killed in."""
 
 
 FLEET = """\

@@ -62,11 +62,11 @@ def distributions(folders: Iterable[str]) -> list[Distribution]:
     return found
 
 
-def of_user(modules: Sequence[str] = ()) -> tuple[UserEnvironment, Start, list[Distribution]]:
-    """The image's user, how Python starts for it and finds these modules, every distribution on that Python's path."""
+def of_user() -> tuple[UserEnvironment, Start, list[Distribution]]:
+    """The image's user, how Python starts for it, every distribution on that Python's path."""
     given = user_environment.recorded()
-    start = user_environment.start(given, modules)
-    return given, start, distributions(entry or given.directory for entry in start.path)
+    start = Start(**given.start)
+    return given, start, distributions(start.path)
 
 
 def locations(installed: Iterable[Distribution]) -> list[str]:

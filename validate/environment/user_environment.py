@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -26,8 +25,8 @@ class UserEnvironment:
     """The interpreter that ran the suite: the environment's own."""
     machine: str = field(default_factory=lambda: os.uname().machine)
     """Whose programs it runs, in the kernel's words. An emulator answers as the machine that it stands for."""
-    start: Mapping[str, Any] | None = None
-    """How that interpreter would start (`Start`), read from files because nobody may run it."""
+    start: Mapping[str, Any] = field(default_factory=dict)
+    """How that interpreter would start (`Start`), read from files; empty: of that nothing was read."""
     hidden: Sequence[str] = ()
     """Files of the image that can't be seen, as another is mounted over each."""
 
@@ -60,94 +59,18 @@ def recorded() -> UserEnvironment:
     return UserEnvironment(**json.loads(text)) if text else of_this_process()
 
 
-_MARK = "validate:start:"
-_SECONDS = 120
-_QUESTION = """
-import sys
-import os
-at_start = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
-flags = {"optimize": sys.flags.optimize, "no_site": sys.flags.no_site, "isolated": sys.flags.isolated}
-path, environ = list(sys.path), dict(os.environ)
-import importlib.util
-import json
-def find(name):
-    try:
-        spec = importlib.util.find_spec(name)
-    except Exception as error:
-        return {"error": repr(error)}
-    if spec is None:
-        return None
-    return {"origin": spec.origin, "locations": list(spec.submodule_search_locations or ())}
-print("\\n" + MARK + json.dumps({
-    "path": path,
-    "flags": flags,
-    "environ": environ,
-    "modules": {name: file for name, file in at_start.items() if file},
-    "standard": sorted(sys.stdlib_module_names),
-    "version": "%d.%d" % sys.version_info[:2],
-    "release": sys.version.split()[0],
-    "prefix": sys.prefix,
-    "glibc": (os.confstr("CS_GNU_LIBC_VERSION") or "").replace("glibc ", ""),
-    "found": {name: find(name) for name in sys.argv[1:]},
-}))
-"""
-
-
-class StartError(RuntimeError):
-    """Python does not start, or does not answer."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What a user's interpreter is before it has run a line."""
+    """How a user's interpreter starts, by the image's files (validate/survey/environments.py): none is asked."""
 
     path: Sequence[str]
-    """sys.path; an empty entry is the working directory."""
-    flags: Mapping[str, int]
-    environ: Mapping[str, str]
-    """After sitecustomize and .pth files have run."""
+    """sys.path, without the working directory."""
+    optimize: int
     modules: Mapping[str, str]
-    """Already imported modules that come from a file, by name."""
-    standard: Sequence[str]
-    """Names of the standard library's modules."""
+    """Those that site.py imports, and their files."""
     version: str
     """`3.11`."""
     prefix: str
-    release: str = ""
-    """`3.11.2`."""
-    glibc: str = ""
-    """Its C library's version; empty where nobody ran it."""
-    found: Mapping[str, Mapping[str, Any] | None]
-    """Where each asked top-level module would be imported from; None: nowhere."""
-
-
-def start(user: UserEnvironment, modules: Sequence[str] = ()) -> Start:
-    """Start Python as a user would and ask where it would find these top-level modules. Raises StartError.
-
-    Nothing is started where `user` brings what files say of it.
-    """
-    if user.start is not None:
-        return Start(**user.start)
-    command = [user.python, "-c", _QUESTION.replace("MARK", repr(_MARK)), *modules]
-    try:
-        done = subprocess.run(
-            command,
-            env=dict(user.environ),
-            cwd=user.directory,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_SECONDS,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise StartError(f"python did not start in {_SECONDS} s") from error
-    for line in done.stdout.decode("utf-8", "replace").splitlines():
-        if line.startswith(_MARK):
-            return Start(**json.loads(line[len(_MARK) :]))
-    said = done.stderr.decode("utf-8", "replace")[-2000:] or "no word"
-    # Python itself can't be asked: it does not start.
-    files = sorted(Path(user.python).parent.parent.glob("lib/python*/*-packages/*.pth"))
-    suspects = ", ".join(str(file) for file in files if runs(file)) or "no .pth file that imports"
-    raise StartError(f"python ended with status {done.returncode} and {said}; what runs before that: {suspects}")
 
 
 def runs(file: Path) -> bool:

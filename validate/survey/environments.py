@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from validate.binaries import elf
 from validate.environment import installed
+from validate.environment.user_environment import UserEnvironment
 
 _FOLDER = re.compile(r"(?P<prefix>/.*)?/lib(?:64)?/python(?P<version>\d\.\d+|3)/(?P<kind>site|dist)-packages")
 _PROGRAM_VERSION = re.compile(r"python(\d\.\d+)")
 _LONGEST_TEXT = 1 << 20
+PACKAGES = ("site-packages", "dist-packages")
+NEVER = ("/proc", "/sys", "/dev", "/judge")
+"""Top folders that are not the image's."""
 _DEBIAN = ("/usr", "/usr/local")
 """Debian's /usr/bin/python3 has packages below both."""
 
@@ -75,6 +78,28 @@ def find(packages: Iterable[str], environ: Mapping[str, str]) -> tuple[list[Envi
     environments = sorted(made.values(), key=lambda one: (not one.first, one.prefix, one.version))
     taken.update(path for one in environments for path in one.path)
     return environments, [one.path for one in folders if one.path not in taken]
+
+
+def package_folders(top: str = "/") -> Iterator[str]:
+    """Folders of packages, none inside another, on the image's own file system."""
+    for folder, folders, _ in os.walk(top):
+        for name in [name for name in folders if name in PACKAGES]:
+            yield os.path.join(folder, name)  # noqa: PTH118
+        folders[:] = [name for name in folders if name not in PACKAGES and (folder != "/" or f"/{name}" not in NEVER)]
+
+
+def as_files_say(given: UserEnvironment) -> UserEnvironment:
+    """How its Python would start, or the first on PATH that has packages, by the image's files.
+
+    Raises LookupError: there is none.
+    A program of that name without any, which stands in front of it, is for S10 to find.
+    """
+    found, _ = find(package_folders(), given.environ)
+    folders = [os.path.dirname(given.python), *given.environ.get("PATH", "").split(":")]  # noqa: PTH120
+    on_path = [one for folder in folders for one in found if f"{one.prefix}/bin" == folder.rstrip("/")]
+    if not (first := [*on_path, *found][:1]):
+        raise LookupError(f"no Python with packages is there (PATH: {':'.join(folders)})")
+    return replace(given, python=first[0].python, start=first[0].start)
 
 
 def program(names: Sequence[str], search: str) -> str | None:
@@ -141,13 +166,10 @@ def _environment(prefix: str, python: str, version: str, own: Sequence[str], env
     first = bool(on_path) and (real(python), real(f"{prefix}/bin")) == (real(on_path), real(folder(on_path)))
     start = {
         "path": list(path),
-        "flags": {"optimize": int(bool(environ.get("PYTHONOPTIMIZE"))), "no_site": 0, "isolated": 0},
-        "environ": dict(environ),
+        "optimize": int(bool(environ.get("PYTHONOPTIMIZE"))),
         "modules": dict(_customisations(path)),
-        "standard": sorted(sys.stdlib_module_names - {"sitecustomize", "usercustomize"}),
         "version": version,
         "prefix": prefix,
-        "found": {},
     }
     return Environment(prefix=prefix, kind=kind, python=python, version=version, path=path, first=first, start=start)
 

@@ -3,9 +3,7 @@
     python3 -I -S FOLDER/validate survey USER.json [PACKAGES...]
 
 USER.json is what `docker inspect` says of the image's environment (environment/user_environment.py); PACKAGES are the
-folders to survey instead of all that the image has. With `--user
-CLAIMS.json` it prints how a user's process starts, as that module reads it back: a validation run on a machine of
-another processor asks this of the image's own Python, emulated, and then reads its files with a Python of its own.
+folders to survey instead of all that the image has.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +25,11 @@ from validate.binaries.elf import ElfError
 from validate.binaries.fatbin import FatbinError
 from validate.binaries.loader import SearchPath, objects_under
 from validate.checks.static.files import size
-from validate.claims import ClaimSet
 from validate.environment import user_environment
-from validate.environment.user_environment import UserEnvironment
 from validate.harness.forked import on_all_cores
 from validate.survey import environments
 from validate.survey.environments import text_of
 
-_NEVER = ("/proc", "/sys", "/dev", "/judge")
-_PACKAGES = ("site-packages", "dist-packages")
 _LARGEST = 32 << 20
 _DRIVER = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1")
 _DRIVER_PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control")
@@ -44,30 +37,8 @@ _DRIVER_PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nv
 
 def main(arguments: Sequence[str]) -> int:
     """Print the document. The exit status says nothing about the image."""
-    document = user(Path(arguments[1])) if arguments[0] == "--user" else survey(Path(arguments[0]), arguments[1:])
-    print(json.dumps(document), flush=True)  # noqa: T201  what it is for
+    print(json.dumps(survey(Path(arguments[0]), arguments[1:])), flush=True)  # noqa: T201  what it is for
     return 0
-
-
-def user(claim_file: Path) -> dict[str, Any]:
-    """How Python starts here. Raises user_environment.StartError where it does not."""
-    pins = ClaimSet.loads(claim_file.read_text(encoding="utf-8")).only(["static.pins"])
-    modules = sorted({module for claim in pins.claims for module in claim.expect.get("modules", ())})
-    given = user_environment.of_this_process()
-    return asdict(replace(given, start=asdict(user_environment.start(given, modules))))
-
-
-def as_files_say(given: UserEnvironment) -> UserEnvironment:
-    """How the first Python on PATH that has packages would start, by the image's files. Raises StartError: none has.
-
-    A program of that name without any, which stands in front of it, is for S10 to find.
-    """
-    found, _ = environments.find(_package_folders("/"), given.environ)
-    folders = given.environ.get("PATH", "").split(":")
-    on_path = [one for folder in folders for one in found if f"{one.prefix}/bin" == folder.rstrip("/")]
-    if not (first := [*on_path, *found][:1]):
-        raise user_environment.StartError(f"no Python with packages is there (PATH: {':'.join(folders)})")
-    return replace(given, python=first[0].python, start=first[0].start)
 
 
 def survey(user: Path, packages: Sequence[str] = ()) -> dict[str, Any]:
@@ -76,8 +47,8 @@ def survey(user: Path, packages: Sequence[str] = ()) -> dict[str, Any]:
     `packages`: folders of packages, if not all are meant; then of no toolkit.
     """
     given = user_environment.read(user)
-    found, orphans = environments.find(packages or _package_folders("/"), given.environ)
-    folders = {folder for one in found for folder in one.path if Path(folder).name in _PACKAGES}
+    found, orphans = environments.find(packages or environments.package_folders(), given.environ)
+    folders = {folder for one in found for folder in one.path if Path(folder).name in environments.PACKAGES}
     toolkits = [] if packages else list(_toolkits())
     release = dict(line.partition("=")[::2] for line in _lines("/etc/os-release"))
     homes = [toolkit["home"] for toolkit in toolkits]
@@ -116,14 +87,6 @@ def _of_numpy_1(path: str) -> str:
         is_old = data.find(b"numpy.core._multiarray_umath") >= 0 > data.find(b"numpy._core._multiarray_umath")
         return path if is_old else ""
     return ""
-
-
-def _package_folders(top: str) -> Iterator[str]:
-    """Folders of packages, none inside another, on the image's own file system."""
-    for folder, folders, _ in os.walk(top):
-        for name in [name for name in folders if name in _PACKAGES]:
-            yield os.path.join(folder, name)  # noqa: PTH118
-        folders[:] = [name for name in folders if name not in _PACKAGES and (folder != "/" or f"/{name}" not in _NEVER)]
 
 
 def _torch(one: environments.Environment) -> dict[str, str]:

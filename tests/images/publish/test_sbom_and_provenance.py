@@ -11,7 +11,8 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from images.config.names import ImageName
 from images.errors import UserError
-from images.publish import provenance, read_packages, sbom
+from images.publish import provenance, sbom
+from validate.survey import packages
 
 DIGEST = "sha256:" + "ab" * 32
 CARRIED = [
@@ -137,10 +138,10 @@ def test_a_record_of_another_build_is_refused(tmp_path: Path, content: str | Non
 def test_code_is_told_from_words(tmp_path: Path, content: bytes, found: list[tuple[str, str]]) -> None:
     library = tmp_path / "lib.so"
     library.write_bytes(content)
-    assert list(read_packages.linked(library)) == found
+    assert list(packages.linked(library)) == found
 
 
 def test_only_elf_files_are_libraries(tmp_path: Path) -> None:
     (tmp_path / "x.so").write_text("a linker script")
-    assert not read_packages.is_library(tmp_path / "x.so")
-    assert not read_packages.is_library(tmp_path / "none.so")
+    assert not packages.is_library(tmp_path / "x.so")
+    assert not packages.is_library(tmp_path / "none.so")

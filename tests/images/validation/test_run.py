@@ -19,7 +19,7 @@ from images.hardware.inventory import Gpu, Inventory
 from images.validation import containers, run
 from tests.support.claims import bare_claims
 from tests.support.engine_contents import image_info
-from validate import channel
+from validate import channel, checks
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judge import judge
@@ -188,7 +188,7 @@ def test_what_was_measured_so_far_is_told_after_each_record() -> None:
 
 # ---- side by side
 
-FROM_OUTSIDE = tuple(f"static.{name}" for name in "owners wheels hygiene files libraries symbols devicecode".split())
+FROM_OUTSIDE = {one.probe for one in CLAIMS.claims if checks.settings(one.probe).files_only}
 
 
 def measure_files_and_code(
@@ -210,7 +210,7 @@ def test_files_are_read_first_and_then_what_asks_python_runs_beside_what_runs_co
             both.wait()
 
     _, evidence = measure_files_and_code(on_start)
-    assert begun[0] in FROM_OUTSIDE and not {*begun[1:]} & {*FROM_OUTSIDE}
+    assert begun[0] in FROM_OUTSIDE and not {*begun[1:]} & FROM_OUTSIDE
     assert {probe.partition(".")[0] for probe in begun[1:3]} == {"static", "cpu"}
     assert {record.probe for record in evidence.records} >= {*begun, "static.hygiene", "cpu.arbitrary_uid"}
 
@@ -272,9 +272,9 @@ def test_only_containers_of_the_gpu_tiers_get_gpus() -> None:
 def test_nothing_of_an_image_is_run_whose_files_have_no_known_origin() -> None:
     engine, evidence = measure_files_and_code(lambda _probes: None, run_anyway=False)
     assert [spec.user for spec in engine.specs] == [None, "0"]  # a look at ld.so.preload, not started; the reader
-    assert {record.probe for record in evidence.records} <= {*FROM_OUTSIDE}
+    assert {record.probe for record in evidence.records} <= FROM_OUTSIDE
     why = "nothing of the image was run: S10 wheels failed"
-    assert evidence.host["unsupported"]["C1 torch"] == why and evidence.host["unsupported"]["S1 torch"] == why
+    assert evidence.host["unsupported"]["C1 torch"] == why and evidence.host["unsupported"]["S9 tools"] == why
     assert not any(key.startswith("S10 ") for key in evidence.host["unsupported"])
     _, asked = measure_files_and_code(lambda _probes: None)
     assert asked.of("cpu.imports") and "unsupported" not in asked.host

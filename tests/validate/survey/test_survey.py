@@ -8,7 +8,7 @@ from images.audit import checks
 from tests.support import fatbins
 from tests.support.fatbins import Code
 from tests.support.sources import SOURCES
-from validate.environment.user_environment import StartError, UserEnvironment
+from validate.environment.user_environment import UserEnvironment
 from validate.survey import environments, main
 
 
@@ -55,14 +55,14 @@ def test_files_are_read_for_the_first_python_that_has_packages(tmp_path: Path, m
     folders = [_site(tmp_path / "a"), _site(tmp_path / "b")]
     (tmp_path / "front").mkdir()
     (tmp_path / "front/python3").write_text("#!/bin/sh\n")
-    monkeypatch.setattr(main, "_package_folders", lambda _top: folders)
+    monkeypatch.setattr(environments, "package_folders", lambda: folders)
     path = f"{tmp_path}/front:{tmp_path}/b/bin:{tmp_path}/a/bin"
     given = UserEnvironment(environ={"PATH": path}, directory="/", python="")
-    found = main.as_files_say(given)
-    assert (found.python, dict(found.start or {})["prefix"]) == (f"{tmp_path}/b/bin/python3.11", f"{tmp_path}/b")
-    monkeypatch.setattr(main, "_package_folders", lambda _top: [])
-    with pytest.raises(StartError, match="no Python with packages is there"):
-        main.as_files_say(given)
+    found = environments.as_files_say(given)
+    assert (found.python, found.start["prefix"]) == (f"{tmp_path}/b/bin/python3.11", f"{tmp_path}/b")
+    monkeypatch.setattr(environments, "package_folders", list)
+    with pytest.raises(LookupError, match="no Python with packages is there"):
+        environments.as_files_say(given)
 
 
 def test_the_path_and_what_runs_at_the_start_are_found_where_python_would(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_the_path_and_what_runs_at_the_start_are_found_where_python_would(tmp_pa
     environ = {"HOME": f"{tmp_path}/home", "PYTHONPATH": "/first", "PYTHONOPTIMIZE": "1"}
     (one,), orphans = environments.find([own, user], environ)
     assert one.start["modules"] == {"sitecustomize": f"{own}/sitecustomize.py"}
-    assert one.start["flags"]["optimize"] == 1
+    assert one.start["optimize"] == 1
     assert one.path[0] == "/first" and f"{tmp_path}/project" in one.path and "/not/there" not in one.path
     assert one.path.index(user) < one.path.index(own) and orphans == []
 

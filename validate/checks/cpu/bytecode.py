@@ -39,9 +39,8 @@ _BESIDE = ("/opt/truetag", "/usr/lib/python3", "/usr/share")
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     _, start, found = installed.of_user()
-    folders = [entry for entry in start.path if entry]
     for claim in claims:
-        yield claim.subject, compare([*folders, *_BESIDE], found, claim.expect["known"])
+        yield claim.subject, compare([*start.path, *_BESIDE], found, claim.expect["known"])
 
 
 def compare(

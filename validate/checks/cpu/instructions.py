@@ -32,6 +32,8 @@ from validate.environment import installed
 from validate.harness.forked import on_all_cores
 from validate.judging import Finding, conclude, failed, listed
 
+FILES_ONLY = True
+
 _EXECUTABLE = 4  # SHF_EXECINSTR
 _AVX512 = re.compile(
     rb"\x62"

@@ -21,6 +21,8 @@ from validate.environment.installed import Distribution
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, listed, matches
 
+FILES_ONLY = True
+
 _SHELL_FILES = (
     "/etc/environment",
     "/etc/security/pam_env.conf",
@@ -49,17 +51,13 @@ _SETTINGS_FILES = (
 
 _ASSIGNMENT = re.compile(r"^\s*(?:export\s+|declare\s+-x\s+)?([A-Za-z_][A-Za-z0-9_]*)(?:=|\s+DEFAULT=)(.*)")
 _LONGEST_VALUE = 200
-_SET_BY_PYTHON = frozenset({"LC_CTYPE", "__PYVENV_LAUNCHER__"})
-"""Python's own changes to its environment at start (PEP 538)."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     given, start, everything = installed.of_user()
-    before, after = given.environ, start.environ
+    environ = dict(sorted(given.environ.items()))
     for claim in claims:
         denied = claim.expect["denied"]
-        # Variables that starting Python changes: only start-up code does that.
-        names = (set(before) ^ set(after)) | {name for name in set(before) & set(after) if before[name] != after[name]}
         assigned = (
             (file, found)
             for file, lines in _read(_SHELL_FILES, given)
@@ -67,8 +65,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             if found
         )
         evidence = {
-            "required": {name: before.get(name) for name in claim.expect["required"]},
-            "denied": {name: value[:_LONGEST_VALUE] for name, value in sorted(before.items()) if matches(name, denied)},
+            "required": {name: environ.get(name) for name in claim.expect["required"]},
+            "denied": {name: value[:_LONGEST_VALUE] for name, value in environ.items() if matches(name, denied)},
             "in_files": [
                 {"file": file, "name": found[1], "value": found[2].strip()[:_LONGEST_VALUE]}
                 for file, found in assigned
@@ -79,11 +77,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 file: [line.strip()[:_LONGEST_VALUE] for line in lines if line.strip()[:1] not in ("", "#")]
                 for file, lines in _read(_SETTINGS_FILES, given)
             },
-            "start": {
-                "flags": dict(start.flags),
-                "changes": {name: after.get(name, "")[:_LONGEST_VALUE] for name in sorted(names - _SET_BY_PYTHON)},
-                "code": list(_start_code(start, everything)),
-            },
+            "start": {"flags": {"optimize": start.optimize}, "code": list(_start_code(start, everything))},
         }
         yield claim.subject, evidence
 
@@ -103,11 +97,10 @@ def _read(patterns: Sequence[str], given: UserEnvironment) -> Iterator[tuple[str
 def _start_code(start: user_environment.Start, everything: Sequence[Distribution]) -> Iterator[Mapping[str, Any]]:
     """Each file that runs before a user's first line: modules imported at start, and .pth files that import."""
     owners = installed.names_of_owners(everything)
-    imported = {file for name, file in start.modules.items() if name.partition(".")[0] not in start.standard}
-    pth = (file for entry in start.path if entry for file in Path(entry).glob("*.pth"))
+    pth = (file for entry in start.path for file in Path(entry).glob("*.pth"))
     lines = {str(file) for file in pth if user_environment.runs(file)}
     packages = debian.owned()
-    for path in sorted({os.path.realpath(path) for path in imported} | lines):
+    for path in sorted({os.path.realpath(path) for path in start.modules.values()} | lines):
         yield {
             "file": path,
             "owners": list(owners.get(path, ())),
@@ -139,8 +132,8 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     and of a child allowed: patterns of what it may set otherwise.
 
     evidence: {required, denied: {name: value}, in_files: [{file, name, value}] of assignments in a shell's start files,
-    settings_files: {file: lines}, start: {flags, changes: {variable: value that starting Python gives it}, code:
-    [{file, owners, of_debian, does_nothing}] of files that run then}}.
+    settings_files: {file: lines}, start: {flags, code: [{file, owners, of_debian, does_nothing}] of files that run
+    then, and of before changes: {variable: value that starting Python gave it}}}.
     """
     required, denied, allowed = expect["required"], expect["denied"], expect.get("allowed", ())
 
@@ -169,7 +162,7 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
 def _start_faults(start: Mapping[str, Any], start_files: Mapping[str, str]) -> Iterator[str]:
     if start["flags"]["optimize"]:
         yield "Python starts with optimisation: every `assert` is gone"
-    for name, value in start["changes"].items():
+    for name, value in start.get("changes", {}).items():
         yield f"starting Python sets {name}={value!r}"
     for one in start["code"]:
         harmless = one["owners"] or one["of_debian"] or one["does_nothing"]

@@ -10,22 +10,33 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import ExtensionFileLoader, FileFinder, SourceFileLoader, SourcelessFileLoader
 from pathlib import Path
 from typing import Any
 
-from validate.binaries.loader import X86_64
+from validate.binaries.loader import X86_64, Files, Machine, Process, SearchPath, machine_named
 from validate.claims import Claim
-from validate.environment import installed, user_environment
+from validate.environment import installed
 from validate.environment.installed import Distribution
+from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, failed, listed
 
+FILES_ONLY = True
+
+_GLIBC = re.compile(rb"GNU C Library [^\0]{0,200}release version (\d+\.\d+)")
 _OFF = frozenset(("", "0", "false", "no", "off", "n", "f"))
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    modules = sorted({name for one in claims for name in one.expect.get("modules", ())})
-    given, start, everything = installed.of_user(modules)
+    given, start, everything = installed.of_user()
     owners = installed.names_of_owners(everything)
+    # Where Python starts, it looks first.
+    folders = [*([] if given.environ.get("PYTHONSAFEPATH") else [given.directory]), *start.path]
+    machine = machine_named(given.machine)
+    suffixes = [f".cpython-{start.version.replace('.', '')}-{machine.triplet}.so", ".abi3.so", ".so"]
+    loaders = (ExtensionFileLoader, suffixes), (SourceFileLoader, [".py"]), (SourcelessFileLoader, [".pyc"])
+    finders = [FileFinder(folder, *loaders) for folder in folders]
+    glibc = _glibc(given, machine)
     for claim in claims:
         if claim.subject in ("lock", "additions"):
             versions: dict[str, list[str]] = {}
@@ -38,7 +49,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             of_this_name = [distribution for distribution in everything if distribution.name == claim.subject]
             evidence = {
                 "python": start.version,
-                "glibc": start.glibc or (os.confstr("CS_GNU_LIBC_VERSION") or "").removeprefix("glibc "),
+                "glibc": glibc,
                 "installed": [
                     {
                         "version": distribution.version,
@@ -48,32 +59,36 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
                     }
                     for distribution in of_this_name
                 ],
-                "modules": {name: _module(name, everything, owners, start) for name in claim.expect["modules"]},
+                "modules": {name: _module(name, everything, owners, finders) for name in claim.expect["modules"]},
             }
             if claim.subject == "torch":
                 evidence["torch"] = torch_version(of_this_name)
             yield claim.subject, {**evidence, "machine": given.machine}
 
 
+def _glibc(given: UserEnvironment, machine: Machine) -> str:
+    """The version that the C library says of itself."""
+    search = SearchPath.of(given.environ, given.directory, machine)
+    path = Process(search, Files(machine)).resolve("libc.so.6", given.python)
+    found = _GLIBC.search(Path(path).read_bytes()) if path else None
+    return found[1].decode() if found else "0"
+
+
 def _module(
-    module: str, everything: Sequence[Distribution], owners: Mapping[str, Sequence[str]], start: user_environment.Start
+    module: str,
+    everything: Sequence[Distribution],
+    owners: Mapping[str, Sequence[str]],
+    finders: Sequence[FileFinder],
 ) -> Mapping[str, Any]:
-    found = start.found.get(module)
+    """Where a top-level module is imported from."""
     providers = sorted({other.name for other in everything if module in other.modules()})
-    if found is None or "error" in found:
-        return {"file": None, "error": (found or {}).get("error", ""), "owners": [], "providers": providers}
-    origin = found["origin"]
-    if origin in (None, "namespace"):
-        return {"file": None, "namespace": found["locations"], "owners": [], "providers": providers}
+    found = [(finder.path, spec) for finder in finders if (spec := finder.find_spec(module))]
+    entry, origin = next(((entry, str(spec.origin)) for entry, spec in found if spec.loader), ("", ""))
+    if not origin:
+        parts = [folder for _, spec in found for folder in spec.submodule_search_locations or ()]
+        return {"file": None, **({"namespace": parts} if parts else {}), "owners": [], "providers": providers}
     file = os.path.join(os.path.realpath(os.path.dirname(origin)), os.path.basename(origin))  # noqa: PTH118 PTH119 PTH120
-    # The entry of sys.path that supplied a file: the longest that it lies under.
-    under = [entry for entry in start.path if entry and origin.startswith(entry.rstrip("/") + "/")]
-    return {
-        "file": file,
-        "through": max(under, key=len, default="the working directory"),
-        "owners": list(owners.get(file, ())),
-        "providers": providers,
-    }
+    return {"file": file, "through": entry, "owners": list(owners.get(file, ())), "providers": providers}
 
 
 def torch_version(of_torch: Sequence[Distribution]) -> Mapping[str, str | None]:

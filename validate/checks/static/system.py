@@ -20,7 +20,7 @@ from validate.binaries import dynsym
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import Files, Process, SearchPath, machine_named
 from validate.claims import Claim
-from validate.environment import user_environment
+from validate.environment import installed
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, listed, unproven
 
@@ -35,7 +35,7 @@ _LONGEST_NAME = 64
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    given = user_environment.recorded()
+    given, start, _ = installed.of_user()
     for claim in claims:
         if claim.subject == "tools":
             programs = claim.expect["programs"]
@@ -43,7 +43,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         else:
             machine = machine_named(given.machine)
             process = Process(SearchPath.of(given.environ, given.directory, machine), Files(machine))
-            nccl = _nccl(given, process)
+            nccl = _nccl(start.path, process)
             wanted = claim.expect["libraries"]
             libraries = {name: _library(one, nccl["path"] or "", process) for name, one in wanted.items()}
             verbs = libraries[_VERBS]["path"]
@@ -63,9 +63,8 @@ def _program(name: str, arguments: Sequence[str], given: UserEnvironment) -> Map
     return {"path": path, "version": said} if done.returncode == 0 else {"path": path, "error": said}
 
 
-def _nccl(given: UserEnvironment, process: Process) -> Mapping[str, Any]:
+def _nccl(folders: Sequence[str], process: Process) -> Mapping[str, Any]:
     """The NCCL that torch loads: of its wheels, else the system's."""
-    folders = [entry or given.directory for entry in user_environment.start(given).path]
     found = sorted(str(path) for folder in folders for path in Path(folder).glob("nvidia/*/lib/libnccl.so.2"))
     path = found[0] if found else process.resolve("libnccl.so.2", "")
     if path is None:

@@ -1,12 +1,21 @@
-"""Runs inside an image, under whatever Python 3 it has: prints the packages that `sbom.py` lists, as JSON."""
+"""Prints the packages of an image that its SBOM lists (images/publish/sbom.py), as JSON. Nothing of the image is run.
+
+python3 -I -S FOLDER/validate packages USER.json
+"""
+
+from __future__ import annotations
 
 import importlib.metadata
 import json
 import mmap
 import re
-import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple  # noqa: UP035  # a base may bring a Python older than ours
+from typing import Any
+
+from validate.environment import debian, user_environment
+from validate.environment.installed import canonical
+from validate.survey import environments
 
 RUNTIMES = {"libgomp", "libiomp5", "libomp", "libgfortran", "libquadmath", "libopenblas", "libstdc++", "libtbb"}
 """Libraries that wheels carry under their own names, beside those that auditwheel puts into NAME.libs."""
@@ -27,26 +36,38 @@ version stands among them, if it does.
 """
 
 
-def python_packages() -> List[Dict[str, Any]]:  # noqa: UP006
+def main(arguments: Sequence[str]) -> int:
+    """Print them. `arguments`: what `docker inspect` says of the user (environment/user_environment.py)."""
+    start = environments.as_files_say(user_environment.read(Path(arguments[0]))).start
+    lines = debian.lines(Path("/etc/os-release"))
+    system = {key: value.strip("'\"") for key, _, value in (line.partition("=") for line in lines)}
+    # Wheels laid out under /usr/local/cuda-X.Y: each left its licence there, named NAME-VERSION.
+    toolkit = [path.stem.rpartition("-") for path in sorted(Path("/usr/local").glob("cuda-*/licenses/*-*.txt"))]
+    packages = {
+        "python": python_packages(start["path"]),
+        "toolkit": [{"name": name, "version": version, "licence": ""} for name, _, version in toolkit],
+        "debian": debian_packages(),
+        "os": {key: system.get(key, "") for key in ("ID", "VERSION_ID", "VERSION_CODENAME")},
+    }
+    print(json.dumps(packages), flush=True)  # noqa: T201  what it is for
+    return 0
+
+
+def python_packages(folders: Sequence[str]) -> list[dict[str, Any]]:
     """The first of a name on the path is the one that is imported."""
-    found: Dict[str, Dict[str, Any]] = {}  # noqa: UP006
-    for one in importlib.metadata.distributions():
+    found: dict[str, dict[str, Any]] = {}
+    for one in importlib.metadata.distributions(path=list(folders)):
         name = one.metadata["Name"]
-        if name:
-            row = {
-                "name": name,
-                "version": one.version,
-                "licence": (one.metadata.get_all("License-Expression") or [""])[0],
-            }
-            canonical = re.sub(r"[-_.]+", "-", name).lower()
-            if canonical not in found:
-                found[canonical] = {**row, "bundled": bundled(one, canonical)}
+        if name and canonical(name) not in found:
+            licence = (one.metadata.get_all("License-Expression") or [""])[0]
+            row = {"name": name, "version": one.version, "licence": licence}
+            found[canonical(name)] = {**row, "bundled": bundled(one, canonical(name))}
     return list(found.values())
 
 
-def bundled(one: importlib.metadata.Distribution, name: str) -> List[Dict[str, Any]]:  # noqa: UP006
+def bundled(one: importlib.metadata.Distribution, name: str) -> list[dict[str, Any]]:
     """Libraries of others that a wheel carries, as files or linked in; each with the files that hold it."""
-    found: Dict[Tuple[str, str], List[str]] = {}  # noqa: UP006
+    found: dict[tuple[str, str], list[str]] = {}
     for file in one.files or ():
         path = Path(str(one.locate_file(file)))
         if ".so" not in path.name or path.is_symlink() or not is_library(path):
@@ -69,7 +90,7 @@ def is_library(path: Path) -> bool:
         return False
 
 
-def linked(path: Path) -> Iterator[Tuple[str, str]]:  # noqa: UP006
+def linked(path: Path) -> Iterator[tuple[str, str]]:
     """Name and version of what is linked into a library."""
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
         for name, mark, version in LINKED:
@@ -79,30 +100,13 @@ def linked(path: Path) -> Iterator[Tuple[str, str]]:  # noqa: UP006
                     yield name, told.group(1).decode() if told else ""
 
 
-def debian_packages() -> List[Dict[str, str]]:  # noqa: UP006
+def debian_packages() -> list[dict[str, str]]:
     """deb822 stanzas; a package that was removed but left its configuration is not installed (dpkg-query(1))."""
-    status = Path("/var/lib/dpkg/status")
     rows = []
-    for stanza in status.read_text(errors="replace").split("\n\n") if status.exists() else ():
+    for stanza in "\n".join(debian.lines(Path(debian.DATABASE, "status"))).split("\n\n"):
         pairs = [line.partition(":") for line in stanza.splitlines() if not line.startswith((" ", "\t"))]
         fields = {key: value.strip() for key, _, value in pairs}
         if fields.get("Status", "").endswith(" installed"):
-            source = fields.get("Source", "")
             row = {"name": fields["Package"], "version": fields["Version"], "architecture": fields["Architecture"]}
-            rows.append({**row, "source": source.split()[0] if source else ""})
+            rows.append({**row, "source": fields.get("Source", "").partition(" ")[0]})
     return rows
-
-
-if __name__ == "__main__":
-    release = Path("/etc/os-release")
-    lines = release.read_text().splitlines() if release.exists() else []
-    system = {key: value.strip("'\"") for key, _, value in (line.partition("=") for line in lines)}
-    # Wheels laid out under /usr/local/cuda-X.Y: each left its licence there, named NAME-VERSION.
-    toolkit = [path.stem.rpartition("-") for path in sorted(Path("/usr/local").glob("cuda-*/licenses/*-*.txt"))]
-    packages = {
-        "python": python_packages(),
-        "toolkit": [{"name": name, "version": version, "licence": ""} for name, _, version in toolkit],
-        "debian": debian_packages(),
-        "os": {key: system.get(key, "") for key in ("ID", "VERSION_ID", "VERSION_CODENAME")},
-    }
-    json.dump(packages, sys.stdout)
