@@ -35,6 +35,7 @@ def measured(folder: Path, monkeypatch: pytest.MonkeyPatch, more: str, asked: di
         ("", ""),
         ("backends.cuda.matmul['allow_tf32'] = True", "torch.backends.cuda.matmul.allow_tf32 is True"),
         ("signal.signal(signal.SIGTERM, signal.SIG_IGN)", "signal.SIGTERM) == signal.SIG_DFL is False"),
+        ("os.environ['NVIDIA_TF32_OVERRIDE'] = '1'", "is ['NVIDIA_TF32_OVERRIDE'] after `import torch`"),
         ("import locale; locale.localeconv = lambda: {'decimal_point': ','}", "is ',' after `import torch`, '.'"),
         ("backends['cpu'] = _Read(get_cpu_capability=lambda: 'DEFAULT' if len(os.environ) > 4 else 'AVX2')",
          "torch takes the kernels for DEFAULT, on a processor that has AVX2"),
