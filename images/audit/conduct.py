@@ -7,7 +7,6 @@ prints is the word of strangers, and the report says so. All text of the image g
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,10 +19,9 @@ from images.audit.model import Audit, Check, Environment, LibraryCode, Outcome, 
 from images.config.facts import Facts
 from images.engine import ContainerSpec, Engine, ImageInfo
 from images.engine.runtime import Stopped
-from images.errors import failed
 from images.planning.chooser import Machine
 from images.validation import own_python
-from images.validation.containers import INSIDE, require_end, run_suite, suite_files
+from images.validation.containers import INSIDE, run_suite, suite_files
 from images.validation.run import credentials_of
 from validate.checks import settings
 from validate.claims import Claim, ClaimSet
@@ -180,20 +178,7 @@ def evidence_of(environment: str, verdict: Verdict) -> Mapping[str, Any]:
 
 def _survey(engine: Engine, image: ImageInfo, options: AuditOptions) -> Mapping[str, Any]:
     """What the image has (validate/survey/main.py). Raises UserError where that can't be read."""
-    arguments, nothing = ["survey", f"{INSIDE}/user.json"], ClaimSet(image="", claims=())
-    user = own_python.user_of(image)
-    lines, _end = own_python.read_files(engine, image, arguments, nothing, user, timeout=options.timeout, most=_MOST)
-    for line in lines:
-        try:
-            found = json.loads(line) if line.startswith("{") else None
-        except (ValueError, RecursionError):
-            continue
-        if found:
-            break
-    else:
-        tail = " | ".join(str(cleaned(line)) for line in lines[-3:]) or "nothing was printed"
-        then = "`docker image inspect` says whether it is a Linux image for x86-64; report it if it is"
-        raise failed(image.tags[0] if image.tags else image.id, f"could not be read: {tail}", then)
+    found = own_python.document(engine, image, "survey", timeout=options.timeout, most=_MOST)
     told: dict[str, Any] = cleaned(
         {**found, "preload": own_python.read_file(engine, image, own_python.PRELOAD).split()}
     )
@@ -202,18 +187,14 @@ def _survey(engine: Engine, image: ImageInfo, options: AuditOptions) -> Mapping[
 
 def _read(engine: Engine, image: ImageInfo, claims: ClaimSet, user: bytes, options: AuditOptions) -> list[Record]:
     """The records of static probes, measured for one Python environment."""
-    arguments = ["--claims", f"{INSIDE}/claims.json", "--user", f"{INSIDE}/user.json"]
-    arguments += ["--timeout", str(options.timeout / 2)]
     found: list[Record] = []
 
     def on_record(record: Record) -> None:
         found.append(_cleaned(record))
         options.on_record(found[-1])
 
-    _lines, end = own_python.read_files(
-        engine, image, arguments, claims, user, timeout=options.timeout, most=_MOST, on_record=on_record
-    )
-    require_end(image, "files", end, began=bool(found))
+    more = ["--timeout", str(options.timeout / 2)]
+    own_python.measure(engine, image, claims, user, on_record, *more, timeout=options.timeout, most=_MOST)
     return found
 
 

@@ -17,10 +17,7 @@ from packageurl import PackageURL
 from packaging.utils import canonicalize_name
 
 from images.engine import Engine
-from images.errors import failed
 from images.validation import own_python
-from images.validation.containers import INSIDE
-from validate.claims import ClaimSet
 
 Packages = Mapping[str, Any]
 """What validate/survey/packages.py prints: rows of `python`, `toolkit` and `debian`, and `os` of /etc/os-release."""
@@ -32,15 +29,8 @@ _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://cyclonedx.org/")
 
 def read(engine: Engine, reference: str) -> Packages:
     """Read the packages, of whose image nothing is run. Raises UserError where it has no Python with packages."""
-    image, nothing = engine.inspect(reference), ClaimSet(image="", claims=())
-    arguments, user = ["packages", f"{INSIDE}/user.json"], own_python.user_of(image)
-    ours = own_python.usable(engine)
-    lines, _ = own_python.read_files(engine, image, arguments, nothing, user, ours=ours, timeout=_SECONDS)
-    found = next((line for line in lines if line.startswith("{")), "")
-    if not found:
-        said = " | ".join(lines)[-300:]
-        raise failed(reference, f"its packages can't be read: {said}", "an image needs a Python on its PATH")
-    return dict(json.loads(found))
+    image, ours = engine.inspect(reference), own_python.usable(engine)
+    return own_python.document(engine, image, "packages", ours=ours, timeout=_SECONDS)
 
 
 def cyclonedx(packages: Packages, *, name: str, digest: str, created: datetime) -> dict[str, Any]:

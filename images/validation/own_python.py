@@ -14,7 +14,7 @@ import re
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -24,11 +24,12 @@ from typing import Any, NamedTuple
 from images.config.platforms import Platform
 from images.engine import Engine
 from images.engine.runtime import ContainerSpec, Exit, ImageInfo
-from images.errors import Problem, UserError
-from images.validation.containers import IMAGES_PYTHON, INSIDE, run_suite, suite_files
+from images.errors import Problem, UserError, failed
+from images.validation.containers import IMAGES_PYTHON, INSIDE, OF_USER, require_end, run_suite, suite_files
 from validate.binaries import elf
 from validate.binaries.elf import ElfError
 from validate.claims import ClaimSet
+from validate.evidence import Record
 
 PROGRAM = "python/bin/python3"
 LIBRARIES = "python/so"
@@ -82,7 +83,45 @@ def hidden(engine: Engine, image: ImageInfo) -> Iterator[str]:
                     yield path
 
 
-def read_files(
+def measure(
+    engine: Engine,
+    image: ImageInfo,
+    claims: ClaimSet,
+    user: bytes,
+    on_record: Callable[[Record], None],
+    *arguments: str,
+    **options: Any,
+) -> None:
+    """Measure claims of an image from its files: records come as they are measured. `arguments`: more of the suite.
+
+    `user`, `options`: of `_read`. Raises UserError: it did not start, or was killed; Stopped.
+    """
+    found = list[str]()
+
+    def keep(record: Record) -> None:
+        found.append(record.probe)
+        on_record(record)
+
+    asked = ["--claims", f"{INSIDE}/claims.json", *OF_USER, *arguments]
+    said, end = _read(engine, image, asked, claims, user, on_record=keep, **options)
+    then = "is it an image with a Python on its PATH?"
+    require_end(image, "files", end, began=bool(found), said=said, then=then)
+
+
+def document(engine: Engine, image: ImageInfo, verb: str, **options: Any) -> dict[str, Any]:
+    """What a verb of the suite (`survey`, `packages`) prints of an image's files. Raises UserError, Stopped."""
+    nothing, user = ClaimSet(image="", claims=()), user_of(image)
+    lines, _ = _read(engine, image, [verb, f"{INSIDE}/user.json"], nothing, user, **options)
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            if line.startswith("{") and (found := json.loads(line)):
+                return dict(found)
+    tail = " | ".join(lines[-3:]).encode("unicode_escape").decode() or "nothing was printed"
+    then = "`docker image inspect` says whether it is a Linux image for x86-64 with a Python; report it if it is"
+    raise failed(image.tags[0] if image.tags else image.id, f"could not be read: {tail}", then)
+
+
+def _read(
     engine: Engine,
     image: ImageInfo,
     arguments: Sequence[str],

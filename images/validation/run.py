@@ -23,7 +23,7 @@ from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, E
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import EngineFacts
 from images.validation import own_python
-from images.validation.containers import INSIDE, OF_USER, ContainerPlan, planned, require_end, run_suite, suite_files
+from images.validation.containers import INSIDE, ContainerPlan, planned, require_end, run_suite, suite_files
 from validate import checks
 from validate.claims import HOST_PROBE, Claim, ClaimSet, Tier
 from validate.environment import credentials
@@ -218,19 +218,8 @@ def _read_files(
     if not asked.claims:
         return claims
     ours, hidden = own_python.usable(engine), list(own_python.hidden(engine, image))
-    arguments = ["--claims", f"{INSIDE}/claims.json", *OF_USER, *seed]
-    found = list[str]()
-
-    def on_record(record: Record) -> None:
-        found.append(record.probe)
-        keep(record)
-
     user = own_python.user_of(image, hidden=hidden)
-    said, end = own_python.read_files(
-        engine, image, arguments, asked, user, ours=ours, timeout=_SECONDS, on_record=on_record
-    )
-    then = "is it an image with a Python on its PATH?"
-    require_end(image, "files", end, began=bool(found), said=said, then=then)
+    own_python.measure(engine, image, asked, user, keep, *seed, ours=ours, timeout=_SECONDS)
     return claims.less(files_only)
 
 

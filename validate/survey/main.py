@@ -9,7 +9,6 @@ folders to survey instead of all that the image has.
 from __future__ import annotations
 
 import glob
-import hashlib
 import json
 import mmap
 import os
@@ -24,14 +23,16 @@ from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.elf import ElfError
 from validate.binaries.fatbin import FatbinError
 from validate.binaries.loader import SearchPath, objects_under
+from validate.checks.static.environment import of_debian
 from validate.checks.static.files import size
-from validate.environment import user_environment
+from validate.checks.static.pins import torch_version
+from validate.checks.static.toolkit import driver_libraries
+from validate.environment import debian, user_environment
 from validate.harness.forked import on_all_cores
 from validate.survey import environments
 from validate.survey.environments import text_of
 
 _LARGEST = 32 << 20
-_DRIVER = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1")
 _DRIVER_PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control")
 
 
@@ -90,19 +91,10 @@ def _of_numpy_1(path: str) -> str:
 
 
 def _torch(one: environments.Environment) -> dict[str, str]:
-    """torch/version.py, read as text; empty where there is none."""
-    for folder in one.path:
-        file = Path(folder, "torch", "version.py")
-        if file.is_file():
-            lines = (line.partition("=") for line in file.read_text(encoding="utf-8", errors="replace").splitlines())
-            values = {name.partition(":")[0].strip(): value.strip(" '\"") for name, _, value in lines}
-            cuda = values.get("cuda", "")
-            return {
-                "file": str(file),
-                "version": values.get("__version__", ""),
-                "cuda": "" if cuda == "None" else cuda,  # A torch for the CPU has no CUDA, and writes Python's None.
-            }
-    return {}
+    """torch/version.py, read as text; empty where there is none. A torch for the CPU has no CUDA."""
+    found = torch_version(one.path)
+    keys = {"file": "file", "version": "__version__", "cuda": "cuda"}
+    return {key: found[name] or "" for key, name in keys.items()} if found["file"] else {}
 
 
 # ---- CUDA toolkits, and files that stand in the host's place
@@ -132,8 +124,7 @@ def _driver_files(environ: Mapping[str, str], directory: str) -> Iterator[str]:
         search = SearchPath.of(environ, directory)
     except (OSError, ValueError):
         search = SearchPath()
-    for name in _DRIVER:
-        yield from (path for path in search.everywhere(name) if os.path.isfile(path))  # noqa: PTH113
+    yield from (one["path"] for one in driver_libraries(search))
     for name in _DRIVER_PROGRAMS:
         if found := environments.program((name,), environ.get("PATH", "")):
             yield found
@@ -151,15 +142,9 @@ def _pythons(environ: Mapping[str, str]) -> Iterator[dict[str, Any]]:
 
 
 def _as_packaged(path: str) -> bool | None:
-    """Whether a file has the MD5 that dpkg recorded. None: no package of Debian lists it."""
-    line = path.lstrip("/")
-    for file in glob.glob("/var/lib/dpkg/info/python3*.md5sums"):  # noqa: PTH207
-        for entry in _lines(file):
-            digest, _, name = entry.partition("  ")
-            if name == line:
-                # Not a matter of security: dpkg records nothing stronger.
-                return hashlib.md5(Path(path).read_bytes(), usedforsecurity=False).hexdigest() == digest
-    return None
+    """Whether a file is as its Debian package brought it. None: no package of Debian lists it."""
+    packages = debian.owned()
+    return of_debian(path, packages) if debian.real(path) in packages.md5 else None
 
 
 # ---- device code of every library: bytes by GPU architecture, and the bytes that one architecture needs

@@ -143,9 +143,9 @@ def test_dpkgs_database_tells_who_owns_a_file_and_what_it_holds(tmp_path: Path) 
     assert found.md5 == {str(tool): digest, moved: "b" * 32, settings: "c" * 32}
     assert debian.owned(str(tmp_path / "none")) == debian.Owned({}, {})
     # What runs when Python starts may be Debian's, while it is as packaged.
-    assert environment._of_debian(str(tool), found) and not environment._of_debian(moved, found)
+    assert environment.of_debian(str(tool), found) and not environment.of_debian(moved, found)
     tool.write_bytes(b"another")
-    assert not environment._of_debian(str(tool), found)
+    assert not environment.of_debian(str(tool), found)
 
 
 def test_a_venv_of_python_313_is_what_its_templates_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

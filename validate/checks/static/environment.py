@@ -104,7 +104,7 @@ def _start_code(start: user_environment.Start, everything: Sequence[Distribution
         yield {
             "file": path,
             "owners": list(owners.get(path, ())),
-            "of_debian": _of_debian(path, packages),
+            "of_debian": of_debian(path, packages),
             "does_nothing": _does_nothing(Path(path)),
         }
 
@@ -118,7 +118,7 @@ def _does_nothing(file: Path) -> bool:
     return all(isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) for one in statements)
 
 
-def _of_debian(path: str, packages: debian.Owned) -> bool:
+def of_debian(path: str, packages: debian.Owned) -> bool:
     """Whether this is a file that one of Debian's packages brought, unchanged."""
     recorded = packages.md5.get(debian.real(path))
     if recorded is None or not Path(path).is_file():

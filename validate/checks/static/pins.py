@@ -9,7 +9,7 @@ import ast
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import ExtensionFileLoader, FileFinder, SourceFileLoader, SourcelessFileLoader
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 "modules": {name: _module(name, everything, owners, finders) for name in claim.expect["modules"]},
             }
             if claim.subject == "torch":
-                evidence["torch"] = torch_version(of_this_name)
+                evidence["torch"] = torch_version(installed.locations(of_this_name))
             yield claim.subject, {**evidence, "machine": given.machine}
 
 
@@ -91,10 +91,10 @@ def _module(
     return {"file": file, "through": entry, "owners": list(owners.get(file, ())), "providers": providers}
 
 
-def torch_version(of_torch: Sequence[Distribution]) -> Mapping[str, str | None]:
+def torch_version(folders: Iterable[str]) -> Mapping[str, str | None]:
     """`__version__` and `cuda` as torch/version.py states them, read as text: torch is not imported."""
-    for distribution in of_torch:
-        file = Path(distribution.location, "torch", "version.py")
+    for folder in folders:
+        file = Path(folder, "torch", "version.py")
         if file.is_file():
             found: dict[str, str | None] = {"file": str(file), "__version__": None, "cuda": None}
             with contextlib.suppress(SyntaxError, ValueError):

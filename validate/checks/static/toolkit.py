@@ -45,9 +45,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             "variables": {name: given.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")},
             "default_link": os.path.realpath(default) if os.path.lexists(default) else None,
             "programs_on_path": {name: os.path.realpath(path) if path else None for name, path in found.items()},
-            "torch": torch_version(of_torch),
+            "torch": torch_version(installed.locations(of_torch)),
             "loader_folders": _loader_folders(search),
-            "driver_libraries": _driver_libraries(search),
+            "driver_libraries": driver_libraries(search),
         }
         yield claim.subject, evidence
 
@@ -142,7 +142,7 @@ def configured(file: str, depth: int = 0) -> Iterator[tuple[str, str]]:
             yield told, file
 
 
-def _driver_libraries(search: SearchPath) -> list[Mapping[str, Any]]:
+def driver_libraries(search: SearchPath) -> list[Mapping[str, Any]]:
     """Files of the host's driver on the loader's path that lie in the image itself, not mounted into the container."""
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     mounted = frozenset(line.split()[4] for line in lines)
