@@ -53,6 +53,8 @@ class HintRow(Row):
     host: Annotated[bool, BeforeValidator(_setting)] = False
     """It is the machine's fault, never the image's."""
     brought_by: BroughtBy | None = None
+    names: dict[str, Sentence] | None = None
+    """What is known of a name that the pattern's first group finds: the fix begins with it."""
     no_setting: str = ""
     """Why it is about no setting of doctor's, though it speaks of such things."""
     avoid: list[dict[str, Annotated[str | bool, BeforeValidator(_setting)]]] = []

@@ -43,6 +43,8 @@ class Hint:
     """The machine is at fault, whatever image runs on it."""
     brought_by: Mapping[str, Any] | None = field(default=None, hash=False)
     """`name` of a package or variable that brings the error, `unless` one of these is there."""
+    names: Mapping[str, str] | None = field(default=None, hash=False)
+    """What the fix begins with where the pattern's first group is this name."""
 
 
 @functools.cache
@@ -60,10 +62,13 @@ def explained(texts: Iterable[str]) -> Iterator[tuple[Hint, str]]:
     """Each row that a line of the texts finds first, and the first of these lines."""
     seen = set()
     for line in dict.fromkeys(_COLOUR.sub("", line).strip() for text in texts for line in text.splitlines()):
-        row = next((row for row in known() if re.search(row.pattern, line, re.IGNORECASE)), None)
-        if row and row not in seen:
-            seen.add(row)
-            yield row, line
+        for row in known():
+            if match := re.search(row.pattern, line, re.IGNORECASE):
+                if row not in seen:
+                    seen.add(row)
+                    named = row.names and row.names.get(match[1])
+                    yield (replace(row, fix=f"{named} {row.fix}") if named else row), line
+                break
 
 
 def texts(value: Any) -> Iterator[str]:

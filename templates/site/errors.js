@@ -6,6 +6,9 @@
   const told = document.getElementById("told");
   const rows = [...document.querySelectorAll("[data-pattern]")];
   const patterns = rows.map((row) => new RegExp(row.dataset.pattern, "i"));
+  const fixes = rows.map((row) => row.querySelector(".fix"));
+  const plain = fixes.map((fix) => fix.textContent);
+  const names = fixes.map((fix) => JSON.parse(fix.dataset.names ?? "{}"));
 
   function look() {
     const lines = box.value.replace(/\x1b\[[0-9;]*m/g, "").split("\n").map((line) => line.trim()).filter(Boolean);
@@ -18,6 +21,8 @@
       row.hidden = lines.length > 0 && !found.has(at);
       row.querySelector(".line").hidden = !found.has(at);
       row.querySelector(".line code").textContent = found.get(at) ?? "";
+      const named = found.has(at) ? names[at][patterns[at].exec(found.get(at))[1]] : "";
+      fixes[at].textContent = named ? `${named} ${plain[at]}` : plain[at];
     });
     told.textContent = lines.length ? `Known errors in ${lines.length} lines: ${found.size}` : "";
   }
