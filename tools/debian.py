@@ -60,7 +60,7 @@ def main(evidence: list[Path]) -> None:
         if planned.image is None or measured is None or recorded.host.get("steps_above"):
             then = "`nox -s validate -- NAME --tier static` of an image of ours"
             raise UserError(Problem(where=str(one), cause="S10 packages was not measured in it", then=then), code=1)
-        suite = f"{planned.image.base.suite}/{planned.image.platform.architecture}"
+        suite = f"{planned.image.base.suite}/{planned.image.name.platform.architecture}"
         table = json.loads(file.read_text(encoding="utf-8"))
         file.write_text(written(added(table, suite, measured.evidence)), encoding="utf-8")
     typer.echo(f"wrote {file.name}")

@@ -76,7 +76,7 @@ def tables(sources: Sources, asked: Pages, verdicts: Verdicts) -> str:
     checked = 0
     accepted = [image.image for image in plan.plan(sources) if image.image and image.profile]
     for name, profile in sources.matrix.profiles.items():
-        images = [image for image in accepted if image.profile == name]
+        images = [image for image in accepted if image.name.profile == name]
         claims = {
             str(image.name): image_claims(ClaimContext(image=image, facts=sources.facts)).claims for image in images
         }

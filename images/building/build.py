@@ -86,7 +86,7 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
             candidate,
             network=host.network(local=engine.facts.local, offline=options.offline),
             no_cache=options.no_cache,
-            platform=image.platform,
+            platform=image.name.platform,
             on_event=progress.job(name),
             redact=host.redact,
         )

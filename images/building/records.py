@@ -117,12 +117,12 @@ def bake(images: Sequence[Image], repository: str = "") -> dict[str, Any]:
     """
     groups: dict[str, list[str]] = {"default": [str(image.name) for image in images]}
     for image in images:
-        groups.setdefault(f"profile-{image.profile or 'none'}", []).append(str(image.name))
+        groups.setdefault(f"profile-{image.name.profile or 'none'}", []).append(str(image.name))
     targets = {
         str(image.name): {
             "context": f"{image.name}/context",
             "dockerfile": "Dockerfile",
-            "platforms": [str(image.platform)],
+            "platforms": [str(image.name.platform)],
             "tags": [f"{repository}:{image.name}-candidate" if repository else f"{image.local_name}-candidate"],
             "output": ["type=registry" if repository else "type=docker"],
             # With BuildKit's own attestation the push would be an index of two manifests, which `publish` refuses.

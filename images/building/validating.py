@@ -7,7 +7,7 @@ told by what it says of itself, and by what stands above it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from images.config.matrix import Sources
@@ -50,13 +50,13 @@ def find_gpus(
     does not run (images/host/emulation.py). An engine elsewhere is taken to have what it needs.
     """
     gpus.parse(wanted)
-    if image.platform.architecture != engine.facts.architecture:
+    if image.name.platform.architecture != engine.facts.architecture:
         if engine.facts.local:
             from images.host import emulation  # most images are for the machine's own processor
 
-            emulation.require(image.platform, say)
-            say(f"is for {image.platform}: on this machine its programs run emulated, by qemu")
-        no_gpu = replace(NO_GPU, reason=f"programs of {image.platform} run emulated here, and reach no GPU")
+            emulation.require(image.name.platform, say)
+            say(f"is for {image.name.platform}: on this machine its programs run emulated, by qemu")
+        no_gpu = replace(NO_GPU, reason=f"programs of {image.name.platform} run emulated here, and reach no GPU")
         return no_gpu, tiers or ANYWHERE
     if tiers and Tier.GPU not in tiers and Tier.MULTIGPU not in tiers:
         return NO_GPU, tiers
@@ -112,30 +112,18 @@ def give_name(engine: Engine, image_id: str, name: str) -> str:
 # --- any image against a name's claims --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Described:
-    """What an image's configuration says of it, wherever that was read. `history`: newest step first."""
-
-    labels: Mapping[str, str]
-    history: Sequence[str]
-
-    @property
-    def steps_above(self) -> tuple[str, ...] | None:
-        """For an image that stands on one of ours: its own steps."""
-        return configuration.steps_above(self.history)
-
-
-def described(engine: Engine, info: ImageInfo, name: str) -> Described:
-    """An image of an engine. Where it stands on what the engine calls `name`, that one says what its claims go without:
-    a custom base, or a wheel."""
+def described(engine: Engine, info: ImageInfo, name: str) -> tuple[Mapping[str, str], Sequence[str]]:
+    """Labels, and steps (newest first), by which an image of an engine is judged. Where it stands on what the engine
+    calls `name`, that one says what its claims go without: a custom base, or a wheel."""
     parent = run.find_parent(engine, name, info) or info
-    return Described(labels=parent.labels, history=run.history(engine, name, info))
+    return parent.labels, run.history(engine, name, info)
 
 
 def claims_of(
     image: Image,
     sources: Sources,
-    found: Described,
+    labels: Mapping[str, str],
+    history: Sequence[str],
     tiers: Sequence[Tier],
     *,
     only: Sequence[str] = (),
@@ -143,26 +131,27 @@ def claims_of(
 ) -> ClaimSet:
     """The claims that an image with these labels and steps is held to. Reads the image's lock and the wheel cache.
 
+    `history`: newest step first, wherever it was read; of one that stands on ours, it is held to them as a child.
     `only`: claims that hold one of these texts; empty: all. `attachment`: the GPUs of a host; None: of no host.
     Raises UserError: no lock, a text that is in no claim.
     """
     lock = lock_file.read(image, sources.workspace.locks)
-    missing = image_labels.declared_missing(image, found.labels)
+    missing = image_labels.declared_missing(image, labels)
     compiled = prebuilt.wheel_finder(sources.matrix)
     context = ClaimContext.of(
         image,
         lock,
         sources.facts,
         missing=missing,
-        custom_base=image_labels.on_custom_base(found.labels),
+        custom_base=image_labels.on_custom_base(labels),
         outside=prebuilt.kept(image, missing, compiled, cache.folder()),
     )
     claims = image_claims(context.on_host(attachment, tiers) if attachment else context)
-    if found.steps_above:
+    if configuration.steps_above(history):
         dead = {name: f"it is no longer maintained: take {row.by}" for name, row in sources.facts.replaced.items()}
         instead = "remove it (`pip uninstall {}`), or take an image of a torch that it is made for (`plan` lists them)"
         unfit = {name: f"{why}: {instead.format(name)}" for name, why in image.unfit.items()}
-        claims = child.claims(claims, {**dead, **unfit}, name=image.local_name, nvcc=image.devel)
+        claims = child.claims(claims, {**dead, **unfit}, name=image.local_name, nvcc=image.name.devel)
     return chosen(claims, tiers, only) if only else claims
 
 
@@ -206,8 +195,8 @@ def validate_image(
     info = engine.inspect(reference)
     attachment, tiers = find_gpus(engine, image, gpus, tiers, say)
     say(str(attachment))
-    found = described(engine, info, image.local_name)
-    claims = claims_of(image, sources, found, tiers, only=only, attachment=attachment)
+    labels, history = described(engine, info, image.local_name)
+    claims = claims_of(image, sources, labels, history, tiers, only=only, attachment=attachment)
     say(f"measuring {reference} ({info.id[:19]})")
     evidence, verdict = measure_and_judge(
         engine,
@@ -219,10 +208,10 @@ def validate_image(
         **options,
     )
     changes = None
-    if found.steps_above:
+    if steps := configuration.steps_above(history):
         parent = run.find_parent(engine, image.local_name, info)
         debian = (debian_packages(engine, parent), debian_packages(engine, info)) if parent else None
-        changes = child.changes(evidence, found.steps_above, info.env, debian)
+        changes = child.changes(evidence, steps, info.env, debian)
     return tiers, evidence, verdict, changes
 
 

@@ -93,7 +93,7 @@ def publish(
             try:
                 with Progress() as progress:
                     say = partial(progress.say, name, style="dim")
-                    staged = _pulled(docker_engine, image, row[0].platform) if image else None
+                    staged = _pulled(docker_engine, image, row[0].name.platform) if image else None
                     local = []
                     for one in row:
                         folder = attestation or sources.workspace.out / str(one.name)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 import typer
 
 from images.building import validating
-from images.building.validating import Described
 from images.commands import common
 from images.config.matrix import Sources
 from images.config.names import ImageName
@@ -60,8 +59,7 @@ def row_of(name: str, sources: Sources) -> tuple[str, ...]:
 
 def claims_of(image: Image, labels: Mapping[str, str], run: Evidence, sources: Sources) -> ClaimSet:
     """The claims that today's matrix writes for an image with these labels on the machine of a validation run."""
-    found = Described(labels=labels, history=())
-    return validating.claims_of(image, sources, found, (), attachment=host_gpus.of_host(run.host))
+    return validating.claims_of(image, sources, labels, (), (), attachment=host_gpus.of_host(run.host))
 
 
 def claims_of_published(labels: Mapping[str, str], run: Evidence, sources: Sources) -> ClaimSet | None:

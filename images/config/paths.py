@@ -6,7 +6,6 @@ workspace is wherever the user keeps matrix.yaml, with its locks/, results/ and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from images.errors import wrong
@@ -26,23 +25,12 @@ TEMPLATES, EXAMPLES = (
 MATRIX_NAME = "matrix.yaml"
 
 
-@dataclass(frozen=True)
 class Workspace:
     """What belongs to one matrix file."""
 
-    matrix: Path
-
-    @property
-    def root(self) -> Path:
-        return self.matrix.parent
-
-    @property
-    def locks(self) -> Path:
-        return self.root / "locks"
-
-    @property
-    def results(self) -> Path:
-        return self.root / "results"
+    def __init__(self, matrix: Path) -> None:
+        self.matrix, self.root = matrix, matrix.parent
+        self.locks, self.results = self.root / "locks", self.root / "results"
 
     @property
     def out(self) -> Path:

@@ -75,7 +75,7 @@ def _of_row(image: Image, missing: Mapping[str, str], *, custom_base: bool) -> d
     pruned = f"{image.pruning.arch}{' nvidia' if image.pruning.nvidia else ''}" if image.pruning else ""
     return {
         "image": str(image.name),
-        "platform": str(image.platform) if image.platform.suffix else "",
+        "platform": str(image.name.platform) if image.name.platform.suffix else "",
         "torch": pins["torch"],
         "python": str(image.python),
         "wheel-cuda": str(image.wheel_cuda),

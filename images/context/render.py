@@ -88,7 +88,7 @@ def render(
     }
     files |= parted(files, image.layers[0])
     files |= scripts() | debian_lock(base)
-    if image.platform is not Platform.AMD64:
+    if image.name.platform is not Platform.AMD64:
         files["scripts/installer.sh"] = (TEMPLATES / "platforms" / "installer.sh").read_bytes()
     files |= pruner.files(image.pruning) if image.pruning else {}
     if image.entrypoint:
@@ -118,7 +118,7 @@ def render(
         labels=labels(image, base, missing),
         installer=next((name for name in sorted(wheels) if name.startswith("uv-")), ""),
         epoch=EPOCH,
-        native_installer=image.platform is not Platform.AMD64,
+        native_installer=image.name.platform is not Platform.AMD64,
         **step_macros(offline=offline, pruning=image.pruning is not None),
         suite=bool(suite),
     )

@@ -9,7 +9,6 @@ from datetime import UTC
 from pathlib import Path
 
 from images.building import contexts, validating
-from images.building.validating import Described
 from images.config.matrix import Sources
 from images.config.names import ImageName
 from images.config.platforms import Platform
@@ -44,7 +43,9 @@ class Found:
     """An image that is there. `local`: this machine's engine has it, and the registry is yet to get it."""
 
     digest: str
-    described: Described
+    labels: Mapping[str, str]
+    history: Sequence[str]
+    """Its steps, newest first."""
     reference: str = ""
     local: ImageInfo | None = None
 
@@ -71,19 +72,19 @@ def locate(
     else:
         found = in_engine(engine, reference, image.local_name) if engine else None
         if found is None and "/" in reference:
-            found = in_registry(Reference.parse(reference), image.platform)
+            found = in_registry(Reference.parse(reference), image.name.platform)
         if found is None:
             then = "name an image of this machine's engine, or HOST/NAME:TAG, or HOST/NAME@sha256:..."
             raise wrong(f"--image {name}={reference}", "is nowhere", then)
-    labelled = found.described if found else Described(labels={}, history=())
+    labels, history = (found.labels, found.history) if found else ({}, ())
     return FleetImage(
         name=name,
         digest=found.digest if found else context,
         archs=image.archs,
         ptx=image.ptx,
-        platform=image.platform,
-        claims=validating.claims_of(image, sources, labelled, tuple(Tier), only=only, attachment=NO_GPU),
-        described={"labels": dict(labelled.labels), "history": list(labelled.history)},
+        platform=image.name.platform,
+        claims=validating.claims_of(image, sources, labels, history, tuple(Tier), only=only, attachment=NO_GPU),
+        described={"labels": dict(labels), "history": list(history)},
         reference=found.reference if found else "",
         local=found.local if found else None,
         staging=str(staging) if staging and not found else "",
@@ -122,10 +123,10 @@ def _by_name(image: Image, context: str, engine: Engine | None, staging: Reposit
             return found
     if staging is None:
         return None
-    if found := in_registry(Reference(staging, context_tag(context)), image.platform):
+    if found := in_registry(Reference(staging, context_tag(context)), image.name.platform):
         return found
-    found = in_registry(Reference(staging, str(image.name)), image.platform)
-    return found if found and image_labels.describe(found.described.labels, image) else None
+    found = in_registry(Reference(staging, str(image.name)), image.name.platform)
+    return found if found and image_labels.describe(found.labels, image) else None
 
 
 def context_tag(context: str) -> str:
@@ -135,8 +136,10 @@ def context_tag(context: str) -> str:
 
 def in_engine(engine: Engine, reference: str, name: str) -> Found | None:
     """What an engine has under a reference, of the image that it calls `name`; None: nothing."""
-    info = engine.find(reference)
-    return Found(digest=info.id, described=validating.described(engine, info, name), local=info) if info else None
+    if not (info := engine.find(reference)):
+        return None
+    labels, history = validating.described(engine, info, name)
+    return Found(digest=info.id, labels=labels, history=history, local=info)
 
 
 def in_registry(reference: Reference, platform: Platform) -> Found | None:
@@ -147,8 +150,7 @@ def in_registry(reference: Reference, platform: Platform) -> Found | None:
             return None
         image = attachments.load(registry, manifest, platform=platform, with_statements=False)
     steps = [str(one.get("created_by", "")) for one in image.config.get("history") or ()]
-    found = Described(labels=image.labels, history=list(reversed(steps)))
-    return Found(digest=image.image_id, described=found, reference=image.reference)
+    return Found(digest=image.image_id, labels=image.labels, history=steps[::-1], reference=image.reference)
 
 
 def send(
@@ -190,11 +192,11 @@ def resolved(job: Job, record: JobRecord, sources: Sources) -> Job:
         cause = f"{record.reference} is {found.digest[:19] if found else 'nothing'} in the registry"
     elif image is None:
         cause = "is refused by this checkout's matrix"
-    elif image_labels.on_custom_base(found.described.labels):
+    elif image_labels.on_custom_base(found.labels):
         cause = "stands on a custom base, and none was asked for"
     if found is None or image is None or cause:
         raise failed(job.key, cause, "begin a new run, which builds it again; does the worker have the same checkout?")
-    claims = validating.claims_of(image, sources, found.described, job.tiers, attachment=NO_GPU)
+    claims = validating.claims_of(image, sources, found.labels, found.history, job.tiers, attachment=NO_GPU)
     known = {"digest": found.digest, "reference": found.reference, "claims": json.loads(claims.of(job.tiers).dumps())}
     return job.model_copy(update=known)
 
@@ -207,9 +209,9 @@ def claims_for(job: Job, evidence: Evidence, sources: Sources) -> ClaimSet:
     image = plan.plan_one(ImageName.parse(job.image), sources).image
     if image is None or not set(job.tiers) & set(ON_GPUS):
         return job.claim_set
-    found = Described(labels=job.described.get("labels", {}), history=job.described.get("history", ()))
+    labels, history = job.described.get("labels", {}), job.described.get("history", ())
     there = host_gpus.of_host(evidence.host)
-    return validating.claims_of(image, sources, found, job.tiers, only=job.only, attachment=there)
+    return validating.claims_of(image, sources, labels, history, job.tiers, only=job.only, attachment=there)
 
 
 def known(

@@ -199,8 +199,8 @@ def _validated(job: Job, image: Image, sources: Sources, engine: Engine, info: I
     if job.claims and attachment is NO_GPU:
         claims = job.claim_set
     else:
-        found = validating.described(engine, info, image.local_name)
-        claims = validating.claims_of(image, sources, found, job.tiers, only=job.only, attachment=attachment)
+        labels, history = validating.described(engine, info, image.local_name)
+        claims = validating.claims_of(image, sources, labels, history, job.tiers, only=job.only, attachment=attachment)
 
     def measured(record: Record) -> None:
         _say(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})")

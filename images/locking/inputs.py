@@ -94,7 +94,7 @@ def lock_inputs(image: Image) -> LockInputs:
     glibc = min(image.base.glibc, _NEWEST_GLIBC)
     return LockInputs(
         python=str(image.python),
-        platform=f"{image.platform.machine}-manylinux_{glibc.major}_{glibc.minor}",
+        platform=f"{image.name.platform.machine}-manylinux_{glibc.major}_{glibc.minor}",
         index=image.index,
         layers={layer: tuple(requirements) for layer, requirements in layers.items()},
         needs={layer: tuple(sorted(needs[layer])) for layer in layers if layer in needs},
@@ -106,7 +106,7 @@ def lock_inputs(image: Image) -> LockInputs:
         from_source=image.from_source,
         excluded=image.waived,
         overrides=image.overrides,
-        builders=BUILDERS if image.platform is not Platform.AMD64 else (),
+        builders=BUILDERS if image.name.platform is not Platform.AMD64 else (),
         prebuilt={wheel.filename: wheel.sha256 for wheel in image.prebuilt},
     )
 

@@ -133,14 +133,15 @@ def load(place: Path) -> Lock:
     """The lock in a folder, stale or not. Raises UserError: a file is missing or damaged."""
     again = f"`{command('lock', place.name)}` makes it"
     try:
-        data = json.loads(_bytes(place / RECORD, again))
+        data = json.loads((place / RECORD).read_bytes())
         made_from = _INPUTS.validate_python(data)
         digests = dict(data["sha256"].items())
+        files = {f"{one}.txt": (place / f"{one}.txt").read_bytes() for one in (*made_from.layers, *made_from.alone)}
+    except OSError as error:
+        raise wrong(paths.shown(Path(error.filename)), "is missing", again) from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise wrong(paths.shown(place / RECORD), "is damaged", f"{again} anew") from None
-    names = {layer: f"{layer}.txt" for layer in (*made_from.layers, *made_from.alone)}
-    files = {name: _bytes(place / name, again) for name in names.values()}
-    layers = {layer: parse_requirements(files[name], str(place / name)) for layer, name in names.items()}
+    layers = {name[:-4]: parse_requirements(content, str(place / name)) for name, content in files.items()}
     edited = tuple(name for name, content in files.items() if digests.get(name) != sha256(content))
     return Lock(inputs=made_from, files=files, layers=layers, edited=edited)
 
@@ -207,13 +208,6 @@ def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
     if problems:
         raise UserError(problems)
     return tuple(found)
-
-
-def _bytes(path: Path, then: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        raise wrong(paths.shown(path), "is missing", then) from None
 
 
 def _leftovers(files: Mapping[str, bytes], folder: Path) -> list[Path]:

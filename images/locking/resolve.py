@@ -57,7 +57,7 @@ def update(
     problems: list[Problem] = []
     unreachable: dict[str, list[Problem]] = {}
     # A profile's packages are choosier than a stack's: what they settle on, images that share a layer can follow.
-    for name, image in sorted(wanted.items(), key=lambda item: item[1].profile is None):
+    for name, image in sorted(wanted.items(), key=lambda item: item[1].name.profile is None):
         if image.index in unreachable:
             unreachable[image.index].append(replace(unreachable[image.index][0], where=name))
             continue

@@ -226,15 +226,15 @@ def summary(image: Image, facts: Facts, blocked: str = "", passed_on: Collection
     pin, own = image.pin("torch"), facts.cuda.get(str(image.wheel_cuda))
     triton = image.pin("triton")
     compilers = facts.compile_at_run_time(
-        triton.version if triton else "", image.wheel_cuda, image.toolkit_cuda if image.devel else None
+        triton.version if triton else "", image.wheel_cuda, image.toolkit_cuda if image.name.devel else None
     )
     return ImageSummary(
         name=str(image.name),
-        profile=image.profile,
+        profile=image.name.profile,
         torch=pin.version if pin else str(image.name.torch),
         python=str(image.python),
         default_python=image.name.python is None,
-        devel=image.devel,
+        devel=image.name.devel,
         arch=image.name.arch.capability if image.name.arch else None,
         toolkit_cuda=str(image.toolkit_cuda),
         wheel_cuda=str(image.wheel_cuda),

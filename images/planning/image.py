@@ -158,18 +158,6 @@ class Image:
         return f"{self.prefix}{self.name}"
 
     @property
-    def platform(self) -> Platform:
-        return self.name.platform
-
-    @property
-    def profile(self) -> str | None:
-        return self.name.profile
-
-    @property
-    def devel(self) -> bool:
-        return self.name.devel
-
-    @property
     def lock_name(self) -> str:
         """The lock it is built from: an arch image holds the same packages as its parent."""
         return str(replace(self.name, arch=None) if self.name.arch else self.name)

@@ -125,7 +125,7 @@ def build_wheel(
     def warn(text: str) -> None:
         progress.say(label, text, "yellow")
 
-    recipe = for_base(read_base_compilers(engine, image, options.base), recipe)
+    recipe = for_base(engine, image, options.base, recipe)
     cached = prebuilt.find_compiled(options.cache, recipe.key, warn)
     if cached and not options.recompile:
         wheel, record = cached
@@ -193,42 +193,32 @@ def build_wheel(
     return BuiltWheel(wheel=wheel, compiled=compiled, from_cache=finished, told=told)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BaseCompilers:
-    """What a custom base has for compiling."""
-
-    digest: str
-    gcc: int
-    """Major of its g++; 0: it has none."""
-    nvcc: str
-    """What its nvcc of the image's toolkit calls itself; empty: it has none."""
-
-
 def recipe_on(engine: Engine, reference: str, image: Image, package: str, matrix: Matrix) -> Recipe:
     """How a package is compiled for an image on a base (`auto`, or a custom one). Raises UserError: it can't be."""
-    return for_base(read_base_compilers(engine, image, reference), recipe_for(image, package, matrix))
+    return for_base(engine, image, reference, recipe_for(image, package, matrix))
 
 
-def for_base(compilers: BaseCompilers | None, wanted: Recipe) -> Recipe:
-    """The recipe on a custom base: its wheel depends on that very base, and on the nvcc in it."""
-    if compilers is None:
-        return wanted
-    there = replace(wanted, base=compilers.digest, gcc=compilers.gcc)
-    return replace(there, provider="base", parts=(compilers.nvcc,)) if compilers.nvcc and wanted.archs else there
+def for_base(engine: Engine, image: Image, reference: str, wanted: Recipe) -> Recipe:
+    """The recipe on a base: of a custom one the wheel depends on that very base, and on the g++ and the nvcc in it.
 
-
-def read_base_compilers(engine: Engine, image: Image, reference: str) -> BaseCompilers | None:
-    """The compilers of a custom base; None for `auto`. Raises UserError if they can't be read."""
+    Raises UserError if they can't be read.
+    """
     if reference == base_images.AUTO:
-        return None
+        return wanted
     info = engine.find(reference) or engine.pull(reference)
     nvcc = f"{image.toolkit_home}/bin/nvcc"
     script = f'echo "$(g++ -dumpversion 2>/dev/null)"; [ ! -x {nvcc} ] || {nvcc} --version | tail -n 1'
     spec = ContainerSpec(reference, ["sh", "-c", script], name=f"{reference} (reading its compilers)")
     with engine.container(spec) as box:
         done = box.run(timeout=300)
-    gcc, _, said = done.stdout.partition("\n")
-    return BaseCompilers(digest=info.id, gcc=int(gcc.partition(".")[0] or 0), nvcc=said.strip())
+    return of_compilers(wanted, info.id, done.stdout)
+
+
+def of_compilers(wanted: Recipe, base: str, said: str) -> Recipe:
+    """The same by what a base said: the version of its g++ (empty: it has none), and how its nvcc calls itself."""
+    gcc, _, nvcc = said.partition("\n")
+    there = replace(wanted, base=base, gcc=int(gcc.partition(".")[0] or 0))
+    return replace(there, provider="base", parts=(nvcc.strip(),)) if nvcc.strip() and wanted.archs else there
 
 
 def _require_nvcc(engine: Engine, image: Image, recipe: Recipe, facts: Facts) -> None:

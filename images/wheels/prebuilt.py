@@ -178,7 +178,7 @@ def fits(filename: str, pin: Pin, image: Image) -> bool:
     build = f"cu{image.wheel_cuda.major}torch{image.name.torch}cxx11abi{str(image.cxx11_abi).lower()}"
     if "torch" in (local := version.local or "") and local.lower() != build:
         return False
-    return not tags.isdisjoint(supported_tags(image.python, image.base.glibc, image.platform))
+    return not tags.isdisjoint(supported_tags(image.python, image.base.glibc, image.name.platform))
 
 
 def _listing(wheelhouse: Path | None) -> Sequence[Path]:

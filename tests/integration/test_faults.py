@@ -69,7 +69,7 @@ def found(engine: Engine, claims: ClaimSet, parent: ImageInfo) -> Callable[[str]
             pytest.MonkeyPatch.context() as all_shown,
         ):
             all_shown.setattr(judging, "_FAULTS_SHOWN", 200)
-            said = validating.described(engine, engine.inspect(tag), NAME).labels
+            said, _ = validating.described(engine, engine.inspect(tag), NAME)
             assert said == parent.labels, "they decide what is not asked of it"
             verdict = judged(engine, tag, replace(claims, claims=asked))
         return {(row.claim.id, row.claim.subject): row for row in verdict.claims}

@@ -144,9 +144,9 @@ def test_what_a_child_does_to_its_parent_is_told_whoever_owns_the_files(
     assert image is not None
     dockerfile = "\n".join([f"FROM {NAME}", "USER root", *faults, ""])
     with built(engine, "truetag-test-child-faults", dockerfile) as tag:
-        described = validating.described(engine, engine.inspect(tag), NAME)
+        labels, history = validating.described(engine, engine.inspect(tag), NAME)
         only = ("S10 parent", "S10 lookup", "S10 privileges", "S7 ", "S8 settings", "S8 labels", "C14 ")
-        claims = validating.claims_of(image, SOURCES, described, validating.ANYWHERE, only=only)
+        claims = validating.claims_of(image, SOURCES, labels, history, validating.ANYWHERE, only=only)
         verdict = judged(engine, tag, claims)
         child = engine.inspect(tag)
         assert run.find_parent(engine, NAME, child) == engine.inspect(NAME), "by layers: a history is its own word"

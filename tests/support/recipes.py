@@ -5,11 +5,10 @@ from pathlib import Path
 
 from images.planning.image import Image
 from images.wheels import prebuilt
-from images.wheels.builder import BaseCompilers
 from images.wheels.recipe import Recipe, recipe_for
 from tests.support.sources import SOURCES, image
 
-COMPILERS = BaseCompilers(digest="sha256:1", gcc=13, nvcc="Build cuda_13.0.r13.0/compiler.36424714_0")
+COMPILERS = "13\nBuild cuda_13.0.r13.0/compiler.36424714_0"
 
 
 def recipe_of(name: str = "cu130-torch211-sm90", package: str = "causal-conv1d") -> Recipe:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from images.validation.claims.context import ClaimContext, claim
@@ -11,7 +10,7 @@ from images.validation.claims.gpu import gpu_claims, multigpu_claims
 from images.validation.claims.static import static_claims
 from images.validation.containers import suite_files
 from validate.checks.static import hygiene
-from validate.claims import Claim, ClaimSet
+from validate.claims import ClaimSet
 from validate.environment import wheel_contents
 
 
@@ -23,7 +22,7 @@ def image_claims(context: ClaimContext) -> ClaimSet:
     """
     image, missing = context.image, context.missing
     claims = [*static_claims(context), *cpu_claims(context), *gpu_claims(context), *multigpu_claims(context)]
-    if image.profile:
+    if image.name.profile:
         from images.validation.claims.profile import profile_claims
 
         claims += profile_claims(context)
@@ -33,14 +32,11 @@ def image_claims(context: ClaimContext) -> ClaimSet:
         if one.subject in missing:
             reason = f"{one.subject} is not in this image: {missing[one.subject]}"
         found.append(replace(one, required=False, unproven=reason) if reason else one)
-    return ClaimSet(image=str(image.name), claims=(*found, _suite(found)))
-
-
-def _suite(claims: Sequence[Claim]) -> Claim:
-    """S8. No verdict of ours comes from the image's own copy: that of another checkout is told, and no fault."""
-    files = suite_files(ClaimSet(image="", claims=tuple(claims)))
+    # S8. No verdict of ours comes from the image's own copy: that of another checkout is told, and no fault.
+    files = suite_files(ClaimSet(image="", claims=tuple(found)))
     rows = [(path, wheel_contents.record_hash(content)) for path, content in files.items() if path != "claims.json"]
     statement = "the image's own copy of the suite and its examples is this checkout's"
     held = hygiene.of_claims(files["claims.json"])
     expect = {"leftovers": {}, "suite": wheel_contents.long_tags(rows), "claims": held}
-    return claim("S8", "suite", "static.hygiene", statement, expect, required=False)
+    suite = claim("S8", "suite", "static.hygiene", statement, expect, required=False)
+    return ClaimSet(image=str(image.name), claims=(*found, suite))

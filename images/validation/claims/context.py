@@ -67,7 +67,7 @@ class ClaimContext:
     def of(cls, image: Image, lock: Lock, facts: Facts, **more: Any) -> ClaimContext:
         """The context of a built image, without a host. `more`: fields: what is missing, on which base it stands."""
         locked = {layer: lock.versions([layer]) for layer in lock.inputs.layers}
-        return cls(image=image, facts=facts.on(image.platform), lock=lock, locked=locked, **more)
+        return cls(image=image, facts=facts.on(image.name.platform), lock=lock, locked=locked, **more)
 
     def on_host(self, attachment: Attachment, tiers: Sequence[Tier]) -> ClaimContext:
         """The same for a run of these tiers (none: all) with these GPUs, or with the reason why there are none."""

@@ -147,7 +147,7 @@ def _at_work(context: ClaimContext) -> Iterator[Claim]:
     yield claim("C7", "threads", "cpu.threads", "torch computes with all cores, under one OpenMP runtime", threads)
     unknown = "it works for a user whom it does not know, on a read-only root, without a network"
     yield claim("C8", "arbitrary UID", "cpu.arbitrary_uid", unknown, {"uid": ARBITRARY_UID})
-    if image.platform is Platform.AMD64:
+    if image.name.platform is Platform.AMD64:
         subject, name, noise = "avx512", "AVX-512", expectations.AVX512_NOISE
     else:
         subject, name, noise = "sve", "SVE", expectations.SVE_NOISE

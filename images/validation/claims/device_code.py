@@ -24,7 +24,7 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
 
     # Wheels for aarch64 have libraries without code of their own.
     torch = pins.get("torch")
-    row = facts.arm64.torch.get(torch.version) if torch and image.platform is Platform.ARM64 else None
+    row = facts.arm64.torch.get(torch.version) if torch and image.name.platform is Platform.ARM64 else None
     hollow = row.hollow if row else ()
     of_torch = (f"torch/lib/libtorch_cuda{part}.so" for part in ("", "_linalg"))
     yield kernel_code_claim(image, "torch", [one for one in of_torch if one not in hollow], archs, also=hollow)

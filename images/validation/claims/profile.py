@@ -28,7 +28,7 @@ def profile_claims(context: ClaimContext) -> Iterator[Claim]:
     image = context.image
     by_tier = {"cpu": ("P1", ""), "gpu": ("P2", context.no_gpu), "multigpu": ("P3", context.no_ranks)}
     for subject, row in (*BEHAVIOURS.items(), *example_rows()):
-        if image.profile not in row["profiles"] or not all(image.pin(name) for name in row.get("needs", ())):
+        if image.name.profile not in row["profiles"] or not all(image.pin(name) for name in row.get("needs", ())):
             continue
         lacking = ""
         if package := row.get("extensions"):
@@ -38,7 +38,7 @@ def profile_claims(context: ClaimContext) -> Iterator[Claim]:
                 continue
             lacking = context.without_extensions(pin) if pin else ""
             if without_nvcc:
-                lacking = "" if image.devel or (has_extensions and not lacking) else without_nvcc
+                lacking = "" if image.name.devel or (has_extensions and not lacking) else without_nvcc
         number, no_gpu = by_tier[row["probe"].partition(".")[0]]
         unproven, expect = lacking or no_gpu, row["expect"]
         if context.inventory and (gate := below(context.inventory.gpus, tuple(row.get("capability", ())))):

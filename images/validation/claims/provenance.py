@@ -68,7 +68,7 @@ def provenance_claims(context: ClaimContext) -> Iterator[Claim]:
 
 def _debian(image: Image) -> dict[str, object]:
     """What is asked of Debian's packages. A suite of which nothing is known is held to dpkg's own database."""
-    found = expectations.debian().get(f"{image.base.suite}/{image.platform.architecture}", {})
+    found = expectations.debian().get(f"{image.base.suite}/{image.name.platform.architecture}", {})
     return {
         "known": found.get("packages", {}),
         "suite": image.base.suite,
@@ -91,7 +91,7 @@ def _owners(context: ClaimContext, lock: Lock) -> dict[str, object]:
     paths = {
         path for copies in wheels if copies for path in set.intersection(*(set(one.paths.split()) for one in copies))
     }
-    if not image.devel or image.nvcc_suite:  # as templates/scripts/toolkit.sh lays out a toolkit without compilers
+    if not image.name.devel or image.nvcc_suite:  # as templates/scripts/toolkit.sh lays out a toolkit without compilers
         paths = {path for path in paths if not _OF_COMPILERS.match(path)}
     generated = dict(expectations.GENERATED)
     if image.nvcc_suite:

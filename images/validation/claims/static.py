@@ -27,7 +27,7 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
     yield claim("S2", "files", "static.files", statement, {"unowned": expectations.START_FILES})
     yield from _linked(image)
     yield from device_code_claims(context)
-    parts = [*expectations.TOOLKIT_PARTS, *(expectations.DEVEL_TOOLKIT_PARTS if image.devel else ())]
+    parts = [*expectations.TOOLKIT_PARTS, *(expectations.DEVEL_TOOLKIT_PARTS if image.name.devel else ())]
     toolkit = {"home": image.toolkit_home, "version": str(image.toolkit_cuda), "parts": parts}
     statement = f"the CUDA {image.toolkit_cuda} toolkit is in {image.toolkit_home}, off the loader's path"
     yield claim("S6", "toolkit", "static.toolkit", statement, toolkit)
@@ -64,7 +64,7 @@ def _pinned(image: Image, pin: Pin) -> Claim:
         "modules": list(modules),
         "python": str(image.python),
         "shares": list(expectations.NAMESPACES.get(pin.name, ())),
-        **({} if image.platform is Platform.AMD64 else {"machine": image.platform.machine}),
+        **({} if image.name.platform is Platform.AMD64 else {"machine": image.name.platform.machine}),
         **({"cuda": str(image.wheel_cuda)} if is_torch else {}),
     }
     return claim("S1", pin.name, "static.pins", statement, expect)
@@ -107,8 +107,8 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
     """S8: what the engine's host measures (labels, size, settings, history), and what root finds in the files."""
     image = context.image
     most = expectations.MOST_BYTES
-    most += expectations.MORE_BYTES_DEVEL if image.devel else 0
-    most += expectations.MORE_BYTES_PROFILE if image.profile else 0
+    most += expectations.MORE_BYTES_DEVEL if image.name.devel else 0
+    most += expectations.MORE_BYTES_PROFILE if image.name.profile else 0
     without = "" if image.entrypoint else "out an"
     entrypoint = [ENTRYPOINT] if image.entrypoint else []
     set_by_us = ["PATH", *image.environment, *user_overlay.variables(image), *user_overlay.IDENTITY]
@@ -128,7 +128,7 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
         name: pattern.format(**place, suite=image.base.suite) for name, pattern in expectations.LABELS_OF_BASES.items()
     }
     builds[f"{ours}.silent-faults"] = r"([\w./-]+#\d+ ?)*"
-    everything, platform = image_labels.labels(image, base, context.missing), image.platform
+    everything, platform = image_labels.labels(image, base, context.missing), image.name.platform
     labels = {
         "labels": {name: value for name, value in everything.items() if name not in builds or value == Origin.CUSTOM},
         "silent": everything.get(f"{ours}.silent-faults", "").split(),

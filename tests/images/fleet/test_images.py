@@ -6,7 +6,6 @@ from typing import cast
 
 import pytest
 
-from images.building.validating import Described
 from images.commands import fleet
 from images.config.platforms import Platform
 from images.context import labels as image_labels
@@ -101,14 +100,13 @@ def test_what_is_here_comes_before_what_was_pushed_and_what_is_nowhere_can_be_bu
     labels = image_labels.labels(row.image, BaseContext(reference="", origin=""), {})
 
     def in_engine(_engine: object, name: str, _of: str) -> Found | None:
-        return Found(digest=f"engine {name}", described=Described(labels={}, history=())) if name in engine else None
+        return Found(digest=f"engine {name}", labels={}, history=()) if name in engine else None
 
     def in_registry(reference: Reference, _platform: Platform) -> Found | None:
         tag = "context" if reference.identifier == images.context_tag(context) else reference.identifier
         if f"old {tag}" in registry:
-            return Found(digest="old", described=Described(labels={**labels, "dev.truetag.torch": "1"}, history=()))
-        described = Described(labels=labels, history=())
-        return Found(digest=f"registry {tag}", described=described) if tag in registry else None
+            return Found(digest="old", labels={**labels, "dev.truetag.torch": "1"}, history=())
+        return Found(digest=f"registry {tag}", labels=labels, history=()) if tag in registry else None
 
     monkeypatch.setattr(images, "in_engine", in_engine)
     monkeypatch.setattr(images, "in_registry", in_registry)

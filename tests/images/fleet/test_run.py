@@ -208,7 +208,8 @@ def test_a_built_image_is_judged_by_what_the_registry_has_of_it(
     labels = {"dev.truetag.base-origin": "custom"} if fault == "custom base" else {}
     there = images.Found(
         digest="sha256:" + "9" * 64 if fault == "other image" else digest,
-        described=images.Described(labels=labels, history=()),
+        labels=labels,
+        history=(),
         reference=f"a.test/b@{digest}",
     )
     monkeypatch.setattr(images, "in_registry", lambda *_: None if fault == "nothing" else there)

@@ -70,7 +70,7 @@ class Site:
         self.info = SimpleNamespace(id=DIGEST)
         held_to = claims(claim("pip"))
         self.evidence = Evidence.loads(result(job(1, held_to), held_to, digest=DIGEST, pip=installed()).evidence)
-        there = images.Found(digest=DIGEST, described=images.Described(labels={}, history=()), reference="a.test/b@x")
+        there = images.Found(digest=DIGEST, labels={}, history=(), reference="a.test/b@x")
         monkeypatch.setattr(worker, "connect", lambda _url, **_: self)
         monkeypatch.setattr(images, "context_digest", lambda *_: context)
         monkeypatch.setattr(images, "in_registry", lambda *_: there if self.staged else None)

@@ -64,7 +64,7 @@ def test_an_older_driver_gets_the_newest_torch_of_a_cuda_it_can_run() -> None:
     best = found.fitting[0]
     assert best.image.wheel_cuda.startswith("12.")
     assert "machine code for sm_89 through sm_86, of the same major" in best.reasons
-    rivals = [image for image in IMAGES if image.wheel_cuda.major == 12 and not image.profile]
+    rivals = [image for image in IMAGES if image.wheel_cuda.major == 12 and not image.name.profile]
     assert Version(best.image.torch) == max(Version(image.pin("torch").version) for image in rivals)  # type: ignore[union-attr]
     assert any(reasons == ("CUDA 13 needs driver 580 or newer",) for _, reasons in found.others)
 

@@ -165,7 +165,7 @@ def test_the_lock_is_for_aarch64_with_an_installer_for_either_machine() -> None:
 
 def test_claims_name_the_processor_and_its_vector_code() -> None:
     facts, names = REAL.facts, ("cu130-torch211-arm64", "cu130-torch211")
-    contexts = [ClaimContext(image=image(one), facts=facts.on(image(one).platform)) for one in names]
+    contexts = [ClaimContext(image=image(one), facts=facts.on(image(one).name.platform)) for one in names]
     arm64, amd64 = ({(one.id, one.subject): one for one in image_claims(context).claims} for context in contexts)
     assert arm64["S1", "torch"].expect["machine"] == "aarch64"
     assert "machine" not in amd64["S1", "torch"].expect

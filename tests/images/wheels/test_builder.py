@@ -17,7 +17,7 @@ from images.errors import UserError
 from images.host.hashing import sha256
 from images.locking import lock_file
 from images.planning.image import Image
-from images.wheels.builder import WheelOptions, builder_context, for_base, libraries
+from images.wheels.builder import WheelOptions, builder_context, libraries, of_compilers
 from images.wheels.recipe import Recipe
 from tests.support.checkout import ROOT
 from tests.support.recipes import COMPILERS, SOURCES, image, recipe_of
@@ -106,7 +106,7 @@ def test_a_source_archive_is_taken_from_the_folder_by_its_hash(tmp_path: Path) -
 
 
 def test_a_custom_bases_own_toolkit_and_torch_are_not_installed_again(tmp_path: Path) -> None:
-    wanted, recipe = image("cu130-torch211-sm90"), for_base(COMPILERS, recipe_of())
+    wanted, recipe = image("cu130-torch211-sm90"), of_compilers(recipe_of(), "sha256:1", COMPILERS)
     names = {package.name for package in lock_file.read(wanted, CHECKOUT.locks).layers["torch"]}
     base_context = BaseContext(reference="own:1", origin="custom", python="3.11.2", kept=dict.fromkeys(names, "1"))
     files = made(wanted, recipe, base_context)

@@ -18,7 +18,7 @@ from images.errors import UserError
 from images.locking.inputs import TOOLS
 from images.planning.image import Image, Pin, Prebuilt
 from images.wheels import prebuilt
-from images.wheels.builder import BaseCompilers, for_base
+from images.wheels.builder import of_compilers
 from images.wheels.prebuilt import (
     NotFetched,
     find_compiled,
@@ -372,12 +372,12 @@ def test_an_image_takes_the_wheel_of_its_own_key(tmp_path: Path) -> None:
 
 def test_an_image_on_a_base_that_has_torch_takes_the_wheel_compiled_there(tmp_path: Path) -> None:
     wanted, cache = image("cu130-torch211-py312-sm90"), tmp_path / "compiled"
-    given = BaseCompilers(digest="sha256:b", gcc=13, nvcc="Build 1")
-    recipe_there = for_base(given, recipe_for(wanted, "flash-attn", SOURCES.matrix))
+    given = ("sha256:b", "13\nBuild 1")
+    recipe_there = of_compilers(recipe_for(wanted, "flash-attn", SOURCES.matrix), *given)
     kept, _ = store_compiled(
         cache, recipe_there.key, "flash_attn-2.8.3.post2-cp312-cp312-linux_x86_64.whl", b"wheel", {}
     )
-    finder = wheel_finder(SOURCES.matrix, cache, lambda *one: for_base(given, recipe_for(*one)))
+    finder = wheel_finder(SOURCES.matrix, cache, lambda *one: of_compilers(recipe_for(*one), *given))
     found = gathered(wanted, tmp_path, kept={"torch"}, compiled=finder)
     assert found.files == {kept.name: kept} and not found.missing
     has_all = gathered("cu128-torch28", tmp_path, kept={"flash-attn"})

@@ -7,7 +7,7 @@ import pytest
 
 from images.errors import UserError
 from images.host.hashing import sha256
-from images.wheels.builder import for_base
+from images.wheels.builder import of_compilers
 from images.wheels.recipe import jobs_for, patch_of, recipe_for
 from tests.support.commands import call
 from tests.support.recipes import COMPILERS, SOURCES, image, recipe_of
@@ -111,14 +111,15 @@ def test_the_verb_says_what_can_be_compiled() -> None:
 
 
 def test_on_a_custom_base_the_wheel_is_that_bases_alone() -> None:
-    there = for_base(COMPILERS, recipe_of())
-    assert (there.base, there.gcc, there.provider, there.parts) == ("sha256:1", 13, "base", (COMPILERS.nvcc,))
+    there = of_compilers(recipe_of(), "sha256:1", COMPILERS)
+    nvcc = COMPILERS.partition("\n")[2]
+    assert (there.base, there.gcc, there.provider, there.parts) == ("sha256:1", 13, "base", (nvcc,))
     assert there.key != recipe_of().key
-    assert for_base(replace(COMPILERS, digest="sha256:2"), recipe_of()).key != there.key
-    assert for_base(replace(COMPILERS, nvcc=""), recipe_of()).provider == "wheels"
-    assert for_base(None, recipe_of()) == recipe_of()
+    assert of_compilers(recipe_of(), "sha256:2", COMPILERS).key != there.key
+    assert of_compilers(recipe_of(), "sha256:1", "13\n").provider == "wheels"
+    assert of_compilers(recipe_of(), "sha256:1", "").gcc == 0
     without_gpu_code = recipe_of("cu128-torch28", "deepspeed")
-    assert for_base(COMPILERS, without_gpu_code).provider == "none"
+    assert of_compilers(without_gpu_code, "sha256:1", COMPILERS).provider == "none"
 
 
 def test_a_level_of_processors_and_a_patch_move_the_key_and_their_absence_does_not() -> None:
