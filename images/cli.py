@@ -58,32 +58,24 @@ class LazyGroup(TyperGroup):
 app = typer.Typer(cls=LazyGroup, invoke_without_command=True, context_settings=_HELP, **_SETTINGS)
 
 
-def _print_version(asked: bool) -> None:
-    """Of the package; in a checkout of pyproject.toml, with the commit."""
-    if not asked:
-        return
-    if errors.IS_CHECKOUT:
+@app.callback()
+def _verbs(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version, and the commit.")] = False,
+) -> None:
+    """Build and validate CUDA images for training, from matrix.yaml."""
+    if version and errors.IS_CHECKOUT:
         from images.host import checkout  # no verb needs it
 
         project = tomllib.loads((paths.RESOURCES / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         commit = checkout.git(paths.RESOURCES, "describe", "--always", "--dirty", "--exclude=*")
         typer.echo(f"{project['name']} {project['version']}" + (f", commit {commit}" if commit else ""))
-    else:
+    elif version:
         typer.echo(f"truetag {metadata.version('truetag')}")
-    raise typer.Exit
-
-
-Version = Annotated[
-    bool,
-    typer.Option("--version", help="Print the version, and the commit.", callback=_print_version, is_eager=True),
-]
-
-
-@app.callback()
-def _verbs(context: typer.Context, version: Version = False) -> None:
-    """Build and validate CUDA images for training, from matrix.yaml."""
-    if context.invoked_subcommand is None:
+    elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
+    if version:
+        raise typer.Exit
 
 
 def main() -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -139,7 +140,8 @@ def build_all(
         return built
 
     cold = [image for image, _ in images if engine.find(image.local_name) is None]
-    at_once, free = min(jobs, len(cold)), engine.free_bytes()
+    at_once = min(jobs, len(cold))  # of an engine on another machine nobody knows the room
+    free = shutil.disk_usage(engine.facts.data_root).free if engine.facts.local else None
     if free is not None and free < ROOM_NEEDED * at_once:
         builds = f"{at_once} cold builds at once" if at_once > 1 else "a cold build"
         cause = f"{free / 1e9:.1f} GB free, {builds} may need {ROOM_NEEDED * at_once / 1e9:.0f} GB"

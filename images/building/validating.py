@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from images.config.matrix import Sources
 from images.context import labels as image_labels
@@ -18,8 +18,7 @@ from images.errors import Problem, UserError
 from images.host import cache
 from images.locking import lock_file
 from images.planning.image import Image
-from images.validation import child, own_python, run
-from images.validation.child import Changes
+from images.validation import own_python, run
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.wheels import prebuilt
@@ -27,6 +26,9 @@ from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence, Outcome
 from validate.judge import OF_HOST, Verdict, explain, judge
 from validate.judging import Status, listed
+
+if TYPE_CHECKING:
+    from images.validation.child import Changes
 
 ANYWHERE = (Tier.STATIC, Tier.CPU)
 """The tiers that every machine can judge: no image is named without them."""
@@ -148,6 +150,8 @@ def claims_of(
     )
     claims = image_claims(context.on_host(attachment, tiers) if attachment else context)
     if configuration.steps_above(history):
+        from images.validation import child  # most images are none
+
         dead = {name: f"it is no longer maintained: take {row.by}" for name, row in sources.facts.replaced.items()}
         instead = "remove it (`pip uninstall {}`), or take an image of a torch that it is made for (`plan` lists them)"
         unfit = {name: f"{why}: {instead.format(name)}" for name, why in image.unfit.items()}
@@ -209,6 +213,8 @@ def validate_image(
     )
     changes = None
     if steps := configuration.steps_above(history):
+        from images.validation import child
+
         parent = run.find_parent(engine, image.local_name, info)
         debian = (debian_packages(engine, parent), debian_packages(engine, info)) if parent else None
         changes = child.changes(evidence, steps, info.env, debian)
@@ -217,4 +223,6 @@ def validate_image(
 
 def debian_packages(engine: Engine, info: ImageInfo | None) -> dict[str, str]:
     """Debian package -> version that an image has installed, of which nothing is run; none of no image."""
+    from images.validation import child
+
     return child.debian_packages(own_python.read_file(engine, info, _DPKG, most=1 << 24)) if info else {}

@@ -56,7 +56,7 @@ def accepted(selectors: list[str], sources: Sources, *, exactly_one: bool = Fals
     if exactly_one and len(planned) != 1:
         names = ", ".join(image.name for image in planned)
         raise wrong(" ".join(selectors), f"means {len(planned)} images: {names}", "name one")
-    if refused := [image for image in planned if not image.accepted]:
+    if refused := [image for image in planned if not image.image]:
         if len(refused) == len(planned) or any(image.name in selectors for image in refused):
             then = f"`{command('plan')}` shows all images"
             causes = {image.name: f"is refused: {'; '.join(image.reasons)}" for image in refused}

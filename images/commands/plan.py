@@ -65,7 +65,7 @@ def as_row(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str, Any]:
     blocked = _why_blocked(planned, locks)
     return {
         "name": planned.name,
-        "status": "accepted" if planned.accepted else "refused",
+        "status": "accepted" if planned.image else "refused",
         "reasons": list(planned.reasons),
         "warnings": list(planned.warnings),
         "torch": planned.torch,
@@ -77,7 +77,7 @@ def as_row(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str, Any]:
         "profile": planned.profile,
         "pins": dict(planned.pins or {}),
         "lock": locks.get(planned.name, LockStatus.MISSING),
-        "buildable": planned.accepted and not blocked,
+        "buildable": planned.image is not None and not blocked,
         "blocked": blocked,
     }
 
@@ -93,7 +93,7 @@ def table(planned: Sequence[Planned], locks: Mapping[str, LockStatus], *, unlock
         why, state = _why_blocked(image, locks), "ok"
         if image.image and len(planned) > 1:  # so that it is said once of all
             why = why.replace(image.image.lock_name, "NAME")
-        if not image.accepted:
+        if not image.image:
             state = "refused"
         elif why:
             state = "stale" if locks.get(image.name) is LockStatus.STALE else "no lock"

@@ -87,7 +87,9 @@ def render(
         for name, content in locks.items()
     }
     files |= parted(files, image.layers[0])
-    files |= scripts() | debian_lock(base)
+    files |= scripts()
+    if base.packages:
+        files["locks/debian.txt"] = base.packages
     if image.name.platform is not Platform.AMD64:
         files["scripts/installer.sh"] = (TEMPLATES / "platforms" / "installer.sh").read_bytes()
     files |= pruner.files(image.pruning) if image.pruning else {}
@@ -130,11 +132,6 @@ def scripts() -> Context:
     """The programs of the build's steps."""
     paths = (path for path in (TEMPLATES / "scripts").iterdir() if path.is_file())
     return {f"scripts/{path.name}": path.read_bytes() for path in paths}
-
-
-def debian_lock(base: BaseContext) -> Context:
-    """Debian's packages by hash, where the base has those of a lock too."""
-    return {"locks/debian.txt": base.packages} if base.packages else {}
 
 
 def offline_settings(settings: bytes | Path) -> bytes:

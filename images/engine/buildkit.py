@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from images.engine import buildkit_pb2
-from images.engine.failures import BuildFailed, is_cancelled
+from images.engine.failures import CANCELLED, BuildFailed
 from images.errors import failed
 
 LOG_TAIL = 200
@@ -158,7 +158,7 @@ class Trace:
     def failed(self) -> tuple[str, str, tuple[str, ...]] | None:
         """Name, error and last log lines of the step that failed; not of those that were cancelled because of it."""
         failures = [vertex for vertex in self._vertices.values() if vertex.error]
-        failures.sort(key=lambda vertex: is_cancelled(vertex.error))
+        failures.sort(key=lambda vertex: CANCELLED in vertex.error)
         return (failures[0].name, failures[0].error, tuple(failures[0].log)) if failures else None
 
     def _finished(self, message: Any) -> Iterator[BuildEvent]:

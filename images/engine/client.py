@@ -334,10 +334,6 @@ class Engine(AbstractContextManager["Engine"]):
                     raise EngineError(Problem(where=ref, cause=cause, then=_PULL_HINT), engine_error_kind(cause))
         return self.inspect(ref)
 
-    def free_bytes(self) -> int | None:
-        """Free space where the engine keeps its data; None for an engine on another machine."""
-        return shutil.disk_usage(self.facts.data_root).free if self.facts.local else None
-
 
 # --- which engine ---------------------------------------------------------------------------------------------------
 

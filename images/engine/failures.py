@@ -82,9 +82,8 @@ def engine_error_kind(text: str, *, not_found: bool = False) -> EngineErrorKind:
     return found
 
 
-def is_cancelled(error: str) -> bool:
-    """Whether a build step's error only says that BuildKit stopped it because another step failed."""
-    return "context canceled" in error
+CANCELLED = "context canceled"
+"""What the error of a build step says that BuildKit only stopped because another one failed."""
 
 
 def step_name(name: str, width: int = 96) -> str:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from images.engine.buildkit import BuildEvent, LogLine, StepFinished, StepProgress, StepStarted
-from images.engine.failures import is_cancelled, step_name
+from images.engine.failures import CANCELLED, step_name
 
 LOG_TAIL = 20
 """Lines shown of a step that failed."""
@@ -68,7 +68,7 @@ class Progress:
                     case StepFinished():
                         running.pop(event.step, None)
                         self._last.pop(event.step, None)
-                        if not is_cancelled(event.error):
+                        if CANCELLED not in event.error:
                             self._say_finished(name, event)
                     case LogLine(step=""):
                         running.clear()

@@ -93,8 +93,8 @@ def _before_merging(text: str, found: ImageResult, sources: Sources) -> list[str
         file = Path(scratch, "matrix.yaml")
         file.write_text(text)
         planned = plan.plan(matrix.load(matrix=file))
-    accepted = {one.name for one in plan.plan(sources) if one.accepted}
-    refused = [one for one in planned if not one.accepted and one.name in accepted]
+    accepted = {one.name for one in plan.plan(sources) if one.image}
+    refused = [one for one in planned if not one.image and one.name in accepted]
     images = [one.image for one in planned if one.image and one.name != found.image]
     states = lock_file.states(images, sources.workspace.locks)
     stale = [name for name, state in states.items() if state is lock_file.Status.STALE]
@@ -114,7 +114,7 @@ def pins(text: str, image: Image, changes: Sequence[Change]) -> str:
     lines, file = text.splitlines(keepends=True), yamlfile.parse("matrix.yaml", text)
     stack = ("stacks", str(image.name.torch))
     profiles = file.data.get("profiles", {})
-    owners = [stack, *(("profiles", name, *stack) for name in profiles)] if image.profile else [stack]
+    owners = [stack, *(("profiles", name, *stack) for name in profiles)] if image.name.profile else [stack]
     added = []
     for change in changes:
         if not (change.pinned and change.before and change.after):

@@ -102,7 +102,7 @@ def refused_by_facts(image: Image, sources: Sources) -> dict[str, tuple[str, ...
         for version in (*facts.companions.get(pin.name, {}), *facts.packages.get(pin.name, {})):
             matrix = with_pins(sources.matrix, image.name, {pin.name: version})
             newer = Version(version) > Version(pin.version)
-            if newer and not plan.plan_one(image.name, replace(sources, matrix=matrix)).accepted:
+            if newer and not plan.plan_one(image.name, replace(sources, matrix=matrix)).image:
                 found.setdefault(pin.name, []).append(version)
     return {name: tuple(versions) for name, versions in found.items()}
 

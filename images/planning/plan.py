@@ -50,10 +50,6 @@ class Planned:
         return str(self.image_name)
 
     @property
-    def accepted(self) -> bool:
-        return self.image is not None
-
-    @property
     def profile(self) -> str | None:
         return self.image_name.profile
 
@@ -109,8 +105,8 @@ def _named(glob: str, sources: Sources) -> list[Planned]:
     if not (wanted := selectors.image_name(glob)):
         raise selectors.unmatched(glob, [*(str(name) for name, _ in rows), *sources.matrix.aliases])
     planned = plan_one(wanted, sources)
-    if not planned.accepted:
-        close = ", ".join(nearest(wanted, [image for image in plan(sources) if image.accepted]))
+    if not planned.image:
+        close = ", ".join(nearest(wanted, [image for image in plan(sources) if image.image]))
         planned = replace(planned, reasons=(*planned.reasons, f"nearest images of the matrix: {close}"))
     return [planned]
 

@@ -72,7 +72,7 @@ class SiteInputs:
 def make(known: SiteInputs) -> Index:
     """The index of these inputs."""
     everything = planned(known)
-    accepted = [one for one in everything if one.accepted]
+    accepted = [one for one in everything if one.image]
     return Index(
         date=known.today,
         revision=known.sources.revision,
@@ -203,7 +203,7 @@ def _kept(tier_runs: Sequence[TierRun]) -> list[TierRun]:
 def _refused(everything: Sequence[Planned], accepted: Sequence[Planned], sources: Sources) -> Iterator[RefusedRow]:
     """What the matrix lists and the plan refuses, then every other CUDA with every other torch."""
     listed = {row.name for row in sources.matrix.images}
-    refused = {one.name: one for one in (*everything, *combinations(sources)) if not one.accepted}
+    refused = {one.name: one for one in (*everything, *combinations(sources)) if not one.image}
     for name, one in refused.items():
         yield RefusedRow(
             name=name,

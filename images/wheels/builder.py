@@ -293,7 +293,8 @@ def builder_context(
     locks["build"] = (FOLDER / "build.txt").read_bytes()
     files: Context = {f"locks/{name}.txt": content for name, content in locks.items()}
     files |= render.parted(files, "torch")
-    files |= render.scripts() | render.debian_lock(base)
+    files |= render.scripts()
+    files |= {"locks/debian.txt": base.packages} if base.packages else {}
     files |= host
     if options.offline:
         rows = [lock_file.parse_requirements(content, f"{name}.txt") for name, content in locks.items()]

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
@@ -30,9 +30,11 @@ from images.host.hashing import sha256, sha256_of_file
 from images.locking.contents import rows_of
 from images.locking.inputs import TOOLS, Package
 from images.planning.image import Image, Pin, Prebuilt, has_extensions
-from images.wheels.recipe import Recipe, recipe_for
 from validate.environment import wheel_contents
 from validate.environment.wheel_contents import Contents
+
+if TYPE_CHECKING:
+    from images.wheels.recipe import Recipe
 
 FindWheel = Callable[[Image, Pin], Path | None]
 """Finds, or makes, a wheel that no index has; None: there is none."""
@@ -314,19 +316,21 @@ def store_compiled(
 
 
 def wheel_finder(
-    matrix: Matrix, folder: Path | None = None, recipe: Callable[[Image, str, Matrix], Recipe] = recipe_for
+    matrix: Matrix, folder: Path | None = None, recipe: Callable[[Image, str, Matrix], Recipe] | None = None
 ) -> FindWheel:
     """Looks for the wheel of an image's pin in the wheel cache; `recipe`: how it is compiled on a custom base."""
 
     def look(image: Image, pin: Pin) -> Path | None:
-        row = pin.extensions or pin.name
-        if row not in matrix.sources:
+        row, place = pin.extensions or pin.name, folder or compiled_wheels()
+        if row not in matrix.sources or not any(place.glob(f"{row}-*")):
             return None
+        from images.wheels.recipe import recipe_for  # most machines have compiled nothing
+
         try:
-            wanted = recipe(image, row, matrix)
+            wanted = (recipe or recipe_for)(image, row, matrix)
         except UserError:  # nobody can compile it: the plan says why
             return None
-        cached = find_compiled(folder or compiled_wheels(), wanted.key)
+        cached = find_compiled(place, wanted.key)
         return cached[0] if cached else None
 
     return look

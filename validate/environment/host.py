@@ -13,8 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from validate.environment import nvml
-
 _XID = re.compile(r"NVRM: Xid \(\S+\): (?:48|64|74|79|94|95|119|120|140), .*")
 """Of hardware and driver (NVIDIA's "Xid Errors"); 13, 31 and 43 come of programs."""
 _CLASSES = (b"0x0300", b"0x0302")
@@ -26,6 +24,8 @@ _EXCLUSIVE, _PROHIBITED, _FABRIC_READY, _FABRIC_NONE = 3, 2, 3, 0
 def look(root: Path = Path("/"), folder: Path | None = None) -> list[str]:
     """What is wrong here; none where there is no NVIDIA GPU. `folder` holds libnvidia-ml.so.1, if the loader does not
     find it."""
+    from validate.environment import nvml  # most machines that build have no GPU
+
     try:
         gpus, error = nvml.health(folder), ""
     except nvml.DriverError as failure:

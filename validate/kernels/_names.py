@@ -35,20 +35,14 @@ class Name:
     source: str
     of: str = "torch"
     """The distribution whose version decides."""
-    since: str = ""
-    before: str = ""
-
-    def holds(self, versions: Mapping[str, str]) -> bool:
-        """Whether it is the name in these versions. One that is not given excludes nothing."""
-        if self.of not in versions:
-            return True
-        begun = not self.since or at_least(versions, self.of, self.since)
-        return begun and not (self.before and at_least(versions, self.of, self.before))
+    since: str = "0"
+    before: str = "999"
 
 
 def patterns(names: Sequence[Name], versions: Mapping[str, str]) -> tuple[str, ...]:
-    """The patterns of the names that hold for these versions."""
-    return tuple(name.pattern for name in names if name.holds(versions))
+    """The patterns of the names that hold for these versions. One that is not given excludes nothing."""
+    told = ((name, versions.get(name.of, name.since)) for name in names)
+    return tuple(name.pattern for name, has in told if _numbers(name.since) <= _numbers(has) < _numbers(name.before))
 
 
 def at_least(versions: Mapping[str, str], name: str, version: str) -> bool:

@@ -6,7 +6,6 @@ import importlib
 from functools import partial
 from typing import Any
 
-from validate.harness.reference import rotated, rotation
 from validate.kernels import RULE_T, Case, SeededRandom
 from validate.kernels._attention import rolled
 from validate.kernels._names import LIGER_ROPE
@@ -22,11 +21,12 @@ def _run(query: Any, key: Any, cosine: Any, sine: Any) -> dict[str, Any]:
 
 
 def _plain(query: Any, key: Any, cosine: Any, sine: Any) -> dict[str, Any]:
+    rotated = importlib.import_module("validate.harness.reference").rotated
     return {"query": rotated(query, cosine, sine), "key": rotated(key, cosine, sine)}
 
 
 def _case(dtype: str, rng: SeededRandom) -> Case:
-    cosine, sine = rotation(_DIM, _LENGTH)
+    cosine, sine = importlib.import_module("validate.harness.reference").rotation(_DIM, _LENGTH)
     queries, keys = rng.normal(2, 6, _LENGTH, _DIM), rng.normal(2, 2, _LENGTH, _DIM)
     inputs = {"query": queries, "key": keys, "cosine": cosine, "sine": sine}
     controls = {"heads rolled": rolled}

@@ -14,8 +14,7 @@ Rule = Callable[[Candidate], Iterator[Finding]]
 RULES: tuple[Rule, ...] = (
     stack.wheel_is_torchs_best,
     stack.exists_on_arm64,
-    stack.toolkit_is_known,
-    stack.devel_has_a_compiler,
+    stack.toolkit_can_be_had,
     stack.python_has_a_base_and_torch,
     packages.companions_fit,
     stack.archs_are_of_this_processor,
@@ -26,6 +25,5 @@ RULES: tuple[Rule, ...] = (
     packages.waivers_and_overrides_are_said,
     packages.silent_faults_are_said,
     packages.wheels_of_no_index_are_said,
-    packages.extensions_are_said,
 )
 """In the order of their findings."""

@@ -207,7 +207,8 @@ def _clashing(candidate: Candidate) -> Iterator[str]:
 
 
 def wheels_of_no_index_are_said(candidate: Candidate) -> Iterator[Finding]:
-    """What is left out for that, and what is neither an index's wheel nor an official one: who makes it then."""
+    """What is left out for that; who makes what is neither an index's wheel nor an official one; and the same of a
+    profile's packages whose compiled extensions no index has."""
     for name, reasons in candidate.declined.items():
         yield warn(f"lacks {name} (optional): {'; '.join(reasons)}")
     for name, version in candidate.pins.items():
@@ -221,14 +222,10 @@ def wheels_of_no_index_are_said(candidate: Candidate) -> Iterator[Finding]:
         until = "the image lacks it until" if optional else "no image can be built before"
         compile_it = command("wheels", str(candidate.name), name)
         yield warn(f"{_published(candidate, name, version)}: {until} `{compile_it}` has compiled it")
-
-
-def extensions_are_said(candidate: Candidate) -> Iterator[Finding]:
-    """Whether the compiled extensions of a profile's packages can be had, and by which command."""
-    for name, row in _named_extensions(candidate).items():
+    for name, source in _named_extensions(candidate).items():
         lacks = f"{name} {candidate.pins[name]} lacks its compiled extensions"
-        until = f" until `{command('wheels', str(candidate.name), row)}` has compiled them"
-        hopeless = "; ".join(uncompilable(candidate, row, candidate.pins[name]))
+        until = f" until `{command('wheels', str(candidate.name), source)}` has compiled them"
+        hopeless = "; ".join(uncompilable(candidate, source, candidate.pins[name]))
         yield warn(f"{lacks}: {hopeless}" if hopeless else f"{lacks}{until}")
 
 

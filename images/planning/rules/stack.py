@@ -46,16 +46,14 @@ def exists_on_arm64(candidate: Candidate) -> Iterator[Finding]:
         yield refuse("-devel was tried on linux/amd64 alone")
 
 
-def toolkit_is_known(candidate: Candidate) -> Iterator[Finding]:
-    if candidate.toolkit is None or candidate.toolkit_facts is None:
-        known = ", ".join(map(str, sorted(map(Minor.parse, candidate.matrix.toolkits))))
-        yield refuse(f"no parts for a CUDA {candidate.name.cuda} toolkit in matrix.yaml (`toolkits` has {known})")
-
-
-def devel_has_a_compiler(candidate: Candidate) -> Iterator[Finding]:
-    """Wheels, or a Debian suite that the base's apt reaches; and it takes the base's gcc. NVIDIA's devel image provides
-    for `wheels` alone: it would make the image stand on a second one that not every machine can have."""
+def toolkit_can_be_had(candidate: Candidate) -> Iterator[Finding]:
+    """For -devel with its compiler: of wheels, or of a Debian suite that the base's apt reaches; and it takes the
+    base's gcc. NVIDIA's devel image provides for `wheels` alone: it would make the image stand on a second one that not
+    every machine can have."""
     name, toolkit, facts = candidate.name, candidate.toolkit, candidate.toolkit_facts
+    if toolkit is None or facts is None:
+        known = ", ".join(map(str, sorted(map(Minor.parse, candidate.matrix.toolkits))))
+        yield refuse(f"no parts for a CUDA {name.cuda} toolkit in matrix.yaml (`toolkits` has {known})")
     gcc = candidate.matrix.bases[candidate.base.key].gcc
     if not name.devel:
         return

@@ -62,8 +62,7 @@ def gpu_claims(context: ClaimContext) -> Iterator[Claim]:
 
 def _floors(context: ClaimContext, versions: Mapping[str, str]) -> Iterator[Claim]:
     """G13. Shares of a peak are claimed of GPU models whose peaks the table has, and required if our runs kept them."""
-    name, capability = _one_model(context.inventory)
-    peaks = _peaks(name)
+    name, capability, peaks = _one_model(context.inventory)
     unknown = "" if peaks else f"envelopes.yaml has no peaks of {name or 'the GPU that is there'}"
     for subject, row in ENVELOPES["floors"].items():
         expect: dict[str, Any] = {"gpu": "", "peak": 1.0, "least": row.get("least", 0.0), "most": row.get("most", 0.0)}
@@ -84,7 +83,7 @@ def _floors(context: ClaimContext, versions: Mapping[str, str]) -> Iterator[Clai
 
 def _steps(context: ClaimContext) -> Iterator[Claim]:
     """G14, required where runs of the image on the GPU model are recorded."""
-    name, capability = _one_model(context.inventory)
+    name, capability, peaks = _one_model(context.inventory)
     memory = min((gpu.memory for gpu in context.inventory.gpus), default=0) if context.inventory else 0
     rows = next((rows for rows, least in _STEP_MEMORY.items() if memory >= least), min(_STEP_MEMORY))
     takes = _STEP_MEMORY[rows]
@@ -97,10 +96,8 @@ def _steps(context: ClaimContext) -> Iterator[Claim]:
             continue
         subject = f"step {way}"
         expect = {"gpu": name, "rows": rows, "at_most": row["at_most"]}
-        if (
-            _peaks(name) and way != "qlora"
-        ):  # whose weights are packed, and have no gradients: operations aren't counted
-            expect |= {"peak_operations": _peaks(name)["bf16"] * _TERA}
+        if peaks and way != "qlora":  # whose weights are packed, and have no gradients: operations aren't counted
+            expect |= {"peak_operations": peaks["bf16"] * _TERA}
         expect |= {"baseline": recorded[subject]} if subject in recorded else {}
         expect |= {"not_applicable": gate} if gate and context.inventory else {}
         required = subject in recorded and "not_applicable" not in expect
@@ -108,14 +105,11 @@ def _steps(context: ClaimContext) -> Iterator[Claim]:
         yield claim("G14", subject, "gpu.step", statement, expect, required=required, unproven=context.no_gpu)
 
 
-def _one_model(inventory: Inventory | None) -> tuple[str, Capability | None]:
-    """The model of the host's GPUs and its compute capability; none where they differ or are not known."""
+def _one_model(inventory: Inventory | None) -> tuple[str, Capability | None, Mapping[str, Any]]:
+    """The model of the host's GPUs, its compute capability and peaks; none where they differ or are not known."""
     models = {(gpu.name, gpu.capability) for gpu in inventory.gpus} if inventory else set()
-    return models.pop() if len(models) == 1 else ("", None)
-
-
-def _peaks(name: str) -> Mapping[str, Any]:
-    return next((row for row in ENVELOPES["gpus"] if name in row["names"]), {})
+    name, capability = models.pop() if len(models) == 1 else ("", None)
+    return name, capability, next((row for row in ENVELOPES["gpus"] if name in row["names"]), {})
 
 
 def _expect(row: Kernel, capabilities: Sequence[Capability], versions: Mapping[str, str]) -> dict[str, Any]:

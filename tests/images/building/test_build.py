@@ -99,9 +99,8 @@ def test_an_interrupt_while_builds_start_ends_one_that_waits(tmp_path: Path, mon
         yield
 
     monkeypatch.setattr(build, "ThreadPoolExecutor", Interrupted)
-    waiting: Any = SimpleNamespace(
-        alone=alone, cancel=cancelled.set, find=lambda _name: object(), free_bytes=lambda: None
-    )
+    facts = SimpleNamespace(local=False)
+    waiting: Any = SimpleNamespace(alone=alone, cancel=cancelled.set, find=lambda _name: object(), facts=facts)
     with pytest.raises(KeyboardInterrupt):
         build.build_all(waiting, [(image(), LOCK)], options(tmp_path), Progress())
     assert ended.is_set()

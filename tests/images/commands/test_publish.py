@@ -106,7 +106,7 @@ def test_an_image_of_another_row_has_no_claims_today(key: str, value: str) -> No
 def test_an_image_whose_row_has_changed_has_no_claims_today() -> None:
     stacks = {**SOURCES.matrix.stacks, "2.7": {**SOURCES.matrix.stacks["2.7"], "datasets": "4.4.2"}}
     other = changed(stacks=stacks)
-    assert plan.select(["cu126-torch27"], other)[0].accepted
+    assert plan.select(["cu126-torch27"], other)[0].image
     assert releases.claims_of_published(built("cu126-torch27"), RUN, other) is None
 
 

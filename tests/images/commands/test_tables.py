@@ -67,7 +67,7 @@ def test_the_default_view_keeps_what_has_no_lock_apart_and_counts_it() -> None:
     assert [line for line in lines if "cu121-torch25" in line] == [
         "cu121-torch25: no lock: can't be built here; `nox -s lock -- NAME` makes it where download.pytorch.org answers"
     ]
-    refused = sum(not one.accepted for one in PLAN)
+    refused = sum(not one.image for one in PLAN)
     assert lines[-1] == f"{len(PLAN)} images: {len(PLAN) - 1 - refused} ok, 1 no lock, {refused} refused"
 
 

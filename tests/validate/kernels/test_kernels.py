@@ -15,7 +15,7 @@ from tests.support.sources import SOURCES, image
 from validate import checks, kernels
 from validate.claims import Claim, Tier
 from validate.kernels import expected_path
-from validate.kernels._names import Name, at_least
+from validate.kernels._names import Name, at_least, patterns
 
 TABLE = kernels.table()
 FOLDER = Path(kernels.__file__).parent
@@ -151,7 +151,7 @@ NAMES = [name for row in TABLE.values() for names in row.expected_kernels.values
 def test_a_name_has_a_source_and_some_version(name: Name) -> None:
     assert name.source
     re.compile(name.pattern)
-    assert any(name.holds({"torch": torch}) for torch in TORCHES) or name.of != "torch"
+    assert any(patterns([name], {"torch": torch}) for torch in TORCHES) or name.of != "torch"
 
 
 @pytest.mark.parametrize("torch", [torch for torch in TORCHES if at_least({"torch": torch}, "torch", "2.5")])
@@ -166,5 +166,5 @@ def test_every_part_of_a_kernel_has_a_name_in_every_torch(torch: str) -> None:
     [("2.5.1", False), ("2.6.0", True), ("2.6.0a1+cu126", True), ("2.8.4", True), ("2.9.0", False)],
 )
 def test_a_name_holds_from_a_version_on_and_before_another(version: str, holds: bool) -> None:
-    assert Name("x", "test", since="2.6", before="2.9").holds({"torch": version}) is holds
-    assert Name("x", "test", since="9").holds({}), "a version that is not given excludes none"
+    assert bool(patterns([Name("x", "test", since="2.6", before="2.9")], {"torch": version})) is holds
+    assert patterns([Name("x", "test", since="9")], {}), "a version that is not given excludes none"
