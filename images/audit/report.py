@@ -145,9 +145,6 @@ def _advice(one: Check) -> str:
     return known or (f" Fix: {one.fix}." if one.fix else "")
 
 
-# ---- audit.json, with a schema of its own, so that nobody takes it for a verdict
-
-
 class AuditFile(BaseModel):
     """audit.json. Keys that are not listed are errors."""
 

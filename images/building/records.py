@@ -188,9 +188,6 @@ def write_json(file: Path, content: object) -> None:
     file.write_text(json.dumps(content, indent=1) + "\n")
 
 
-# --- a verdict as a page, and as junit.xml: pure --------------------------------------------------------------------
-
-
 def junit(verdict: Verdict) -> str:
     """JUnit XML. A required claim that is not PASS is a failure here: CI systems show a skip as green."""
     bad = [one for one in verdict.claims if one.status is not Status.PASS]

@@ -217,9 +217,6 @@ def _progress(key: str, text: str) -> None:
     talk.print(f"[cyan]{key}[/]  {escape(text)}", highlight=False, soft_wrap=True)
 
 
-# --- what a fleet is to judge, judges and has judged, as tables -------------------------------------------------------
-
-
 def plan_table(planned: Sequence[PlannedCell]) -> list[str]:
     """One row a cell that can be judged; below them, said once of all, why others can't."""
     counts = {state: sum(one.state is state for one in planned) for state in State}

@@ -53,7 +53,7 @@ def acquire(
             elif info.architecture != base.platform.architecture:
                 cause = f"is for {info.architecture}, the image is for {base.platform}"
                 raise wrong(wanted, cause, "give a base of that platform: --base REF")
-            return _described(engine, info, wanted, Origin.CUSTOM)
+            return _described(engine, info, wanted, "custom")
         if digest := pinned(root).get(base.reference):
             reference = f"{base.reference.rpartition(':')[0]}@{digest}"
             if (info := _pulled(engine, base, reference, "", on_progress)) is None:
@@ -62,13 +62,13 @@ def acquire(
                 )
                 then = f"connect to a registry, give a base you have (--base REF), or take its line out of {PINS_FILE}"
                 raise failed(base.reference, cause, then)
-            return replace(_described(engine, info, reference, Origin.DIGEST), digest=digest)
+            return replace(_described(engine, info, reference, "digest"), digest=digest)
         lock = debian.find(base, root / "locks")
         if not (lock and shutil.which("mmdebstrap")):
             made = "mmdebstrap is not here to make it of locked packages"
             how = f" by its tag: {made if lock else 'no digest is pinned (`python -m tools.pin`)'}"
             if info := _pulled(engine, base, base.reference, how, on_progress):
-                return _described(engine, info, base.reference, Origin.TAG)
+                return _described(engine, info, base.reference, "tag")
         if base.suite is None:
             cause = "no registry answers, and it is no Debian suite that could be made from a mirror"
             raise failed(base.reference, cause, "connect to a registry, or give a base you have: --base REF")
@@ -81,7 +81,7 @@ def acquire(
             on_progress(f"MAKING {name} with mmdebstrap of the Debian packages in locks/{debian.place(base)}")
             bootstrap.require_mmdebstrap(on_progress)
             info = bootstrap.bootstrap(engine, base, lock, name, host)
-        found = _described(engine, info, name, Origin.BOOTSTRAPPED)
+        found = _described(engine, info, name, "bootstrapped")
         return replace(found, digest=info.id, packages=lock.part(lock.layer))
 
 
@@ -101,9 +101,6 @@ def _pulled(
 def _described(engine: Engine, info: ImageInfo, reference: str, origin: Origin) -> BaseContext:
     digest = info.digests[0].rpartition("@")[2] if info.digests else info.id
     return replace(read_python(engine, reference), reference=reference, origin=origin, digest=digest)
-
-
-# --- a Python that a base brings ------------------------------------------------------------------------------------
 
 
 def require_no_contradiction(image: Image, base: BaseContext) -> None:
@@ -169,9 +166,6 @@ def described_python(base: BaseContext, text: str) -> BaseContext:
         kept=kept,
         torch_cuda=found["torch_cuda"],
     )
-
-
-# --- pinned digests -------------------------------------------------------------------------------------------------
 
 
 def made_of_packages(images: Iterable[Image], root: Path) -> dict[str, Base]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from typing import Literal
 
 from images.planning import silent
 from images.planning.image import Image
@@ -13,13 +13,8 @@ from images.planning.image import Image
 LABELS = "dev.truetag"
 
 
-class Origin(StrEnum):
-    """Where a base came from. Stands in the image's labels."""
-
-    DIGEST = "digest"
-    TAG = "tag"
-    BOOTSTRAPPED = "bootstrapped"
-    CUSTOM = "custom"
+Origin = Literal["digest", "tag", "bootstrapped", "custom", ""]
+"""Where a base came from. Stands in the image's labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +23,7 @@ class BaseContext:
 
     reference: str
     """What stands after FROM."""
-    origin: str
+    origin: Origin
     digest: str = ""
     """`sha256:...` of the registry's manifest where it came from one, else the image ID."""
     executable: str = "/opt/venv/bin/python"
@@ -46,7 +41,7 @@ class BaseContext:
 
 def labels(image: Image, base_context: BaseContext, missing: Mapping[str, str]) -> dict[str, str]:
     """What the image says of itself: OCI's own keys, and ours."""
-    of_row = _of_row(image, missing, custom_base=base_context.origin == Origin.CUSTOM)
+    of_row = _of_row(image, missing, custom_base=base_context.origin == "custom")
     ours = {
         **of_row,
         "matrix-revision": image.revision,
@@ -110,4 +105,4 @@ def declared_missing(image: Image, labels: Mapping[str, str]) -> dict[str, str]:
 
 def on_custom_base(labels: Mapping[str, str]) -> bool:
     """Whether an image says it stands on a custom base, whose other packages no lock knows."""
-    return labels.get(f"{LABELS}.base-origin") == Origin.CUSTOM
+    return labels.get(f"{LABELS}.base-origin") == "custom"

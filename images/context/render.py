@@ -144,9 +144,6 @@ def content_of(file: bytes | Path) -> bytes:
     return file if isinstance(file, bytes) else file.read_bytes()
 
 
-# --- stages ---------------------------------------------------------------------------------------------------------
-
-
 def parted(files: Context, bottom: str) -> Context:
     """The bottom layer's lock in two: NVIDIA's libraries, and torch above them.
 
@@ -223,9 +220,6 @@ def less(lock: bytes, kept: Container[str]) -> bytes:
         if not skipping:
             lines.append(line)
     return "".join(lines).encode()
-
-
-# --- the user overlay: where packages are added without root, and what may not move there ----------------------------
 
 
 def overlay_files(

@@ -120,8 +120,6 @@ class Engine(AbstractContextManager["Engine"]):
         with cache.alone(file, waiting=waiting, pause=pause):
             yield
 
-    # --- builds and containers --------------------------------------------------------------------------------------
-
     def build(
         self,
         files: Files,
@@ -205,8 +203,6 @@ class Engine(AbstractContextManager["Engine"]):
             yield self.sdk._stream_helper(response, decode=True)
         finally:
             response.close()
-
-    # --- images -----------------------------------------------------------------------------------------------------
 
     def inspect(self, ref: str) -> ImageInfo:
         """What the engine knows of an image (name, ID or name@digest). Raises NoSuchImage."""
@@ -299,8 +295,6 @@ class Engine(AbstractContextManager["Engine"]):
                 self.remove(image_id)
         return info
 
-    # --- registries -------------------------------------------------------------------------------------------------
-
     def registry_digest(self, ref: str, timeout: float = 20) -> str | None:
         """The digest (`sha256:...`) a registry has for `ref` now; None when no registry answered within `timeout` s.
 
@@ -333,9 +327,6 @@ class Engine(AbstractContextManager["Engine"]):
                     cause = f"can't be pulled: {message['error']}"
                     raise EngineError(Problem(where=ref, cause=cause, then=_PULL_HINT), engine_error_kind(cause))
         return self.inspect(ref)
-
-
-# --- which engine ---------------------------------------------------------------------------------------------------
 
 
 class NoEngine(UserError):  # noqa: N818  # said as an event

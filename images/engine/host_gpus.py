@@ -118,9 +118,6 @@ def require_driver(inventory: Inventory, minimum: str) -> None:
         raise failed(f"driver {inventory.driver}", f"is older than {minimum}, which this image's CUDA needs", then)
 
 
-# --- looking at the host --------------------------------------------------------------------------------------------
-
-
 def look(engine: Engine, folder: str = "") -> HostState:
     """What the engine's host has. Of another machine only what the engine says. Raises UserError for a wrong folder."""
     runtime = "nvidia" in engine.facts.runtimes

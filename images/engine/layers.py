@@ -70,9 +70,6 @@ def reading(where: str) -> Iterator[None]:
             raise EngineError(problem) from None
 
 
-# --- the engine's store ---------------------------------------------------------------------------------------------
-
-
 def stored(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLayer]:
     """The layers of an image, given bottom first, by diff ID; nothing unless each of them can be read here."""
     found: dict[str, StoredLayer] = {}

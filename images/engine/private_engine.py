@@ -65,9 +65,6 @@ def open_engine(
     return engine
 
 
-# --- the process ----------------------------------------------------------------------------------------------------
-
-
 def _start() -> Engine:
     home, log = private_home(), private_home() / "dockerd.log"
     if len(os.fsencode(home / _LONGEST_SOCKET)) > _SOCKET_PATH_MAX:
@@ -148,9 +145,6 @@ def _running() -> int | None:
     return pid if f"--data-root={private_home() / 'data'}".encode() in words else None
 
 
-# --- its network ----------------------------------------------------------------------------------------------------
-
-
 def bridge(home: Path) -> str:
     """The network interface of the engine that lives in `home`: stopping it must not take another's away.
 
@@ -205,9 +199,6 @@ def _ip(*arguments: str) -> list[dict[str, Any]]:
     """What `ip` knows of IPv4; nothing when it fails."""
     said = subprocess.run(["ip", "-4", "-json", *arguments], capture_output=True, text=True, check=False).stdout
     return json.loads(said) if said.strip() else []
-
-
-# --- what it keeps on the disk --------------------------------------------------------------------------------------
 
 
 def discard(home: Path) -> None:

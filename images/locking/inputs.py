@@ -111,9 +111,6 @@ def lock_inputs(image: Image) -> LockInputs:
     )
 
 
-# --- what moved ------------------------------------------------------------------------------------------------------
-
-
 def differences(old: LockInputs, new: LockInputs) -> Iterator[str]:
     """What moved between a lock's inputs and an image's: a sentence each, nothing where they are the same."""
     if old == new and [*old.layers] == [*new.layers]:

@@ -162,9 +162,6 @@ def _source_rows(one: LockedFile, url: str, session: requests.Session) -> Iterat
                 yield "", wheel_contents.record_hash(b"#!python" + (found[1] or b"") + content[found.end() :])
 
 
-# --- ranges of a file on an index -------------------------------------------------------------------------------------
-
-
 class RemoteFile(io.RawIOBase):
     """A file behind a URL, read by ranges; its end is read first. Raises OSError where the server gives no ranges."""
 

@@ -178,9 +178,6 @@ def read(*folders: Path) -> tuple[JobLine | BreakageLine, ...]:
     return tuple(sorted(lines, key=lambda line: line.date))
 
 
-# --- sentences and issues --------------------------------------------------------------------------------------------
-
-
 def sentence(culprits: Sequence[Change], claims: Sequence[ClaimRow]) -> str:
     """`torchao 0.11.0 -> 0.14.1 breaks S3: ...`: both versions, all claims, and the first one's reason."""
     moved = " with ".join(map(str, culprits))

@@ -159,9 +159,6 @@ def _appended(planned: Planned, job: Job, outcome: Outcome, options: NightlyOpti
     return line
 
 
-# --- known breakages -------------------------------------------------------------------------------------------------
-
-
 def rows_for(image: Any, versions: Mapping[str, str], rows: Sequence[ExpectedFailure]) -> list[ExpectedFailure]:
     """The rows that speak of an image with these versions (distribution -> version)."""
     found = []

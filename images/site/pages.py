@@ -221,9 +221,6 @@ def combinations(sources: Sources) -> tuple[Planned, ...]:
     return tuple(plan.plan_one(ImageName(cuda=cuda, torch=torch), sources) for torch in torches for cuda in cudas)
 
 
-# --- pages ----------------------------------------------------------------------------------------------------------
-
-
 def files(known: SiteInputs) -> dict[str, bytes]:
     """The whole site."""
     site = _Site(known, make(known))

@@ -234,9 +234,6 @@ def _require_nvcc(engine: Engine, image: Image, recipe: Recipe, facts: Facts) ->
         raise no_nvcc(image, f"it comes from {reference}, and no registry answers")
 
 
-# --- the verdict on a new wheel ---------------------------------------------------------------------------------------
-
-
 def judge_wheel(
     engine: Engine, tag: str, image: Image, recipe: Recipe, content: bytes, facts: Facts, log: Path
 ) -> Verdict:
@@ -266,9 +263,6 @@ def libraries(content: bytes) -> tuple[str, ...]:
     """The libraries in a wheel."""
     with zipfile.ZipFile(BytesIO(content)) as archive:
         return tuple(sorted(name for name in archive.namelist() if re.search(r"\.so(?:\.\d+)*$", name)))
-
-
-# --- the builder's context --------------------------------------------------------------------------------------------
 
 
 def builder_context(

@@ -275,9 +275,6 @@ def download(url: str, target: Path) -> None:
         raise OSError(f"the answer broke off after {size} of {promised} bytes")
 
 
-# --- the wheel cache: wheels compiled here. `KEY/`, of what one was made from, has wheel and `record.json` ------------
-
-
 def find_compiled(
     folder: Path, key: str, on_progress: Callable[[str], None] = lambda _text: None
 ) -> tuple[Path, dict[str, Any]] | None:
@@ -357,9 +354,6 @@ def supported_tags(python: Minor, glibc: Minor, platform: Platform = Platform.AM
     version, interpreter = (python.major, python.minor), f"cp{python.digits}"
     own = cpython_tags(version, [interpreter], platforms)
     return frozenset([*own, *compatible_tags(version, interpreter, platforms)])
-
-
-# --- what wheels bring that are in no lock, read where they lie -------------------------------------------------------
 
 
 def contents(image: Image, files: Iterable[Path]) -> dict[str, Contents]:

@@ -13,7 +13,7 @@ from images.building import records
 from images.config.names import ImageName
 from images.context import base_images
 from images.context.hosting import host_settings
-from images.context.labels import BaseContext, Origin
+from images.context.labels import BaseContext
 from images.engine import ContainerSpec, Engine, connect
 from images.planning import plan
 from tests.support import commands
@@ -39,7 +39,7 @@ def modern(trixie: Other) -> Iterator[Engine]:
 @pytest.fixture(scope="module")
 def base(engine: Engine, base: BaseContext, modern: Engine, trixie: Other) -> BaseContext:
     """The shared engine's, where it was made here: making it again would show nothing."""
-    if base.origin is Origin.BOOTSTRAPPED:
+    if base.origin == "bootstrapped":
         trixie.take(base.reference, engine)
     bases = (one.image.base for one in plan.plan(SOURCES) if one.image)
     wanted = next(row for row in bases if row.key == "bookworm")

@@ -10,7 +10,7 @@ from images.config.paths import CHECKOUT
 from images.context import base_images, render
 from images.context.base_images import read_python
 from images.context.hosting import HostSettings, host_settings
-from images.context.labels import BaseContext, Origin
+from images.context.labels import BaseContext
 from images.engine import ContainerSpec, Engine
 from images.locking import lock_file
 from images.planning import user_overlay
@@ -61,7 +61,7 @@ def test_what_a_custom_base_lacks_is_added_its_toolkit_kept(
         for name, content in lock_file.read(image, CHECKOUT.locks).files.items()
     }
     given = base_images.acquire(engine, image.base, given_base, root=CHECKOUT.root, host=host, on_progress=print)
-    assert given.origin is Origin.CUSTOM and given.python
+    assert given.origin == "custom" and given.python
     base_images.require_no_contradiction(image, given)
     context = render.render(image, small, given, host=host.files())
     check = "test -e /usr/include/python3.11/Python.h && test -e /usr/local/cuda-12.6/mine && id -u && gcc --version"
@@ -82,5 +82,5 @@ def test_a_custom_base_is_read(engine: Engine, given_base: str, host: HostSettin
         system = read_python(engine, WITH_VENV)
         given = base_images.acquire(engine, wanted, OWN, root=CHECKOUT.root, host=host, on_progress=print)
     assert (system.executable, system.torch_cuda) == ("/usr/bin/python3", None) and system.kept["packaging"]
-    assert (given.origin, given.reference) == (Origin.CUSTOM, OWN)
+    assert (given.origin, given.reference) == ("custom", OWN)
     assert (given.environment, given.torch_cuda) == ("/opt/own", "12.6")

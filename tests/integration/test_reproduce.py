@@ -9,7 +9,7 @@ from benchmarks.builder import build_cache
 from images.config.paths import CHECKOUT
 from images.context import bootstrap
 from images.context.hosting import host_settings
-from images.context.labels import BaseContext, Origin
+from images.context.labels import BaseContext
 from images.engine import Engine, connect
 from images.engine import layers as layers_of
 from images.engine.progress import Progress
@@ -56,7 +56,7 @@ def test_a_layer_counts_the_same_whichever_engine_wrote_it(engine: Engine, trixi
 
 
 def test_the_same_lock_gives_the_same_base(engine: Engine, image: Image, base: BaseContext) -> None:
-    if base.origin is not Origin.BOOTSTRAPPED:
+    if base.origin != "bootstrapped":
         pytest.skip("there is a registry: no base is made here")
     try:
         lock = debian.require(image.base, CHECKOUT.locks)

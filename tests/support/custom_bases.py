@@ -2,13 +2,13 @@
 
 import dataclasses
 
-from images.context.labels import BaseContext, Origin
+from images.context.labels import BaseContext
 from images.planning.image import Image
 from tests.support import sources
 
 BASE = BaseContext(
     reference="mine:1",
-    origin=Origin.CUSTOM,
+    origin="custom",
     digest="sha256:0",
     executable="/usr/local/bin/python3",
     environment="/usr/local",

@@ -58,26 +58,29 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
     until = {stem: Version(text) for stem, text in expectations.NO_CUDA_LIBRARY_FROM.items()} if torch else {}
     has = Version(torch.version if torch else "0")
     stems = [stem for stem in expectations.CUDA_DEVICE_LIBRARIES if stem not in until or has < until[stem]]
-    yield _code_claim(image, "files", "cuda-libraries", [f"**/{stem}.so.*" for stem in stems], archs, also=[])
+    yield kernel_code_claim(image, "cuda-libraries", [f"**/{stem}.so.*" for stem in stems], archs, kind="files")
     if image.pruning:
         yield _pruned(context, image.pruning)
 
 
 def kernel_code_claim(
-    image: Image, subject: str, files: Sequence[str], archs: Mapping[Arch, str], *, also: Sequence[str] = ()
+    image: Image,
+    subject: str,
+    files: Sequence[str],
+    archs: Mapping[Arch, str],
+    *,
+    also: Sequence[str] = (),
+    kind: str = "kernels",
 ) -> Claim:
-    """Every kernel of a library has code for these archs. `files` must hold some, `also` may."""
-    by_design = list(expectations.KERNELS_BY_DESIGN.get(subject, ()))
-    return _code_claim(image, "kernels", subject, files, archs, also=list(also), by_design=by_design)
-
-
-def _code_claim(
-    image: Image, kind: str, subject: str, files: Sequence[str], archs: Mapping[Arch, str], **more: object
-) -> Claim:
+    """Every kernel of a library has code for these archs; of kind `files`, every file. `files` must hold some, `also`
+    may."""
     known_gaps = [row for row in expectations.KNOWN_GAPS.get(subject, ()) if row["cuda"] == image.wheel_cuda.major]
     named = ", ".join(f"{arch}{' (PTX)' if way == 'ptx' else ''}" for arch, way in archs.items())
+    expect: dict[str, object] = {"kind": kind, "files": [*files], "archs": _ways(archs), "known_gaps": known_gaps}
+    expect["also"] = list(also)
+    if kind == "kernels":
+        expect["by_design"] = list(expectations.KERNELS_BY_DESIGN.get(subject, ()))
     what = {"kernels": "kernel", "files": "library"}[kind]
-    expect = {"kind": kind, "files": list(files), "archs": _ways(archs), "known_gaps": known_gaps, **more}
     return claim("S5", subject, "static.devicecode", f"every {what} of {subject} has code for {named}", expect)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from images.config.platforms import Platform
 from images.context import labels as image_labels
 from images.context import render
-from images.context.labels import BaseContext, Origin
+from images.context.labels import BaseContext
 from images.planning import expectations, user_overlay
 from images.planning.image import Image, Pin
 from images.validation.claims.context import ClaimContext, claim
@@ -121,7 +121,7 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
     }
     leftovers = {"leftovers": dict(expectations.LEFTOVERS)}
     # Labels that say what the image is. What it was built from and what was known differ from build to build.
-    base = BaseContext(reference="", origin=Origin.CUSTOM if context.custom_base else "")
+    base = BaseContext(reference="", origin="custom" if context.custom_base else "")
     ours = image_labels.LABELS
     place = {"base": re.escape(image.base.reference), "name": re.escape(image.base.reference.rpartition(":")[0])}
     builds = {
@@ -130,7 +130,7 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
     builds[f"{ours}.silent-faults"] = r"([\w./-]+#\d+ ?)*"
     everything, platform = image_labels.labels(image, base, context.missing), image.name.platform
     labels = {
-        "labels": {name: value for name, value in everything.items() if name not in builds or value == Origin.CUSTOM},
+        "labels": {name: value for name, value in everything.items() if name not in builds or value == "custom"},
         "silent": everything.get(f"{ours}.silent-faults", "").split(),
         **({} if context.custom_base else {"others": builds, "revision": image.revision}),
         **({} if platform is Platform.AMD64 else {"architecture": platform.architecture}),

@@ -48,9 +48,6 @@ def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
     return subjects[claim.subject](worker)
 
 
-# ---- whole numbers, exactly
-
-
 def _collectives(worker: Worker) -> dict[str, Any]:
     """Compare each collective at each size with the right result, and with that of swapped ranks (the control)."""
     exact: dict[str, dict[str, bool]] = {}
@@ -94,9 +91,6 @@ def _results(worker: Worker, size: int) -> Mapping[str, tuple[Any, Any, Any]]:
     }
 
 
-# ---- what changes how NCCL works
-
-
 def settings() -> dict[str, Any]:
     """NCCL variables of the image (and of the validation run), and the lines of the files it reads settings from."""
     given = user_environment.recorded().environ
@@ -109,9 +103,6 @@ def settings() -> dict[str, Any]:
             for place, text in texts.items()
         },
     }
-
-
-# ---- which NCCL
 
 
 def _library(worker: Worker) -> dict[str, Any]:
@@ -144,9 +135,6 @@ def built(content: bytes) -> dict[str, str]:
     """Version and CUDA as they were compiled into it; empty where it does not say."""
     found = _VERSION.search(content)
     return {"version": found[1].decode(), "cuda": found[2].decode()} if found else {}
-
-
-# ---- over which transport
 
 
 def _transport(worker: Worker) -> dict[str, Any]:

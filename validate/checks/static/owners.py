@@ -137,9 +137,6 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield claim.subject, evidence
 
 
-# ---- the files
-
-
 def _is_plain(facts: os.stat_result) -> bool:
     return stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode) or stat.S_ISLNK(facts.st_mode)
 
@@ -225,9 +222,6 @@ def _lacking(
             read = ast.parse(_content(source), feature_version=(3, int(version.partition(".")[2])))  # not a later one's
             compile(read, source, "exec", dont_inherit=True)
             yield path, source
-
-
-# ---- by content
 
 
 def _of_debian(packages: debian.Owned, places: Mapping[str, os.stat_result]) -> tuple[list[tuple[str, str]], set[str]]:
@@ -343,9 +337,6 @@ def _is_link_of(path: str, allowed: Mapping[str, str], explained: set[str]) -> b
     return leads == to or (target in explained and (not arrow or fnmatch.fnmatchcase(target, to)))
 
 
-# ---- what is found first
-
-
 def _in_front(executable: Sequence[str], given: user_environment.UserEnvironment) -> Iterator[str]:
     """Programs of these that stand in a folder of the PATH before another of the same name."""
     folders = [os.path.realpath(folder) for folder in given.environ.get("PATH", "").split(":") if folder]
@@ -400,9 +391,6 @@ def _plugins(unowned: Sequence[str], patterns: Mapping[str, str]) -> dict[str, s
         if fitting:
             found[path] = patterns[max(fitting, key=len)]
     return found
-
-
-# ---- what has rights
 
 
 def _privileged(found: Mapping[str, os.stat_result], packages: debian.Owned) -> Iterator[Mapping[str, Any]]:
