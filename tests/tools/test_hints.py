@@ -73,6 +73,14 @@ def test_healthy_logs_are_given_no_hint() -> None:
     assert [*hints.explained([(ROOT / "tests/tools/healthy.log").read_text(encoding="utf-8")])] == []
 
 
+def test_a_name_that_a_row_knows_is_told_of_first() -> None:
+    """By which release of which package; one that it does not know gets the row's own answer."""
+    (known,) = hints.find(["ImportError: cannot import name 'shard_checkpoint' from 'transformers.modeling_utils'"])
+    assert known.fix.startswith("transformers 4.46.3 is the last with shard_checkpoint")
+    (other,) = hints.find(["ImportError: cannot import name 'LlamaFlashAttention3' from 'trl'"])
+    assert other == next(row for row in hints.known() if row.id == "trl-other")
+
+
 def test_one_hint_a_line_in_the_order_of_the_lines() -> None:
     lines = ["CUDA out of memory", "nothing", "Bus error", "CUDA out of memory, again", "libcuda.so.1: cannot open"]
     assert only("\n".join([*lines, "GLIBC_2.3 not found"])) == ["cuda-out-of-memory", "shared-memory", "no-libcuda"], (
