@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -69,36 +68,26 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """An environment of its own: its packages are all that an interpreter finds beside the standard library."""
+    """An environment of its own: its packages are all that an interpreter finds."""
     packages, home = tmp_path / "site", tmp_path / "home"
     packages.mkdir()
     home.mkdir()
 
     def given(**environ: str) -> None:
-        own = {"PATH": "/nonexistent", "HOME": str(home), "PYTHONPATH": str(packages), "PYTHONNOUSERSITE": "1"}
-        found = UserEnvironment(environ={**own, **environ}, directory=str(home), python=_bare_python(tmp_path))
+        own = {"PATH": "/nonexistent", "HOME": str(home), "PYTHONPATH": str(packages)}
+        found = UserEnvironment(environ={**own, **environ}, directory=str(home), python="")
         monkeypatch.setattr(user_environment, "recorded", lambda: environments.as_files_say(found))
 
     given()
-    own = tmp_path / LIB
-    own.mkdir(parents=True)
-    monkeypatch.setattr(environments, "package_folders", lambda: [str(own)])
+    for folder in (LIB, "venv/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / f"venv/bin/python{PYTHON}").touch()
+    monkeypatch.setattr(environments, "package_folders", lambda: [str(tmp_path / LIB)])
     # This machine's own libraries and settings are not what is tested.
     monkeypatch.setattr(loader, "read_cache", lambda _data, _machine: {})
     at_home = tuple(file for file in environment._SETTINGS_FILES if file.startswith("~"))
     monkeypatch.setattr(environment, "_SETTINGS_FILES", at_home)
     return Site(packages, given)
-
-
-def _bare_python(folder: Path) -> str:
-    """An interpreter without site-packages of its own."""
-    bare = folder / "venv" / "bin" / "python"
-    if not bare.exists():
-        bare.parent.mkdir(parents=True)
-        bare.symlink_to(os.path.realpath(sys.executable))
-        home = Path(sys.executable).resolve().parent
-        (folder / "venv" / "pyvenv.cfg").write_text(f"home = {home}\ninclude-system-site-packages = false\n")
-    return str(bare)
 
 
 def judged(probe: Any, asked: Claim) -> Finding:
