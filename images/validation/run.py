@@ -147,7 +147,13 @@ def measure(
     for record in _inspected(engine, image, claims):
         keep(replace(record, seed=host["seed"]))
     rest = _read_files(engine, image, claims, seed, keep)
-    unknown = {one.claim.subject: one.reason for one in judge(claims.about(["S10 "]), evidence({})).of(Status.FAIL)}
+    read = evidence(without={})
+    unknown = {
+        one.claim.subject: one.reason
+        for one in judge(claims.about(["S10 "]), read).claims
+        # Where memory ran out, the reader may have left no record of one.
+        if one.status is Status.FAIL or not (one.claim.unproven or read.of(one.claim.probe))
+    }
     wanted = {(one.id, one.subject) for one in asked.claims}
     claims = claims.where(lambda one: (one.id, one.subject) in wanted or one.subject in unknown)
     if unknown and not run_anyway:

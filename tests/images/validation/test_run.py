@@ -298,6 +298,15 @@ def test_an_image_is_read_first_whatever_was_asked_for_and_only_what_fails_is_to
         assert [spec.user for spec in engine.specs] == [None]
 
 
+def test_nothing_of_an_image_is_run_whose_reader_ran_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, kept = Engine.lines, "static.files"
+    monkeypatch.setattr(Engine, "lines", lambda *given: (one for one in whole(*given) if kept in one[1]))
+    asked = CLAIMS.about(["=S2 files", "=C3 c-extension", "=S10 wheels"])
+    evidence = measure(engine := Engine(end=Exit(code=137, oom=True, error="")), replace(asked, first=()))
+    assert [spec.user for spec in engine.specs] == [None, "0"] and [one.probe for one in evidence.records] == [kept]
+    assert evidence.host["unsupported"]["C3 c-extension"] == "nothing of the image was run: S10 wheels failed"
+
+
 def test_what_reads_files_alone_is_read_alone() -> None:
     evidence = measure(engine := Engine(), CLAIMS.about(["=S2 files"]))
     assert [one.probe for one in evidence.records] == ["static.files"] and len(engine.specs) == 2
