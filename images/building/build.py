@@ -20,6 +20,7 @@ from images.errors import Problem, UserError, failed, problem_of
 from images.locking.lock_file import Lock
 from images.planning.image import Image
 from images.validation.claims import image_claims
+from images.validation.rows import payload_of
 from validate import report
 from validate.evidence import Record
 from validate.judge import Verdict
@@ -108,7 +109,7 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
         withheld = validating.why_withheld(verdict, evidence, tiers)
         if not withheld and (former := validating.give_name(engine, info.id, tag)):
             warn(former)
-    payload = evidence.host["payload"]
+    payload = payload_of(evidence, verdict)
     return Built(name=name, tag=tag, info=info, payload=payload, result=result, verdict=verdict, withheld=withheld)
 
 

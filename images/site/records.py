@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, Field, ValidationError
 
 from images.config import paths
+from images.engine.configuration import SUITE
 from images.errors import Problem, UserError, failed, wrong
 from images.validation.rows import (
     ClaimRow,
@@ -22,6 +23,7 @@ from images.validation.rows import (
     claim_rows,
     first_fault,
     installed,
+    payload_of,
     read_lines,
     steps_of,
     tier_counts,
@@ -155,7 +157,11 @@ def of_this_build(runs: Sequence[RunLine], image_id: str, payload: Mapping[str, 
     unknown = ("" if payload else "this build") if run.payload else "that one"
     what = "has another ID than" if unknown else f"differs in {listed(differs)} from"
     why = f", and the layers of {unknown} are not known" if unknown else ""
-    return f"this build {what} the image whose gpu tier got {_result(run)}){why}: no recorded run is about it", False
+    hint = "; root on the engine's machine can read whether it holds our suite alone" if differs == [SUITE] else ""
+    return (
+        f"this build {what} the image whose gpu tier got {_result(run)}){why}: no recorded run is about it{hint}",
+        False,
+    )
 
 
 def _result(run: RunLine) -> str:
@@ -224,7 +230,7 @@ def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, 
         "steps": steps_of(one for one in verdict.claims if one.status is not Status.FAIL),
         "bytes": size,
         "evidence_sha256": evidence.sha256,
-        "payload": evidence.host.get("payload") or {},
+        "payload": payload_of(evidence, verdict),
         "date": evidence.host.get("date"),
         "experiment": False,
         "kept": False,

@@ -17,6 +17,7 @@ from images.engine import EngineError, configuration, exported, layers
 from images.engine.layers import StoredLayer
 from images.host.hashing import oci_digest
 from images.site import records
+from images.validation.rows import payload_of
 from tests.support.engine_contents import image_info
 
 STEPS = {
@@ -73,11 +74,21 @@ def test_no_recorded_run_is_about_an_image_with_a_change_in_any_layer(name: str)
     differing = [one for one in before if before[one] != after[one]]
     assert differing == [name if name in STEPS else "settings"]
     (run, *_) = (one for one in records.read() if one.payload)
-    runs = [run.model_copy(update={"payload": before})]
+    runs = [run.model_copy(update={"payload": payload}) for payload in ({}, before)]
     said, about = records.of_this_build(runs, "sha256:mine", after)
     assert not about and said.startswith(f"this build differs in {differing[0]} from the image whose gpu tier got ")
+    assert ("root on the engine's machine" in said) is (name == "suite")
     said, about = records.of_this_build(runs, "sha256:mine", before)
-    assert about and "its other ID comes of our suite, labels, history" in said
+    assert about and said.startswith("this build has, bit for bit, the layers and settings of the image")
+
+
+@pytest.mark.parametrize(("files", "counts"), [("PASS", False), ("FAIL", True), ("UNPROVEN", True), ("", True)])
+def test_the_suites_layer_counts_unless_every_file_of_the_image_is_its_owners(files: str, counts: bool) -> None:
+    """As of an engine whose store can't be read: on another machine, or by a user who is not root."""
+    s10 = SimpleNamespace(claim=SimpleNamespace(id="S10", required=True), status=files)
+    verdict: Any = SimpleNamespace(claims=[s10] if files else [])
+    evidence: Any = SimpleNamespace(host={"payload": {"torch": "1", "suite": "2"}})
+    assert ("suite" in payload_of(evidence, verdict)) is counts
 
 
 @pytest.mark.parametrize("order", ["a/ a/x a.h b", "a/ a.h a/x b", "b a/ a.h a/x"], ids=["walked", "by path", "other"])

@@ -54,18 +54,11 @@ def test_the_newest_run_of_a_gpu_tier_is_told_to_who_chooses() -> None:
     assert ", with b 3 where the pin is 2 now, image ID" in records.gpu_sentence([moved], drifts)
 
     judged = new.model_copy(update={"payload": {"debian": "1", "torch": "2", "settings": "3"}})
-    same, other = dict(judged.payload), {**judged.payload, "debian": "9"}
     assert records.of_this_build([judged], "sha256:abc", {}) == (
         f"this build is, bit for bit, the image whose gpu tier got {result})",
         True,
     )
-    said, found = records.of_this_build([old, judged], "sha256:mine", same)
-    assert found and said.startswith(
-        f"this build has, bit for bit, the layers and settings of the image whose gpu tier got {result}"
-    )
-    said, found = records.of_this_build([judged], "sha256:mine", other)
-    assert not found and said.startswith("this build differs in debian from the image") and said.endswith("about it")
-    for payload, lines in (({}, [judged]), ({}, [old]), (same, [old]), (same, [])):
+    for payload, lines in (({}, [judged]), ({}, [old]), (judged.payload, [old]), (judged.payload, [])):
         said, found = records.of_this_build(lines, "sha256:mine", payload)
         assert not found and ("has another ID than" in said and "are not known" in said) == bool(lines)
 
