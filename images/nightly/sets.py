@@ -69,12 +69,12 @@ class Locked:
         return sha256(b"".join(name.encode() + b"\0" + text + b"\0" for name, text in files))[:_SHORT]
 
 
-def requirements(control: Locked, wanted: Nightly, refused: Mapping[str, tuple[str, ...]]) -> list[str]:
+def requirements(control: Locked, wanted: Nightly, refused: Mapping[str, Mapping[str, str]]) -> list[str]:
     """What a canary is resolved from: held layers exactly as they are locked, all other pins from theirs upward.
 
     torch's layer is held always, or it would be another image.
 
-    `refused` is distribution -> versions that the facts speak against.
+    `refused` is distribution -> versions that the facts speak against -> why.
     """
     inputs, torch = control.lock.inputs, control.image.pin("torch")
     held = tuple(layer for layer in control.image.layers if layer in wanted.held or (torch and layer == torch.layer))
@@ -85,7 +85,7 @@ def requirements(control: Locked, wanted: Nightly, refused: Mapping[str, tuple[s
         # The pins that the lock is made from: not those that no index has.
         names = {str(canonicalize_name(text.partition("==")[0])) for text in inputs.layers[layer]}
         for pin in (pin for pin in control.image.pins if pin.layer == layer and pin.name in names):
-            excluded = [f"!={version}" for version in refused.get(pin.name, ())]
+            excluded = [f"!={version}" for version in refused.get(pin.name, {})]
             within = ranges.get(pin.name, "")
             if not SpecifierSet(within).contains(pin.version, prereleases=True):
                 within = ""  # a profile may pin beyond the range of its stack
@@ -94,17 +94,25 @@ def requirements(control: Locked, wanted: Nightly, refused: Mapping[str, tuple[s
     return lines
 
 
-def refused_by_facts(image: Image, sources: Sources) -> dict[str, tuple[str, ...]]:
-    """Distribution -> newer versions that the rules, by what the facts know of them, would refuse in this image."""
-    facts = sources.facts
-    found: dict[str, list[str]] = {}
+def refused_by_facts(image: Image, sources: Sources) -> dict[str, dict[str, str]]:
+    """Distribution -> newer versions that the rules, by what the facts know of them, would refuse here -> why.
+
+    Not for what their metadata requires: uv holds to that, and moves two that require each other together.
+    """
+    facts, rows = sources.facts, sources.facts.packages.items()
+    free = {
+        name: {version: row.model_copy(update={"requires": []}) for version, row in known.items()}
+        for name, known in rows
+    }
+    sources = replace(sources, facts=facts.model_copy(update={"packages": free}))
+    found: dict[str, dict[str, str]] = {}
     for pin in image.pins:
         for version in (*facts.companions.get(pin.name, {}), *facts.packages.get(pin.name, {})):
-            matrix = with_pins(sources.matrix, image.name, {pin.name: version})
-            newer = Version(version) > Version(pin.version)
-            if newer and not plan.plan_one(image.name, replace(sources, matrix=matrix)).image:
-                found.setdefault(pin.name, []).append(version)
-    return {name: tuple(versions) for name, versions in found.items()}
+            if Version(version) > Version(pin.version):
+                matrix = with_pins(sources.matrix, image.name, {pin.name: version})
+                if reasons := plan.plan_one(image.name, replace(sources, matrix=matrix)).reasons:
+                    found.setdefault(pin.name, {})[version] = "; ".join(reasons)
+    return found
 
 
 def with_pins(matrix: Matrix, name: ImageName, pins: Mapping[str, str]) -> Matrix:
@@ -138,7 +146,7 @@ def gaps(
     control: Locked,
     newest: Locked,
     lines: Sequence[str],
-    refused: Mapping[str, tuple[str, ...]],
+    refused: Mapping[str, Mapping[str, str]],
     pythons: Collection[str],
     run: uv.Runner,
 ) -> tuple[Gap, ...]:
@@ -165,8 +173,8 @@ def gaps(
         elif top != every.get(inputs.python):
             others = ", ".join(python for python, version in every.items() if version == top)
             reason = f"it is not for Python {inputs.python}, but for {others}"
-        elif top in refused.get(name, ()):
-            reason = "images/data/facts.yaml speaks against it"
+        elif top in refused.get(name, {}):
+            reason = f"the facts speak against it: {refused[name][top]}"
         else:
             reason = _held_back(name, top, movable[name], lines, newest, run)
         locked = pin.version if of_toolkit else control.versions[name]

@@ -1,13 +1,17 @@
 """What a canary is made of: ranges, facts, and mixtures of old and new versions."""
 
+from dataclasses import replace
+
 import pytest
 
+from images.config.names import ImageName
 from images.config.schema import Nightly
 from images.errors import Problem, UserError
 from images.locking import uv
 from images.locking.inputs import Package, Target
 from images.nightly import sets
 from images.nightly.sets import Locked
+from images.planning import plan
 from tests.support.nightly_samples import CONTROL, MOVES, SOURCES, at
 
 
@@ -28,6 +32,12 @@ def test_what_the_facts_speak_against_is_left_out_and_what_they_do_not_know_is_n
     assert "0.18.0" in found["torchao"]
     assert "0.12.0" not in found["torchao"]
     assert "bitsandbytes" not in found
+    # A requirement between two packages is uv's to hold: both move together.
+    name, pins = ImageName.parse("cu130-torch214-unsloth"), {"unsloth": "2026.10.7", "unsloth-zoo": "2026.10.7"}
+    older = replace(SOURCES, matrix=sets.with_pins(SOURCES.matrix, name, pins))
+    image = plan.plan_one(name, older).image
+    assert image is not None
+    assert "unsloth" not in sets.refused_by_facts(image, older)
 
 
 def test_changes_come_pins_first() -> None:
@@ -73,12 +83,12 @@ def test_each_pin_that_is_not_at_its_newest_release_is_named_with_the_reason(mon
 
     monkeypatch.setattr(uv, "packages", packages)
     monkeypatch.setattr(uv, "versions", versions)
-    refused = {"torchao": ("0.18.0",)}
+    refused = {"torchao": {"0.18.0": "torchao 0.18.0 is for another torch"}}
     lines = sets.requirements(CONTROL, Nightly(ranges={"peft": "<1"}), refused)
     found = sets.gaps(CONTROL, at(MOVES), lines, refused, ["3.11", "3.13"], uv.run)
     assert [str(one) for one in found] == [
         "torch 2.7.1, newest 2.15.0: the layer torch stays as it is locked: a newer torch is another stack",
-        "torchao 0.11.0, canary 0.12.0, newest 0.18.0: images/data/facts.yaml speaks against it",
+        "torchao 0.11.0, canary 0.12.0, newest 0.18.0: the facts speak against it: torchao 0.18.0 is for another torch",
         "transformers 4.57.6, canary 5.0.0, newest 99.0: it is not for Python 3.11, but for 3.13",
         "peft 0.18.1, canary 0.21.2, newest 99.0: the range of this run is >=0.18.1,<1",
         "datasets 4.5.0, newest 99.0: accelerate 1.12.0 does not allow it",
