@@ -38,14 +38,6 @@ def test_culprits_that_are_needed_together_are_found_in_few_attempts(case: tuple
     assert len(culprits) > 1 or len(asked) <= ceil(log2(count)) + 1
 
 
-@given(st.integers(2, 40), st.data())
-def test_of_two_that_each_break_it_one_is_named(count: int, data: st.DataObject) -> None:
-    first, second = data.draw(st.lists(st.integers(0, count - 1), min_size=2, max_size=2, unique=True))
-    found = smallest(range(count), lambda changes: bool(changes & {first, second}))
-    assert len(found) == 1
-    assert found[0] in (first, second)
-
-
 @given(hidden(most=2), st.data())
 def test_sets_that_do_not_go_together_are_worked_around(case: tuple[int, frozenset[int]], data: st.DataObject) -> None:
     """Changes that need others, never in a circle: a set that lacks them can't be told."""

@@ -2,30 +2,25 @@
 
 import re
 import subprocess
-import tempfile
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from images.config import matrix
-from images.config.matrix import Sources
 from images.errors import UserError
 from images.locking import debian, lock_file
 from images.nightly import proposal, results
-from images.nightly.results import BreakageLine, Change, Job, Outcome
+from images.nightly.results import Change, Job, Outcome
 from images.nightly.run import ImageResult
 from images.nightly.sets import Locked, State
 from images.planning import plan
-from images.validation.rows import ClaimRow
 from tests.support.nightly_samples import CONTROL, SOURCES
-from tests.support.site_samples import job
-from validate.claims import Tier
-from validate.judging import Status
+from tests.support.site_samples import FAILED, breakage, job
+from tests.support.site_samples import MOVE as TORCHAO
 
 
-def test_a_proposal_moves_the_pins_of_its_stack_alone() -> None:
+def test_a_proposal_moves_the_pins_of_its_stack_alone(tmp_path: Path) -> None:
     text = matrix.MATRIX.read_text()
     moves = [
         Change(name="torchao", before="0.11.0", after="0.12.0", pinned=True),
@@ -35,16 +30,10 @@ def test_a_proposal_moves_the_pins_of_its_stack_alone() -> None:
     moved = proposal.pins(text, CONTROL.image, moves)
     old, new = text.splitlines(), moved.splitlines()
     assert sorted(line for line in new if line not in old) == ['    einops: "0.9"', "    torchao: 0.12.0"]
-    assert sources_of(moved).matrix.stacks["2.7"]["torchao"] == "0.12.0"
-    assert sources_of(moved).matrix.stacks["2.7"]["einops"] == "0.9"
-    assert sources_of(moved).matrix.stacks["2.8"] == SOURCES.matrix.stacks["2.8"]
-
-
-def sources_of(text: str) -> Sources:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "matrix.yaml")
-        file.write_text(text)
-        return matrix.load(matrix=file)
+    (tmp_path / "matrix.yaml").write_text(moved)
+    stacks = matrix.load(matrix=tmp_path / "matrix.yaml").matrix.stacks
+    assert (stacks["2.7"]["torchao"], stacks["2.7"]["einops"]) == ("0.12.0", "0.9")
+    assert stacks["2.8"] == SOURCES.matrix.stacks["2.8"]
 
 
 MOVE = Change(name="einops", before="0.8.2", after="0.9", pinned=True)
@@ -69,27 +58,13 @@ def test_a_proposal_tells_to_read_what_the_files_of_its_locks_bring(name: str, s
 
 
 def test_an_issue_has_its_title_sentence_and_marker() -> None:
-    claim = ClaimRow(id="S3", subject="x", tier=Tier.STATIC, verdict=Status.FAIL, required=True, reason="a | b")
-    culprit = Change(name="torchao", before="0.11.0", after="0.14.1", pinned=True)
-    line = BreakageLine(
-        date=datetime(2026, 11, 21, tzinfo=UTC),
-        image="cu126-torch27",
-        versions="0",
-        revision="0",
-        claims=[claim],
-        culprits=[culprit],
-        sentence=results.sentence([culprit], [claim]),
-        key=results.culprits_key([culprit]),
-        candidates=9,
-        builds=4,
-        unresolved=0,
-        seconds=1,
-    )
+    claim = FAILED.model_copy(update={"reason": "a | b"})
+    line = breakage(image="cu126-torch27", claims=[claim], sentence=results.sentence([TORCHAO], [claim]))
     other = line.model_copy(update={"image": "cu128-torch28"})
     ((name, text),) = results.issues([line, other]).items()
     assert name == "torchao-0.14.1.md"
     assert text.startswith("# torchao 0.14.1 breaks cu126-torch27, cu128-torch28\n")
-    assert "torchao 0.11.0 -> 0.14.1 breaks S3 x: a | b" in text
+    assert "torchao 0.11.0 -> 0.14.1 breaks S4 symbols: a | b" in text
     assert "a \\| b |" in text
     assert "<!-- truetag: torchao-0.14.1 -->" in text
 
@@ -107,20 +82,12 @@ def test_a_state_that_was_cut_off_is_read_as_far_as_it_is_whole(tmp_path: Path) 
     assert State(file, resume=False).find("one") is None
 
 
-def test_matrix_ranges_for_what_nothing_pins_are_told(tmp_path: Path) -> None:
+def test_what_the_nightly_section_can_not_mean_is_told_with_its_lines(tmp_path: Path) -> None:
     text = matrix.MATRIX.read_text().replace('"2.7": {torchao: "<0.12"}', '"2.7": {torchoa: "<0.12"}')
+    text = text.replace("held: [torch]", "held: [tortch]").replace("track: [cu126-torch25", "track: [cu126-torch99")
     file = tmp_path / "matrix.yaml"
-    file.write_text(text.replace("held: [torch]", "held: [tortch]"))
-    with pytest.raises(UserError, match=r"there is no layer 'tortch'[\s\S]*nothing pins 'torchoa'"):
-        matrix.load(matrix=file)
-
-
-def test_selectors_of_nightly_runs_that_match_nothing_are_told_with_their_lines(tmp_path: Path) -> None:
-    text = matrix.MATRIX.read_text().replace("track: [cu126-torch25", "track: [cu126-torch99")
-    file = tmp_path / "matrix.yaml"
-    expected = "xfail:\n  - {select: cu199-*, claim: S4, issue: a/b#1}\n"
-    file.write_text(text.replace("xfail: []\n", expected))
-    with pytest.raises(UserError) as told:
+    file.write_text(text.replace("xfail: []\n", "xfail:\n  - {select: cu199-*, claim: S4, issue: a/b#1}\n"))
+    with pytest.raises(UserError, match=r"there is no layer 'tortch'[\s\S]*nothing pins 'torchoa'") as told:
         matrix.load(matrix=file)
     causes = "\n".join(f"{problem.where.rpartition('/')[2]} {problem.cause}" for problem in told.value.problems)
     number = next(number for number, line in enumerate(text.splitlines(), 1) if "track: [" in line)
