@@ -112,7 +112,6 @@ def measure(
         "seed": secrets.randbelow(1 << 31),
         "labelled": image.labels.get(f"{LABELS}.image", ""),
         "steps_above": len(configuration.steps_above(history(engine, claims.image, image)) or ()),
-        "payload": layers.payload(engine, image),
     }
     claims = limited(claims, host)
     seed, records = ("--seed", str(host["seed"])), list[Record]()
@@ -144,9 +143,13 @@ def measure(
             stopped.set()  # after an error no container begins any more
             raise
 
-    for record in _inspected(engine, image, claims):
-        keep(replace(record, seed=host["seed"]))
-    rest = _read_files(engine, image, claims, seed, keep)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        # Layers that Docker 20.10 wrote are read whole: beside the reader of the files, which waits for the disk, too.
+        payload = pool.submit(layers.payload, engine, image)
+        for record in _inspected(engine, image, claims):
+            keep(replace(record, seed=host["seed"]))
+        rest = _read_files(engine, image, claims, seed, keep)
+        host["payload"] = payload.result()
     read = evidence(without={})
     unknown = {
         one.claim.subject: one.reason
