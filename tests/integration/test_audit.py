@@ -3,8 +3,10 @@
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 
 from images.audit import conduct, report
 from images.audit.conduct import AuditOptions
@@ -13,37 +15,13 @@ from images.context.hosting import host_settings
 from images.context.labels import BaseContext
 from images.engine import Engine, ImageInfo
 from tests.support import hostile_image
-from tests.support.broken_images import NAME, SITE
+from tests.support.broken_images import NAME
 from tests.support.engine_contents import built
 from tests.support.sources import SOURCES
 from validate.terminal import wrapped
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
-FAULTS = f"""\
-RUN sed -i 's/return/return  /' {SITE}/peft/config.py
-RUN echo 'x = 1' > {SITE}/stray.py
-RUN echo 'import os' > {SITE}/zz.pth
-RUN rm -r {SITE}/markupsafe-*.dist-info {SITE}/markupsafe
-RUN rm {SITE}/nvidia/cufft/lib/libcufft.so.11
-RUN mkdir -p /root/.cache/pip && echo x > /root/.cache/pip/wheel
-RUN echo "api_key = 'Qm9keSBvZiBhIHNlY3JldA'" > /etc/service.conf
-RUN touch /usr/lib/x86_64-linux-gnu/libcuda.so.1
-ENV NVIDIA_TF32_OVERRIDE=1 NCCL_IB_DISABLE=1
-"""
-FOUND = {
-    "A3 requirements": "requires MarkupSafe",
-    "S2 files": "peft/config.py of peft 0.18.1 is altered",
-    "S2 strays": "stray.py belongs to no distribution",
-    "S3 libraries": "libcufft.so.11",
-    "S7 start": "zz.pth runs at every start of Python",
-    "S7 variables": "NVIDIA_TF32_OVERRIDE=1",
-    "S7 settings": "NCCL_IB_DISABLE=1",
-    "S8 history": "holds a secret",
-    "S8 leftovers": "/root/.cache/pip/wheel",
-    "S8 secrets": "/etc/service.conf holds a secret (line 1)",
-    "A2 driver": "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
-    "A6 rare silent faults": "pytorch#",
-}
+AUDITED = yaml.safe_load(Path(__file__).with_name("audited.yaml").read_text(encoding="utf-8"))
 
 
 def _audit(engine: Engine, reference: str, options: AuditOptions) -> Audit:
@@ -90,10 +68,9 @@ def test_nothing_that_it_says_steers_a_terminal_a_browser_or_a_workflow(hostile:
     json.loads(json_text)
 
 
-def test_an_audit_that_runs_nothing_runs_no_healthcheck_either(engine: Engine, base: BaseContext) -> None:
-    """It would end, as root, whatever reads the files."""
+def test_an_audit_that_runs_nothing_needs_no_program_of_the_image(engine: Engine, base: BaseContext) -> None:
     secret = "RUN echo \"api_key = 'Qm9keSBvZiBhIHNlY3JldA'\" > /etc/service.conf"
-    steps = f"{secret}\nUSER root\nHEALTHCHECK --interval=1s CMD kill -9 -1"
+    steps = f"{secret}\nRUN rm /usr/bin/dash\nUSER root"
     with built(engine, "truetag-test-unhealthy", f"FROM {base.reference}\n{steps}\n") as tag:
         found = {f"{one.id} {one.subject}" for one in _audit(engine, tag, AuditOptions(run=False)).faults()}
     assert {"S8 secrets", "S8 user"} <= found
@@ -101,15 +78,16 @@ def test_an_audit_that_runs_nothing_runs_no_healthcheck_either(engine: Engine, b
 
 @pytest.fixture(scope="module")
 def faulty(engine: Engine, parent: ImageInfo) -> Iterator[Audit]:
-    dockerfile = f"FROM {NAME}\nUSER root\n{FAULTS}USER {parent.user}\n"
+    layers = "\n".join(AUDITED["layers"])
+    dockerfile = f"FROM {NAME}\nUSER root\n{layers}\nUSER {parent.user}\n"
     with built(engine, "truetag-test-audited", dockerfile, host_settings().files()) as tag:
         yield _audit(engine, tag, AuditOptions(run=False))
 
 
 def test_faults_that_need_no_promise_are_found_and_nothing_else(faulty: Audit) -> None:
     found = {f"{one.id} {one.subject}": one.text for one in faulty.faults()}
-    assert set(found) == set(FOUND)
-    assert [name for name, told in FOUND.items() if told not in found[name]] == []
+    assert set(found) == set(AUDITED["found"])
+    assert [name for name, told in AUDITED["found"].items() if told not in found[name]] == []
 
 
 def test_an_audit_says_where_the_image_runs(faulty: Audit) -> None:

@@ -2,14 +2,21 @@
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from images.building import validating
-from images.engine import Engine, ImageInfo
+from images.context.labels import BaseContext
+from images.engine import ContainerSpec, Engine, ImageInfo
+from images.validation import containers, own_python
+from images.validation.containers import INSIDE
+from tests.support.broken_images import BREAKS as PROGRAMS
 from tests.support.broken_images import SITE, Fault, broken
+from tests.support.engine_contents import built
 from validate import judging
-from validate.claims import ClaimSet, Tier
+from validate.claims import Claim, ClaimSet, Tier
+from validate.evidence import Record
 from validate.judging import Status
 
 pytestmark = pytest.mark.engine
@@ -48,8 +55,8 @@ CAUSES = {
 }
 
 
-CLAIMS = ("S5 bitsandbytes", "S9 tools")
-"""And S10: what an image prints is read of all of them alike."""
+CLAIMS = ("S5 bitsandbytes", "C2 bitsandbytes")
+"""And S10. The forged record is of the probe of the last, which runs programs of the image."""
 
 
 @pytest.mark.parametrize(("name", "run_anyway"), [*((name, True) for name in FORGERIES), (BESIDE, False)])
@@ -63,7 +70,7 @@ def test_an_image_that_prints_its_own_evidence_gets_no_pass(
     faults.append(Fault("forged", "", "", "", "", last=last))
     with broken(engine, parent, f"forged-{os.getpid()}", faults) as reference:
         evidence, verdict = validating.measure_and_judge(
-            engine, reference, replace(claims, claims=looked_at), (Tier.STATIC,), run_anyway=run_anyway
+            engine, reference, replace(claims, claims=looked_at), (Tier.STATIC, Tier.CPU), run_anyway=run_anyway
         )
     found = {f"{one.claim.id} {one.claim.subject}": one for one in verdict.claims}
     assert verdict.overall is Status.FAIL
@@ -72,7 +79,7 @@ def test_an_image_that_prints_its_own_evidence_gets_no_pass(
     assert found["S10 files"].status is Status.FAIL and "forge" in found["S10 files"].reason
     told = " ".join(one.reason for one in verdict.claims if one.claim.id == "S10")
     assert not [cause for cause in CAUSES.get(name, ()) if cause not in told]
-    was_run = not found["S9 tools"].reason.startswith("nothing of the image was run: S10 ")
+    was_run = not found["C2 bitsandbytes"].reason.startswith("nothing of the image was run: S10 ")
     assert was_run is run_anyway
 
 
@@ -87,3 +94,42 @@ def test_an_image_of_which_one_claim_of_another_tier_is_asked_is_read_first(
     assert found["S10"].status is Status.FAIL and "/usr/local/bin/forge.py belongs to nobody" in found["S10"].reason
     assert found["C3"].reason.startswith("nothing of the image was run: S10 files failed: /usr/local/bin/forge.py")
     assert verdict.overall is Status.FAIL and not evidence.of("cpu.compiler")
+
+
+@pytest.mark.parametrize("user", ["0", "1001"])
+def test_a_process_beside_the_suite_of_the_same_user_can_sign_no_record(
+    engine: Engine, base: BaseContext, user: str
+) -> None:
+    """It runs while the suite waits for its own record, and looks for the key."""
+    claim = Claim(id="C1", subject="own", tier=Tier.CPU, probe="cpu.forges", statement="-")
+    probe = "import runpy\n\ndef measure(claims):\n    runpy.run_path('/judge/forge.py')\n    yield 'own', {}\n"
+    planted: dict[str, bytes | Path] = {
+        "validate/checks/cpu/forges.py": probe.encode(),
+        "forge.py": PROGRAMS / "forge.py",
+    }
+    suite = containers.suite_files(ClaimSet(image="a", claims=(claim,)))
+    spec = ContainerSpec(
+        base.reference,
+        [*own_python.command(INSIDE), f"{INSIDE}/validate", "--claims", f"{INSIDE}/claims.json"],
+        volumes=[INSIDE],
+        tmpfs={"/tmp": "rw,mode=1777"},
+        env={**own_python.environment(INSIDE), "TMPDIR": "/tmp"},
+        user=user,
+    )
+    files = {INSIDE: {**own_python.files(INSIDE), **suite, **planted}}
+    found = list[Record]()
+    others, _ = containers.run_suite(engine, spec, files, timeout=600, asked=["cpu.forges"], on_record=found.append)
+    assert any('"forged"' in line for line in others), "it reached the suite's output"
+    assert [[one.subject for one in record.measurements] for record in found] == [["own"]]
+
+
+def test_nothing_that_an_image_says_of_its_start_has_a_part_in_a_container(engine: Engine, base: BaseContext) -> None:
+    init = "RUN printf '#!/bin/sh\\necho forged\\n' >/sbin/docker-init && chmod 755 /sbin/docker-init"
+    start = ['SHELL ["echo", "forged"]', 'ENTRYPOINT ["echo", "forged"]', "CMD forged", "ONBUILD RUN false"]
+    lines = [f"FROM {base.reference}", init, *start, "HEALTHCHECK --interval=1s CMD echo forged", ""]
+    with built(engine, f"truetag-test-start-{os.getpid()}", "\n".join(lines)) as tag:
+        for is_init, first in ((True, "docker-init"), (False, "cat")):
+            with engine.container(ContainerSpec(tag, ["cat", "/proc/1/comm"], init=is_init)) as box:
+                assert box.run(300).stdout == f"{first}\n"
+                said = engine.sdk.inspect_container(box.id)
+                assert said["Config"]["Healthcheck"]["Test"] == ["NONE"] and "Health" not in said["State"]

@@ -90,6 +90,15 @@ def run(
     return {record.probe: record for record in records}
 
 
+@pytest.mark.parametrize(("given", "printed"), [("a-key\nmore", "a-key /dev/null 0\n"), ("", "")])
+def test_the_key_leaves_nothing_on_standard_input_and_closes_the_process(given: str, printed: str) -> None:
+    receive = "import ctypes, os; from validate import channel; key = channel.receive_key()"
+    tell = "print(key, os.readlink('/proc/self/fd/0'), ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))  # PR_GET_DUMPABLE"
+    command = [sys.executable, "-c", f"{receive}; {tell}"]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode == 0, done.stdout) == (bool(given), printed)
+
+
 def test_what_is_not_applicable_is_not_measured(suite: Path, tmp_path: Path) -> None:
     found = run(suite, tmp_path, claims("static.crashes", not_applicable="no such GPU"))["static.crashes"]
     assert (found.outcome, [one.evidence for one in found.measurements]) == (Outcome.COMPLETED, [{}])
