@@ -12,12 +12,13 @@ signed stand there, too, for who publishes without a key: cosign leaves them asi
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from images.config.platforms import Platform
 from images.context.labels import LABELS
@@ -37,10 +38,20 @@ _SIGNATURE = "dev.cosignproject.cosign/signature"
 _LARGEST_SIGNED = 1 << 16
 """Bytes of what cosign signs: a digest and our tags. Whoever may push can put anything there."""
 _TYPE = "predicateType"
-_TAGS, _DATE = "dev.truetag.tags", "dev.truetag.date"
-"""Annotations of a signature: the tags that are to name what it signs, and when that was signed (RFC 3339, UTC)."""
+_TAGS, _DATE, _COUNTER = "dev.truetag.tags", "dev.truetag.date", "dev.truetag.counter"
+"""Annotations of a signature: the tags that are to name what it signs, when that was signed (RFC 3339, UTC), and a
+number that is higher than that of all signatures of this key in the repository before."""
 _WRITES = 5
 """How often a tag is written at most where other machines write it at the same time."""
+
+
+class Signed(NamedTuple):
+    """What a key signed of a digest. The last one is the greatest, whatever clocks said."""
+
+    counter: int
+    """Milliseconds since 1970, or more where a clock went back; 0 of cosign's own, and of ours that read no layers."""
+    date: str
+    tags: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,20 +208,22 @@ def attach(target: Registry, image: PublishedImage, new: Sequence[Statement], ke
 def sign_image(target: Registry, digest: str, key: str, public: str, tags: Collection[str] = ()) -> None:
     """Sign an image or an index, and that these tags are to name it, for readers with `cosign verify`.
 
-    Once, unless one of them was signed for another one since. Tags and date are annotations of cosign's
+    Once, unless one of them was signed for another one since. Tags, date and counter are annotations of cosign's
     (`cosign verify -a`). `public`: the key's. Raises UserError.
     """
     named = " ".join(sorted(tags))
-    is_signed = any(found[_TAGS] == named for found in _signed(target, digest, public))
-    if is_signed and all(last_signed(target, digest, tag, public)[1] == digest for tag in tags):
+    is_known = any(found.counter and found.tags == named for found in signed(target, digest, public))
+    if is_known and all(last_signed(target, public, tag)[1] == digest for tag in tags):
         return
+    counter = max(time.time_ns() // 1_000_000, last_signed(target, public)[0].counter + 1)
+    date = datetime.now(UTC).isoformat(timespec="milliseconds")
     payload = {
         "critical": {
             "identity": {"docker-reference": str(target.repository)},
             "image": {"docker-manifest-digest": digest},
             "type": "cosign container image signature",
         },
-        "optional": {_TAGS: named, _DATE: datetime.now(UTC).isoformat(timespec="milliseconds")},
+        "optional": {_TAGS: named, _DATE: date, _COUNTER: str(counter)},
     }
     content = json.dumps(payload, separators=(",", ":")).encode()
     target.put_blob(content)
@@ -218,46 +231,40 @@ def sign_image(target: Registry, digest: str, key: str, public: str, tags: Colle
     _write(target, attached_tag(digest, "sig"), [signature])
 
 
-def is_signed(source: Registry, digest: str, key: str) -> bool:
-    """Whether a public key signed an image or an index. Raises UserError."""
-    return any(_signed(source, digest, key))
+def signed(source: Registry, digest: str, key: str) -> Iterator[Signed]:
+    """What a public key signed of an image or an index. Raises UserError."""
+    return (said for said, content, by in _claims(source, digest) if signing.is_signature(by, content, key))
 
 
-def last_signed(source: Registry, digest: str, tag: str, key: str) -> tuple[str, str, str]:
-    """When a key signed that a tag is to name a digest (empty: not); for which digest it signed it last, and when.
+def last_signed(source: Registry, key: str, tag: str = "") -> tuple[Signed, str]:
+    """What a public key signed last in a repository, or last for a tag, and its digest (empty: nothing).
 
-    Nobody can tell what whoever may write to the repository deleted. Raises UserError.
+    Nobody can tell what whoever may write there deleted. Raises UserError.
     """
-
-    def signed(one: str, since: str = "") -> str:
-        return max((found[_DATE] for found in _signed(source, one, key, tag, since)), default="")
-
-    if not (when := signed(digest)):
-        return "", "", ""
-    others = [one.removesuffix(".sig").replace("-", ":", 1) for one in source.tags() if one.endswith(".sig")]
+    digests = [one.removesuffix(".sig").replace("-", ":", 1) for one in source.tags() if one.endswith(".sig")]
     with ThreadPoolExecutor(max_workers=8) as pool:
-        dates = pool.map(lambda one: signed(one, when), others)
-        date, last = max([*zip(dates, others, strict=True), (when, digest)], key=lambda one: (one[0], one[1] == digest))
-    return when, last, date
+        claims = pool.map(lambda one: list(_claims(source, one)), digests)
+        ranked = sorted([(*one, digest) for digest, every in zip(digests, claims, strict=True) for one in every])
+    for said, content, by, digest in reversed(ranked):
+        if (not tag or tag in said.tags.split()) and signing.is_signature(by, content, key):
+            return said, digest
+    return Signed(0, "", ""), ""
 
 
-def _signed(source: Registry, digest: str, key: str, tag: str = "", since: str = "") -> Iterator[Mapping[str, str]]:
-    """Annotations of a public key's signatures of a digest; with a tag, of those for it."""
+def _claims(source: Registry, digest: str) -> Iterator[tuple[Signed, bytes, str]]:
+    """What is said to be signed of a digest: what, the bytes, and their signature, which may be anybody's."""
     there = source.find(attached_tag(digest, "sig"))
     for layer in there.layers if there else ():
         signature = layer.annotations.get(_SIGNATURE, "")
         if layer.media_type != _SIMPLE_SIGNING or not signature or layer.size > _LARGEST_SIGNED:
             continue
         content = source.blob(layer)
-        try:
+        with suppress(*statements.UNREADABLE):
             said = json.loads(content)
-            found = {one: str((said["optional"] or {}).get(one, "")) for one in (_TAGS, _DATE)}
-            wanted = said["critical"]["image"]["docker-manifest-digest"] == digest
-        except statements.UNREADABLE:
-            continue
-        wanted = wanted and found[_DATE] >= since and (not tag or tag in found[_TAGS].split())
-        if wanted and signing.is_signature(signature, content, key):
-            yield found
+            own = said["optional"] or {}
+            found = Signed(int(own.get(_COUNTER, 0)), str(own.get(_DATE, "")), str(own.get(_TAGS, "")))
+            if said["critical"]["image"]["docker-manifest-digest"] == digest:
+                yield found, content, signature
 
 
 def copy(source: Registry, target: Registry, digest: str, key: str) -> None:

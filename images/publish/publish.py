@@ -155,8 +155,10 @@ def publish(
                 say(f"sent {sent / 1e6:.0f} MB of layers")
                 same = load_same(target, manifest, image.info.id, f"{repository}@{manifest.digest}")
                 known = attachments.counted(same, public)
-            elif not (public and attachments.is_signed(target, known.manifest.digest, public)):
-                # What this key signed, it read before.
+            elif not public or not any(
+                one.counter for one in attachments.signed(target, known.manifest.digest, public)
+            ):
+                # What this key signed with a counter, it read before.
                 require_layers(target, known.manifest, image.info, options.cache)
             stored.append(_attach(engine, target, image, known, options))
 

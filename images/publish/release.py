@@ -244,12 +244,11 @@ def _signed(
     changes: list[TagChange] = []
     problems: list[Problem] = []
     for change in planned:
-        digest, left = change.after.digest, change.action is Action.LEAVE
-        when, last, _ = ("", digest, "") if left else attachments.last_signed(target, digest, change.tag, key)
-        if last == digest:
+        digest, last = change.after.digest, attachments.last_signed(target, key, change.tag)[1]
+        if change.action is Action.LEAVE or last == digest:
             changes.append(change)
             continue
-        cause = f"the key signed {last[:19]} for it since" if when else f"the key did not sign {digest[:19]} for it"
+        cause = f"the key signed {last[:19]} for it last" if last else f"the key did not sign {digest[:19]} for it"
         sign = command("publish", "NAME", "--image", "REF", "--to", str(staging), "--key", "cosign.key")
         then = f"`{sign}` signs it there"
         if joined and change.after.is_index:

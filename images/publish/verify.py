@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from images.config.names import ImageName
 from images.config.platforms import Platform
 from images.context.labels import LABELS
 from images.errors import Problem, UserError, failed
+from images.host.hashing import sha256
 from images.publish import attachments, provenance, sbom, signing, statements, tags
-from images.publish.attachments import PublishedImage
+from images.publish.attachments import PublishedImage, Signed
 from images.publish.gate import ReleasePolicy
 from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE
 from images.registry.client import Registry
@@ -213,11 +216,24 @@ def _tag_faults(
     if tag not in own and not policy.own_claims:  # else a signature tells aliases
         yield f"{tag} names {name} ({digest[:19]}), whose tags are {listed(own, limit=5)}"
     elif key:
-        when, last, date = attachments.last_signed(source, digest, tag, key)
-        if not when:
+        last, of = attachments.last_signed(source, key, tag)
+        if not of:
             yield f"{tag} names {name} ({digest[:19]}), which the key did not sign for it"
-        elif last != digest:
-            yield f"{tag} names {digest[:19]}, signed for it {when}; the key signed {last[:19]} for it {date}"
+        elif of != digest:
+            yield f"{tag} names {digest[:19]}; the key signed {of[:19]} for it last, {last.date}"
+        elif policy.seen:
+            yield from _went_back(policy.seen, f"{source.repository}:{tag}", last)
+
+
+def _went_back(folder: Callable[[], Path], tag: str, now: Signed) -> Iterator[str]:
+    """Whoever may write to a repository can delete what a key signed last, and not what this machine saw of it."""
+    with suppress(OSError, UserError):
+        seen, own = folder() / "seen" / sha256(tag.encode()), f"{now.counter} {now.date}"
+        if seen.is_file() and (before := seen.read_text(encoding="utf-8")) > own:  # counters have 13 digits until 2286
+            yield f"{tag} was signed {now.date}, and was seen here as signed {before.split()[-1]} (kept in {seen})"
+            return
+        seen.parent.mkdir(parents=True, exist_ok=True)
+        seen.write_text(own, encoding="utf-8")
 
 
 def _checks(image: PublishedImage, policy: ReleasePolicy, key: str, *, unsigned: bool) -> Iterator[Check]:

@@ -13,13 +13,15 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from images.publish import attachments, signing
-from images.publish.attachments import attached_tag
+from images.publish.attachments import PublishedImage, attached_tag
 from images.publish.gate import ReleasePolicy
 from images.publish.release import copy
 from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE, TEST_RESULT
 from images.publish.verify import verify
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
+from tests.support.attested import NAME
+from tests.support.checkout import ROOT
 from tests.support.debian_tools import unpacked
 from tests.support.published import CLAIMS, attach, days_ago, judge_again, published
 from validate.claims import Tier
@@ -37,22 +39,7 @@ predicateType: "https://in-toto.io/attestation/test-result/v0.1"
 predicate!: truetagTiers!: gpu!: result!: "PASSED"
 """
 """A policy for `--policy`: the gpu tier passed."""
-OTHER_KINDS = {
-    "Ed25519": """-----BEGIN PUBLIC KEY-----
-MCowBQYDK2VwAyEABILye5YAkzOQODdTGUtjPStO4ccoJkq5TBlg9zxIRXM=
------END PUBLIC KEY-----
-""",
-    "RSA": """-----BEGIN PUBLIC KEY-----
-MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEAv6CtcrtZCSHZ7jkmL4U3
-qWwG0mFwNPN6v4VWpXDxF+O+u6cjfDnzl92LZtKK0iAQnzbeBzDY3wrLd4pGKVzP
-HMrXVHBT3+tgxB/AoG4g9yn6Me7RmR5fmXsFPe6W3yWy3Oz6UCfTtZUtDlKk3DNr
-KUyywCtpgIQNi+Me3pAOhKU72NQltssvh7QCDM6qkZto3IB/DRf2LOXVEzZs129G
-i8kGuZGaqNTCpff8MShiPGjlur49fqzFAWYrBWjAH/PfkUwCcXNsMU69GI35uWk+
-u73JFkvhCEbr3hzIsciuPH/As2LlMus6UTqUJBTq6FfddssHuZm+nsdu13JuklH0
-4wIDAQAB
------END PUBLIC KEY-----
-""",
-}
+OTHER_KINDS = sorted((ROOT / "tests" / "support" / "other_keys").iterdir())
 """Public keys that are none for ECDSA, which cosign makes."""
 
 
@@ -115,6 +102,25 @@ def test_cosign_accepts_the_image_each_predicate_and_a_policy(target: Registry, 
             assert json.loads(done.stdout)["payloadType"] == "application/vnd.in-toto+json"
         done = verify_attestation(reader, image.reference, keys, f"--policy={keys / 'rule.cue'}")
         assert done.returncode == 0, done.stderr
+
+
+def test_a_tag_that_went_back_is_refused_though_the_newer_signature_is_deleted(
+    target: Registry, keys: Path, signer: str
+) -> None:
+    key, public, policy = str(keys / "cosign.key"), str(keys / "cosign.pub"), replace(POLICY, seen=lambda: keys)
+    old, new = (published(target, content, date=days_ago(1), key=key) for content in ("old", "new"))
+    for one in (old, new):
+        attachments.sign_image(target, one.manifest.digest, key, public, [NAME])
+
+    def told(image: PublishedImage) -> str:
+        target.put(image.manifest, NAME)
+        found = verify(Reference(target.repository, NAME), policy, key=public)[1]
+        return "".join(one.reason for one in found if one.subject == "tag" and one.status is Status.FAIL)
+
+    assert told(new) == ""
+    assert f"the key signed {new.manifest.digest[:19]} for it" in told(old)
+    target.put(old.manifest, attached_tag(new.manifest.digest, "sig"))
+    assert f"{target.repository}:{NAME} was signed" in told(old)
 
 
 def test_what_cosign_fetches_is_input_of_scanners_and_of_validate(target: Registry, keys: Path, signer: str) -> None:
@@ -199,10 +205,8 @@ def test_a_failure_of_cosign_is_not_taken_for_a_missing_signature(
     for wrong in ("bm8gc2lnbmF0dXJl", "no base64", ""):
         assert not signing.is_signature(wrong, b"said", public)
     assert not signing.is_signature(signature, b"not said", public)
-    for name, pem in OTHER_KINDS.items():
-        (tmp_path / name).write_text(pem)
-    for other in (str(keys / "other.pub"), *(str(tmp_path / name) for name in OTHER_KINDS)):
-        assert not signing.is_signature(signature, b"said", other)
+    for other in (keys / "other.pub", *OTHER_KINDS):
+        assert not signing.is_signature(signature, b"said", str(other))
     (tmp_path / "damaged").write_text("damaged")
     with pytest.raises(signing.CosignError, match="public key"):
         signing.is_signature(signature, b"said", str(tmp_path / "damaged"))

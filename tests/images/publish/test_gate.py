@@ -28,39 +28,25 @@ def by_today(*today: Claim, measured: Claim = PIP, **found: Any) -> Verdict:
 STALE = by_today(PIP, measured=LESS, version="25")
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "tiers", "refusals"),
-    [
-        ([PASS], [Tier.STATIC], ()),
-        ([PASS, judged(CPU)], [Tier.STATIC, Tier.CPU], ()),
-        ([by_today(PIP, CPU)], [Tier.STATIC], ()),
-        ([PASS], [Tier.STATIC, Tier.GPU], ("the gpu tier was not judged",)),
-        ([], [Tier.STATIC], ("the static tier was not judged",)),
-        ([by_today(PIP, CPU)], [Tier.CPU], ("the cpu tier was not judged",)),
-        ([judged(OPTIONAL)], [Tier.STATIC], ("the static tier was not judged",)),
-        ([judged(replace(PIP, unproven="no wheel"))], [Tier.STATIC], ("S1 pip (static) is UNPROVEN: no wheel",)),
-        ([by_today(PIP, OTHER)], [Tier.STATIC], ("fewer claims than matrix.yaml today: it lacks S1 torch",)),
-        ([by_today(PIP, measured=OPTIONAL, version="1")], [Tier.STATIC], ("S1 pip (static) is FAIL: pip 1 is",)),
-        ([STALE], [Tier.STATIC], ("measured for other expectations than today's (version): validate",)),
-        ([STALE, by_today(PIP)], [Tier.STATIC], ()),
-        ([PASS, judged(PIP, version="25")], [Tier.STATIC], ("S1 pip (static) is FAIL",)),
-    ],
-    ids=[
-        "passed",
-        "tiers of two machines",
-        "by today's claims",
-        "a tier that nobody judged",
-        "nothing",
-        "a tier of today that was not measured",
-        "optional alone",
-        "unproven",
-        "fewer claims than today",
-        "optional in the attestation, required today",
-        "by less than is expected today",
-        "measured anew",
-        "failed, and passed elsewhere",
-    ],
-)
+STATIC, IN_CPU = [Tier.STATIC], [Tier.CPU]
+CASES: dict[str, tuple[list[Verdict], list[Tier], tuple[str, ...]]] = {
+    "passed": ([PASS], STATIC, ()),
+    "tiers of two machines": ([PASS, judged(CPU)], [Tier.STATIC, Tier.CPU], ()),
+    "by today's claims": ([by_today(PIP, CPU)], STATIC, ()),
+    "a tier that nobody judged": ([PASS], [Tier.STATIC, Tier.GPU], ("the gpu tier was not judged",)),
+    "nothing": ([], STATIC, ("the static tier was not judged",)),
+    "a tier of today that was not measured": ([by_today(PIP, CPU)], IN_CPU, ("the cpu tier was not judged",)),
+    "optional alone": ([judged(OPTIONAL)], STATIC, ("the static tier was not judged",)),
+    "unproven": ([judged(replace(PIP, unproven="no wheel"))], STATIC, ("S1 pip (static) is UNPROVEN: no wheel",)),
+    "fewer claims than today": ([by_today(PIP, OTHER)], STATIC, ("than matrix.yaml today: it lacks S1 torch",)),
+    "required today alone": ([by_today(PIP, measured=OPTIONAL, version="1")], STATIC, ("S1 pip (static) is FAIL: ",)),
+    "by less than is expected today": ([STALE], STATIC, ("for other expectations than today's (version): validate",)),
+    "measured anew": ([STALE, by_today(PIP)], STATIC, ()),
+    "failed, and passed elsewhere": ([PASS, judged(PIP, version="25")], STATIC, ("S1 pip (static) is FAIL",)),
+}
+
+
+@pytest.mark.parametrize(("verdicts", "tiers", "refusals"), CASES.values(), ids=CASES)
 def test_what_opens_the_gate(verdicts: list[Verdict], tiers: list[Tier], refusals: tuple[str, ...]) -> None:
     found = gate.refusals(verdicts, tiers)
     assert len(found) == len(refusals)
