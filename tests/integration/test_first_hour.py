@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from images.building import validating
 from images.engine import Engine, ImageInfo
 from images.planning import plan
 from images.validation import run
 from tests.support import commands, wheels
-from tests.support.broken_images import NAME, SITE, judged
+from tests.support.broken_images import NAME, judged
 from tests.support.checkout import ROOT
 from tests.support.engine_contents import built
 from tests.support.sources import SOURCES
@@ -109,37 +110,7 @@ def test_what_a_child_does_to_its_parent_is_told_whoever_owns_the_files(
 ) -> None:
     """Some are in a RECORD or a list of dpkg, some are no files: layers, settings and a start of Python tell."""
     monkeypatch.setattr(judging, "_FAULTS_SHOWN", 200)
-    libraries = "/usr/lib/x86_64-linux-gnu"
-    hook = "import signal; signal.signal(15, signal.SIG_IGN)"
-    faults = {
-        "RUN chmod 700 /usr/lib/git-core/git-remote-http": "/usr/lib/git-core/git-remote-http mode",
-        "RUN chown 1001 /usr/bin/less": "/usr/bin/less owner",
-        f"RUN touch {SITE}/torch/functional.py": f"{SITE}/torch/functional.py time",
-        "RUN rm -r /usr/lib/python3.11/sqlite3": "/usr/lib/python3.11/sqlite3 deleted",
-        "RUN dpkg-divert --rename --add /usr/bin/curl && cp /bin/ls /usr/bin/curl": "/usr/bin/curl content",
-        f"RUN d={libraries}/glibc-hwcaps/x86-64-v2 && mkdir -p $d && cp {libraries}/libz.so.1 $d && ldconfig": "the "
-        f"library libz.so.1 {libraries}/glibc-hwcaps/x86-64-v2/libz.so.1",
-        f"RUN d={SITE}/torch/lib/tls && mkdir $d && cp {SITE}/torch/lib/libc10.so $d": "the library libc10.so "
-        f"{SITE}/torch/lib/tls/libc10.so",
-        "RUN touch /workspace/telnetlib.py": "the module telnetlib /workspace/telnetlib.py",
-        f"RUN d={SITE}/torch/utils/bundled_inputs && mkdir $d && touch $d/__init__.py": "the module bundled_inputs "
-        f"{SITE}/torch/utils/bundled_inputs/__init__.py",
-        "RUN cp /usr/bin/git /opt/venv/bin": "the program git /opt/venv/bin/git",
-        "RUN git config --system url.https://x/.insteadOf https://y/": "/etc/gitconfig sets url.https://x/.insteadof",
-        f"RUN echo '{hook}' >{SITE}/hook.pth ": "SIGTERM) == signal.SIG_DFL is False",
-        "RUN sed -i '1i auth sufficient pam_permit.so' /etc/pam.d/common-auth": "auth sets auth sufficient pam_per",
-        "RUN gcc -dumpspecs >/usr/lib/gcc/x86_64-linux-gnu/12/specs": "/12/specs stands where the parent's",
-        "RUN cp /bin/ls /usr/share/git-core/templates/hooks/post-checkout": "post-checkout stands where the parent's",
-        "RUN touch /usr/local/include/math.h": "the header math.h /usr/local/include/math.h",
-        "RUN install -m 4755 /bin/ls /usr/bin/fusermount3": "/usr/bin/fusermount3 has mode 4755",
-        "RUN cd /usr/share/ca-certificates && echo -----BEGIN CERTIFICATE-----A-----END CERTIFICATE----- | tee x.crt "
-        ">>/etc/ssl/certs/ca-certificates.crt": "1 certificate authorities are trusted",
-        "RUN cp /bin/ls /usr/local/bin/nvidia-smi": "/usr/local/bin/nvidia-smi is loaded by whoever asks the driver",
-        "ENV CUDA_INJECTION64_PATH=/srv/x.so": "CUDA_INJECTION64_PATH=/srv/x.so is set",
-        "LABEL dev.truetag.mine=x": "no build of ours sets the label dev.truetag.mine",
-        "STOPSIGNAL SIGKILL": "it is stopped by SIGKILL",
-        "ENV NVIDIA_VISIBLE_DEVICES=void": "NVIDIA_VISIBLE_DEVICES=void hides every GPU",
-    }
+    faults = yaml.safe_load(Path(__file__).with_name("children.yaml").read_text(encoding="utf-8"))
     (image,) = (one.image for one in plan.select([NAME], SOURCES))
     assert image is not None
     dockerfile = "\n".join([f"FROM {NAME}", "USER root", *faults, ""])

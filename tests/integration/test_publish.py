@@ -46,24 +46,11 @@ pytestmark = pytest.mark.engine
 NAME = "cu126-torch27"
 USER, PASSWORD = "somebody", os.urandom(8).hex()
 SETTINGS = {"TRUETAG_TEST": "1"}
-CLAIMS = ClaimSet(
-    image=NAME,
-    claims=(
-        EINOPS_CLAIM,
-        Claim(
-            id="S7",
-            subject="environment",
-            tier=Tier.STATIC,
-            probe="static.environment",
-            statement="the variables are as expected",
-            expect={
-                "required": SETTINGS,
-                "denied": expectations.DENIED_VARIABLES,
-                "start_files": expectations.START_FILES,
-            },
-        ),
-    ),
+EXPECT = {"required": SETTINGS, "denied": expectations.DENIED_VARIABLES, "start_files": expectations.START_FILES}
+ENVIRONMENT = Claim(
+    id="S7", subject="environment", tier=Tier.STATIC, probe="static.environment", statement="-", expect=EXPECT
 )
+CLAIMS = ClaimSet(image=NAME, claims=(EINOPS_CLAIM, ENVIRONMENT))
 
 
 # --- a registry ----------------------------------------------------------------------------------------------------
@@ -114,20 +101,14 @@ def make(
     made: list[str] = []
 
     def one(**settings: str) -> Thin:
-        labels = {
-            "dev.truetag.image": NAME,
-            "dev.truetag.torch": "2.7.1",
-            "dev.truetag.pins": '{"einops":"0.8.2"}',
-            "dev.truetag.matrix-revision": "0123456789ab",
-            "dev.truetag.base-digest": base.digest,
-            "dev.truetag.serial": str(len(made)),
-        }
+        labels = {"image": NAME, "torch": "2.7.1", "pins": '{"einops":"0.8.2"}', "matrix-revision": "0123456789ab"}
+        labels |= {"base-digest": base.digest, "serial": str(len(made))}
         dockerfile = "\n".join(
             (
                 f"FROM {with_python}",
                 "COPY site /usr/local/lib/python3.11/dist-packages",
                 *(f"ENV {key}={value}" for key, value in {**SETTINGS, **settings}.items()),
-                *(f"LABEL {key}={json.dumps(value)}" for key, value in labels.items()),
+                *(f"LABEL dev.truetag.{key}={json.dumps(value)}" for key, value in labels.items()),
                 "USER 1001",
             )
         )
