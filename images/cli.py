@@ -3,8 +3,6 @@
 A verb's module is imported when the verb is called, and not before: `plan` needs no Docker client and no signing.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """What a person is told when something they can change is wrong."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 import sys

@@ -5,8 +5,6 @@ sign: the key comes as the first line of standard input, before anything of the 
 suite's memory and files are closed to others of its user (prctl(2), PR_SET_DUMPABLE; ptrace(2), "Ptrace access mode").
 """
 
-from __future__ import annotations
-
 import ctypes
 import hmac
 import os

@@ -3,8 +3,6 @@
 One look-up for all: verdicts, audits, doctor, `truetag hint`, and in an image `doctor hint`.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

@@ -5,8 +5,6 @@
 The build judges with the suite and claims of its own checkout; this copy serves whoever has the image alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

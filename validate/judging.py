@@ -7,8 +7,6 @@ gate (`publish`, images/publish/gate.py) takes only PASS: it refuses an image wh
 it asks for is UNPROVEN, and every page shows such a claim as open.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import math
 import re

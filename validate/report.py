@@ -1,7 +1,5 @@
 """Views of a verdict: lines for terminals and pipes, verdict.json, Markdown. Pure; nothing is decided here."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

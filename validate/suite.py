@@ -7,8 +7,6 @@
 all others start as a user's process in the image would.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib

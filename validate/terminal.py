@@ -1,7 +1,5 @@
 """Lines for terminals and pipes: how wide they are, how they wrap, and columns without frames, which `grep` finds."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import textwrap

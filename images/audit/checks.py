@@ -1,7 +1,5 @@
 """Checks of an audit from what the survey and the engine say, and from judged claims. Pure."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Text of strangers, made safe to show: no control or invisible character, no endless string or nesting. Pure."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ and nothing of the image runs. In one of its own the image's Python runs, as the
 prints is the word of strangers, and the report says so. All text of the image goes through `cleaned`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime

@@ -4,8 +4,6 @@ Nobody promised anything of such an image, so a claim here never says which vers
 what is there is whole, and fits together.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

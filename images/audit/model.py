@@ -1,7 +1,5 @@
 """What an audit gives back. Its words are its own: there is no PASS, as nobody said what the image should be."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum

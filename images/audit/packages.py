@@ -4,8 +4,6 @@ uv fetches the wheels, by hash where the file has hashes, and unpacks them. Noth
 the files.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ On a terminal every line begins with a character of ours, never with text of an 
 request, and looks unlike a verdict's on purpose.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

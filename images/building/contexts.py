@@ -1,7 +1,5 @@
 """How images are built, and their build context: lock, wheels, suite and Dockerfile. No engine is asked."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 A verb VERB is the function VERB of images/commands/VERB.py: a plain Typer function, imported when the verb is called.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 VERBS: Mapping[str, str] = {

@@ -1,7 +1,5 @@
 """`audit`: faults of an image that nobody here built."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated

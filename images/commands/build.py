@@ -1,7 +1,5 @@
 """`build`: images built on this machine's engine, and validated."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Annotated

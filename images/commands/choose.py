@@ -1,7 +1,5 @@
 """`choose`: which image to pull for a machine."""
 
-from __future__ import annotations
-
 import json
 import platform
 from collections.abc import Sequence

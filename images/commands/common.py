@@ -1,7 +1,5 @@
 """What all verbs share: the matrix, the images a person means, files to write, and how to talk. Quick to import."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """`engine`: the private Docker Engine."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`fleet`: images built and validated on many machines, through Slurm or Ray."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`hint`: what an error text means, and what to do."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`lock`: images resolved into hash-pinned locks, what the locked files bring, and the Debian packages below them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime

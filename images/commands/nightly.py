@@ -1,7 +1,5 @@
 """`nightly`: control and canary of each tracked image, what broke between them, and update proposals."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence

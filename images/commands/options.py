@@ -1,7 +1,5 @@
 """Arguments and options that several verbs share, each spelled the same everywhere."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Annotated

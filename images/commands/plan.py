@@ -1,7 +1,5 @@
 """`plan`: every image, accepted or refused. It imports as little as it can: CI and the tests start it most."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`promote`: a published image into another repository of its registry."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

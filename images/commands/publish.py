@@ -1,7 +1,5 @@
 """`publish`: validated images into a registry, with all that belongs to them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `publish`, `promote` and `verify` share: the release policy of the matrix, and how a result is told."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import typer

@@ -1,7 +1,5 @@
 """`render`: build contexts on disk, for builders that are not this machine's engine."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from typing import Annotated

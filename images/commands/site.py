@@ -1,7 +1,5 @@
 """The site: static pages of validation runs."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from datetime import UTC, date, datetime

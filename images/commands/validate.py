@@ -1,7 +1,5 @@
 """`validate`: an image held to a name's claims, or recorded evidence judged again."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

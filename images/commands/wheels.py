@@ -1,7 +1,5 @@
 """`wheels`: packages that are published as source only, compiled once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

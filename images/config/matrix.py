@@ -1,7 +1,5 @@
 """matrix.yaml and facts.yaml into typed, validated objects. All errors at once, each with file and line."""
 
-from __future__ import annotations
-
 import fnmatch
 import hashlib
 import json

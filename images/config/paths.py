@@ -4,8 +4,6 @@ In a checkout both are the same folder. With an installed package the resources 
 workspace is wherever the user keeps matrix.yaml, with its locks/, results/ and out/.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from images.errors import wrong

@@ -1,7 +1,5 @@
 """The platforms that images are built for, and what each is called where."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

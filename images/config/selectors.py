@@ -1,7 +1,5 @@
 """Which images a person means: names, globs, aliases and conditions such as `torch>=2.8`, several at once."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Every scalar stays text: 2.10 must not become 2.1.
 """
 
-from __future__ import annotations
-
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Base images: by digest, of locked Debian packages, by tag, or custom; the Python of their own; pinned digests."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """A base image made on this machine: a root file system of the Debian packages of a lock, with mmdebstrap."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -8,8 +8,6 @@ No layer keeps a mounted file. They do stay in that engine's build cache, and th
 changed CA bundle or index address builds the steps anew.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

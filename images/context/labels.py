@@ -1,7 +1,5 @@
 """What an image is built on, and its labels: written by a build, and read back from an existing image. Pure."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

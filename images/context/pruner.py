@@ -1,7 +1,5 @@
 """The pruner as a build step runs it: the files of its folder, and what its result depends on. Pure."""
 
-from __future__ import annotations
-
 import json
 
 from images.config.paths import SUITE, TEMPLATES

@@ -3,8 +3,6 @@
 The same dict is written to disk (`render`), compared with what lies there, or packed for the engine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Jinja environment of all templates, of Dockerfiles and of pages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files into a tar stream, byte for byte the same for the same files: build contexts and what goes into containers."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from collections.abc import Iterator, Mapping

@@ -8,8 +8,6 @@ ones write code for their own series of the library alone), in the root of the c
     /tmp/pb/bin/python -m grpc_tools.protoc -I. --python_out=. images/engine/buildkit.proto
 """
 
-from __future__ import annotations
-
 import base64
 import re
 from collections import deque

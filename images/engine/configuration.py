@@ -5,8 +5,6 @@ another image ID on each machine. So what BuildKit made is written anew, over th
 config.md), and its ID is that of every build with these layers and settings.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Containers: made, run, listed, removed, and swept after a run that was killed."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

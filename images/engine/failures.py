@@ -3,8 +3,6 @@
 This is the only module that reads the text of an error. Callers decide by `Failure.kind` and `EngineErrorKind`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

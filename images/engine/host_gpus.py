@@ -1,7 +1,5 @@
 """Looks at the host's GPUs, outside of any container, and chooses how containers get them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ It lives in the project's cache folder, with a bridge of its own, so that it nei
 is started later. It goes on running when the command ends; `stop` ends it, `wipe` also frees its disk space.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import os

@@ -1,7 +1,5 @@
 """What a person sees while images are built: one line a step, one display for all builds."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

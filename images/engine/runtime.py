@@ -1,7 +1,5 @@
 """What is asked of a Docker Engine or Podman, and what it answers with."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import threading

@@ -12,8 +12,6 @@ the process that held it. So a lease is left behind when nobody holds the lock o
 need locks across machines: NFS 4, Lustre with `flock`.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

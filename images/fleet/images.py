@@ -1,7 +1,5 @@
 """Where the images of a plan are: in this machine's engine, in the staging repository, or yet to be built."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Which matrix cells are fresh, due or impossible, and the jobs of the due ones. Pure."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

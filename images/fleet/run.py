@@ -1,7 +1,5 @@
 """One run of a fleet: lease jobs, hand them to an executor, judge what comes back. It leaves nothing behind."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

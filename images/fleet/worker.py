@@ -1,7 +1,5 @@
 """What runs on a worker: pull an image by digest or build it, validate it, give back the record. Knows no scheduler."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

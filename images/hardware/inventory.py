@@ -1,7 +1,5 @@
 """The GPUs of a host as plain data: models, memory, links. Pure: what NVML says goes in."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Debian packages for the machine this runs on."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 

@@ -1,7 +1,5 @@
 """The folder of what can be made again, outside the project: clones share it. And locks between a user's processes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What git knows of the checkout that this runs from, where there is git."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Registered with the flag F, the kernel holds the emulator open, so that it serve
 (Linux, Documentation/admin-guide/binfmt-misc.rst).
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """SHA-256 of bytes and of files, as bare hexadecimal and as an OCI digest."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Claim S10 holds installed files to it. A row belongs to the sha256 of one file of the lock, so it never gets old.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -5,8 +5,6 @@ sha256sum does. They lie at these paths on every mirror, and in Debian's snapsho
 What a base needs is decided by apt, in a root of its own.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -5,8 +5,6 @@ made from. A lock whose recorded inputs are not the image's is stale. The files 
 that share a torch share `torch.txt` byte for byte.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@ The bytes are the index's: no hash of a whole file can be checked so. A build ch
 it then installs has the RECORD that was read here, or S10 fails.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import os

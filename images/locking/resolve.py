@@ -1,7 +1,5 @@
 """From an image to its lock, by uv: all packages are resolved at once, then split into layers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ It sees package indexes and nothing else: no find-links folder, no extra index, 
 can slip a file into a lock. The user's own default index, certificates and proxy settings are honoured.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

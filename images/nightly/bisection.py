@@ -5,8 +5,6 @@ prefix does not fail; with it fixed the search goes on below it. What is left is
 taken out (ddmin: Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002).
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Hashable, Sequence

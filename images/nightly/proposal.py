@@ -1,7 +1,5 @@
 """Update proposals: pins and lock of a canary that is as good as the control, and newer Debian packages."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import tempfile

@@ -3,8 +3,6 @@
 Lines are appended, never rewritten. Their schema comes from here.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

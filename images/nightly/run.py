@@ -3,8 +3,6 @@
 What builds and validates is injected (`ValidateSet`), and so are the resolver and the clock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

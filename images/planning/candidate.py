@@ -1,7 +1,5 @@
 """A combination before it is judged: what the matrix asks for, beside what the facts know of it. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial

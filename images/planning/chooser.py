@@ -1,7 +1,5 @@
 """Which image to pull for a machine, why, and why not the others. Pure, but for reading gpu_models.yaml."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence

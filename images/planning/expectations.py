@@ -1,7 +1,5 @@
 """What every image is held to: tables of images/data, each row with its reason. What a table means stands above it."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Mapping, Sequence

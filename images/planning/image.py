@@ -1,7 +1,5 @@
 """The resolved image: everything the later steps need to know of one row, and nothing they must look up."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property

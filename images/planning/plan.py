@@ -1,7 +1,5 @@
 """From names and selectors to accepted and refused images. Pure: the same files give the same plan."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence

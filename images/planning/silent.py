@@ -1,7 +1,5 @@
 """Which silent faults versions are known to have, before a GPU is there: images/data/silent_faults.yaml. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 

@@ -4,8 +4,6 @@ Their home has every cache below it, and the environment that they install into:
 it all. The image makes it for everybody to write to (templates/scripts/user.sh).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 from images.config import yamlfile

@@ -5,8 +5,6 @@ bytes for 1 to 4 threads on every kind of CPU that was tried, from SSE2 on; ISA-
 takes half as long again to unpack. docs/publishing.md has the tool for other compressions.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import tempfile

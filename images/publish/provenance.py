@@ -1,7 +1,5 @@
 """Provenance of an image: SLSA's predicate (slsa.dev/spec/v1.0/provenance)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

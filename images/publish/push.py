@@ -5,8 +5,6 @@ finishes a push that ended halfway. What layers came to when they were compresse
 each: a layer that a registry has is then neither read nor compressed again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What is in an image, as CycloneDX: Debian packages, toolkit wheels, Python distributions and what they bundle."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Iterator, Mapping

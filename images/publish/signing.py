@@ -3,8 +3,6 @@
 cosign 2 and 3 are both in use. What differs is told from the options that a program has: Debian's says no version.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import getpass

@@ -3,8 +3,6 @@
 Sources: RFC 9110 section 11, and the token authentication specification of the distribution project.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -8,8 +8,6 @@ A connection that is refused, drops or times out, the body of an answer that bre
 502, 503 and 504 are tried five times. A certificate that is refused and any other status are final.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress

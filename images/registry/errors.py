@@ -1,7 +1,5 @@
 """Refusals of a registry, as problems that a person can act on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any

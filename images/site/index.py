@@ -1,7 +1,5 @@
 """The model of the site: the content of index.json, which every page shows. Pure; docs/schema/ has its schema."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from datetime import date

@@ -3,8 +3,6 @@
 Pure, but for reading templates; the same inputs give the same bytes.
 """
 
-from __future__ import annotations
-
 import html
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """What was ever judged: lines of results/, nightly runs, and the attestations of published images."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime

@@ -4,8 +4,6 @@ A child is held to its parent's claims. What any child may do (add packages, put
 entrypoint) is named and no fault; what moves a pin, or breaks what was validated, fails as it would in the parent.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What is measured in which container; the suite's files, and how it is run in one."""
 
-from __future__ import annotations
-
 import json
 import posixpath
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -7,8 +7,6 @@ that; and the registers of identification in /sys, without which oneDNN of torch
 Documentation/arch/arm64/cpu-feature-registers.rst): the machine's own /sys is of another processor.
 """
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

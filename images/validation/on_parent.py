@@ -4,8 +4,6 @@ Owners inside of an image prove nothing here: any package may list any file. Wha
 parent's own layers, which lie below the child's.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import posixpath
 import re

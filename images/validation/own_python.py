@@ -4,8 +4,6 @@ with program, loader, libraries and standard library. It needs, and runs, nothin
 Its ELF interpreter is set to the loader that comes along, so it starts beside any C library, or none.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Compiles packages that are published as source only into wheels, which the suite judges before the cache has them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

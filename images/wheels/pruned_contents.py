@@ -1,7 +1,5 @@
 """What the pruner of build steps leaves of a lock's wheels: claim S10 of images for one GPU architecture."""
 
-from __future__ import annotations
-
 import csv
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What a wheel that is compiled here depends on, and the key that names it. Pure: no engine, no network."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

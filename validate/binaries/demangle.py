@@ -1,7 +1,5 @@
 """C++ symbol names made readable enough for a sentence: names and what they are templates of, without arguments."""
 
-from __future__ import annotations
-
 import re
 
 _SPECIAL = {"TV": "vtable of ", "TI": "type information of ", "TS": "type name of ", "GV": "guard of ", "TT": "VTT of "}

@@ -4,8 +4,6 @@ Bounds are checked as in elf.py. Layouts: System V ABI chapter 5; GNU hash table
 symbol versions: Linux Standard Base, "Symbol Versioning".
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass

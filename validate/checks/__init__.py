@@ -12,8 +12,6 @@ How it runs may stand at its top, each as a plain constant (class Settings): `SE
 Files that begin with an underscore are shared. Only the files that are asked for are imported.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """P1 to P3: what a framework did, against what the claim expects of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """P1, P2, P3 (a CPU, one GPU, several): the profile's examples, run as users run them, against plain torch."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 

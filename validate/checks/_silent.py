@@ -3,8 +3,6 @@
 Training goes on, and is worth nothing. The corpus: validate/kernels/silent/.
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 import time

@@ -3,8 +3,6 @@
 Memory is in bytes, and a GB is 10^9 of them, as in the rules' source. `7b` means seven billion parameters.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """What there is to train on and with, asked of the driver and of torch in processes of their own: both may crash."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

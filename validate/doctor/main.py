@@ -4,8 +4,6 @@ docker run --rm --gpus all IMAGE doctor --model-size 7b --for axolotl
 docker run --rm -i IMAGE doctor hint < train.log
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

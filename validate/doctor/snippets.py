@@ -6,8 +6,6 @@ A template is what is written, with `$name` for a value. A line that begins with
 `@name` is another template.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import cache

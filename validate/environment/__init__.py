@@ -1,7 +1,5 @@
 """What is installed beside the suite, and what its processes start with: packages, owners, drivers, variables."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 ALLOCATOR = "expandable_segments:True,roundup_power2_divisions:16"

@@ -1,7 +1,5 @@
 """Recognises credentials in text and in file names. Gives back what kind they are, never the credentials themselves."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Iterator, Mapping

@@ -3,8 +3,6 @@
 https://manpages.debian.org/dpkg-query: `info/PACKAGE.list` and `.md5sums`; configuration files are in `status`.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

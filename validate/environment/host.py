@@ -4,8 +4,6 @@ the GPUs' health, the kernel's log. Read outside of containers; inside, as far a
 Each finding is a text that hints.yaml knows: cause and fix stand there.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping

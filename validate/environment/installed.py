@@ -1,7 +1,5 @@
 """Installed distributions as their metadata tells them: name, version, wheel tags, and the files they say they own."""
 
-from __future__ import annotations
-
 import csv
 import os
 import re

@@ -1,7 +1,5 @@
 """GPUs as the driver names them, through libnvidia-ml and libcuda by ctypes: no package needed, outside or inside."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Who may change or read files of an image, and which bytecode Python would not take."""
 
-from __future__ import annotations
-
 import _imp
 import contextlib
 import os

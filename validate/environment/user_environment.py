@@ -1,7 +1,5 @@
 """The environment that the image gives its users, before the suite changes it, and how Python starts there."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

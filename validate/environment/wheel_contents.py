@@ -6,8 +6,6 @@ measured outside any image, tells whether an installed RECORD is that wheel's. P
 site-packages, `:bin/f2py` below the environment. Standard library.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """What `axolotl train` leaves: its checkpoints, its prepared data, its adapter or whole weights, and what it merged."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import importlib.util

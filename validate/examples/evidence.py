@@ -1,7 +1,5 @@
 """The evidence of every example's claim: the run against plain torch, what was saved, and controls. It never judges."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import os

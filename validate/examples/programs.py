@@ -1,7 +1,5 @@
 """What the programs of examples/ leave (their configuration, rows and result.json), in neutral terms."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

@@ -1,7 +1,5 @@
 """An example, run as its README says: its commands, in a copy of its folder, each in a fresh process."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

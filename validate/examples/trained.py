@@ -1,7 +1,5 @@
 """What an example did, in neutral terms: adapters of frameworks fill it in, evidence.py compares it."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Steps of an AdamW that a package compiles, held against torch's AdamW in float64 on the same gradients."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What a check's inputs are drawn with: drawn anew for each run, so that an answer of yesterday's is none to it."""
 
-from __future__ import annotations
-
 import os
 
 ALWAYS = 20240229

@@ -1,7 +1,5 @@
 """Measuring in a forked process: native code that aborts or crashes takes only its own subject with it."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

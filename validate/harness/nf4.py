@@ -1,7 +1,5 @@
 """NF4 in plain torch, independent of bitsandbytes, and what bitsandbytes says of its own quantiser."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from typing import Any

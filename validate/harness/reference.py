@@ -1,7 +1,5 @@
 """Llama in plain torch, independent of transformers, so that it is no judge of itself."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ A time beyond its bound fails only if nothing disturbed it: another process on t
 Times that vary too much hold no bound and break none.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ which CUDA kernels show that it ran (`expected_kernels`). Files that begin with 
 Nothing here imports torch: the host writes claims from this table, `runner.py` measures inside the container.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import zlib

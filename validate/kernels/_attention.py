@@ -1,7 +1,5 @@
 """Attention in plain torch, and the shapes that every attention kernel is held to."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What the files of flash-attn share, and packed sequences, which flash-attn-4 has too."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from functools import partial

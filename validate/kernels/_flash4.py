@@ -1,8 +1,6 @@
 """What the files of flash-attn-4 share. It is compiled at run time for the GPU that is there: cold caches, a second or
 two a shape."""
 
-from __future__ import annotations
-
 import importlib
 from functools import partial
 from typing import Any

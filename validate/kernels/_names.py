@@ -3,8 +3,6 @@
 A name proves that a kernel ran. That none of these was seen proves nothing: the next release calls it something else.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

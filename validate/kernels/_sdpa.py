@@ -1,7 +1,5 @@
 """torch's scaled_dot_product_attention with one backend forced: what the four files of G2 share."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """Which CUDA kernels ran while a kernel of the table was asked for, and which of them plain torch runs as well."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

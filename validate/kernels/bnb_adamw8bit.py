@@ -1,7 +1,5 @@
 """G5: bitsandbytes' 8-bit AdamW against AdamW in float64, paged (bnb_paged_adamw8bit.py) or not."""
 
-from __future__ import annotations
-
 import importlib
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """G5: bitsandbytes' 4-bit FP4 quantiser."""
 
-from __future__ import annotations
-
 from validate.kernels import Observed, SeededRandom
 from validate.kernels._names import BNB_QUANTISE
 from validate.kernels.bnb_nf4 import around, mean_error, of_bitsandbytes

@@ -1,7 +1,5 @@
 """G5: bitsandbytes' LLM.int8(): products of whole numbers, and the row-wise quantiser."""
 
-from __future__ import annotations
-
 import importlib
 
 from validate.kernels import Case, Observed, SeededRandom

@@ -1,8 +1,6 @@
 """G5: bitsandbytes' 4-bit NF4: the quantiser's own error, and products with 4-bit weights. And what all files of
 bitsandbytes share."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 from functools import partial

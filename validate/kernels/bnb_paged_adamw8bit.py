@@ -1,7 +1,5 @@
 """G5: bitsandbytes' paged 8-bit AdamW: the driver may move its states out of GPU memory."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from validate.kernels._names import BNB_ADAMW_8BIT

@@ -1,7 +1,5 @@
 """G8: torch.compile makes one graph of a function, generates kernels for it, and those run."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

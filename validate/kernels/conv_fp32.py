@@ -1,7 +1,5 @@
 """G1: a float32 convolution through cuDNN. torch allows TF32 in cuDNN by default; here it is switched off."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

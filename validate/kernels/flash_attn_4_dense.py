@@ -1,7 +1,5 @@
 """G3: flash-attn-4 over padded batches."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from validate.kernels import RULE_T

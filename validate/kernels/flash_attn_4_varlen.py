@@ -1,7 +1,5 @@
 """G3: flash-attn-4 over sequences of different lengths packed one after another, as sample packing does."""
 
-from __future__ import annotations
-
 import importlib
 from functools import partial
 from typing import Any

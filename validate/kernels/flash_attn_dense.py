@@ -1,7 +1,5 @@
 """G3: flash-attn over padded batches. Dropout, ALiBi, soft cap and local windows are left out: builds may lack them."""
 
-from __future__ import annotations
-
 import importlib
 from functools import partial
 from typing import Any

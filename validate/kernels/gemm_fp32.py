@@ -1,7 +1,5 @@
 """G1: float32 matrix products at the precision that users get without asking."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """G1 to G9: one row of the table of kernels, its numbers and whether the kernel that was asked for ran."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence

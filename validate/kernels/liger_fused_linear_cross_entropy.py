@@ -1,7 +1,5 @@
 """G7: Liger's linear layer fused with its cross entropy, which never holds the logits as a whole."""
 
-from __future__ import annotations
-
 import importlib
 from functools import partial
 from typing import Any

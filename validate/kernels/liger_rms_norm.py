@@ -1,7 +1,5 @@
 """G7: Liger's RMSNorm."""
 
-from __future__ import annotations
-
 import importlib
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """G7: Liger's rotary position embedding, as Llama rotates: the first half of a head against the second."""
 
-from __future__ import annotations
-
 import importlib
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """G7: Liger's SwiGLU, silu(a) * b."""
 
-from __future__ import annotations
-
 import importlib
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Turns a kernel of the table into evidence: its results beside plain torch's, and what really ran."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

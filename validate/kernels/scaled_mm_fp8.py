@@ -1,7 +1,5 @@
 """G9: an FP8 matrix product (e4m3) through torch._scaled_mm, and what torchao's files of FP8 share."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """G2: scaled_dot_product_attention through cuDNN."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from validate.kernels import RULE_T, from_capability

@@ -1,7 +1,5 @@
 """G2: scaled_dot_product_attention through its memory-efficient kernels."""
 
-from __future__ import annotations
-
 from validate.kernels import RULE_T
 from validate.kernels._names import SDPA_EFFICIENT_BACKWARD, SDPA_EFFICIENT_FORWARD
 from validate.kernels._sdpa import cases, of_sdpa, others

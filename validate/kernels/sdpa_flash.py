@@ -1,7 +1,5 @@
 """G2: scaled_dot_product_attention through its FlashAttention."""
 
-from __future__ import annotations
-
 from validate.kernels import RULE_T, from_capability
 from validate.kernels._names import SDPA_FLASH_BACKWARD, SDPA_FLASH_FORWARD
 from validate.kernels._sdpa import cases, of_sdpa, others

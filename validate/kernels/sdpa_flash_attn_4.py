@@ -1,7 +1,5 @@
 """G3: scaled_dot_product_attention through flash-attn-4, which torch offers since 2.11 (torch/nn/attention/_fa4.py)."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """G2: scaled_dot_product_attention through plain products."""
 
-from __future__ import annotations
-
 from validate.kernels import RULE_T
 from validate.kernels._sdpa import FUSED, cases, of_sdpa
 

@@ -1,7 +1,5 @@
 """G1: a singular value decomposition, which goes through cuSOLVER."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """G1: TF32 is off until it is asked for, and does something then: so the float32 tolerance can tell them apart."""
 
-from __future__ import annotations
-
 from validate.kernels import Kernel, Observed, SeededRandom, from_capability
 
 

@@ -1,7 +1,5 @@
 """G9: torchao's FP8 linear layer for inference: activations quantised as they come, weights beforehand."""
 
-from __future__ import annotations
-
 import importlib
 
 from validate.kernels import Observed, SeededRandom

@@ -1,7 +1,5 @@
 """G3: transformers with `attn_implementation="flash_attention_4"`: without the package it downloads a kernel."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """G6: Triton compiles on this GPU, from a cold cache, and runs what it compiled."""
 
-from __future__ import annotations
-
 import importlib
 import os
 from pathlib import Path

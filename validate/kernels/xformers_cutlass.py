@@ -1,7 +1,5 @@
 """G4: xformers' attention with its cutlass operator pinned, and what the flash operator's file shares."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """G4: xformers' attention with its flash operator pinned."""
 
-from __future__ import annotations
-
 from validate.kernels._names import XFORMERS_FLASH_BACKWARD, XFORMERS_FLASH_FORWARD
 from validate.kernels.xformers_cutlass import cases, declines, of_xformers
 

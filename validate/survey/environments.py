@@ -4,8 +4,6 @@ What `site.py` would put on sys.path is worked out from folders, pyvenv.cfg and 
 "venv"; Debian's Python policy for dist-packages).
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

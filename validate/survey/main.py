@@ -6,8 +6,6 @@ USER.json is what `docker inspect` says of the image's environment (environment/
 folders to survey instead of all that the image has.
 """
 
-from __future__ import annotations
-
 import glob
 import json
 import mmap

@@ -3,8 +3,6 @@
 python3 -I -S FOLDER/validate packages USER.json
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import mmap

@@ -1,7 +1,5 @@
 """Where jobs run: in this process, on Slurm through submitit, on Ray. Queues, retries and placement are theirs."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Ray: one task a job. The checkout travels with them; a task whose worker died is started anew by Ray."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import tempfile

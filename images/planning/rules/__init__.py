@@ -3,8 +3,6 @@
 To add a rule: write a function from Candidate to findings in stack.py or packages.py, and name it in RULES.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from images.planning.candidate import Candidate, Finding

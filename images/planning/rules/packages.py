@@ -1,7 +1,5 @@
 """Packages: each must be made for this torch, CUDA and Python, agree with the others, and be had somewhere. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache

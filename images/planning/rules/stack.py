@@ -1,7 +1,5 @@
 """Torch's build, platform, toolkit, Python and GPU architectures: what they need of each other. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from images.config.facts import TorchFacts

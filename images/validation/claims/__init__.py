@@ -1,7 +1,5 @@
 """What an image is held to, written from the resolved image and the suite alone. Pure: no container, no network."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from images.validation.claims.context import ClaimContext, claim

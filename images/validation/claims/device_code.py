@@ -1,7 +1,5 @@
 """Claims S5: device code for the archs of the image, by kernel, by file, or for one arch alone. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 

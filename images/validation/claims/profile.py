@@ -5,8 +5,6 @@ its result may deviate. Everything else is the same for all: every step was take
 and the rest stays, what was saved lacks nothing, and it loads again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

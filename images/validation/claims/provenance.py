@@ -1,7 +1,5 @@
 """Claims S10: what is in the image is what was to be put into it, as known from outside. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from images.config.facts import Facts
 from images.config.matrix import Sources
 from images.config.names import ImageName, Minor
 from images.planning import plan, rules
+from images.planning.candidate import Finding
 from images.planning.plan import Planned
 from tests.support.small import SOURCES
 from tests.support.sources import SOURCES as REAL
@@ -210,7 +212,7 @@ def test_every_rule_runs() -> None:
         function
         for module in (rules.stack, rules.packages)
         for name, function in inspect.getmembers(module, inspect.isfunction)
-        if inspect.signature(function).return_annotation == "Iterator[Finding]" and not name.startswith("_")
+        if inspect.signature(function).return_annotation == Iterator[Finding] and not name.startswith("_")
     ]
     assert sorted(rules.RULES, key=str) == sorted(written, key=str)
     assert len(rules.RULES) >= 13

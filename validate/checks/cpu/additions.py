@@ -4,8 +4,6 @@ The wheels are made here, so no network is needed: one that needs nothing, one t
 pip is offered all three; without the image's constraints it would take the last.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -4,8 +4,6 @@ The run starts this check as such a user, because Kubernetes and OpenShift choos
 user up fails there (pytorch#140765), when it is called and not when it is imported.
 """
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import importlib

@@ -1,7 +1,5 @@
 """C6: data reaches torch through numpy and boxes through torchvision: both must share what torch computes on."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

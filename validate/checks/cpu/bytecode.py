@@ -7,8 +7,6 @@ The Python that compiles is the image's own, as no other of its release need be 
 and S10 hold, as they do its program: bytecode that lies has no part in what is said of it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import marshal

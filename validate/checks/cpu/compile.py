@@ -4,8 +4,6 @@ The numbers are right even where torch.compile is switched off. The probe theref
 cache folder and the files that the process has mapped.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

@@ -1,7 +1,5 @@
 """C3: the image's C compiler and Python headers build the extensions that Triton and torch.compile need at run time."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """C2 cudnn: torch with another cuDNN than the locked one has that one's faults, also where the matrix took a newer."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -2,8 +2,6 @@
 that step fails. Forward and backward compile for each arch without a GPU, and an arch that does not exist is refused.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import tempfile

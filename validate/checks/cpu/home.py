@@ -4,8 +4,6 @@ The run starts one container a claim, as the user and with the mount that the cl
 not write to can't be helped from inside: there, what is measured is whether the image says what to do.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

@@ -4,8 +4,6 @@ The package that is imported first decides whose library a process holds. Some p
 import and raise nothing: xformers logs that it can't load its kernels and goes on.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

@@ -13,8 +13,6 @@ Manual, C4.1 "A64 instruction set encoding"); a file asks the kernel (getauxval)
 Four healthy images have at most 1 such instruction in 50 MB; gcc's `-mavx512f` emits 2 for one small loop.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import re

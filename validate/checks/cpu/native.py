@@ -4,8 +4,6 @@ A successful import shows little. Without a GPU bitsandbytes silently takes its 
 warning and go on without kernels.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import importlib.metadata

@@ -1,7 +1,5 @@
 """P1 of the axolotl profiles: commands are there, a bad configuration is refused, the timeout variable has effect."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

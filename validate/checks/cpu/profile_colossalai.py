@@ -1,7 +1,5 @@
 """P1 of the colossalai profile: it launches on one rank; its Booster and HybridAdam take the steps of plain torch."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

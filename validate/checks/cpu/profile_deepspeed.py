@@ -1,8 +1,6 @@
 """Several GPUs' frameworks, as far as a CPU can tell: DeepSpeed's configurations and its optimiser for weights that are
 offloaded to the CPU, and ray[train] on two workers."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

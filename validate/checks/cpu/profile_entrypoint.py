@@ -1,7 +1,5 @@
 """P1 of profiles with an entrypoint: how it sets NCCL_P2P_DISABLE for each answer of the driver on P2P."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

@@ -3,8 +3,6 @@
 Each comparison comes with a control, so that a feature that quietly does nothing is told apart.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import tempfile

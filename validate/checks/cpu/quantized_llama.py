@@ -4,8 +4,6 @@ The whole stack runs without a GPU. Its results are compared with plain torch (`
 controls that must fail it: a result 1 % off, and the weights before quantisation.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib

@@ -6,8 +6,6 @@ A tiny Llama is trained with the Trainer and saved half-way. A second Trainer re
 weights; one that takes the saved weights alone, without the optimizer's state, must not.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import tempfile

@@ -4,8 +4,6 @@ A .pth file, an entry point that torch runs or a variable sets TF32, an attentio
 small numbers, or an encoding. A new process of the image's user imports torch and says how it is then.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -4,8 +4,6 @@ The probe counts a thread as busy by the processor time that the kernel has reco
 Two OpenMP runtimes in one process have a thread pool each: they compete for the cores, and some pairs hang.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import time

@@ -2,8 +2,6 @@
 a GPU, and refuses one that does not exist.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import os

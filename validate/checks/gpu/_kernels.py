@@ -1,7 +1,5 @@
 """G2 to G9, for every probe of the table of kernels that has no file of its own: a kernel is a row of that table."""
 
-from __future__ import annotations
-
 from validate.kernels.judge import judge
 from validate.kernels.runner import measure
 

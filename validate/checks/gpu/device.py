@@ -3,8 +3,6 @@
 NVML, libcuda and torch are each asked; the host's inventory is in the claim.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 The model and what is measured of its weights and logits are the cpu tier's (C10); the training is its own.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import os

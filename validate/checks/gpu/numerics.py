@@ -1,7 +1,5 @@
 """G1: float32 that is silently TF32 loses ten bits, and a cuDNN older than torch's fails at the first convolution."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

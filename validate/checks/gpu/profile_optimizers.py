@@ -1,7 +1,5 @@
 """P2 of compiled optimisers: ColossalAI's HybridAdam (on a GPU its FusedAdam) and DeepSpeed's FusedAdam."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator, Sequence

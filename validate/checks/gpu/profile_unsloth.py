@@ -1,7 +1,5 @@
 """P2 of the unsloth profile: it imports and loads a model in 4-bit. unsloth does not import without a GPU."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import tempfile

@@ -4,8 +4,6 @@ Floors need no run to compare with: a share of what the GPU's datasheet says, of
 times count, and when one says nothing, stands in validate/harness/timing.py.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os

@@ -6,8 +6,6 @@ eager model is held against float32 by plain products, the others' losses, times
 all against recorded runs (images/data/baselines.json). Which times count stands in validate/harness/timing.py.
 """
 
-from __future__ import annotations
-
 import copy
 import gc
 import importlib

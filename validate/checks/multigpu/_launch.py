@@ -5,8 +5,6 @@ What every rank measured becomes `{"ranks": [rank 0's, rank 1's, ...]}`. Where a
 early, what all had finished is given first, then RanksFailedError is raised: the probe's record never carries a PASS.
 """
 
-from __future__ import annotations
-
 import ctypes
 import faulthandler
 import importlib

@@ -1,7 +1,5 @@
 """M6: ranks that talk slowly train slowly. Measured alone on the machine; its judge only ever warns."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping

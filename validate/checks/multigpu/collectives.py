@@ -2,8 +2,6 @@
 version, its transport and its settings.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import os

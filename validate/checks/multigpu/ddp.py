@@ -1,7 +1,5 @@
 """M2: DistributedDataParallel, with other data on each rank, has the gradients of one process with all data."""
 
-from __future__ import annotations
-
 import importlib
 from functools import partial
 from typing import Any

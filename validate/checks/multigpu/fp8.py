@@ -1,7 +1,5 @@
 """M5: torchao's FP8 training under FSDP2, with all-gathers in FP8, has the gradients of one process in FP8."""
 
-from __future__ import annotations
-
 import importlib
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """M3: FSDP2 (`fully_shard`) against one process: float32, bfloat16, frozen 4-bit weights; checkpoints bit by bit."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """M8: a step of tensor parallelism, of context parallelism and of HSDP is the step of one process."""
 
-from __future__ import annotations
-
 import importlib
 from functools import partial
 from typing import Any

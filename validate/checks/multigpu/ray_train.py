@@ -1,7 +1,5 @@
 """M2 under another launcher: ray[train] starts two workers, each a rank of the same DDP measurement."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """M7: data loader workers die of a small /dev/shm, and NCCL needs it where GPUs can't reach each other."""
 
-from __future__ import annotations
-
 import errno
 import importlib
 import math

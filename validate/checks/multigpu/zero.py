@@ -1,7 +1,5 @@
 """M4: DeepSpeed's ZeRO 1, 2 and 3 have the losses of one process, and its weights after three steps."""
 
-from __future__ import annotations
-
 import importlib
 import os
 from functools import partial

@@ -13,8 +13,6 @@ Pruning leaves zeros and a mark in place of code. The driver passes over marked 
 code that a target lacks, or as code that should be gone.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import mmap
 from collections import Counter

@@ -3,8 +3,6 @@
 Only variables that the claim names are recorded: an environment can hold secrets.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import fnmatch

@@ -4,8 +4,6 @@ Named are altered and missing files, paths that two distributions claim with dif
 that none claims. Each file is read once, by as many processes as there are cores.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

@@ -7,8 +7,6 @@ of a child's build), variables: names alone, as values may be secrets, layers: n
 foreign: what of the configuration no build of ours writes}.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Every folder of the image is walked, on its own file system alone: what is mount
 that no package has a checksum of is read for credentials; what is found is told by kind and line, never quoted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fnmatch
 import hashlib

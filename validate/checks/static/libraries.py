@@ -6,8 +6,6 @@ missing library that lies in the same distribution is assumed to be loaded by th
 assumption, and the evidence lists it under `assumed`.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ wheels holds that to the wheel), by a wheel of the toolkit, by what our build st
 What is explained by content is hashed.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import fnmatch

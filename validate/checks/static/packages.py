@@ -5,8 +5,6 @@ archive brings, as the claim knows it. A version that the claim does not know is
 none, dpkg's database is taken at its word.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -3,8 +3,6 @@
 The evidence of the claim about the lock (subject `lock`) lists everything installed.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import os

@@ -6,8 +6,6 @@ as S3 finds it. Where a closure lacks a library S3 has said so. What it lacks of
 the symbols that only the driver has are counted apart.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence

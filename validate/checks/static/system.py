@@ -5,8 +5,6 @@ not found it goes over sockets, and says so only with NCCL_DEBUG=INFO. libibverb
 /etc/libibverbs.d names, from the folder beside itself, of its own private version alone.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import re

@@ -2,8 +2,6 @@
 where the loader's path holds a second one. Parts and versions are read as the toolkit's own files state them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import os

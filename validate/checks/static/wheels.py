@@ -3,8 +3,6 @@
 What the wheel brought is in the claim: it was measured from the index's own file, outside any image.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

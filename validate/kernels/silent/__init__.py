@@ -7,8 +7,6 @@ uncompiled), each a tensor or a list of them; and if it has them a wrong value, 
 Without a wrong one a last part that nobody wrote stands for it. Nothing here imports torch.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Attention: torch's backends, xformers, flash-attn. Right: plain products in float32, of large ones on a slice."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

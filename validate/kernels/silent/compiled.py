@@ -1,7 +1,5 @@
 """torch.compile: programs that Inductor compiled to something else. Right: the same program, eager."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

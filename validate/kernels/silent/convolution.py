@@ -1,7 +1,5 @@
 """Convolutions that cuDNN and oneDNN computed wrong."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Operators of torch whose index ran over beyond 2^31 or 2^32 elements. Right: the same of the last rows alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 _TAIL = 64

@@ -1,7 +1,5 @@
 """bitsandbytes, Liger, and torch's FP8 products. Right: in float32 from what their own codes or inputs stand for."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 
