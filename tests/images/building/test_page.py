@@ -85,9 +85,6 @@ def test_forty_claims_with_much_evidence_stay_below_300_kb() -> None:
     assert "more characters in evidence.json" in text
 
 
-# ---- junit.xml
-
-
 @pytest.mark.parametrize(
     ("claims", "failures", "skipped"),
     [

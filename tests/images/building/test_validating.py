@@ -60,8 +60,6 @@ def test_a_failure_and_a_tier_that_was_left_out_are_told_first() -> None:
     assert withheld(GOOD[0], tiers=(Tier.STATIC,)) == "the cpu tier was left out"
 
 
-# --- which claims -----------------------------------------------------------------------------------------------------
-
 CLAIMS = ClaimSet(
     image="a",
     claims=tuple(

@@ -45,9 +45,6 @@ def test_an_image_that_a_container_uses_is_told_with_the_next_command() -> None:
     assert "`docker rm --force 207f3893172e`" in told.value.problems[0].then
 
 
-# --- containers of processes that ended: those of this machine are swept, and nobody else's --------------------------
-
-
 def owner_of_a_process_that_ended() -> str:
     program = "import os; from images.engine.containers import owner; print(owner(os.getpid()))"
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()

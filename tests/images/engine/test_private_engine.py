@@ -58,9 +58,6 @@ def test_nothing_runs_nothing_is_stopped(tmp_path: Path, monkeypatch: pytest.Mon
     assert private_engine.stop() is False
 
 
-# --- the store ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A store as overlay2 lays it out: a record of each layer, and the layer's folder."""

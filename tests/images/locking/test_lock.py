@@ -82,9 +82,6 @@ def causes(error: pytest.ExceptionInfo[UserError]) -> str:
     return "\n".join(problem.cause for problem in error.value.problems)
 
 
-# ---- files: printed and parsed
-
-
 HEX = st.binary(min_size=32, max_size=32).map(bytes.hex)
 """Any sha256, in one choice: 64 characters are 64."""
 package = st.builds(
@@ -107,9 +104,6 @@ def test_a_file_with_anything_else_than_hashed_pins_is_refused(line: str) -> Non
         lock_file.parse_requirements(sound + line.encode() + b"\n", str(CHECKOUT.locks / "x" / "torch.txt"))
     assert error.value.problems[0].where == "locks/x/torch.txt", "as it lies in the project"
     assert line[:40] in causes(error)
-
-
-# ---- resolving
 
 
 def test_each_package_is_in_the_lowest_layer_that_needs_it(stocked: Indexes) -> None:
@@ -151,9 +145,6 @@ def test_a_find_links_folder_and_an_extra_index_are_not_seen(
     for name in ("UV_FIND_LINKS", "PIP_FIND_LINKS", "UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
         monkeypatch.setenv(name, str(folder))
     assert resolve.resolve(make_image()).versions(["torch"])["torch"] == "2.5.1"
-
-
-# ---- guards
 
 
 NO_CUDA = [("torch", "2.5.2", "fsspec"), ("xformers", "0.0.30")]
@@ -209,9 +200,6 @@ def test_an_index_that_does_not_answer_is_named(stocked: Indexes) -> None:
     assert error.value.code == 1
 
 
-# ---- the uv that is called
-
-
 def test_the_default_index_of_pip_is_honoured_and_nothing_that_adds_to_it() -> None:
     env = {"PATH": "/bin", "PIP_INDEX_URL": "https://mirror.example/simple", "PIP_CERT": "/ca.pem"}
     noise = {"UV_INDEX": "x=file:///opt", "UV_EXTRA_INDEX_URL": "https://b.example", "PIP_EXTRA_INDEX_URL": "file:///o"}
@@ -227,9 +215,6 @@ def test_the_default_index_of_pip_is_honoured_and_nothing_that_adds_to_it() -> N
 def test_a_default_index_that_is_a_folder_is_refused(variable: str, address: str) -> None:
     with pytest.raises(UserError, match="folder of this machine"):
         uv.environment({variable: address})
-
-
-# ---- state
 
 
 def test_an_image_without_a_lock_names_the_command_and_the_index(tmp_path: Path) -> None:
@@ -359,9 +344,6 @@ def test_what_compiled_packages_need_is_asked_for_in_the_order_of_the_layers() -
     assert wanted.layers == lock_inputs(make_image()).layers
 
 
-# ---- renewing
-
-
 def renewed(folder: Path, *images: Image, others: tuple[Image, ...] = (), upgrade: bool = False) -> dict[str, bytes]:
     files = dict(resolve.update(images, others, folder=folder, upgrade=upgrade).files)
     lock_file.write(files, folder)
@@ -408,9 +390,6 @@ def test_writing_removes_layers_that_are_gone(tmp_path: Path) -> None:
     assert lock_file.differing(files, tmp_path) == ("cu126-torch25/old.txt",)
     lock_file.write(files, tmp_path)
     assert lock_file.differing(files, tmp_path) == ()
-
-
-# ---- the locks of this repository
 
 
 def test_committed_locks_agree_in_the_layers_they_share_and_hold_no_address() -> None:

@@ -148,9 +148,6 @@ def test_another_variants_build_of_a_package_is_refused(
         resolve.resolve(wanted)
 
 
-# --- the command ------------------------------------------------------------------------------------------------------
-
-
 def some(names: list[str], indexes: Indexes, monkeypatch: pytest.MonkeyPatch, folder: Path, index: str = "") -> Sources:
     """A matrix of a few images that the indexes have all of, with the locks' folder elsewhere."""
     own = sources(indexes)

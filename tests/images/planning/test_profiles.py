@@ -366,9 +366,6 @@ def test_snippets_give_nccl_its_memory_and_one_process_a_gpu() -> None:
         assert ("--ipc=host" in text or "--shm-size" in text) and "--ulimit memlock=-1" in text
 
 
-# --- what is published as source only ---------------------------------------------------------------------------------
-
-
 def test_an_optional_package_that_must_be_compiled_is_an_optional_pin_that_no_lock_has() -> None:
     pin = image("cu130-torch213-axolotl").pin("causal-conv1d")
     assert pin is not None

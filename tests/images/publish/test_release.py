@@ -185,9 +185,6 @@ def test_a_name_that_stays_as_it_was_is_not_said_to_lack_what_it_has(site: Site)
     assert told == f"{AMD64} stays as it was: no index goes without linux/amd64: the gpu tier was not judged"
 
 
-# --- promotion: what the other repository has already counts, and stays -----------------------------------------------
-
-
 @dataclass
 class Passed:
     """An image that passed every tier, on the way to production."""

@@ -29,9 +29,6 @@ def statement(predicate: Any, kind: str = TEST_RESULT) -> Statement:
     return Statement.of(kind, predicate, repository="x.org/y", digest=DIGEST)
 
 
-# --- envelopes ------------------------------------------------------------------------------------------------------
-
-
 def test_what_is_signed_is_as_the_protocol_has_it() -> None:
     """The form of protocol.md's example, with our payload type: lengths in bytes, in decimal."""
     signed = Statement(payload="hellö".encode()).signed_bytes
@@ -60,9 +57,6 @@ def test_an_envelope_is_read_back(predicate: dict[str, str], signature: bytes) -
 def test_what_is_no_envelope_is_told_as_such(content: bytes) -> None:
     with pytest.raises((ValueError, LookupError, TypeError, AttributeError)):
         Statement.from_envelope(content)
-
-
-# --- test results ---------------------------------------------------------------------------------------------------
 
 
 def test_each_tier_has_a_result_a_date_and_its_evidence() -> None:
@@ -159,9 +153,6 @@ def test_evidence_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.Monkey
     content = base64.b64encode(lzma.compress(bytes(1001))).decode()
     with pytest.raises(ValueError, match="too much"):
         _ = statement({"configuration": [{"content": content}]}).evidence
-
-
-# --- validation runs ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

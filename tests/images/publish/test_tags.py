@@ -37,9 +37,6 @@ def test_an_images_version_is_read_from_its_labels() -> None:
     assert ImageVersion.of(labels, "yesterday") is None
 
 
-# --- plans and moves ------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Store:
     """A registry that can be told to refuse tags, and a client of it."""
@@ -209,9 +206,6 @@ def test_an_interrupt_between_two_tags_moves_all_or_none(store: Store) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert store.named(NAME, "latest", "cu126") in ([old.digest, older.digest, None], [new.digest] * 3)
-
-
-# --- other publishers at the same time ------------------------------------------------------------------------------
 
 
 def test_a_tag_that_another_publisher_takes_right_after_us_is_told_and_left_to_him(store: Store) -> None:

@@ -104,9 +104,6 @@ def test_only_the_locked_installer_is_taken_along(tmp_path: Path) -> None:
     assert list(found.files) == [locked]
 
 
-# --- what is published as source only ---------------------------------------------------------------------------------
-
-
 def needing_conv1d(*, optional: bool) -> Image:
     wanted = image("cu130-torch211-sm90")
     pin = Pin(name="causal-conv1d", version="1.7.0", layer="kernels", optional=optional, compiled=True)
@@ -129,8 +126,6 @@ def test_a_compiled_one_is_taken_and_one_that_nobody_compiled_is_told_with_the_n
     with pytest.raises(UserError, match=f"{cause}\n    next: {then} once"):
         gathered(wanted, tmp_path)
 
-
-# --- compiled extensions ----------------------------------------------------------------------------------------------
 
 NATIVE_WHEEL = "colossalai-0.5.0-cp311-cp311-linux_x86_64.whl"
 
@@ -304,9 +299,6 @@ def test_builds_at_once_keep_one_whole_wheel(server: Server, tmp_path: Path) -> 
     assert found == [WHOLE] * 6 and kept(tmp_path) == [NAME]
 
 
-# --- what a build makes of it -----------------------------------------------------------------------------------------
-
-
 def wanting(server: Server, *, optional: bool) -> Image:
     usual = sources.image("cu126-torch27")
     pins = tuple(replace(pin, optional=optional) if pin.name == "flash-attn" else pin for pin in usual.pins)
@@ -332,9 +324,6 @@ def test_a_build_that_cannot_fetch_what_it_needs_stops(tmp_path: Path) -> None:
     (problem,) = caught.value.problems
     assert problem.where == "127.0.0.1" and "could not be fetched" in problem.cause
     assert problem.then.endswith("`nox -s wheels -- cu126-torch27 flash-attn` compiles one")
-
-
-# --- the wheel cache: by key, whole or not at all ---------------------------------------------------------------------
 
 
 def test_a_kept_wheel_is_found_by_its_key(tmp_path: Path) -> None:

@@ -97,9 +97,6 @@ def test_names_that_take_no_room_in_the_file_are_none() -> None:
     assert len(list(rows)) == 3 and strings == b""
 
 
-# ---- the loader
-
-
 def write(path: Path, **parts: object) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(elves.make(**parts))  # type: ignore[arg-type]

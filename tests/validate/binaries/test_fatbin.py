@@ -199,9 +199,6 @@ def test_code_behind_the_mark_of_what_was_taken_out_is_no_entry_and_seen() -> No
     assert found == [[90], [86], [80]]
 
 
-# ---- names
-
-
 @pytest.mark.parametrize(
     ("symbol", "name"),
     [

@@ -48,9 +48,6 @@ def test_it_takes_as_many_processes_as_it_may_run_on_cores(monkeypatch: pytest.M
     assert counts == [3]
 
 
-# ---- the step that calls it
-
-
 def program(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"#!/bin/sh\n{text}\n")

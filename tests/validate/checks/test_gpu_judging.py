@@ -185,8 +185,6 @@ def test_cudnn_is_compatible_backward_within_a_major(compiled: list[int], runnin
     assert ".".join(map(str, running)) in finding.reason
 
 
-# ---- which kernel ran: a name that is not known fails nothing, a fallback does
-
 TABLE = table()
 NEWEST = dict.fromkeys(("torch", "triton", "bitsandbytes", "liger-kernel", "flash-attn"), "99")
 COPY = "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<...> >"

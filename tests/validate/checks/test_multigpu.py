@@ -149,9 +149,6 @@ def test_the_link_decides_which_transports_will_do(links: Any, access: bool, way
     assert judge_claim(claim("transport", replace(PAIR, links=links)), evidence).status is status
 
 
-# ---- what ranks leave behind
-
-
 CLOSED, OPEN = ({"measured": {}, "begun": "x", "pid": 1, "closing": closed} for closed in (True, False))
 TORCHRUN = """
 rank 1: second: RuntimeError: boom
@@ -250,9 +247,6 @@ def test_ranks_are_a_power_of_two(count: int, ranks: int) -> None:
         assert claim("ddp", Inventory(driver="", gpus=(H200,) * count, source="")).expect["ranks"] == ranks
 
 
-# ---- NCCL's log, of 2.28.9
-
-
 LOG = """
 h:99:99 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.
 h:99:99 [0] NCCL INFO NCCL version 2.28.9+cuda13.0
@@ -272,9 +266,6 @@ def test_nccls_log_says_its_transport_and_its_file_for_which_cuda_it_was_built()
     assert parsed("") == {"connections": {}, "taken": {}, "versions": [], "lines": []}
     assert built(b"\0NCCL version 2.27.5+cuda12.9\0") == {"version": "2.27.5", "cuda": "12.9"}
     assert built(b"\0") == {}
-
-
-# ---- claims from a host
 
 
 ALL = "cu128-torch28-axolotl-multigpu"
@@ -338,9 +329,6 @@ def test_ranks_get_whole_pages_of_shared_memory_on_any_machine(machine: int) -> 
     found = run.shared_memory(machine)
     assert found % (1 << 16) == 0 and found <= machine / 4 and found <= run.SHARED_MEMORY
     assert found > min(machine / 4, run.SHARED_MEMORY) - (1 << 16)
-
-
-# ---- what a host lends
 
 
 def test_links_and_nvlinks_are_part_of_the_inventory() -> None:

@@ -60,8 +60,6 @@ def test_an_exception_excuses_its_symbols_alone(site: Site) -> None:
     assert judged(symbols, linked(**row, symbols=["other_*"])).status is Status.FAIL
 
 
-# ---- S5
-
 REAL, STUB = 8000, 128
 
 
@@ -185,9 +183,6 @@ def test_every_kernel_excused_has_its_reason() -> None:
     rows = [row for rows in expectations.KERNELS_BY_DESIGN.values() for row in rows]
     assert rows
     assert all(row["reason"] and low <= high for row in rows for low, high in row["needed"])
-
-
-# ---- S5 of images for one architecture
 
 
 def surplus(*, nvidia: bool = False, by_design: Any = ()) -> Any:

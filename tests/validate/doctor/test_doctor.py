@@ -281,9 +281,6 @@ def test_disks_are_those_of_this_folder_and_of_downloads(tmp_path: Path, monkeyp
     assert found == [(str(tmp_path), "checkpoints"), ("/proc/self", "downloads")]
 
 
-# --- memory that CPU and GPU share ----------------------------------------------------------------------------------
-
-
 def spark(container: float, name: str = "NVIDIA GB10") -> Advice:
     """Of a DGX Spark, whose container may use some GB of its 128.5."""
     shared = Gpu(name=name, capability=(12, 1), memory=int(128.5 * GB), unified=True)

@@ -140,8 +140,6 @@ def test_kernels_of_a_wheel_that_could_not_be_had_are_not_required() -> None:
     assert all(not claim.required and "no wheel" in claim.unproven for claim in about)
 
 
-# ---- names of CUDA kernels, as facts of versions
-
 TORCHES = sorted(SOURCES.facts.torch)
 OTHERS = dict.fromkeys({row.package for row in TABLE.values()}, "1.0")
 NAMES = [name for row in TABLE.values() for names in row.expected_kernels.values() for name in names]
