@@ -34,31 +34,8 @@ def environment(image: Image, key: str) -> str:
 
 def variables(image: Image) -> Mapping[str, str]:
     """What the image sets so that caches lie in the home, and so that nothing that is added moves torch."""
-    caches = {
-        "XDG_CACHE_HOME": CACHE,
-        "HF_HOME": f"{CACHE}/huggingface",
-        "TORCH_HOME": f"{CACHE}/torch",
-        "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/torchinductor",
-        # By image: its folders are told apart by Python and CUDA, and not by torch.
-        "TORCH_EXTENSIONS_DIR": f"{CACHE}/torch_extensions/{image.lock_name}",
-        "TRITON_CACHE_DIR": f"{CACHE}/triton",
-        "CUDA_CACHE_PATH": f"{CACHE}/nv",
-        "MPLCONFIGDIR": f"{CACHE}/matplotlib",
-        "WANDB_CACHE_DIR": f"{CACHE}/wandb",
-        "WANDB_CONFIG_DIR": f"{CACHE}/wandb/config",
-        "WANDB_DATA_DIR": f"{CACHE}/wandb/data",
-        "PIP_CACHE_DIR": f"{CACHE}/pip",
-        "UV_CACHE_DIR": f"{CACHE}/uv",
-    }
-    installers = {
-        "PIP_CONSTRAINT": CONSTRAINTS,
-        "PIP_BUILD_CONSTRAINT": CONSTRAINTS,
-        "PIP_PYTHON": python(image),
-        "UV_CONSTRAINT": CONSTRAINTS,
-        "UV_BUILD_CONSTRAINT": CONSTRAINTS,
-        "UV_PYTHON": python(image),
-    }
-    return {**caches, **installers}
+    meant = {"cache": CACHE, "image": image.lock_name, "constraints": CONSTRAINTS, "python": python(image)}
+    return {name: value.format(**meant) for name, value in expectations.USER_VARIABLES.items()}
 
 
 NONE_FITS = "0+none.fits.this.torch"
