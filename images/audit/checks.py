@@ -207,9 +207,6 @@ def unmet(environment: Mapping[str, Any]) -> Iterator[str]:
                 continue
 
 
-# --- what device code means: GPUs by library, and drivers -------------------------------------------------------------
-
-
 def library_code(survey: Mapping[str, Any]) -> tuple[LibraryCode, ...]:
     """Each library with device code, and the distribution whose folder it lies in."""
     found = []

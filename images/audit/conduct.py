@@ -171,9 +171,6 @@ def evidence_of(environment: str, verdict: Verdict) -> Mapping[str, Any]:
     }
 
 
-# ---- containers
-
-
 def _survey(engine: Engine, image: ImageInfo, options: AuditOptions) -> Mapping[str, Any]:
     """What the image has (validate/survey/main.py). Raises UserError where that can't be read."""
     found = own_python.document(engine, image, "survey", timeout=options.timeout, most=_MOST)

@@ -169,8 +169,6 @@ def as_image(
     return image, left_out
 
 
-# ---- the judges of these claims: the suite's own, but where those expect more
-
 _ASIDE = frozenset(("tests", "test", "docs", "examples", "benchmarks", "scripts"))
 """Top folders that packages should not install, and often do: two of them may own one file there."""
 

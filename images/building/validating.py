@@ -111,9 +111,6 @@ def give_name(engine: Engine, image_id: str, name: str) -> str:
     return f"the former {name} has no name any more ({size}): `docker rmi {left.id[7:19]}` removes it"
 
 
-# --- any image against a name's claims --------------------------------------------------------------------------------
-
-
 def described(engine: Engine, info: ImageInfo, name: str) -> tuple[Mapping[str, str], Sequence[str]]:
     """Labels, and steps (newest first), by which an image of an engine is judged. Where it stands on what the engine
     calls `name`, that one says what its claims go without: a custom base, or a wheel."""

@@ -130,9 +130,6 @@ def moves(old: DebianLock, new: DebianLock) -> dict[str, tuple[str, str]]:
     }
 
 
-# --- what the archives have now --------------------------------------------------------------------------------------
-
-
 def resolve(base: Base, now: datetime) -> DebianLock:
     """What apt would install today. Needs apt, and neither root nor a machine of that platform. Raises UserError."""
     suite, architecture = str(base.suite), base.platform.architecture
@@ -197,9 +194,6 @@ def printed_files(printed: str) -> dict[str, str]:
             raise failed(file_name(address), cause, then)
         found[path] = digest
     return found
-
-
-# --- mirrors ---------------------------------------------------------------------------------------------------------
 
 
 @cache

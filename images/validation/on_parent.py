@@ -273,9 +273,6 @@ _SETTINGS = {
 """Files that maintainer scripts of Debian's packages write: git-lfs, libnss-systemd and others."""
 
 
-# ---- what is found first
-
-
 def _in_front(
     parent: Tree, child: Tree, added: Tree, start: Start, path: Sequence[str]
 ) -> Iterator[tuple[str, str, str]]:

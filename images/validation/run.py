@@ -4,8 +4,6 @@ says whether anything of the image may run.
 Suite and claims come from this checkout, over whatever copy the image holds.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 import threading

@@ -199,8 +199,6 @@ def _in_wheelhouse(pin: Pin, image: Image, listing: Sequence[Path]) -> Path | No
     return fitting[0] if fitting else None
 
 
-# --- official wheels: what differs from its hash is refused -----------------------------------------------------------
-
 Fetch = Callable[[str, Path], None]
 """Gets URL and target. Raises OSError."""
 
@@ -337,8 +335,6 @@ def compiled_wheels() -> Path:
     """The wheel cache of the person who runs this, which all checkouts share."""
     return host_cache.folder() / "wheelhouse"
 
-
-# --- which wheels an image can install, whatever machine asks ---------------------------------------------------------
 
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 """Minor version of glibc -> the older name of its platform (PEP 600)."""

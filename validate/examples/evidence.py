@@ -175,8 +175,6 @@ def _furthest(found: Sequence[float], wanted: Sequence[float]) -> float:
     return max(abs(one - other) for one, other in zip(found, wanted, strict=True))
 
 
-# ---- training a Llama in plain torch, whole or by adapters: what an example's framework is held against
-
 IGNORED = -100
 
 

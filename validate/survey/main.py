@@ -95,9 +95,6 @@ def _torch(one: environments.Environment) -> dict[str, str]:
     return {key: found[name] or "" for key, name in keys.items()} if found["file"] else {}
 
 
-# ---- CUDA toolkits, and files that stand in the host's place
-
-
 def _lines(path: str) -> list[str]:
     return [
         line.strip() for line in text_of(Path(path), _LARGEST).splitlines() if line.strip() and not line.startswith("#")
@@ -144,8 +141,6 @@ def _as_packaged(path: str) -> bool | None:
     packages = debian.owned()
     return of_debian(path, packages) if debian.real(path) in packages.md5 else None
 
-
-# ---- device code of every library: bytes by GPU architecture, and the bytes that one architecture needs
 
 _LEAST = 4096
 

@@ -177,8 +177,6 @@ def _slurm(*command: str) -> str:
     return done.stdout
 
 
-# --- submitit's jobs, watched by squeue: sacct, which it asks itself, answers only where a site keeps accounts --------
-
 _OVER = frozenset(
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY REVOKED TIMEOUT".split()  # squeue(1)
 )

@@ -186,8 +186,6 @@ def test_what_was_measured_so_far_is_told_after_each_record() -> None:
     assert {one.probe for one in evidence.records} == complete and evidence.claims == claims.claims
 
 
-# ---- side by side
-
 FROM_OUTSIDE = {one.probe for one in CLAIMS.claims if checks.settings(one.probe).files_only}
 
 

@@ -160,8 +160,6 @@ def _last_words(log: str, rank: int | None) -> str:
     return f": {marks[-1]}" if marks else ""
 
 
-# ---- each rank
-
 _PR_SET_PDEATHSIG = 1
 _PEER_POLL_SECONDS = 0.02
 _TELL_BEFORE_SECONDS = 15.0
