@@ -220,7 +220,9 @@ def _with_fix(check: Check, environment: Mapping[str, Any], python: str) -> Chec
     except UserError:
         return check
     moved = [f"{name}=={version}" for name, version in fitting.items() if now.get(name, version) != version]
-    return replace(check, fix=f"`pip install {' '.join(moved)}`: the rest may stay") if moved else check
+    # torchaudio 2.11 states no torch, so that what stands beside torch is more than metadata can promise
+    fix = f"`pip install {' '.join(moved)}`: with the rest as it is, every stated requirement is met then"
+    return replace(check, fix=fix) if moved else check
 
 
 def _judgeable(claims: ClaimSet, laid: Laid, *, partial: bool) -> ClaimSet:
