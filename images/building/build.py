@@ -1,7 +1,5 @@
 """From a planned image and its lock to a validated image with a name. One at a time, or several at once."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait

@@ -192,7 +192,7 @@ def tree(layers: Iterable[Sequence[LayerEntry]], below: Tree | None = None) -> d
         for entry in layer:
             folder, _, name = entry.path.rpartition("/")
             if name == _OPAQUE:
-                _remove_below(found, folder)
+                _remove(found, folder, itself=False)
             elif name.startswith(_WHITEOUT):
                 _remove(found, f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/"))
         own: dict[str, LayerEntry] = {}
@@ -207,15 +207,12 @@ def tree(layers: Iterable[Sequence[LayerEntry]], below: Tree | None = None) -> d
     return found
 
 
-def _remove(found: dict[str, LayerEntry], path: str) -> None:
-    entry = found.pop(path, None)
+def _remove(found: dict[str, LayerEntry], path: str, *, itself: bool = True) -> None:
+    """Remove what lies at a path and below it, or below it alone."""
+    entry = found.pop(path, None) if itself else None
     if not entry or entry.kind == "folder":
-        _remove_below(found, path)
-
-
-def _remove_below(found: dict[str, LayerEntry], folder: str) -> None:
-    for path in [one for one in found if one.startswith(f"{folder}/")]:
-        del found[path]
+        for inside in [one for one in found if one.startswith(f"{path}/")]:
+            del found[inside]
 
 
 def _stored_entries(layer: StoredLayer, wanted: Callable[[str], bool]) -> list[LayerEntry]:

@@ -1,7 +1,5 @@
 """results/runs.jsonl: one line a validation run, and compressed evidence of the runs that tests replay."""
 
-from __future__ import annotations
-
 import json
 import lzma
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,8 +1,6 @@
 """Rows of verdicts in files that are kept: lines of results/, records of a fleet. And the files of a validation run, as
 published: verdict.json and evidence.json (docs/schema/, by tools/schemas.py)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from json import JSONDecodeError

@@ -35,7 +35,7 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
     of_torchao = facts.torchao.get(pins["torchao"].version) if "torchao" in pins else None
     # A release without a CUDA major has no library: pure Python, as on aarch64.
     for name, served in expectations.TORCHAO_DEVICE_CODE.items() if of_torchao and of_torchao.cuda_major else ():
-        if within := {arch: how for arch, how in archs.items() if _number(arch) in served}:
+        if within := {arch: how for arch, how in archs.items() if arch.major * 10 + arch.minor in served}:
             found = kernel_code_claim(image, f"torchao {name}", [], within, also=[f"torchao/{name}.*so"])
             yield replace(found, required=False)
     for pin in image.pins:
@@ -112,8 +112,4 @@ def _covered(image: Image, covers: Callable[[Arch], str]) -> dict[Arch, str]:
 
 def _ways(archs: Mapping[Arch, str]) -> dict[str, str]:
     """Arch -> machine code, or PTX that the driver compiles."""
-    return {str(_number(arch)): "jit" if way == "ptx" else "cubin" for arch, way in archs.items()}
-
-
-def _number(arch: Arch) -> int:
-    return arch.major * 10 + arch.minor
+    return {f"{arch.major}{arch.minor}": "jit" if way == "ptx" else "cubin" for arch, way in archs.items()}

@@ -29,6 +29,9 @@ from validate.judging import Finding, conclude, failed, listed, matches
 
 FILES_ONLY = True
 
+_TORCHS = ("libc10", "libtorch.", "libtorch_c", "libtorch_python")
+"""So begin the names of torch's own libraries."""
+
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     given, _, everything = installed.of_user()
@@ -217,11 +220,8 @@ def _of_added(expect: Mapping[str, Any], troubled: Sequence[Mapping[str, Any]]) 
 
 def _telling_first(expect: Mapping[str, Any], names: Iterable[str]) -> list[str]:
     """CUDA's libraries, then torch's, then the rest: where those lack, the rest is beside the point."""
-    return sorted(names, key=lambda name: (stem(name) not in expect["cuda_libraries"], not _is_torchs(name), name))
-
-
-def _is_torchs(name: str) -> bool:
-    return name.startswith(("libc10", "libtorch.", "libtorch_c", "libtorch_python"))
+    cuda = expect["cuda_libraries"]
+    return sorted(names, key=lambda name: (stem(name) not in cuda, not name.startswith(_TORCHS), name))
 
 
 def _excused(expect: Mapping[str, Any], one: Mapping[str, Any], linked: Sequence[Mapping[str, Any]]) -> bool:
@@ -233,7 +233,7 @@ def _excused(expect: Mapping[str, Any], one: Mapping[str, Any], linked: Sequence
     """
     if any(_covers(exception, one["path"], one["troubles"]) for exception in expect["exceptions"]):
         return True
-    cudas = any(stem(name) in expect["cuda_libraries"] or _is_torchs(name) for name in one["troubles"])
+    cudas = any(stem(name) in expect["cuda_libraries"] or name.startswith(_TORCHS) for name in one["troubles"])
     if _is_added(expect, one) and not cudas:
         working = [other for other in linked if not other["troubles"] and other["owners"] == one["owners"]]
         is_module = one["path"].endswith(".abi3.so") or ".cpython-" in one["path"]
