@@ -289,12 +289,14 @@ class Answer:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """Greater is better: passed on this GPU, machine code, newest torch, a CUDA that the driver knows, newest CUDA.
+        """Greater is better: passed on this GPU, machine code, newest torch, a CUDA that the driver knows, newest CUDA,
+        with a toolkit of it: PTX of a newer one wants a newer driver.
 
         An arch image is its parent without code that this GPU can't run, so smaller.
         """
         image = self.image
-        cuda = (Minor.parse(image.wheel_cuda), Minor.parse(image.toolkit_cuda))
+        wheel, toolkit = Minor.parse(image.wheel_cuda), Minor.parse(image.toolkit_cuda)
+        cuda = (wheel, toolkit == wheel, toolkit)
         return (self.passed, self.fit == "cubin", Version(image.torch), self.native, cuda, image.arch is not None)
 
     def as_json(self) -> dict[str, Any]:

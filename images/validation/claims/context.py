@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Closure = Mapping[str, Mapping[str, str]]
 """Layer -> distribution -> version."""
+BOGUS_ARCH = 999
+"""No GPU has it: what compiles for it did not look."""
 
 
 @dataclass(frozen=True, kw_only=True)

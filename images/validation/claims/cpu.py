@@ -12,7 +12,7 @@ from images.config.platforms import Platform
 from images.planning import expectations, user_overlay
 from images.planning.image import Image, Pin
 from images.planning.user_overlay import USER
-from images.validation.claims.context import ClaimContext, claim, silent_claims
+from images.validation.claims.context import BOGUS_ARCH, ClaimContext, claim, silent_claims
 from validate.claims import ARBITRARY_UID, Claim
 from validate.harness import nf4
 
@@ -21,7 +21,7 @@ _TRITON_MINIMUM = Arch(7, 0)
 _TRITON_31_MAXIMUM = Arch(9, 0)
 _DOT_MINIMUM = Arch(8, 0)
 """Triton 3.3.1 compiles no fp16 matrix product below sm_80."""
-_BOGUS_ARCH = 999
+
 _FLASH_ATTN_4_FORWARD, _FLASH_ATTN_4_BACKWARD = Arch(8, 0), Arch(9, 0)
 """flash-attn-4 4.0.0b36, flash_attn/cute/interface.py: the assertions of _flash_attn_fwd and _flash_attn_bwd."""
 
@@ -120,12 +120,12 @@ def _compilers(image: Image) -> Iterator[Claim]:
         if arch < _TRITON_MINIMUM or (old and arch > _TRITON_31_MAXIMUM):
             continue
         kernels = ["softmax", "matmul"] if arch >= _DOT_MINIMUM else ["softmax"]
-        expect = {"arch": arch.major * 10 + arch.minor, "bogus": _BOGUS_ARCH, "kernels": kernels}
+        expect = {"arch": arch.major * 10 + arch.minor, "bogus": BOGUS_ARCH, "kernels": kernels}
         yield claim("C4", str(arch), "cpu.triton", f"Triton compiles for {arch}", expect)
     for arch in image.archs if image.pin("flash-attn-4") else ():
         if arch >= _FLASH_ATTN_4_FORWARD:
             kernels = ["flash_fwd", "flash_bwd"] if arch >= _FLASH_ATTN_4_BACKWARD else ["flash_fwd"]
-            expect = {"arch": arch.major * 10 + arch.minor, "bogus": _BOGUS_ARCH, "kernels": kernels}
+            expect = {"arch": arch.major * 10 + arch.minor, "bogus": BOGUS_ARCH, "kernels": kernels}
             statement = f"flash-attn-4's {' and '.join(kernels)} compile for {arch}"
             yield claim("C13", f"flash-attn-4 {arch}", "cpu.flash_attn_4", statement, expect)
 

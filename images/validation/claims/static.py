@@ -11,7 +11,7 @@ from images.context import render
 from images.context.labels import BaseContext
 from images.planning import expectations, user_overlay
 from images.planning.image import Image, Pin
-from images.validation.claims.context import ClaimContext, claim
+from images.validation.claims.context import BOGUS_ARCH, ClaimContext, claim
 from images.validation.claims.device_code import device_code_claims
 from images.validation.claims.provenance import ENTRYPOINT, provenance_claims
 from validate.claims import HOST_PROBE, Claim
@@ -31,6 +31,7 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
     toolkit = {"home": image.toolkit_home, "version": str(image.toolkit_cuda), "parts": parts}
     statement = f"the CUDA {image.toolkit_cuda} toolkit is in {image.toolkit_home}, off the loader's path"
     yield claim("S6", "toolkit", "static.toolkit", statement, toolkit)
+    yield from _assemblers(context)
     environment = {
         "required": {**image.environment, **user_overlay.variables(image), **user_overlay.IDENTITY},
         "denied": expectations.DENIED_VARIABLES,
@@ -49,6 +50,22 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
     expect = {"libraries": libraries, "providers": list(expectations.RDMA_PROVIDERS)}
     yield claim("S9", "verbs", "static.system", statement, expect, required=required)
     yield from provenance_claims(context)
+
+
+def _assemblers(context: ClaimContext) -> Iterator[Claim]:
+    """S6 of each ptxas: it knows the GPUs that the facts say its release knows, more than torch has code for."""
+    image, facts = context.image, context.facts
+    cuda, triton = facts.cuda.get(str(image.toolkit_cuda)), image.versions.get("triton", "")
+    of_triton = facts.compilers.get("triton", {}).get(triton)
+    for subject, folder, archs in (
+        ("ptxas", f"{image.toolkit_home}/bin", cuda.nvcc_archs if cuda else ()),
+        ("ptxas of Triton", "triton/backends/nvidia/bin", of_triton.archs if of_triton else ()),
+    ):
+        if archs:
+            numbers = [int(arch.replace(".", "")) for arch in archs]
+            statement = f"{folder}/ptxas assembles for {', '.join(archs)}"
+            expect = {"folder": folder, "archs": numbers, "bogus": BOGUS_ARCH}
+            yield claim("S6", subject, "static.assemblers", statement, expect)
 
 
 def _pinned(image: Image, pin: Pin) -> Claim:

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import struct
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,8 @@ from images.planning import expectations
 from tests.support import elves
 from tests.support.judging import fails, judge_claim, says
 from validate.binaries import loader
-from validate.checks.static import environment, files, libraries, pins, toolkit
+from validate.checks.cpu.triton import EM_CUDA
+from validate.checks.static import assemblers, environment, files, libraries, pins, toolkit
 from validate.claims import Claim, Tier
 from validate.environment import user_environment
 from validate.environment.user_environment import UserEnvironment
@@ -386,6 +388,34 @@ def cuda(site: Site) -> Path:
 def toolkit_claim(home: Path) -> Claim:
     parts = ["ptxas", "cudart", "cudart headers", "nvrtc"]
     return claim("S6", "toolkit", "toolkit", home=str(home), version="12.6", parts=parts)
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "words"),
+    [
+        ({75: 75, 107: 107}, None, ""),
+        ({75: 75}, {107: 107}, ""),  # Triton has one of its own for Blackwell and later
+        ({75: 75, 107: 107}, {103: 103}, "bin/ptxas-blackwell does not assemble for sm_107 (ptxas fatal"),
+        ({75: 75, 107: 100}, None, "bin/ptxas does not assemble for sm_107 (it made a binary for sm_100)"),
+        ({75: 75, 107: 107, 999: 75}, None, "control: sm_999 does not exist"),
+        (None, None, "No such file"),
+    ],
+)
+def test_an_assembler_knows_each_gpu_that_it_is_said_to_know(
+    site: Site, older: dict[int, int] | None, newer: dict[int, int] | None, words: str
+) -> None:
+    site.install("triton", "3.9.0")
+    site.start_with()
+    script = b"#!/bin/sh\ncp $0-${1#-arch=sm_} $4 2> $4 || { echo ptxas fatal: not defined >&2; exit 1; }\n"
+    for name, known in {"ptxas": older, "ptxas-blackwell": newer}.items():
+        for arch, of in (known or {}).items():
+            head = struct.pack("<4sB3xB9xH28xI12x", b"\x7fELF", 2, 8, EM_CUDA, of << 8)
+            site.write(f"nv/bin/{name}-{arch}", head)
+        if known:
+            site.write(f"nv/bin/{name}", script).chmod(0o755)
+    for folder in ("nv/bin", str(site.root / "nv/bin")):  # beside Triton, and a toolkit's
+        finding = judged(assemblers, claim("S6", "ptxas", "assemblers", folder=folder, archs=[75, 107], bogus=999))
+        says(finding, words)
 
 
 def test_another_minor_of_torch_is_a_warning_and_another_major_a_fault(site: Site, cuda: Path) -> None:
