@@ -7,6 +7,11 @@
   const rows = [...document.querySelectorAll("[data-pattern]")];
   const patterns = rows.map((row) => new RegExp(row.dataset.pattern, "i"));
   const fixes = rows.map((row) => row.querySelector(".fix"));
+  const shown = rows.map((row) => {
+    const line = document.createElement("p");
+    row.querySelector("h2").after(line);
+    return line.appendChild(document.createElement("code"));
+  });
   const plain = fixes.map((fix) => fix.textContent);
   const names = fixes.map((fix) => JSON.parse(fix.dataset.names ?? "{}"));
 
@@ -19,8 +24,8 @@
     }
     rows.forEach((row, at) => {
       row.hidden = lines.length > 0 && !found.has(at);
-      row.querySelector(".line").hidden = !found.has(at);
-      row.querySelector(".line code").textContent = found.get(at) ?? "";
+      shown[at].parentElement.hidden = !found.has(at);
+      shown[at].textContent = found.get(at) ?? "";
       const named = found.has(at) ? names[at][patterns[at].exec(found.get(at))[1]] : "";
       fixes[at].textContent = named ? `${named} ${plain[at]}` : plain[at];
     });
