@@ -33,7 +33,7 @@ def _audit(engine: Engine, reference: str, options: AuditOptions) -> Audit:
 def hostile(engine: Engine, base: BaseContext) -> Iterator[Audit]:
     files = dict(hostile_image.context(base.reference))
     with built(engine, "truetag-test-hostile", bytes(files.pop("Dockerfile")).decode(), files) as tag:
-        yield _audit(engine, tag, AuditOptions(timeout=30))
+        yield _audit(engine, tag, AuditOptions(timeout=60))
 
 
 def test_a_hostile_image_is_read_to_the_end_and_all_that_it_plants_is_named(hostile: Audit) -> None:
@@ -52,7 +52,7 @@ def test_what_it_prints_of_our_own_probes_does_not_count(hostile: Audit) -> None
     flooded = checks["C3", "c-extension", "/usr/local"]
     assert flooded.outcome is Outcome.FAULT and "printed more than" in flooded.text
     hung = checks["C3", "c-extension", "/opt/hangs"]
-    assert hung.outcome is Outcome.FAULT and "did not end within 30 s" in hung.text
+    assert hung.outcome is Outcome.FAULT and "did not end within 60 s" in hung.text
 
 
 def test_nothing_that_it_says_steers_a_terminal_a_browser_or_a_workflow(hostile: Audit) -> None:
