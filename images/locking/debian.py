@@ -10,7 +10,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -19,7 +20,7 @@ from posixpath import basename as file_name
 from urllib.parse import unquote
 
 from images.config import paths
-from images.errors import command, failed, wrong
+from images.errors import UserError, command, failed, wrong
 from images.planning.expectations import DEBIAN_PYTHON, DEBIAN_TOOLS
 from images.planning.image import Base
 
@@ -39,6 +40,8 @@ INCLUDED = ("apt", "ca-certificates")
 """What a base has beside the packages that Debian calls essential or required."""
 KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _LINE = re.compile(r"([0-9a-f]{64})  (debian(?:-security)?/pool/\S+_\S+_\w+\.deb)")
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]+ [\w.+:~-]+", re.ASCII)
+"""A name and a version (Debian policy, 5.6.7 and 5.6.12): apt would take others for options."""
 _PLAIN = re.compile(r"https?://[^@]+$")
 _HEAD = """\
 # {suite} {architecture} {day}
@@ -130,29 +133,35 @@ def moves(old: DebianLock, new: DebianLock) -> dict[str, tuple[str, str]]:
     }
 
 
+def _apt(scratch: str, suite: str, architecture: str) -> list[str]:
+    """apt-get with a suite's signed lists of today, in a root of its own. Needs neither root nor a machine of that
+    platform."""
+    for folder in ("etc/apt/preferences.d", "lists/partial", "archives/partial"):
+        Path(scratch, folder).mkdir(parents=True)
+    Path(scratch, "sources.list").write_text("\n".join(source_lines(suite, mirrors(), f"signed-by={KEYS}")))
+    Path(scratch, "status").touch()
+    settings = {
+        "Dir::Etc": f"{scratch}/etc/apt",
+        "Dir::Etc::SourceList": f"{scratch}/sources.list",
+        "Dir::Etc::SourceParts": "/dev/null",
+        "Dir::State::Lists": f"{scratch}/lists",
+        "Dir::State::status": f"{scratch}/status",
+        "Dir::Cache": scratch,
+        "APT::Architecture": architecture,
+        "APT::Architectures": architecture,
+        "APT::Sandbox::User": "root",
+        "Acquire::ForceHash": "sha256",
+    }
+    apt = ["apt-get", "-q", *(f"-o{name}={value}" for name, value in settings.items())]
+    _said([*apt, "update", "--error-on=any"])
+    return apt
+
+
 def resolve(base: Base, now: datetime) -> DebianLock:
-    """What apt would install today. Needs apt, and neither root nor a machine of that platform. Raises UserError."""
+    """What apt would install today. Raises UserError."""
     suite, architecture = str(base.suite), base.platform.architecture
     with tempfile.TemporaryDirectory(prefix="truetag-apt-") as scratch:
-        for folder in ("etc/apt/preferences.d", "lists/partial", "archives/partial"):
-            Path(scratch, folder).mkdir(parents=True)
-        Path(scratch, "sources.list").write_text("\n".join(source_lines(suite, mirrors(), f"signed-by={KEYS}")))
-        Path(scratch, "status").touch()
-        settings = {
-            "Dir::Etc": f"{scratch}/etc/apt",
-            "Dir::Etc::SourceList": f"{scratch}/sources.list",
-            "Dir::Etc::SourceParts": "/dev/null",
-            "Dir::State::Lists": f"{scratch}/lists",
-            "Dir::State::status": f"{scratch}/status",
-            "Dir::Cache": scratch,
-            "APT::Architecture": architecture,
-            "APT::Architectures": architecture,
-            "APT::Sandbox::User": "root",
-            "Acquire::ForceHash": "sha256",
-        }
-        apt = ["apt-get", "-q", *(f"-o{name}={value}" for name, value in settings.items())]
-        _said([*apt, "update", "--error-on=any"])
-        install = [*apt, "install", "--print-uris", "-y", "--no-install-recommends"]
+        install = [*_apt(scratch, suite, architecture), "install", "--print-uris", "-y", "--no-install-recommends"]
         wanted = ["?essential", "?priority(required)", *INCLUDED]
         files = printed_files(_said([*install, *wanted]))
         whole = printed_files(_said([*install, *wanted, *ASKED]))
@@ -166,10 +175,28 @@ def resolve(base: Base, now: datetime) -> DebianLock:
     )
 
 
-def _said(words: Sequence[str]) -> str:
+def checksums(suite: str, architecture: str, packages: Iterable[str]) -> dict[str, str]:
+    """`NAME VERSION` -> the `md5sums` of that package, of those that a suite's lists have. Raises UserError."""
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="truetag-apt-") as scratch:
+        apt = _apt(scratch, suite, architecture)
+        for one in filter(_PACKAGE.fullmatch, packages):
+            with suppress(UserError):
+                _said([*apt, "download", "--print-uris", one.replace(" ", "=")])
+                found[one] = ""
+        for one in found:
+            _said([*apt, "download", one.replace(" ", "=")], scratch)
+            (file,) = Path(scratch).glob(f"{one.split()[0]}_*.deb")
+            found[one] = _said(["dpkg-deb", "--info", str(file), "md5sums"])
+    return found
+
+
+def _said(words: Sequence[str], cwd: str | None = None) -> str:
     english = {**os.environ, "LC_ALL": "C"}
     try:
-        done = subprocess.run(words, env=english, capture_output=True, text=True, errors="replace", check=False)
+        done = subprocess.run(
+            words, cwd=cwd, env=english, capture_output=True, text=True, errors="replace", check=False
+        )
     except FileNotFoundError:
         then = "lock it on Debian or Ubuntu, or in a container of them"
         raise failed("apt-get", "is not on this machine", then) from None

@@ -98,8 +98,8 @@ def claims(
         for one in parent.claims
         if (one.id, one.subject) == ("S1", "lock")
     ]
-    debian = [one.expect["known"] for one in parent.claims if (one.id, one.subject) == ("S10", "packages")]
-    known_packages = {name: sorted(versions) for one in debian for name, versions in one.items()}
+    debian = [one.expect for one in parent.claims if (one.id, one.subject) == ("S10", "packages")]
+    known_packages = {name: sorted(versions) for one in debian for name, versions in one["known"].items()}
     added += [
         replace(
             one,
@@ -115,6 +115,7 @@ def claims(
                 "settings": dict(expectations.CHILDRENS_SETTINGS),
                 "plugins": dict(expectations.PLUGINS),
                 "known": known_packages,
+                "suite": "".join(one["suite"] for one in debian),
             },
             required=True,
             unproven="",

@@ -71,7 +71,7 @@ def wanted(path: str) -> bool:
     return (
         path in (*_SETTINGS, _STATUS, "etc/ld.so.conf")
         or bool(_SOURCES.fullmatch(path))
-        or (path.startswith(f"{_DPKG}/info/") and path.endswith(".list"))
+        or (path.startswith(f"{_DPKG}/info/") and path.endswith((".list", ".md5sums")))
         or path.startswith("etc/ld.so.conf.d/")
         or (path.endswith(".dist-info/RECORD") and "/site-packages/" in path)
     )
@@ -106,6 +106,15 @@ def compare(parent: Tree, child: Tree, start: Start, expect: Mapping[str, Any]) 
     # A folder whose files are all changed alike stands for them.
     folded = [one for one in changed if rows.get(one["path"].rpartition("/")[0]) != one["how"]]
     front = list(dict.fromkeys(_in_front(parent, child, added, start, expect["path"])))
+    plugins = {
+        f"/{path}": who
+        for path in added
+        for pattern, who in expect["plugins"].items()
+        if fnmatch.fnmatchcase(f"/{path}" if "/" in pattern else path.rpartition("/")[2], pattern)
+    }
+    before, after = (debian_packages(_text(one.get(_STATUS))) for one in (parent, child))
+    among, listed = list(_among(parent, child, added, expect)), dict(_listings(child))
+    excusing = {package for _, _, package in among} | {listed.get(path[1:], "") for path in plugins}
     return {
         "files": len(parent),
         "added": len(added),
@@ -116,12 +125,7 @@ def compare(parent: Tree, child: Tree, start: Start, expect: Mapping[str, Any]) 
         "in_front": [{"what": what, "path": f"/{path}", "before": f"/{old}"} for what, path, old in front][
             :_MOST_LISTED
         ],
-        "plugins": {
-            f"/{path}": who
-            for path in added
-            for pattern, who in expect["plugins"].items()
-            if fnmatch.fnmatchcase(f"/{path}" if "/" in pattern else path.rpartition("/")[2], pattern)
-        },
+        "plugins": plugins,
         "settings": {
             f"/{path}": [one for one in now if one not in was] or now
             for path, read in _SETTINGS.items()
@@ -133,13 +137,21 @@ def compare(parent: Tree, child: Tree, start: Start, expect: Mapping[str, Any]) 
             if _SOURCES.fullmatch(path) and entry.content != getattr(parent.get(path), "content", "")
             if (found := _UNSIGNED.search(re.sub("#.*", "", _text(entry))))
         },
-        "among": dict(list(_among(parent, child, added, expect))[:_MOST_LISTED]),
+        "among": dict([(path, owner) for path, owner, package in among if not package][:_MOST_LISTED]),
+        "excusing": {
+            f"{name} {after.get(name, 'unknown')}": "".join(
+                _text(child.get(f"{_DPKG}/info/{name}{of}.md5sums")) for of in ("", f":{start.architecture}")
+            )
+            for name in sorted(excusing - {""})
+            if name not in after or after[name] != before.get(name)
+        },
     }
 
 
-def _among(parent: Tree, child: Tree, added: Tree, expect: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What was added to a folder of a Debian package of the parent's, whose programs read what lies there, and is of no
-    package; and whose folder it is. Those of base-files are for all; libraries and headers are looked for elsewhere."""
+def _among(parent: Tree, child: Tree, added: Tree, expect: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """What was added to a folder of a Debian package of the parent's, whose programs read what lies there; whose folder
+    it is, and which package lists it. Those of base-files are for all; libraries and headers are looked for elsewhere.
+    """
     owners, listed = (dict(_listings(one)) for one in (parent, child))
     may = (*expect["generated"], *expect["childrens"], *expect["additions"])
     for path, entry in added.items():
@@ -147,11 +159,11 @@ def _among(parent: Tree, child: Tree, added: Tree, expect: Mapping[str, Any]) ->
         while folder and folder not in parent:
             folder = folder.rpartition("/")[0]
         owner = owners.get(folder, "base-files")
-        own = path in listed or path.removeprefix("usr/") in listed
-        if entry.kind == "folder" or own or owner == "base-files" or not folder.startswith(("usr/", "etc/")):
+        package = listed.get(path) or listed.get(path.removeprefix("usr/"), "")
+        if entry.kind == "folder" or owner == "base-files" or not folder.startswith(("usr/", "etc/")):
             continue
         if not (_TRIPLET.fullmatch(folder) or any(fnmatch.fnmatchcase(f"/{path}", one) for one in may)):
-            yield f"/{path}", owner
+            yield f"/{path}", owner, package
 
 
 def _listings(tree: Tree) -> Iterator[tuple[str, str]]:

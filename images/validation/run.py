@@ -20,6 +20,7 @@ from images.context.labels import LABELS
 from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, Exit, ImageInfo, configuration, layers
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import EngineFacts
+from images.errors import UserError
 from images.validation import own_python
 from images.validation.containers import INSIDE, ContainerPlan, planned, require_end, run_suite, suite_files
 from validate import checks
@@ -358,6 +359,7 @@ def _unseen(engine: Engine, image: ImageInfo, _claim: Claim) -> dict[str, Any]:
 def _beside_parent(engine: Engine, image: ImageInfo, claim: Claim) -> dict[str, Any]:
     """What a child's layers do to its parent's, which are the lowest of its own."""
     from images.engine import exported  # most images are no child
+    from images.locking import debian
     from images.validation import on_parent
 
     if image.architecture not in ("", *on_parent.MACHINES):
@@ -368,7 +370,15 @@ def _beside_parent(engine: Engine, image: ImageInfo, claim: Claim) -> dict[str, 
     found, count = exported.entries(engine, image, on_parent.wanted), len(below.layers)
     parent = exported.tree(found[:count])
     start = on_parent.start(image.env, image.workdir, image.architecture)
-    return on_parent.compare(parent, exported.tree(found[count:], parent), start, claim.expect)
+    said = on_parent.compare(parent, exported.tree(found[count:], parent), start, claim.expect)
+    packages, suite = said.pop("excusing"), claim.expect.get("suite")
+    if not packages or not suite:
+        return said
+    try:
+        known = debian.checksums(suite, start.architecture, packages)
+    except UserError as error:
+        return said | {"unasked": error.problems[0].cause}
+    return said | {"of_archive": {one: own == known[one] if one in known else None for one, own in packages.items()}}
 
 
 def credentials_of(engine: Engine, image: ImageInfo) -> Iterator[dict[str, str]]:

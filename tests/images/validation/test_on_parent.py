@@ -222,6 +222,17 @@ def test_files_of_an_upgraded_package_of_debian_are_as_well_known_as_its_version
     assert judged(library, program("usr/bin/git", "2"), entry("var/lib/dpkg/status", dpkg("3"))).status is Status.FAIL
 
 
+def test_a_package_whose_list_excuses_what_was_added_is_held_to_its_archive() -> None:
+    parent, status = exported.tree(PARENT), "Package: own\nStatus: install ok installed\nVersion: 1\n"
+    files = {"status": status, "info/own.md5sums": "0  x", "info/own.list": "/usr/share/git-core/x"}
+    layer = [entry("usr/share/git-core/x"), *(entry(f"var/lib/dpkg/{path}", text) for path, text in files.items())]
+    found = on_parent.compare(parent, exported.tree([layer], parent), on_parent.Start(PATH), EXPECT)
+    assert found.pop("excusing") == {"own 1": "0  x"}
+    for said, status in ((True, Status.PASS), (False, Status.FAIL), (None, Status.UNPROVEN)):
+        evidence = {**found, "of_archive": {"own 1": said}}
+        assert host_image.judge_parent("parent", EXPECT, evidence).status is status  # type: ignore[arg-type]
+
+
 def test_plugins_of_a_childs_own_are_told() -> None:
     found = judged(entry(f"{LIB}/libnccl-net.so"))
     assert found.status is Status.PASS and f"/{LIB}/libnccl-net.so (NCCL" in found.reason

@@ -132,7 +132,7 @@ def judge_parent(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str
     """S10 parent, of a child. expect: {parent: its name, path: its PATH, generated: {pattern: why a file's content
     may differ}, childrens: {pattern: why a child may do anything there}, settings: {file: patterns of what bends
     nothing in it}, plugins: {pattern: who loads such a file}, known: {Debian package: versions that S10 packages
-    knows}}.
+    knows}, suite: whose archives are asked for others}.
 
     evidence, as the layers themselves say it: {unread: why they can't be compared}, or {files: of the parent, with its
     folders, added, changed: [{path, how: any of _SPOKEN, or what it has become}] where a folder stands for what is in
@@ -140,7 +140,8 @@ def judge_parent(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str
     version to which: how many files}, plugins: {what was added: who loads it}, in_front: [{what, path: where it is
     found first now, before}], settings: {file: what the parent has otherwise or not}, among: {what was added to the
     folder of a Debian package of the parent's, of no package itself: that package}, sources: {list of apt's sources:
-    what in it lets anybody say what a package holds}}.
+    what in it lets anybody say what a package holds}, of_archive: {package whose list excuses what was added, and its
+    version: whether archives have it with these checksums; null: not in this version}, unasked: why none could say}.
     """
     if "unread" in evidence:
         return unproven(evidence["unread"])
@@ -169,9 +170,13 @@ def judge_parent(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str
         for path, owner in evidence.get("among", {}).items()
     ]
     faults += [f"{path} has apt take packages of anybody: {said}" for path, said in evidence.get("sources", {}).items()]
+    archived = evidence.get("of_archive", {})
+    faults += [f"Debian's {name} is not as its archive has it" for name, same in archived.items() if same is False]
     plugins = [f"{path} ({who})" for path, who in sorted(evidence["plugins"].items())]
     good += f"; of its own, and loaded as they are there: {listed(plugins)}" if plugins else ""
-    unknown = [
+    good += f"; added files are packages' by dpkg's own word: {evidence['unasked']}" if "unasked" in evidence else ""
+    unknown = [f"files of {name}" for name, same in archived.items() if same is None]
+    unknown += [
         f"{count} files of {name}"
         for name, count in sorted(evidence["upgraded"].items())
         if name.split()[-1] not in expect["known"].get(name.split()[0], ())
