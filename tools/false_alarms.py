@@ -7,6 +7,7 @@ The images must be there (`build NAME`); packages come from this machine's index
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -24,8 +25,8 @@ _HOST = f"RUN --mount=type=bind,source=host,target={MOUNT} . {MOUNT}/env"
 _SOURCES = "-oDir::Etc::SourceList=/tmp/list"
 _MIRRORED = "s#[^ ]+/debian/? #${{DEBIAN_MIRROR:-&}} #; s#[^ ]+/debian-security/? #${{DEBIAN_SECURITY_MIRROR:-&}} #"
 _APT = (
-    f'{_HOST} && sed -E "{_MIRRORED}" '
-    f"/etc/apt/sources.list > /tmp/list && apt-get -qq {_SOURCES} update && apt-get -qq {_SOURCES} install "
+    f'{_HOST} && sed -E "{_MIRRORED}" /etc/apt/sources.list > /tmp/list'
+    f" && apt-get -qq {_SOURCES} update && apt-get -qq {_SOURCES} install "
     "--no-install-recommends {} && rm -r /var/lib/apt/lists/* /tmp/list"
 )
 _PIP = f"{_HOST} && pip install -q --no-cache-dir"
@@ -49,8 +50,7 @@ def main(
     tier: Annotated[list[Tier], typer.Option()] = [Tier.STATIC],  # noqa: B006  typer's
     claim: Annotated[list[str], typer.Option()] = [],  # noqa: B006
 ) -> None:
-    """Build children of images, and print every required claim of theirs that is not PASS, but for what an image says
-    it goes without."""
+    """Build children of images, and print each required claim that is not PASS, but for what an image goes without."""
     sources, found = matrix.load(), 0
     files = {**host_settings().files(), "train.py": b"print('trained')\n"}
     with private_engine.open_engine(None, on_progress=common.say) as engine:
@@ -59,7 +59,7 @@ def main(
             (image,) = common.accepted([name], sources, exactly_one=True)
             user = engine.inspect(image.local_name).user
             for number, (kind, lines) in enumerate(CHILDREN.items()):
-                tag, last = f"truetag-false-alarms:{name}-{number}", "" if "USER" in lines else f"USER {user}\n"
+                tag, last = f"truetag-false-alarms:{os.getpid()}-{number}", "" if "USER" in lines else f"USER {user}\n"
                 dockerfile = f"FROM {image.local_name}\nUSER root\n{lines}\n{last}"
                 engine.build({**files, "Dockerfile": dockerfile.encode()}, tag, network=network)
                 try:
