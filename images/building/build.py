@@ -11,6 +11,7 @@ from images.building.contexts import BuildOptions
 from images.context import base_images
 from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildResult
+from images.engine.configuration import payload_of
 from images.engine.failures import Cancelled
 from images.engine.progress import Progress
 from images.engine.runtime import CLASSIC_STORE
@@ -18,7 +19,6 @@ from images.errors import Problem, UserError, failed, problem_of
 from images.locking.lock_file import Lock
 from images.planning.image import Image
 from images.validation.claims import image_claims
-from images.validation.rows import payload_of
 from validate import report
 from validate.evidence import Record
 from validate.judge import Verdict

@@ -13,6 +13,9 @@ from typing import Any
 
 from images.engine.runtime import FURTHER, ImageInfo
 from images.host.hashing import oci_digest
+from validate.evidence import Evidence
+from validate.judge import Verdict
+from validate.judging import Status
 
 CREATED = "2024-01-01T00:00:00Z"
 """The date of every image and step: that of the files that a build writes (images/context/templates.py, EPOCH)."""
@@ -96,6 +99,19 @@ def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
     settings: list[Any] = [sorted(info.env.items()), info.user, info.workdir, info.entrypoint, info.command]
     settings += [info.further] if info.further else []
     return {**found, SETTINGS: oci_digest(json.dumps(settings, sort_keys=True).encode())}
+
+
+def payload_of(evidence: Evidence, verdict: Verdict) -> dict[str, str]:
+    """What a verdict is about: layer -> diff ID.
+
+    The suite's layer counts where it may hold more than the suite. An engine's store tells whether it does; where that
+    can't be read, it holds no more if each file of the image has an owner and is as its owner has it (S10).
+    """
+    found = dict(evidence.host.get("payload") or {})
+    files = {one.status for one in verdict.claims if one.claim.id == "S10" and one.claim.required}
+    if files == {Status.PASS}:
+        found.pop(SUITE, None)
+    return found
 
 
 def steps_above(history: Sequence[str]) -> tuple[str, ...] | None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, Field, ValidationError
 
 from images.config import paths
-from images.engine.configuration import SUITE
+from images.engine.configuration import SUITE, payload_of
 from images.errors import Problem, UserError, failed, wrong
 from images.validation.rows import (
     ClaimRow,
@@ -21,7 +21,6 @@ from images.validation.rows import (
     claim_rows,
     first_fault,
     installed,
-    payload_of,
     read_lines,
     steps_of,
     tier_counts,

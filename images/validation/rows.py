@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from images.engine.configuration import SUITE
 from images.errors import Problem, command, wrong
 from validate.claims import Claim, Tier
 from validate.evidence import Evidence, Record
@@ -152,22 +151,6 @@ def installed(evidence: Mapping[str, Any]) -> str:
     """The version in S1's evidence, as the distribution's metadata has it; empty where it has none."""
     found = evidence.get("installed")
     return str(found[0].get("version", "")) if isinstance(found, list) and found and isinstance(found[0], dict) else ""
-
-
-def payload_of(evidence: Evidence, verdict: Verdict) -> dict[str, str]:
-    """What a verdict is about: layer -> diff ID (images/engine/configuration.py).
-
-    The suite's layer counts where it may hold more than the suite. An engine's store tells whether it does; where that
-    can't be read, it holds no more if each file of the image has an owner and is as its owner has it (S10).
-    """
-    found = dict(evidence.host.get("payload") or {})
-    files = {one.status for one in verdict.claims if one.claim.id == "S10" and one.claim.required}
-    if files == {Status.PASS}:
-        found.pop(SUITE, None)
-    return found
-
-
-# --- the files of a validation run ----------------------------------------------------------------------------------
 
 
 class HintRow(Row):

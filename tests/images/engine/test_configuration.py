@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from images.engine import EngineError, configuration, exported, layers
+from images.engine.configuration import payload_of
 from images.engine.layers import StoredLayer
 from images.host.hashing import oci_digest
 from images.site import records
-from images.validation.rows import payload_of
 from tests.support.engine_contents import image_info
 
 STEPS = {
