@@ -39,7 +39,8 @@ CHILDREN = {
     "pip": f"{_PIP} wandb rich",
     "pip in a folder": f"{_PIP} --target /opt/own tomli\nENV PYTHONPATH=/opt/own",
     "apt": _APT.format("git-lfs htop tmux vim-tiny"),
-    "apt and a server": _APT.format("openssh-server rsync sudo") + " && ssh-keygen -A",
+    "apt and a server": _APT.format("openssh-server rsync sudo")
+    + " && rm /etc/ssh/ssh_host_*_key*",  # S8 secrets tells keys
     "apt, pip and code": _APT.format("ffmpeg libgl1") + f"\n{_PIP} imageio\nCOPY train.py /workspace/",
 }
 """What people do -> its lines, as root."""
