@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.judging import judge_claim
+from validate.binaries.cubin import EM_CUDA, cubin_facts
 from validate.checks.cpu import compiler, imports
 from validate.checks.cpu.native import _matches
-from validate.checks.cpu.triton import EM_CUDA, cubin_facts
 from validate.claims import Claim, Tier
 from validate.examples.evidence import at_once
 from validate.harness.forked import in_fork, in_forks

@@ -15,7 +15,7 @@ from images.planning import expectations
 from tests.support import elves
 from tests.support.judging import fails, judge_claim, says
 from validate.binaries import loader
-from validate.checks.cpu.triton import EM_CUDA
+from validate.binaries.cubin import EM_CUDA
 from validate.checks.static import assemblers, environment, files, libraries, pins, toolkit
 from validate.claims import Claim, Tier
 from validate.environment import user_environment
@@ -83,7 +83,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     given()
     for folder in (LIB, "venv/bin"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / f"venv/bin/python{PYTHON}").touch()
+    (tmp_path / f"venv/bin/python{PYTHON}").write_bytes(elves.make(exports=["PyLong_FromLong"]))
     monkeypatch.setattr(environments, "package_folders", lambda: [str(tmp_path / LIB)])
     # This machine's own libraries and settings are not what is tested.
     monkeypatch.setattr(loader, "read_cache", lambda _data, _machine: {})

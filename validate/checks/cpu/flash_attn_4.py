@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from validate.checks.cpu.triton import EM_CUDA, cubin_facts
+from validate.binaries.cubin import EM_CUDA, cubin_facts
 from validate.claims import Claim
 from validate.harness.forked import in_fork
 from validate.judging import Finding, failed, joined, passed, root_cause

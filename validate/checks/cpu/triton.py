@@ -5,13 +5,13 @@ a GPU, and refuses one that does not exist.
 import importlib
 import inspect
 import os
-import struct
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from validate.binaries.cubin import EM_CUDA, cubin_facts
 from validate.claims import Claim
 from validate.environment import user_environment
 from validate.harness.forked import attempt, in_fork
@@ -19,10 +19,6 @@ from validate.judging import Finding, failed, joined, passed, root_cause
 
 _CONTROL_KERNEL = "add"
 """It has no reduction and no dot, so that LLVM accepts any arch and ptxas must refuse the bogus one."""
-EM_CUDA = 190
-_ARCH_IN_SECOND_BYTE = 8
-"""From this ABI version on (ptxas 12.8 for sm_100, 12.9 on for sm_90a) e_flags hold the arch in bits 8 to 15, before
-that in bits 0 to 7. Measured on what Triton 3.1 to 3.9 made for sm_50 to sm_121."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -89,18 +85,6 @@ def _compiled(kernel: str, arch: int) -> Mapping[str, Any]:
         ),
         "compile_seconds": round(time.monotonic() - started, 3),
     }
-
-
-def cubin_facts(content: bytes) -> Mapping[str, Any]:
-    """Size, ELF machine and the arch (90 for sm_90) the header names; machine and arch are None for anything else."""
-    facts = {"bytes": len(content), "machine": None, "arch": None}
-    if len(content) < 64 or content[:5] != b"\x7fELF\x02":
-        return facts
-    abi = content[8]
-    (machine,) = struct.unpack_from("<H", content, 18)
-    (flags,) = struct.unpack_from("<I", content, 48)
-    arch = (flags >> 8 if abi >= _ARCH_IN_SECOND_BYTE else flags) & 0xFF
-    return {**facts, "machine": machine, "abi": abi, "flags": f"{flags:#x}", "arch": arch}
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from validate.checks.cpu.triton import cubin_facts
+from validate.binaries.cubin import cubin_facts
 from validate.claims import Claim
 from validate.environment import installed
 from validate.judging import Finding, conclude, listed, telling_line
@@ -68,4 +68,4 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     return conclude((f"{what} {listed(which)}" for what, which in faults.items()), f"{programs}: {known}")
 
 
-CLAIMS = {"S6": judge}
+CLAIMS = {"S6 ptxas": judge, "S6 ptxas of Triton": judge}
