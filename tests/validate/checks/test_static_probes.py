@@ -390,6 +390,17 @@ def toolkit_claim(home: Path) -> Claim:
     return claim("S6", "toolkit", "toolkit", home=str(home), version="12.6", parts=parts)
 
 
+def test_a_module_of_a_package_is_found_in_the_package(site: Site) -> None:
+    """flash-attn-4 brings flash_attn/cute, and no flash_attn/__init__.py."""
+    site.install("flash-attn-4", "4.0", {"flash_attn/cute/__init__.py": b""})
+    site.start_with()
+    expect = {**PIN.expect, "version": "4.0", "modules": ["flash_attn.cute"]}
+    found = claim("S1", "flash-attn-4", "pins", **expect)
+    says(judged(pins, found), "")
+    (site.root / "flash_attn/cute/__init__.py").unlink()
+    fails(judged(pins, found), "flash_attn.cute")
+
+
 @pytest.mark.parametrize(
     ("older", "newer", "words"),
     [

@@ -33,7 +33,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     machine = machine_named(given.machine)
     suffixes = [f".cpython-{start.version.replace('.', '')}-{machine.triplet}.so", ".abi3.so", ".so"]
     loaders = (ExtensionFileLoader, suffixes), (SourceFileLoader, [".py"]), (SourcelessFileLoader, [".pyc"])
-    finders = [FileFinder(folder, *loaders) for folder in folders]
+    finders = [(folder, FileFinder(folder, *loaders)) for folder in folders]
     glibc = _glibc(given, machine)
     for claim in claims:
         if claim.subject in ("lock", "additions"):
@@ -57,7 +57,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
                     }
                     for distribution in of_this_name
                 ],
-                "modules": {name: _module(name, everything, owners, finders) for name in claim.expect["modules"]},
+                "modules": {
+                    name: _module(name, everything, owners, finders, loaders) for name in claim.expect["modules"]
+                },
             }
             if claim.subject == "torch":
                 evidence["torch"] = torch_version(installed.locations(of_this_name))
@@ -76,11 +78,16 @@ def _module(
     module: str,
     everything: Sequence[Distribution],
     owners: Mapping[str, Sequence[str]],
-    finders: Sequence[FileFinder],
+    finders: Sequence[tuple[str, FileFinder]],
+    loaders: Sequence[Any],
 ) -> Mapping[str, Any]:
-    """Where a top-level module is imported from."""
+    """Where a module is imported from: one of a package, in the package's folders."""
     providers = sorted({other.name for other in everything if module in other.modules()})
-    found = [(finder.path, spec) for finder in finders if (spec := finder.find_spec(module))]
+    for name in module.split("."):
+        found = [(entry, spec) for entry, finder in finders if (spec := finder.find_spec(name))]
+        regular = [one for one in found if one[1].loader][:1] or found
+        inside = [(entry, folder) for entry, spec in regular for folder in spec.submodule_search_locations or ()]
+        finders = [(entry, FileFinder(folder, *loaders)) for entry, folder in inside]
     entry, origin = next(((entry, str(spec.origin)) for entry, spec in found if spec.loader), ("", ""))
     if not origin:
         parts = [folder for _, spec in found for folder in spec.submodule_search_locations or ()]
