@@ -86,8 +86,9 @@ def requirements(control: Locked, wanted: Nightly, refused: Mapping[str, Mapping
         names = {str(canonicalize_name(text.partition("==")[0])) for text in inputs.layers[layer]}
         for pin in (pin for pin in control.image.pins if pin.layer == layer and pin.name in names):
             excluded = [f"!={version}" for version in refused.get(pin.name, {})]
-            within = ranges.get(pin.name, "")
-            if not SpecifierSet(within).contains(pin.version, prereleases=True):
+            within, own = ranges.get(pin.name, ""), Version(pin.version)
+            ends = [Version(one.version.removesuffix(".*")) for one in SpecifierSet(within)]
+            if own not in SpecifierSet(within, prereleases=True) and all(end <= own for end in ends):
                 within = ""  # a profile may pin beyond the range of its stack
             allowed = [f">={pin.version}", *filter(None, [within]), *excluded]
             lines.append(f"{pin.name}{','.join(allowed)}")

@@ -103,7 +103,7 @@ class Building:
 
 def until(holds: Callable[[], object], told: Callable[[], object]) -> None:
     """Wait. `told`: what is said where it takes too long."""
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 1200
     while not holds():
         assert time.monotonic() < deadline, told()
         time.sleep(0.1)

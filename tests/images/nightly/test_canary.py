@@ -25,6 +25,8 @@ def test_held_layers_are_exact_and_pins_move_upward_within_ranges_and_facts() ->
     assert not [line for line in found if line.startswith("flash-attn")]
     beyond = sets.requirements(CONTROL, Nightly(ranges={"peft": "<0.18"}), {})  # as a profile's pin over its stack's
     assert [line for line in beyond if line.startswith("peft")] == ["peft>=0.18.1"]
+    above = sets.requirements(CONTROL, Nightly(ranges={"peft": "==0.19.*"}), {})  # what somebody wants to try
+    assert [line for line in above if line.startswith("peft")] == ["peft>=0.18.1,==0.19.*"]
 
 
 def test_what_the_facts_speak_against_is_left_out_and_what_they_do_not_know_is_not() -> None:
