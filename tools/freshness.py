@@ -16,6 +16,7 @@ from packaging.version import Version
 
 from images.config import matrix
 from images.config.matrix import Sources
+from images.errors import wrong
 from images.locking import lock_file, uv
 from images.nightly import sets
 from images.planning import plan
@@ -47,7 +48,9 @@ def rows(image: Image, sources: Sources, was: Mapping[str, str], runner: uv.Runn
 
 def main(revision: Annotated[str, typer.Argument(metavar="REV")] = "HEAD") -> None:
     sources, seen = matrix.load(), set[tuple[str, str]]()
-    before = subprocess.run(["git", "show", f"{revision}:matrix.yaml"], capture_output=True, text=True, check=True)
+    before = subprocess.run(["git", "show", f"{revision}:matrix.yaml"], capture_output=True, text=True, check=False)
+    if before.returncode:
+        raise wrong(revision, "git has no matrix.yaml of it", "name a commit: `git log -- matrix.yaml` lists them")
     old: dict[str, Any] = yaml.load(before.stdout, yaml.BaseLoader)
     for image in (one.image for one in plan.plan(sources) if one.image):
         key = torch, profile = str(image.name.torch), image.name.profile or ""

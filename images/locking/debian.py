@@ -188,6 +188,7 @@ def checksums(suite: str, architecture: str, packages: Iterable[str]) -> dict[st
             _said([*apt, "download", one.replace(" ", "=")], scratch)
             (file,) = Path(scratch).glob(f"{one.split()[0]}_*.deb")
             found[one] = _said(["dpkg-deb", "--info", str(file), "md5sums"])
+            file.unlink()  # an image may say that it has two versions
     return found
 
 
