@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -33,6 +34,8 @@ def rows(image: Image, sources: Sources, was: Mapping[str, str], runner: uv.Runn
     canary = sets.relocked(control, chosen, runner)
     pythons = sorted({str(base.python) for base in sources.matrix.bases.values()}, key=Version)
     gaps = {gap.name: gap.reason for gap in sets.gaps(control, canary, wanted, refused, pythons, runner)}
+    kept = sources.matrix.nightly.kept.get(str(image.name.torch))
+    stays = str(kept) if kept and datetime.now(UTC).date() < kept.until else ""
     gaps |= {one.name: f"one release of CUDA {image.toolkit_cuda}" for one in image.toolkit}
     pins = [(pin.name, pin.version, pin.layer) for pin in (*image.pins, *image.toolkit)]
     for name, version, layer in [*pins, *((*one.split("=="), "override") for one in image.overrides)]:
@@ -42,7 +45,8 @@ def rows(image: Image, sources: Sources, was: Mapping[str, str], runner: uv.Runn
             reason = "the index has its source alone"
         elif Version(newest) > Version(version):
             held = {"torch": "a newer torch is another stack", "override": "of the release that the override is for"}
-            reason = gaps.get(name) or held.get(layer, f"not moved yet: a canary takes {canary.versions.get(name)}")
+            moves = stays or f"not moved yet: a canary takes {canary.versions.get(name)}"
+            reason = gaps.get(name) or held.get(layer, moves)
         yield [name, was.get(name, "-"), version, newest or "-", " ".join(reason.partition(" uv says")[0].split())]
 
 

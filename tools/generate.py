@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -37,7 +36,7 @@ def files(sources: Sources) -> dict[str, bytes]:
     """Path below the project's root -> content. Raises UserError when a document lost its markers."""
     profiles = profile_docs.tables(sources, profile_docs.pages(), profile_docs.recorded())
     documents = {
-        "docs/images.md": _with_table("docs/images.md", "images", _table(plan.plan(sources))),
+        "docs/images.md": _with_table("docs/images.md", "images", _table(sources)),
         "docs/profiles.md": _with_table("docs/profiles.md", "profiles", profiles),
         "docs/extending.md": _with_table("docs/extending.md", "additions", additions.table(additions.read())),
         "docs/benchmarks.md": _with_table("docs/benchmarks.md", "benchmarks", page.tables(measured.read())),
@@ -83,7 +82,8 @@ def _with_table(path: str, name: str, table: str) -> bytes:
     return place.sub(lambda match: match[1] + table + match[2], text).encode()
 
 
-def _table(planned: Sequence[Planned]) -> str:
+def _table(sources: Sources) -> str:
+    planned = plan.plan(sources)
     accepted = [image.image for image in planned if image.image]
     states = lock_file.states(accepted, paths.RESOURCES / "locks")
     blocked = {str(image.name): lock_file.blocked(image, states[str(image.name)]) for image in accepted}
@@ -95,24 +95,27 @@ def _table(planned: Sequence[Planned]) -> str:
     for apart in (False, True):
         lines += ["", *(["Without a lock:", ""] if apart else [])]
         lines += [
-            "| image | torch | Python | toolkit | wheel | GPU archs | driver | |",
-            "|---|---|---|---|---|---|---|---|",
+            "| image | torch | Python | wheel | GPU archs | driver | |",
+            "|---|---|---|---|---|---|---|",
         ]
         lines += [_row(image) for image in planned if bool(blocked.get(image.name)) is apart]
+    kept: dict[str, list[str]] = {}
+    for torch, row in sources.matrix.nightly.kept.items():
+        kept.setdefault(str(row), []).append(torch)
+    lines += [f"\ntorch {', '.join(minors)}: {text}." for text, minors in kept.items()]
     return "\n".join(lines) + "\n"
 
 
 def _row(image: Planned) -> str:
     """A line of the table; what is to be minded of a profile's packages stands in docs/profiles.md."""
     archs = " ".join(arch.capability for arch in image.archs) or "-"
-    own = [one.partition(" whatever is")[0] for one in image.warnings if not one.startswith("silently")]
+    own = [re.split(" whatever is| until `", one)[0] for one in image.warnings if not one.startswith("silently")]
     warnings = ["see [profiles](profiles.md)"] if image.profile and own else own
     notes = [f"**refused**: {text}" for text in image.reasons] or warnings
     cells = [
         f"`{image.name}`",
         image.torch or "-",
         str(image.python or "-"),
-        str(image.image_name.cuda),
         str(image.wheel_cuda or "-"),
         archs,
         f">= {image.min_driver}" if image.min_driver else "-",

@@ -66,6 +66,7 @@ def as_row(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str, Any]:
         "status": "accepted" if planned.image else "refused",
         "reasons": list(planned.reasons),
         "warnings": list(planned.warnings),
+        "kept": planned.kept,
         "torch": planned.torch,
         "python": str(planned.python) if planned.python else None,
         "toolkit_cuda": str(planned.image_name.cuda),
@@ -103,7 +104,7 @@ def table(planned: Sequence[Planned], locks: Mapping[str, LockStatus], *, unlock
         driver = image.min_driver.partition(".")[0] if image.min_driver else "-"
         rows.append((image.name, state, image.torch or "-", str(image.image_name.cuda), driver, archs or "-"))
         notes = [f"refused: {'; '.join(image.reasons)}"] if image.reasons else []
-        for note in [*notes, *filter(None, [why]), *(f"warning: {text}" for text in image.warnings)]:
+        for note in [*notes, *filter(None, [why, image.kept]), *(f"warning: {text}" for text in image.warnings)]:
             told.setdefault(note, []).append(image.name)
     yield from aligned(rows, " ", _NAME_WIDTH)
     if told:

@@ -181,9 +181,9 @@ def _nightly(matrix: Matrix) -> Iterator[Fault]:
     for path in ranges:
         if path[-1] not in pinned:
             yield path, f"nothing pins {str(path[-1])!r}", ""
-    for torch in matrix.nightly.stacks:
-        if torch not in matrix.stacks:
-            yield ("nightly", "stacks", torch), f"there is no stack for torch {torch}", ""
+    for key, minors in (("stacks", matrix.nightly.stacks), ("kept", matrix.nightly.kept)):
+        for torch in (one for one in minors if one not in matrix.stacks):
+            yield ("nightly", key, torch), f"there is no stack for torch {torch}", ""
     for index, layer in enumerate(matrix.nightly.held):
         if layer not in matrix.layers:
             cause = f"there is no layer {layer!r} (there are {', '.join(matrix.layers)})"

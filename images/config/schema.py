@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
 from typing import Annotated
 
 from packaging.version import InvalidVersion, Version
@@ -191,6 +192,16 @@ class Exclusion(Row):
     reason: Sentence
 
 
+class Kept(Row):
+    """A stack that nothing moves before a day."""
+
+    until: date
+    reason: Sentence
+
+    def __str__(self) -> str:
+        return f"kept as it is until {self.until}: {self.reason}"
+
+
 class Nightly(Row):
     """What a nightly run builds twice: as locked, and with the newest versions."""
 
@@ -202,6 +213,8 @@ class Nightly(Row):
     """Distribution -> what a canary may take; without a row: any newer version that the facts don't speak against."""
     stacks: dict[MinorText, dict[str, RangeText]] = {}
     """The same for one torch minor, over `ranges`."""
+    kept: dict[MinorText, Kept] = {}
+    """Torch minors whose pins stay as they are: until that day a nightly run builds them as locked alone."""
 
 
 class ExpectedFailure(Row):

@@ -42,6 +42,8 @@ class Planned:
     pins: Mapping[str, str] | None = None
     archs: tuple[Arch, ...] = ()
     min_driver: str | None = None
+    kept: str = ""
+    """Until when no nightly run moves its pins, and why; empty: it moves them."""
 
     @property
     def name(self) -> str:
@@ -155,6 +157,7 @@ def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
         pins=candidate.pins,
         archs=candidate.supported_archs,
         min_driver=min_driver,
+        kept=str(matrix.nightly.kept.get(str(name.torch), "")),
     )
     excluded = [one.reason for one in matrix.exclude if selectors.parse(one.select)(planned)]
     reasons = (*planned.reasons, *(f"excluded by matrix.yaml: {reason}" for reason in excluded))

@@ -11,6 +11,7 @@ import pytest
 from images.commands import common
 from images.commands.plan import table
 from images.config.matrix import load
+from images.locking import lock_file
 from images.locking.lock_file import Status as LockStatus
 from images.planning import plan
 from tests.support.checkout import ROOT
@@ -69,6 +70,15 @@ def test_the_default_view_keeps_what_has_no_lock_apart_and_counts_it() -> None:
     ]
     refused = sum(not one.image for one in PLAN)
     assert lines[-1] == f"{len(PLAN)} images: {len(PLAN) - 1 - refused} ok, 1 no lock, {refused} refused"
+
+
+def test_each_stack_that_has_a_lock_is_tracked_or_says_until_when_it_is_kept() -> None:
+    sources, lines = load(), list(table(PLAN, {}))
+    tracked = {one.image_name.torch for one in plan.select(sources.matrix.nightly.track, sources)}
+    states = lock_file.states((one.image for one in PLAN if one.image), sources.workspace.locks)
+    for one in (one for one in PLAN if states.get(one.name) is LockStatus.PRESENT):
+        told = [line for line in lines if one.name in line and ": kept as it is until 202" in line]
+        assert bool(told) is bool(one.kept) and (told or one.image_name.torch in tracked), one.name
 
 
 def test_readme_prints_the_plan_as_it_is() -> None:

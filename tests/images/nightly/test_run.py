@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from images.config.paths import Workspace
-from images.config.schema import ExpectedFailure
+from images.config.schema import ExpectedFailure, Nightly
 from images.errors import Problem
 from images.locking import debian, uv
 from images.locking.inputs import Package
@@ -80,9 +80,20 @@ def nightly_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(uv, "packages", lambda one, *_, **__: [Package(name=one[0], version=locked[one[0]], hashes=())])
 
     def run(
-        judge: Judge, *, resume: bool = False, rows: Sequence[ExpectedFailure] = (), **other: object
+        judge: Judge,
+        *,
+        resume: bool = False,
+        rows: Sequence[ExpectedFailure] = (),
+        kept: str = "2026-11-21",
+        workspace: Workspace = SOURCES.workspace,
+        **other: object,
     ) -> ImageResult:
-        sources = replace(SOURCES, matrix=SOURCES.matrix.model_copy(update={"xfail": list(rows)}))
+        stays = Nightly.model_validate({"kept": {"2.7": {"until": kept, "reason": "it was judged"}}})
+        sources = replace(
+            SOURCES,
+            matrix=SOURCES.matrix.model_copy(update={"xfail": list(rows), "nightly": stays}),
+            workspace=workspace,
+        )
         options = NightlyOptions(
             sources=sources,
             validate=judge,
@@ -131,16 +142,16 @@ def test_debian_packages_that_the_control_took_anew_are_named(nightly_run: Run) 
 def test_a_control_of_other_debian_packages_is_not_taken_from_an_interrupted_run(
     nightly_run: Run, tmp_path: Path
 ) -> None:
-    sources = replace(SOURCES, workspace=Workspace(tmp_path / "matrix.yaml"))
+    workspace = Workspace(tmp_path / "matrix.yaml")
     assert PLANNED.image is not None
-    place = sources.workspace.locks / debian.place(PLANNED.image.base)
+    place = workspace.locks / debian.place(PLANNED.image.base)
     place.parent.mkdir(parents=True)
     for folder in (PLANNED.image.lock_name, "wheels"):
-        (sources.workspace.locks / folder).symlink_to(SOURCES.workspace.locks / folder)
+        (workspace.locks / folder).symlink_to(SOURCES.workspace.locks / folder)
     judge = Judge({})
     for packages, asked in (("1", 2), ("1", 2), ("2", 4)):
         place.write_text(packages)
-        nightly_run(judge, resume=True, sources=sources)
+        nightly_run(judge, resume=True, workspace=workspace)
         assert len(judge.asked) == asked
 
 
@@ -232,6 +243,13 @@ def test_nothing_newer_builds_nothing(nightly_run: Run, monkeypatch: pytest.Monk
     judge = Judge({})
     assert nightly_run(judge).canary.outcome is Outcome.UNCHANGED
     assert len(judge.asked) == 1
+
+
+def test_a_stack_that_is_kept_is_built_as_it_is_locked_alone_until_that_day(nightly_run: Run) -> None:
+    judge = Judge({})
+    found = nightly_run(judge, kept="2026-11-22")
+    assert results.told(found.canary) == "canary UNCHANGED; kept as it is until 2026-11-22: it was judged"
+    assert len(judge.asked) == 1 and found.proposed is None and not found.broken
 
 
 def test_newest_versions_that_do_not_fit_together_are_told(nightly_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

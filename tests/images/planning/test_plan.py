@@ -73,7 +73,7 @@ def test_official_wheel_and_allocator_follow_torch(name: str, wheel: str, variab
 def test_json_has_exactly_the_promised_keys() -> None:
     row = json.loads(json.dumps(plan_verb.as_row(one("cu126-torch25"), {"cu126-torch25": Status.PRESENT})))
     assert set(row) == set(
-        "name status reasons warnings torch python toolkit_cuda wheel_cuda archs min_driver profile pins lock "
+        "name status reasons warnings kept torch python toolkit_cuda wheel_cuda archs min_driver profile pins lock "
         "buildable blocked".split()
     )
     assert (row["lock"], row["buildable"], row["blocked"]) == ("present", True, "")
