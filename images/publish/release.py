@@ -16,7 +16,7 @@ from images.publish.gate import ReleasePolicy
 from images.publish.tags import Action, ImageVersion, TagChange, TagKind
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
-from images.registry.reference import Reference, Repository
+from images.registry.reference import Reference, Repository, is_digest
 from validate.judging import Status
 
 
@@ -187,9 +187,9 @@ def promote(
 ) -> PublishResult:
     """Copy an image with all that is attached to it and signed, and move the tags there.
 
-    With a public key, only statements that it signed count, and tags move alone that it signed for these images.
-    `drop_platforms`: an index may take the place of one for more platforms. Raises UserError: the gate is closed, a tag
-    would go back or lose a platform or is not signed, another registry.
+    With a public key, only statements that it signed count, and tags move alone that it signed for these images, and
+    last, as far as this machine saw. `drop_platforms`: an index may take the place of one for more platforms. Raises
+    UserError: the gate is closed, a tag would go back or lose a platform or is not signed, another registry.
     """
     if reference.repository.host != to.host:
         then = f"copy it first: `cosign copy {reference} {to}:{reference.identifier}`; then promote there"
@@ -204,6 +204,9 @@ def promote(
             if fault.status is not Status.PASS or named.digest != attachments.index_of(images).digest:
                 cause = fault.reason if fault.status is not Status.PASS else "is no index as `publish` writes it"
                 raise failed(f"{source.repository}@{named.digest}", cause, "publish its images anew")
+        tag = "" if is_digest(reference.identifier) or not key else reference.identifier
+        if faults := list(verify.tag_faults(source, tag, named, images, policy, key) if tag else ()):
+            raise failed(str(reference), "; ".join(faults), f"promote what is meant by digest ({named.digest}: this)")
         for image in images:
             verify.admitted(image, policy, key)
         versions = [tags.version_of(image) for image in images]
@@ -229,23 +232,27 @@ def promote(
         for digest in {change.after.digest for change in planned if change.after.is_index}:
             attachments.copy(source, target, digest, key)
         joined = "" if named.is_index else row[0]
-        changes = _signed(planned, target, source.repository, key, joined) if key else planned
+        changes = _signed(planned, target, source.repository, policy, key, joined) if key else planned
         return release.move(stored, changes, left_out)
 
 
 def _signed(
-    planned: Sequence[TagChange], target: Registry, staging: Repository, key: str, joined: str
+    planned: Sequence[TagChange], target: Registry, staging: Repository, policy: ReleasePolicy, key: str, joined: str
 ) -> list[TagChange]:
     """The changes, of the tags alone that the key signed, for `verify --key`: this side has the public key.
 
     An alias stays where it is, and so do the tags of an index that was put together here (`joined`: its row's name).
-    Raises UserError with every other tag that the key did not sign for its image, or signed for another one since.
+    Raises UserError with every other tag that the key did not sign for its image, or signed for another one since, as
+    far as anybody can tell who sees the repository now, or saw it from this machine.
     """
     changes: list[TagChange] = []
     problems: list[Problem] = []
     for change in planned:
-        digest, last = change.after.digest, attachments.last_signed(target, key, change.tag)[1]
+        digest, where = change.after.digest, f"{target.repository}:{change.tag}"
+        said, last = attachments.last_signed(target, key, change.tag)
         if change.action is Action.LEAVE or last == digest:
+            back = verify.went_back(policy, where, said) if change.action is not Action.LEAVE else ()
+            problems += [Problem(where=where, cause=one, then="remove that file if it is to go back") for one in back]
             changes.append(change)
             continue
         cause = f"the key signed {last[:19]} for it last" if last else f"the key did not sign {digest[:19]} for it"
@@ -255,7 +262,7 @@ def _signed(
             take = command("promote", f"{staging}:{joined}", "--to", str(target.repository))
             then = f"`{take}` takes the index that was signed there"
         elif change.kind is not TagKind.ALIAS:
-            problems.append(Problem(where=f"{target.repository}:{change.tag}", cause=cause, then=then))
+            problems.append(Problem(where=where, cause=cause, then=then))
         changes.append(replace(change, action=Action.LEAVE, reason=f"{cause}; {then}"))
     if problems:
         raise UserError(problems, code=1)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from images.config.names import ImageName
 from images.config.platforms import Platform
@@ -187,7 +186,7 @@ def verify(
         named = source.get(reference.identifier)
         images = attachments.load_all(source, named)
         tag = "" if is_digest(reference.identifier) else reference.identifier
-        faults = list(_tag_faults(source, tag, named, images, policy, key)) if tag else []
+        faults = list(tag_faults(source, tag, named, images, policy, key)) if tag else []
     found = [check_index(named, images)] if named.is_index else []
     for image in images:
         prefix = f"{image.platform} " if named.is_index else ""
@@ -201,7 +200,7 @@ def verify(
     return f"{reference.repository}@{named.digest}", found
 
 
-def _tag_faults(
+def tag_faults(
     source: Registry, tag: str, named: Manifest, images: Sequence[PublishedImage], policy: ReleasePolicy, key: str
 ) -> Iterator[str]:
     """A tag must be the image's name, its dated tag or an alias; with a key, the last one that it was signed for."""
@@ -221,14 +220,16 @@ def _tag_faults(
             yield f"{tag} names {name} ({digest[:19]}), which the key did not sign for it"
         elif of != digest:
             yield f"{tag} names {digest[:19]}; the key signed {of[:19]} for it last, {last.date}"
-        elif policy.seen:
-            yield from _went_back(policy.seen, f"{source.repository}:{tag}", last)
+        else:
+            yield from went_back(policy, f"{source.repository}:{tag}", last)
 
 
-def _went_back(folder: Callable[[], Path], tag: str, now: Signed) -> Iterator[str]:
+def went_back(policy: ReleasePolicy, tag: str, now: Signed) -> Iterator[str]:
     """Whoever may write to a repository can delete what a key signed last, and not what this machine saw of it."""
     with suppress(OSError, UserError):
-        seen, own = folder() / "seen" / sha256(tag.encode()), f"{now.counter} {now.date}"
+        if policy.seen is None:
+            return
+        seen, own = policy.seen() / "seen" / sha256(tag.encode()), f"{now.counter} {now.date}"
         if seen.is_file() and (before := seen.read_text(encoding="utf-8")) > own:  # counters have 13 digits until 2286
             yield f"{tag} was signed {now.date}, and was seen here as signed {before.split()[-1]} (kept in {seen})"
             return

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,6 +157,26 @@ def test_a_promotion_moves_no_tag_that_the_key_did_not_sign(target: Registry, pr
     attachments.sign_image(target, image.manifest.digest, KEY, KEY, [NAME, dated(image), "latest"])
     assert "latest" in promote(place, production.repository, POLICY, key=KEY).tags
     assert not told(production, "latest")
+
+
+def test_a_promotion_takes_no_tag_that_was_moved_back(target: Registry, production: Registry, tmp_path: Path) -> None:
+    """In staging, or in production; the second time the newer signature is gone in both."""
+    policy, staged = replace(POLICY, seen=lambda: tmp_path), Reference(target.repository, NAME)
+    old, new = (published(target, content, date=days_ago(1), key=KEY) for content in ("old", "new"))
+    for one in (old, new):
+        attachments.sign_image(target, one.manifest.digest, KEY, KEY, [NAME, dated(one)])
+    target.put(old.manifest, NAME)
+    with pytest.raises(UserError, match=f"the key signed {new.manifest.digest[:19]} for it last"):
+        promote(staged, production.repository, policy, key=KEY)
+    target.put(new.manifest, NAME)
+    assert NAME in promote(staged, production.repository, policy, key=KEY).tags
+    for place in (target, production):
+        place.put(new.manifest, attachments.attached_tag(new.manifest.digest, "sig"))
+    target.put(old.manifest, NAME)
+    for wanted, where in ((staged, target), (Reference(target.repository, old.manifest.digest), production)):
+        with pytest.raises(UserError, match=f"{where.repository}:{NAME} was signed .*, and was seen here as signed"):
+            promote(wanted, production.repository, policy, key=KEY)
+    assert production.get(NAME).digest == new.manifest.digest
 
 
 def test_an_index_of_production_alone_takes_no_tag_from_a_signed_one(target: Registry, production: Registry) -> None:
