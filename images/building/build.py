@@ -70,6 +70,7 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
         base = base_images.acquire(engine, image.base, options.base, root=root, host=host, on_progress=warn)
         base_images.require_no_contradiction(image, base)
         # The context: lock, wheels that no index has, suite, Dockerfile.
+        source = records.source(root, lock)
         gathered, claimed, files = contexts.prepare(image, lock, base, options)
         lacking = gathered.missing.items()
         if options.strict and lacking:
@@ -101,7 +102,7 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
             engine.untag(candidate)  # nobody judged it, and nobody will
             raise
         # The report.
-        records.record_build(folder, str(image.name), engine, info, result, base, gathered)
+        records.record_build(folder, str(image.name), engine, info, result, base, gathered, source)
         records.record_validation(folder, evidence, verdict)
         # The name.
         withheld = validating.why_withheld(verdict, evidence, tiers)

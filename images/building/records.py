@@ -19,6 +19,10 @@ from images.context.templates import environment
 from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildResult
 from images.errors import command, failed, wrong
+from images.host import checkout
+from images.host.hashing import sha256
+from images.locking import lock_file
+from images.locking.lock_file import Lock
 from images.planning.image import Image
 from images.wheels.prebuilt import Gathered
 from validate import report
@@ -75,8 +79,9 @@ def record_build(
     result: BuildResult,
     base: BaseContext,
     gathered: Gathered,
+    source: Mapping[str, Any],
 ) -> None:
-    """Write build.json: digest, layers, steps and their times, base, wheels."""
+    """Write build.json: digest, layers, steps and their times, base, wheels, and its source (`source`)."""
     sizes = [size for _, size in reversed(engine.history(info.id)) if size]
     steps = [{"name": step.name, "seconds": round(step.seconds, 2), "cached": step.cached} for step in result.steps]
     write_json(
@@ -93,17 +98,25 @@ def record_build(
             "engine": {"version": engine.facts.version, "cpus": engine.facts.cpus},
             "wheels": gathered.digests(),
             "missing": dict(gathered.missing),
+            **source,
         },
     )
 
 
-def write_inputs(folder: Path, image: Image, base: BaseContext, gathered: Gathered) -> None:
+def source(root: Path, lock: Lock) -> dict[str, Any]:
+    """What an image is built from and does not tell, for its provenance: commit, lock files with their sha256."""
+    locks = {path: sha256(content) for path, content in lock_file.written(lock).items()}
+    return {"commit": checkout.commit(root), "locks": locks}
+
+
+def write_inputs(folder: Path, image: Image, base: BaseContext, gathered: Gathered, source: Mapping[str, Any]) -> None:
     """Write inputs.json beside a rendered context: the part of build.json that whoever builds it does not know."""
     inputs = {
         "image": str(image.name),
         "revision": image.revision,
         "base": {"reference": base.reference, "origin": base.origin, "digest": base.digest},
         "wheels": gathered.digests(),
+        **source,
     }
     write_json(folder / INPUTS, inputs)
 
@@ -144,7 +157,7 @@ def built_elsewhere(folder: Path, info: ImageInfo, missing: Mapping[str, str]) -
         inputs = json.loads((folder / INPUTS).read_bytes())
         wanted = {"image": inputs["image"], "matrix-revision": inputs["revision"]}
         wanted |= {"base": inputs["base"]["reference"], "base-origin": inputs["base"]["origin"]}
-        made_from = {"base": inputs["base"], "wheels": inputs["wheels"]}
+        made_from = {key: inputs[key] for key in ("base", "wheels", "commit", "locks")}
     except (OSError, ValueError, LookupError, TypeError) as error:
         cause = f"is not what `{command('render')}` wrote: {error}"
         raise wrong(str(folder / INPUTS), cause, f"{again}, with the same --out") from None

@@ -15,8 +15,7 @@ from images.context.labels import LABELS
 from images.engine import Engine, private_engine
 from images.engine.progress import Progress
 from images.errors import UserError, problem_of, wrong
-from images.host import cache, checkout
-from images.locking import lock_file
+from images.host import cache
 from images.planning.image import Image
 from images.publish import publish as release
 from images.publish import signing
@@ -65,7 +64,6 @@ def publish(
         signing.require(key)
         signing.require_password(key)
     published = {str(one.name): one for row in rows for one in row}
-    locks = {name: lock_file.written(lock_file.read(one, sources.workspace.locks)) for name, one in published.items()}
 
     def claims_of(labels: Mapping[str, str], run: Evidence) -> ClaimSet | None:
         """Of what is published by today's matrix; of what is there already only where it was built from it."""
@@ -74,13 +72,10 @@ def publish(
             return releases.claims_of(one, labels, run, sources)
         return releases.claims_of_published(labels, run, sources)
 
-    root = sources.workspace.root
-    changed = checkout.git(root, "status", "--porcelain")
     options = PublishOptions(
         repository=Repository.parse(to),
         policy=releases.policy(gate, sources, claims_of),
         cache=cache.folder() / "push",
-        source="" if changed is None or changed else checkout.git(root, "rev-parse", "HEAD") or "",
         key=key,
         drop_platforms=drop_platforms,
     )
@@ -96,7 +91,7 @@ def publish(
                     for one in row:
                         folder = attestation or sources.workspace.out / str(one.name)
                         reference = image or one.local_name
-                        local.append(release.read(docker_engine, reference, one.name, folder, locks[str(one.name)]))
+                        local.append(release.read(docker_engine, reference, one.name, folder))
                     done = release.publish(
                         docker_engine, local, options, staged=staged, say=say, on_event=progress.job(name)
                     )

@@ -53,9 +53,9 @@ def render(
         gathered, _, files = contexts.prepare(image, lock, base_context, options)
         for one, reason in gathered.missing.items():
             common.say(f"{image.name} lacks {reason}: {gathered.details[one]}")
-        place = folder / str(image.name)
+        place, source = folder / str(image.name), records.source(sources.workspace.root, lock)
         records.write_context(files, place / "context")
-        records.write_inputs(place, image, base_context, gathered)
+        records.write_inputs(place, image, base_context, gathered, source)
         if not baking:
             build = f"DOCKER_BUILDKIT=1 docker build -t {image.local_name}-candidate {place / 'context'}"
             then = f"; then `{command('validate', str(image.name), '--tag')}` names it"

@@ -11,3 +11,8 @@ def git(root: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
+
+
+def commit(root: Path) -> str:
+    """The commit of a checkout as it lies there; empty where something was changed in it, or there is no git."""
+    return "" if git(root, "status", "--porcelain") != "" else git(root, "rev-parse", "HEAD") or ""

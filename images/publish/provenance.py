@@ -7,7 +7,6 @@ from typing import Any
 
 from images.config.names import ImageName
 from images.errors import command, failed
-from images.host.hashing import sha256
 
 BUILD_TYPE = "https://truetag.dev/build/v1"
 """Names the form of `externalParameters` below; docs/publishing.md describes it."""
@@ -30,19 +29,17 @@ def read_build_record(folder: Path, name: str, image_id: str) -> dict[str, Any]:
     return found
 
 
-def predicate(
-    build: Mapping[str, Any], *, name: ImageName, revision: str, created: str, locks: Mapping[str, bytes], source: str
-) -> dict[str, Any]:
+def predicate(build: Mapping[str, Any], *, name: ImageName, revision: str, created: str) -> dict[str, Any]:
     """What one image was built from, and how. Pure.
 
-    `build`: a build.json. `revision`: of matrix and facts. `locks`: path below the project's root -> content.
-    `source`: the checkout's commit, empty where there is none.
+    `build`: a build.json; its `commit` is empty where none says all, and older ones have neither that nor `locks`.
+    `revision`: of matrix and facts.
     """
     base = {"name": f"{_BASE}{build['base']['reference']}", "annotations": {"origin": build["base"]["origin"]}}
     digest = build["base"].get("digest")
     dependencies = [
-        *([{"name": "checkout", "digest": {"gitCommit": source}}] if source else []),
-        *({"name": path, "digest": {"sha256": sha256(content)}} for path, content in sorted(locks.items())),
+        *([{"name": "checkout", "digest": {"gitCommit": build["commit"]}}] if build.get("commit") else []),
+        *({"name": path, "digest": _digest(its)} for path, its in sorted(build.get("locks", {}).items())),
         {**base, "digest": _digest(digest)} if digest else base,
         *({"name": wheel, "digest": _digest(its)} for wheel, its in sorted(build.get("wheels", {}).items())),
     ]

@@ -7,7 +7,7 @@ publication.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -41,8 +41,6 @@ class PublishOptions:
     policy: ReleasePolicy
     cache: Path
     """Where layers pass through, and what they came to is remembered."""
-    source: str = ""
-    """The checkout's commit; empty where there is none."""
     key: str = ""
     """A private key of cosign; empty: not signed."""
     drop_platforms: bool = False
@@ -58,8 +56,6 @@ class LocalImage:
     run: Attestation
     folder: Path
     """With the record of the build, for the provenance."""
-    locks: Mapping[str, bytes]
-    """Path below the project's root -> content of a lock file."""
     published: str = ""
     """The date that the same image is published with already."""
 
@@ -76,7 +72,7 @@ class LocalImage:
         return replace(found, name=name)
 
 
-def read(engine: Engine, reference: str, name: ImageName, folder: Path, locks: Mapping[str, bytes]) -> LocalImage:
+def read(engine: Engine, reference: str, name: ImageName, folder: Path) -> LocalImage:
     """An image with the validation run in a folder. Raises UserError: there is none, or it is of another image."""
     info = engine.inspect(reference)
     anew = f"`{command('build', str(name))}` validates it anew"
@@ -88,7 +84,7 @@ def read(engine: Engine, reference: str, name: ImageName, folder: Path, locks: M
     if (run.verdict.image, run.verdict.digest) != (str(name), info.id):
         is_of = f"{run.verdict.image} {run.verdict.digest[:19]}"
         raise failed(str(folder), f"is the attestation of {is_of}, the image is {name} {info.id[:19]}", then)
-    return LocalImage(name=name, info=info, run=run, folder=folder, locks=locks)
+    return LocalImage(name=name, info=info, run=run, folder=folder)
 
 
 def publish(
@@ -216,8 +212,6 @@ def _attach(
             name=local.name,
             revision=info.labels.get(f"{LABELS}.matrix-revision", ""),
             created=local.created,
-            locks=local.locks,
-            source=options.source,
         )
     if not found.of(CYCLONEDX):
         created = datetime.fromisoformat(local.created)

@@ -161,8 +161,7 @@ def passes(reference: Reference, by: ReleasePolicy | None = None, **more: Any) -
 
 
 def publish_it(engine: Engine, thin: Thin, options: PublishOptions, staged: Repository | None = None) -> PublishResult:
-    locks = {"locks/x/torch.txt": b"torch==2.7.1\n"}
-    image = release.read(engine, thin.info.id, ImageName.parse(NAME), thin.folder, locks)
+    image = release.read(engine, thin.info.id, ImageName.parse(NAME), thin.folder)
     return release.publish(engine, [image], options, staged=staged)
 
 

@@ -111,10 +111,7 @@ def repository(registry: str, place: str) -> Repository:
 
 
 def publish(engine: Engine, pair: Mapping[str, Thin], options: PublishOptions, *names: str) -> PublishResult:
-    locks = {"locks/x/torch.txt": b"torch==2.11.0\n"}
-    wanted = [
-        release.read(engine, pair[name].info.id, ImageName.parse(name), pair[name].folder, locks) for name in names
-    ]
+    wanted = [release.read(engine, pair[name].info.id, ImageName.parse(name), pair[name].folder) for name in names]
     return release.publish(engine, wanted, options, say=print)
 
 

@@ -90,7 +90,7 @@ def published(
     bom = sbom.cyclonedx(FOUND, name=name, digest=image.image_id, created=datetime.fromisoformat(created))
     build = {"digest": image.image_id, "base": {"reference": "x", "origin": "made"}, "engine": {"version": "28"}}
     own_name = ImageName.parse(name)
-    made = provenance.predicate(build, name=own_name, revision=revision, created=created, locks={}, source="")
+    made = provenance.predicate(build, name=own_name, revision=revision, created=created)
     run = validated(image.image_id, date, claims, name)
     predicates = {TEST_RESULT: result_of([run]), CYCLONEDX: bom, PROVENANCE: made}
     attachments.attach(target, image, [said(image, *one) for one in predicates.items()], key)

@@ -37,7 +37,8 @@ def rendered(folder: Path) -> prebuilt.Gathered:
     wheel.write_bytes(b"x")
     found = prebuilt.Gathered(files={wheel.name: wheel}, missing={}, details={})
     base = BaseContext(reference="debian:bookworm-slim", origin="tag")
-    records.write_inputs(folder, replace(sources.image("cu126-torch27"), revision="0123456789ab"), base, found)
+    image, source = replace(sources.image("cu126-torch27"), revision="0123456789ab"), {"commit": "c0ffee", "locks": {}}
+    records.write_inputs(folder, image, base, found, source)
     return found
 
 
@@ -53,9 +54,9 @@ def test_an_image_built_elsewhere_is_recorded_as_it_was_rendered_and_as_the_engi
     record = records.built_elsewhere(folder, fits, {"flash-attn": "no wheel"})
     base = {"reference": "debian:bookworm-slim", "origin": "tag", "digest": ""}
     assert (record["digest"], record["base"], record["missing"]) == (INFO.id, base, {"flash-attn": "no wheel"})
-    assert record["wheels"] == wheels
+    assert (record["wheels"], record["commit"]) == (wheels, "c0ffee")
     name = ImageName.parse("cu126-torch27")
-    made = provenance.predicate(record, name=name, revision="0123456789ab", created=INFO.created, locks={}, source="")
+    made = provenance.predicate(record, name=name, revision="0123456789ab", created=INFO.created)
     told = provenance.read(made)
     assert told == {"matrix-revision": "0123456789ab", "base-digest": ""}
 

@@ -107,7 +107,7 @@ class Site:
             repository=self.target.repository, policy=POLICY, cache=(cache or self.built) / "cache", key=key
         )
         run, folder = validated(INFO.id, day, claims), folder or self.built
-        image = LocalImage(name=ImageName.parse(NAME), info=INFO, run=run, folder=folder, locks={})
+        image = LocalImage(name=ImageName.parse(NAME), info=INFO, run=run, folder=folder)
         return release.publish(cast("Engine", Layers()), [image], options, say=self.says.append)
 
     def push(self) -> Manifest:
@@ -334,7 +334,7 @@ def test_a_date_that_somebody_wrote_under_the_dated_tag_is_not_taken_over(site: 
 def test_the_run_of_another_image_is_refused(tmp_path: Path, name: str, image_id: str, words: str) -> None:
     def read(name: str, image_id: str) -> LocalImage:
         engine = cast("Engine", SimpleNamespace(inspect=lambda _: image_info(id=image_id)))
-        return release.read(engine, "x", ImageName.parse(name), tmp_path, {})
+        return release.read(engine, "x", ImageName.parse(name), tmp_path)
 
     with pytest.raises(UserError, match="there is no attestation"):
         read(name, image_id)
