@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+FIRST = ("S2", "S10")
+"""Claims about each file of an image: judged before anything of it runs."""
 HOST_PROBE = "host.image"
 """What the engine's host measures of an image; the suite in the container can't."""
 
@@ -61,10 +63,10 @@ class ClaimSet:
     image: str
     claims: tuple[Claim, ...]
     first: tuple[Claim, ...] = ()
-    """S10, where it was not chosen: judged before anything of the image runs, whatever was."""
+    """Claims of FIRST that were not chosen: judged whatever was."""
 
     def where(self, keep: Callable[[Claim], bool]) -> ClaimSet:
-        first = (one for one in self.claims if one.id == "S10" and not keep(one))
+        first = (one for one in self.claims if one.id in FIRST and not keep(one))
         return replace(self, claims=tuple(filter(keep, self.claims)), first=(*self.first, *first))
 
     def of(self, tiers: Sequence[Tier]) -> ClaimSet:

@@ -42,7 +42,7 @@ def validate(
         ),
     ] = None,
     run_anyway: Annotated[
-        bool, typer.Option("--run-anyway", help="Run an image although its files have no known origin (claim S10).")
+        bool, typer.Option("--run-anyway", help="Run an image although its files are not as known (S2, S10).")
     ] = False,
     gpus: Gpus = "auto",
     everything: Passed = False,

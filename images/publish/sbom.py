@@ -27,8 +27,7 @@ _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://cyclonedx.org/")
 
 def read(engine: Engine, reference: str) -> Packages:
     """Read the packages, of whose image nothing is run. Raises UserError where it has no Python with packages."""
-    image, ours = engine.inspect(reference), own_python.usable(engine)
-    return own_python.document(engine, image, "packages", ours=ours, timeout=_SECONDS)
+    return own_python.document(engine, engine.inspect(reference), "packages", timeout=_SECONDS)
 
 
 def cyclonedx(packages: Packages, *, name: str, digest: str, created: datetime) -> dict[str, Any]:

@@ -7,16 +7,13 @@ that; and the registers of identification in /sys, without which oneDNN of torch
 Documentation/arch/arm64/cpu-feature-registers.rst): the machine's own /sys is of another processor.
 """
 
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from images.config.platforms import of_machine
 from images.engine import Engine
 from images.engine.archive import Files
 from images.engine.runtime import ImageInfo
-from images.errors import failed
 from images.host import emulation
 from images.validation import own_python
 from images.validation.containers import INSIDE, ContainerPlan
@@ -65,10 +62,7 @@ class NativePython:
 
 def native_python(engine: Engine, image: ImageInfo) -> NativePython:
     """A Python of this machine, packed. Raises UserError: an engine of another processor than this machine's."""
-    mine = of_machine(platform.machine())
-    if mine is None or mine.architecture != engine.facts.architecture:
-        cause = f"the engine's machine is of {engine.facts.architecture}, this one of {platform.machine()}"
-        raise failed(image.id, cause, "validate on a machine of the image's own platform")
+    own_python.require_native(engine, image)
     own = own_python.of_release(own_python.release_of(engine, image))
     return NativePython(
         files=own_python.files(INSIDE, own),

@@ -19,13 +19,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from images.config.platforms import Platform
+from images.config.platforms import Platform, of_machine
 from images.engine import Engine
 from images.engine.runtime import ContainerSpec, Exit, ImageInfo
-from images.errors import Problem, UserError, failed
-from images.validation.containers import IMAGES_PYTHON, INSIDE, OF_USER, require_end, run_suite, suite_files
+from images.errors import failed
+from images.validation.containers import INSIDE, OF_USER, require_end, run_suite, suite_files
 from validate.binaries import elf
 from validate.binaries.elf import ElfError
+from validate.binaries.loader import machine_named
 from validate.claims import ClaimSet
 from validate.evidence import Record
 
@@ -34,8 +35,8 @@ LIBRARIES = "python/so"
 PRELOAD = "/etc/ld.so.preload"
 _LOADER = "python/ld.so"
 _PT_INTERP = 3
-_DECODERS = ("libzstd.so.1", "liblz4.so.1")
-"""Opened by name to read compressed device code (validate/binaries/fatbin.py)."""
+_DECODERS = ("libzstd.so.1", "liblz4.so.1", "libgcc_s.so.1")
+"""Opened by name to read compressed device code (validate/binaries/fatbin.py), and by libc where a thread is ended."""
 _LISTED = re.compile(r"^\t(?:(\S+) => )?(/.+) \(0x[0-9a-f]+\)$", re.MULTILINE)
 """A line of `ld.so --list` (ld.so(8)): a name and the file that it means, or a file."""
 _LACKING = re.compile(r"^\t(\S+) => not found$", re.MULTILINE)
@@ -44,11 +45,13 @@ _LEFT_OUT = frozenset(
 )
 
 
-def usable(engine: Engine) -> bool:
-    """Whether this process's Python can be taken into the engine's containers: Linux on x86-64, at both ends."""
-    return (platform.system(), platform.machine()) == ("Linux", "x86_64") and (
-        engine.facts.architecture == Platform.AMD64.architecture
-    )
+def require_native(engine: Engine, image: ImageInfo) -> None:
+    """Raises UserError where no Python of this machine runs in the engine's containers: another system or processor."""
+    mine = of_machine(platform.machine()) if platform.system() == "Linux" else None
+    if mine is None or mine.architecture != engine.facts.architecture:
+        this = f"this one of {platform.machine()} with {platform.system()}"
+        cause = f"the engine's machine is of {engine.facts.architecture}, {this}: its files can't be read from outside"
+        raise failed(image.id[:19], cause, "give the command on Linux, on a machine of the engine's processor")
 
 
 def user_of(
@@ -115,7 +118,7 @@ def document(engine: Engine, image: ImageInfo, verb: str, **options: Any) -> dic
             if line.startswith("{") and (found := json.loads(line)):
                 return dict(found)
     tail = " | ".join(lines[-3:]).encode("unicode_escape").decode() or "nothing was printed"
-    then = "`docker image inspect` says whether it is a Linux image for x86-64 with a Python; report it if it is"
+    then = "`docker image inspect` says whether it is a Linux image with a Python; report it if it is"
     raise failed(image.tags[0] if image.tags else image.id, f"could not be read: {tail}", then)
 
 
@@ -125,31 +128,29 @@ def _read(
     arguments: Sequence[str],
     claims: ClaimSet,
     user: bytes,
-    *,
-    ours: bool = True,
     **options: Any,
 ) -> tuple[list[str], Exit]:
     """Run the suite by this process's Python, as root, over the files of an image, of which nothing runs.
 
-    `ours`: not where that can't be taken in (`usable`): then the image's own Python reads them.
     `user`: how a user's process would start there (validate/environment/user_environment.py), as INSIDE/user.json.
     `options`: of run_suite.
     Returns the lines that are no records, and how the container ended. Raises UserError, Stopped.
     """
+    require_native(engine, image)
     spec = ContainerSpec(
         image.id,
-        [*(command(INSIDE) if ours else IMAGES_PYTHON), f"{INSIDE}/validate", *arguments],
+        [*command(INSIDE), f"{INSIDE}/validate", *arguments],
         volumes=[INSIDE],
         binds={"/dev/null": PRELOAD},  # the loader reads it whatever the environment says
         # Where NVIDIA's runtime is the default, `all` of the image would bring the driver's files, which have no owner.
         init=False,  # Debian's own is static, another's would load the libraries that lie here
-        env={**(environment(INSIDE) if ours else {"TMPDIR": INSIDE}), "NVIDIA_VISIBLE_DEVICES": "void"},
+        env={**environment(INSIDE), "NVIDIA_VISIBLE_DEVICES": "void"},
         user="0",
         memory=min(8 << 30, engine.facts.memory * 3 // 4),
         processes=512,
         capabilities=["DAC_READ_SEARCH"],
     )
-    content = {**(files(INSIDE) if ours else {}), **suite_files(claims), "user.json": user}
+    content = {**files(INSIDE), **suite_files(claims), "user.json": user}
     asked = {claim.probe for claim in claims.claims}
     return run_suite(engine, spec, {INSIDE: content}, asked=asked, **options)
 
@@ -157,7 +158,9 @@ def _read(
 def environment(root: str) -> dict[str, str]:
     """Variables that let nothing of the image into that Python, whatever the image's own variables say."""
     unset = ("LD_PRELOAD", "LD_AUDIT", "LD_ORIGIN_PATH", "LD_DEBUG", "LD_PROFILE", "GLIBC_TUNABLES", "TMPDIR")
-    return {**dict.fromkeys(unset, ""), "LD_LIBRARY_PATH": f"{root}/{LIBRARIES}", "LC_ALL": "C", "TMPDIR": root}
+    openssl = {"OPENSSL_CONF": "/dev/null", "OPENSSL_MODULES": root, "OPENSSL_ENGINES": root}  # it loads what they name
+    own = {"LD_LIBRARY_PATH": f"{root}/{LIBRARIES}", "LC_ALL": "C", "TMPDIR": root}
+    return {**dict.fromkeys(unset, ""), **openssl, **own}
 
 
 class OwnPython(NamedTuple):
@@ -208,7 +211,7 @@ def release_of(engine: Engine, image: ImageInfo) -> str:
 @cache
 def files(root: str, own: OwnPython | None = None) -> Mapping[str, bytes | Path]:
     """Path below `root`, where it will lie in the container, to a file of this machine: of this process's Python, or of
-    another; the program with its new interpreter as bytes. Raises UserError for one that is not of Linux on x86-64.
+    another; the program with its new interpreter as bytes. Raises UserError for one that is none of this machine's.
     """
     own = own or of_this_process()
     try:
@@ -221,10 +224,8 @@ def files(root: str, own: OwnPython | None = None) -> Mapping[str, bytes | Path]
         standard = {f"{place}/{one.relative_to(own.standard)}": one for one in sources if one.stem[:8] != "_tkinter"}
         libraries = _libraries(loader, [own.program, *(path for path in standard.values() if path.suffix == ".so")])
     except (OSError, ElfError) as error:
-        machine = f"{platform.system()} {platform.machine()}"
-        cause = f"can't be taken into a container ({machine}): {error}"
-        then = "run it with a Python of Linux on x86-64; the engine may be elsewhere (--engine URL)"
-        raise UserError(Problem(where=sys.executable, cause=cause, then=then)) from None
+        then = "run it with this machine's own Python (`/usr/bin/python3`)"
+        raise failed(sys.executable, f"can't be taken into a container: {error}", then) from None
     return {
         PROGRAM: program,
         _LOADER: Path(os.path.realpath(loader)),
@@ -235,8 +236,8 @@ def files(root: str, own: OwnPython | None = None) -> Mapping[str, bytes | Path]
 
 def _with_interpreter(program: bytes, loader: bytes) -> tuple[bytes, str]:
     """The program with another ELF interpreter, and which it had. Raises ElfError."""
-    if elf.machine(program) != elf.X86_64:
-        raise ElfError("it is not built for x86-64")
+    if elf.machine(program) != machine_named(platform.machine()).number:
+        raise ElfError(f"it is not built for {platform.machine()}")
     (table,) = struct.unpack_from("<Q", program, 0x20)
     size, count = struct.unpack_from("<HH", program, 0x36)
     for index in range(count):

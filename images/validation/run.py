@@ -1,5 +1,5 @@
-"""A validation run: the suite measures an image in containers, and evidence comes back. Only S10 is judged here: it
-says whether anything of the image may run.
+"""A validation run: the suite measures an image in containers, and evidence comes back. S2 and S10 alone are judged
+here: they say whether anything of the image may run.
 
 Suite and claims come from this checkout, over whatever copy the image holds.
 """
@@ -24,7 +24,7 @@ from images.errors import UserError
 from images.validation import own_python
 from images.validation.containers import INSIDE, ContainerPlan, planned, require_end, run_suite, suite_files
 from validate import checks
-from validate.claims import HOST_PROBE, Claim, ClaimSet, Tier
+from validate.claims import FIRST, HOST_PROBE, Claim, ClaimSet, Tier
 from validate.environment import credentials
 from validate.environment import host as machine
 from validate.evidence import Evidence, Measurement, Outcome, Record, plain
@@ -89,8 +89,8 @@ def measure(
 ) -> Evidence:
     """Measure an image: no network, read-only root, its own user, bounded memory, containers always removed.
 
-    Its files are read first, by our own Python, and nothing of an image whose files have no known origin (S10) is run,
-    unless `run_anyway`: all else is unproven by that. So it is where S10 was not asked for, and then tells what failed.
+    Its files are read first, by our own Python, and nothing of an image whose files are not as known (S2, S10) is run,
+    unless `run_anyway`: all else is unproven by that. So it is where others were asked for, and then tells what failed.
     `on_evidence` is told after each record what was measured so far: a run that is killed leaves that much.
     Raises UserError when the suite could not even start there (no Python, say).
     """
@@ -151,17 +151,17 @@ def measure(
         host["payload"] = payload.result()
     read = evidence(without={})
     unknown = {
-        one.claim.subject: one.reason
-        for one in judge(claims.about(["S10 "]), read).claims
+        (one.claim.id, one.claim.subject): one.reason
+        for one in judge(claims.where(lambda one: one.id in FIRST), read).claims
         # Where memory ran out, the reader may have left no record of one.
         if one.status is Status.FAIL or not (one.claim.unproven or read.of(one.claim.probe))
     }
     wanted = {(one.id, one.subject) for one in asked.claims}
-    claims = claims.where(lambda one: (one.id, one.subject) in wanted or one.subject in unknown)
+    claims = claims.where(lambda one: (one.id, one.subject) in {*wanted, *unknown})
     if unknown and not run_anyway:
-        subject, reason = next(iter(unknown.items()))
-        why = f"nothing of the image was run: S10 {subject} failed"
-        why += "" if ("S10", subject) in wanted else f": {reason}"
+        key, reason = next(iter(unknown.items()))
+        why = f"nothing of the image was run: {' '.join(key)} failed"
+        why += "" if key in wanted else f": {reason}"
         host["unsupported"] = {**unsupported, **{f"{one.id} {one.subject}": why for one in rest.inside().claims}}
         claims = limited(claims, host)
         return evidence(without={})
@@ -225,9 +225,8 @@ def _read_files(
     asked = claims.only(files_only).where(lambda one: not one.unproven)
     if not asked.claims:
         return claims
-    ours, hidden = own_python.usable(engine), list(own_python.hidden(engine, image))
-    user = own_python.user_of(image, hidden=hidden)
-    own_python.measure(engine, image, asked, user, keep, *seed, ours=ours, timeout=_SECONDS)
+    user = own_python.user_of(image, hidden=list(own_python.hidden(engine, image)))
+    own_python.measure(engine, image, asked, user, keep, *seed, timeout=_SECONDS)
     return claims.less(files_only)
 
 

@@ -1,6 +1,7 @@
 """Images that print evidence of their own: none of it is taken, a claim fails, and the cause is named."""
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from images.building import validating
 from images.context.labels import BaseContext
+from images.context.templates import EPOCH
 from images.engine import ContainerSpec, Engine, ImageInfo
 from images.validation import containers, own_python
 from images.validation.containers import INSIDE
@@ -94,6 +96,30 @@ def test_an_image_of_which_one_claim_of_another_tier_is_asked_is_read_first(
     assert found["S10"].status is Status.FAIL and "/usr/local/bin/forge.py belongs to nobody" in found["S10"].reason
     assert found["C3"].reason.startswith("nothing of the image was run: S10 files failed: /usr/local/bin/forge.py")
     assert verdict.overall is Status.FAIL and not evidence.of("cpu.compiler")
+    altered = f"RUN set {SITE}/safetensors/*.so && printf x >>$1 && touch -d @{EPOCH} $1"
+    with broken(engine, parent, f"altered-{os.getpid()}", [Fault("altered", altered, "", "", "")]) as reference:
+        evidence, verdict = validating.measure_and_judge(engine, reference, asked, (Tier.CPU,))
+    assert {one.claim.id for one in verdict.of(Status.FAIL)} == {"S2"}, "no RECORD was written, and no time is another"
+    (compiler,) = (one for one in verdict.claims if one.claim.id == "C3")
+    assert re.search(r"was run: S2 files failed: \S*safetensors_rust\S* of safetensors \S+ is altered", compiler.reason)
+
+
+def test_the_reader_of_files_loads_no_library_that_the_image_names(engine: Engine, parent: ImageInfo) -> None:
+    """By OpenSSL's settings, which each hash would read: in the process that signs the records."""
+    named = (
+        "openssl_conf = a\\n[a]\\nproviders = b\\n[b]\\nforge = c\\n[c]\\nmodule = /usr/lib/forge.so\\nactivate = 1\\n"
+    )
+    forge = f"{BREAKS} gcc -shared -fPIC -o /usr/lib/forge.so /run/breaks/forge.c"
+    place = f"RUN rm -f /usr/lib/ssl/openssl.cnf && mkdir -p /usr/lib/ssl && printf '{named}' >/usr/lib/ssl/openssl.cnf"
+    faults = [Fault("forged", line, "", "", "") for line in (forge, place, "ENV OPENSSL_CONF=/usr/lib/ssl/openssl.cnf")]
+    with broken(engine, parent, f"openssl-{os.getpid()}", faults) as reference:
+        image = engine.inspect(reference)
+        asked = ["--claims", f"{INSIDE}/claims.json", *containers.OF_USER]
+        claims = ClaimSet(
+            image="a", claims=(Claim(id="S4", subject="a", tier=Tier.STATIC, probe="static.a", statement=""),)
+        )
+        said, end = own_python._read(engine, image, asked, claims, own_python.user_of(image), timeout=600)
+    assert end.code == 0 and not [line for line in said if "forged" in line]
 
 
 @pytest.mark.parametrize("user", ["0", "1001"])

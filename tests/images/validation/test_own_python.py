@@ -1,11 +1,15 @@
 """Our own Python as files: with a loader of its own, and nothing left to the image."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from images.errors import UserError
+from images.publish import sbom
 from images.validation import own_python
+from tests.support.engine_contents import image_info
 
 
 def test_a_name_that_is_too_long_for_the_program_is_refused() -> None:
@@ -35,3 +39,14 @@ def test_what_this_machine_lacks_is_not_taken_from_the_image(monkeypatch: pytest
     found = own_python.files.__wrapped__("/judge")
     assert found[f"{own_python.LIBRARIES}/libno-such-decoder.so.1"] == b""
     assert isinstance(found[f"{own_python.LIBRARIES}/libc.so.6"], Path)
+
+
+@pytest.mark.parametrize("mine", [("Linux", "riscv64"), ("Linux", "aarch64"), ("Darwin", "arm64")])
+def test_where_no_python_of_ours_runs_no_file_is_read(monkeypatch: pytest.MonkeyPatch, mine: tuple[str, str]) -> None:
+    """Least of all by the image's: this engine has no container."""
+    facts = SimpleNamespace(architecture="amd64", memory=1 << 34)
+    engine: Any = SimpleNamespace(facts=facts, inspect=lambda _reference: image_info())
+    monkeypatch.setattr(own_python.platform, "system", lambda: mine[0])
+    monkeypatch.setattr(own_python.platform, "machine", lambda: mine[1])
+    with pytest.raises(UserError, match=f"is of amd64, this one of {mine[1]} with {mine[0]}"):
+        sbom.read(engine, "x")

@@ -192,7 +192,7 @@ FROM_OUTSIDE = {one.probe for one in CLAIMS.claims if checks.settings(one.probe)
 def measure_files_and_code(
     on_start: Callable[[list[str]], None], *, run_anyway: bool = True
 ) -> tuple[Engine, Evidence]:
-    """The stub's records are empty: no claim S10 holds."""
+    """The stub's records are empty: no claim about files holds."""
     engine = Engine(on_start)
     return engine, measure(engine, CLAIMS, tiers=(Tier.STATIC, Tier.CPU), run_anyway=run_anyway)
 
@@ -271,7 +271,7 @@ def test_nothing_of_an_image_is_run_whose_files_have_no_known_origin() -> None:
     engine, evidence = measure_files_and_code(lambda _probes: None, run_anyway=False)
     assert [spec.user for spec in engine.specs] == [None, "0"]  # a look at ld.so.preload, not started; the reader
     assert {record.probe for record in evidence.records} <= FROM_OUTSIDE
-    why = "nothing of the image was run: S10 wheels failed"
+    why = "nothing of the image was run: S2 files failed"
     assert evidence.host["unsupported"]["C1 torch"] == why and evidence.host["unsupported"]["S9 tools"] == why
     assert not any(key.startswith("S10 ") for key in evidence.host["unsupported"])
     _, asked = measure_files_and_code(lambda _probes: None)
@@ -284,9 +284,9 @@ def test_an_image_is_read_first_whatever_was_asked_for_and_only_what_fails_is_to
     evidence = measure(engine, asked, tiers=(Tier.CPU,))
     assert [spec.user for spec in engine.specs] == [None, "0"]  # as above: no container of the image's own
     verdict = judge(evidence.claim_set, evidence)
-    assert {one.claim.id for one in verdict.of(Status.FAIL)} == {"S10"} and verdict.overall is Status.FAIL
+    assert {one.claim.id for one in verdict.of(Status.FAIL)} == {"S2", "S10"} and verdict.overall is Status.FAIL
     (compiler,) = (one for one in verdict.claims if one.claim.id == "C3")
-    assert compiler.reason.startswith("nothing of the image was run: S10 wheels failed: ")
+    assert compiler.reason.startswith("nothing of the image was run: S2 files failed: ")
     # Where nothing fails, evidence is of what was asked for alone; of a custom base nothing is known.
     unknown = replace(asked, first=tuple(replace(one, unproven="a custom base") for one in asked.first))
     for own in (unknown, replace(asked, first=())):
@@ -297,9 +297,9 @@ def test_an_image_is_read_first_whatever_was_asked_for_and_only_what_fails_is_to
 
 
 def test_nothing_of_an_image_is_run_whose_reader_ran_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, kept = Engine.lines, "static.files"
+    whole, kept = Engine.lines, "static.symbols"
     monkeypatch.setattr(Engine, "lines", lambda *given: (one for one in whole(*given) if kept in one[1]))
-    asked = CLAIMS.about(["=S2 files", "=C3 c-extension", "=S10 wheels"])
+    asked = CLAIMS.about(["=S4 symbols", "=C3 c-extension", "=S10 wheels"])
     evidence = measure(engine := Engine(end=Exit(code=137, oom=True, error="")), replace(asked, first=()))
     assert [spec.user for spec in engine.specs] == [None, "0"] and [one.probe for one in evidence.records] == [kept]
     assert evidence.host["unsupported"]["C3 c-extension"] == "nothing of the image was run: S10 wheels failed"
