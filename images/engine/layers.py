@@ -20,9 +20,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache as once
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from images.config.paths import DATA
 from images.engine import configuration
 from images.engine.configuration import SUITE
 from images.engine.containers import asking
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 20
 CONFIGURATIONS = "image/overlay2/imagedb/content/sha256"
-_CANONICAL = "canonical-layers-1"
-"""Below the cache: what canonical_diff_id came to. Another number where it comes to anything else."""
+CANONICAL = "canonical-layers-1"
+"""Below the cache: what `worked_out` came to. Another number where it comes to anything else."""
 FILE, SEGMENT = 1, 2
 """Kinds of entries of a tar-split: the content of a file, and bytes as they are (headers, padding)."""
 _OF_THE_SUITE = (
@@ -89,6 +91,15 @@ def stored(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLayer]:
     return found
 
 
+@once
+def recorded() -> Mapping[str, str]:
+    """Diff ID of a layer as Docker 20.10 wrote it -> canonical one, of layers that runs were recorded of.
+
+    Both are digests of the same files: whoever builds those need not read them again. `python -m tools.record` adds.
+    """
+    return cast("Mapping[str, str]", json.loads((DATA / "recorded_layers.json").read_bytes()))
+
+
 def canonical_diff_id(layer: StoredLayer) -> str:
     """The diff ID of a layer's files as engines of today write what a step made, whichever engine this is.
 
@@ -98,6 +109,14 @@ def canonical_diff_id(layer: StoredLayer) -> str:
     what `cuda/` holds (moby, builder-next/adapters/snapshot/layer.go: a parent with another cache ID).
     Raises OSError, ValueError for a store that is damaged.
     """
+    return recorded().get(layer.diff_id) or worked_out(layer)
+
+
+def worked_out(layer: StoredLayer) -> str:
+    """The same from the layer's files, once for each layer."""
+    known = cache.folder() / CANONICAL / layer.diff_id.removeprefix("sha256:")
+    if known.is_file():
+        return known.read_text(encoding="ascii")
     *members, (end, _) = members_of(layer)
     files = [(_name(entry).rstrip(b"/"), header, entry) for header, entry in members]
     names = [name for name, _, _ in files]
@@ -105,9 +124,6 @@ def canonical_diff_id(layer: StoredLayer) -> str:
     plain = [(name, _plain(header), entry) for name, header, entry in walked]
     if plain == files:
         return layer.diff_id
-    known = cache.folder() / _CANONICAL / layer.diff_id.removeprefix("sha256:")
-    if known.is_file():
-        return known.read_text(encoding="ascii")
     digest = hashlib.sha256()
     for _, header, entry in plain:
         digest.update(header)

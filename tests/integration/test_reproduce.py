@@ -13,6 +13,7 @@ from images.context.labels import BaseContext
 from images.engine import Engine, connect
 from images.engine import layers as layers_of
 from images.engine.progress import Progress
+from images.engine.runtime import ImageInfo
 from images.locking import debian
 from images.planning.image import Image
 from tests.support.other_engine import Other
@@ -53,6 +54,17 @@ def test_a_layer_counts_the_same_whichever_engine_wrote_it(engine: Engine, trixi
         assert tuple(map(layers_of.canonical_diff_id, found.values())) == other.inspect(tag).layers
     finally:
         engine.untag(tag)
+
+
+def test_recorded_layers_are_what_their_files_come_to(
+    engine: Engine, parent: ImageInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = layers_of.stored(Path(engine.facts.data_root), parent.layers) if engine.facts.local else {}
+    small = [one for one in found.values() if one.diff_id in layers_of.recorded() and one.size < 200_000_000]
+    if not small:
+        pytest.skip("the engine's files are not here to be read, or it writes what is compared")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert [layers_of.worked_out(one) for one in small] == [layers_of.recorded()[one.diff_id] for one in small]
 
 
 def test_the_same_lock_gives_the_same_base(engine: Engine, image: Image, base: BaseContext) -> None:

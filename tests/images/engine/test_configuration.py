@@ -105,6 +105,8 @@ def test_a_layer_counts_as_engines_of_today_write_it_in_the_order_of_folders(
     assert (layer.diff_id == expected) is (not old and order != "a/ a.h a/x b")
     (layer.files / "b").write_bytes(_content("c"))
     assert layers.canonical_diff_id(replace(layer, diff_id="sha256:other")) != expected, "one byte of a file"
+    raw = next(iter(layers.recorded()))
+    assert layers.canonical_diff_id(replace(layer, diff_id=raw)) == layers.recorded()[raw] != expected
 
 
 @pytest.mark.parametrize(
