@@ -157,13 +157,13 @@ def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
         pins=candidate.pins,
         archs=candidate.supported_archs,
         min_driver=min_driver,
-        kept=str(matrix.nightly.kept.get(str(name.torch), "")),
     )
     excluded = [one.reason for one in matrix.exclude if selectors.parse(one.select)(planned)]
     reasons = (*planned.reasons, *(f"excluded by matrix.yaml: {reason}" for reason in excluded))
     if reasons:
         return replace(planned, reasons=(*reasons, *_meant(name, matrix)))
-    return replace(planned, image=_image_of(candidate, sources, min_driver, planned.warnings))
+    kept = str(matrix.nightly.kept.get(str(name.torch), ""))
+    return replace(planned, image=_image_of(candidate, sources, min_driver, planned.warnings), kept=kept)
 
 
 def _meant(name: ImageName, matrix: Matrix) -> list[str]:
