@@ -118,14 +118,14 @@ def _headers(file: Path) -> Iterator[tuple[str, str]]:
 def _entries(record: Path) -> tuple[Entry, ...] | None:
     if not record.is_file():
         return None
-    location = record.parent.parent
+    location = str(record.parent.parent)
     try:
         with record.open(encoding="utf-8", newline="") as lines:
             rows = [row for row in csv.reader(lines) if row]
         if all(re.fullmatch("[0-9]{0,15}", ",".join(row[2:])) for row in rows):  # a size, or none
             return tuple(
                 Entry(
-                    path=os.path.normpath(location / row[0]),
+                    path=os.path.normpath(os.path.join(location, row[0])),  # noqa: PTH118  40,000 times
                     sha256=row[1].removeprefix("sha256=") if len(row) > 1 and "sha256=" in row[1] else "",
                 )
                 for row in rows

@@ -10,7 +10,6 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
@@ -84,7 +83,7 @@ def _unowned(everything: Sequence[Distribution], expected: Mapping[str, object])
 
 def size(path: str) -> int:
     with contextlib.suppress(OSError):
-        return Path(path).stat().st_size
+        return os.stat(path).st_size  # noqa: PTH116  40,000 times
     return 0
 
 
