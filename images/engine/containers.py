@@ -96,6 +96,13 @@ class Container:
                         return data.read(most)
         raise FileNotFoundError(path)
 
+    def has(self, path: str) -> bool:
+        """Whether there is anything at a path, be it a link to nothing."""
+        with asking(self.name), suppress(docker.errors.NotFound):
+            self._sdk.get_archive(self.id, path)
+            return True
+        return False
+
     def start(self, stdin: bytes = b"") -> None:
         """Start it, and send `stdin` if its spec has one. What it prints is kept for `lines` from the first byte on.
 

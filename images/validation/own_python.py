@@ -78,10 +78,9 @@ def read_file(engine: Engine, image: ImageInfo, path: str, *, most: int = 1 << 1
 def hidden(engine: Engine, image: ImageInfo) -> Iterator[str]:
     """What an image has where the reader of its files lies, or has another over it: nobody could look at it."""
     with engine.container(ContainerSpec(image.id, ["true"])) as one:
-        for path in (PRELOAD, INSIDE):
-            with suppress(FileNotFoundError):
-                if one.get_file(path, most=1 << 16).strip() or path == INSIDE:
-                    yield path
+        with suppress(FileNotFoundError):
+            yield from [PRELOAD] if one.get_file(PRELOAD, most=1 << 16).strip() else []
+        yield from [INSIDE] if one.has(INSIDE) else []
 
 
 def measure(
@@ -137,6 +136,10 @@ def _read(
     Returns the lines that are no records, and how the container ended. Raises UserError, Stopped.
     """
     require_native(engine, image)
+    if image.further.get("Volumes") and INSIDE in hidden(engine, image):  # one in there would be filled from the image
+        cause = f"has {INSIDE}, where the suite lies, and declares volumes, by which more files could get there"
+        then = f"remove {INSIDE} from the image, or its volumes"
+        raise failed(image.tags[0] if image.tags else image.id, cause, then)
     spec = ContainerSpec(
         image.id,
         [*command(INSIDE), f"{INSIDE}/validate", *arguments],

@@ -11,6 +11,7 @@ from images.building import validating
 from images.context.labels import BaseContext
 from images.context.templates import EPOCH
 from images.engine import ContainerSpec, Engine, ImageInfo
+from images.errors import UserError
 from images.validation import containers, own_python
 from images.validation.containers import INSIDE
 from tests.support.broken_images import BREAKS as PROGRAMS
@@ -105,7 +106,7 @@ def test_an_image_of_which_one_claim_of_another_tier_is_asked_is_read_first(
 
 
 def test_the_reader_of_files_loads_no_library_that_the_image_names(engine: Engine, parent: ImageInfo) -> None:
-    """By OpenSSL's settings, which each hash would read: in the process that signs the records."""
+    """By OpenSSL's settings, which each hash reads, or from a volume among our files: in the process that signs."""
     named = (
         "openssl_conf = a\\n[a]\\nproviders = b\\n[b]\\nforge = c\\n[c]\\nmodule = /usr/lib/forge.so\\nactivate = 1\\n"
     )
@@ -119,6 +120,12 @@ def test_the_reader_of_files_loads_no_library_that_the_image_names(engine: Engin
             image="a", claims=(Claim(id="S4", subject="a", tier=Tier.STATIC, probe="static.a", statement=""),)
         )
         said, end = own_python._read(engine, image, asked, claims, own_python.user_of(image), timeout=600)
+    linked = f"RUN mkdir -p /opt/own/python/lib && ln -s own /opt/link && ln -s /opt/link {INSIDE}"
+    volume = Fault("forged", linked, "", "", "", last="VOLUME /opt/own/python/lib")
+    with broken(engine, parent, f"volume-{os.getpid()}", [volume]) as reference:
+        image = engine.inspect(reference)
+        with pytest.raises(UserError, match="declares volumes"):
+            own_python._read(engine, image, asked, claims, own_python.user_of(image), timeout=600)
     assert end.code == 0 and not [line for line in said if "forged" in line]
 
 

@@ -79,6 +79,7 @@ class Engine:
             start=start,
             lines=lambda timeout, most: self.lines(claims, keys[0]),
             get_file=lambda path, most: (_ for _ in ()).throw(FileNotFoundError(path)),
+            has=lambda _path: False,
             wait=lambda timeout: self.end,
         )
 
