@@ -13,14 +13,13 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from images.publish import attachments, signing
-from images.publish.attachments import PublishedImage, attached_tag
+from images.publish.attachments import attached_tag
 from images.publish.gate import ReleasePolicy
 from images.publish.release import copy
 from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE, TEST_RESULT
 from images.publish.verify import verify
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
-from tests.support.attested import NAME
 from tests.support.checkout import ROOT
 from tests.support.debian_tools import unpacked
 from tests.support.published import CLAIMS, attach, days_ago, judge_again, published
@@ -102,25 +101,6 @@ def test_cosign_accepts_the_image_each_predicate_and_a_policy(target: Registry, 
             assert json.loads(done.stdout)["payloadType"] == "application/vnd.in-toto+json"
         done = verify_attestation(reader, image.reference, keys, f"--policy={keys / 'rule.cue'}")
         assert done.returncode == 0, done.stderr
-
-
-def test_a_tag_that_went_back_is_refused_though_the_newer_signature_is_deleted(
-    target: Registry, keys: Path, signer: str
-) -> None:
-    key, public, policy = str(keys / "cosign.key"), str(keys / "cosign.pub"), replace(POLICY, seen=lambda: keys)
-    old, new = (published(target, content, date=days_ago(1), key=key) for content in ("old", "new"))
-    for one in (old, new):
-        attachments.sign_image(target, one.manifest.digest, key, public, [NAME])
-
-    def told(image: PublishedImage) -> str:
-        target.put(image.manifest, NAME)
-        found = verify(Reference(target.repository, NAME), policy, key=public)[1]
-        return "".join(one.reason for one in found if one.subject == "tag" and one.status is Status.FAIL)
-
-    assert told(new) == ""
-    assert f"the key signed {new.manifest.digest[:19]} for it" in told(old)
-    target.put(old.manifest, attached_tag(new.manifest.digest, "sig"))
-    assert f"{target.repository}:{NAME} was signed" in told(old)
 
 
 def test_what_cosign_fetches_is_input_of_scanners_and_of_validate(target: Registry, keys: Path, signer: str) -> None:

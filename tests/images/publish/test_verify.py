@@ -177,6 +177,7 @@ def test_a_promotion_takes_no_tag_that_was_moved_back(target: Registry, producti
         with pytest.raises(UserError, match=f"{where.repository}:{NAME} was signed .*, and was seen here as signed"):
             promote(wanted, production.repository, policy, key=KEY)
     assert production.get(NAME).digest == new.manifest.digest
+    assert f"{target.repository}:{NAME} was signed" in told(target, NAME, policy)
 
 
 def test_an_index_of_production_alone_takes_no_tag_from_a_signed_one(target: Registry, production: Registry) -> None:

@@ -43,10 +43,7 @@ def test_what_this_machine_lacks_is_not_taken_from_the_image(monkeypatch: pytest
 
 @pytest.mark.parametrize("mine", [("Linux", "riscv64"), ("Linux", "aarch64"), ("Darwin", "arm64")])
 def test_where_no_python_of_ours_runs_no_file_is_read(monkeypatch: pytest.MonkeyPatch, mine: tuple[str, str]) -> None:
-    """Least of all by the image's: this engine has no container."""
-    facts = SimpleNamespace(architecture="amd64", memory=1 << 34)
-    engine: Any = SimpleNamespace(facts=facts, inspect=lambda _reference: image_info())
-    monkeypatch.setattr(own_python.platform, "system", lambda: mine[0])
-    monkeypatch.setattr(own_python.platform, "machine", lambda: mine[1])
+    engine: Any = SimpleNamespace(facts=SimpleNamespace(architecture="amd64"), inspect=lambda _reference: image_info())
+    monkeypatch.setattr(own_python, "platform", SimpleNamespace(system=lambda: mine[0], machine=lambda: mine[1]))
     with pytest.raises(UserError, match=f"is of amd64, this one of {mine[1]} with {mine[0]}"):
         sbom.read(engine, "x")

@@ -192,6 +192,9 @@ def test_files_as_recorded_pass_and_none_at_all_fail(site: Site) -> None:
     site.write("sb/__pycache__/a.cpython-311.pyc", b"compiled anew")
     site.write("_virtualenv.pth", b"import _virtualenv")
     assert judged(files, FILES).status is Status.PASS
+    site.install("odd", "1.0", {"odd/__pycache__/a.so": b""})
+    site.write("odd/__pycache__/a.so", b"which is no bytecode")
+    fails(judged(files, FILES), "__pycache__/a.so of odd 1.0 is altered")
 
 
 def test_a_missing_file_an_altered_one_and_one_of_two_owners_are_named(site: Site) -> None:
