@@ -136,10 +136,10 @@ class Engine(AbstractContextManager["Engine"]):
     ) -> BuildResult:
         """Build a context with BuildKit and tag the result. `network`: of its steps; None: the engine's default.
 
-        A failure of the network is retried, up to `attempts` times with doubled pauses (`sleep` gets seconds). The tag
-        is set after the end, so that an interrupted build can't leave one. What steps print goes through `redact`
-        before anybody sees it. Raises BuildFailed, Cancelled (see `cancel`), UserError when the engine refuses or goes
-        away. Any exception cancels the build in the engine.
+        A failure of the network, or of an engine that lost the context, is retried, up to `attempts` times with doubled
+        pauses (`sleep` gets seconds). The tag is set after the end, so that an interrupted build can't leave one. What
+        steps print goes through `redact` before anybody sees it. Raises BuildFailed, Cancelled (see `cancel`),
+        UserError when the engine refuses or goes away. Any exception cancels the build in the engine.
         """
         parameters = {
             "version": "2",  # BuildKit
@@ -164,12 +164,11 @@ class Engine(AbstractContextManager["Engine"]):
                     image_id = trace.image_id(said, on_event)
                     break
             except BuildFailed as error:  # a step may be silent for as long as it likes: what it says counts
-                if error.failure.kind != "network" or number == attempts:
+                if error.failure.kind not in ("network", "engine") or number == attempts:
                     raise
                 delay = _BACKOFF * 2 ** (number - 1)
-                cause = error.failure.line or error.failure.cause
                 again = f"attempt {number + 1} of {attempts} in {delay:g} s"
-                on_event(LogLine(step="", name="", text=f"the network failed ({cause}); {again}"))
+                on_event(LogLine(step="", name="", text=f"{error.failure.cause} ({error.failure.line}); {again}"))
                 (sleep or self._work.cancelled.wait)(delay)
         if tag:
             self.tag(image_id, tag)
