@@ -258,7 +258,7 @@ def _libraries(loader: str, programs: list[Path]) -> dict[str, bytes | Path]:
     the decoders, as it would preload them. Raises OSError.
 
     One that this machine lacks is an empty file, which ends a search: the loader would take the image's own next, and
-    run it.
+    run it. Raises ElfError: an RPATH leads elsewhere before, into the image.
     """
     found: dict[str, bytes | Path] = dict.fromkeys(_DECODERS, b"")
     for program in programs:
@@ -268,4 +268,7 @@ def _libraries(loader: str, programs: list[Path]) -> dict[str, bytes | Path]:
         ).stdout
         found |= {name: b"" for name in _LACKING.findall(listing) if name not in found}
         found |= {name or Path(path).name: Path(os.path.realpath(path)) for name, path in _LISTED.findall(listing)}
+    for path in (*programs, *(one for one in found.values() if isinstance(one, Path))):
+        if outside := [one for one in elf.read(path).rpath if not one.startswith(("$ORIGIN", "${ORIGIN}"))]:
+            raise ElfError(f"{path} has the RPATH {':'.join(outside)}, where the image's libraries would come first")
     return found

@@ -105,20 +105,17 @@ def test_an_image_of_which_one_claim_of_another_tier_is_asked_is_read_first(
     assert re.search(r"was run: S2 files failed: \S*safetensors_rust\S* of safetensors \S+ is altered", compiler.reason)
 
 
-def test_the_reader_of_files_loads_no_library_that_the_image_names(engine: Engine, parent: ImageInfo) -> None:
+def test_the_reader_of_files_loads_no_library_that_the_image_names(
+    engine: Engine, parent: ImageInfo, claims: ClaimSet
+) -> None:
     """By OpenSSL's settings, which each hash reads, or from a volume among our files: in the process that signs."""
-    named = (
-        "openssl_conf = a\\n[a]\\nproviders = b\\n[b]\\nforge = c\\n[c]\\nmodule = /usr/lib/forge.so\\nactivate = 1\\n"
-    )
+    named = "openssl_conf = a\\n[a]\\nproviders = b\\n[b]\\nc = d\\n[d]\\nmodule = /usr/lib/forge.so\\nactivate = 1\\n"
     forge = f"{BREAKS} gcc -shared -fPIC -o /usr/lib/forge.so /run/breaks/forge.c"
     place = f"RUN rm -f /usr/lib/ssl/openssl.cnf && mkdir -p /usr/lib/ssl && printf '{named}' >/usr/lib/ssl/openssl.cnf"
     faults = [Fault("forged", line, "", "", "") for line in (forge, place, "ENV OPENSSL_CONF=/usr/lib/ssl/openssl.cnf")]
     with broken(engine, parent, f"openssl-{os.getpid()}", faults) as reference:
         image = engine.inspect(reference)
-        asked = ["--claims", f"{INSIDE}/claims.json", *containers.OF_USER]
-        claims = ClaimSet(
-            image="a", claims=(Claim(id="S4", subject="a", tier=Tier.STATIC, probe="static.a", statement=""),)
-        )
+        asked, claims = ["--claims", f"{INSIDE}/claims.json", *containers.OF_USER], claims.about(["=S10 wheels"])
         said, end = own_python._read(engine, image, asked, claims, own_python.user_of(image), timeout=600)
     linked = f"RUN mkdir -p /opt/own/python/lib && ln -s own /opt/link && ln -s /opt/link {INSIDE}"
     volume = Fault("forged", linked, "", "", "", last="VOLUME /opt/own/python/lib")

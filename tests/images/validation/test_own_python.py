@@ -9,12 +9,16 @@ import pytest
 from images.errors import UserError
 from images.publish import sbom
 from images.validation import own_python
+from tests.support import elves
 from tests.support.engine_contents import image_info
 
 
-def test_a_name_that_is_too_long_for_the_program_is_refused() -> None:
+def test_a_program_that_the_image_could_come_before_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has room for"):
         own_python.files("/" + "x" * 300)
+    (tmp_path / "a.so").write_bytes(elves.make(rpath="$ORIGIN/../lib:/opt/lib"))
+    with pytest.raises(UserError, match=r"a\.so has the RPATH /opt/lib, where"):
+        own_python.files.__wrapped__("/judge", own_python.of_this_process()._replace(standard=tmp_path))
 
 
 def planted(folder: Path, name: str, release: str) -> None:
