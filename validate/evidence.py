@@ -15,10 +15,6 @@ from validate.claims import Claim, ClaimSet
 SCHEMA_VERSION = 2
 
 
-class EvidenceChangedError(ValueError):
-    """The file is not as it was written."""
-
-
 class Outcome(str, Enum):
     """How a probe's process ended. Only COMPLETED evidence can carry a PASS."""
 
@@ -109,12 +105,12 @@ class Evidence:
     def loads(cls, text: str) -> Evidence:
         """Read it back.
 
-        Raises EvidenceChangedError if the content is not what its `sha256` says, ValueError for another schema version.
+        Raises ValueError: the content is not what its `sha256` says, or of another schema version.
         """
         data = json.loads(text)
         said, recorded = data.pop("sha256", None), _sha256(data)
         if said is not None and said != recorded:
-            raise EvidenceChangedError("the content is not what its sha256 says: it was changed after it was measured")
+            raise ValueError("the content is not what its sha256 says: it was changed after it was measured")
         if (version := data.pop("schema_version", 1)) != SCHEMA_VERSION:
             raise ValueError(f"schema version {version} is not known here, {SCHEMA_VERSION} is")
         records = tuple(Record.from_json(record) for record in data["records"])

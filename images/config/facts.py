@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, Literal
 
 from packaging.requirements import Requirement
@@ -19,33 +19,31 @@ from images.config.platforms import Platform
 from validate import compute_capability
 
 
-def _text(what: str, parse: Callable[[str], object]) -> BeforeValidator:
+def _read(what: str, parse: Callable[[str], object], value: object) -> str:
     """A text that `parse` can read, kept as it is written."""
-
-    def checked(value: object) -> str:
-        text = str(value)
-        try:
-            parse(text)
-        except ValueError:
-            raise ValueError(f"{text!r} is no {what}") from None
-        return text
-
-    return BeforeValidator(checked)
+    text = str(value)
+    try:
+        parse(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no {what}") from None
+    return text
 
 
 def word(pattern: str, what: str, but: tuple[str, ...] = ()) -> BeforeValidator:
     """Text that goes into a Dockerfile, a file name or a tag as it stands."""
 
-    def parse(text: str) -> None:
+    def checked(value: object) -> str:
+        text = str(value)
         if not re.fullmatch(pattern, text, re.ASCII) or text in but:
-            raise ValueError(text)
+            raise ValueError(f"{text!r} is no {what}")
+        return text
 
-    return _text(what, parse)
+    return BeforeValidator(checked)
 
 
-VersionText = Annotated[str, _text("version (PEP 440)", Version)]
-RangeText = Annotated[str, _text("version range (PEP 440)", SpecifierSet)]
-RequirementText = Annotated[str, _text("requirement (PEP 508)", Requirement)]
+VersionText = Annotated[str, BeforeValidator(partial(_read, "version (PEP 440)", Version))]
+RangeText = Annotated[str, BeforeValidator(partial(_read, "version range (PEP 440)", SpecifierSet))]
+RequirementText = Annotated[str, BeforeValidator(partial(_read, "requirement (PEP 508)", Requirement))]
 Capability = Annotated[str, BeforeValidator(lambda value: Arch.parse(str(value)).capability)]
 MinorText = Annotated[str, word(r"\d+\.\d+", "version of the form X.Y"), Field(pattern=r"^\d+\.\d+$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]

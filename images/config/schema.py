@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from typing import Annotated
 
 from packaging.version import InvalidVersion, Version
@@ -22,17 +23,13 @@ GATE = (Tier.STATIC, Tier.CPU, Tier.GPU)
 """The gate of a matrix that names none, and of no matrix at all."""
 
 
-def _parsed(parse: Callable[[str], object]) -> BeforeValidator:
+def _parsed(parse: Callable[[str], object], value: object) -> str:
     """Text that `parse` reads, as it prints it."""
-
-    def check(value: object) -> str:
-        try:
-            return str(parse(str(value)))
-        except UserError as error:
-            problem = error.problems[0]
-            raise ValueError(f"{problem.where} {problem.cause}: {problem.then}") from None
-
-    return BeforeValidator(check)
+    try:
+        return str(parse(str(value)))
+    except UserError as error:
+        problem = error.problems[0]
+        raise ValueError(f"{problem.where} {problem.cause}: {problem.then}") from None
 
 
 def _exact(value: object) -> str:
@@ -54,11 +51,11 @@ def _pin(value: object) -> str:
     return str(value)
 
 
-ImageNameText = Annotated[str, _parsed(ImageName.parse)]
+ImageNameText = Annotated[str, BeforeValidator(partial(_parsed, ImageName.parse))]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 ExactRequirement = Annotated[str, BeforeValidator(_exact)]
 PinText = Annotated[str, BeforeValidator(_pin)]
-SelectorText = Annotated[str, _parsed(selectors.parse)]
+SelectorText = Annotated[str, BeforeValidator(partial(_parsed, selectors.parse))]
 LeftOut = Annotated[str, word(r".*", "package that can be left out: an image without torch is none", but=("torch",))]
 Reference = Annotated[str, word(r"[a-z0-9][\w./:@-]*", "image reference (debian:bookworm-slim)")]
 Variable = Annotated[str, word(r"[A-Za-z_]\w*", "name of an environment variable")]

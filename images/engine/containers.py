@@ -22,7 +22,7 @@ from images.engine.archive import ChunkReader, Files, pack
 from images.engine.buildkit import plain_line
 from images.engine.failures import EngineError, EngineErrorKind, NoSuchImage, engine_error_kind
 from images.engine.runtime import KILLED, ContainerSpec, Exit, Stopped
-from images.errors import Problem, root_cause, root_of
+from images.errors import Problem, command, root_cause, root_of
 
 RUN_LABEL = "dev.truetag.run"
 OWNER_LABEL = "dev.truetag.owner"
@@ -48,7 +48,9 @@ def asking(where: str, *, image: str | None = None, then: str = "") -> Iterator[
         said = str(error.explanation if not_found else error.explanation or error)
         kind = engine_error_kind(said, not_found=not_found)
         if image is not None and kind is EngineErrorKind.NO_SUCH_IMAGE:
-            raise NoSuchImage(image) from None
+            then = f"build it (`{command('build', 'NAME')}`) or pull it"
+            problem = Problem(where=image, cause="the engine has no such image", then=then)
+            raise NoSuchImage(problem, kind, code=2) from None
         if image is not None and kind is EngineErrorKind.BAD_REFERENCE:
             then = "write NAME, NAME:TAG, NAME@sha256:... or an image ID; `docker images` lists what is there"
             raise EngineError(Problem(where=where, cause="is no name of an image", then=then), kind, code=2) from None

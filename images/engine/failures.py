@@ -113,11 +113,6 @@ class EngineError(UserError):
 class NoSuchImage(EngineError):  # noqa: N818  # said as an event
     """The engine does not have this image."""
 
-    def __init__(self, ref: str) -> None:
-        then = f"build it (`{command('build', 'NAME')}`) or pull it"
-        problem = Problem(where=ref, cause="the engine has no such image", then=then)
-        super().__init__(problem, EngineErrorKind.NO_SUCH_IMAGE, code=2)
-
 
 class Cancelled(Exception):  # noqa: N818  # not an error of anyone's
     """Work on the engine was given up because `Engine.cancel` was called from elsewhere."""

@@ -204,7 +204,7 @@ class EvidenceFile(Row):
 def parse_evidence(text: str) -> Evidence:
     """The content of an evidence.json.
 
-    Raises EvidenceChangedError; JSONDecodeError; pydantic's ValidationError for what is no evidence of this version.
+    Raises ValueError, as Evidence.loads; JSONDecodeError; pydantic's ValidationError: no evidence of this version.
     """
     EvidenceFile.model_validate(json.loads(text))
     return Evidence.loads(text)
