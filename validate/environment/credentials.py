@@ -2,7 +2,7 @@
 
 import fnmatch
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 _BY_VARIABLE = "a secret"
 _CODE = tuple(".h .hpp .hxx .c .cc .cpp .cu .cuh .py .pyi .js .ts .pl .pm .rs .go".split())
@@ -55,13 +55,13 @@ FILES: Mapping[str, str] = {
 """Files that hold credentials and nothing else."""
 
 
-def in_text(text: str, name: str = "") -> Iterator[tuple[int, str]]:
-    """(line number, kind) of each credential in the text of a file of this name."""
+def in_text(text: str, name: str = "", without: Collection[str] = ()) -> Iterator[tuple[int, str]]:
+    """(line number, kind) of each credential in the text of a file of this name. `without`: kinds not looked for."""
     folder, _, file = name.rpartition("/")
     # Headers of C++'s own library have no suffix: `include/barrier`.
     is_code = name.endswith(_CODE) or ("include" in folder.split("/") and "." not in file)
     for kind, pattern in _PATTERNS.items():
-        if kind == _BY_VARIABLE and is_code:
+        if kind in without or (kind == _BY_VARIABLE and is_code):
             continue
         for found in pattern.finditer(text):
             yield text.count("\n", 0, found.start()) + 1, kind
@@ -72,7 +72,7 @@ def of_file(content: bytes, name: str) -> Iterator[tuple[int, str]]:
     if len(content) <= SMALL and b"\0" not in content:
         yield from in_text(content.decode("utf-8", "replace"), name)
     elif any(mark in content for mark in _MARKS):
-        yield from (found for found in in_text(content.decode("latin-1")) if found[1] not in _GUESSED)
+        yield from in_text(content.decode("latin-1"), without=_GUESSED)
 
 
 def by_name(path: str) -> str:
