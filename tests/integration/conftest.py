@@ -76,9 +76,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         yield cluster
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def ray() -> Iterator[Mapping[str, str]]:
-    """What makes a command talk to a cluster with two engines."""
+    """What makes a command talk to a cluster with two engines, which takes a part of a core while it is idle."""
     with ray_cluster() as address:
         yield {"RAY_ADDRESS": address}
 

@@ -25,7 +25,8 @@ BUILT = ("cu128-torch210", "cu130-torch213", "cu132-torch215")
 """Images whose contexts need no wheel from elsewhere."""
 SMALL = """\
 FROM {{ base.reference }}
-RUN --mount=type=bind,source=host,target=/run/host --mount=type=bind,source=scripts,target=/run/scripts \\
+RUN --mount=type=tmpfs,target=/var/cache/apt --mount=type=tmpfs,target=/var/lib/apt/lists \\
+    --mount=type=bind,source=host,target=/run/host --mount=type=bind,source=scripts,target=/run/scripts \\
     sh /run/scripts/debian.sh {{ image.python }} python3
 RUN echo NONCE && sleep 4
 """
@@ -130,12 +131,13 @@ def test_builds_of_a_killed_submitter_are_taken_over_and_none_is_built_twice(
     engine: Engine,
     built_here: Mapping[str, Mapping[str, str]],
     slurm: Slurm,
-    ray: Mapping[str, str],
+    request: pytest.FixtureRequest,
     staging: str,
     tmp_path: Path,
     on: str,
 ) -> None:
     """Slurm's jobs go on, and are watched; Ray ends the tasks of a killed submitter, and what came back stays."""
+    ray = request.getfixturevalue("ray") if on == "ray" else {}
     environment = {"DOCKER_HOST": engine.facts.url, **slurm.environment, **ray}
     building = Building(tmp_path, f"{staging}-{on}", environment)
     building.killed_with_one_built(on)
