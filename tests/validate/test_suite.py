@@ -76,12 +76,19 @@ def claims(*probes: str, unproven: str = "", **expect: object) -> ClaimSet:
     return ClaimSet(image="i", claims=tuple(map(planted, probes)))
 
 
+START = {"path": [], "optimize": 0, "modules": {}, "version": "3.11", "prefix": "/usr"}
+"""Read before: else each run of the suite looks through all files of this machine for it."""
+
+
 def run(
     suite: Path, folder: Path, asked: ClaimSet, *options: str, flags: tuple[str, ...] = ("-I", "-S"), **environ: str
 ) -> dict[str, Record]:
-    (folder / "claims.json").write_text(asked.dumps())
-    command = [sys.executable, *flags, str(suite), "--claims", str(folder / "claims.json"), *options]
     key, env = channel.new_key(), {**os.environ, **environ}
+    user = {"environ": env, "directory": str(folder), "python": sys.executable, "start": START}
+    (folder / "user.json").write_text(json.dumps(user))
+    (folder / "claims.json").write_text(asked.dumps())
+    files = ["--claims", str(folder / "claims.json"), "--user", str(folder / "user.json")]
+    command = [sys.executable, *flags, str(suite), *files, *options]
     done = subprocess.run(
         command, input=f"{key}\n", capture_output=True, text=True, check=True, cwd=folder, env=env, timeout=600
     )
