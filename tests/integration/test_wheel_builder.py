@@ -119,39 +119,6 @@ def build_wheel(
         return builder.build_wheel(engine, image, recipe, wheel_options(folder), host_settings(), shown)
 
 
-def test_a_build_that_may_compile_does_so_once_for_one_arch_alone(engine: Engine, image: Image, tmp_path: Path) -> None:
-    row = SourceRow(releases={"1.0": sdist(sources(), tmp_path / "sdists")}, cpu="x86-64-v3")
-    known = SOURCES.matrix.model_copy(update={"sources": {"tiny": row}})
-    pin = Pin(name="tiny", version="1.0", layer="kernels", compiled=True)
-    wanted = replace(image, pins=(*(one for one in image.pins if one.name != "flash-attn"), pin))
-    options, recipe = wheel_options(tmp_path), recipe_for(wanted, "tiny", known)
-
-    def gather(compiled: Callable[[Image, Pin], Path | None]) -> prebuilt.Gathered:
-        return prebuilt.gather(
-            wanted, wheelhouse=None, official=partial(prebuilt.obtain, cache=tmp_path), compiled=compiled
-        )
-
-    with pytest.raises(UserError, match="not compiled for this image yet"):
-        gather(wheel_finder(known, options.cache))
-    with Progress(Console(stderr=True)) as progress:
-        made = gather(builder.wheel_builder(engine, known, options, host_settings(), progress))
-        (wheel,) = made.files.values()
-        record = json.loads((wheel.parent / "record.json").read_text())
-        assert gather(wheel_finder(known, options.cache)) == made
-        second = builder.build_wheel(engine, wanted, recipe, options, host_settings(), progress)
-        assert (second.compiled, second.from_cache, second.wheel) == (0, 0, wheel)
-        again = builder.build_wheel(engine, wanted, recipe, replace(options, recompile=True), host_settings(), progress)
-    assert (again.compiled, again.from_cache) == (0, 4)
-    assert (record["objects"]["compiled"], record["objects"]["from_cache"]) == (4, 0)
-    assert record["shim"]["kept"] == [ASKED]
-    assert len(record["shim"]["dropped"]) == 3
-    assert record["shim"]["added"] == []
-    assert {(one["id"], one["verdict"]) for one in record["verdict"]} >= {("S4", "PASS"), ("S5", "PASS")}
-    assert "gcc" in record["compilers"]["g++"].lower() or "g++" in record["compilers"]["g++"]
-    assert "cuda_13.0" in record["compilers"]["nvcc"]
-    assert engine.find(f"truetag-wheel:{recipe.key}") is None
-
-
 class Watching(Progress):
     """Calls `act` when the first object is finished."""
 
@@ -165,7 +132,9 @@ class Watching(Progress):
             threading.Thread(target=self._act).start()
 
 
-def test_an_interrupted_one_is_resumed_where_it_was(engine: Engine, image: Image, tmp_path: Path) -> None:
+def test_a_build_that_may_compile_does_so_once_for_one_arch_alone_and_is_resumed_where_it_was(
+    engine: Engine, image: Image, tmp_path: Path
+) -> None:
     slow = sources()
     # Compiles for some seconds more than the others, so that the interruption comes before the wheel.
     slow["three.cu"] += "".join(
@@ -173,11 +142,39 @@ def test_an_interrupted_one_is_resumed_where_it_was(engine: Engine, image: Image
         f"x[j] = x[j + {i}] * x[threadIdx.x + j]; }}\ntemplate __global__ void k{i}<2000>(float*);\n"
         for i in range(2)
     )
-    with open_engine(None, on_progress=print) as own, pytest.raises(Cancelled):
-        build_wheel(own, image, slow, tmp_path, Watching(own.cancel))
-    resumed = build_wheel(engine, image, slow, tmp_path)
-    assert resumed.from_cache >= 2
-    assert resumed.compiled == 4 - resumed.from_cache
+    row = SourceRow(releases={"1.0": sdist(slow, tmp_path / "sdists")}, cpu="x86-64-v3")
+    known = SOURCES.matrix.model_copy(update={"sources": {"tiny": row}})
+    pin = Pin(name="tiny", version="1.0", layer="kernels", compiled=True)
+    wanted = replace(image, pins=(*(one for one in image.pins if one.name != "flash-attn"), pin))
+    options, recipe = wheel_options(tmp_path), recipe_for(wanted, "tiny", known)
+
+    def gather(compiled: Callable[[Image, Pin], Path | None]) -> prebuilt.Gathered:
+        return prebuilt.gather(
+            wanted, wheelhouse=None, official=partial(prebuilt.obtain, cache=tmp_path), compiled=compiled
+        )
+
+    with pytest.raises(UserError, match="not compiled for this image yet"):
+        gather(wheel_finder(known, options.cache))
+    with open_engine(None, on_progress=print) as own, Watching(own.cancel) as watched, pytest.raises(Cancelled):
+        gather(builder.wheel_builder(own, known, options, host_settings(), watched))
+    with Progress(Console(stderr=True)) as progress:
+        made = gather(builder.wheel_builder(engine, known, options, host_settings(), progress))
+        (wheel,) = made.files.values()
+        record = json.loads((wheel.parent / "record.json").read_text())
+        assert gather(wheel_finder(known, options.cache)) == made
+        second = builder.build_wheel(engine, wanted, recipe, options, host_settings(), progress)
+        assert (second.compiled, second.from_cache, second.wheel) == (0, 0, wheel)
+        again = builder.build_wheel(engine, wanted, recipe, replace(options, recompile=True), host_settings(), progress)
+    assert (again.compiled, again.from_cache) == (0, 4)
+    assert record["objects"]["from_cache"] >= 2
+    assert record["objects"]["compiled"] == 4 - record["objects"]["from_cache"]
+    assert record["shim"]["kept"] == [ASKED]
+    assert len(record["shim"]["dropped"]) == 3
+    assert record["shim"]["added"] == []
+    assert {(one["id"], one["verdict"]) for one in record["verdict"]} >= {("S4", "PASS"), ("S5", "PASS")}
+    assert "gcc" in record["compilers"]["g++"].lower() or "g++" in record["compilers"]["g++"]
+    assert "cuda_13.0" in record["compilers"]["nvcc"]
+    assert engine.find(f"truetag-wheel:{recipe.key}") is None
 
 
 def test_a_compilers_error_names_package_file_line_and_log(engine: Engine, image: Image, tmp_path: Path) -> None:
