@@ -114,15 +114,14 @@ def test_the_reader_of_files_loads_no_library_that_the_image_names(
     place = f"RUN rm -f /usr/lib/ssl/openssl.cnf && mkdir -p /usr/lib/ssl && printf '{named}' >/usr/lib/ssl/openssl.cnf"
     faults = [Fault("forged", line, "", "", "") for line in (forge, place, "ENV OPENSSL_CONF=/usr/lib/ssl/openssl.cnf")]
     with broken(engine, parent, f"openssl-{os.getpid()}", faults) as reference:
-        image = engine.inspect(reference)
-        asked, claims = ["--claims", f"{INSIDE}/claims.json", *containers.OF_USER], claims.about(["=S10 wheels"])
-        said, end = own_python._read(engine, image, asked, claims, own_python.user_of(image), timeout=600)
+        image, claims = engine.inspect(reference), claims.about(["=S10 wheels"])
+        read = ["--claims", f"{INSIDE}/claims.json", *containers.OF_USER], claims, own_python.user_of(image)
+        said, end = own_python._read(engine, image, *read, timeout=600)
     linked = f"RUN mkdir -p /opt/own/python/lib && ln -s own /opt/link && ln -s /opt/link {INSIDE}"
-    volume = Fault("forged", linked, "", "", "", last="VOLUME /opt/own/python/lib")
-    with broken(engine, parent, f"volume-{os.getpid()}", [volume]) as reference:
-        image = engine.inspect(reference)
-        with pytest.raises(UserError, match="declares volumes"):
-            own_python._read(engine, image, asked, claims, own_python.user_of(image), timeout=600)
+    volume = Fault("forged", f"{linked}\nVOLUME /opt/own/python/lib", "", "", "")
+    between = broken(engine, parent, f"volume-{os.getpid()}", [volume])
+    with between as reference, pytest.raises(UserError, match="declares volumes"):
+        own_python._read(engine, engine.inspect(reference), *read, timeout=600)
     assert end.code == 0 and not [line for line in said if "forged" in line]
 
 

@@ -9,7 +9,9 @@ _CODE = tuple(".h .hpp .hxx .c .cc .cpp .cu .cuh .py .pyi .js .ts .pl .pm .rs .g
 """In programs a variable named `token` holds anything."""
 
 _KINDS: Mapping[str, str] = {
-    "a private key": r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----",
+    # With its beginning: tables of file types (/usr/share/mime/magic) have the first line alone.
+    "a private key": r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----(?:\\[nr]|[\s\"'+,])+"
+    r"(?:[\w-]+:[^\n\\]{0,200}(?:\\[nr]|\n)+\s*){0,9}[A-Za-z0-9+/=]{16}",
     "a Hugging Face token": r"\bhf_[A-Za-z]{30,}\b",
     "a GitHub token": r"\b(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{50,})",
     "a GitLab token": r"\bglpat-[\w-]{20,}",

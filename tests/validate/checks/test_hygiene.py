@@ -82,7 +82,8 @@ def test_each_fault_is_named(subject: str, culprit: str, changes: dict[str, Any]
 
 
 CREDENTIALS = {
-    "-----BEGIN OPENSSH " + "PRIVATE KEY-----": "a private key",
+    "-----BEGIN PRIVATE " + 'KEY-----\\n"\r\n  "b3BlbnNzaC1rZXktdjEA': "a private key",
+    "-----BEGIN RSA PRIVATE " + "KEY-----\nProc-Type: 4\nX: a\n\nb3BlbnNzaC1rZXktdjEA": "a private key",
     "token hf_" + "a" * 34: "a Hugging Face token",
     "x ghp_" + "A1" * 18: "a GitHub token",
     "AKIA" + "ABCDEFGH23456789": "an AWS access key",
@@ -97,7 +98,9 @@ https://user@host.invalid/x
 API_KEY=$SECRET
 token = None
 secret: ${{ secrets.TOKEN }}
-git clone ssh://git@host.invalid:22/x"""
+git clone ssh://git@host.invalid:22/x
+>0=-----BEGIN RSA HIDDEN KEY-----
+[60:text/x-adasrc]""".replace("HIDDEN", "PRIVATE")
 
 
 def test_credentials_are_recognised_and_never_quoted() -> None:
