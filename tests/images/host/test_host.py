@@ -10,7 +10,7 @@ import pytest
 
 from images.config.platforms import Platform
 from images.errors import UserError
-from images.host import apt, cache, emulation
+from images.host import apt, cache, checkout, emulation
 from tests.support.checkout import ROOT
 
 
@@ -122,3 +122,12 @@ def test_a_user_who_may_not_register_is_told_the_next_command(tmp_path: Path, mo
         emulation.require(Platform.ARM64, print, registry=tmp_path)
     (problem,) = told.value.problems
     assert problem.where == "linux/arm64" and "apt-get install qemu-user-static" in problem.then
+
+
+def test_a_commit_is_named_where_the_checkout_is_that_commit_alone(tmp_path: Path) -> None:
+    assert checkout.commit(tmp_path) == "", "no checkout"
+    for arguments in ("init -q", "-c user.name=a -c user.email=a commit -q --allow-empty -m a"):
+        subprocess.run(["git", "-C", tmp_path, *arguments.split()], check=True)
+    assert checkout.commit(tmp_path) == checkout.git(tmp_path, "rev-parse", "HEAD") != ""
+    (tmp_path / "new").touch()
+    assert checkout.commit(tmp_path) == "", "a file that no commit has"
