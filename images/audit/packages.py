@@ -172,6 +172,7 @@ def _requirements(source: str) -> tuple[bool, str, list[str]]:
     try:
         if source == STDIN:
             return False, sys.stdin.read(), []
+        text = path.read_text()
         if path.name == "uv.lock":
             options = ("--frozen", "--no-emit-workspace", "--format", "requirements-txt", "--quiet", "--no-config")
             done = uv.run(["export", "--project", str(path.parent), *options])
@@ -180,12 +181,11 @@ def _requirements(source: str) -> tuple[bool, str, list[str]]:
             return True, done.stdout, []
         if path.suffix == ".toml":
             lines = []  # with hashes (PEP 751)
-            for row in tomllib.loads(path.read_text())["packages"]:
+            for row in tomllib.loads(text)["packages"]:
                 hashes = (f"--hash=sha256:{one['hashes']['sha256']}" for one in row.get("wheels", ()))
                 marker = f" ; {row['marker']}" if "marker" in row else ""
                 lines.append(" ".join([f"{row['name']}=={row['version']}{marker}", *hashes]))
             return True, "\n".join(lines), []
-        text = path.read_text()
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError) as error:
         raise wrong(source, f"can't be read: {error}", "name a lock, a requirements file, or a folder") from None
     if path.name.startswith(("Dockerfile", "Containerfile")) or path.suffix == ".Dockerfile":

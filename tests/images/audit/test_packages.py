@@ -168,10 +168,12 @@ def test_a_wheel_that_can_not_be_taken_is_told(how: str, told: str, tmp_path: Pa
         ("uv.lock", "version = 1", "keep its pyproject.toml beside it"),
         ("requirements.txt", "small==", "uv failed"),
         ("folder", None, "no installed packages"),
+        ("none/uv.lock", "", "can't be read"),
     ],
 )
 def test_what_cannot_be_read_is_told(name: str, content: str | None, told: str, tmp_path: Path) -> None:
     path = tmp_path / name
-    path.mkdir() if content is None else path.write_text(content)
+    if path.parent == tmp_path:
+        path.mkdir() if content is None else path.write_text(content)
     with pytest.raises(UserError, match=told):
         audited(path)
