@@ -34,8 +34,7 @@ def rows(image: Image, sources: Sources, was: Mapping[str, str], runner: uv.Runn
     canary = sets.relocked(control, chosen, runner)
     pythons = sorted({str(base.python) for base in sources.matrix.bases.values()}, key=Version)
     gaps = {gap.name: gap.reason for gap in sets.gaps(control, canary, wanted, refused, pythons, runner)}
-    kept = sources.matrix.nightly.kept.get(str(image.name.torch))
-    stays = str(kept) if kept and datetime.now(UTC).date() < kept.until else ""
+    stays = sources.matrix.nightly.why_kept(str(image.name.torch), datetime.now(UTC).date())
     gaps |= {one.name: f"one release of CUDA {image.toolkit_cuda}" for one in image.toolkit}
     pins = [(pin.name, pin.version, pin.layer) for pin in (*image.pins, *image.toolkit)]
     for name, version, layer in [*pins, *((*one.split("=="), "override") for one in image.overrides)]:

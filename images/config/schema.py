@@ -213,6 +213,11 @@ class Nightly(Row):
     kept: dict[MinorText, Kept] = {}
     """Torch minors whose pins stay as they are: until that day a nightly run builds them as locked alone."""
 
+    def why_kept(self, torch: str, today: date) -> str:
+        """Until when nothing moves the pins of a torch minor, and why; empty: they may move."""
+        found = self.kept.get(torch)
+        return str(found) if found and today < found.until else ""
+
 
 class ExpectedFailure(Row):
     """A known breakage: a claim that is expected to fail, until upstream has fixed it."""

@@ -54,9 +54,8 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     people_have = options.debian_before(planned.name)  # the Debian packages of the image that they have
     moved = sets.moves(people_have, before.debian) if people_have and before.debian else ()
     control_line = _line(planned, control, Job.CONTROL, moved, before, options)
-    kept = options.sources.matrix.nightly.kept.get(str(image.name.torch))
-    if kept and options.now().date() < kept.until:
-        line = _appended(planned, Job.CANARY, Outcome.UNCHANGED, options, versions=control.hash, cause=str(kept))
+    if kept := options.sources.matrix.nightly.why_kept(str(image.name.torch), options.now().date()):
+        line = _appended(planned, Job.CANARY, Outcome.UNCHANGED, options, versions=control.hash, cause=kept)
         return ImageResult(image=planned.name, control=control_line, canary=line)
     try:
         newest, gaps = _newest(control, options)

@@ -53,9 +53,11 @@ def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
         resumes = "transformers' Trainer saves a run, and resumes it to the same weights"
         yield claim("C15", "resume", "cpu.resume", resumes, _RESUMED)
     yield from silent_claims(context, "C16")
-    for text in (text for name, text in image.environment.items() if name.endswith("_ALLOC_CONF")):
-        has = {"settings": text, "expandable_segments": "expandable_segments:True" in text}
-        yield claim("C17", "allocator", "cpu.allocator", "torch's CUDA allocator has these settings", {"equal": has})
+    reads = "torch's CUDA allocator has these settings"
+    for name, text in image.environment.items():
+        if name.endswith("_ALLOC_CONF"):
+            has = {"settings": text, "expandable_segments": "expandable_segments:True" in text}
+            yield claim("C17", "allocator", "cpu.allocator", reads, {"equal": has})
 
 
 def _imports(image: Image) -> Iterator[Claim]:
