@@ -45,7 +45,7 @@ def _cold(data: Run) -> str:
     longest = sorted(ours[len(ours) // 2]["steps"], key=lambda step: -float(step["seconds"]))[:7]
     steps = [[f"`{_step(step['name'])}`", f"{step['seconds']:.1f}"] for step in longest]
     head = f"### From nothing: {data['image']}, {data['packages']} packages\n\n"
-    table = _table(["", "seconds (median)", "all runs", "spread", "others"], rows)
+    table = _table(["", "seconds (median)", "all runs", "others"], rows)
     return f"{head}{table}\nWhere ours spends them (steps overlap):\n\n{_table(['step', 'seconds'], steps)}"
 
 
@@ -64,13 +64,13 @@ def _rebuild(data: Run) -> str:
         ["conventional, in the engine", *_times(conventional, "seconds"), layers[1], "", _loads(conventional)],
     ]
     head = f"### Rebuilt after {data['moved']} moved in {data['image']}\n\n"
-    return head + _table(["", "seconds (median)", "all runs", "spread", "layers", "bytes", "others"], rows)
+    return head + _table(["", "seconds (median)", "all runs", "layers", "bytes", "others"], rows)
 
 
 def _plan(data: Run) -> str:
     runs = data["runs"]
     counted = [f"{data['images']:,}", f"{data['locks']:,}", *_times(runs, "cpu", 2)]
-    heads = ["images", "locks read", "CPU s (median)", "all runs", "spread", "memory MB", "others"]
+    heads = ["images", "locks read", "CPU s (median)", "all runs", "memory MB", "others"]
     row = [*counted, _megabytes(max(run["peak"] for run in runs)), _loads(runs)]
     return "### The planner: `plan --json`\n\n" + _table(heads, [row])
 
@@ -80,7 +80,7 @@ def _validation(data: Run) -> str:
         [tier, str(runs[0]["claims"]), *_times(runs, "seconds"), _loads(runs)]
         for (tier,), runs in _grouped(data["tiers"], "tier")
     ]
-    heads = ["tier", "claims", "seconds (median)", "all runs", "spread", "others"]
+    heads = ["tier", "claims", "seconds (median)", "all runs", "others"]
     return f"### From start to verdict: {data['image']}\n\n" + _table(heads, rows)
 
 
@@ -92,8 +92,11 @@ def _delivery(data: Run) -> str:
     for (engine, link), runs in _grouped(data["runs"], "engine", "link"):
         parts.append(f"Docker Engine {engine}, {link}:\n\n{_pulls(runs)}")
     if data["blocked"]:
-        lines = (f"- {_cell(gap['what'])}: {_cell(gap['reason'])}\n" for gap in data["blocked"])
-        parts.append("Not measured:\n\n" + "".join(lines))
+        gaps: dict[str, list[str]] = {}
+        for gap in data["blocked"]:
+            reason = _cell(gap["reason"])
+            gaps.setdefault(reason.partition(": ")[2] or reason, []).append(_cell(gap["what"]))
+        parts.append("Not measured:\n\n" + "".join(f"- {'; '.join(what)}: {why}\n" for why, what in gaps.items()))
     return parts[0] + "\n".join(parts[1:])
 
 
@@ -102,7 +105,7 @@ def _pushes(pushes: Sequence[Run]) -> str:
         [*variant, _megabytes(runs[0]["bytes"]), *_times(runs, "seconds"), _loads(runs)]
         for variant, runs in _grouped(pushes, "side", "compression", "by")
     ]
-    heads = ["push, registry on this machine", "compression", "by", "MB", "seconds (median)", "all runs", "spread"]
+    heads = ["push, registry on this machine", "compression", "by", "MB", "seconds (median)", "all runs"]
     return _table([*heads, "others"], rows)
 
 
@@ -112,11 +115,11 @@ def _pulls(runs: Sequence[Run]) -> str:
     rows = []
     for variant, same in variants:
         of_base = [f"{_seconds(same, whole) / _seconds(base, whole):.2f}" if base else "" for whole in (False, True)]
-        medians = [f"{middle([run[field] for run in same]):.1f}" for field in ("imported", "stepped")]
-        row = [*variant, _megabytes(same[0]["bytes"]), *_times(same, "seconds"), of_base[0], *medians]
+        stepped = f"{middle([run['stepped'] for run in same]):.1f}"
+        row = [*variant, _megabytes(same[0]["bytes"]), *_times(same, "seconds"), of_base[0], stepped]
         rows.append([*row, f"**{_seconds(same, True):.1f}**", of_base[1], _loads(same)])
-    pull = ["MB", "pull, s (median)", "all runs", "spread", "of conventional"]
-    step = ["start to import, s", "start to step, s", "pull and step, s", "of conventional", "others"]
+    pull = ["MB", "pull, s (median)", "all runs", "of conventional"]
+    step = ["start to step, s", "pull and step, s", "of conventional", "others"]
     return _table(["image", "compression", *pull, *step], rows)
 
 
@@ -199,12 +202,9 @@ def _grouped(runs: Sequence[Run], *keys: str) -> list[tuple[tuple[str, ...], lis
 
 
 def _times(runs: Sequence[Run], field: str, digits: int = 1) -> list[str]:
-    """The median, all values, and how far they are apart, as a part of it: three cells."""
+    """The median and all values: two cells."""
     values = [float(run[field]) for run in runs]
-    shown = ", ".join(f"{value:.{digits}f}" for value in values)
-    centre = middle(values)
-    spread = f"{(max(values) - min(values)) / centre:.0%}" if len(values) > 1 and centre else "one run"
-    return [f"**{centre:.{digits}f}**", shown, spread]
+    return [f"**{middle(values):.{digits}f}**", ", ".join(f"{value:.{digits}f}" for value in values)]
 
 
 def _loads(runs: Iterable[Run]) -> str:

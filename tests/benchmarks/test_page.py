@@ -44,9 +44,9 @@ def test_ratios_are_of_one_engine_and_link() -> None:
     other = run("x", "zstd", 9, engine="9")
     runs = [CONVENTIONAL, run("all archs", "zstd", 10), *slow, other]
     text = tables("delivery", {"image": "i", "pushes": [], "runs": runs, "blocked": []})
-    assert "| all archs | zstd | 3,000 | **10.0** | 10.0 | one run | 0.20 | 4.0 | 6.0 | **16.0** | 0.29 | 1% |" in text
-    assert "| all archs | zstd | 3,000 | **25.0** | 25.0 | one run | 0.50 |" in text
-    assert "| x | zstd | 3,000 | **9.0** | 9.0 | one run |  | 4.0 |" in text
+    assert "| all archs | zstd | 3,000 | **10.0** | 10.0 | 0.20 | 6.0 | **16.0** | 0.29 | 1% |" in text
+    assert "| all archs | zstd | 3,000 | **25.0** | 25.0 | 0.50 |" in text
+    assert "| x | zstd | 3,000 | **9.0** | 9.0 |  | 6.0 |" in text
 
 
 def test_the_page_and_its_figure_in_the_docs_are_current() -> None:
