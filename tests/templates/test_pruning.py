@@ -1,13 +1,11 @@
 """Pruning takes out what one GPU architecture has no use for, and nothing else; damaged files are refused untouched."""
 
 import csv
-import hashlib
 import json
 import os
 import stat
 import subprocess
 import sys
-from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from images.planning import plan
 from tests.support import fatbins
 from tests.support.checkout import ROOT, script
 from tests.support.fatbins import FAMILY, LZ4, SPECIFIC, Code
+from tests.support.wheels import record_hash
 from validate.binaries import fatbin
 from validate.binaries.kernel_states import Excuses
 
@@ -107,10 +106,6 @@ def test_entries_of_unknown_kinds_stay(kind: int) -> None:
     data = fatbins.library(header + len(known + entry).to_bytes(8, "little") + known + entry)
     after = pruned(data)
     assert bytes(entry) in after and fatbins.entry(code(80)) in data and fatbins.entry(code(80)) not in after
-
-
-def test_a_library_without_device_code_is_let_be() -> None:
-    assert pruning.cut(fatbins.elf([(".text", 1, 0, b"code")], machine=62), 90, NONE).entries == ()
 
 
 def many(*archs: int, size: int = 4000, **more: int) -> list[Code]:
@@ -317,10 +312,6 @@ def test_two_sections_of_code_over_one_another_are_refused(second: str) -> None:
     assert len(pruning.cut(good, 90, NONE).entries) == 2
     with pytest.raises(fatbin.FatbinError, match="sections of device code overlap"):
         pruning.cut(with_section(good, 2, offset=64, size=len(REGION)), 90, NONE)
-
-
-def record_hash(content: bytes) -> str:
-    return "sha256=" + urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
 
 def install(site: Path, name: str, files: dict[str, bytes], end: str = "\n") -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from images.wheels.recipe import FOLDER
+from tests.support.cases import cases
 from tests.support.checkout import script
 
 NVCC = script(FOLDER / "nvcc.py")
@@ -61,21 +62,7 @@ def test_a_setup_that_asks_for_the_gpu_is_told_the_newest_arch(tmp_path: Path) -
     assert subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.strip() == "(12, 0)"
 
 
-CCACHE_LOG = """# /build/src/csrc/a.cu
-cache_miss
-direct_cache_miss
-local_storage_miss
-preprocessed_cache_miss
-# /build/src/csrc/b.cu
-direct_cache_hit
-local_storage_hit
-# /build/src/csrc/c.cpp
-preprocessed_cache_hit
-# unknown
-called_for_link
-# /build/src/csrc/d.cu
-unsupported_compiler_option
-"""
+CCACHE_LOG = cases(__file__, "ccache")
 
 
 def test_objects_are_counted_by_where_they_came_from() -> None:
@@ -83,20 +70,7 @@ def test_objects_are_counted_by_where_they_came_from() -> None:
     assert RECORD.objects("") == {"compiled": 0, "from_cache": 0, "not_cached": 0}
 
 
-@pytest.mark.parametrize(
-    ("given", "level", "passed"),
-    [
-        (["-O3", "-march=native", "-c", "x.cpp"], "x86-64-v3", ["-O3", "-march=x86-64-v3", "-c", "x.cpp"]),
-        (["-D__AVX512__", "-mtune=native"], "x86-64-v3", ["-D__AVX256__"]),
-        (["-mavx512f", "-mavx2", "-DNAME=a b"], "x86-64-v3", ["-mavx2", "-DNAME=a b"]),
-        (
-            ["-mavx512f", "-D__AVX512__", "-march=native"],
-            "x86-64-v4",
-            ["-mavx512f", "-D__AVX512__", "-march=x86-64-v4"],
-        ),
-        (["-march=sandybridge", ""], "x86-64-v3", ["-march=sandybridge", ""]),
-    ],
-)
+@pytest.mark.parametrize(("given", "level", "passed"), cases(__file__, "host"))
 def test_code_for_the_host_is_for_the_processors_asked_for(
     given: list[str], level: str, passed: list[str], tmp_path: Path
 ) -> None:

@@ -2,8 +2,6 @@
 
 import json
 import os
-import stat
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,43 +9,15 @@ import pytest
 from images.errors import UserError
 from tools import issues
 
-GH = """\
-#!{python}
-import json, pathlib, sys
-file = pathlib.Path({file!r})
-kept = json.loads(file.read_text())
-verb, arguments = sys.argv[2], sys.argv[3:]
-given = {{name: value for name, value in zip(arguments, arguments[1:]) if name.startswith("--")}}
-if "--body-file" in given:
-    given["body"] = sys.stdin.read()
-if {refused}:
-    sys.exit("HTTP 403: Resource not accessible by integration")
-if verb == "list":
-    assert given["--state"] == "all" and given["--label"] == "breakage"
-    print(json.dumps(kept))
-elif verb == "create":
-    kept.append(dict(number=len(kept) + 1, title=given["--title"], body=given["body"], state="OPEN"))
-else:
-    one = kept[int(arguments[0]) - 1]
-    one.update(dict(state="OPEN") if verb == "reopen" else dict(title=given["--title"], body=given["body"]))
-    one.setdefault("edits", []).append(verb)
-file.write_text(json.dumps(kept))
-"""
-
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file with all issues; one is by hand, of the same title as a breakage."""
     file = tmp_path / "issues.json"
     file.write_text(json.dumps([{"number": 1, "title": "a breaks b", "body": None, "state": "OPEN"}]))
-    install(tmp_path, file)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("GH_ISSUES", str(file))
+    monkeypatch.setenv("PATH", str(Path(__file__).parent), prepend=os.pathsep)
     return file
-
-
-def install(folder: Path, file: Path, refused: bool = False) -> None:
-    (folder / "gh").write_text(GH.format(python=sys.executable, file=str(file), refused=refused))
-    (folder / "gh").chmod(stat.S_IRWXU)
 
 
 def test_a_breakage_has_one_issue_opened_updated_and_reopened(
@@ -82,8 +52,10 @@ def test_a_report_calls_nobody_and_fits_an_issue(tmp_path: Path) -> None:
         issues.read(file)
 
 
-def test_a_refusal_is_told_and_no_report_asks_nothing(kept: Path, tmp_path: Path) -> None:
-    install(tmp_path, kept, refused=True)
+def test_a_refusal_is_told_and_no_report_asks_nothing(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GH_REFUSES", "yes")
     issues.main(tmp_path)
     (tmp_path / "k.md").write_text("# t\n")
     with pytest.raises(UserError, match="gh issue list: HTTP 403"):

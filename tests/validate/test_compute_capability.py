@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.cases import cases
 from validate import compute_capability
 from validate.compute_capability import Capability
 
@@ -10,26 +11,9 @@ GPUS: tuple[Capability, ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("target", "gpus"),
-    [
-        ("sm_75", {(7, 5)}),
-        ("sm_80", {(8, 0), (8, 6), (8, 7), (8, 9)}),
-        ("sm_86", {(8, 6), (8, 7), (8, 9)}),
-        ("sm_89", {(8, 9)}),
-        ("sm_90", {(9, 0)}),
-        ("sm_90a", {(9, 0)}),
-        ("sm_100f", {(10, 0), (10, 3)}),
-        ("sm_120", {(12, 0), (12, 1)}),
-        ("compute_90", {(9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1), (13, 0)}),
-        ("compute_90a", {(9, 0)}),
-        ("compute_120f", {(12, 0), (12, 1)}),
-        ("lto_90", set()),
-        ("", set()),
-    ],
-)
-def test_a_target_runs_on_these_gpus_and_on_no_other(target: str, gpus: set[Capability]) -> None:
-    assert {gpu for gpu in GPUS if compute_capability.target_runs_on(target, gpu)} == gpus
+@pytest.mark.parametrize(("target", "gpus"), cases(__file__, "targets"))
+def test_a_target_runs_on_these_gpus_and_on_no_other(target: str, gpus: list[list[int]]) -> None:
+    assert [[*gpu] for gpu in GPUS if compute_capability.target_runs_on(target, gpu)] == gpus
 
 
 def test_machine_code_comes_before_ptx() -> None:

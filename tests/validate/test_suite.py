@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import cases
 from validate import channel, checks
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Outcome, Record
@@ -20,39 +21,7 @@ from validate.judging import Status, failed, passed
 ROOT = Path(__file__).resolve().parents[2]
 
 OK = "def measure(claims):\n    yield 'a', {'ok': True}\n"
-PROBES = {
-    "static/good": OK,
-    "static/bad": OK.replace("True", "False"),
-    "static/crashes": f"{OK}    raise RuntimeError('planted')\n",
-    "static/leaves": f"import os\n{OK}    os._exit(0)\n",
-    "static/hangs": "import time\ndef measure(claims):\n    time.sleep(3600)\n    yield 'a', {}\n",
-    "static/nan": "def measure(claims):\n    yield 'a', {'ok': float('nan'), 'deep': [float('inf')]}\n",
-    "static/loud": "def measure(claims):\n    print('x' * 9000, '{\"closing\": true}')\n    yield 'a', {'ok': True}\n",
-    "static/files": f"STARTS_FIRST = True\n{OK}",
-    "static/drawn": (
-        "from validate.harness import drawn\ndef measure(claims):\n    yield 'a', {'seed': drawn.seed()}\n"
-    ),
-    "cpu/reaches": (
-        "import os, pathlib\ndef measure(claims):\n"
-        "    scratch = pathlib.Path(os.environ['TRITON_CACHE_DIR']).parents[2]\n"
-        "    yield 'a', {'files': sorted({one.name for one in scratch.rglob('*') if one.is_file()})}\n"
-    ),
-    "static/flags": (
-        "import sys\ndef measure(claims):\n"
-        "    yield 'a', {'optimize': sys.flags.optimize, 'isolated': sys.flags.isolated}\n"
-    ),
-    "cpu/around": (
-        "import os\nfrom validate.environment import user_environment\n"
-        "def measure(claims):\n"
-        "    given = user_environment.recorded()\n"
-        "    yield 'a', {'own': os.environ.get('TRITON_CACHE_DIR'), 'given': given.environ.get('TRITON_CACHE_DIR'),\n"
-        "                'optimize': os.environ.get('PYTHONOPTIMIZE')}\n"
-    ),
-    "cpu/slow": "import time\ndef measure(claims):\n    time.sleep(0.7)\n    yield 'a', {'time': time.monotonic()}\n",
-    "multigpu/bandwidth": (
-        "import time\nALONE = True\ndef measure(claims):\n    yield 'a', {'time': time.monotonic()}\n"
-    ),
-}
+PROBES = cases(__file__, "probes")
 
 
 @pytest.fixture(scope="module")
@@ -186,14 +155,7 @@ def test_what_takes_longest_begins_first_and_who_asks_to_be_alone_last(suite: Pa
 # ---- emulated: probes share the import of torch, and a fork measures and ends as a process of its own would
 
 TORCH = "import os\nwith open(os.environ['IMPORTS'], 'a') as file:\n    print(os.getpid(), file=file)\n"
-LOOKS = (
-    "import importlib, os, sys\n"
-    "def measure(claims):\n"
-    "    torch = importlib.import_module('torch')\n"
-    "    print('said by', __name__)\n"
-    "    yield 'a', {'cache': os.environ['TRITON_CACHE_DIR'], 'leads': os.getsid(0) == os.getpid(),\n"
-    "                'stdin': sys.stdin.read(), 'own': os.environ.get('OF_IMAGE')}\n"
-)
+LOOKS = cases(__file__, "looks")
 FORKED = {
     "cpu/native": LOOKS,
     "cpu/imports": LOOKS,

@@ -10,30 +10,14 @@ from images.config import matrix
 from images.engine import ImageInfo
 from images.planning import chooser
 from tests.support.audit_samples import code, distribution, environment
+from tests.support.cases import cases
 from tests.support.engine_contents import image_info
 
 INFO = image_info(env={"PATH": "/usr/bin"}, user="1000")
 SURVEY = {"interpreters": [], "driver_files": [], "preload": []}
 
 
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("numpy>=2", "requires numpy>=2, 1.26.4 is installed"),
-        ("numpy>=1", ""),
-        ("six", "requires six, which is not installed"),
-        ("six; extra == 'all'", ""),
-        ("six; python_version < '3.9'", ""),
-        ("six; sys_platform == 'win32'", ""),
-        ('async-timeout>=4.0.3; python_full_version < "3.11.3"', ""),
-        ('async-timeout>=4.0.3; python_full_version >= "3.11.3"', ""),
-        ('six; python_full_version < "3.12.1"', "requires six, which is not installed"),
-        ('six; implementation_version < "3.11.3"', ""),
-        ('six; implementation_version < "3.12"', "requires six, which is not installed"),
-        ("NumPy", ""),
-        ("no requirement at all ::", ""),
-    ],
-)
+@pytest.mark.parametrize(("line", "told"), cases(__file__, "requirements"))
 def test_requirements_are_told_as_pip_check_tells_them(line: str, told: str) -> None:
     found = list(checks.unmet(environment(distribution("a", "1.0", line), distribution("numpy", "1.26.4"))))
     assert found == ([f"a 1.0 {told}"] if told else [])

@@ -20,6 +20,7 @@ from images.nightly import results
 from images.nightly.results import Job, Outcome
 from images.site import records
 from tests.support import site_samples as samples
+from tests.support.cases import cases
 from tests.support.checkout import ROOT
 from tests.support.commands import Called, call
 from tests.support.site_samples import OLD
@@ -43,24 +44,7 @@ def test_plan_json_is_alone_on_stdout() -> None:
     assert any("none for CUDA 11" in reason for reason in rows[1]["reasons"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence", "following"),
-    [
-        (["plan", "zzz"], "matches no image of the matrix", "next: `nox -s plan` lists all"),
-        (["plan", "cu126-torch2"], "matches no image", "nearest: cu126-torch2"),
-        (["plan", "torch>>2"], "'>2' is not a version", "write a name"),
-        (["plan", "--jsn"], "No such option: --jsn", "`nox -s plan -- --help`"),
-        (["build"], "Missing argument", "`nox -s build -- --help`"),
-        (["bild"], "No such command", "images --help"),
-        (["build", "cu118-torch27"], "is refused: excluded by matrix.yaml", "nox -s plan"),
-        (["build", "cu126-torch27-sm120"], "no code for sm_120", "nox -s plan"),
-        (["build", "cu128-torch27"], "cu128-torch27 has no lock", "nox -s lock -- cu128-torch27"),
-        (["validate", "cu126-*"], "means", "name one"),
-        (["validate"], "neither a name nor recorded evidence", "nox -s validate -- --evidence FILE"),
-        (["validate", "cu126-torch25", "--tag", "--claim", "S1"], "can't follow from some", "leave --claim out"),
-        (["engine", "explode"], "is an unknown action", "status, start, stop or wipe"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "sentence", "following"), cases(__file__, "wrong"))
 def test_wrong_input_is_told_with_the_next_step_and_exit_2(arguments: list[str], sentence: str, following: str) -> None:
     finished = call(*arguments)
     assert finished.returncode == 2, finished.stderr

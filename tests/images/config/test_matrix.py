@@ -8,6 +8,7 @@ from images.config import matrix
 from images.errors import UserError
 from images.planning import plan
 from tests.support import small
+from tests.support.cases import cases
 
 GOOD = small.MATRIX.read_text()
 
@@ -88,30 +89,7 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         matrix.load(matrix=tmp_path / "nothing.yaml")
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "sentence"),
-    [
-        ("  base: bookworm", "  base: bookwrm", "there is no base 'bookwrm' (there are bookworm"),
-        ("    torch: 2.7.1", "    torch: newest", "'newest' is no version"),
-        ("    torch: 2.7.1\n", "", "has no torch"),
-        ("    torch: 2.7.1", "    torch: 2.7.1+cpu", "write it without +cpu"),
-        ("gcc: 12}", "gcc: twelve}", "bases.bookworm.gcc: Input should be a valid integer"),
-        ("{name: cu126-torch27}", "{name: cu126-torch27, without: [torch]}", "an image without torch is none"),
-        ("{name: cu126-torch27}", "{name: cu126-torch27, without: [xformer]}", "leaves out 'xformer', which its stack"),
-        ("optional: [flash-attn]", "optional: [flash-atn]", "no layer installs 'flash-atn'"),
-        ("optional: [flash-attn]", "optional: &a [*a]", "nests too deep, or refers to itself"),
-        ("select: cu118-*", "select: colour=red", "there is nothing called 'colour'"),
-        ("  light: [", "  toolkit: [", "'toolkit' is no name for a layer"),
-        ("  light: [", "  image: [", "'image' is no name for a layer"),
-        ("NVIDIA_VISIBLE_DEVICES: all", '"A B": all', "'A B' is no name of an environment variable"),
-        ("debian:bookworm-slim", "debian book", "'debian book' is no image reference"),
-        ("  latest: ", '  "cu12*": ', "'cu12*' is no name for an image"),
-        ("-cu12==12.6.85", "-cu12==12.*", "'12.*' is no version"),
-        ("\noptional", " \a\noptional", "holds the control character"),
-        ("\nimages:", "\nwaived:\n  flash-attn-5: {x: of another CUDA}\nimages:", "no layer installs 'flash-attn-5'"),
-        ("\nimages:", "\noverrides:\n  '2.7': {a>=2: why}\nimages:", "'a>=2' must name one version with =="),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "sentence"), cases(__file__, "mistakes"))
 def test_each_mistake_is_told_and_none_is_a_traceback(tmp_path: Path, before: str, after: str, sentence: str) -> None:
     assert before in GOOD
     found = problems(tmp_path, GOOD.replace(before, after, 1))

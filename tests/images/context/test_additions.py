@@ -14,6 +14,7 @@ from images.config.paths import CHECKOUT, TEMPLATES
 from images.context import render
 from images.locking import lock_file
 from images.planning import user_overlay
+from tests.support.cases import cases
 from tests.support.sources import image
 
 BASE: Any = types.SimpleNamespace(executable="/opt/venv/bin/python")
@@ -129,16 +130,7 @@ def interpreter(made: Path, tmp_path: Path) -> Path:
     return tmp_path / "python"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["x", "vllm>=1"], ["stay as validated", "vllm: each release"]),
-        (["Flash_Attn"], ["flash-attn: the index"]),
-        (["uses-ao"], ["stay as validated", "torchao: no release from 0.9.0 to 0.18.0 is made for torch 2.5.1"]),
-        (["a"], ["docker run -v /etc/ssl/certs/ca-certificates.crt:/run/ca.pem:ro -e PIP_CERT=/run/ca.pem"]),
-        (["x"], []),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "told"), cases(__file__, "refused"))
 def test_who_is_refused_a_package_is_told_what_to_take(
     interpreter: Path, arguments: list[str], told: list[str]
 ) -> None:
@@ -149,21 +141,7 @@ def test_who_is_refused_a_package_is_told_what_to_take(
     assert len(lines) == len(told) and all(text in line for text, line in zip(told, lines, strict=True)), lines
 
 
-@pytest.mark.parametrize(
-    ("arguments", "kept"),
-    [
-        (["install", "gradio"], True),
-        (["install", "-q", "-r", "plain.txt"], True),
-        (["install", "-r", "hashed.txt"], False),
-        (["install", "--requirement=hashed.txt"], False),
-        (["install", "-U", "gradio"], False),
-        (["install", "-qU", "gradio"], False),
-        (["install", "--upgrade", "gradio"], False),
-        (["install", "--target", "folder", "gradio"], False),
-        (["uninstall", "gradio"], False),
-        (["list"], False),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "kept"), cases(__file__, "installed"))
 def test_transformers_is_asked_for_beside_what_is_installed(
     interpreter: Path, tmp_path: Path, arguments: list[str], kept: bool
 ) -> None:

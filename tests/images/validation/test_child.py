@@ -10,6 +10,7 @@ from images.planning import plan
 from images.validation import child
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
+from tests.support.cases import cases
 from tests.support.sources import SOURCES
 from validate.checks.static import environment, host_image, hygiene, libraries, pins
 from validate.evidence import Evidence, Measurement, Outcome, Record
@@ -62,24 +63,7 @@ def test_a_child_may_add_packages_and_code_but_not_move_a_pin_or_lie_in_our_labe
     assert {one.id for one in child.claims(PARENT).claims} == {one.id for one in PARENT.claims} | {"C14"}
 
 
-@pytest.mark.parametrize(
-    ("added", "variables", "nvcc", "told"),
-    [
-        ({"wandb": "1"}, [], False, ""),
-        ({"deepspeed": "0.19.8"}, [], False, "deepspeed 0.19.8 was added: Where there is a GPU, DeepSpeed asks"),
-        ({"deepspeed": "0.19.8"}, ["DS_IGNORE_CUDA_DETECTION"], False, ""),
-        ({"deepspeed": "0.19.8"}, [], True, ""),
-        (
-            {},
-            ["HF_HUB_ENABLE_HF_TRANSFER"],
-            False,
-            "HF_HUB_ENABLE_HF_TRANSFER is set: HF_HUB_ENABLE_HF_TRANSFER has every",
-        ),
-        ({"hf-transfer": "0.1"}, ["HF_HUB_ENABLE_HF_TRANSFER"], False, ""),
-        ({"huggingface-hub": "1.33.0"}, ["HF_HUB_ENABLE_HF_TRANSFER"], False, ""),
-        ({"torchao": "0.18.0"}, [], False, "torchao 0.18.0 was added: none fits"),
-    ],
-)
+@pytest.mark.parametrize(("added", "variables", "nvcc", "told"), cases(__file__, "added"))
 def test_what_is_known_of_packages_and_variables_is_held_against_what_a_child_added(
     added: dict[str, str], variables: list[str], nvcc: bool, told: str
 ) -> None:

@@ -17,6 +17,7 @@ from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.provenance import provenance_claims
 from tests.support import sources
+from tests.support.cases import cases
 from tests.support.checkout import ROOT
 from tests.support.sources import SOURCES, image
 from validate import checks
@@ -150,28 +151,7 @@ def test_an_operator_is_asked_only_of_releases_that_have_it(version: str, operat
     assert one(found, "C2", "torchao").expect["operators"] == [operator]
 
 
-ELEMENTWISE = "_ZN2at6native29vectorized_elementwise_kernelILi8ENS0_10AbsFunctorIfEESt5arrayIPcLm2EE"
-
-
-@pytest.mark.parametrize(
-    ("package", "kernel", "real", "excused"),
-    [
-        ("torch", f"{ELEMENTWISE}EEviT0_T1_", (90, 100), (80, 120)),
-        ("torch", f"{ELEMENTWISE}Lb0EEEviT0_T1_", (90, 100), (80, 120)),
-        ("torch", f"{ELEMENTWISE}Lb1EEEviT0_T1_", (100, 103), (80, 90, 120)),
-        ("torch", f"{ELEMENTWISE.replace('NS0_10AbsFunctorIfE', 'ZNS0_3powEEUlhE_')}Lb1EEEviS6_T1_", (100,), (90,)),
-        ("torch", "_ZN2at6native22tma_scatter_add_kernelIfiEEvPT_", (90, 100), (75, 86)),
-        ("torch", "_ZN2at6native18tma_scatter_kernelINS0_12ScatterMaxOpEfiEEvPT0_", (90, 120), (75, 86)),
-        ("torch", "_ZN2at6native25_assert_async_cuda_kernelIfEEvPKT_NS0_3MsgE", (75, 90), (100, 120)),
-        ("torch", "_ZN2at6native13reduce_kernelILi512ELi1EEEvT_", (75, 90, 120), ()),
-        ("xformers", "_ZN5flash15compute_attn_wsI21Flash_fwd_kernel_traitsILi64EEEEvT_", (90,), (60, 80, 86, 100)),
-        ("xformers", "_ZN5flash19compute_attn_ws_fp8I21Flash_fwd_kernel_traitsILi64EEEEvT_", (90,), (80, 120)),
-        ("xformers", "_ZN5flash26combine_attn_seqk_parallelIN7cutlass10bfloat16_tEEEvT_", (90,), (60, 86)),
-        ("xformers", "_ZN5flash32flash_fwd_splitkv_combine_kernelI23Flash_fwd_kernel_traitsEEvT_", (80, 86, 90), ()),
-        ("xformers", "_Z30fmha_cutlassF_f16_aligned_64x64_rfN5PyTorch6KernelE", (80, 86, 90), ()),
-        ("xformers", "_ZN8xformers22sparse24_apply_kernelIfEEvT_", (80, 90), ()),
-    ],
-)
+@pytest.mark.parametrize(("package", "kernel", "real", "excused"), cases(__file__, "kernels"))
 @pytest.mark.parametrize("state", ["stub", "absent"])
 def test_kernels_are_excused_where_their_package_never_calls_them(
     package: str, kernel: str, real: Sequence[int], excused: Sequence[int], state: str

@@ -19,6 +19,7 @@ from images.locking import lock_file
 from images.planning.image import Image
 from images.wheels.builder import WheelOptions, builder_context, libraries, of_compilers
 from images.wheels.recipe import Recipe
+from tests.support.cases import cases
 from tests.support.checkout import ROOT
 from tests.support.recipes import COMPILERS, SOURCES, image, recipe_of
 
@@ -62,22 +63,7 @@ def test_the_torch_layer_is_the_images_own_byte_for_byte() -> None:
 
 @pytest.mark.parametrize(
     ("name", "package", "holds", "lacks"),
-    [
-        ("cu128-torch28", "deepspeed", ["export DS_BUILD_OPS=0"], ["toolkit", "shim.sh"]),
-        (
-            "cu128-torch28",
-            "causal-conv1d",
-            ["nvidia/cuda:12.8.1-devel-ubuntu22.04 AS nvidia", "shim.sh /usr/local/cuda-12.8"],
-            [],
-        ),
-        (
-            "cu124-torch26",
-            "causal-conv1d",
-            ["debian_toolkit.sh 12.4 trixie", "shim.sh /usr/local/cuda-12.4"],
-            ["TRUETAG_CPU"],
-        ),
-        ("cu124-torch25-colossalai", "colossalai", ["export TRUETAG_CPU=x86-64-v3", "kernel_loader.py"], []),
-    ],
+    cases(__file__, "holds"),
     ids=["no nvcc", "nvcc of NVIDIA's image", "nvcc of Debian's packages", "a level of processors and a patch"],
 )
 def test_a_builder_has_what_its_recipe_asks_for(name: str, package: str, holds: list[str], lacks: list[str]) -> None:

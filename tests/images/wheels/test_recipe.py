@@ -9,6 +9,7 @@ from images.errors import UserError
 from images.host.hashing import sha256
 from images.wheels.builder import of_compilers
 from images.wheels.recipe import jobs_for, patch_of, recipe_for
+from tests.support.cases import cases
 from tests.support.commands import call
 from tests.support.recipes import COMPILERS, SOURCES, image, recipe_of
 
@@ -24,22 +25,7 @@ def test_a_recipe_says_what_the_wheel_depends_on() -> None:
     assert found.key.startswith("causal-conv1d-1.7.0-")
 
 
-CHANGES: dict[str, Any] = {
-    "version": "1.7.1",
-    "sdist": "0" * 64,
-    "environment": {},
-    "torch": "2.11.1",
-    "wheel_cuda": "13.2",
-    "cxx11_abi": False,
-    "python": "3.12",
-    "base": "trixie",
-    "gcc": 14,
-    "provider": "image",
-    "toolkit": "13.2",
-    "parts": (),
-    "archs": ("sm_80", "sm_90"),
-    "ptx": ("sm_90",),
-}
+CHANGES: dict[str, Any] = cases(__file__, "changes")
 
 
 @pytest.mark.parametrize("field", CHANGES)

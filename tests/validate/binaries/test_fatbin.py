@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import fatbins
+from tests.support.cases import cases
 from tests.support.fatbins import FAMILY, LZ4, SPECIFIC, Code
 from validate.binaries import fatbin
 from validate.binaries.demangle import readable
@@ -199,22 +200,6 @@ def test_code_behind_the_mark_of_what_was_taken_out_is_no_entry_and_seen() -> No
     assert found == [[90], [86], [80]]
 
 
-@pytest.mark.parametrize(
-    ("symbol", "name"),
-    [
-        ("_ZN2at6native5copy_ERKNS_6TensorE", "at::native::copy_"),
-        ("_ZNK3c1010TensorImpl5sizesEv", "c10::TensorImpl::sizes"),
-        ("_ZTVN5torch8autograd4NodeE", "vtable of torch::autograd::Node"),
-        ("_Z35kOptimizerStatic8bit1StateBlockwiseIfLi0EE", "kOptimizerStatic8bit1StateBlockwise"),
-        ("_ZSt4cout", "std::cout"),
-        (
-            "_ZN7cutlass13device_kernelIN5flash20enable_sm90_or_laterINS1_16FlashAttnBwdSm90INS1_14CollectiveMain",
-            "cutlass::device_kernel<flash::enable_sm90_or_later<FlashAttnBwdSm90<CollectiveMain>>>",
-        ),
-        ("PyFloat_FromDouble", "PyFloat_FromDouble"),
-        ("_ZN", "_ZN"),
-        ("_ZN9999x", "_ZN9999x"),
-    ],
-)
+@pytest.mark.parametrize(("symbol", "name"), cases(__file__, "symbols"))
 def test_symbols_are_made_readable(symbol: str, name: str) -> None:
     assert readable(symbol) == name

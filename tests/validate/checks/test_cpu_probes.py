@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.cases import cases
 from tests.support.judging import judge_claim
 from validate.binaries.cubin import EM_CUDA, cubin_facts
 from validate.checks.cpu import compiler, imports
@@ -67,24 +68,12 @@ def test_examples_run_abreast_as_cores_and_memory_allow(examples: int, cores: in
     assert at_once(examples, cores, gigabytes << 30) == count
 
 
-@pytest.mark.parametrize(
-    ("program", "said", "at_exit", "error"),
-    [
-        ("print('no kernels')", ["no kernels"], None, None),
-        # torch 2.5's compile worker: a child that outlives the import and prints where its parent is gone
-        ("import subprocess; subprocess.Popen(['sh', '-c', 'sleep 1; echo Broken'])", [], ["Broken"], None),
-        ("import atexit; atexit.register(print, 'late')", [], ["late"], None),
-        ("import atexit, os; atexit.register(os._exit, 3)", [], None, ("status 3", "nothing was said")),
-        ("import atexit, os; atexit.register(os.abort)", [], None, ("status -6", "nothing was said")),
-        ("print('half'); import os; os._exit(0)", ["half"], None, ("status 0", "half")),
-        ("raise ImportError('no libcudart')", None, None, ("status 1", "ImportError: no libcudart")),
-    ],
-)
+@pytest.mark.parametrize(("program", "said", "at_exit", "error"), cases(__file__, "imports"))
 def test_an_import_is_judged_by_what_it_prints_and_by_how_its_process_ends(
     program: str,
     said: list[str] | None,
     at_exit: list[str] | None,
-    error: tuple[str, str] | None,
+    error: list[str] | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -93,7 +82,7 @@ def test_an_import_is_judged_by_what_it_prints_and_by_how_its_process_ends(
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     found = imports._in_new_process(["planted_package"])
     raised = found.get("error")
-    assert (raised and (raised["kind"], raised["message"])) == error
+    assert (raised and [raised["kind"], raised["message"]]) == error
     assert said is None or found["said"] == said
     assert found.get("said_at_exit") == at_exit
 

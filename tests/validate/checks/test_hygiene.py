@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.checkout import ROOT
 from tests.support.judging import fails, judge_claim, spoiled_by, wrong
 from validate.checks.static import host_image, hygiene
@@ -12,44 +13,8 @@ from validate.claims import HOST_PROBE, Claim, Tier
 from validate.environment import credentials, wheel_contents
 from validate.judging import Finding, Status
 
-TWINS, FAULTS = {"org.opencontainers.image.version": "1"}, {"dev.truetag.silent-faults": "a#1 b#2"}
-MAY = {"dev.truetag.base-origin": "tag", **dict.fromkeys(["dev.truetag.matrix-revision", *TWINS, *FAULTS], ".*")}
-HEALTHY: dict[str, Any] = {
-    "labels": {"dev.truetag.torch": "2.7.1", "dev.truetag.matrix-revision": "1", **TWINS, **FAULTS},
-    "bytes": 7_100_000_000,
-    "user": "1001",
-    "entrypoint": [],
-    "driver": {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"},
-    "secrets": [],
-    "command": ["bash"],
-    "directory": "/workspace",
-    "further": {},
-    "variables": ["PATH"],
-    "files": 900,
-    "read": 90,
-    "unreadable": [],
-    "foreign": [],
-    "hidden": [],
-    "layers": ["base", "suite"],
-    "leftovers": {},
-    "home": {"path": "/home/trainer", "mode": "1777", "for_all": True},
-}
-EXPECT: dict[str, Any] = {
-    "labels": {"labels": {"dev.truetag.torch": "2.7.1"}, "others": MAY, "silent": ["a#1"], "revision": "1"},
-    "size": {"bytes": 10**10},
-    "settings": {
-        "capabilities": ["compute", "utility"],
-        "entrypoint": [],
-        "variables": ["PATH"],
-        "layers": ["base", "suite"],
-    },
-    "history": {},
-    "layers": {},
-    "leftovers": {"leftovers": {"*/.cache/*": "a user's cache"}},
-    "secrets": {"leftovers": {}},
-    "home": {"leftovers": {}},
-    "suite": {"leftovers": {}, "suite": ""},
-}
+HEALTHY: dict[str, Any] = cases(__file__, "healthy")
+EXPECT: dict[str, Any] = cases(__file__, "expected")
 
 
 def judged(subject: str, **evidence: Any) -> Finding:

@@ -21,6 +21,7 @@ from images.hardware.inventory import Gpu, Inventory, Link, of_nvml
 from images.validation import run
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.gpu import ROWS, link_of, multigpu_claims
+from tests.support.cases import cases
 from tests.support.judging import fails, judge_claim, spoiled, spoiled_by, wrong
 from tests.support.sources import SOURCES, image
 from validate.checks.multigpu import _launch
@@ -150,17 +151,7 @@ def test_the_link_decides_which_transports_will_do(links: Any, access: bool, way
 
 
 CLOSED, OPEN = ({"measured": {}, "begun": "x", "pid": 1, "closing": closed} for closed in (True, False))
-TORCHRUN = """
-rank 1: second: RuntimeError: boom
-torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
-------------------------------------------------------------
-Root Cause (first observed failure):
-[0]:
-  time      : 2026-11-21_05:00:00
-  host      : x
-  rank      : 1 (local_rank: 1)
-  exitcode  : -11 (pid: 42)
-"""
+TORCHRUN = cases(__file__, "torchrun")
 
 
 @pytest.mark.parametrize(
@@ -247,15 +238,7 @@ def test_ranks_are_a_power_of_two(count: int, ranks: int) -> None:
         assert claim("ddp", Inventory(driver="", gpus=(H200,) * count, source="")).expect["ranks"] == ranks
 
 
-LOG = """
-h:99:99 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.
-h:99:99 [0] NCCL INFO NCCL version 2.28.9+cuda13.0
-h:99:120 [0] NCCL INFO Channel 00/24 : 0 1
-h:99:120 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
-h:99:120 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM/read
-h:99:120 [0] NCCL INFO Channel 00/1 : 1[1] -> 0[0] [receive] via NET/Socket/0
-h:99:120 [0] NCCL INFO Channel 02 : 0[0] -> 1[1] via SHM/direct/direct
-"""
+LOG = cases(__file__, "log")
 
 
 def test_nccls_log_says_its_transport_and_its_file_for_which_cuda_it_was_built() -> None:

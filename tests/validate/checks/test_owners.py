@@ -19,6 +19,7 @@ from images.planning import expectations, plan
 from images.validation import child
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.provenance import provenance_claims
+from tests.support.cases import cases
 from tests.support.judging import fails, judge_claim
 from tests.support.sources import SOURCES
 from validate.binaries.loader import SearchPath, machine_named
@@ -181,18 +182,7 @@ def test_certificates_beyond_the_packages_and_those_that_nobody_trusts_are_count
     assert debian.authorities(packages, str(tmp_path)) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    ("passwd", "shadow", "told"),
-    [
-        ("root:x:0:0::/root:/bin/bash\n", "root:*:1::::::\ntrainer:!:1::::::\n", []),
-        ("root:x:0:0::/root:/bin/bash\nother:x:0:0::/:/bin/sh\n", "", ["other has uid 0"]),
-        ("toor:x:00:0::/:/bin/sh\n", "", ["toor has uid 0"]),
-        ("root:$y$abc:0:0::/root:/bin/bash\n", "", ["root has a password"]),
-        ("root::0:0::/root:/bin/bash\n", "", ["root has no password"]),
-        ("", "root::1::::::\n", ["root has no password"]),
-        ("", "root:$y$abc:1::::::\n", ["root has a password"]),
-    ],
-)
+@pytest.mark.parametrize(("passwd", "shadow", "told"), cases(__file__, "accounts"))
 def test_accounts_that_open_a_way_in_are_told(tmp_path: Path, passwd: str, shadow: str, told: list[str]) -> None:
     (tmp_path / "passwd").write_text(passwd)
     (tmp_path / "shadow").write_text(shadow)
@@ -288,18 +278,7 @@ def test_a_link_in_place_of_what_a_record_lists_is_not_explained_by_it(tmp_path:
     assert [wheel_contents.explains(entry) for entry in entries] == [True, False]
 
 
-@pytest.mark.parametrize(
-    ("said", "explained"),
-    [
-        ("", True),
-        ("uv", True),
-        ("{}", True),
-        ('{"url":"file:///run/wheels/a-1-py3-none-any.whl","archive_info":{}}', True),
-        ('{"url":"file:///run/wheels/a.whl","archive_info":{"hash":"x"}}', False),
-        ('{"timestamp":{"secs_since_epoch":1,"nanos_since_epoch":2},"commit":null,"env":{}}', True),
-        ('{"url":"https://x.invalid/a.whl"}', False),
-    ],
-)
+@pytest.mark.parametrize(("said", "explained"), cases(__file__, "notes"))
 def test_notes_of_installers_have_a_form(tmp_path: Path, said: str, explained: bool) -> None:
     note = tmp_path / "a-1.dist-info" / "direct_url.json"
     note.parent.mkdir()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from images.planning import silent
+from tests.support.cases import cases
 from validate.checks._silent import judge
 from validate.judging import Status
 from validate.kernels import silent as corpus
@@ -25,30 +26,7 @@ def test_each_row_has_a_function_and_each_function_a_row() -> None:
         corpus.function("conv9d")
 
 
-@pytest.mark.parametrize(
-    ("versions", "subject", "has"),
-    [
-        ({"torch": "2.8.0", "cudnn": "9.10.2.21"}, "conv3d-bfloat16", True),
-        ({"torch": "2.8.0", "cudnn": "9.15.1.9"}, "conv3d-bfloat16", False),
-        ({"torch": "2.8.0"}, "conv3d-bfloat16", True),  # it may: its cuDNN is not known
-        ({"torch": "2.9.1"}, "conv3d-bfloat16", False),
-        ({"torch": "2.9.1", "cudnn": "9.10.2.21"}, "conv3d-patches", True),
-        ({"torch": "2.13.0", "cudnn": "9.20.0.48"}, "cudnn-attention-mask", True),
-        ({"torch": "2.8.0", "cudnn": "9.15.1.9"}, "cudnn-attention-mask", True),
-        ({"torch": "2.14.1", "cudnn": "9.26.0.51"}, "cudnn-attention-mask", False),
-        ({"torch": "2.8.0", "bitsandbytes": "0.49.1"}, "bnb-quantise-strided", True),
-        ({"torch": "2.11.0", "bitsandbytes": "0.50.2"}, "bnb-quantise-strided", False),
-        ({"torch": "2.5.1"}, "compile-arange", True),
-        ({"torch": "2.13.0"}, "liger-ce-in-place", False),
-        ({"torch": "2.13.0", "liger-kernel": "0.8.1"}, "liger-ce-in-place", True),
-        ({"torch": "2.13.0", "liger-kernel": "0.8.1"}, "liger-fused-none", True),
-        ({"torch": "2.13.0", "liger-kernel": "0.8.2"}, "liger-fused-none", False),
-        ({"torch": "2.5.1"}, "large-softmax", False),
-        ({"torch": "2.11.0"}, "flash-attention-large", True),
-        ({"torch": "2.11.0", "liger-kernel": "0.8.3"}, "liger-rms-large", True),
-        ({"torch": "2.11.0", "liger-kernel": "0.8.4"}, "liger-rms-large", False),
-    ],
-)
+@pytest.mark.parametrize(("versions", "subject", "has"), cases(__file__, "versions"))
 def test_versions_tell_which_faults_are_there(versions: dict[str, str], subject: str, has: bool) -> None:
     assert (subject in silent.known(versions)) is has
 

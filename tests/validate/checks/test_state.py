@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from images.planning import expectations
+from tests.support.cases import cases
 from validate.checks.cpu import state
 from validate.claims import Claim, Tier
 from validate.judging import Finding, Status
@@ -29,20 +30,7 @@ def measured(folder: Path, monkeypatch: pytest.MonkeyPatch, more: str, asked: di
     return state.judge("state", claim.expect, evidence)
 
 
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        ("", ""),
-        ("backends.cuda.matmul['allow_tf32'] = True", "torch.backends.cuda.matmul.allow_tf32 is True"),
-        ("signal.signal(signal.SIGTERM, signal.SIG_IGN)", "signal.SIGTERM) == signal.SIG_DFL is False"),
-        ("os.environ['NVIDIA_TF32_OVERRIDE'] = '1'", "is ['NVIDIA_TF32_OVERRIDE'] after `import torch`"),
-        ("import locale; locale.localeconv = lambda: {'decimal_point': ','}", "is ',' after `import torch`, '.'"),
-        ("backends['cpu'] = _Read(get_cpu_capability=lambda: 'DEFAULT' if len(os.environ) > 4 else 'AVX2')",
-         "torch takes the kernels for DEFAULT, on a processor that has AVX2"),
-        ("if len(os.environ) < 5: raise SystemExit('needs a variable')", "with PATH and HOME alone, to compare"),
-        ("raise SystemExit('no torch')", "`import torch` in a new process: status 1: no torch"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("more", "told"), cases(__file__, "changes"))
 def test_what_a_start_changes_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, told: str) -> None:
     asked = {key: values for key, values in expectations.STATE.items() if "matmul" in key or "torch." not in key}
     asked = {key: values for key, values in asked.items() if not key.startswith("b.") or "allow_tf32" in key}

@@ -1,7 +1,5 @@
 """Static probes and their judges, on small environments laid out for the purpose: each fault is named."""
 
-import base64
-import hashlib
 import struct
 import sys
 from collections.abc import Callable
@@ -14,6 +12,7 @@ import pytest
 from images.planning import expectations
 from tests.support import elves
 from tests.support.judging import fails, judge_claim, says
+from tests.support.wheels import record_hash
 from validate.binaries import loader
 from validate.binaries.cubin import EM_CUDA
 from validate.checks.static import assemblers, environment, files, libraries, pins, toolkit
@@ -50,8 +49,7 @@ class Site:
         lines = []
         for path, content in ({f"{name}/__init__.py": b""} if contents is None else contents).items():
             self.write(path, content)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-            lines.append(f"{path},sha256={digest},{len(content)}")
+            lines.append(f"{path},{record_hash(content)},{len(content)}")
         info = self.root / f"{name}-{version}.dist-info"
         info.mkdir(parents=True, exist_ok=True)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n\nRead me\n")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
+from tests.support.cases import cases
 from tests.support.checkout import ROOT
 from tests.support.machines import gpu, machine, stack
 from tests.support.sources import SOURCES, image
@@ -43,25 +44,11 @@ def settings(*gpus: Gpu, framework: str = "transformers", with_: Stack | None = 
 FLASH, FUSED = "flash_attention_2", "adamw_torch_fused"
 
 
-@pytest.mark.parametrize(
-    ("card", "capability", "gigabytes", "expected"),
-    [
-        # name, capability, GB -> dtype, tf32, attention, fp8, 4-bit, optimizer, batch, accumulation (7b, transformers)
-        ("H100", (9, 0), 85, ("bfloat16", True, FLASH, "available", False, FUSED, 4, 2)),
-        ("A100-40", (8, 0), 42, ("bfloat16", True, FLASH, "no", False, FUSED, 4, 2)),
-        ("RTX 4090", (8, 9), 25, ("bfloat16", True, FLASH, "inference only", True, FUSED, 2, 4)),
-        ("RTX 3060", (8, 6), 8, ("bfloat16", True, FLASH, "no", True, "adamw_8bit", 1, 8)),
-        ("T4", (7, 5), 16, ("float16", False, "sdpa", "no", True, FUSED, 2, 4)),
-        ("V100", (7, 0), 17, ("float16", False, "sdpa", "no", True, FUSED, 2, 4)),
-        ("B200", (10, 0), 190, ("bfloat16", True, FLASH, "available", False, FUSED, 4, 2)),
-        ("RTX 5090", (12, 0), 34, ("bfloat16", True, FLASH, "available", True, FUSED, 2, 4)),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_rules_by_card(card: str, capability: tuple[int, int], gigabytes: float, expected: tuple[object, ...]) -> None:
-    found = settings(gpu(capability, gigabytes, card))
+@pytest.mark.parametrize(("card", "capability", "gigabytes", "expected"), cases(__file__, "cards"))
+def test_rules_by_card(card: str, capability: tuple[int, int], gigabytes: float, expected: list[object]) -> None:
+    found = settings(gpu(tuple(capability), gigabytes, card))
     names = ("dtype", "tf32", "attention", "fp8", "load_in_4bit", "optimizer", "batch_size", "gradient_accumulation")
-    assert tuple(found[name] for name in names) == expected
+    assert [found[name] for name in names] == expected
     assert all(setting.why and setting.source for setting in found.settings)
 
 
@@ -206,43 +193,19 @@ def test_an_optimizer_step_takes_about_eight_sequences_whatever_the_gpus(
     assert 4 < step <= 8 or step == at_once > 8
 
 
-@pytest.mark.parametrize(
-    ("count", "gigabytes", "billions", "goal", "expected"),
-    [
-        (1, 80, 70, {}, "single"),
-        (8, 80, 70, {}, "ddp"),
-        (8, 24, 70, {}, "fsdp"),
-        (8, 24, 70, {"strategy": "deepspeed"}, "deepspeed"),
-        (8, 80, 7, {"strategy": "fsdp"}, "fsdp"),
-        (8, 80, 7, {"strategy": "single"}, "single"),
-        (1, 80, 7, {"strategy": "fsdp"}, "single"),
-        (8, 24, 70, {"framework": "unsloth"}, "single"),
-        (8, 24, 70, {"framework": "colossalai"}, "ddp"),
-    ],
-)
+@pytest.mark.parametrize(("count", "gigabytes", "billions", "goal", "expected"), cases(__file__, "shared"))
 def test_a_model_that_fits_on_no_gpu_is_shared_by_all(
     count: int, gigabytes: float, billions: float, goal: dict[str, Any], expected: str
 ) -> None:
     found = settings(*[gpu(gigabytes=gigabytes)] * count, billions=billions, **goal)
-    assert found.strategy is expected
+    assert found.strategy == expected
     asked = goal.get("strategy")
     assert any("not possible" in warning for warning in found.warnings) == (asked not in (None, expected))
     without = settings(gpu(), gpu(), strategy="deepspeed", with_=stack(packages={}))
     assert without.strategy == "ddp" and "deepspeed is not in this image" in " ".join(without.warnings)
 
 
-@pytest.mark.parametrize(
-    ("billions", "gigabytes", "checkpointing", "batch"),
-    [
-        # 1.5b with a vocabulary of 152,064: the logits of 4 x 2048 tokens alone take 17 GB.
-        (1.5, 15.8, True, 2),
-        (0.5, 12.6, True, 2),
-        (0.5, 25.4, True, 4),
-        (0.5, 34.0, False, 4),
-        (8, 85.0, True, 4),
-        (7, 12.6, True, 1),
-    ],
-)
+@pytest.mark.parametrize(("billions", "gigabytes", "checkpointing", "batch"), cases(__file__, "fits"))
 def test_logits_and_activations_must_fit_beside_the_weights(
     billions: float, gigabytes: float, checkpointing: bool, batch: int
 ) -> None:

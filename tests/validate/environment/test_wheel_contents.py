@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import wheels
+from tests.support.cases import cases
 from validate.environment import installed, wheel_contents
 from validate.environment.wheel_contents import Installed
 
@@ -50,25 +51,13 @@ def test_an_installed_wheel_is_as_its_wheel(tmp_path: Path, by: str) -> None:
     assert found.launchers == ()
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "strange"),
-    [
-        ("{site}/small/__init__.py", b"import os\n", "small/__init__.py"),
-        ("{site}/beside.py", b"x = 2\n", "beside.py"),
-        ("{bin}/tool", b"#!{bin}/python\nprint('another tool')\n", ":bin/tool"),
-        ("{bin}/tool", b"#!/opt/other/python\nprint('a tool')\n", ":bin/tool"),
-        ("{bin}/shell-tool", b"#!/bin/sh\nrm\n", ":bin/shell-tool"),
-        ("{bin}/small", b"#!{bin}/python\nimport os\n", ":bin/small"),
-        ("{bin}/../share/man/small.1", b"another page\n", ":share/man/small.1"),
-        ("{site}/small-1.0.dist-info/METADATA", b"Name: small\nVersion: 1.0\n", "small-1.0.dist-info/METADATA"),
-    ],
-)
-def test_a_file_that_was_changed_with_its_row_is_named(tmp_path: Path, file: str, content: bytes, strange: str) -> None:
+@pytest.mark.parametrize(("file", "content", "strange"), cases(__file__, "changed"))
+def test_a_file_that_was_changed_with_its_row_is_named(tmp_path: Path, file: str, content: str, strange: str) -> None:
     wheel, environment = wheels.make(tmp_path), wheels.environment(tmp_path / "venv")
     site = wheels.install(wheel, environment, by="uv")
     folder = os.path.realpath(environment / "bin")
     path = Path(file.format(site=site, bin=environment / "bin")).resolve()
-    rewrite(site, path, content.replace(b"{bin}", folder.encode()))
+    rewrite(site, path, content.replace("{bin}", folder).encode())
     found, known = read(site, environment), wheel_contents.contents(rows_of(wheel))
     assert wheel_contents.contents(found.rows).digest != known.digest
     assert wheel_contents.strange(found.rows, known.tags) == [strange]
