@@ -1,15 +1,13 @@
-"""A real Chromium on a site that a server on the loopback gives it. Installed by apt where it is missing."""
+"""A real Chromium on a site that is read from a folder. Installed by apt where it is missing."""
 
-import functools
 import shutil
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Request, Route, expect, sync_playwright
 
 from images.commands.site import write
 from images.config.paths import RESOURCES as ROOT
@@ -54,11 +52,6 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two sites: of samples in every state, and of what this repository records."""
@@ -75,12 +68,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def origin(folder: Path) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+def origin() -> str:
+    return "http://127.0.0.1"
+
+
+def serve(context: BrowserContext, origin: str, folder: Path) -> None:
+    """Answer for the origin from the folder. No network: Chromium ends requests when an engine adds an interface."""
+
+    def answer(route: Route) -> None:
+        file = folder / urlsplit(route.request.url).path.lstrip("/")
+        if file.is_file():
+            route.fulfill(path=file)
+        else:
+            route.fulfill(status=404)
+
+    context.route(f"{origin}/**", answer)
 
 
 @dataclass
@@ -114,10 +116,11 @@ def heard(origin: str) -> Iterator[Heard]:
 
 
 @pytest.fixture
-def context(browser: Browser, heard: Heard) -> Iterator[BrowserContext]:
+def context(browser: Browser, heard: Heard, origin: str, folder: Path) -> Iterator[BrowserContext]:
     made = browser.new_context(viewport={"width": 1280, "height": 900})
     made.set_default_timeout(_PATIENCE)
     heard.listen(made)
+    serve(made, origin, folder)
     yield made
     made.close()
 

@@ -6,6 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from tests.browser.conftest import serve
 from tests.support import site_samples as samples
 from tests.support.site_samples import NEVER, PARTLY, REBUILT, VALIDATED
 
@@ -83,8 +84,9 @@ def test_a_verdict_becomes_stale_by_itself(page: Page, origin: str) -> None:
     assert cell.evaluate("it => getComputedStyle(it).backgroundColor") != green
 
 
-def test_without_javascript_there_are_dates_and_a_way_to_choose(browser: Browser, origin: str) -> None:
+def test_without_javascript_there_are_dates_and_a_way_to_choose(browser: Browser, origin: str, folder: Path) -> None:
     context = browser.new_context(java_script_enabled=False)
+    serve(context, origin, folder)
     page = context.new_page()
     page.goto(f"{origin}/samples/index.html")
     assert "2026-11-21" in page.locator(f"{row(page, VALIDATED)} td.cell").first.inner_text()

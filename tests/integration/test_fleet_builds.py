@@ -28,9 +28,9 @@ FROM {{ base.reference }}
 RUN --mount=type=tmpfs,target=/var/cache/apt --mount=type=tmpfs,target=/var/lib/apt/lists \\
     --mount=type=bind,source=host,target=/run/host --mount=type=bind,source=scripts,target=/run/scripts \\
     sh /run/scripts/debian.sh {{ image.python }} python3
-RUN echo NONCE && sleep 4
+RUN echo NONCE {{ image.name }} && sleep 4
 """
-"""In place of their Dockerfile: Debian's Python, and a step that the engine has not cached."""
+"""In place of their Dockerfile: Debian's Python, and a step that the engine has not cached and that no two share."""
 
 
 @dataclass(frozen=True)
