@@ -49,6 +49,8 @@ class Verdict:
     claims: tuple[ClaimVerdict, ...]
     evidence_sha256: str = ""
     """Of the evidence that was judged; empty where there was none."""
+    faults: tuple[str, ...] = ()
+    """Of the machine that it was measured on (environment/host.py)."""
 
     def emulated(self, tier: Tier) -> bool:
         """Some of a tier passed under an emulator, which is not the processor that it stands for."""
@@ -81,7 +83,13 @@ def judge(
     if evidence.image != claims.image:
         raise ValueError(f"the claims are {claims.image}'s, the evidence is {evidence.image}'s")
     verdicts = tuple(_judged(claim, evidence, judges or {}) for claim in claims.of(tiers).claims)
-    return Verdict(image=claims.image, digest=evidence.digest, claims=verdicts, evidence_sha256=evidence.sha256)
+    return Verdict(
+        image=claims.image,
+        digest=evidence.digest,
+        claims=verdicts,
+        evidence_sha256=evidence.sha256,
+        faults=tuple(evidence.host.get("faults") or ()),
+    )
 
 
 def explain(verdict: Verdict) -> Verdict:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from validate.claims import Tier
-from validate.hints import SHOWN, Hint
+from validate.hints import SHOWN, Hint, find
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 from validate.terminal import wrapped
@@ -28,6 +28,8 @@ def lines(verdict: Verdict, *, reference: str = "", everything: bool = False, no
     """
     held = f"{reference}, by the claims of {verdict.image}" if reference not in ("", verdict.image) else verdict.image
     said = [f"{held}  {verdict.digest[:19]}  {verdict.overall}".replace("    ", "  ")]
+    for fault in verdict.faults:
+        said += [f"HOST  {fault}", *(f"    {advice(hint)}" for hint in find([fault]))]
     for status in (*_OPEN, Status.NOT_APPLICABLE, Status.PASS):
         counts = {tier: sum(one.claim.tier is tier for one in verdict.of(status)) for tier in Tier}
         if status in _OPEN or everything:

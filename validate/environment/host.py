@@ -11,7 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_XID = re.compile(r"NVRM: Xid \(\S+\): (?:48|64|74|79|94|95|119|120|140), .*")
+_LOGGED = re.compile(
+    r"NVRM: (?:Xid \(\S+\): (?:48|64|74|79|94|95|119|120|140), |GPU \S+: RmInitAdapter failed|API mismatch).*"
+)
 """Of hardware and driver (NVIDIA's "Xid Errors"); 13, 31 and 43 come of programs."""
 _CLASSES = (b"0x0300", b"0x0302")
 _GONE = b"\xff" * 4
@@ -28,7 +30,10 @@ def look(root: Path = Path("/"), folder: Path | None = None) -> list[str]:
         gpus, error = nvml.health(folder), ""
     except nvml.DriverError as failure:
         gpus, error = [], str(failure)
-    return [*_of_system(root, error), *(f"GPU {at}: {text}" for at, gpu in enumerate(gpus) for text in of_gpu(gpu))]
+    found = [*_of_system(root, error), *(f"GPU {at}: {text}" for at, gpu in enumerate(gpus) for text in of_gpu(gpu))]
+    if any(gpu["instances"] for gpu in gpus) and not (root / "dev/nvidia-caps").exists():
+        found.append("/dev/nvidia-caps: no such device on the host, and MIG's instances need it")
+    return found
 
 
 def _of_system(root: Path, error: str) -> Iterator[str]:
@@ -39,14 +44,16 @@ def _of_system(root: Path, error: str) -> Iterator[str]:
     ]
     yield from (f"GPU {one.name} has fallen off the bus" for one in bus if _read(one / "config")[:4] == _GONE)
     if not _read(root / "proc/driver/nvidia/version"):
-        if bus and not (root / "dev/dxg").exists():
+        if error and (root / "usr/lib/wsl/lib/libcuda.so.1").exists():
+            yield f"Windows' driver does not answer: {error}"
+        elif bus and not (root / "dev/dxg").exists():
             yield f"no NVIDIA kernel module is loaded for {len(bus)} GPU{'s' * (len(bus) > 1)} on the bus"
         return
     if error:
         yield f"the host's driver does not answer: {error}"
     nodes = (root / "dev/nvidiactl", root / "dev/nvidia-uvm")
     yield from (f"/dev/{node.name}: no such device on the host" for node in nodes if not node.exists())
-    yield from list(dict.fromkeys(_XID.findall(_read(root / "dev/kmsg").decode(errors="replace"))))[-3:]
+    yield from list(dict.fromkeys(_LOGGED.findall(_read(root / "dev/kmsg").decode(errors="replace"))))[-3:]
 
 
 def of_gpu(gpu: Mapping[str, Any]) -> Iterator[str]:

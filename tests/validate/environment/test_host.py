@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from images.building.validating import why_withheld
 from tests.validate.environment.test_nvml import Library
-from validate import hints
+from validate import hints, report
 from validate.claims import Claim, Tier
 from validate.environment import host, nvml
 from validate.evidence import Evidence, Measurement, Outcome, Record
-from validate.judge import OF_HOST, ClaimVerdict, judge
+from validate.judge import OF_HOST, ClaimVerdict, Verdict, judge
 from validate.judging import Status
 
 WELL = {"memory": [1, 9], "ecc": [0], "remapped": [3, 0, 0, 0], "mig": [0, 0], "mode": [0], "fabric": 3}
@@ -25,27 +26,10 @@ HOST = {
     f"{BUS}/config": "\x10",
     "dev/nvidiactl": "",
     "dev/nvidia-uvm": "",
+    "dev/nvidia-caps": "",
     "dev/kmsg": XID.format(31),  # a program's own
 }
-SILENT = "nvmlInit answers "
-FAULTS: dict[str, tuple[str, dict[str, str | None], dict[str, Any], str]] = {
-    "no module": ("smi-no-driver", {"proc/driver/nvidia/version": None}, {}, ""),
-    "library of another release": ("nvml-mismatch", {}, {}, f"{SILENT}18"),
-    "devices taken by the cgroup": ("nvml-unknown", {}, {}, f"{SILENT}999"),
-    "silent driver": ("driver-silent", {}, {}, f"{SILENT}9"),
-    "no nvidia-uvm": ("device-node", {"dev/nvidia-uvm": None}, {}, ""),
-    "off the bus": ("gpu-lost", {f"{BUS}/config": "\xff" * 4}, {}, ""),
-    "GSP": ("gpu-lost", {"dev/kmsg": XID.format(119)}, {}, ""),
-    "NVLink": ("nvlink-xid", {"dev/kmsg": XID.format(74)}, {}, ""),
-    "ECC": ("ecc", {}, {"ecc": [2]}, ""),
-    "ECC of the log": ("ecc", {"dev/kmsg": XID.format(94)}, {}, ""),
-    "rows": ("ecc", {}, {"remapped": [0, 1, 1, 0]}, ""),
-    "MIG without an instance": ("mig-empty", {}, {"mig": [1, 1]}, ""),
-    "prohibited": ("devices-busy", {}, {"mode": [2]}, ""),
-    "exclusive": ("devices-busy", {}, {"mode": [3], "processes": 1}, ""),
-    "in use": ("gpu-in-use", {}, {"memory": [70 << 30, 80 << 30]}, ""),
-    "fabric": ("system-not-ready", {}, {"fabric": 2}, ""),
-}
+FAULTS = yaml.safe_load(Path(__file__).with_name("host_faults.yaml").read_text())
 TOLD = (
     "cuda: cuInit answers 802",
     "torch: RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
@@ -95,10 +79,12 @@ def test_a_healthy_host_has_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_a_fault_of_the_host_is_named_and_not_the_images(
     fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    row, *machine = FAULTS[fault]
-    found = look(monkeypatch, tmp_path, *machine)
+    one = {"files": {}, "gpu": {}, "error": "", **FAULTS[fault]}
+    found = look(monkeypatch, tmp_path, one["files"], one["gpu"], one["error"])
     (hint,) = hints.find(found)
-    assert (hint.id, hint.host) == (row, True)
+    assert (hint.id, hint.host) == (one["row"], True)
+    said = "\n".join(report.lines(Verdict(image="i", digest="d", claims=(), faults=tuple(found))))
+    assert f"HOST  {found[0]}\n    hint: {hint.cause} {hint.fix}" in said
     blames_the_host(*judged("wrong results", found))
     assert judged("wrong results", found, Tier.STATIC)[0].status is Status.FAIL, "files say nothing of a machine"
 
