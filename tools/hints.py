@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any
 
+import yaml
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from images.config import paths, yamlfile
@@ -15,6 +16,8 @@ from images.config.yamlfile import YamlFile
 from images.errors import Problem, UserError
 
 FILE = paths.SUITE / "hints.yaml"
+RELEASES = paths.SUITE / "releases.yaml"
+"""package -> names, arguments, attributes or modules -> whose they are -> range of releases -> what they have."""
 
 
 def _pattern(value: object) -> str:
@@ -54,7 +57,10 @@ class HintRow(Row):
     """It is the machine's fault, never the image's."""
     brought_by: BroughtBy | None = None
     names: dict[str, Sentence] | None = None
-    """What is known of a name that the pattern's first group finds: the fix begins with it."""
+    """What is known of a name that `key` gives (without it, the pattern's first group): the fix begins with it."""
+    key: str = r"\1"
+    only_named: Annotated[bool, BeforeValidator(_setting)] = False
+    """The row is about these names alone, and those of RELEASES."""
     no_setting: str = ""
     """Why it is about no setting of doctor's, though it speaks of such things."""
     avoid: list[dict[str, Annotated[str | bool, BeforeValidator(_setting)]]] = []
@@ -86,7 +92,24 @@ def load(text: str | None = None) -> tuple[HintRow, ...]:
 def generated() -> bytes:
     """The content of validate/hints.json."""
     rows = [row.model_dump(exclude={"examples", "avoid", "no_setting"}, exclude_none=True) for row in load()]
+    for row in rows:
+        if names := row.get("names"):
+            known = dict(_released()) if row["only_named"] else {}
+            row["names"] = known | {key.lower(): text for key, text in names.items()}
     return (json.dumps(rows, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _released() -> Iterator[tuple[str, str]]:
+    """Each entry of RELEASES, as the rows' keys have it, and where it is."""
+    for package, sections in yaml.safe_load(RELEASES.read_text(encoding="utf-8")).items():
+        for section, owners in sections.items():
+            for owner, ranges in owners.items():
+                start = ".__init__" if section == "arguments" and "." not in owner and owner[0].isupper() else ""
+                for found, names in ranges.items():
+                    releases, _, home = found.partition(" then ")
+                    told = f"It is in {package}{releases}{f' (then in {home})' * bool(home)}."
+                    for name in str(names).split():
+                        yield (f"{name}:" if section == "modules" else f"{owner}{start}:{name}").lower(), told
 
 
 def _problem(file: YamlFile, error: Any) -> Problem:

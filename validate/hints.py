@@ -24,6 +24,11 @@ _AT_MOST = 3
 """Hints a claim. More than that explain nothing."""
 _LONGEST = 240
 """Characters of a line that are shown; a longer argument is no name of a file."""
+_GIVE = "give the error's text in quotes, name a log, or pipe it in: COMMAND 2>&1 | ... hint"
+_MORE = (
+    "give the whole log: the first error in it tells more than the last; else search the issues of the package "
+    "whose file stands last in the traceback"
+)
 SHOWN = ("id", "cause", "fix", "source")
 
 
@@ -42,7 +47,21 @@ class Hint:
     brought_by: Mapping[str, Any] | None = field(default=None, hash=False)
     """`name` of a package or variable that brings the error, `unless` one of these is there."""
     names: Mapping[str, str] | None = field(default=None, hash=False)
-    """What the fix begins with where the pattern's first group is this name."""
+    """What the fix begins with where `key` gives this name, in lower case."""
+    key: str = r"\1"
+    """What a match of the pattern gives, as re.Match.expand takes it."""
+    only_named: bool = False
+    """It is about these names alone."""
+
+    def of(self, line: str) -> "Hint | None":
+        """The row as it answers this line; None: it does not."""
+        match = re.search(self.pattern, line, re.IGNORECASE)
+        if not match or not self.names:
+            return self if match else None
+        named = self.names.get(match.expand(self.key).lower())
+        if not named:
+            return None if self.only_named else self
+        return replace(self, fix=f"{named} {self.fix}")
 
 
 @functools.cache
@@ -61,11 +80,10 @@ def explained(texts: Iterable[str]) -> Iterator[tuple[Hint, str]]:
     seen = set()
     for line in dict.fromkeys(_COLOUR.sub("", line).strip() for text in texts for line in text.splitlines()):
         for row in known():
-            if match := re.search(row.pattern, line, re.IGNORECASE):
-                if row not in seen:
-                    seen.add(row)
-                    named = row.names and row.names.get(match[1])
-                    yield (replace(row, fix=f"{named} {row.fix}") if named else row), line
+            if told := row.of(line):
+                if told not in seen:
+                    seen.add(told)
+                    yield told, line
                 break
 
 
@@ -91,11 +109,11 @@ def main(arguments: Sequence[str] | None = None, spell: Callable[[str], str] = s
     parser.add_argument("--json", action="store_true", help="machine-readable, on stdout and nothing else")
     options = parser.parse_args(arguments)
     if not options.texts and sys.stdin.isatty():
-        parser.error("no text: give it, name a file, or pipe it in (COMMAND 2>&1 | ... hint)")
+        return _failed("error hint: no text was given", _GIVE)
     try:
         read = [_content(one) for one in options.texts or ["-"]]
     except OSError as error:
-        parser.error(str(error))
+        return _failed(f"error {error}", "name a file, or give the error's text in quotes")
     found = [(replace(hint, fix=spell(hint.fix)), line) for hint, line in explained(read)]
     if options.json:
         rows = [{"line": line, **{key: getattr(hint, key) for key in SHOWN}} for hint, line in found]
@@ -107,8 +125,13 @@ def main(arguments: Sequence[str] | None = None, spell: Callable[[str], str] = s
         sys.stdout.write("\n".join(terminal.wrapped(one, width) for one in told) + "\n")
     if not found:
         count = sum(len(text.splitlines()) for text in read)
-        sys.stderr.write(f"no known error in {count} line{'s' * (count != 1)}\n")
+        _failed(f"no known error in {count} line{'s' * (count != 1)}", _MORE if count else _GIVE)
     return 0 if found else 1
+
+
+def _failed(cause: str, then: str) -> int:
+    sys.stderr.write(f"{cause}\n      next: {then}\n")
+    return 2
 
 
 def _content(argument: str) -> str:
@@ -122,5 +145,5 @@ def _content(argument: str) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     if path.is_dir() or _FILE.fullmatch(argument):
         what = "a folder" if path.is_dir() else "no file here"
-        raise FileNotFoundError(f"{argument} is {what}: name a file, or give the error's text in quotes")
+        raise FileNotFoundError(f"{argument} is {what}")
     return argument

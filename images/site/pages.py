@@ -255,7 +255,8 @@ class _Site:
         yield "choose.html", self._chooser()
         yield "combinations.html", self._combinations()
         yield "nightly.html", self._nightly()
-        yield "errors.html", self._page("errors.html.j2", "errors.html", rows=hints.known())
+        rows = [row for row in hints.known() if not row.only_named]  # thousands of names would be most of the site
+        yield "errors.html", self._page("errors.html.j2", "errors.html", rows=rows)
         badge_svg = self.jinja.get_template("badge.svg.j2")
         for image in self.index.images:
             message, colour = badge_of(image, self.index)

@@ -26,7 +26,7 @@
       row.hidden = lines.length > 0 && !found.has(at);
       shown[at].parentElement.hidden = !found.has(at);
       shown[at].textContent = found.get(at) ?? "";
-      const named = found.has(at) ? names[at][patterns[at].exec(found.get(at))[1]] : "";
+      const named = found.has(at) ? names[at][patterns[at].exec(found.get(at))[1]?.toLowerCase()] : "";
       fixes[at].textContent = named ? `${named} ${plain[at]}` : plain[at];
     });
     told.textContent = lines.length ? `Known errors in ${lines.length} lines: ${found.size}` : "";

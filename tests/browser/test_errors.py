@@ -18,13 +18,13 @@ _TRY = """(box, texts) => texts.map(text => {
 def test_every_line_finds_the_command_lines_row(page: Page, origin: str) -> None:
     page.goto(f"{origin}/samples/errors.html")
     box, known, told = page.get_by_label("Error text"), page.locator(".known:visible"), page.locator("#told")
-    expect(known).to_have_count(len(hints.known()))
+    expect(known).to_have_count(sum(not row.only_named for row in hints.known()))
     lines = (ROOT / "tests/tools/hint_lines.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    rows = [line.split("\t") for line in lines]
+    rows = [line.split("\t") for line in lines if not line.startswith("release\t")]
     found = box.evaluate(_TRY, [f"a line\n\x1b[31m{line}\x1b[0m\n" for _, line in rows])
     assert [one for one, (wanted, line) in zip(found, rows, strict=True) if one != [[wanted, " ".join(line.split())]]] == []
-    box.fill("ImportError: cannot import name 'shard_checkpoint' from 'transformers.modeling_utils'")
-    expect(known.locator(".fix")).to_contain_text("transformers 4.46.3 is the last with shard_checkpoint")
+    box.fill("nvcc fatal   : Unsupported gpu architecture 'compute_120'")
+    expect(known.locator(".fix")).to_contain_text("nvcc knows it from CUDA 12.8 on. ")
     box.fill((ROOT / "tests/tools/healthy.log").read_text(encoding="utf-8"))
     expect(known).to_have_count(0)
     expect(told).to_have_text("Known errors in 331 lines: 0")

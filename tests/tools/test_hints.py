@@ -76,7 +76,7 @@ def test_healthy_logs_are_given_no_hint() -> None:
 def test_a_name_that_a_row_knows_is_told_of_first() -> None:
     """By which release of which package; one that it does not know gets the row's own answer."""
     (known,) = hints.find(["ImportError: cannot import name 'shard_checkpoint' from 'transformers.modeling_utils'"])
-    assert known.fix.startswith("transformers 4.46.3 is the last with shard_checkpoint")
+    assert known.fix.startswith("It is in transformers<4.47. ")
     (other,) = hints.find(["ImportError: cannot import name 'LlamaFlashAttention3' from 'trl'"])
     assert other == next(row for row in hints.known() if row.id == "trl-other")
 
@@ -114,11 +114,13 @@ def test_the_verb_reads_a_pipe_a_file_and_arguments(tmp_path: Path) -> None:
         "shared-memory"
     ]
     none = call("hint", "all is well")
-    assert (none.returncode, none.stdout, none.stderr) == (1, "", "no known error in 1 line\n")
+    assert (none.returncode, none.stdout) == (1, "") and "no known error in 1 line\n      next: " in none.stderr
+    (tmp_path / "empty").touch()
+    assert "no known error in 0 lines\n      next: give the error" in call("hint", str(tmp_path / "empty")).stderr
     (tmp_path / "a folder").mkdir()
     for name in ("/tmp/missing.log", "train.log", "nohup.out", str(tmp_path), str(tmp_path / "a folder")):
         lost = call("hint", name)
-        assert (lost.returncode, lost.stdout) == (2, "") and name in lost.stderr
+        assert (lost.returncode, lost.stdout) == (2, "") and f"{name} is " in lost.stderr and "next: " in lost.stderr
     assert '`nox -s plan -- "torch>=2.5"`' in call("hint", "PyTorch version is too old").stdout
 
 
