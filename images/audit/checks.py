@@ -98,7 +98,8 @@ def of_image(image: ImageInfo, survey: Mapping[str, Any], history: Sequence[Mapp
 def of_environment(environment: Mapping[str, Any], toolkits: Sequence[Mapping[str, str]]) -> Iterator[Check]:
     """Checks of one environment from its metadata: requirements, duplicates, and the toolkit beside torch."""
     prefix, count = str(environment["prefix"]), str(len(environment["distributions"]))
-    yield _check("A3 requirements", unmet(environment), environment=prefix, count=count)
+    first = sorted(unmet(environment), key=lambda told: told.endswith(NOT_THERE))  # another release tells more
+    yield _check("A3 requirements", first, environment=prefix, count=count)
     places: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
     for one in environment["distributions"]:
         places[str(one["name"])].append((str(one["version"]), str(one["location"])))
@@ -147,15 +148,16 @@ def of_versions(environment: Mapping[str, Any]) -> Iterator[Check]:
 def of_machine(
     environment: Mapping[str, Any], code: Sequence[LibraryCode], facts: Facts, machine: Machine
 ) -> Iterator[Check]:
-    """Whether an environment with a torch for CUDA runs on a machine: its driver, each package's code, and the
-    compilers that run with it."""
+    """Whether an environment runs on a machine: its driver, each package's code, and with a torch for CUDA its own and
+    the compilers'."""
     image, _ = expected.as_image(environment, code, facts)
-    if not image:
-        return
-    against = chooser.answer(chooser.summary(image, facts), machine, chooser.Options()).against
+    if image:
+        against: Sequence[str] = chooser.answer(chooser.summary(image, facts), machine, chooser.Options()).against
+    else:
+        against = list(chooser.wrong_for_gpu(machine))
     found = [f"torch {text}" if text.startswith("has no code") else text for text in against]
     names = [f"{arch.major}{arch.minor}" for arch in machine.archs]
-    for one in runs(code, str(image.wheel_cuda), names):
+    for one in runs(code, str(image.wheel_cuda) if image else "", names):
         if lacking := [f"sm_{name}" for name in names if one.on[name] == "no" and one.package != "torch"]:
             found.append(f"{one.package} has no code for {', '.join(lacking)}")
     yield _check("A5 machine", found, environment=str(environment["prefix"]), machine=str(machine))

@@ -75,7 +75,7 @@ def audit(
     for one in environments:
         found += checks.of_environment(one, survey["toolkits"])
         found += checks.of_versions(one)
-        found += checks.of_machine(one, code, facts, options.machine) if options.machine else ()
+        found += checks.of_machine(one, code, facts, options.machine) if options.machine and one["torch"] else ()
         verdict, of_claims = _of_environment(engine, info, one, code, facts, options)
         found += of_claims
         evidence.append(evidence_of(str(one["prefix"]), verdict))

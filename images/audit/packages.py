@@ -68,6 +68,9 @@ def audit(
         user: dict[str, Any] = {"environ": {}, "directory": "/", "python": str(home / "bin" / f"python{laid.python}")}
         survey = _survey(laid.site, user)
         one = dict(survey["environments"][0])
+        if not one["distributions"]:
+            then = "name the Python that it is for (--python), or what has wheels"
+            raise failed(source, f"none of its packages has a wheel for Python {laid.python}", then)
         one["partial"] = laid.alone and any(text.endswith(checks.NOT_THERE) for text in checks.unmet(one))
         progress(f"{len(one['distributions'])} distributions for Python {laid.python}")
         code = checks.library_code(survey)

@@ -11,6 +11,8 @@ from images.audit import packages
 from images.audit.model import Audit, Outcome
 from images.config import matrix
 from images.errors import UserError
+from images.planning import chooser
+from images.planning.chooser import Machine
 from tests.support import elves, wheels
 
 _TOML = """
@@ -30,8 +32,8 @@ RUN python3 -m pip3 install numpy==1.26.4; echo pip install nothing
 """
 
 
-def audited(source: Path | str, python: str = "") -> Audit:
-    return packages.audit(str(source), python, matrix.load_facts(), None, lambda _told: None)[0]
+def audited(source: Path | str, python: str = "", machine: Machine | None = None) -> Audit:
+    return packages.audit(str(source), python, matrix.load_facts(), machine, lambda _told: None)[0]
 
 
 def faults(found: Audit) -> dict[str, str]:
@@ -69,6 +71,16 @@ def test_requirements_that_contradict_each_other_are_told_and_the_rest_is_read(t
     assert faults(found)["A3 requirements"] == "other 2.0 requires small>=2, 1.0 is installed"
     assert found.of(Outcome.NOT_MEASURED) == ()
     assert found.environments[0].distributions == 2
+
+
+def test_another_release_is_told_before_what_is_not_there_and_the_driver_without_any_torch(tmp_path: Path) -> None:
+    needs = "\nRequires-Dist: ".join([*(f"absent{number}" for number in range(9)), "small>=2"])
+    venv = wheels.environment(tmp_path / "venv")
+    for wheel in (wheels.make(tmp_path), wheels.module(tmp_path, "other", "2.0", needs)):
+        wheels.install(wheel, venv, by="uv")
+    found = faults(audited(venv, machine=chooser.described("B200", "", "535.104.05")))
+    assert found["A3 requirements"].startswith("other 2.0 requires small>=2, 1.0 is installed; ")
+    assert "needs driver 570 or newer" in found["A5 machine"]
 
 
 def test_a_changed_file_of_a_virtual_environment_is_found(tmp_path: Path) -> None:
@@ -169,6 +181,7 @@ def test_a_wheel_that_can_not_be_taken_is_told(how: str, told: str, tmp_path: Pa
         ("requirements.txt", "small==", "uv failed"),
         ("folder", None, "no installed packages"),
         ("none/uv.lock", "", "can't be read"),
+        ("requirements-empty.txt", "", "none of its packages has a wheel"),
     ],
 )
 def test_what_cannot_be_read_is_told(name: str, content: str | None, told: str, tmp_path: Path) -> None:
