@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from images.config.platforms import Platform
@@ -30,6 +31,7 @@ class Minor(NamedTuple):
     minor: int
 
     @classmethod
+    @cache
     def parse(cls, text: str) -> Minor:
         """Read `12.6` (a longer version such as `12.6.3` keeps its first two parts). Raises ValueError."""
         match = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9a-z.]+)?", text.split("+")[0])
@@ -53,6 +55,7 @@ class Arch(NamedTuple):
     minor: int
 
     @classmethod
+    @cache
     def parse(cls, text: str) -> Arch:
         """Read `sm_90`, `sm90` or `9.0`. Raises ValueError."""
         match = re.fullmatch(r"sm_?([0-9]{1,2})([0-9])|([0-9]{1,2})\.([0-9])", text)

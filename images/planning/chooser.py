@@ -24,6 +24,8 @@ from validate import compute_capability
 from validate.compute_capability import ON_ARM_ALONE, Fit, runs_on
 
 _NEAREST = 4
+_version = cache(Version)
+"""A site's table compares the same few with each other for each GPU and driver."""
 _CARDS = ((8, 6), (8, 9))
 """Graphics cards that no board has: in an ARM server they run what they run elsewhere (A10, L4, L40S)."""
 _GRACE_HOPPER = Arch(9, 0)
@@ -297,7 +299,7 @@ class Answer:
         image = self.image
         wheel, toolkit = Minor.parse(image.wheel_cuda), Minor.parse(image.toolkit_cuda)
         cuda = (wheel, toolkit == wheel, toolkit)
-        return (self.passed, self.fit == "cubin", Version(image.torch), self.native, cuda, image.arch is not None)
+        return (self.passed, self.fit == "cubin", _version(image.torch), self.native, cuda, image.arch is not None)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -345,10 +347,10 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
     """One image, held against a machine and what is wanted."""
     fits = {arch: image.fit(arch) for arch in machine.archs}
     worst = max(fits.values(), key=("cubin", "ptx", "no").index)
-    native = not machine.driver or Version(machine.driver) >= Version(image.native_driver)
+    native = not machine.driver or _version(machine.driver) >= _version(image.native_driver)
     against = [*_unwanted(image, options), *wrong_for_gpu(machine), *_wrong_arch(image, machine, fits)]
     # Minor version compatibility holds for machine code; PTX needs a driver of its own CUDA (CUDA Compatibility).
-    if machine.driver and Version(machine.driver) < Version(image.min_driver):
+    if machine.driver and _version(machine.driver) < _version(image.min_driver):
         against.append(f"CUDA {image.wheel_cuda.partition('.')[0]} needs driver {image.min_driver} or newer")
     elif worst == "ptx" and not native:
         against.append(f"PTX of CUDA {image.wheel_cuda} needs driver {image.native_driver} or newer")
@@ -478,7 +480,7 @@ def table(images: Sequence[ImageSummary]) -> dict[str, Any]:
     kinds = {(arch, arch in ON_ARM_ALONE) for arch in archs} | set(known.values())
     names = {(arch, arm): f"{arch} arm" if arm else str(arch) for arch, arm in kinds}
     branches = {str(branch) for row in drivers().values() for branch in (row.first, (row.last or 0) + 1)} - {"1"}
-    steps = sorted(branches.union(*((image.min_driver, image.native_driver) for image in images)), key=Version)
+    steps = sorted(branches.union(*((image.min_driver, image.native_driver) for image in images)), key=_version)
     texts: dict[str, int] = {}
     answers: dict[str, list[int]] = {}
     rows: dict[str, int] = {}
