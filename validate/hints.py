@@ -20,6 +20,9 @@ _ROWS = Path(__file__).resolve().with_name("hints.json")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _FILE = re.compile(r"\S*/\S*|\S+\.(log|txt|out|err)")
 """One word that is a file's name, and no error text."""
+_LOCKED = re.compile(r'^(?:name = ")?([\w.-]+)(?:(?:\[[^]]*\])?==|"\s*\nversion = ")(\d[\w.+!]*)', re.MULTILINE)
+"""A name and its version: of pylock.toml and uv.lock, of requirements or of `pip freeze`."""
+_RANGE = re.compile(r"\b([a-z_]+)((?:,?[<>]=?\d+(?:\.\d+)*)+)")
 _AT_MOST = 3
 """Hints a claim. More than that explain nothing."""
 _LONGEST = 240
@@ -106,15 +109,17 @@ def main(arguments: Sequence[str] | None = None, spell: Callable[[str], str] = s
     """
     parser = argparse.ArgumentParser(prog="hint", description="What an error text means, and what to do.")
     parser.add_argument("texts", nargs="*", metavar="TEXT|FILE", help="default: what a pipe brings")
+    parser.add_argument("--lock", metavar="FILE", help="a lock, or what `pip freeze` says: which release is there")
     parser.add_argument("--json", action="store_true", help="machine-readable, on stdout and nothing else")
     options = parser.parse_args(arguments)
     if not options.texts and sys.stdin.isatty():
         return _failed("error hint: no text was given", _GIVE)
     try:
         read = [_content(one) for one in options.texts or ["-"]]
+        locked = dict(_LOCKED.findall(Path(options.lock).read_text(encoding="utf-8").lower())) if options.lock else {}
     except OSError as error:
         return _failed(f"error {error}", "name a file, or give the error's text in quotes")
-    found = [(replace(hint, fix=spell(hint.fix)), line) for hint, line in explained(read)]
+    found = [(replace(hint, fix=spell(_compared(hint, locked))), line) for hint, line in explained(read)]
     if options.json:
         rows = [{"line": line, **{key: getattr(hint, key) for key in SHOWN}} for hint, line in found]
         sys.stdout.write(json.dumps({"hints": rows}, indent=1) + "\n")
@@ -127,6 +132,26 @@ def main(arguments: Sequence[str] | None = None, spell: Callable[[str], str] = s
         count = sum(len(text.splitlines()) for text in read)
         _failed(f"no known error in {count} line{'s' * (count != 1)}", _MORE if count else _GIVE)
     return 0 if found else 1
+
+
+def _compared(hint: Hint, locked: Mapping[str, str]) -> str:
+    """The fix, as it is for the locked release of the package that it names."""
+    asked = _RANGE.search(hint.fix) if hint.only_named else None
+    version = locked.get(asked[1].replace("_", "-"), locked.get(asked[1])) if asked else None
+    if not asked or not version:
+        return hint.fix
+    here, bounds = _release(version), dict(re.findall(r"([<>])=?([\d.]+)", asked[2]))
+    first, _, rest = hint.fix.partition(". ")
+    told = f"{first}. Locked is {asked[1]} {version}"
+    if ">" in bounds and here < _release(bounds[">"]):
+        return f'{told}, which is too old: `pip install "{asked[0]}"`.'
+    if "<" in bounds and here >= _release(bounds["<"]):
+        return f'{told}, which is too new: update what asks for it, or `pip install "{asked[0]}"`.'
+    return f"{told}, which has it: another installation is read, or this is not its lock. {rest}"
+
+
+def _release(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version.partition("+")[0])]
 
 
 def _failed(cause: str, then: str) -> int:

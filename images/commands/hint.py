@@ -14,13 +14,17 @@ def hint(
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT|FILE...", help="An error text, or a log; default: a pipe's.")
     ] = None,
+    lock: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A lock, or what `pip freeze` says: which release is there.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """What an error text means, and what to do: cause, fix and source of each known error in it.
 
     Exits with 1 if none is known. In an image: docker run --rm -i IMAGE doctor hint < FILE
     """
-    raise typer.Exit(hints.main([*(["--json"] if as_json else []), "--", *(texts or [])], spell=_spelled))
+    given = [*(["--lock", lock] if lock else []), *(["--json"] if as_json else []), "--", *(texts or [])]
+    raise typer.Exit(hints.main(given, spell=_spelled))
 
 
 def _spelled(fix: str) -> str:

@@ -124,6 +124,23 @@ def test_the_verb_reads_a_pipe_a_file_and_arguments(tmp_path: Path) -> None:
     assert '`nox -s plan -- "torch>=2.5"`' in call("hint", "PyTorch version is too old").stdout
 
 
+@pytest.mark.parametrize(
+    ("lock", "told"),
+    [
+        ("transformers==4.38.2\n", "Locked is transformers 4.38.2, which has it"),
+        (
+            '[[packages]]\nname = "transformers"\nversion = "4.57.6"\n',
+            '4.57.6, which is too new: update what asks for it, or `pip install "transformers<4.39"`.',
+        ),
+        ("six==1.17.0\n", "It is in transformers<4.39. `pip install`"),
+    ],
+)
+def test_a_lock_says_which_of_the_two_is_old(tmp_path: Path, lock: str, told: str) -> None:
+    (tmp_path / "lock").write_text(lock)
+    line = "ImportError: cannot import name 'top_k_top_p_filtering' from 'transformers'"
+    assert told in " ".join(call("hint", "--lock", str(tmp_path / "lock"), line).stdout.split())
+
+
 def test_patterns_do_not_run_away() -> None:
     """A line of 20,000 characters, as a compiler's command line can be, is read in no time."""
     line = "gcc -I" + "/include" * 2500
