@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None, spell: Callable[[str], str] = s
         return _failed("error hint: no text was given", _GIVE)
     try:
         read = [_content(one) for one in options.texts or ["-"]]
-        locked = dict(_LOCKED.findall(Path(options.lock).read_text(encoding="utf-8").lower())) if options.lock else {}
+        locked = dict(_LOCKED.findall(Path(options.lock).read_text("utf-8", "replace").lower())) if options.lock else {}
     except OSError as error:
         return _failed(f"error {error}", "name a file, or give the error's text in quotes")
     found = [(replace(hint, fix=spell(_compared(hint, locked))), line) for hint, line in explained(read)]
