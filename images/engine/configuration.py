@@ -70,11 +70,13 @@ def canonical(inspected: Mapping[str, Any], steps: Sequence[str]) -> bytes | Non
 def foreign(configuration: Mapping[str, Any], tomorrow: str) -> list[str]:
     """Fields of a configuration that no build of our Dockerfiles sets, and dates after `tomorrow` (OCI's words)."""
     steps = configuration.get("history") or ()
-    inside = {f"config.{key}": value for key, value in configuration["config"].items() if key not in _SAID}
+    inside = {f"config.{key}": value for key, value in (configuration.get("config") or {}).items() if key not in _SAID}
     fields = {**inside, **{key: value for key, value in configuration.items() if key not in _FIELDS}}
     found = [key for key, value in fields.items() if _EMPTY.sub("", json.dumps(value))]
     found += [f"history.{key}" for one in steps for key in one.keys() - _OF_STEPS]
     found += ["history.comment" for one in steps if not _BUILDERS.fullmatch(str(one.get("comment", "")))]
+    own = (None, "", "v8" if configuration.get("architecture") == "arm64" else "")
+    found += ["variant"] if configuration.get("variant") not in own else []
     return sorted({*found, *("created" for one in (configuration, *steps) if str(one.get("created", "")) > tomorrow)})
 
 

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import io
 import os
+import posixpath
 import tarfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from images.engine.layers import (
     StoredLayer,
     content_of,
     members_of,
+    opened,
     reading,
     split,
     stored,
@@ -70,7 +72,10 @@ class LayerEntry(NamedTuple):
 Tree = Mapping[str, LayerEntry]
 """Path, with no slash before it -> what is there."""
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
+_IMPLIED = LayerEntry("", "folder", 0o755, (0, 0), 0, "", "", None)
 _MOUNTED = ("dev/", "proc/", "sys/")
+_LAID_OVER = ("etc/hosts", "etc/hostname", "etc/resolv.conf", "etc/mtab", ".dockerenv")
+"""Engines have their own of these. A base has some, of the machine that made it."""
 
 
 def parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
@@ -169,7 +174,7 @@ def unseen(engine: Engine, info: ImageInfo) -> tuple[list[tuple[bool, str, bytes
     layers, files = entries(engine, info, lambda _path: False), []
     with reading(info.id):
         for number, path in hidden(layers):
-            with (found[info.layers[number]].files / path).open("rb") as stream:
+            with opened(found[info.layers[number]], path) as stream:
                 files.append((bool(number) or path.startswith(_MOUNTED), path, stream.read(_MOST_WANTED)))
     return files, sum(map(len, layers))
 
@@ -181,30 +186,70 @@ def hidden(layers: Sequence[Sequence[LayerEntry]]) -> Iterator[tuple[int, str]]:
         for one in layer:
             after, name = shown.get(one.path), one.path.rpartition("/")[2]
             gone = not after or one.content != after.content or one.path.startswith(_MOUNTED)
+            gone = gone or one.path in _LAID_OVER
             if gone and one.kind == "file" and not (name.startswith(_WHITEOUT) and one.content.startswith("0 ")):
                 yield number, one.path
 
 
 def tree(layers: Iterable[Sequence[LayerEntry]], below: Tree | None = None) -> dict[str, LayerEntry]:
-    """What layers make, the lowest first (OCI image specification, layer.md: whiteouts, opaque folders)."""
+    """What layers make, the lowest first (OCI image specification, layer.md: whiteouts, opaque folders).
+
+    Whoever writes a tar by hand may name a file below a link of the same layer, which engines follow, or below what is
+    a link in the layers underneath: they make a folder of that, though none is named.
+    """
     found = dict(below or {})
     for layer in layers:
+        own: dict[str, LayerEntry] = {}
+        links, made = set[str](), set[str]()
         for entry in layer:
-            folder, _, name = entry.path.rpartition("/")
+            path = entry.path if links.isdisjoint(_above(entry.path)) else real_folder(own, entry.path)
+            folder, _, name = path.rpartition("/")
             if name == _OPAQUE:
                 _remove(found, folder, itself=False)
             elif name.startswith(_WHITEOUT):
                 _remove(found, f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/"))
-        own: dict[str, LayerEntry] = {}
-        for entry in layer:
-            if not entry.path.rpartition("/")[2].startswith(_WHITEOUT):
-                source = own.get(entry.link.removeprefix("./").lstrip("/")) if entry.kind == "hard link" else None
-                own[entry.path] = source._replace(path=entry.path) if source else entry
-                before = found.get(entry.path)
-                if before and before.kind == "folder" != entry.kind:
-                    _remove(found, entry.path)
-        found |= own
+            else:
+                source = own.get(_plain(entry.link)) if entry.kind == "hard link" else None
+                if entry.kind != "folder" and (path in made or getattr(found.get(path), "kind", "") == "folder"):
+                    _remove(found, path)
+                    _remove(own, path)
+                own[path] = (source or entry)._replace(path=path)
+            made.update(_above(path))
+            links |= {path} if entry.kind == "link" else set()
+        implied = (one for one in made - own.keys() if one in found and found[one].kind != "folder")
+        found |= {one: _IMPLIED._replace(path=one) for one in implied} | own
     return found
+
+
+def _above(path: str) -> Iterator[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def real(tree: Tree, path: str) -> str:
+    """Where a path leads, all links followed."""
+    done: list[str] = []
+    left = [part for part in reversed(path.split("/")) if part]
+    for _ in range(200):
+        if not left:
+            break
+        part = left.pop()
+        if part == "..":
+            done = done[:-1]
+            continue
+        entry = tree.get("/".join([*done, part])) if part != "." else None
+        if entry and entry.kind == "link":
+            done = [] if entry.link.startswith("/") else done
+            left += [one for one in reversed(entry.link.split("/")) if one]
+        elif part != ".":
+            done.append(part)
+    return "/".join(done)
+
+
+def real_folder(tree: Tree, path: str) -> str:
+    """A path whose folders are no links; its last part may be one."""
+    folder, _, name = path.rpartition("/")
+    return f"{real(tree, folder)}/{name}".lstrip("/")
 
 
 def _remove(found: dict[str, LayerEntry], path: str, *, itself: bool = True) -> None:
@@ -229,7 +274,7 @@ def _stored_entries(layer: StoredLayer, wanted: Callable[[str], bool]) -> list[L
         ]
     for index, one in enumerate(listing):
         if one.kind == "file" and wanted(one.path):
-            with (layer.files / one.path).open("rb") as stream:
+            with opened(layer, one.path) as stream:
                 listing[index] = one._replace(data=stream.read(_MOST_WANTED))
     return listing
 
@@ -242,7 +287,7 @@ def _made_sure(order: Sequence[StoredLayer], listings: list[list[LayerEntry]]) -
             at, which = before.get(entry.path, (layer, index))
             if entry.kind == "file" and at != layer and listings[at][which]._replace(data=entry.data) == entry:
                 for one, position in ((at, which), (layer, index)):
-                    with (order[one].files / entry.path).open("rb") as stream:
+                    with opened(order[one], entry.path) as stream:
                         digest = hashlib.file_digest(stream, "sha256").hexdigest()
                     listings[one][position] = listings[one][position]._replace(content=digest)
             before[entry.path] = layer, index
@@ -256,7 +301,7 @@ _KINDS = {tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "
 def _entry(
     member: tarfile.TarInfo, tar: tarfile.TarFile | None, wanted: Callable[[str], bool], said: str
 ) -> LayerEntry:
-    path = member.name.removeprefix("./").strip("/")
+    path = _plain(member.name)
     kind, data = "file" if member.isreg() else _KINDS.get(member.type, "other"), None
     if tar and kind == "file" and (stream := tar.extractfile(member)):
         digest = hashlib.sha256()
@@ -268,6 +313,11 @@ def _entry(
     owner, link = (member.uid, member.gid), member.linkname if kind.endswith("link") else ""
     content = said if kind == "file" else ""
     return LayerEntry(path, kind, member.mode, owner, int(member.mtime), link, content, data)
+
+
+def _plain(name: str) -> str:
+    """A path as engines write it: `usr//bin/../bin/git` is that of another file's, too."""
+    return posixpath.normpath(f"/{name}").lstrip("/")
 
 
 def _hashed(chunks: Iterable[bytes], digest: hashlib._Hash) -> Iterator[bytes]:

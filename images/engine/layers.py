@@ -13,6 +13,7 @@ import gzip
 import hashlib
 import json
 import os
+import stat
 import tarfile
 import threading
 import zlib
@@ -21,6 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache as once
+from functools import lru_cache
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -203,11 +206,25 @@ def _name(entry: Mapping[str, Any]) -> bytes:
 def content_of(layer: StoredLayer, entry: Mapping[str, Any]) -> Iterator[bytes]:
     if not (left := entry.get("size", 0)):
         return
-    path = os.path.join(os.fsencode(layer.files), _name(entry))  # noqa: PTH118
-    with open(path, "rb", buffering=0) as stream:  # noqa: PTH123  # pathlib has no paths of bytes
+    with opened(layer, os.fsdecode(_name(entry))) as stream:
         while left:
             chunk = stream.read(min(_CHUNK, left))
             if not chunk:
-                raise ValueError(f"{os.fsdecode(path)} has fewer bytes than the engine noted")
+                raise ValueError(f"{os.fsdecode(stream.name)} has fewer bytes than the engine noted")
             left -= len(chunk)
             yield chunk
+
+
+_real = lru_cache(maxsize=64)(os.path.realpath)
+
+
+def opened(layer: StoredLayer, name: str) -> FileIO:
+    """A file of a layer. Raises OSError; ValueError where there is none: later in its tar, a link may have taken the
+    place of a folder, and lead to files, pipes and devices of this machine.
+    """
+    folder, _, file = os.path.normpath(f"/{name.lstrip('/')}").rpartition("/")
+    found = _real(f"{layer.files}{folder}")
+    path = f"{found}/{file}"
+    if found != f"{_real(str(layer.files))}{folder}" or not stat.S_ISREG(os.lstat(path).st_mode):
+        raise ValueError(f"{name} is in its tar, and no file of it any more")
+    return FileIO(path)

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from images.engine.exported import LayerEntry, Tree
+from images.engine.exported import LayerEntry, Tree, real, real_folder
 from images.validation.child import debian_packages
 from validate.binaries.loader import machine_named
 
@@ -58,12 +58,15 @@ class Start(NamedTuple):
 
 
 def start(environment: Mapping[str, str], directory: str, architecture: str) -> Start:
-    """Of a child."""
+    """Of a child. An entry that is no whole path is below the folder to start in, an empty one is that."""
+    directory = directory or "/"
     path, libraries, modules = (
-        [one for one in re.split("[:;]" if name == "LD_LIBRARY_PATH" else ":", environment.get(name, "")) if one]
-        for name in ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+        [posixpath.join(directory, one) for one in re.split(separators, environment[name])]
+        if environment.get(name)
+        else []
+        for name, separators in (("PATH", ":"), ("LD_LIBRARY_PATH", "[:;]"), ("PYTHONPATH", ":"))
     )
-    return Start(path, libraries, modules, directory or "/", architecture or "amd64")
+    return Start(path, libraries, modules, directory, architecture or "amd64")
 
 
 def wanted(path: str) -> bool:
@@ -242,7 +245,7 @@ def _upgraded(parent: Tree, child: Tree) -> dict[str, str]:
             listings = (f"{_DPKG}/info/{one}.list" for one in (name, f"{name}:amd64", f"{name}:arm64"))
             lines = "\n".join(_text(parent.get(path)) for path in listings).splitlines()
             said = f"{name} {before[name]} to {after[name]}"
-            found |= {_real_folder(parent, path.lstrip("/")): said for path in lines if path.strip("/.")}
+            found |= {real_folder(parent, path.lstrip("/")): said for path in lines if path.strip("/.")}
     return found
 
 
@@ -308,7 +311,7 @@ def _programs(tree: Tree, folders: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for folder, names in _listed(tree, folders):
         for name in names:
-            entry = tree.get(_real(tree, f"{folder}/{name}"))
+            entry = tree.get(real(tree, f"{folder}/{name}"))
             if entry and entry.kind in ("file", "hard link") and entry.mode & 0o111:
                 found.setdefault(name, f"{folder}/{name}")
     return found
@@ -316,39 +319,12 @@ def _programs(tree: Tree, folders: Sequence[str]) -> dict[str, str]:
 
 def _listed(tree: Tree, folders: Iterable[str]) -> list[tuple[str, list[str]]]:
     """Folders in their order, none twice, and the names in them."""
-    real = dict.fromkeys(_real(tree, folder.strip("/")) for folder in folders)
-    names: dict[str, list[str]] = {folder: [] for folder in real}
+    names: dict[str, list[str]] = {real(tree, folder.strip("/")): [] for folder in folders}
     for path in tree:
         folder, _, name = path.rpartition("/")
         if folder in names:
             names[folder].append(name)
     return list(names.items())
-
-
-def _real(tree: Tree, path: str) -> str:
-    """Where a path leads, all links followed."""
-    done: list[str] = []
-    left = [part for part in reversed(path.split("/")) if part]
-    for _ in range(200):
-        if not left:
-            break
-        part = left.pop()
-        if part == "..":
-            done = done[:-1]
-            continue
-        entry = tree.get("/".join([*done, part])) if part != "." else None
-        if entry and entry.kind == "link":
-            done = [] if entry.link.startswith("/") else done
-            left += [one for one in reversed(entry.link.split("/")) if one]
-        elif part != ".":
-            done.append(part)
-    return "/".join(done)
-
-
-def _real_folder(tree: Tree, path: str) -> str:
-    """A path whose folders are no links; its last part may be one."""
-    folder, _, name = path.rpartition("/")
-    return f"{_real(tree, folder)}/{name}".lstrip("/")
 
 
 def _libraries_in_front(parent: Tree, child: Tree, added: Tree, start: Start) -> Iterator[tuple[str, str, str]]:
@@ -363,13 +339,13 @@ def _libraries_in_front(parent: Tree, child: Tree, added: Tree, start: Start) ->
         if ".so" in name:
             known.setdefault(name, path)
     homes = {path.rpartition("/")[0] for path in known.values()}
-    told = {_real(child, folder.strip("/")) for folder in start.libraries}
+    told = {real(child, folder.strip("/")) for folder in start.libraries}
     for path in added:
         folder, _, name = path.rpartition("/")
         if name not in known or (name in was and now.get(name) == path):
             continue
         within = _HARDWARE.sub("", folder)
-        ours = within in homes and within not in {_real(child, one) for one in _defaults(start)}
+        ours = within in homes and within not in {real(child, one) for one in _defaults(start)}
         if (within != folder and within in homes) or ours or within in told:
             yield f"the library {name}", path, known[name]
 
@@ -381,7 +357,7 @@ def _defaults(start: Start) -> tuple[str, ...]:
 def _loaded(tree: Tree, start: Start) -> dict[str, str]:
     """Name -> the library that the loader takes without a search path of the asking file, ldconfig having run."""
     folders = dict.fromkeys(
-        _real(tree, folder.strip("/")) for folder in (*start.libraries, *_configured(tree), *_defaults(start))
+        real(tree, folder.strip("/")) for folder in (*start.libraries, *_configured(tree), *_defaults(start))
     )
     names: dict[str, dict[bool, dict[str, str]]] = {folder: {True: {}, False: {}} for folder in folders}
     for path in tree:
@@ -415,17 +391,16 @@ def _modules_in_front(parent: Tree, child: Tree, added: Tree, start: Start) -> I
             rank, old = known[found[:2]]
             if found[2] < rank:
                 yield f"the module {found[1]}", path, old
-    before = [_real(child, folder.strip("/")) for folder in start.modules if folder.startswith("/")]
-    directory = _real(child, start.directory.strip("/"))
+    before = [real(child, folder.strip("/")) for folder in (*start.modules, start.directory)]
     standard = {name: old for (folder, name), (_, old) in known.items() if _STANDARD.fullmatch(folder)}
     packages = {name: old for (folder, name), (_, old) in known.items() if _PACKAGES.fullmatch(folder)}
-    for path in added:
+    for path in child:
         found = _module_of(path)
-        if found and found[0] in (*before, directory) and found[1] not in _NOT_SHADOWED:
-            old = standard.get(found[1], packages.get(found[1], ""))
-            if old:
+        if found and found[0] in before and found[1] not in _NOT_SHADOWED:
+            old = standard.get(found[1], packages.get(found[1], path))
+            if old != path:
                 yield f"the module {found[1]}", path, old
-        elif re.fullmatch(r"usr/lib/python3\d+\.zip", path):
+        elif path in added and re.fullmatch(r"usr/lib/python3\d+\.zip", path):
             yield "every module of the standard library", path, "usr/lib/python3"
 
 

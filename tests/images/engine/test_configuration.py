@@ -4,6 +4,7 @@ import base64
 import gzip
 import io
 import json
+import os
 import stat
 import tarfile
 from dataclasses import replace
@@ -220,6 +221,20 @@ def _stored(folder: Path, names: list[str], *, old: bool = False) -> StoredLayer
     return StoredLayer(diff_id=oci_digest(whole), size=len(whole), split=split, files=folder / "diff")
 
 
+def test_nothing_of_this_machine_is_read_through_what_a_layer_has_become(tmp_path: Path) -> None:
+    """A tar may have a link, later, where it had a folder with files."""
+    layer, away = _stored(tmp_path, ["a/", "a/b", "c"]), tmp_path / "away"
+    with layers.opened(layer, "./c") as stream:
+        assert stream.read() == _content("c")
+    (layer.files / "a").rename(away)
+    (layer.files / "a").symlink_to(away)
+    (layer.files / "c").unlink()
+    os.mkfifo(layer.files / "c")
+    for name in ("a/b", "c"):
+        with pytest.raises(ValueError, match="no file of it"):
+            layers.opened(layer, name)
+
+
 def test_what_no_build_of_ours_writes_is_named() -> None:
     step = {"created": "2024", "created_by": "RUN x", "comment": "buildkit.dockerfile.v0"}
     plain = {
@@ -229,5 +244,12 @@ def test_what_no_build_of_ours_writes_is_named() -> None:
         "container_config": {"A": ""},
     }
     assert configuration.foreign(plain, "2025") == []
-    other = {**plain, "author": "x", "config": {"Tty": True}, "history": [{**step, "comment": "x", "created": "2099"}]}
-    assert configuration.foreign(other, "2025") == ["author", "config.Tty", "created", "history.comment"]
+    other = {
+        **plain,
+        "author": "x",
+        "variant": "v4",
+        "config": {"Tty": True},
+        "history": [{**step, "comment": "x", "created": "2099"}],
+    }
+    assert configuration.foreign(other, "2025") == ["author", "config.Tty", "created", "history.comment", "variant"]
+    assert configuration.foreign({"architecture": "arm64", "variant": "v8"}, "2025") == []

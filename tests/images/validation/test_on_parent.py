@@ -83,7 +83,7 @@ PARENT = [
     ],
     [
         folder(f"{SITE}/torch"),
-        *(entry(f"{SITE}/torch/{name}") for name in ("__init__.py", "functional.py", "lib/libc10.so")),
+        *(entry(f"{SITE}/torch/{name}") for name in ("__init__.py", "functional.py", "random.py", "lib/libc10.so")),
         entry(f"{SITE}/torch/__pycache__/functional.cpython-311.pyc"),
         entry(f"{SITE}/nvidia/cublas/lib/libcublas.so.12"),
         entry(f"{SITE}/nvidia/cudart/lib/libcudart.so.12"),
@@ -201,6 +201,7 @@ def test_what_a_child_may_do_is_no_fault(layer: list[LayerEntry]) -> None:
         ({"libraries": ["/opt/x"]}, [entry("opt/x/libcublas.so.12")], "the library libcublas.so.12 is"),
         ({"libraries": ["/opt/x"]}, [entry("opt/x/libmine.so.1")], ""),
         ({"modules": ["/app"]}, [entry("app/torch/__init__.py")], "the module torch is /app/torch/__init__.py now"),
+        ({"modules": ["/opt/venv/lib/python3.11/site-packages/torch"]}, [], "the module random is torch/random.py now"),
         ({"modules": ["/app"]}, [entry("app/json.py")], "the module json is /app/json.py now"),
         ({"modules": ["/app"]}, [entry("app/mine.py"), entry("app/torch/readme.md")], ""),
         ({"path": ["/opt/x/bin", *PATH]}, [program("opt/x/bin/git")], "the program git is /opt/x/bin/git now"),
@@ -248,11 +249,17 @@ def test_layers_add_up_as_the_specification_says() -> None:
     assert sorted(made) == ["a", "a/new", "d"]
     assert made["d"].content == "x" and made["d"].kind == "file"
     assert sorted(exported.tree([[entry("a")]], {"a": folder("a"), "a/b": entry("a/b")})) == ["a"]
+    # As nobody's builder writes them: below a link of its own, and below one of the layers underneath.
+    by_hand = exported.tree([[link("s", "/bin"), entry("s/git"), entry("s/.wh.sh"), entry("lib/x")]], below := {
+        "bin/sh": entry("bin/sh"), "lib": link("lib", "usr/lib")
+    })  # fmt: skip
+    assert sorted(by_hand) == ["bin/git", "lib", "lib/x", "s"] and by_hand["lib"].kind == "folder", below
 
 
 def test_variables_say_where_is_looked() -> None:
-    found = on_parent.start({"PATH": "/a::/b", "LD_LIBRARY_PATH": "/c;/d:", "PYTHONPATH": "/e:"}, "", "")
-    assert found == on_parent.Start(["/a", "/b"], ["/c", "/d"], ["/e"], "/", "amd64")
+    found = on_parent.start({"PATH": "/a::b", "LD_LIBRARY_PATH": "/c;/d:", "PYTHONPATH": "e"}, "/w", "")
+    assert found == on_parent.Start(["/a", "/w/", "/w/b"], ["/c", "/d", "/w/"], ["/w/e"], "/w", "amd64")
+    assert on_parent.start({"PATH": ""}, "", "") == on_parent.Start([], [], [])
 
 
 def test_layers_that_could_not_be_compared_are_unproven() -> None:
@@ -260,6 +267,8 @@ def test_layers_that_could_not_be_compared_are_unproven() -> None:
 
 
 def test_files_that_no_container_shows_are_told_but_for_whiteouts_and_what_is_shown_elsewhere_alike() -> None:
-    base = [entry("etc/passwd"), entry("a/b"), entry("a/c"), entry("dev/x"), entry("a/.wh.d", "0 ")]
+    base = [entry("etc/passwd"), entry("a/b"), entry("a/c"), entry("etc/hosts"), entry("dev/x"), entry("a/.wh.d", "0 ")]
     above = [entry("etc/passwd", "2"), entry("a/.wh.b", "0 "), entry("a/c", mode=0o100600), entry("a/.wh.e", "9 x")]
-    assert list(exported.hidden([base, above])) == [(0, "etc/passwd"), (0, "a/b"), (0, "dev/x"), (1, "a/.wh.e")]
+    assert list(exported.hidden([base, above])) == [
+        *((0, path) for path in ("etc/passwd", "a/b", "etc/hosts", "dev/x")), (1, "a/.wh.e")
+    ]  # fmt: skip
