@@ -12,6 +12,7 @@ import secrets
 import sys
 
 _PR_SET_DUMPABLE = 4
+_DIGITS = 64
 
 
 def new_key() -> str:
@@ -38,6 +39,8 @@ def signed(key: str, text: str) -> str:
 def accepted(key: str, line: str) -> str | None:
     """The text of a line that was signed with this key; None for any other line."""
     signature, _, text = line.partition(" ")
+    if len(signature) != _DIGITS:  # of millions of lines, most
+        return None
     return text if hmac.compare_digest(signature.encode(), _signature(key, text).encode()) else None
 
 

@@ -30,8 +30,6 @@ from validate.judge import Verdict, explain, judge
 _MOST_ENVIRONMENTS = 8
 _OLDEST = (3, 10)
 _GIB = 1 << 30
-_MOST = 64 << 20
-"""Bytes that a container may print."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +171,7 @@ def evidence_of(environment: str, verdict: Verdict) -> Mapping[str, Any]:
 
 def _survey(engine: Engine, image: ImageInfo, options: AuditOptions) -> Mapping[str, Any]:
     """What the image has (validate/survey/main.py). Raises UserError where that can't be read."""
-    found = own_python.document(engine, image, "survey", timeout=options.timeout, most=_MOST)
+    found = own_python.document(engine, image, "survey", timeout=options.timeout)
     told: dict[str, Any] = cleaned(
         {**found, "preload": own_python.read_file(engine, image, own_python.PRELOAD).split()}
     )
@@ -189,7 +187,7 @@ def _read(engine: Engine, image: ImageInfo, claims: ClaimSet, user: bytes, optio
         options.on_record(found[-1])
 
     more = ["--timeout", str(options.timeout / 2)]
-    own_python.measure(engine, image, claims, user, on_record, *more, timeout=options.timeout, most=_MOST)
+    own_python.measure(engine, image, claims, user, on_record, *more, timeout=options.timeout)
     return found
 
 
@@ -215,7 +213,7 @@ def _run(engine: Engine, image: ImageInfo, python: str, claims: ClaimSet, option
 
     end, files = "", {INSIDE: suite_files(claims)}
     try:
-        run_suite(engine, spec, files, timeout=options.timeout, asked=asked, most=_MOST, on_record=on_record)
+        run_suite(engine, spec, files, timeout=options.timeout, asked=asked, on_record=on_record)
     except Stopped as error:
         end = f": the container {error.problems[0].cause}"
     lost = f"the image's Python left no record of it{end}"

@@ -2,6 +2,7 @@
 
 import json
 import posixpath
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +22,9 @@ IMAGES_PYTHON = ("python3", "-I", "-S", "-B", "-X", f"pycache_prefix={INSIDE}/no
 """It runs the suite from sources, as bytecode of the image could sign what it likes."""
 OF_USER = ("--user", f"{INSIDE}/user.json")
 """Of suite and survey: the user's environment is that of a file."""
+
+_MOST_PRINTED, _LINES_KEPT = 64 << 20, 1000
+"""Bytes in one container, where any process can print; of what is no record, the last lines are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,21 +111,20 @@ def run_suite(
     *,
     timeout: float,
     asked: Collection[str] = (),
-    most: int | None = None,
     on_record: Callable[[Record], None] = lambda _record: None,
 ) -> tuple[list[str], Exit]:
     """Run the suite in a container, and read what it prints: the one place where records leave an image.
 
-    `files`: folder -> what is put there before the start. `timeout` in seconds, `most` in bytes printed. `asked`: the
-    probes whose records are taken, each once, as they come, if the suite signed them (validate/channel.py). Returns all
-    other lines, and how the container ended. Raises Stopped, EngineError.
+    `files`: folder -> what is put there before the start. `timeout` in seconds. `asked`: the probes whose
+    records are taken, each once, as they come, if the suite signed them (validate/channel.py). Returns other lines, and
+    how the container ended. Raises Stopped, EngineError.
     """
-    others, key, missing = [], channel.new_key(), set(asked)
+    others, key, missing = deque[str](maxlen=_LINES_KEPT), channel.new_key(), set(asked)
     with engine.container(replace(spec, stdin=True)) as container:
         for folder, content in files.items():
             container.put(content, folder)
         container.start(f"{key}\n".encode())
-        for stream, line in container.lines(timeout, most=most):
+        for stream, line in container.lines(timeout, most=_MOST_PRINTED):
             text = channel.accepted(key, line) if stream == "stdout" else None
             record = parse_record(text or "")
             if record and record.probe in missing:
@@ -129,7 +132,7 @@ def run_suite(
                 on_record(record)
             else:
                 others.append(line)
-        return others, container.wait(timeout=300)
+        return list(others), container.wait(timeout=300)
 
 
 def require_end(

@@ -11,6 +11,7 @@ from images.building import validating
 from images.context.labels import BaseContext
 from images.context.templates import EPOCH
 from images.engine import ContainerSpec, Engine, ImageInfo
+from images.engine.runtime import Stopped
 from images.errors import UserError
 from images.validation import containers, own_python
 from images.validation.containers import INSIDE
@@ -123,6 +124,11 @@ def test_the_reader_of_files_loads_no_library_that_the_image_names(
     with between as reference, pytest.raises(UserError, match="declares volumes"):
         own_python._read(engine, engine.inspect(reference), *read, timeout=600)
     assert end.code == 0 and not [line for line in said if "forged" in line]
+
+
+def test_output_without_end_is_not_kept(engine: Engine, base: BaseContext) -> None:
+    with pytest.raises(Stopped, match="printed more than 67 MB"):
+        containers.run_suite(engine, ContainerSpec(base.reference, ["yes", "x" * 4000]), {}, timeout=600)
 
 
 @pytest.mark.parametrize("user", ["0", "1001"])
