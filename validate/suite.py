@@ -9,6 +9,7 @@ all others start as a user's process in the image would.
 
 import argparse
 import contextlib
+import errno
 import importlib
 import json
 import multiprocessing
@@ -152,6 +153,8 @@ def _measure(probe: str, claims: ClaimSet, results: int) -> None:
     Whatever the probe raises ends the process: the missing closing line tells the rest.
     """
     os.set_inheritable(results, False)
+    if _reads_files(probe):
+        sys.addaudithook(_open_files_alone)
     asked = [claim for claim in claims.only([probe]).claims if not claim.unproven]
     applicable = [claim for claim in asked if not claim.expect.get("not_applicable")]
     with open(results, "w", encoding="utf-8", buffering=1) as lines:
@@ -162,6 +165,13 @@ def _measure(probe: str, claims: ClaimSet, results: int) -> None:
             lines.write(json.dumps({"subject": subject, "seconds": seconds, "evidence": plain(evidence)}) + "\n")
             started = time.monotonic()
         lines.write(json.dumps({"closing": True, "seed": drawn.seed()}) + "\n")
+
+
+def _open_files_alone(event: str, arguments: Sequence[Any]) -> None:
+    """An audit hook: a pipe of an image would be waited for, and a device may have no end. Raises OSError."""
+    known = event != "open" or not isinstance(path := arguments[0], str) or path.startswith("/dev/")
+    if not known and os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):  # noqa: PTH110 PTH112 PTH113
+        raise OSError(errno.ENXIO, "is a device, pipe or socket", path)
 
 
 def _run_probe(

@@ -33,6 +33,7 @@ from validate.evidence import Record
 PROGRAM = "python/bin/python3"
 LIBRARIES = "python/so"
 PRELOAD = "/etc/ld.so.preload"
+_READ_AT_START = ("/etc/passwd", "/etc/group")
 _LOADER = "python/ld.so"
 _PT_INTERP = 3
 _DECODERS = ("libzstd.so.1", "liblz4.so.1", "libgcc_s.so.1")
@@ -76,8 +77,17 @@ def read_file(engine: Engine, image: ImageInfo, path: str, *, most: int = 1 << 1
 
 
 def hidden(engine: Engine, image: ImageInfo) -> Iterator[str]:
-    """What an image has where the reader of its files lies, or has another over it: nobody could look at it."""
+    """What an image has where the reader of its files lies, or has another over it: nobody could look at it.
+
+    Raises UserError: an engine could not start it, and would hang.
+    """
     with engine.container(ContainerSpec(image.id, ["true"])) as one:
+        for path in filter(one.has, _READ_AT_START):
+            try:
+                one.get_file(path, most=1)
+            except FileNotFoundError:
+                cause, then = f"its {path} is no file, and an engine reads that at each start", "make it a file"
+                raise failed(image.tags[0] if image.tags else image.id, cause, then) from None
         with suppress(FileNotFoundError):
             yield from [PRELOAD] if one.get_file(PRELOAD, most=1 << 16).strip() else []
         yield from [INSIDE] if one.has(INSIDE) else []

@@ -118,6 +118,13 @@ def test_static_probes_are_free_of_the_image_and_others_are_not(suite: Path, tmp
     assert seen["own"] != "/baked"
 
 
+def test_a_pipe_of_the_image_is_not_waited_for(suite: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    refused, *others = run(suite, tmp_path, claims("static.pipes"))["static.pipes"].measurements
+    assert "is a device, pipe or socket: 'pipe'" in refused.evidence["error"]
+    assert all("opened" in one.evidence for one in others)
+
+
 def test_a_poisoned_python_path_does_not_reach_the_suite(suite: Path, tmp_path: Path) -> None:
     poison = tmp_path / "poison"
     poison.mkdir()

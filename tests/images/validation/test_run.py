@@ -79,9 +79,12 @@ class Engine:
             start=start,
             lines=lambda timeout, most: self.lines(claims, keys[0]),
             get_file=lambda path, most: (_ for _ in ()).throw(FileNotFoundError(path)),
-            has=lambda _path: False,
+            has=self.has,
             wait=lambda timeout: self.end,
         )
+
+    def has(self, _path: str) -> bool:
+        return False
 
     def lines(self, claims: Sequence[Claim], key: str) -> Iterator[Any]:
         yield "stderr", "noise"
@@ -304,6 +307,13 @@ def test_nothing_of_an_image_is_run_whose_reader_ran_out_of_memory(monkeypatch: 
     evidence = measure(engine := Engine(end=Exit(code=137, oom=True, error="")), replace(asked, first=()))
     assert [spec.user for spec in engine.specs] == [None, "0"] and [one.probe for one in evidence.records] == [kept]
     assert evidence.host["unsupported"]["C3 c-extension"] == "nothing of the image was run: S10 wheels failed"
+
+
+def test_an_image_that_would_hang_its_engine_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Engine, "has", lambda _self, path: path == "/etc/group")
+    with pytest.raises(UserError, match="its /etc/group is no file"):
+        measure(engine := Engine(lambda _probes: pytest.fail("it was started")), CLAIMS.about(["=S2 files"]))
+    assert len(engine.specs) == 1
 
 
 def test_what_reads_files_alone_is_read_alone() -> None:
