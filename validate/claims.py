@@ -14,6 +14,8 @@ from typing import Any
 
 FIRST = ("S2", "S10")
 """Claims about each file of an image: judged before anything of it runs."""
+_WHATEVER_IS_ASKED = (*FIRST, "S7", "C12")
+"""And about variables and bytecode, by which programs run other code than their sources'."""
 HOST_PROBE = "host.image"
 """What the engine's host measures of an image; the suite in the container can't."""
 
@@ -63,10 +65,10 @@ class ClaimSet:
     image: str
     claims: tuple[Claim, ...]
     first: tuple[Claim, ...] = ()
-    """Claims of FIRST that were not chosen: judged whatever was."""
+    """Claims of these that were not chosen: judged whatever was, and told where they fail."""
 
     def where(self, keep: Callable[[Claim], bool]) -> ClaimSet:
-        first = (one for one in self.claims if one.id in FIRST and not keep(one))
+        first = (one for one in self.claims if one.id in _WHATEVER_IS_ASKED and not keep(one))
         return replace(self, claims=tuple(filter(keep, self.claims)), first=(*self.first, *first))
 
     def of(self, tiers: Sequence[Tier]) -> ClaimSet:

@@ -96,8 +96,11 @@ def measure(
     """
     image = engine.inspect(reference)
     asked = claims.of(tiers)
-    runs = any(not checks.settings(one.probe).files_only and not one.unproven for one in asked.inside().claims)
-    claims = replace(asked, claims=(*asked.claims, *asked.first)) if runs else asked
+    wanted = {(one.id, one.subject) for one in asked.claims}
+    started = {one.tier for one in asked.inside().claims if not (checks.settings(one.probe).files_only or one.unproven)}
+    # The suite reads no bytecode of the image, and its programs of the static tier have none.
+    first = [one for one in asked.first if one.tier is Tier.STATIC or started - {Tier.STATIC}]
+    claims = replace(asked, claims=(*asked.claims, *first)) if started else asked
     unsupported = unsupported_by(engine.facts, claims)
     host: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -156,9 +159,8 @@ def measure(
         # Where memory ran out, the reader may have left no record of one.
         if one.status is Status.FAIL or not (one.claim.unproven or read.of(one.claim.probe))
     }
-    wanted = {(one.id, one.subject) for one in asked.claims}
-    claims = claims.where(lambda one: (one.id, one.subject) in {*wanted, *unknown})
     if unknown and not run_anyway:
+        claims = claims.where(lambda one: (one.id, one.subject) in {*wanted, *unknown})
         key, reason = next(iter(unknown.items()))
         why = f"nothing of the image was run: {' '.join(key)} failed"
         why += "" if key in wanted else f": {reason}"
@@ -181,6 +183,9 @@ def measure(
     for plan in plans:
         if plan.gpus.attached:
             measure_in(plan)
+    besides = judge(claims.where(lambda one: (one.id, one.subject) not in wanted), evidence(without={}))
+    wanted.update((*unknown, *((one.claim.id, one.claim.subject) for one in besides.of(Status.FAIL))))
+    claims = claims.where(lambda one: (one.id, one.subject) in wanted)
     return evidence(without={})
 
 
@@ -387,7 +392,7 @@ def credentials_of(engine: Engine, image: ImageInfo) -> Iterator[dict[str, str]]
     for step, _ in engine.history(image.id):  # with its build arguments
         texts.append((f"the build step `{step[:80].split('=')[0]}`", step))
     said = layers.configuration_of(engine, image)
-    rest = {**said, "config": {**said["config"], "Env": (), "Labels": ()}}
+    rest = {**said, "config": {**(said.get("config") or {}), "Env": (), "Labels": ()}}
     rest["history"] = [{**one, "created_by": ""} for one in said.get("history") or ()]
     texts += [(f"the field {name} of its configuration", json.dumps(value)) for name, value in rest.items()]
     for where, text in texts:
