@@ -104,7 +104,7 @@ def test_files_are_known_by_name() -> None:
 
 
 def test_the_copy_of_another_suite_is_unproven_and_each_file_is_named(tmp_path: Path) -> None:
-    for name in ("a.py", "__pycache__/a.pyc"):
+    for name in ("a.py", "__pycache__/a.cpython-311.pyc"):
         (tmp_path / "validate" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "validate" / name).write_bytes(b"x")
     tags = wheel_contents.long_tags([("validate/a.py", wheel_contents.record_hash(b"x"))])
@@ -113,7 +113,8 @@ def test_the_copy_of_another_suite_is_unproven_and_each_file_is_named(tmp_path: 
     assert not [*hygiene._foreign(expect, str(tmp_path))]
     assert [*hygiene._foreign({**expect, "claims": ""}, str(tmp_path))] == [f"{tmp_path}/claims.json"]
     (tmp_path / "validate/a.py").write_bytes(b"y")
+    (tmp_path / "validate/__pycache__/z").touch()
     others = [*hygiene._foreign(expect, str(tmp_path))]
-    assert others == [f"{tmp_path}/validate/a.py", "1 files that it lacks"]
+    assert others == [*(f"{tmp_path}/validate/{one}" for one in ("__pycache__/z", "a.py")), "1 files that it lacks"]
     for foreign, status in (([], Status.PASS), (others, Status.UNPROVEN)):
         assert judged("suite", foreign=foreign).status is status

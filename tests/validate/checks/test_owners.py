@@ -107,6 +107,7 @@ def test_a_child_may_have_files_and_folders_of_its_own_and_nothing_that_hides_th
     altered = [{"path": "/usr/bin/git", "owner": "Debian's git"}]
     assert judged(claims["files"], altered=altered, altered_count=1).status is Status.FAIL
     assert judged(claims["lookup"], path=GOOD["path"][1:]).status is Status.FAIL
+    fails(judged(claims["lookup"], path=["", *GOOD["path"]]), "the PATH has ''")
     assert judged(claims["lookup"], in_front=["/usr/local/bin/gcc"]).status is Status.FAIL
     sudo = [{"path": "/usr/bin/sudo", "mode": "4755", "capabilities": False}]
     assert judged(claims["privileges"], privileged=sudo).status is Status.PASS
@@ -302,6 +303,9 @@ def test_folders_of_homes_are_for_everybody_and_home_is_not() -> None:
     found = dict.fromkeys(("/home", "/home/x", "/tmp", "/workspace/x", "/usr/local/src"), theirs)
     loose = dict(rights.loose(found, set(found), set(), shared=()))
     assert loose == dict.fromkeys(("/home", "/usr/local/src"), "is a folder for everybody to put files into")
+    found = dict.fromkeys(["/opt/x"], os.stat_result((0o100775, *[0] * 9)))
+    for made, told in ((0, {}), (1e-9, {"/opt/x": "may be changed by group 0"})):  # of an image of ours alone
+        assert dict(rights.loose(found, {"/opt/x"}, set(), made=made)) == told
 
 
 def test_a_library_has_its_own_name_in_the_loaders_cache(monkeypatch: pytest.MonkeyPatch) -> None:

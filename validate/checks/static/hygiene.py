@@ -45,7 +45,7 @@ def _foreign(expect: Mapping[str, Any], top: str = "/opt/truetag") -> Iterator[s
     tags = expect["suite"]
     files = {str(path) for part in ("validate", "examples") for path in Path(top, part).rglob("*") if path.is_file()}
     known, lacking = wheel_contents.knows(tags), len(tags) * 3 // 4 // wheel_contents.LONG_TAG_BYTES
-    for path, digest in sorted(hashes([one for one in files if "/__pycache__/" not in one], "sha256").items()):
+    for path, digest in sorted(hashes([one for one in files if not source_of(one)], "sha256").items()):
         if known(path.removeprefix(f"{top}/"), as_record(digest)):
             lacking -= 1
         else:

@@ -102,6 +102,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     kept |= written if expect["free"] else {*written, *packages.packages, *(found.keys() - places.keys())}
     used = rights.guarded({path for path in explained - packages.packages.keys() if not path.startswith("/root/")})
     used |= {path for path in written if path.startswith("/etc/") and not _SECRET.fullmatch(path)}
+    if not expect["free"]:  # of a child, S10 parent compares modes, and packages that it adds may have private ones
+        packaged = (path for path in packages.packages if path in found and stat.S_ISDIR(found[path].st_mode))
+        used |= {path for path in packaged if path.startswith(("/usr/", "/etc/")) and not path.endswith("/private")}
     shared = rights.OPEN if expect["free"] else (*rights.OPEN, *_SHARED)
     loose = dict(rights.loose(found, kept, used, shared, 0 if expect["free"] else expect["made"]))
     void = sorted(rights.void(bytecode, found))
@@ -462,6 +465,8 @@ def _path(expect: Mapping[str, Any], found: Sequence[str]) -> Iterator[str]:
     if list(found) == expect["path"]:
         return
     before = [folder for folder in found if folder not in expect["path"]]
+    if relative := [folder for folder in found if not folder.startswith("/")]:
+        yield f"the PATH has {relative[0]!r}: what runs depends on the folder to start it in"
     if not expect["free"]:
         yield f"the PATH is {':'.join(found)}; {', '.join(before) or 'the order of its folders'} is not as expected"
     elif [folder for folder in found if folder in expect["path"]] != expect["path"]:
