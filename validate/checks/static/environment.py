@@ -43,7 +43,7 @@ _SETTINGS_FILES = (
     "~/.pip/pip.conf",
     "/etc/uv/uv.toml",
     "~/.config/uv/uv.toml",
-    "~/.config/accelerate/default_config.yaml",
+    "$HF_HOME/accelerate/default_config.yaml",
 )
 """Files that act without a variable; each line that is no comment counts."""
 
@@ -83,6 +83,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _read(patterns: Sequence[str], given: UserEnvironment) -> Iterator[tuple[str, list[str]]]:
     """Each file that there is, and its lines; none of one that can't be read."""
     for pattern in patterns:
+        pattern = pattern.replace("$HF_HOME", given.environ.get("HF_HOME") or "~/.cache/huggingface")
         path = Path(pattern.replace("~", given.environ.get("HOME") or "/nonexistent"))
         with contextlib.suppress(OSError):
             for file in sorted(found for found in path.parent.glob(path.name) if found.is_file()):

@@ -90,6 +90,7 @@ def judge_settings(_subject: str, expect: Mapping[str, Any], evidence: Mapping[s
     user, start and health check are its own}.
     """
     faults, expected, free = list[str](), expect["entrypoint"], expect.get("free", False)
+    driver = evidence["driver"]
     if evidence["user"] != _USER and not free:
         faults.append(f"it runs as {evidence['user'] or 'root'}")
     if evidence["entrypoint"] != expected and not free:
@@ -98,9 +99,11 @@ def judge_settings(_subject: str, expect: Mapping[str, Any], evidence: Mapping[s
     if free:
         expected = evidence["entrypoint"]
         faults += _of_a_child(evidence.get("further", {}))
+        known = expect.get("variables", driver)
+        required = [name for name in driver if name.startswith("NVIDIA_REQUIRE_") and name not in known]
+        faults += [f"{name} is set, and decides on which drivers a container starts at all" for name in required]
     elif "variables" in expect:
         faults += _of_nobody(expect, evidence)
-    driver = evidence["driver"]
     injected = driver.get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
     lacking = [] if "all" in injected else [one for one in expect["capabilities"] if one not in injected]
     if lacking:
