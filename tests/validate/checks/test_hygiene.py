@@ -61,6 +61,7 @@ NO_CREDENTIALS = """password requisite pam_unix.so
 index-url = https://host.invalid/simple
 https://user@host.invalid/x
 API_KEY=$SECRET
+trl.experimental.gspo_token:grpotrainer
 token = None
 secret: ${{ secrets.TOKEN }}
 git clone ssh://git@host.invalid:22/x
