@@ -315,3 +315,9 @@ def test_a_library_has_its_own_name_in_the_loaders_cache(monkeypatch: pytest.Mon
     monkeypatch.setattr(owners.SearchPath, "of", lambda *_: SearchPath(cache={name: [path] for name in names}))
     found = list(owners._of_cache(UserEnvironment(environ={}, directory="/", python="")))
     assert found == [f"{path} under the name libother.so.1, which is not its own"]
+
+
+@pytest.mark.parametrize(("name", "made"), [("zstandard.libs", True), (".libs", False), ("zstandard", False)])
+def test_of_empty_folders_beside_packages_those_of_auditwheel_are_expected(name: str, made: bool) -> None:
+    expect = {"generated": (), "folders": expectations.FOLDERS}
+    assert owners._is_made(f"/opt/venv/lib/python3.11/site-packages/{name}", expect) is made

@@ -191,8 +191,12 @@ def source_of(path: str) -> str:
 
 
 def _is_made(path: str, expect: Mapping[str, Any]) -> bool:
-    """Whether a folder without a file of a known owner is one that installations make."""
-    return path.endswith("/__pycache__") or matches(path, (*expect["generated"], *expect["folders"]))
+    """Whether a folder without a file of a known owner is one that installations make.
+
+    auditwheel gives each wheel that it repairs a NAME.libs, empty where no library is needed. No module is called so.
+    """
+    made = path.endswith("/__pycache__") or re.search(r"/site-packages/\w+\.libs$", path)
+    return bool(made) or matches(path, (*expect["generated"], *expect["folders"]))
 
 
 def _excused(paths: Sequence[str], generated: Mapping[str, str]) -> tuple[dict[str, int], list[str]]:
