@@ -21,6 +21,7 @@ from images.validation import containers, run
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.gpu import multigpu_claims
 from tests.support import sources
+from tests.support.cases import cases
 from tests.support.engine_contents import built as built_image
 from tests.support.sources import SOURCES
 from validate.checks.multigpu import _ranks
@@ -108,44 +109,9 @@ def broken(engine: Engine, tag: str) -> Iterator[str]:
 
 # ---- ranks that fail
 
-FAULTY = """\
-import os, signal, threading, time
-from validate.checks.multigpu import _launch
-
-def measure(claims):
-    yield from _launch.measure(__name__, claims, {limits})
-
-def multiply(torch):
-    some = torch.ones(256, 256)
-    while True:
-        some @ some
-
-def rank(worker, claim):
-    {faulty}
-    return {{"comparisons": {{}}, "facts": {{}}}}
-"""
+FAULTY = cases(__file__, "faulty")
 """A check whose ranks do nothing well but one thing."""
-RANKS = {
-    "dies": (
-        ("first", "second", "third"),
-        "limit=240",
-        'if claim.subject.endswith("second") and worker.rank == 1: os.kill(os.getpid(), signal.SIGKILL)',
-    ),
-    "hangs": (("first",), "limit=240, patience=8", "if worker.rank == 1: time.sleep(1000)"),
-    "hangs_all": (("first",), "limit=12", "time.sleep(1000)"),
-    "raises": (
-        ("first", "second"),
-        "limit=240",
-        'if claim.subject.endswith("first") and worker.rank == 1: raise RuntimeError("no kernel image is available")',
-    ),
-    "leaves": (("first",), "limit=240, patience=8", "if worker.rank == 0: os._exit(0)"),
-    # Native code wants the interpreter's lock while a rank ends, as gloo's threads do for tensors.
-    "ends_late": (
-        ("first",),
-        "limit=240",
-        "threading.Thread(target=multiply, args=(worker.torch,), daemon=True).start()",
-    ),
-}
+RANKS = cases(__file__, "ranks")
 """Check -> its subjects, the limits of its ranks, and what a rank does."""
 
 

@@ -32,6 +32,7 @@ from tests.support.sources import SOURCES
 
 pytestmark = pytest.mark.engine
 ASKED = "arch=compute_90,code=sm_90"
+TINY = Path(__file__).with_name("tiny")
 SETUP = """
 import os
 from setuptools import setup
@@ -45,34 +46,17 @@ sources = ["module.cpp", "one.cu", "two.cu", "three.cu"]
 extension = CUDAExtension("tiny_cuda", sources, extra_compile_args={"cxx": host, "nvcc": flags})
 setup(name="tiny", version="1.0", py_modules=["tiny"], ext_modules=[extension], cmdclass={"build_ext": BuildExtension})
 """
-MODULE = """
-#include <Python.h>
-#if defined(__AVX512__) || defined(__AVX512F__) || !defined(__AVX2__)
-#error not compiled for the processors that were asked for
-#endif
-extern "C" void one(float*);
-extern "C" void two(float*);
-extern "C" void three(float*);
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "tiny_cuda"};
-PyMODINIT_FUNC PyInit_tiny_cuda() {
-    if (getenv("NEVER")) { one(nullptr); two(nullptr); three(nullptr); }
-    return PyModule_Create(&definition);
-}
-"""
-KERNEL = """
-__global__ void {name}_kernel(float* x) {{ x[threadIdx.x] *= {factor}f; }}
-extern "C" void {name}(float* x) {{ {name}_kernel<<<1, 32>>>(x); }}
-"""
 
 
 def sources(**changed: str) -> dict[str, str]:
     """A package that nothing compiled before: its numbers are new in each test."""
     new = uuid.uuid4().int % 10**6
+    module, kernel = ((TINY / name).read_text() for name in ("module.cpp", "kernel.cu"))
     kernels = {
-        f"{name}.cu": KERNEL.format(name=name, factor=f"{new}.{place}")
+        f"{name}.cu": kernel.replace("NAME", name).replace("FACTOR", f"{new}.{place}")
         for place, name in enumerate(("one", "two", "three"))
     }
-    return {"setup.py": SETUP, "tiny.py": "", "module.cpp": f"int number = {new};\n{MODULE}", **kernels, **changed}
+    return {"setup.py": SETUP, "tiny.py": "", "module.cpp": f"int number = {new};\n{module}", **kernels, **changed}
 
 
 def sdist(files: Mapping[str, str], folder: Path) -> str:

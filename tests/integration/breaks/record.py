@@ -12,9 +12,13 @@ from pathlib import Path
 def main(file: Path, pattern: str, replacement: str) -> None:
     """Bytes are matched as latin-1: libraries too."""
     content = file.read_bytes()
-    changed = re.sub(pattern.encode("latin-1"), replacement.encode("latin-1"), content, count=1)
-    if changed == content:
-        sys.exit(f"nothing in {file} is like {pattern}")
+    write(file, re.sub(pattern.encode("latin-1"), replacement.encode("latin-1"), content, count=1))
+
+
+def write(file: Path, changed: bytes) -> None:
+    """What a file of a package holds now, with its old times, and its row."""
+    if changed == file.read_bytes():
+        sys.exit(f"nothing of {file} was changed")
     times = file.stat()
     file.write_bytes(changed)
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
