@@ -53,7 +53,7 @@ def laid_over(engine: Engine, control: Locked, parent: ImageInfo) -> ValidateSet
         missing = labels.declared_missing(locked.image, parent.labels)
         context = ClaimContext.of(locked.image, locked.lock, SOURCES.facts, missing=missing, custom_base=False)
         # What such packages break: the other claims take minutes for each of four images.
-        claims = image_claims(context).only(("static.pins", "static.libraries", "static.symbols"))
+        claims = image_claims(context).only(("static.pins", "static.symbols"))
         evidence, verdict = validating.measure_and_judge(engine, built, claims, tiers)
         found = engine.inspect(built)
         engine.untag(tag)  # its last name: the image goes with it
