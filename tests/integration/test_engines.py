@@ -19,8 +19,7 @@ from tests.support.checkout import ROOT
 from tests.support.other_engine import Other, other_engine
 
 pytestmark = pytest.mark.engine
-FOLDER = Path(__file__).parent
-TESTS = ("test_engine.py", "test_custom_base.py::test_a_custom_base_is_read")
+TESTS = Path(__file__).with_name("test_engine.py")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +35,7 @@ def test_engine_tests_pass_on_the_newest_engine(sid: Other, engine: Engine, base
         version = newer.facts.version
     found = re.match(r"(\d+)\.(\d+)", version)
     assert found and (int(found[1]), int(found[2])) >= (28, 5), version
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(f"{FOLDER}/{one}" for one in TESTS)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(TESTS)]
     environment = {**os.environ, "DOCKER_HOST": sid.url}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     last = done.stdout.strip().splitlines()[-1]

@@ -70,8 +70,7 @@ def test_an_image_that_prints_its_own_evidence_gets_no_pass(
     monkeypatch.setattr(judging, "_FAULTS_SHOWN", 20)
     layers, last = FORGERIES[name]
     looked_at = tuple(one for one in claims.claims if f"{one.id} {one.subject}" in CLAIMS)
-    faults = [Fault("forged", layer, "", "", "") for layer in [BROKEN, *layers]]
-    faults.append(Fault("forged", "", "", "", "", last=last))
+    faults = [*(Fault("forged", one, "", "", "") for one in [BROKEN, *layers]), Fault("", "", "", "", "", last=last)]
     with broken(engine, parent, f"forged-{os.getpid()}", faults) as reference:
         evidence, verdict = validating.measure_and_judge(
             engine, reference, replace(claims, claims=looked_at), (Tier.STATIC, Tier.CPU), run_anyway=True

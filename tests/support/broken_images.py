@@ -1,5 +1,6 @@
 """What tests of broken images share: how a fault is told, laid on the real parent, and judged."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from validate.claims import ClaimSet, Tier
 from validate.judge import Verdict
 
 NAME = "cu126-torch27"
+_PLAIN = re.compile("RUN (?!--mount)(.*)")
 
 
 @dataclass(frozen=True)
@@ -35,21 +37,24 @@ INSTALL = (
     "RUN --mount=type=bind,source=host,target=/run/host . /run/host/env && unset PIP_CONSTRAINT PIP_BUILD_CONSTRAINT "
     "&& pip install -q --no-deps --no-cache-dir"
 )
-
-
 BREAKS = ROOT / "tests" / "integration" / "breaks"
 """Programs that faults run in their layers."""
 
 
 @contextmanager
 def broken(engine: Engine, parent: ImageInfo, name: str, faults: Sequence[Fault]) -> Iterator[str]:
-    """The parent with a thin layer a fault on top, removed afterwards."""
-    layers, last = ("\n".join(lines) for lines in ([one.layer for one in faults], [one.last for one in faults]))
-    dockerfile = f"FROM {NAME}\nUSER root\n{layers}\nUSER {parent.user}\n{last}\n"
+    """The parent with its faults in thin layers on top, of plain commands several in one; removed afterwards."""
+    layers, last = list[str](), "\n".join(one.last for one in faults)
+    for layer in (one.layer for one in faults):
+        plain = _PLAIN.fullmatch(layer)
+        if plain and layers and _PLAIN.fullmatch(layers[-1]):
+            layers[-1] += f" && ({plain[1]})"
+        else:
+            layers.append(f"RUN ({plain[1]})" if plain else layer)
+    dockerfile = "\n".join([f"FROM {NAME}", "USER root", *layers, f"USER {parent.user}", last, ""])
     scripts = {f"breaks/{file.name}": file.read_bytes() for file in BREAKS.iterdir() if file.is_file()}
-    suite = {
-        f"suite/{path}": content for path, content in containers.suite_files(ClaimSet(image=NAME, claims=())).items()
-    }
+    of_suite = containers.suite_files(ClaimSet(image=NAME, claims=()))
+    suite = {f"suite/{path}": content for path, content in of_suite.items()}
     with built(engine, f"truetag-test-{name}", dockerfile, {**host_settings().files(), **scripts, **suite}) as tag:
         yield tag
 
