@@ -18,10 +18,11 @@ from validate.examples.trained import Adapters, Batch, Pairs, Trained, Weights
 from validate.harness.forked import in_forks
 from validate.harness.reference import Shape, llama_logits
 
-ADAPTERS: Mapping[str, Callable[[Run], Trained]] = {
+ADAPTERS: Mapping[str, Callable[[Run], Trained | Mapping[str, object]]] = {
     "axolotl": axolotl.read_axolotl,
     "booster": programs.read_booster,
     "programs": programs.read_program,
+    "rewards": programs.read_rewards,
     "unsloth": programs.read_unsloth,
 }
 _READ_ROWS = 4
@@ -56,7 +57,8 @@ def _example(example: Mapping[str, Any], device: str, threads: int) -> Mapping[s
     with tempfile.TemporaryDirectory(prefix="example-") as folder:
         done = run(example, Path(folder), device)
         trained = ADAPTERS[example["adapter"]](done)
-        return {"seconds": round(done.seconds, 1), **compared(trained), **trained.facts, "flash_attn_4": done.attention}
+        found = {**compared(trained), **trained.facts} if isinstance(trained, Trained) else trained
+        return {"seconds": round(done.seconds, 1), **found, "flash_attn_4": done.attention}
 
 
 def compared(trained: Trained) -> Mapping[str, object]:

@@ -47,6 +47,13 @@ def read_program(run: Run) -> Trained:
     return adapters_trained(run, start, adapters, lambda tokens: model(tokens.to(run.device)).logits)
 
 
+def read_rewards(run: Run) -> Mapping[str, object]:
+    """Of a program that trains by rewards: plain torch would draw other answers, so they themselves tell."""
+    result = run.result()
+    first, last = (sum(part) / len(part) for part in (result["rewards"][:3], result["rewards"][-3:]))
+    return {"first": first, "last": last, "rise": last - first, "steps": len(result["rewards"]), **result}
+
+
 def fully_trained(run: Run, reload: Callable[[Any], Any]) -> Trained:
     """Whole weights, trained by the Trainer. `reload` gives the logits of the saved result."""
     settings: Mapping[str, Any] = run.config["training"]

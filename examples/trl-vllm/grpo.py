@@ -1,0 +1,54 @@
+"""Trains by GRPO with a reward that is computed, vLLM sampling in the same process: python3 grpo.py grpo.yaml"""
+
+import json
+import sys
+from pathlib import Path
+
+import yaml
+from datasets import load_dataset
+from peft import LoraConfig
+from transformers import pipeline
+from trl import GRPOConfig, GRPOTrainer
+
+config = yaml.safe_load(Path(sys.argv[1]).read_text())
+out = Path(config["out"])
+
+
+def digits(completions, **_others):
+    """The share of an answer's characters that are digits."""
+    said = [completion[0]["content"] for completion in completions]
+    return [sum(letter.isascii() and letter.isdigit() for letter in one) / max(1, len(one)) for one in said]
+
+
+def conversation(row):
+    return {"prompt": [{"role": "user", "content": " ".join((row["instruction"], row["input"])).strip()}]}
+
+
+rows = load_dataset("json", data_files=config["data"], split="train")
+trainer = GRPOTrainer(
+    model=config["model"],
+    reward_funcs=digits,
+    train_dataset=rows.map(conversation, remove_columns=rows.column_names),
+    args=GRPOConfig(
+        output_dir=str(out / "checkpoints"),
+        use_vllm=True,
+        vllm_mode="colocate",
+        save_strategy="no",
+        logging_steps=1,
+        report_to="none",
+        **config["training"],
+    ),
+    peft_config=LoraConfig(target_modules="all-linear", **config["lora"]),
+)
+trainer.train()
+trainer.save_model(str(out / "adapter"))
+
+speaker = pipeline("text-generation", model=str(out / "adapter"), tokenizer=trainer.processing_class)
+asked = conversation(rows[0])["prompt"]
+said = speaker(asked, max_new_tokens=24, do_sample=False)[0]["generated_text"][-1]["content"]
+rewards = [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]
+ratios = [entry["sampling/importance_sampling_ratio/mean"] for entry in trainer.state.log_history if "reward" in entry]
+again = digits([[{"content": said}]])[0]
+result = {"rewards": rewards, "ratios": ratios, "saved": str(out / "adapter"), "said": said, "said_reward": again}
+(out / "result.json").write_text(json.dumps(result, indent=1))
+print(f"reward {rewards[0]:.3f} -> {rewards[-1]:.3f}: {said!r}")
