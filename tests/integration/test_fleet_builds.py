@@ -37,9 +37,8 @@ RUN echo NONCE {{ image.name }} && sleep 4
 class Building:
     """`fleet run` about images that staging lacks, in a checkout whose images are small and take some seconds.
 
-    They lack nearly all that they are held to: what counts is that the verdict is the same everywhere, and the static
-    tier takes a third of the time. The matrix gives their names a prefix of the test's own: an image that has one of
-    BUILT's names in this engine would be taken.
+    They lack nearly all that they are held to: what counts is that the verdict is the same everywhere. Their names have
+    a prefix of the test's own: an image that has one of BUILT's names in this engine would be taken.
     """
 
     folder: Path

@@ -23,12 +23,6 @@ def command(
         yield fleet_faults.about(tags, engine, staging, tmp_path_factory.mktemp("fleet"))
 
 
-@pytest.fixture(scope="module")
-def local(command: FleetCommand, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    """Digest -> verdict of each claim, as this machine alone gives them."""
-    return command.judged_here(tmp_path_factory.mktemp("local"))
-
-
 def test_every_job_is_done_once_whoever_is_killed(
     engine: Engine, command: FleetCommand, local: Mapping[str, Any], slurm: Slurm, tmp_path: Path
 ) -> None:
