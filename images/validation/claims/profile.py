@@ -50,9 +50,10 @@ def profile_claims(context: ClaimContext) -> Iterator[Claim]:
 def example_rows() -> Iterator[tuple[str, Row]]:
     """Subject and row of every example, as of BEHAVIOURS, once for each of its tiers."""
     for subject, row in EXAMPLES.items():
-        profiles = FAMILIES[row["family"]]["profiles"]
+        family = FAMILIES[row["family"]]
         for tier, bounds in row["tiers"].items():
-            found = {"profiles": profiles, "probe": f"{tier}.examples", "expect": _expect(row, _BOUNDS[bounds])}
+            probe = family.get("probe", f"{tier}.examples")
+            found = {"profiles": family["profiles"], "probe": probe, "expect": _expect(row, _BOUNDS[bounds])}
             yield subject, {**row, **found}
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from validate.checks import _grpo
+from validate.checks import _examples, _grpo
 from validate.checks._behaviour import BehaviourEvidence, judge
 from validate.checks._grpo import Policy, log_probabilities
 from validate.claims import Claim
@@ -35,14 +35,17 @@ Answers = Sequence[tuple[int, Sequence[int], Sequence[float]]]
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     """Yield the evidence of each claim: of `engine` (its settings), or of trl's own colocated engine.
 
-    Each engine has a process of its own: one that has ended holds no memory.
+    Each engine has a process of its own: one that has ended holds no memory. An example, too, runs with nobody beside
+    it: vLLM ends where memory comes free while it measures how much there is.
     """
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a container without a network has no other
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     together: Mapping[str, Any] = {}
     for claim in claims:
-        if "engine" in claim.expect:
+        if "example" in claim.expect:
+            yield from _examples.measure([claim])
+        elif "engine" in claim.expect:
             yield claim.subject, in_fork(functools.partial(_rollout, claim.expect))
         else:
             together = together or in_fork(_colocated)
@@ -60,9 +63,11 @@ def _rollout(expect: Mapping[str, Any]) -> BehaviourEvidence:
     sampler, prompts = _Sampler(policy, expect["engine"]), policy.prompts()
     transformers = importlib.import_module("transformers")
     model = transformers.AutoModelForCausalLM.from_pretrained(policy.folder, dtype=policy.dtype).to("cuda").eval()
-    if lora := expect["engine"].get("enable_lora", False):
-        model = _adapted(model, folder / "adapter")
-        sampler.adapter = str(folder / "adapter")
+    if lora := expect["engine"].get("enable_lora", False):  # with an adapter that says something
+        peft, sampler.adapter = importlib.import_module("peft"), str(folder / "adapter")
+        settings = peft.LoraConfig(r=8, lora_alpha=4, target_modules="all-linear", init_lora_weights=False)
+        model = peft.get_peft_model(model, settings).eval()
+        model.save_pretrained(sampler.adapter)
     samplings = {name: sampler.answers(sampling) for name, sampling in expect["samplings"].items()}
     found = {name: _compared(model, prompts, samplings[name], one) for name, one in expect["samplings"].items()}
     plain, answers = expect["samplings"]["temperature 1"], samplings["temperature 1"]
@@ -144,15 +149,6 @@ def _compared(
     apart = (ratio - 1).abs()
     found = {"outside": (apart > _NEAR).float().mean(), "median": apart.median(), "p99": apart.quantile(0.99)}
     return {**{key: round(float(one), 6) for key, one in found.items()}, "tokens": len(ratio)}
-
-
-def _adapted(model: Any, folder: Path) -> Any:
-    """The model with an adapter that says something, saved where vLLM finds it."""
-    peft = importlib.import_module("peft")
-    lora = peft.LoraConfig(r=8, lora_alpha=4, target_modules="all-linear", init_lora_weights=False)
-    adapted = peft.get_peft_model(model, lora).eval()
-    adapted.save_pretrained(folder)
-    return adapted
 
 
 def _move(model: Any) -> None:
