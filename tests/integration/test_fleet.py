@@ -155,5 +155,5 @@ def test_a_container_that_is_killed_in_the_middle_of_its_run_gives_no_verdict(
     executor = LocalExecutor()
     executor.start([Placed(key=job.key, task=task, gpus=0, machines="cpu", on=WorkerType())])
     (ended,) = executor.ended()
-    assert killed == [True] and ended.result is None and "no kill for memory" in ended.cause, ended
+    assert killed[-1:] == [True] and ended.result is None and "no kill for memory" in ended.cause, ended
     assert running() == []

@@ -41,6 +41,6 @@ def test_two_people_on_one_fleet_do_no_job_twice(command: FleetCommand, tmp_path
     """Both plan all as due; who comes second leaves what the other has leased."""
     processes = [command.start(tmp_path) for _ in range(2)]
     told = [process.communicate()[1] for process in processes]
-    assert len(fleet_faults.verdicts(tmp_path)) == 3
+    assert len(fleet_faults.verdicts(tmp_path)) == 3, told
     judged = sum(text.count("PASS on") + text.count("FAIL on") for text in told)
     assert judged == 3, told

@@ -58,11 +58,11 @@ def loose(
             least = _USERS if path.startswith(_OF_SERVICES) else 1
             if facts.st_uid >= least:
                 yield path, f"belongs to uid {facts.st_uid}"
+            elif _has_list(path):  # the mode's bits of the group are then its mask
+                yield path, "has an access list"
             # Kubernetes' users of any number are of root's group.
             elif facts.st_mode & stat.S_IWGRP and (facts.st_gid >= least or (made and not facts.st_gid)):
                 yield path, f"may be changed by group {facts.st_gid}"
-            elif _has_list(path):
-                yield path, "has an access list"
         if stat.S_ISDIR(facts.st_mode) and path in kept and facts.st_mode & stat.S_IWOTH:
             yield path, "is a folder for everybody to put files into"
         if path in read:
