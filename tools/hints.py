@@ -109,7 +109,7 @@ def _released() -> Iterator[tuple[str, str]]:
                     releases, _, home = found.partition(" then ")
                     told = f"It is in {package}{releases}{f' (then in {home})' * bool(home)}."
                     for name in str(names).split():
-                        yield (f"{name}:" if section == "modules" else f"{owner}{start}:{name}").lower(), told
+                        yield (f"{name}/" if section == "modules" else f"{owner}{start}/{name}").lower(), told
 
 
 def _problem(file: YamlFile, error: Any) -> Problem:

@@ -24,7 +24,7 @@ _KINDS: Mapping[str, str] = {
     "a password": r"(?i)\blogin\s+\S+\s+password\s+\S{3,}",
     _BY_VARIABLE: r"(?i)\b\w*(?:api_?key|auth_?token|access_?token|secret(?:_?access)?(?:_?key)?|passw(?:or)?d"
     r"|(?<!\bpad|\beos|\bbos|\bunk|\bsep|\bcls)(?<!\bmask)_token)"  # a tokenizer's are words
-    r"[\"']?\s*(?:=|:(?=[\s\"']))\s*[\"']?(?![\"'$<{\s*]|true|false|none|null|file:)[\w+/.~-]{8,}",
+    r"[\"']?\s*[=:]\s*[\"']?(?![\"'$<{\s*]|true|false|none|null|file:)[\w+/.~-]{8,}",
 }
 """What a credential looks like, as its issuers document it; the last is a variable whose name says what it holds."""
 

@@ -56,12 +56,12 @@ CREDENTIALS = {
     "machine h login me password " + "abc123": "a password",
     "WANDB_API_KEY=" + "0123456789abcdef": "a secret",
     'password: "' + "correct-horse" + '"': "a secret",
+    "api_key:" + "0123456789abcdef": "a secret",
 }
 NO_CREDENTIALS = """password requisite pam_unix.so
 index-url = https://host.invalid/simple
 https://user@host.invalid/x
 API_KEY=$SECRET
-trl.experimental.gspo_token:grpotrainer
 token = None
 secret: ${{ secrets.TOKEN }}
 git clone ssh://git@host.invalid:22/x
