@@ -17,7 +17,9 @@ from typing import Any
 from validate import terminal
 
 _ROWS = Path(__file__).resolve().with_name("hints.json")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+_QUOTED = re.compile(r"[\"`]([\w./-]+)[\"`]")
+_PLAIN = str.maketrans("\u2018\u2019\u201c\u201d\xa0", "''\"\" ")
 _FILE = re.compile(r"\S*/\S*|\S+\.(log|txt|out|err)")
 """One word that is a file's name, and no error text."""
 _LOCKED = re.compile(r'^(?:name = ")?([\w.-]+)(?:(?:\[[^]]*\])?==|"\s*\nversion = ")(\d[\w.+!]*)', re.MULTILINE)
@@ -81,9 +83,11 @@ def find(texts: Iterable[str]) -> tuple[Hint, ...]:
 def explained(texts: Iterable[str]) -> Iterator[tuple[Hint, str]]:
     """Each row that a line of the texts finds first, and the first of these lines."""
     seen = set()
-    for line in dict.fromkeys(_COLOUR.sub("", line).strip() for text in texts for line in text.splitlines()):
+    plain = (_TERMINAL.sub("", line).translate(_PLAIN).strip(" \t│┃") for text in texts for line in text.splitlines())
+    for line in dict.fromkeys(plain):
+        spelt = dict.fromkeys((line, _QUOTED.sub(r"'\1'", line)))
         for row in known():
-            if told := row.of(line):
+            if told := next(filter(None, map(row.of, spelt)), None):
                 if told not in seen:
                     seen.add(told)
                     yield told, line
@@ -94,11 +98,8 @@ def texts(value: Any) -> Iterator[str]:
     """Every text in a piece of evidence, however deep."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from texts(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
             yield from texts(item)
 
 
@@ -124,10 +125,9 @@ def main(arguments: Sequence[str] | None = None, spell: Callable[[str], str] = s
         rows = [{"line": line, **{key: getattr(hint, key) for key in SHOWN}} for hint, line in found]
         sys.stdout.write(json.dumps({"hints": rows}, indent=1) + "\n")
         return 0 if found else 1
-    width = terminal.width_of(sys.stdout)
     for hint, line in found:
         told = (line[:_LONGEST], f"  cause: {hint.cause}", f"  fix: {hint.fix}", f"  source: {hint.source}", "")
-        sys.stdout.write("\n".join(terminal.wrapped(one, width) for one in told) + "\n")
+        sys.stdout.write("\n".join(terminal.wrapped(one, terminal.width_of(sys.stdout)) for one in told) + "\n")
     if not found:
         count = sum(len(text.splitlines()) for text in read)
         _failed(f"no known error in {count} line{'s' * (count != 1)}", _MORE if count else _GIVE)
@@ -169,6 +169,5 @@ def _content(argument: str) -> str:
     if path.is_file():
         return path.read_text(encoding="utf-8", errors="replace")
     if path.is_dir() or _FILE.fullmatch(argument):
-        what = "a folder" if path.is_dir() else "no file here"
-        raise FileNotFoundError(f"{argument} is {what}")
+        raise FileNotFoundError(f"{argument} is {'a folder' if path.is_dir() else 'no file here'}")
     return argument

@@ -1,8 +1,11 @@
 """Packages of files and folders, without Docker: what is read of each, and what is found."""
 
+import hashlib
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from images.errors import UserError
 from images.planning import chooser
 from images.planning.chooser import Machine
 from tests.support import elves, wheels
+from tests.support.http_server import Reply, Server
 
 _TOML = """
 lock-version = "1.0"
@@ -118,17 +122,36 @@ def ext(*, needs: str = "", **libraries: bytes) -> "Plant":
 
 
 Plant = tuple[str, str, str, dict[str, bytes]]
+PLAIN: Plant = ("one", "1", "", {"one.py": b""})
+SOURCED = '[[packages]]\nname = "sourced"\nversion = "1"\n'
+NEEDS_TORCH = elves.make(needed=["libtorch.so"])
 OLD_NUMPY = elves.make(exports=["numpy.core._multiarray_umath"])
-PLANTED: list[tuple[str, str, list[Plant]]] = [
-    ("S2 files", "both.py", [("one", "1", "", {"both.py": b"a = 1"}), ("two", "1", "", {"both.py": b"a = 2"})]),
-    ("S3 libraries", "libcudart.so.13", [torch("'12.8'"), ext(_C=elves.make(needed=["libcudart.so.13"]))]),
-    ("S3 libraries", "libgone.so.1", [ext(_C=elves.make(needed=["libgone.so.1"]))]),
-    ("S4 symbols", "needs old", [torch("None"), ext(_C=linked("old"))]),
-    ("A3 requirements", "other>=2", [ext(needs="other>=2"), ("other", "1", "", {})]),
-    ("A6 silent faults", "conv3d in bfloat16", [torch("None"), ("nvidia_cudnn_cu12", "9.10.2.21", "", {})]),
-    ("A8 numpy", "ext/_C.so is compiled for NumPy 1", [("numpy", "2.2.6", "", {}), ext(_C=OLD_NUMPY)]),
+
+
+def unlocked(lock: str) -> str:
+    return "\n".join("==".join(one) for one in re.findall(r'name = "(.*)"\nversion = "(.*)"', lock))
+
+
+PLANTED: list[tuple[str, str, list[Plant], Callable[[str], str]]] = [
+    ("S2 files", "both.py", [("one", "1", "", {"both.py": b"a = 1"}), ("two", "1", "", {"both.py": b"a = 2"})], str),
+    ("S3 libraries", "libcudart.so.13", [torch("'12.8'"), ext(_C=elves.make(needed=["libcudart.so.13"]))], str),
+    ("S3 libraries", "libgone.so.1", [ext(_C=elves.make(needed=["libgone.so.1"]))], str),
+    ("S3 libraries", "needs libtorch.so", [("codec", "1", "", {"codec/_core.so": NEEDS_TORCH})], str),
+    ("S4 symbols", "needs old", [torch("None"), ext(_C=linked("old"))], str),
+    ("A3 requirements", "other>=2, 1 is installed", [ext(needs="other>=2"), ("other", "1", "", {})], str),
+    ("A3 requirements", "other, which is not installed", [ext(needs="other")], str),
+    ("A5 machine", "needs driver 570 or newer", [PLAIN], str),
+    ("A6 silent faults", "conv3d in bfloat16", [torch("None"), ("nvidia_cudnn_cu12", "9.10.2.21", "", {})], str),
+    ("A6 rare silent faults", "Liger-Kernel#968", [("liger_kernel", "0.8.1", "", {})], str),
+    ("A7 contradiction", "other>=2", [ext(needs="other>=2"), ("other", "1", "", {})], unlocked),
+    ("A8 numpy", "ext/_C.so is compiled for NumPy 1", [("numpy", "2.2.6", "", {}), ext(_C=OLD_NUMPY)], str),
+    ("A0 scope", "sourced is published as source only", [PLAIN], lambda lock: lock + SOURCED),
+    ("error", "Hash mismatch", [PLAIN], lambda lock: re.sub(r"\w{64}", "0" * 64, lock)),
+    ("error", "no version of one==9", [PLAIN], lambda lock: lock.replace('"1"', '"9"')),
+    ("error", "you require one==1 and one==2", [PLAIN], lambda lock: lock + lock.replace('"1"', '"2"')),
 ]
 HEALTHY: dict[str, list[Plant]] = {
+    "requirements that are met": [ext(needs="one<2"), PLAIN],
     "NumPy 1 beside what it was compiled for": [("numpy", "1.26.4", "", {}), ext(_C=OLD_NUMPY)],
     "variants for several torches": [torch("None"), ext(lib_torch28=linked("old"), lib_torch29=linked("new"))],
     "what torch has, once it is imported": [torch("None"), ext(_C=elves.make(undefined=["both"]))],
@@ -139,22 +162,50 @@ HEALTHY: dict[str, list[Plant]] = {
 }
 
 
-def planted(folder: Path, packages: list[Plant]) -> dict[str, str]:
-    """The faults of a file that asks for these packages."""
-    made = [wheels.module(folder, *one) for one in packages]
-    file = folder / "requirements.txt"
-    file.write_text("\n".join(f"{one[0]} @ {wheel.as_uri()}" for one, wheel in zip(packages, made, strict=True)))
-    return faults(audited(file))
+@pytest.fixture
+def index(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder whose files the index has that uv asks."""
+
+    def answer(_method: str, path: str, _headers: dict[str, str], _body: bytes) -> Reply:
+        name, _, file = path.removeprefix("/simple/").partition("/")
+        there = sorted(one.name for one in tmp_path.glob(f"{name.replace('-', '_')}-*"))
+        page = "".join(f'<a href="{one}">{one}</a>' for one in there).encode()
+        return 200, {"Content-Type": "text/html"}, (tmp_path / file).read_bytes() if file else page
+
+    server.answer = answer
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://{server.host}/simple")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path
 
 
-@pytest.mark.parametrize(("check", "told", "packages"), PLANTED, ids=[told for _, told, _ in PLANTED])
-def test_a_planted_fault_is_found(check: str, told: str, packages: list[Plant], tmp_path: Path) -> None:
-    assert told in planted(tmp_path, packages).get(check, "")
+def planted(index: Path, packages: list[Plant], change: Callable[[str], str], driver: str) -> dict[str, str]:
+    """What is found in a lock of these packages that was changed so, or the error."""
+    lock = ""
+    for name, version, needs, files in packages:
+        digest = hashlib.sha256(wheels.module(index, name, version, needs, files).read_bytes()).hexdigest()
+        lock += (
+            f'[[packages]]\nname = "{name}"\nversion = "{version}"\nwheels = [{{hashes = {{sha256 = "{digest}"}}}}]\n'
+        )
+    (index / "sourced-1.tar.gz").touch()
+    file = index / ("requirements.txt" if change is unlocked else "pylock.toml")
+    file.write_text(change(lock))
+    try:
+        found = audited(file, machine=chooser.described("B200", "", driver))
+    except UserError as error:
+        return {"error": str(error)}
+    return {f"{one.id} {one.subject}": one.text for one in (*found.of(Outcome.NOT_MEASURED), *found.faults())}
+
+
+@pytest.mark.parametrize(("check", "told", "packages", "change"), PLANTED, ids=[one[1] for one in PLANTED])
+def test_a_planted_fault_of_a_lock_is_found(
+    check: str, told: str, packages: list[Plant], change: Callable[[str], str], index: Path
+) -> None:
+    assert told in planted(index, packages, change, "535.104.05").get(check, "")
 
 
 @pytest.mark.parametrize("case", HEALTHY)
-def test_what_is_loaded_in_order_or_for_another_release_is_no_fault(case: str, tmp_path: Path) -> None:
-    assert [name for name in planted(tmp_path, HEALTHY[case]) if name.startswith(("S", "A8"))] == []
+def test_what_is_loaded_in_order_or_for_another_release_is_no_fault(case: str, index: Path) -> None:
+    assert [name for name in planted(index, HEALTHY[case], str, "580.65") if not name.startswith("A6")] == []
 
 
 @pytest.mark.parametrize(
