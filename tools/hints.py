@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import yaml
@@ -95,8 +95,16 @@ def generated() -> bytes:
     for row in rows:
         if names := row.get("names"):
             known = dict(_released()) if row["only_named"] else {}
-            row["names"] = known | {key.lower(): text for key, text in names.items()}
+            row["names"] = _by_text(known | {key.lower(): text for key, text in names.items()})
     return (json.dumps(rows, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _by_text(names: Mapping[str, str]) -> dict[str, str]:
+    """What is told -> the names of which it is, a line each: thousands of names share few texts."""
+    found: dict[str, list[str]] = {}
+    for name, text in names.items():
+        found.setdefault(text, []).append(name)
+    return {text: "\n".join(same) for text, same in found.items()}
 
 
 def _released() -> Iterator[tuple[str, str]]:

@@ -52,7 +52,7 @@ class Hint:
     brought_by: Mapping[str, Any] | None = field(default=None, hash=False)
     """`name` of a package or variable that brings the error, `unless` one of these is there."""
     names: Mapping[str, str] | None = field(default=None, hash=False)
-    """What the fix begins with where `key` gives this name, in lower case."""
+    """What the fix begins with -> where `key` gives one of these names, in lower case, a line each."""
     key: str = r"\1"
     """What a match of the pattern gives, as re.Match.expand takes it."""
     only_named: bool = False
@@ -63,7 +63,8 @@ class Hint:
         match = re.search(self.pattern, line, re.IGNORECASE)
         if not match or not self.names:
             return self if match else None
-        named = self.names.get(match.expand(self.key).lower())
+        name = match.expand(self.key).lower()
+        named = next((told for told, names in self.names.items() if name in names.split("\n")), "")
         if not named:
             return None if self.only_named else self
         return replace(self, fix=f"{named} {self.fix}")

@@ -16,17 +16,20 @@
   const names = fixes.map((fix) => JSON.parse(fix.dataset.names ?? "{}"));
 
   function look() {
-    const lines = box.value.replace(/\x1b\[[0-9;]*m/g, "").split("\n").map((line) => line.trim()).filter(Boolean);
+    const pasted = box.value.replace(/\x1b\[[0-?]*[ -/]*[@-~]/g, "").replace(/[\u2018\u2019]/g, "'").replace(/[\u201c\u201d]/g, '"');
+    const lines = pasted.split("\n").map((line) => line.replace(/^[\s│┃]+|[\s│┃]+$/g, "")).filter(Boolean);
     const found = new Map();
     for (const line of lines) {
-      const at = patterns.findIndex((pattern) => pattern.test(line));
-      if (at >= 0 && !found.has(at)) found.set(at, line);
+      const spelt = [line, line.replace(/["`]([\w./-]+)["`]/g, "'$1'")];
+      const at = patterns.findIndex((pattern) => spelt.some((one) => pattern.test(one)));
+      if (at >= 0 && !found.has(at)) found.set(at, { line, text: spelt.find((one) => patterns[at].test(one)) });
     }
     rows.forEach((row, at) => {
       row.hidden = lines.length > 0 && !found.has(at);
       shown[at].parentElement.hidden = !found.has(at);
-      shown[at].textContent = found.get(at) ?? "";
-      const named = found.has(at) ? names[at][patterns[at].exec(found.get(at))[1]?.toLowerCase()] : "";
+      shown[at].textContent = found.get(at)?.line ?? "";
+      const name = found.has(at) && patterns[at].exec(found.get(at).text)[1]?.toLowerCase();
+      const named = Object.keys(names[at]).find((text) => names[at][text].split("\n").includes(name));
       fixes[at].textContent = named ? `${named} ${plain[at]}` : plain[at];
     });
     told.textContent = lines.length ? `Known errors in ${lines.length} lines: ${found.size}` : "";

@@ -34,7 +34,7 @@ def test_a_release_as_the_table_has_it_contradicts_nothing(files: dict[str, byte
 
 def test_a_name_that_a_release_lacks_is_told(files: dict[str, bytes], tmp_path: Path) -> None:
     place = "liger_kernel/transformers.py"
-    files[place] = files[place].replace(b"LigerSwiGLUMLP", b"# LigerSwiGLUMLP")
+    files[place] = files[place].replace(b"LigerSwiGLUMLP", b"\n# LigerSwiGLUMLP\n")
     assert [*moved_names.contradicted(wheels.make(tmp_path, files, "liger_kernel", "99.0"))] == [
         "liger_kernel 99.0 lacks liger_kernel.transformers.LigerSwiGLUMLP, which is in >=0.3 by the table"
     ]
