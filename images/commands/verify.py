@@ -1,7 +1,5 @@
 """`verify`: a published image against what is attached to it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

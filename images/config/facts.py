@@ -1,11 +1,9 @@
 """What the world ships, typed: the rows of facts.yaml. Each row carries its source."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -322,7 +320,7 @@ class Facts(Row):
         if unknown := sorted(cuda for cuda in cudas if cuda.split(".")[0] not in self.minimum_drivers):
             raise ValueError(f"no minimum driver for CUDA {', '.join(unknown)}")
 
-    def on(self, platform: Platform) -> Facts:
+    def on(self, platform: Platform) -> Self:
         """What the world ships for a platform. Of what was not measured there, nothing is known."""
         if platform is Platform.AMD64:
             return self

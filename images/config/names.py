@@ -1,11 +1,9 @@
 """The grammar of image names: `cu126-torch25[-py312][-sm90][-devel][-PROFILE][-arm64]`. The name is the API."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from images.config.platforms import Platform
 from images.errors import command, wrong
@@ -32,7 +30,7 @@ class Minor(NamedTuple):
 
     @classmethod
     @cache
-    def parse(cls, text: str) -> Minor:
+    def parse(cls, text: str) -> Self:
         """Read `12.6` (a longer version such as `12.6.3` keeps its first two parts). Raises ValueError."""
         match = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9a-z.]+)?", text.split("+")[0])
         if not match:
@@ -56,7 +54,7 @@ class Arch(NamedTuple):
 
     @classmethod
     @cache
-    def parse(cls, text: str) -> Arch:
+    def parse(cls, text: str) -> Self:
         """Read `sm_90`, `sm90` or `9.0`. Raises ValueError."""
         match = re.fullmatch(r"sm_?([0-9]{1,2})([0-9])|([0-9]{1,2})\.([0-9])", text)
         if not match:
@@ -85,7 +83,7 @@ class ImageName:
     platform: Platform = Platform.AMD64
 
     @classmethod
-    def parse(cls, text: str) -> ImageName:
+    def parse(cls, text: str) -> Self:
         """Read a name. Raises UserError with the grammar when it is not one."""
         # Taken off first: a profile's name may have hyphens, and would swallow it.
         rest = text.removesuffix(f"-{Platform.ARM64.suffix}")

@@ -1,13 +1,11 @@
 """The keys of matrix.yaml, typed. docs/schema/matrix.schema.json is made from these."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Self
 
 from packaging.version import InvalidVersion, Version
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
@@ -87,7 +85,7 @@ class CompilerRow(Row):
     image: str = ""
 
     @model_validator(mode="after")
-    def _one(self) -> CompilerRow:
+    def _one(self) -> Self:
         if bool(self.debian) == bool(self.image):
             raise ValueError("names one of `debian` and `image`")
         return self
@@ -138,7 +136,7 @@ class ImageRow(Row):
     """What it is built for. The image of linux/arm64 has `-arm64` behind its name."""
 
     @model_validator(mode="after")
-    def _plain_name(self) -> ImageRow:
+    def _plain_name(self) -> Self:
         if self.image_name.platform is not Platform.AMD64:
             raise ValueError("the platform is no part of a row's name: list it under `platforms`")
         return self

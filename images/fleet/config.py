@@ -1,7 +1,5 @@
 """fleet.yaml: which machines there are, and how Slurm and Ray are asked for them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -94,7 +92,7 @@ class Fleet(Row):
     slurm: SlurmSettings = SlurmSettings()
     ray: RaySettings = RaySettings()
 
-    def of(self, platform: Platform) -> Fleet:
+    def of(self, platform: Platform) -> Self:
         """The machines of a platform; there may be none."""
         workers = {name: one for name, one in self.workers.items() if one.platform is platform}
         return self.model_copy(update={"workers": workers})

@@ -1,7 +1,5 @@
 """What a fleet does, as plain data: matrix cells, the jobs that workers get, and the records that they give back."""
 
-from __future__ import annotations
-
 import getpass
 import hashlib
 import json
@@ -10,7 +8,7 @@ import socket
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, Field
 
@@ -133,7 +131,7 @@ class FleetRun:
     executor: str
 
     @classmethod
-    def new(cls, executor: str) -> FleetRun:
+    def new(cls, executor: str) -> Self:
         """A run by this process."""
         try:
             user = getpass.getuser()

@@ -1,11 +1,10 @@
 """What a lock is made from: Python, platform, index and pins of an image; and what moved since. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import takewhile
+from typing import Self
 
 from packaging.specifiers import Specifier
 from packaging.utils import canonicalize_name
@@ -70,7 +69,7 @@ class LockInputs(Target):
         """All that a layer is resolved from."""
         return (*self.layers[layer], *self.needs.get(layer, ()))
 
-    def shares(self, other: LockInputs) -> tuple[str, ...]:
+    def shares(self, other: Self) -> tuple[str, ...]:
         """The layers, bottom first, that both images could have in common."""
         if (self.python, self.platform, self.index) != (other.python, other.platform, other.index):
             return ()

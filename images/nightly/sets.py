@@ -4,8 +4,6 @@ Wheels' own metadata always holds, as uv resolves; what the facts know to be wro
 the facts do not know are taken: finding out is what the canary is for.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -9,8 +9,6 @@ cosign 2 and 3, Kyverno and policy-controller read both. Registries need no refe
 signed stand there, too, for who publishes without a key: cosign leaves them aside. What others put there stays.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Evidence is judged by the claims that today's matrix writes, never by those that
 image may have expected less of it.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

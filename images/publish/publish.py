@@ -4,8 +4,6 @@ Everything can be repeated: what is there already is not sent again, so the same
 publication.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack

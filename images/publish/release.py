@@ -1,7 +1,5 @@
 """Which images of a row stand beside the new ones, and which tags name what; promotion, which sends nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

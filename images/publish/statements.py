@@ -11,15 +11,13 @@ fit, so a policy could not ask for a tier that had a statement of its own. UNPRO
 take `warnedTests` for passed ones. Sources: in-toto attestation framework 1.1, DSSE protocol 1.0.2.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import lzma
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 from images.errors import command, failed
 from images.host.hashing import sha256
@@ -80,7 +78,7 @@ class Statement:
     signature: str = ""
 
     @classmethod
-    def of(cls, predicate_type: str, predicate: Mapping[str, Any], *, repository: str, digest: str) -> Statement:
+    def of(cls, predicate_type: str, predicate: Mapping[str, Any], *, repository: str, digest: str) -> Self:
         """Say something of `REPOSITORY@sha256:...`. The same content gives the same bytes."""
         algorithm, _, value = digest.partition(":")
         content = {
@@ -92,7 +90,7 @@ class Statement:
         return cls(payload=json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
 
     @classmethod
-    def from_envelope(cls, content: bytes) -> Statement:
+    def from_envelope(cls, content: bytes) -> Self:
         """Read an envelope, by its first signature. Raises one of UNREADABLE."""
         data = json.loads(content)
         if data["payloadType"] != _PAYLOAD_TYPE:
@@ -143,7 +141,7 @@ class Statement:
                 raise ValueError("its evidence is cut off, or too much")
         return found
 
-    def supersedes(self, old: Statement) -> bool:
+    def supersedes(self, old: Self) -> bool:
         """Whether it is a test result with all evidence of an older one."""
         if self.payload == old.payload or {self.predicate_type, old.predicate_type} != {TEST_RESULT}:
             return False

@@ -14,14 +14,13 @@ An index is older where none of its images is newer than the one of its platform
 them is not. An alias is left, too, where its gate is closed or it would lose a platform; a NAME is then refused.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Self
 
 from packaging.version import InvalidVersion, Version
 
@@ -60,7 +59,7 @@ class ImageVersion:
     platform: str = str(Platform.AMD64)
 
     @classmethod
-    def of(cls, labels: Mapping[str, str], created: str, platform: str = "") -> ImageVersion | None:
+    def of(cls, labels: Mapping[str, str], created: str, platform: str = "") -> Self | None:
         """None for an image without our labels, or whose labels can't be read."""
         try:
             torch, moment = labels[f"{LABELS}.torch"], datetime.fromisoformat(created)
@@ -71,7 +70,7 @@ class ImageVersion:
         return cls(name=name, torch=torch, created=moment.astimezone(UTC), platform=platform)
 
     @classmethod
-    def require(cls, labels: Mapping[str, str], created: str, where: str, platform: str = "") -> ImageVersion:
+    def require(cls, labels: Mapping[str, str], created: str, where: str, platform: str = "") -> Self:
         """The version of an image that is to be published. Raises UserError."""
         found = cls.of(labels, created, platform)
         if found is None or not found.name:

@@ -1,11 +1,10 @@
 """What a published image says of itself, against what was measured in it: signatures, attachments, labels and gate."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Self
 
 from images.config.names import ImageName
 from images.config.platforms import Platform
@@ -41,7 +40,7 @@ class Check:
     reason: str
 
     @classmethod
-    def of(cls, subject: str, faults: Sequence[str], passed: str) -> Check:
+    def of(cls, subject: str, faults: Sequence[str], passed: str) -> Self:
         """FAIL with the faults, or PASS with the reason `passed`."""
         return cls(subject=subject, status=Status.FAIL if faults else Status.PASS, reason="; ".join(faults) or passed)
 

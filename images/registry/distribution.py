@@ -1,11 +1,9 @@
 """The data of the OCI distribution and image specifications 1.1: media types, descriptors, manifests. Pure."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from images.host.hashing import oci_digest
 
@@ -31,13 +29,13 @@ class Descriptor:
     """`linux/arm64`: of an image in an index."""
 
     @classmethod
-    def of(cls, media_type: str, content: bytes, *, annotations: Mapping[str, str] | None = None) -> Descriptor:
+    def of(cls, media_type: str, content: bytes, *, annotations: Mapping[str, str] | None = None) -> Self:
         """Describe content that is at hand."""
         digest = oci_digest(content)
         return cls(media_type=media_type, digest=digest, size=len(content), annotations=annotations or {})
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Descriptor:
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Read a descriptor. Raises LookupError, ValueError, TypeError."""
         return cls(
             media_type=str(data["mediaType"]),

@@ -1,10 +1,9 @@
 """Names of published images: repositories, tags and digests. Pure."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from dataclasses import dataclass
+from typing import Self
 
 from images.errors import wrong
 
@@ -24,7 +23,7 @@ class Repository:
     name: str
 
     @classmethod
-    def parse(cls, text: str) -> Repository:
+    def parse(cls, text: str) -> Self:
         """Read `ghcr.io/me/images` or `127.0.0.1:5000/staging`. Raises UserError."""
         match = _HOST.fullmatch(text)
         # Docker's rule: without a dot or a port, and not `localhost`, it is a name on Docker Hub.
@@ -50,7 +49,7 @@ class Reference:
     identifier: str
 
     @classmethod
-    def parse(cls, text: str) -> Reference:
+    def parse(cls, text: str) -> Self:
         """Read a reference; a tag beside a digest is ignored. Raises UserError."""
         head, at, digest = text.partition("@")
         name, colon, tag = head.rpartition(":")

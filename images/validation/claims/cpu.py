@@ -1,7 +1,5 @@
 """Claims of the cpu tier. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Claims about installed files: S1 to S4 and S6 to S9; S5 and S10 have modules of their own. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -2,8 +2,6 @@
 Triton. It assembles for each GPU that its release is said to know, also where torch has no code of its own for it.
 """
 
-from __future__ import annotations
-
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
