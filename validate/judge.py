@@ -16,7 +16,7 @@ from validate.checks import Judge, Judges
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.hints import Hint
-from validate.judging import Finding, Status, failed, not_applicable, unproven
+from validate.judging import Finding, Status, failed, not_applicable, root_cause, suspects, unproven
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,9 +168,14 @@ def _finding(claim: Claim, record: Record | None, measurement: Measurement | Non
 
 
 def by_judge(judging: Judge, claim: Claim, evidence: Mapping[str, Any]) -> Finding:
-    """What some hosts make not applicable, is not measured (suite.py) and has no judge."""
-    reason = claim.expect.get("not_applicable")
-    return not_applicable(reason) if reason else judging(claim.subject, claim.expect, evidence)
+    """What some hosts make not applicable is not measured (suite.py), and what raised (`attempt`) failed: neither has a
+    judge."""
+    if reason := claim.expect.get("not_applicable"):
+        return not_applicable(reason)
+    if isinstance(error := evidence.get("error"), Mapping):
+        told = f"{claim.subject}: {root_cause(error)}{suspects(evidence)}"
+        return failed(". ".join([told, *filter(None, [claim.expect.get("fault")])]))
+    return judging(claim.subject, claim.expect, evidence)
 
 
 def _end(record: Record) -> str:

@@ -67,8 +67,14 @@ def scientific(value: object) -> str:
     return f"{value:.2e}" if isinstance(value, int | float) else str(value)
 
 
+def suspects(evidence: Mapping[str, Any]) -> str:
+    """Variables that send computations another way, where something is wrong."""
+    variables = [f"{name}={value}" for name, value in evidence.get("environment", {}).items()]
+    return f" ({listed(variables)} is set)" if variables else ""
+
+
 _FAULTS_SHOWN, _PROBLEMS_SHOWN = 4, 3
-_HEAD_CHARACTERS = 160
+_HEAD_CHARACTERS = 300
 _TRACEBACK = ("File ", "Traceback ", "raise ")
 _TELLING = re.compile(r"fatal|error|assert|undefined|cannot|no such", re.IGNORECASE)
 
@@ -94,7 +100,7 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 def cause(error: Mapping[str, Any]) -> str:
     """The first line of an error: CUDA and torch name the cause there."""
-    return f"{error['kind']}: {str(error['message']).strip().partition(chr(10))[0][:300]}"
+    return f"{error['kind']}: {str(error['message']).strip().partition(chr(10))[0][:_HEAD_CHARACTERS]}"
 
 
 def root_cause(error: Mapping[str, Any]) -> str:

@@ -38,16 +38,16 @@ def lock(
     folder = sources.workspace.locks
     images = common.accepted(selectors or [], sources)
     everything = [planned.image for planned in plan.plan(sources) if planned.image]
-    made = resolve.update(images, everything, folder=folder, upgrade=upgrade, tell=common.tell)
-    if selectors and made.unreachable:  # what was asked for by name is no matter of luck
-        raise UserError([problem for found in made.unreachable.values() for problem in found], code=1)
+    made, unreachable = resolve.update(images, everything, folder=folder, upgrade=upgrade, tell=common.tell)
+    if selectors and unreachable:  # what was asked for by name is no matter of luck
+        raise UserError([problem for found in unreachable.values() for problem in found], code=1)
     again = f"`{command('lock', *(selectors or ()))}`"
-    stale = lock_file.differing(made.files, folder)
+    stale = lock_file.differing(made, folder)
     if check and stale:
         raise UserError([Problem(where=f"locks/{one}", cause="is not current", then=again) for one in stale], code=1)
     if not check:
-        lock_file.write(made.files, folder)
-    renewed = {path.partition("/")[0] for path in made.files}
+        lock_file.write(made, folder)
+    renewed = {path.partition("/")[0] for path in made}
     # An image for one architecture need not stand in the matrix: who names it has its pruned files read, too.
     known = {image.name: image for image in (*everything, *images)}
     locked = [image for image in known.values() if image.lock_name in renewed]
@@ -61,9 +61,9 @@ def lock(
     typer.echo(f"{common.counted(len(renewed), 'lock')}: {changed}; {read}")
     for text in debian_packages(images, sources, upgrade=upgrade, check=check):
         typer.echo(text)
-    if made.unreachable:
+    if unreachable:
         silent: dict[str, list[str]] = {}
-        for index, problems in made.unreachable.items():
+        for index, problems in unreachable.items():
             silent.setdefault(urlsplit(index).hostname or index, []).extend(problem.where for problem in problems)
         then = f"`{command('lock')}` where it answers; their present locks stay as they are"
         said = "the package index does not answer: {} images were not locked ({})"

@@ -71,5 +71,5 @@ def wheels(
     with private_engine.open_engine(engine, on_progress=common.say) as docker_engine, Progress() as progress:
         host = host_settings()
         built = [builder.build_wheel(docker_engine, image, one, options, host, progress) for one in recipes]
-    for wheel in built:
-        typer.echo(wheel.told)
+    for _, told in built:
+        typer.echo(told)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -17,16 +17,6 @@ from images.locking.uv import IndexUnreachable, Runner
 from images.planning.image import Image
 
 
-@dataclass(frozen=True)
-class Updated:
-    """Renewed locks."""
-
-    files: Mapping[str, bytes]
-    """Path below the folder of locks -> content."""
-    unreachable: Mapping[str, Sequence[Problem]]
-    """Index that does not answer -> a problem for each image that was not locked."""
-
-
 def update(
     images: Sequence[Image],
     others: Sequence[Image] = (),
@@ -35,8 +25,11 @@ def update(
     upgrade: bool = False,
     run: Runner = uv.run,
     tell: Callable[[str], None] = lambda _text: None,
-) -> Updated:
+) -> tuple[dict[str, bytes], dict[str, list[Problem]]]:
     """Resolve the locks of `images`; `folder` has the present ones.
+
+    Returns path below the folder of locks -> content, and index that does not answer -> a problem for each image that
+    was not locked.
 
     Versions of the present lock are kept where they still fit, so that moving one pin does not move the world;
     `upgrade` takes the newest that fit instead, and then renews the locks of those `others` (the rest of the plan)
@@ -76,7 +69,7 @@ def update(
     if problems:
         raise UserError([*problems, *(problem for found in unreachable.values() for problem in found)])
     files = {f"{name}/{path}": text for name, lock in made.items() for path, text in lock_file.written(lock).items()}
-    return Updated(files, unreachable)
+    return files, unreachable
 
 
 def resolve(image: Image, run: Runner = uv.run, *, preferred: Mapping[str, str] | None = None) -> Lock:

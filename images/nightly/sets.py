@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from images.building import validating
 from images.building.build import build_all
@@ -37,7 +37,7 @@ from images.nightly.results import Change, Job
 from images.planning import plan
 from images.planning.image import Image
 from images.validation.containers import suite_files
-from images.validation.rows import ClaimRow, StepRow, claim_rows, read_evidence, steps_of
+from images.validation.rows import ClaimRow, Row, StepRow, claim_rows, read_evidence, steps_of
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict
@@ -244,10 +244,8 @@ def mixed(control: Locked, canary: Locked, moved: Set[str], run: uv.Runner = uv.
 # --- built, validated, remembered -------------------------------------------------------------------------------------
 
 
-class SetResult(BaseModel):
+class SetResult(Row):
     """One set of versions, built and validated."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     claims: tuple[ClaimRow, ...]
     """Every claim that was judged, the good ones too."""

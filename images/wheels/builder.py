@@ -70,18 +70,6 @@ class WheelOptions:
     """No step reaches a network."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuiltWheel:
-    """One wheel that was asked for."""
-
-    wheel: Path
-    compiled: int
-    """Objects compiled by this call."""
-    from_cache: int
-    """Objects that an earlier call, one that was interrupted say, had finished."""
-    told: str
-
-
 def wheel_builder(
     engine: Engine, matrix: Matrix, options: WheelOptions, host: HostSettings, progress: Progress
 ) -> FindWheel:
@@ -106,16 +94,17 @@ def wheel_builder(
             progress.say(str(image.name), error.problems[0].cause, "yellow")
             return None
         with one_at_a_time:  # builds beside each other may ask for the same wheel
-            return build_wheel(engine, image, recipe, options, host, progress).wheel
+            return build_wheel(engine, image, recipe, options, host, progress)[0]
 
     return find
 
 
 def build_wheel(
     engine: Engine, image: Image, recipe: Recipe, options: WheelOptions, host: HostSettings, progress: Progress
-) -> BuiltWheel:
+) -> tuple[Path, str]:
     """The wheel of a recipe for an image: taken from the wheel cache, else compiled, judged and stored there.
 
+    Returns also how many objects this call compiled, and how many an earlier one had finished, as a sentence.
     Raises UserError: it can't be compiled here, it did not compile, it does not keep what it was asked for.
     """
     start, label = time.monotonic(), f"{image.name} {recipe.package}"
@@ -128,7 +117,7 @@ def build_wheel(
     if cached and not options.recompile:
         wheel, record = cached
         told = f"taken from the wheel cache, 0 compilations ({record['bytes'] / 1e6:.1f} MB, {wheel})"
-        return BuiltWheel(wheel=wheel, compiled=0, from_cache=0, told=f"{recipe.key}: {told}")
+        return wheel, f"{recipe.key}: {told}"
     _require_nvcc(engine, image, recipe, options.facts)
     # The base is compared with the pins of torch's layer: nothing else is installed beside the new wheel.
     torch_alone = replace(image, pins=beside(image))
@@ -187,8 +176,7 @@ def build_wheel(
     if not any(_STEP in step.name and not step.cached for step in result.steps):  # the engine had the whole step
         compiled, finished = 0, finished + compiled
     told = f"{compiled} objects compiled, {finished} from earlier runs, in {seconds:.0f} s"
-    told = f"{recipe.key}: {told} ({len(content) / 1e6:.1f} MB, {wheel})"
-    return BuiltWheel(wheel=wheel, compiled=compiled, from_cache=finished, told=told)
+    return wheel, f"{recipe.key}: {told} ({len(content) / 1e6:.1f} MB, {wheel})"
 
 
 def recipe_on(engine: Engine, reference: str, image: Image, package: str, matrix: Matrix) -> Recipe:

@@ -24,7 +24,7 @@ from images.engine.progress import Progress
 from images.errors import UserError
 from images.planning.image import Image, Pin
 from images.wheels import builder, prebuilt
-from images.wheels.builder import BuiltWheel, WheelOptions
+from images.wheels.builder import WheelOptions
 from images.wheels.prebuilt import wheel_finder
 from images.wheels.recipe import Recipe, recipe_for
 from tests.support import sources as matrix
@@ -97,10 +97,10 @@ def wheel_options(folder: Path) -> WheelOptions:
 
 def build_wheel(
     engine: Engine, image: Image, files: Mapping[str, str], folder: Path, progress: Progress | None = None
-) -> BuiltWheel:
+) -> None:
     recipe = tiny(image, sdist(files, folder / "sdists"))
     with progress or Progress(Console(stderr=True)) as shown:
-        return builder.build_wheel(engine, image, recipe, wheel_options(folder), host_settings(), shown)
+        builder.build_wheel(engine, image, recipe, wheel_options(folder), host_settings(), shown)
 
 
 class Watching(Progress):
@@ -146,10 +146,11 @@ def test_a_build_that_may_compile_does_so_once_for_one_arch_alone_and_is_resumed
         (wheel,) = made.files.values()
         record = json.loads((wheel.parent / "record.json").read_text())
         assert gather(wheel_finder(known, options.cache)) == made
-        second = builder.build_wheel(engine, wanted, recipe, options, host_settings(), progress)
-        assert (second.compiled, second.from_cache, second.wheel) == (0, 0, wheel)
-        again = builder.build_wheel(engine, wanted, recipe, replace(options, recompile=True), host_settings(), progress)
-    assert (again.compiled, again.from_cache) == (0, 4)
+        found, second = builder.build_wheel(engine, wanted, recipe, options, host_settings(), progress)
+        assert found == wheel and "taken from the wheel cache, 0 compilations" in second
+        anew = replace(options, recompile=True)
+        _, again = builder.build_wheel(engine, wanted, recipe, anew, host_settings(), progress)
+    assert "0 objects compiled, 4 from earlier runs" in again
     assert record["objects"]["from_cache"] >= 2
     assert record["objects"]["compiled"] == 4 - record["objects"]["from_cache"]
     assert (record["shim"]["kept"], len(record["shim"]["dropped"]), record["shim"]["added"]) == ([ASKED], 3, [])

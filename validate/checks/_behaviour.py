@@ -6,7 +6,7 @@ from typing import Any
 from validate.judging import Finding, failed, listed, passed
 
 BehaviourEvidence = Mapping[str, Any]
-"""Facts by name, each of which what is expected may name; or `error`."""
+"""Facts by name, each of which what is expected may name."""
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: BehaviourEvidence) -> Finding:
@@ -14,9 +14,6 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: BehaviourEvidence)
     `at_most` and `at_least` (key -> number); a control is an `at_least` on what a broken image would make small."""
     if not evidence:
         return failed("nothing was measured")
-    if "error" in evidence:
-        error = evidence["error"]
-        return failed(f"{error['kind']}: {error['message'][:300]}")
     if problems := list(_problems(expect, evidence)):
         return failed(listed(problems))
     asked = [key for rule in ("equal", "holds", "at_most", "at_least") for key in expect.get(rule, {})]

@@ -14,7 +14,7 @@ from typing import Any
 from validate.claims import Claim
 from validate.harness import drawn
 from validate.harness.forked import attempt, in_fork
-from validate.judging import Finding, cause, failed, is_beyond, is_within, not_applicable, passed, scientific, unproven
+from validate.judging import Finding, failed, is_beyond, is_within, not_applicable, passed, scientific, unproven
 from validate.kernels.silent import error, function, unwritten
 
 TORCH_FIRST = True
@@ -57,8 +57,6 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     evidence: {off: how far of the largest right value, control: the same of a wrong result, seconds, gigabytes?,
     figures?}, or {free: GB of GPU memory, where they are too few, of `total`}."""
     fault, tolerance = expect["fault"], expect["tolerance"]
-    if "error" in evidence:
-        return failed(f"{cause(evidence['error'])}. {fault}")
     if "free" in evidence:
         if evidence["total"] < expect["gigabytes"]:
             return not_applicable(f"{evidence['total']:.0f} GB of GPU memory are too few to reach it")

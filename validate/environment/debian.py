@@ -182,7 +182,7 @@ def _real_folder(folder: str) -> str:
 _TRUSTED = "/etc/ssl/certs"
 _AUTHORITIES = "/usr/share/ca-certificates/"
 _END = "-----END CERTIFICATE-----"
-_LOCKED = frozenset({"", "*", "!", "!*", "!!", "x"})
+_LOCKED = frozenset({"*", "!", "!*", "!!", "x"})
 
 
 def authorities(packages: Owned, trusted: str = _TRUSTED) -> tuple[int, int]:
@@ -202,19 +202,11 @@ def _certificates(file: Path) -> list[str]:
 
 def accounts(passwd: str = "/etc/passwd", shadow: str = "/etc/shadow") -> list[str]:
     """What opens a way to root: a second account of uid 0, a password that can be entered or is empty."""
-    found = []
-    for name, password, uid in _fields(passwd):
-        if uid.strip("0") == "" != uid and name != "root":
-            found.append(f"{name} has uid 0")
-        if password == "":
-            found.append(f"{name} has no password")
-        elif password not in _LOCKED:
-            found.append(f"{name} has a password")
-    for name, password, _ in _fields(shadow):
+    users = _fields(passwd)
+    found = [f"{name} has uid 0" for name, _, uid in users if uid.strip("0") == "" != uid and name != "root"]
+    for name, password, _ in (*users, *_fields(shadow)):
         if password not in _LOCKED:
-            found.append(f"{name} has a password")
-        elif password == "":
-            found.append(f"{name} has no password")
+            found.append(f"{name} has {'a' if password else 'no'} password")
     return found
 
 

@@ -21,16 +21,11 @@ from validate.judging import (
     not_applicable,
     passed,
     scientific,
+    suspects,
     unproven,
 )
 
 Facts = Mapping[str, Any]
-
-
-def suspects(evidence: Mapping[str, Any]) -> str:
-    """Variables that send computations another way, where something is wrong."""
-    variables = [f"{name}={value}" for name, value in evidence.get("environment", {}).items()]
-    return f" ({listed(variables)} is set)" if variables else ""
 
 
 def dotted(capability: Sequence[int]) -> str:
@@ -47,13 +42,11 @@ def judge(_subject: str, expect: Facts, evidence: Facts) -> Finding:
     other_kernels: {pattern: whose they are}, aside_kernels: patterns of what runs around it}. Claims from before
     2026-11-22 have none of the last three: a name that was missing failed them.
 
-    evidence: {device: {name, capability, torch}, environment}, and `error`, `gated` or `declined` (why it did not run),
-    or {cases: {case: {dtype, shapes, finite, outputs: {name: {backward, error, plain_error}}, controls: {control:
+    evidence: {device: {name, capability, torch}, environment}, and `gated` or `declined` (why it did not run), or
+    {cases: {case: {dtype, shapes, finite, outputs: {name: {backward, error, plain_error}}, controls: {control:
     {name: error}}}, or `error`, or {gated: why this GPU can't, dtype}}, observed: {figures: {name: {value, controls}},
     facts} or `error`, libraries: {pattern: files}, kernels: what _timeline.described gives}.
     """
-    if "error" in evidence:
-        return failed(f"{cause(evidence['error'])}{suspects(evidence)}")
     device, known = evidence["device"], expect.get("capability")
     wanted = expect.get("capabilities") or ([known] if known else [])
     if wanted and device["capability"] not in wanted:

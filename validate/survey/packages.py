@@ -68,7 +68,7 @@ def bundled(one: importlib.metadata.Distribution, name: str) -> list[dict[str, A
     found: dict[tuple[str, str], list[str]] = {}
     for file in one.files or ():
         path = Path(str(one.locate_file(file)))
-        if ".so" not in path.name or path.is_symlink() or not is_library(path):
+        if ".so" not in path.name or path.is_symlink() or not environments.is_elf(str(path)):
             continue
         own = re.sub(r"(-[0-9a-f]{8})*\.so.*", "", path.name)
         if str(file).split("/")[0].endswith(".libs") or own in RUNTIMES:
@@ -77,15 +77,6 @@ def bundled(one: importlib.metadata.Distribution, name: str) -> list[dict[str, A
             for key in linked(path):
                 found.setdefault(key, []).append(str(file))
     return [{"name": key[0], "version": key[1], "files": sorted(files)} for key, files in sorted(found.items())]
-
-
-def is_library(path: Path) -> bool:
-    """Whether it is an ELF file."""
-    try:
-        with path.open("rb") as stream:
-            return stream.read(4) == b"\x7fELF"
-    except OSError:
-        return False
 
 
 def linked(path: Path) -> Iterator[tuple[str, str]]:

@@ -345,7 +345,7 @@ def test_what_compiled_packages_need_is_asked_for_in_the_order_of_the_layers() -
 
 
 def renewed(folder: Path, *images: Image, others: tuple[Image, ...] = (), upgrade: bool = False) -> dict[str, bytes]:
-    files = dict(resolve.update(images, others, folder=folder, upgrade=upgrade).files)
+    files, _ = resolve.update(images, others, folder=folder, upgrade=upgrade)
     lock_file.write(files, folder)
     return files
 
@@ -356,10 +356,10 @@ def test_moving_one_pin_does_not_move_the_world(stocked: Indexes, tmp_path: Path
     stocked.add(DEFAULT, "aiohttp", "3.1")
     stocked.add(DEFAULT, "liger-kernel", "0.6.5", "torch")
     image = make_image(pins=repinned(liger_kernel="0.6.5"))
-    files = resolve.update([image], folder=folder).files
+    files, _ = resolve.update([image], folder=folder)
     changed = ("cu126-torch25/light.txt", "cu126-torch25/lock.json")
     assert lock_file.differing(files, folder) == changed
-    upgraded = resolve.update([image], folder=folder, upgrade=True).files
+    upgraded, _ = resolve.update([image], folder=folder, upgrade=True)
     assert lock_file.differing(upgraded, folder) == ("cu126-torch25/libraries.txt", *changed)
 
 

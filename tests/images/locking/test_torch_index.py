@@ -85,7 +85,7 @@ def runtime(indexes: Indexes, each: Image) -> str:
 
 
 def locked(indexes: Indexes, folder: Path, *wanted: Image) -> None:
-    lock_file.write(resolve.update(wanted, images(indexes), folder=folder).files, folder)
+    lock_file.write(resolve.update(wanted, images(indexes), folder=folder)[0], folder)
 
 
 def test_an_image_of_each_of_pytorchs_indexes_gets_its_lock(indexes: Indexes, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_the_hash_is_that_of_the_variants_own_wheel_and_a_second_lock_the_same(
     assert record["layers"]["torch"][0] == "torch==2.7.1+cu128"
     assert lock_file.read(wanted, tmp_path).versions(["kernels"])["torchao"] == "0.11.0+cu128"
     assert f"--hash=sha256:{unhashed}" in (tmp_path / "cu128-torch27" / "kernels.txt").read_text()
-    again = resolve.update([wanted], images(indexes), folder=tmp_path).files
+    again, _ = resolve.update([wanted], images(indexes), folder=tmp_path)
     assert lock_file.differing(again, tmp_path) == ()
 
 

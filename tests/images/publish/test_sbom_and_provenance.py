@@ -12,7 +12,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from images.config.names import ImageName
 from images.errors import UserError
 from images.publish import provenance, sbom
-from validate.survey import packages
+from validate.survey import environments, packages
 
 DIGEST = "sha256:" + "ab" * 32
 CARRIED = [
@@ -145,5 +145,5 @@ def test_code_is_told_from_words(tmp_path: Path, content: bytes, found: list[tup
 
 def test_only_elf_files_are_libraries(tmp_path: Path) -> None:
     (tmp_path / "x.so").write_text("a linker script")
-    assert not packages.is_library(tmp_path / "x.so")
-    assert not packages.is_library(tmp_path / "none.so")
+    assert not environments.is_elf(f"{tmp_path}/x.so")
+    assert not environments.is_elf(f"{tmp_path}/none.so")

@@ -18,7 +18,7 @@ from validate.claims import Claim
 from validate.harness import drawn
 from validate.harness.forked import in_fork, mapped
 from validate.harness.reference import relative
-from validate.judging import Finding, failed, forward, is_beyond, is_within, joined, passed, root_cause, scientific
+from validate.judging import Finding, failed, forward, is_beyond, is_within, joined, passed, scientific
 
 STARTS_FIRST = True
 TORCH_FIRST = True
@@ -90,8 +90,6 @@ def judge(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]
     evidence: {torch, environment, captured, graphs, breaks, generated: dynamo's and inductor's counters, libraries: in
     the cache, mapped: those of them that the process has, plain_error, found_error, control_error}.
     """
-    if "error" in evidence:
-        return failed(f"torch.compile: {root_cause(evidence['error'])}")
     problems = []
     switches = ", ".join(f"{name}={value}" for name, value in evidence["environment"].items())
     if not evidence["graphs"] or not evidence["captured"]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
+from validate.environment import nvml
 from validate.harness.forked import attempt, in_fork
 from validate.judging import Finding, failed, listed, passed, root_cause, telling_line
 
@@ -82,19 +83,16 @@ def _triton_launcher(folder: Path) -> Mapping[str, Any]:
     """
     cache = folder / "cache"
     os.environ["TRITON_CACHE_DIR"] = str(cache)
-    evidence = {"compiler": _find_compiler(), "stub_driver": False}
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        evidence["stub_driver"] = True
+    compiler = _find_compiler()
+    evidence = {"compiler": compiler, "stub_driver": bool(nvml.absent())}
+    if not compiler["path"]:
+        return evidence
     if evidence["stub_driver"]:
         spec = importlib.util.find_spec("triton")
         if spec is None or not spec.submodule_search_locations:
             raise ImportError("triton is not installed")
         source = Path(next(iter(spec.submodule_search_locations)), "backends", "nvidia", "driver.c")
-        stub = attempt(lambda: _stand_in_for_driver(source.read_text(encoding="utf-8"), folder))
-        if "error" in stub:
-            return {**evidence, "error": stub["error"]}
+        _stand_in_for_driver(compiler["path"], source.read_text(encoding="utf-8"), folder)
     driver = importlib.import_module("triton.backends.nvidia.driver")
     utilities = driver.CudaUtils()
     made = sorted(str(file.relative_to(cache)) for file in cache.rglob("*.so"))
@@ -131,7 +129,7 @@ def _compile(
     }
 
 
-def _stand_in_for_driver(driver_source: str, folder: Path) -> Mapping[str, Any]:
+def _stand_in_for_driver(compiler: str, driver_source: str, folder: Path) -> None:
     """Compile and load a libcuda.so.1 whose every function fails, and point Triton's linker at it.
 
     cuda.h renames some functions to their `_v2` or `_v3`, so each has those too.
@@ -140,9 +138,6 @@ def _stand_in_for_driver(driver_source: str, folder: Path) -> Mapping[str, Any]:
     functions = "\n".join(
         f"int {name}{version}(void) {{ return 100; }}" for name in names for version in ("", "_v2", "_v3")
     )
-    compiler = _find_compiler()["path"]
-    if compiler is None:
-        raise FileNotFoundError("no C compiler: neither $CC nor gcc nor clang is there")
     soname = "libcuda.so.1"
     built = _compile(compiler, functions, folder / "driver", "/", f"-Wl,-soname,{soname}", suffix=soname)
     if not _made(built):
@@ -150,23 +145,21 @@ def _stand_in_for_driver(driver_source: str, folder: Path) -> Mapping[str, Any]:
     Path(built["file"]).with_name("libcuda.so").symlink_to(soname)
     os.environ["TRITON_LIBCUDA_PATH"] = str(folder / "driver")
     ctypes.CDLL(built["file"], mode=ctypes.RTLD_GLOBAL)
-    return {}
 
 
-def _not_begun(subject: str, evidence: Mapping[str, Any]) -> Finding | None:
-    """Why nothing was compiled; None: something was."""
-    if (compiler := evidence.get("compiler")) and not compiler["path"]:
-        if compiler["from"] == "CC":
-            return failed(f"CC={compiler['command']} is no program in this image")
-        return failed("no C compiler: neither gcc nor clang is on PATH")
-    return failed(f"{subject}: {root_cause(evidence['error'])}") if "error" in evidence else None
+def _no_compiler(evidence: Mapping[str, Any]) -> str:
+    """Why nothing was compiled; empty: something was."""
+    compiler = evidence["compiler"]
+    if not compiler["path"] and compiler["from"] == "CC":
+        return f"CC={compiler['command']} is no program in this image"
+    return "" if compiler["path"] else "no C compiler: neither gcc nor clang is on PATH"
 
 
-def judge_c_extension(subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+def judge_c_extension(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """evidence, as far as it came: {compiler: {from, command, path}, version, include, python_h, build: {exit_code,
     stderr, file, bytes}, control: {refused}, expected, import: {answer}}."""
-    if reason := _not_begun(subject, evidence):
-        return reason
+    if reason := _no_compiler(evidence):
+        return failed(reason)
     path, build = evidence["compiler"]["path"], evidence["build"]
     if not evidence["python_h"]:
         return failed(f"Python.h is not in {evidence['include']}")
@@ -183,10 +176,10 @@ def judge_c_extension(subject: str, _expect: Mapping[str, Any], evidence: Mappin
     return passed(f"{evidence['version'] or path} made an extension against {evidence['include']}, and it runs")
 
 
-def judge_launcher(subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+def judge_launcher(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """evidence, as far as it came: {compiler, stub_driver, triton, made, functions}."""
-    if reason := _not_begun(subject, evidence):
-        return reason
+    if reason := _no_compiler(evidence):
+        return failed(reason)
     if not evidence["made"]:
         return failed("Triton put no compiled module into its empty cache")
     if "load_binary" not in evidence["functions"]:

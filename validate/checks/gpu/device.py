@@ -11,8 +11,8 @@ from validate.claims import Claim
 from validate.environment import nvml
 from validate.environment.nvml import Gpu
 from validate.harness.forked import attempt, mapped
-from validate.judging import Finding, cause, failed, joined, listed, passed
-from validate.kernels.judge import dotted, suspects
+from validate.judging import Finding, cause, failed, joined, listed, passed, suspects
+from validate.kernels.judge import dotted
 from validate.kernels.runner import environment
 
 

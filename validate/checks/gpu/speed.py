@@ -18,11 +18,10 @@ from validate.claims import Claim
 from validate.harness import timing
 from validate.harness.forked import attempt
 from validate.harness.timing import Watch
-from validate.judging import Finding, cause, failed, joined, passed, unproven
+from validate.judging import Finding, failed, joined, passed, suspects, unproven
 from validate.kernels import runner, xformers_cutlass
 from validate.kernels._flash4 import padded
 from validate.kernels._sdpa import forced
-from validate.kernels.judge import suspects
 
 ALONE = True
 SECONDS = 300
@@ -194,14 +193,10 @@ ALONE_KNOWN: Mapping[str, Callable[[Any, str], dict[str, Any]]] = {
 """What needs no peak to be compared with."""
 
 
-def unjudged(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding | None:
-    """What is found before any figure is looked at: nothing measured, or a GPU of another model."""
-    if "error" in evidence:
-        return failed(f"{subject}: {cause(evidence['error'])}{suspects(evidence)}")
+def of_another_gpu(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> str:
+    """Why figures say nothing: they are of another model of GPU than the bound."""
     name = str(evidence["device"].get("name", ""))
-    if expect["gpu"] not in ("", name):
-        return unproven(f"measured on {name}, the bound is of {expect['gpu']}")
-    return None
+    return f"measured on {name}, the bound is of {expect['gpu']}" if expect["gpu"] not in ("", name) else ""
 
 
 def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
@@ -210,8 +205,8 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) 
     expect: {gpu: as the driver names the model of the table, empty: any; peak: operations or bytes a second of its
     datasheet, 1: the figure is a ratio or in seconds; least: of the peak, 0: there is `most` instead}. evidence:
     {figure, timed?, facts?, conditions, device, environment}."""
-    if found := unjudged(subject, expect, evidence):
-        return found
+    if reason := of_another_gpu(expect, evidence):
+        return unproven(reason)
     figure, told = evidence["figure"] / expect["peak"], _told(subject, expect, evidence)
     if expect["peak"] != 1 and figure > _MOST:
         return failed(

@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from validate.checks.gpu.speed import unjudged
+from validate.checks.gpu.speed import of_another_gpu
 from validate.claims import Claim
 from validate.harness import drawn, timing
 from validate.harness.forked import attempt
 from validate.harness.timing import Watch
-from validate.judging import Finding, failed, is_finite, joined, passed, unproven
+from validate.judging import Finding, failed, is_finite, joined, passed, suspects, unproven
 from validate.kernels import runner
-from validate.kernels.judge import suspects
 
 ALONE = True
 SECONDS = 600
@@ -188,7 +187,7 @@ WAYS: Mapping[str, Callable[[Any, str], tuple[Any, float]]] = {
 """How a model is made, in the order of measuring, and its learning rate."""
 
 
-def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """G14. Wrong losses and a higher peak fail; a longer time where nothing disturbed it. What holds is unproven
     where no run of this image on this GPU model is recorded.
 
@@ -198,8 +197,8 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) 
     parameters}; eager?: the same of the eager model in this process;
     reference: `bfloat16` and `float32`, the mean loss on the same weights before and after training; conditions,
     device, environment}."""
-    if found := unjudged(subject, expect, evidence):
-        return found
+    if reason := of_another_gpu(expect, evidence):
+        return unproven(reason)
     trained = evidence["trained"]
     told = f"{trained['time']['seconds'] * 1e3:.1f} ms a step"
     if expect.get("peak_operations"):

@@ -211,8 +211,6 @@ def of_ranks(
     expect: `device` (`cuda`, or `cpu` in a rehearsal), `ranks` (None: the claims know no host), and what the check
     itself compares with.
     """
-    if "error" in evidence:
-        return failed(cause(evidence["error"]))
     ranks = evidence["ranks"]
     problems = list(_place_problems(expect, ranks))
     for number, rank in enumerate(ranks):
