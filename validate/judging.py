@@ -88,6 +88,12 @@ def conclude(faults: Iterable[str], good: str) -> Finding:
     return failed(joined(found, limit=_FAULTS_SHOWN)) if found else passed(good)
 
 
+def cut(evidence: Mapping[str, Any], name: str, told: str) -> list[str]:
+    """A fault of those that evidence counts and does not list: `12 more` and what is told of them."""
+    hidden = evidence.get(f"{name}_count", 0) - len(evidence.get(name, ()))
+    return [f"{hidden} more {told}"] if hidden > 0 else []
+
+
 def joined(problems: Sequence[str], *, limit: int = _PROBLEMS_SHOWN) -> str:
     """The first few problems in full, the others counted."""
     shown = "; ".join(problems[:limit])

@@ -20,6 +20,7 @@ from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildResult
 from images.errors import command, failed, wrong
 from images.host import checkout
+from images.host.cache import write_whole
 from images.host.hashing import sha256
 from images.locking import lock_file
 from images.locking.lock_file import Lock
@@ -189,16 +190,12 @@ def record_validation(folder: Path, evidence: Evidence, verdict: Verdict, change
 
 
 def record_evidence(folder: Path, evidence: Evidence) -> None:
-    """Write evidence.json, whole or not at all: whoever is killed while writing leaves the one before."""
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / "evidence.json.partial"
-    partial.write_text(evidence.dumps() + "\n")
-    partial.replace(folder / "evidence.json")
+    """Write evidence.json: whoever is killed while writing leaves the one before."""
+    write_whole(folder / "evidence.json", f"{evidence.dumps()}\n".encode())
 
 
 def write_json(file: Path, content: object) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(content, indent=1) + "\n")
+    write_whole(file, f"{json.dumps(content, indent=1)}\n".encode())
 
 
 def junit(verdict: Verdict) -> str:

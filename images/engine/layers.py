@@ -15,7 +15,6 @@ import json
 import os
 import stat
 import tarfile
-import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -135,10 +134,7 @@ def worked_out(layer: StoredLayer) -> str:
         digest.update(bytes(-entry.get("size", 0) % tarfile.BLOCKSIZE))
     digest.update(end)
     with suppress(OSError):  # else it is worked out again
-        known.parent.mkdir(parents=True, exist_ok=True)
-        partly = known.with_name(f".{known.name}.{os.getpid()}.{threading.get_ident()}")
-        partly.write_text(f"sha256:{digest.hexdigest()}", encoding="ascii")
-        partly.replace(known)
+        cache.write_whole(known, f"sha256:{digest.hexdigest()}".encode())
     return f"sha256:{digest.hexdigest()}"
 
 

@@ -14,8 +14,6 @@ need locks across machines: NFS 4, Lustre with `flock`.
 
 import fcntl
 import json
-import os
-import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
@@ -26,6 +24,7 @@ from pydantic import ValidationError
 
 from images.errors import failed
 from images.fleet.model import Failure, FleetRun, Job, JobRecord, JobResult, Lease
+from images.host.cache import write_whole
 from images.publish import gate
 from images.validation.rows import Row, first_fault
 from validate.claims import ClaimSet
@@ -204,14 +203,7 @@ def _read(model: type[Model], path: Path) -> Model | None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace a file by a whole one that is on the disk. With the umask's modes: a group can share it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.parent / f".{path.name}.{uuid.uuid4().hex}"
-    with partial.open("x", encoding="utf-8") as file:
-        file.write(f"{text}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    write_whole(path, f"{text}\n".encode())
 
 
 @contextmanager

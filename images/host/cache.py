@@ -1,6 +1,8 @@
-"""The folder of what can be made again, outside the project: clones share it. And locks between a user's processes."""
+"""The folder of what can be made again, outside the project: clones share it. Locks between processes; whole files."""
 
+import os
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +23,17 @@ def folder() -> Path:
         then = "set HOME or XDG_CACHE_HOME to a folder that can be written"
         raise wrong("HOME", "this user has no home folder", then)
     return found
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Write a file and its folder, with the umask's modes. Whole and on the disk or not at all, whoever is killed."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partly = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+    with partly.open("xb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    partly.replace(file)
 
 
 @contextmanager

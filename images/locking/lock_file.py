@@ -6,7 +6,6 @@ that share a torch share `torch.txt` byte for byte.
 """
 
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -21,6 +20,7 @@ from images import errors
 from images.config import paths
 from images.config.platforms import Platform, of_machine
 from images.errors import Problem, UserError, command, wrong
+from images.host.cache import write_whole
 from images.host.hashing import sha256
 from images.locking import contents, inputs
 from images.locking.contents import Known
@@ -170,11 +170,7 @@ def write(files: Mapping[str, bytes], folder: Path) -> None:
 def put(files: Mapping[str, bytes], folder: Path) -> None:
     """Write files below the folder of locks, each whole or not at all; a lock's record last."""
     for name in sorted(files, key=lambda path: path.endswith(RECORD)):
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f".{target.name}.{os.getpid()}")
-        partial.write_bytes(files[name])
-        partial.replace(target)
+        write_whole(folder / name, files[name])
 
 
 def print_requirements(packages: Iterable[Package], platform: str = "x86_64") -> bytes:

@@ -7,8 +7,6 @@ each: a layer that a registry has is then neither read nor compressed again.
 
 import hashlib
 import json
-import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +22,7 @@ from images.engine import Engine, ImageInfo, ignore
 from images.engine.buildkit import BuildEvent, StepFinished, StepProgress, StepStarted
 from images.engine.exported import ImagePart
 from images.errors import UserError, failed, problem_of
+from images.host.cache import write_whole
 from images.host.hashing import oci_digest
 from images.publish.compression import MEDIA_TYPE, RECIPE, SpooledBlob, compress, uncompressed
 from images.registry.client import Registry
@@ -210,13 +209,8 @@ def _known(cache: Path, diff_id: str) -> Descriptor | None:
 
 def _note(cache: Path, diff_id: str, blob: Descriptor) -> None:
     """A cache that can't be written is none."""
-    path = _record(cache, diff_id)
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, half = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "w") as stream:
-            json.dump({"digest": blob.digest, "size": blob.size}, stream)
-        Path(half).replace(path)
+        write_whole(_record(cache, diff_id), json.dumps({"digest": blob.digest, "size": blob.size}).encode())
 
 
 class _Tally:

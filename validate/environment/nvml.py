@@ -39,24 +39,31 @@ def managed(folder: Path | None = None) -> dict[str, Any]:
     A link is nvlink, pcie or apart, and left out where NVML can't tell.
     `folder` holds libnvidia-ml.so.1 where the loader does not find it. Raises DriverError.
     """
-    library = _load("libnvidia-ml.so.1", folder)
+    with _devices(folder) as (library, devices):
+        driver = _text(library.nvmlSystemGetDriverVersion)
+        gpus = [_managed_gpu(library, device) for device in devices]
+        pairs = ((one, other) for other in range(len(devices)) for one in range(other))
+        ways = ((one, other, _link(library, devices[one], devices[other])) for one, other in pairs)
+        return {"driver": driver, "gpus": gpus, "links": [[*way] for way in ways if way[2]]}
+
+
+@contextmanager
+def _devices(folder: Path | None) -> Iterator[tuple[ctypes.CDLL, list[ctypes.c_void_p]]]:
+    """NVML, and a handle of each GPU. Raises DriverError."""
+    library, count = _load("libnvidia-ml.so.1", folder), ctypes.c_uint()
     _check("nvmlInit", library.nvmlInit_v2())
     try:
-        driver = _text(library.nvmlSystemGetDriverVersion)
-        count = ctypes.c_uint()
         _check("nvmlDeviceGetCount", library.nvmlDeviceGetCount_v2(ctypes.byref(count)))
-        gpus = [_managed_gpu(library, index) for index in range(count.value)]
-        pairs = ((one, other) for other in range(count.value) for one in range(other))
-        links = [[one, other, link] for one, other in pairs if (link := _link(library, one, other))]
-        return {"driver": driver, "gpus": gpus, "links": links}
+        devices = [ctypes.c_void_p() for _ in range(count.value)]
+        for index, device in enumerate(devices):
+            _check("nvmlDeviceGetHandleByIndex", library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)))
+        yield library, devices
     finally:
         library.nvmlShutdown()
 
 
-def _managed_gpu(library: ctypes.CDLL, index: int) -> Gpu:
-    device, memory = ctypes.c_void_p(), _Memory()
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    _check("nvmlDeviceGetHandleByIndex", library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)))
+def _managed_gpu(library: ctypes.CDLL, device: ctypes.c_void_p) -> Gpu:
+    memory, major, minor = _Memory(), ctypes.c_int(), ctypes.c_int()
     told = library.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
     if told != _NOT_SUPPORTED:
         _check("nvmlDeviceGetMemoryInfo", told)
@@ -81,11 +88,8 @@ def _managed_gpu(library: ctypes.CDLL, index: int) -> Gpu:
     return {**found, "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "unified": True}
 
 
-def _link(library: ctypes.CDLL, one: int, other: int) -> str:
+def _link(library: ctypes.CDLL, *devices: ctypes.c_void_p) -> str:
     """How two GPUs reach each other; empty where NVML can't tell."""
-    devices = [ctypes.c_void_p(), ctypes.c_void_p()]
-    for device, index in zip(devices, (one, other), strict=True):
-        _check("nvmlDeviceGetHandleByIndex", library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)))
     found = {}
     for way in (_P2P_READ, _P2P_NVLINK):
         status = ctypes.c_int()
@@ -155,19 +159,12 @@ _FABRIC_STATE = 24
 def health(folder: Path | None = None) -> list[dict[str, Any]]:
     """Of each GPU: memory [used, total], ecc, remapped [corrected, uncorrected, pending, failed], mig [now, next],
     instances, mode, processes, fabric. What NVML can't tell is left out. Raises DriverError."""
-    library, count = _load("libnvidia-ml.so.1", folder), ctypes.c_uint()
-    _check("nvmlInit", library.nvmlInit_v2())
-    try:
-        _check("nvmlDeviceGetCount", library.nvmlDeviceGetCount_v2(ctypes.byref(count)))
-        return [_health(library, index) for index in range(count.value)]
-    finally:
-        library.nvmlShutdown()
+    with _devices(folder) as (library, devices):
+        return [_health(library, device) for device in devices]
 
 
-def _health(library: ctypes.CDLL, index: int) -> dict[str, Any]:
-    device, memory, slot = ctypes.c_void_p(), _Memory(), ctypes.c_void_p()
-    running, fabric = ctypes.c_uint(0), (ctypes.c_ubyte * 64)()
-    _check("nvmlDeviceGetHandleByIndex", library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)))
+def _health(library: ctypes.CDLL, device: ctypes.c_void_p) -> dict[str, Any]:
+    memory, slot, running, fabric = _Memory(), ctypes.c_void_p(), ctypes.c_uint(0), (ctypes.c_ubyte * 64)()
 
     def ask(call: str, *arguments: Any) -> int:
         function = getattr(library, call, None)

@@ -22,7 +22,7 @@ from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.installed import Distribution
 from validate.harness.forked import on_all_cores
-from validate.judging import Finding, conclude, failed
+from validate.judging import Finding, conclude, cut, failed
 
 FROM_SOURCE = True
 
@@ -152,8 +152,7 @@ def judge(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]
     if not evidence["files"]:
         return failed("there is no bytecode: each process compiles what it imports")
     faults = [f"{path} is {state}" for path, state in evidence["wrong"].items()]
-    if hidden := evidence["wrong_count"] - len(evidence["wrong"]):
-        faults.append(f"{hidden} more files of bytecode are not their sources'")
+    faults += cut(evidence, "wrong", "files of bytecode are not their sources'")
     again = f"{evidence['compiled']} compiled again, all of {len(evidence['digests'])} distributions right"
     return conclude(faults, f"{evidence['files']} files of bytecode are what their sources compile to ({again})")
 

@@ -16,7 +16,7 @@ from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.installed import Distribution
 from validate.harness.forked import on_all_cores
-from validate.judging import Finding, conclude, failed, listed, matches
+from validate.judging import Finding, conclude, cut, failed, listed, matches
 
 FILES_ONLY = True
 STARTS_FIRST = True
@@ -140,8 +140,7 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
             faults.append(f"{one['path']} of {listed(list(one['owners']))} is {states}")
     excused = [f"*/{pattern}" for pattern in expect["unowned"]]
     faults += [f"{path} belongs to no distribution" for path in evidence["unowned"] if not matches(path, excused)]
-    if hidden := evidence["unowned_count"] - len(evidence["unowned"]):
-        faults.append(f"{hidden} more files belong to no distribution")
+    faults += cut(evidence, "unowned", "files belong to no distribution")
     for one in evidence["without_record"]:
         if not one["location"].endswith("/dist-packages"):
             faults.append(f"{one['name']} in {one['location']} has no readable RECORD")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from validate.judging import Finding, conclude, failed, listed, matches, passed, unproven
+from validate.judging import Finding, conclude, cut, failed, listed, matches, passed, unproven
 
 _COMMAND, _DIRECTORY, _USER = ["bash"], "/workspace", "1001"
 """How our Dockerfiles end (templates/stages/image.j2)."""
@@ -157,8 +157,7 @@ def judge_parent(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str
         f"the parent's {one['path']} {' and '.join(_SPOKEN.get(how, f'is a {how} now') for how in one['how'])}"
         for one in evidence["changed"]
     ]
-    if hidden := evidence["changed_count"] - len(evidence["changed"]):
-        faults.append(f"{hidden} more files of the parent are not as they were")
+    faults += cut(evidence, "changed", "files of the parent are not as they were")
     faults += [
         f"{path} sets {name} for all users"
         for path, names in evidence["settings"].items()

@@ -23,7 +23,7 @@ from validate.checks.static.files import as_record, hashes
 from validate.checks.static.toolkit import configured
 from validate.claims import Claim
 from validate.environment import debian, installed, rights, user_environment, wheel_contents
-from validate.judging import Finding, conclude, matches
+from validate.judging import Finding, conclude, cut, matches
 
 FILES_ONLY = True
 RUN_AS = "root"
@@ -429,15 +429,12 @@ def judge_files(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str,
     or size, of_cache: what of the loader's cache ldconfig would not write}.
     """
     faults = [f"{one['path']} is not as {one['owner']} has it" for one in evidence["altered"]]
-    if hidden := evidence["altered_count"] - len(evidence["altered"]):
-        faults.append(f"{hidden} more files are not as their owners have them")
+    faults += cut(evidence, "altered", "files are not as their owners have them")
     if not expect["free"]:
         faults += [f"{path} belongs to nobody" for path in evidence["unowned"]]
-        if hidden := evidence["unowned_count"] - len(evidence["unowned"]):
-            faults.append(f"{hidden} more files belong to nobody")
+        faults += cut(evidence, "unowned", "files belong to nobody")
     faults += [f"{path} is missing or void: Python compiles that at each start" for path in evidence.get("void", ())]
-    if hidden := evidence.get("void_count", 0) - len(evidence.get("void", ())):
-        faults.append(f"{hidden} more files of bytecode are not of their sources' time")
+    faults += cut(evidence, "void", "files of bytecode are not of their sources' time")
     generated = sum(evidence["excused"].values())
     return conclude(faults, f"{evidence['files']} files have owners, {generated} of them are generated")
 
@@ -488,8 +485,7 @@ def judge_privileges(_subject: str, expect: Mapping[str, Any], evidence: Mapping
     open_to_all = expect.get("open", ())
     faults += [f"every user may change {path}" for path in evidence["writable"] if not matches(path, open_to_all)]
     faults += [f"{path} {how}" for path, how in evidence.get("loose", {}).items()]
-    if hidden := evidence.get("loose_count", 0) - len(evidence.get("loose", ())):
-        faults.append(f"{hidden} more paths belong to others than root, can't be used, or are of another time")
+    faults += cut(evidence, "loose", "paths belong to others than root, can't be used, or are of another time")
     faults += evidence["accounts"]
     if evidence["authorities"]:
         faults.append(f"{evidence['authorities']} certificate authorities are trusted that Debian does not bring")

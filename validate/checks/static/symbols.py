@@ -20,7 +20,7 @@ from validate.binaries.loader import Files, Found, Process, SearchPath, import_t
 from validate.claims import Claim
 from validate.environment import installed
 from validate.harness.forked import on_all_cores
-from validate.judging import Finding, conclude, failed, listed, matches
+from validate.judging import Finding, conclude, cut, failed, listed, matches
 
 FILES_ONLY = True
 
@@ -181,8 +181,7 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
             hidden = one["undefined_count"] - len(names)
             more = f" and {hidden} more" if hidden > 0 else ""
             faults.append(f"{what} {', '.join(names)}{more}, which none of its libraries has")
-    if hidden := evidence["lacking_count"] - len(evidence["lacking"]):
-        faults.append(f"{hidden} more libraries lack symbols")
+    faults += cut(evidence, "lacking", "libraries lack symbols")
     good = f"{evidence['symbols']} symbols that {evidence['checked']} libraries and programs need are there"
     return conclude(faults, good)
 

@@ -10,7 +10,7 @@ from typing import Any
 from validate.claims import Claim
 from validate.environment import installed, wheel_contents
 from validate.environment.installed import Distribution
-from validate.judging import Finding, Status, conclude, failed, listed, matches, unproven
+from validate.judging import Finding, Status, conclude, cut, failed, listed, matches, unproven
 
 FILES_ONLY = True
 
@@ -100,8 +100,7 @@ def _changed(name: str, one: Mapping[str, Any], wheels: Sequence[Mapping[str, An
     if one["digest"] in (wheel["digest"] for wheel in wheels):
         return
     yield from (f"{path} is not what the locked wheel of {name} brought" for path in one["strange"])
-    if hidden := one["strange_count"] - len(one["strange"]):
-        yield f"{hidden} more files are not what the locked wheel of {name} brought"
+    yield from cut(one, "strange", f"files are not what the locked wheel of {name} brought")
     if one["lacking"]:
         yield f"{one['record']} lacks {one['lacking']} files of the locked wheel of {name}"
     elif not one["strange"]:
@@ -112,8 +111,7 @@ def _made_otherwise(name: str, one: Mapping[str, Any], made: Sequence[str]) -> I
     for path in one["strange"]:
         if not matches(path, made):
             yield f"{path} is in no file of the locked source of {name}"
-    if hidden := one["strange_count"] - len(one["strange"]):
-        yield f"{hidden} more files are in no file of the locked source of {name}"
+    yield from cut(one, "strange", f"files are in no file of the locked source of {name}")
 
 
 CLAIMS = {"S10": judge}
