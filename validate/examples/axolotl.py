@@ -10,6 +10,7 @@ from typing import Any
 
 from validate.examples.run import Run
 from validate.examples.trained import (
+    IGNORED,
     Adapters,
     Batch,
     Trained,
@@ -21,8 +22,6 @@ from validate.examples.trained import (
     tensors,
     twice_rounded,
 )
-
-_IGNORED = -100
 
 
 def read_axolotl(run: Run) -> Trained:
@@ -48,7 +47,7 @@ def read_axolotl(run: Run) -> Trained:
         preference=float(config["rl_beta"]) if config.get("rl") == "dpo" else None,
         rate=float(config["learning_rate"]),
         adapters=_adapters(out, config) if adapter else None,
-        saved=adapter_pairs(out) if adapter else tensors(merged if merged.is_dir() else out),
+        saved=adapter_pairs(tensors(out)) if adapter else tensors(merged if merged.is_dir() else out),
         merged=(_merged_into(run, weights, loaded), tensors(merged)) if adapter and merged.is_dir() else None,
         reload=_reloaded(run, out, precision),
         facts={"ranks": ranks, **answered},
@@ -96,7 +95,7 @@ def said(text: str) -> int:
 def _adapters(folder: Path, config: Mapping[str, Any]) -> Adapters:
     """As they began: the first step moves no A, since every B is zero before it."""
     torch = importlib.import_module("torch")
-    first = adapter_pairs(folder / "checkpoint-1")
+    first = adapter_pairs(tensors(folder / "checkpoint-1"))
     start = {module: (a, torch.zeros_like(b)) for module, (a, b) in first.items()}
     return Adapters(scale=float(config["lora_alpha"]) / float(config["lora_r"]), start=start)
 
@@ -138,7 +137,7 @@ def _preferences(run: Run) -> list[tuple[tuple[list[int], list[int]], ...]]:
         row = json.loads(line)
         prompt = [*([tokenizer.bos_token_id] if begun else []), *numbers(row["prompt"])]
         answers = [[*numbers(row[key]), tokenizer.eos_token_id] for key in ("chosen", "rejected")]
-        rows.append(tuple(([*prompt, *answer], [_IGNORED] * len(prompt) + answer) for answer in answers))
+        rows.append(tuple(([*prompt, *answer], [IGNORED] * len(prompt) + answer) for answer in answers))
     return rows
 
 
@@ -147,7 +146,7 @@ def _padded(rows: Sequence[tuple[list[int], list[int]]]) -> Batch:
     torch = importlib.import_module("torch")
     longest = max(len(tokens) for tokens, _ in rows)
     tokens = [[*row, *[0] * (longest - len(row))] for row, _ in rows]
-    labels = [[*row, *[_IGNORED] * (longest - len(row))] for _, row in rows]
+    labels = [[*row, *[IGNORED] * (longest - len(row))] for _, row in rows]
     return torch.tensor(tokens), torch.tensor(labels)
 
 

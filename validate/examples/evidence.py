@@ -14,7 +14,7 @@ from validate.claims import Claim
 from validate.environment import container_memory
 from validate.examples import axolotl, programs
 from validate.examples.run import PATIENT, Run, run
-from validate.examples.trained import Adapters, Batch, Pairs, Trained, Weights
+from validate.examples.trained import IGNORED, Adapters, Batch, Pairs, Trained, Weights
 from validate.harness.forked import in_forks
 from validate.harness.reference import Shape, llama_logits
 
@@ -175,9 +175,6 @@ def _furthest(found: Sequence[float], wanted: Sequence[float]) -> float:
     if len(found) != len(wanted):
         return math.inf
     return max(abs(one - other) for one, other in zip(found, wanted, strict=True))
-
-
-IGNORED = -100
 
 
 def train(trained: Trained, *, rate: float | None = None, frozen: str = "\0") -> tuple[Sequence[float], Weights]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from validate.examples.run import Run
 from validate.examples.trained import (
+    IGNORED,
     Adapters,
     Batch,
     Trained,
@@ -89,7 +90,7 @@ def adapters_trained(run: Run, start: Weights, adapters: Adapters, reload: Calla
     """Adapters over frozen weights: `start` is what they were trained over, they are merged into the model's own."""
     result, whole = run.result(), fully_trained(run, reload)
     merged = tensors(run.folder / result["merged"])
-    saved = adapter_pairs(run.folder / result["saved"])
+    saved = adapter_pairs(tensors(run.folder / result["saved"]))
     return replace(whole, start=start, adapters=adapters, saved=saved, merged=(whole.start, merged))
 
 
@@ -105,7 +106,7 @@ def rows_of(run: Run) -> list[Batch]:
             text + tokenizer.eos_token, truncation=True, padding="max_length", max_length=run.config["length"]
         )["input_ids"]
         tokens = torch.tensor(numbers)
-        rows.append((tokens, tokens.masked_fill(tokens == tokenizer.pad_token_id, -100)))
+        rows.append((tokens, tokens.masked_fill(tokens == tokenizer.pad_token_id, IGNORED)))
     return rows
 
 
@@ -120,14 +121,8 @@ def _adapters(run: Run, lora: Mapping[str, Any]) -> Adapters:
 
 def drawn(tuned: Any) -> dict[str, tuple[Any, Any]]:
     """A and B by module, of a model that just got its adapters: B is zero there."""
-    halves = {
-        name: value.detach().float().cpu().clone() for name, value in tuned.named_parameters() if ".lora_" in name
-    }
-    return {
-        name.removeprefix("base_model.model.").split(".lora_A.")[0]: (a, halves[name.replace(".lora_A.", ".lora_B.")])
-        for name, a in halves.items()
-        if ".lora_A." in name
-    }
+    parameters = tuned.named_parameters()
+    return adapter_pairs({name: one.detach().float().cpu().clone() for name, one in parameters if ".lora_" in name})
 
 
 def reloaded(run: Run) -> Callable[[Any], Any]:

@@ -15,7 +15,8 @@ Weights = Mapping[str, Any]
 Pairs = Mapping[str, tuple[Any, Any]]
 """Module (`model.layers.0.mlp.up_proj`) -> A [rank, in] and B [out, rank] of its adapter."""
 Batch = tuple[Any, Any]
-"""Tokens and labels, both [rows, length]; -100 where there is no loss."""
+"""Tokens and labels, both [rows, length]; IGNORED where there is no loss."""
+IGNORED = -100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,15 +111,13 @@ def stored_type(folder: Path) -> str:
     return _TORCH_TYPES[found.pop()]
 
 
-def adapter_pairs(folder: Path) -> dict[str, tuple[Any, Any]]:
-    """A and B by module, of an adapter as peft saves it. A half without its other half is left out."""
-    found = tensors(folder)
-    modules: dict[str, tuple[Any, Any]] = {}
-    for name, a in found.items():
-        b = found.get(name.replace(".lora_A.", ".lora_B."))
-        if ".lora_A." in name and b is not None:
-            modules[name.removeprefix("base_model.model.").split(".lora_A.")[0]] = (a, b)
-    return modules
+def adapter_pairs(halves: Weights) -> dict[str, tuple[Any, Any]]:
+    """A and B by module, of tensors as peft names them. A half without its other half is left out."""
+    return {
+        name.removeprefix("base_model.model.").split(".lora_A.")[0]: (a, halves[other])
+        for name, a in halves.items()
+        if ".lora_A." in name and (other := name.replace(".lora_A.", ".lora_B.")) in halves
+    }
 
 
 def nf4_rounded(weights: Weights, shape: Shape) -> dict[str, Any]:
