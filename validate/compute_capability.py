@@ -13,6 +13,8 @@ target runs on an unbroken range of GPUs (CUDA C++ Programming Guide: "Binary Co
 Standard library only: the suite in the container, the pruner in a build and the planner on the host share this file.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable
 from functools import cache

@@ -10,6 +10,7 @@ from images.config.names import ImageName
 from images.config.platforms import Platform
 from images.context.labels import LABELS
 from images.errors import Problem, UserError, failed
+from images.host.cache import write_whole
 from images.host.hashing import sha256
 from images.publish import attachments, provenance, sbom, signing, statements, tags
 from images.publish.attachments import PublishedImage, Signed
@@ -232,8 +233,7 @@ def went_back(policy: ReleasePolicy, tag: str, now: Signed) -> Iterator[str]:
         if seen.is_file() and (before := seen.read_text(encoding="utf-8")) > own:  # counters have 13 digits until 2286
             yield f"{tag} was signed {now.date}, and was seen here as signed {before.split()[-1]} (kept in {seen})"
             return
-        seen.parent.mkdir(parents=True, exist_ok=True)
-        seen.write_text(own, encoding="utf-8")
+        write_whole(seen, own.encode())
 
 
 def _checks(image: PublishedImage, policy: ReleasePolicy, key: str, *, unsigned: bool) -> Iterator[Check]:

@@ -5,6 +5,8 @@ name (device code). Every offset and count of the file is checked against its si
 raises ElfError and never loops or fills memory. Layout: System V ABI, chapters 4 and 5 (64-bit).
 """
 
+from __future__ import annotations
+
 import os
 import struct
 from collections.abc import Iterator

@@ -8,6 +8,8 @@ All numbers are checked before use, so a corrupted file raises FatbinError and n
 documents none of this: the layout was read from the wheels of torch 2.5 to 2.11, bitsandbytes and xformers.
 """
 
+from __future__ import annotations
+
 import ctypes
 import functools
 import mmap

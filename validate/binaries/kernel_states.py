@@ -3,6 +3,8 @@
 S5 judges by it and the pruner cuts by it, so that pruning can't take away what S5 would have found.
 """
 
+from __future__ import annotations
+
 import fnmatch
 import functools
 import re
