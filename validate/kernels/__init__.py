@@ -89,8 +89,8 @@ class Kernel:
     """The distribution that brings it: an image that pins it is held to the kernel."""
     statement: str
     cases: Mapping[str, Callable[[SeededRandom], Case]] = field(default_factory=dict)
-    tolerance: Mapping[str, str | float] = field(default_factory=dict)
-    """dtype -> RULE_T, or the largest relative error (0: exact)."""
+    tolerance: Mapping[str, str | float] = field(default_factory=lambda: {"float16": RULE_T, "bfloat16": RULE_T})
+    """Of cases: dtype -> RULE_T, or the largest relative error (0: exact)."""
     observe: Callable[[SeededRandom], Observed] | None = None
     figures: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Name -> least and most: two-sided, as a quantiser that errs too little has not quantised."""

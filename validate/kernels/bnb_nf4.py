@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from validate.harness import nf4
-from validate.kernels import RULE_T, Case, Kernel, Observed, SeededRandom, from_capability
+from validate.kernels import Case, Kernel, Observed, SeededRandom, from_capability
 from validate.kernels._names import BNB_DEQUANTISE, BNB_QUANTISE
 
 of_bitsandbytes = partial(
@@ -75,7 +75,6 @@ KERNEL = of_bitsandbytes(
         "bfloat16": partial(_case, "bfloat16", 77, ["x"]),
         "float16 one token": partial(_case, "float16", 1, []),
     },
-    tolerance={"float16": RULE_T, "bfloat16": RULE_T},
     observe=_observe,
     figures={"mean error": around(nf4.MEAN_ERROR, nf4.MEAN_ERROR_SIGMA)},
     expected_kernels={"quantiser": BNB_QUANTISE, "product": BNB_DEQUANTISE},

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from validate.kernels import RULE_T, from_capability
+from validate.kernels import from_capability
 from validate.kernels._names import SDPA_CUDNN_BACKWARD, SDPA_CUDNN_FORWARD, at_least
 from validate.kernels._sdpa import cases, of_sdpa, others
 
@@ -36,7 +36,6 @@ KERNEL = of_sdpa(
     statement="torch's attention through cuDNN, forward and backward, as plain torch computes it",
     cases={**_ODD, **cases("CUDNN_ATTENTION", "float16", "bfloat16", in_128s=True)},
     leaves_out=_leaves_out,
-    tolerance={"float16": RULE_T, "bfloat16": RULE_T},
     expected_kernels={"forward": SDPA_CUDNN_FORWARD, "backward": SDPA_CUDNN_BACKWARD},
     other_kernels=others("cuDNN's"),
     excludes=_excludes,

@@ -1,13 +1,12 @@
 """G2: scaled_dot_product_attention through its FlashAttention."""
 
-from validate.kernels import RULE_T, from_capability
+from validate.kernels import from_capability
 from validate.kernels._names import SDPA_FLASH_BACKWARD, SDPA_FLASH_FORWARD
 from validate.kernels._sdpa import cases, of_sdpa, others
 
 KERNEL = of_sdpa(
     statement="torch's attention through its FlashAttention, forward and backward, as plain torch computes it",
     cases=cases("FLASH_ATTENTION", "float16", "bfloat16"),
-    tolerance={"float16": RULE_T, "bfloat16": RULE_T},
     expected_kernels={"forward": SDPA_FLASH_FORWARD, "backward": SDPA_FLASH_BACKWARD},
     other_kernels=others("FlashAttention's"),
     supports=from_capability(8, 0, "torch has this backend from Ampere on"),
