@@ -39,7 +39,7 @@ passed, failed = partial(Finding, Status.PASS), partial(Finding, Status.FAIL)
 unproven, not_applicable = partial(Finding, Status.UNPROVEN), partial(Finding, Status.NOT_APPLICABLE)
 
 
-def listed(items: list[str], *, limit: int = 3) -> str:
+def listed(items: Sequence[str], *, limit: int = 3) -> str:
     """The first few items as a phrase: `a, b, c and 4 more`."""
     shown = ", ".join(items[:limit])
     return f"{shown} and {len(items) - limit} more" if len(items) > limit else shown

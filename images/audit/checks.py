@@ -24,7 +24,7 @@ from validate.checks import settings
 from validate.compute_capability import target_runs_on
 from validate.environment.installed import canonical
 from validate.judge import Verdict
-from validate.judging import Status, listed, matches
+from validate.judging import Status, joined, listed, matches
 
 _SHOWN = 6
 NOT_THERE = ", which is not installed"
@@ -166,7 +166,6 @@ def of_machine(
 def _check(key: str, faults: Iterable[str], *, environment: str = "", **facts: str) -> Check:
     """A check of audit.yaml that found these faults. `facts`: what its texts say of the image."""
     row, found = _RULES["checks"][key], list(faults)
-    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     number, _, subject = key.partition(" ")
     return Check(
         id=number,
@@ -174,7 +173,7 @@ def _check(key: str, faults: Iterable[str], *, environment: str = "", **facts: s
         environment=environment,
         outcome=Outcome.FAULT if found else Outcome.NONE,
         severity=Severity(row.get("severity", "error")),
-        text="; ".join(found[:_SHOWN]) + more if found else row["good"].format(**facts),
+        text=joined(found, limit=_SHOWN) if found else row["good"].format(**facts),
         source=Source(row.get("source", "files")),
         hints=hints.find(found) if found else (),
         fix=row["fix"].format(**facts),

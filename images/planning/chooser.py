@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, Literal
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -22,8 +22,10 @@ from images.planning import silent
 from images.planning.image import Image
 from validate import compute_capability
 from validate.compute_capability import ON_ARM_ALONE, Fit, runs_on
+from validate.judging import listed
 
 _NEAREST = 4
+_some = partial(listed, limit=_NEAREST)
 _version = cache(Version)
 """A site's table compares the same few with each other for each GPU and driver."""
 _CARDS = ((8, 6), (8, 9))
@@ -460,11 +462,6 @@ def sentences(choice: Choice, machine: Machine, known: Mapping[str, Known]) -> I
             yield f"The first of them whose gpu tier passed: {ran}. {known[ran].sentence}"
     for names, reasons in choice.others:
         yield f"Not {_some(names)}: {'; '.join(reasons)}"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NEAREST} more" if len(names) > _NEAREST else ""
-    return ", ".join(names[:_NEAREST]) + more
 
 
 def table(images: Sequence[ImageSummary]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from images.site.runs import Published, Run, newest_first
 from images.validation.rows import ClaimVerdictRow
 from validate import hints
 from validate.claims import Claim, Tier
-from validate.judging import Status
+from validate.judging import Status, listed
 
 TEMPLATES = paths.TEMPLATES / "site"
 _KEPT_RUNS = 10
@@ -438,8 +438,7 @@ def _gaps(row: ImageRow, index: Index, runs: Sequence[Run], claims: Sequence[Cla
         yield "No run is of the digest that the tag means today."
     for tier in dict.fromkeys(one.tier for one in row.runs if one.current and one.never_run):
         if names := unjudged(runs, tier, claims):
-            more = f" and {len(names) - _SHOWN_CLAIMS} more" if len(names) > _SHOWN_CLAIMS else ""
-            yield f"Claims of the {tier} tier that were never run: {', '.join(names[:_SHOWN_CLAIMS])}{more}."
+            yield f"Claims of the {tier} tier that were never run: {listed(names, limit=_SHOWN_CLAIMS)}."
 
 
 def _open_claims(runs: Sequence[Run]) -> list[ClaimVerdictRow]:
