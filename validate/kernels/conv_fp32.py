@@ -3,7 +3,8 @@
 import importlib
 from typing import Any
 
-from validate.kernels import Case, Kernel, SeededRandom
+from validate.kernels import Case, SeededRandom
+from validate.kernels.gemm_fp32 import of_float32
 
 
 def _plain(image: Any, weight: Any) -> Any:
@@ -21,12 +22,8 @@ def _case(rng: SeededRandom) -> Case:
     return Case(dtype="float32", inputs=inputs, run=_without_tf32, plain=_plain, grad_inputs=())
 
 
-KERNEL = Kernel(
-    claim="G1",
-    probe="gpu.numerics",
-    package="torch",
+KERNEL = of_float32(
     statement="a float32 convolution without TF32 is within 1e-5 of float64",
     cases={"3x13x37x29": _case},
-    tolerance={"float32": 1e-5},
     libraries=(r"libcudnn\w*\.so",),
 )

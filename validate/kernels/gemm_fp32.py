@@ -1,11 +1,11 @@
-"""G1: float32 matrix products at the precision that users get without asking."""
+"""G1: float32 matrix products at the precision that users get without asking; and what all files of G1 share."""
 
 from functools import partial
 from typing import Any
 
 from validate.kernels import Case, Kernel, SeededRandom
 
-_TOLERANCE = 1e-5
+of_float32 = partial(Kernel, claim="G1", probe="gpu.numerics", package="torch", tolerance={"float32": 1e-5})
 """float32 stays below 1e-6 here; TF32, which keeps 10 bits, is at 3e-4."""
 
 
@@ -18,12 +18,8 @@ def _case(rows: int, inner: int, columns: int, rng: SeededRandom) -> Case:
     return Case(dtype="float32", inputs=inputs, run=_product, plain=_product, grad_inputs=("left", "right"))
 
 
-KERNEL = Kernel(
-    claim="G1",
-    probe="gpu.numerics",
-    package="torch",
+KERNEL = of_float32(
     statement="float32 products are float32: within 1e-5 of float64",
     cases={"511x1023x769": partial(_case, 511, 1023, 769), "33x4099x65": partial(_case, 33, 4099, 65)},
-    tolerance={"float32": _TOLERANCE},
     libraries=(r"libcublas(Lt)?\.so",),
 )

@@ -12,6 +12,7 @@ of_liger = partial(
     claim="G7",
     probe="gpu.liger",
     package="liger-kernel",
+    tolerance={"float32": 1e-5, "bfloat16": RULE_T},
     supports=from_capability(8, 0, "Liger is claimed with bfloat16, which GPUs have from Ampere on"),
 )
 _EPSILON = 1e-5

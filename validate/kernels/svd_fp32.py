@@ -3,7 +3,8 @@
 import importlib
 from typing import Any
 
-from validate.kernels import Case, Kernel, SeededRandom
+from validate.kernels import Case, SeededRandom
+from validate.kernels.gemm_fp32 import of_float32
 
 
 def _decomposed(matrix: Any) -> dict[str, Any]:
@@ -20,12 +21,8 @@ def _case(rng: SeededRandom) -> Case:
     return Case(dtype="float32", inputs={"matrix": rng.normal(193, 71)}, run=_decomposed, plain=_decomposed)
 
 
-KERNEL = Kernel(
-    claim="G1",
-    probe="gpu.numerics",
-    package="torch",
+KERNEL = of_float32(
     statement="a float32 singular value decomposition is within 1e-5 of float64",
     cases={"193x71": _case},
-    tolerance={"float32": 1e-5},
     libraries=(r"libcusolver\.so",),
 )

@@ -1,6 +1,7 @@
 """G1: TF32 is off until it is asked for, and does something then: so the float32 tolerance can tell them apart."""
 
-from validate.kernels import Kernel, Observed, SeededRandom, from_capability
+from validate.kernels import Observed, SeededRandom, from_capability
+from validate.kernels.gemm_fp32 import of_float32
 
 
 def _observe(rng: SeededRandom) -> Observed:
@@ -21,10 +22,7 @@ def _observe(rng: SeededRandom) -> Observed:
     return {"facts": {"TF32 allowed": before}, "figures": {"error with TF32": figure}}
 
 
-KERNEL = Kernel(
-    claim="G1",
-    probe="gpu.numerics",
-    package="torch",
+KERNEL = of_float32(
     statement="TF32 is off by default, and where it is asked for the tolerance of float32 products notices",
     observe=_observe,
     # 10 bits of mantissa: 2.9e-4 on an H100.
