@@ -173,7 +173,7 @@ def by_judge(judging: Judge, claim: Claim, evidence: Mapping[str, Any]) -> Findi
     if reason := claim.expect.get("not_applicable"):
         return not_applicable(reason)
     if isinstance(error := evidence.get("error"), Mapping):
-        told = f"{claim.subject}: {root_cause(error)}{suspects(evidence)}"
+        told = f"{root_cause(error)}{suspects(evidence)}"
         return failed(". ".join([told, *filter(None, [claim.expect.get("fault")])]))
     return judging(claim.subject, claim.expect, evidence)
 

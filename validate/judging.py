@@ -90,8 +90,8 @@ def conclude(faults: Iterable[str], good: str) -> Finding:
 
 def cut(evidence: Mapping[str, Any], name: str, told: str) -> list[str]:
     """A fault of those that evidence counts and does not list: `12 more` and what is told of them."""
-    hidden = evidence.get(f"{name}_count", 0) - len(evidence.get(name, ()))
-    return [f"{hidden} more {told}"] if hidden > 0 else []
+    hidden = evidence[f"{name}_count"] - len(evidence[name]) if name in evidence else 0
+    return [f"{hidden} more {told}"] if hidden else []
 
 
 def joined(problems: Sequence[str], *, limit: int = _PROBLEMS_SHOWN) -> str:

@@ -15,6 +15,7 @@ JUDGES = {
     "T2": lambda subject, expect, evidence: not_applicable("no such GPU"),
     "T3": lambda subject, expect, evidence: unproven("could not tell"),
 }
+RAISED = {"error": {"kind": "OSError", "message": "no libx.so"}, "environment": {"LD_PRELOAD": "y"}}
 
 
 def claim(id: str = "T1", subject: str = "x", **more: object) -> Claim:  # noqa: A002
@@ -63,10 +64,11 @@ def test_what_is_unproven_is_never_green(
         ((record(Outcome.CRASHED),), Status.UNPROVEN, "measured well (fine), but"),
         ((record(Outcome.CRASHED, ok=False),), Status.FAIL, "bad"),
         ((record(other=1),), Status.FAIL, "can't be read"),
+        ((record(ok=True, **RAISED),), Status.FAIL, "OSError: no libx.so (LD_PRELOAD=y is set). it is known"),
     ],
 )
 def test_what_was_not_measured_is_not_green(records: tuple[Record, ...], status: Status, words: str) -> None:
-    found = verdict(claim(), records=records).claims[0]
+    found = verdict(claim(expect={"fault": "it is known"}), records=records).claims[0]
     assert found.status is status
     assert words in found.reason
 

@@ -263,10 +263,3 @@ def test_what_disturbed_or_varied_is_recorded_of_no_step() -> None:
         for status, kept in ((Status.PASS, recorded_one), (Status.FAIL, False)):
             verdict = Verdict(image="x", digest="sha256:1", claims=(replace(one, status=status),))
             assert bool(records.line_of(ran, verdict, "here").steps) is kept
-
-
-@pytest.mark.parametrize("module", [speed, step])
-def test_what_was_not_measured_is_judged_before_any_figure(module: Any) -> None:
-    error = {"error": {"kind": "RuntimeError", "message": "CUDA error: out of memory"}, "device": {}}
-    found = module.judge("step eager", {"gpu": "", "rows": 8, "at_most": {}}, error)
-    assert found.status is Status.FAIL and "out of memory" in found.reason
