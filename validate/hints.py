@@ -30,10 +30,7 @@ _AT_MOST = 3
 _LONGEST = 240
 """Characters of a line that are shown; a longer argument is no name of a file."""
 _GIVE = "give the error's text in quotes, name a log, or pipe it in: COMMAND 2>&1 | ... hint"
-_MORE = (
-    "give the whole log: the first error in it tells more than the last; else search the issues of the package "
-    "whose file stands last in the traceback"
-)
+_MORE = "give the whole log, whose first error tells most; else search the issues of the traceback's last package"
 SHOWN = ("id", "cause", "fix", "source")
 
 
@@ -86,7 +83,7 @@ def explained(texts: Iterable[str]) -> Iterator[tuple[Hint, str]]:
     seen = set()
     plain = (_TERMINAL.sub("", line).translate(_PLAIN).strip(" \t│┃") for text in texts for line in text.splitlines())
     for line in dict.fromkeys(plain):
-        spelt = dict.fromkeys((line, _QUOTED.sub(r"'\1'", line)))
+        spelt = dict.fromkeys((line, _QUOTED.sub(r"'\1'", line), line.replace("`", "")))
         for row in known():
             if told := next(filter(None, map(row.of, spelt)), None):
                 if told not in seen:

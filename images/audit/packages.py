@@ -39,6 +39,9 @@ _WHEELS = ("--only-binary", ":all:", "--no-config", "--quiet", "--no-progress", 
 _INSTALL = re.compile(
     r"\s*(?:RUN\s+)?(?:-\S+\s+)*(?:\w+=\S*\s+)*(?:python[\d.]*\s+-m\s+|uv\s+)?pip[\d.]*\s+install\s(.*)"
 )
+_EDITABLE = re.compile(r"^\s*(?:-e|--editable)\b.*", re.MULTILINE)
+"""It would be built here: uv does so in spite of --only-binary, and that runs code of it."""
+_NESTED = re.compile(r"^(\s*(?:-r|-c|--requirement|--constraint)[ =]+)(?!/|https?:)", re.MULTILINE)
 _WITH_A_VALUE = re.compile(r"-[rcfit]|--(?:requirement|constraint|find-links|(?:extra-)?index-url|target|prefix|root)")
 _SOURCE_ONLY = re.compile(r"([A-Za-z][\w.-]*)(?:\{[^}]*\})?(?:[<>=!~]\S*)? ha(?:s|ve) no usable wheels")
 
@@ -142,13 +145,12 @@ def _laid_out(source: str, python: str, progress: Callable[[str], None]) -> Iter
 
 def _installed(source: str, python: str, site: Path, progress: Callable[[str], None]) -> Laid:
     """Install what a file asks for, without what has no wheel. Where it contradicts itself: just what it names."""
-    scratch = site.parents[2]
     whole, text, unread = _requirements(source)
-    asked, excluded = scratch / "requirements.txt", scratch / "excluded.txt"
-    asked.write_text(text)
+    asked, excluded = (site.parents[2] / name for name in ("requirements.txt", "excluded.txt"))
+    asked.write_text(_EDITABLE.sub("", text))
     target = ["--target", str(site), "--python", sys.executable, "--python-version", python]
     command = ["pip", "install", *_WHEELS, *target, "--python-platform", _PLATFORM, "-r", str(asked)]
-    found = [conduct.left_out("", f"{words}: not looked at") for words in unread]
+    found = [conduct.left_out("", f"{words}: not looked at") for words in [*unread, *_EDITABLE.findall(text)]]
     left: list[str] = []
     contradicts = False
     while True:
@@ -187,14 +189,15 @@ def _requirements(source: str) -> tuple[bool, str, list[str]]:
             for row in tomllib.loads(text)["packages"]:
                 hashes = (f"--hash=sha256:{one['hashes']['sha256']}" for one in row.get("wheels", ()))
                 marker = f" ; {row['marker']}" if "marker" in row else ""
-                lines.append(" ".join([f"{row['name']}=={row['version']}{marker}", *hashes]))
+                what = f"{row['name']}=={row['version']}{marker}" if "version" in row else f"-e {row['name']}"
+                lines.append(" ".join([what, *hashes]))
             return True, "\n".join(lines), []
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError) as error:
         raise wrong(source, f"can't be read: {error}", "name a lock, a requirements file, or a folder") from None
     if path.name.startswith(("Dockerfile", "Containerfile")) or path.suffix == ".Dockerfile":
         asked, unread = _of_dockerfile(text)
         return False, "\n".join(asked), unread
-    return False, f"-r {path.resolve()}", []
+    return False, _NESTED.sub(rf"\g<1>{path.resolve().parent}/", text), []
 
 
 def _of_dockerfile(text: str) -> tuple[list[str], list[str]]:

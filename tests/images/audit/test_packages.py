@@ -87,6 +87,17 @@ def test_another_release_is_told_before_what_is_not_there_and_the_driver_without
     assert "needs driver 570 or newer" in found["A5 machine"]
 
 
+def test_what_would_be_built_here_is_left_out_and_none_of_it_runs(tmp_path: Path) -> None:
+    (own := tmp_path / "own").mkdir()
+    (own / "pyproject.toml").write_text('[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n')
+    (own / "own.py").write_text(f"open({str(own / 'ran')!r}, 'w')\n")
+    (tmp_path / "nested.txt").write_text(f"small @ {wheels.make(tmp_path).as_uri()}\n")
+    (tmp_path / "requirements.txt").write_text(f"-r nested.txt\n-e {own}\n")
+    found = audited(tmp_path / "requirements.txt")
+    assert [one.text for one in found.of(Outcome.NOT_MEASURED)] == [f"-e {own}: not looked at"]
+    assert found.environments[0].distributions == 1 and not (own / "ran").exists()
+
+
 def test_a_changed_file_of_a_virtual_environment_is_found(tmp_path: Path) -> None:
     site = wheels.install(wheels.make(tmp_path), wheels.environment(tmp_path / "venv"), by="uv")
     assert faults(audited(tmp_path / "venv")) == {}
@@ -146,6 +157,7 @@ PLANTED: list[tuple[str, str, list[Plant], Callable[[str], str]]] = [
     ("A7 contradiction", "other>=2", [ext(needs="other>=2"), ("other", "1", "", {})], unlocked),
     ("A8 numpy", "ext/_C.so is compiled for NumPy 1", [("numpy", "2.2.6", "", {}), ext(_C=OLD_NUMPY)], str),
     ("A0 scope", "sourced is published as source only", [PLAIN], lambda lock: lock + SOURCED),
+    ("A0 scope", "-e own: not looked at", [PLAIN], lambda lock: lock + '[[packages]]\nname = "own"\n'),
     ("error", "Hash mismatch", [PLAIN], lambda lock: re.sub(r"\w{64}", "0" * 64, lock)),
     ("error", "no version of one==9", [PLAIN], lambda lock: lock.replace('"1"', '"9"')),
     ("error", "you require one==1 and one==2", [PLAIN], lambda lock: lock + lock.replace('"1"', '"2"')),
