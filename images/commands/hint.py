@@ -1,6 +1,7 @@
 """`hint`: what an error text means, and what to do."""
 
 import re
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -24,9 +25,6 @@ def hint(
     Exits with 1 if none is known. In an image: docker run --rm -i IMAGE doctor hint < FILE
     """
     given = [*(["--lock", lock] if lock else []), *(["--json"] if as_json else []), "--", *(texts or [])]
-    raise typer.Exit(hints.main(given, spell=_spelled))
-
-
-def _spelled(fix: str) -> str:
-    """Commands of ours as this installation spells them."""
-    return re.sub(r"nox -s (\w+)(?: -- ([^`]+))?", lambda one: command(one[1], *filter(None, [one[2]])), fix)
+    ours = re.compile(r"nox -s (\w+)(?: -- ([^`]+))?")
+    spell = partial(ours.sub, lambda one: command(one[1], *filter(None, [one[2]])))  # as this installation does it
+    raise typer.Exit(hints.main(given, spell=spell))

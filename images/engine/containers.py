@@ -146,23 +146,18 @@ class Container:
                 ended = True
         finally:
             if not ended:
-                self._kill_while_reading(self._output)
+                # An engine ends no container whose output nobody takes, and other calls wait for it meanwhile (seen
+                # with 20.10).
+                with ThreadPoolExecutor(max_workers=1) as pool, suppress(OSError, docker.errors.DockerException):
+                    killing = pool.submit(self.kill)
+                    for _ in self._output:
+                        if killing.done() and killing.exception():
+                            break
             if self._input is not None:
                 # Not before: to close it ends `ssh`, which may not have sent everything yet.
                 with suppress(OSError):
                     self._input.close()
         yield from ((stream, plain_line(bytes(rest))) for stream, rest in begun.items() if rest)
-
-    def _kill_while_reading(self, output: Iterator[object]) -> None:
-        """Kill it, and take what it still prints.
-
-        An engine ends no container whose output nobody takes, and other calls wait for it meanwhile (seen with 20.10).
-        """
-        with ThreadPoolExecutor(max_workers=1) as pool, suppress(OSError, docker.errors.DockerException):
-            killing = pool.submit(self.kill)
-            for _ in output:
-                if killing.done() and killing.exception():
-                    break
 
     def wait(self, timeout: float | None = None) -> Exit:
         """Wait for its end. Kills it and raises Stopped after `timeout` seconds."""

@@ -4,7 +4,6 @@ Sources: RFC 9110 section 11, and the token authentication specification of the 
 """
 
 import base64
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +21,6 @@ from images.registry.reference import DOCKER_HUB, Repository, is_loopback
 SECONDS = (10, 60)
 """Timeouts of a request: to connect, and of silence."""
 _CLIENT_ID = "truetag"
-_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +118,8 @@ class RegistryAuth(AuthBase):
             pair = base64.b64encode(f"{known.user}:{known.password}".encode()).decode()
             return f"Basic {pair}"
         if scheme.lower() == "bearer":
-            return f"Bearer {self._token(dict(_PARAMETER.findall(rest)), known)}"
+            parameters = requests.utils.parse_dict_header(rest)  # type: ignore[no-untyped-call]
+            return f"Bearer {self._token(parameters, known)}"
         return ""
 
     def _token(self, challenge: Mapping[str, str], known: Credentials | None) -> str:

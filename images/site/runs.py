@@ -103,6 +103,10 @@ def _of_line(line: RunLine, source: str) -> Run:
         if known := findings.get((tier, number, subject)):
             row = row.model_copy(update={"required": known.required, "reason": known.reason})
         claims.append(row)
+    return _run(line, source, driver=line.driver, claims=tuple(claims), packages=line.packages)
+
+
+def _run(line: RunLine | JobLine, source: str, **more: Any) -> Run:
     return Run(
         image=line.image,
         digest=line.digest,
@@ -110,11 +114,9 @@ def _of_line(line: RunLine, source: str) -> Run:
         tiers=line.tiers,
         source=source,
         gpus=tuple(line.gpus),
-        driver=line.driver,
-        claims=tuple(claims),
-        packages=line.packages,
         size=line.bytes,
         steps=line.steps,
+        **more,
     )
 
 
@@ -142,16 +144,7 @@ def of_nightly(lines: Sequence[JobLine | results.BreakageLine]) -> Iterator[Run]
         if not isinstance(line, JobLine) or line.job is not Job.CONTROL or line.ranges:
             continue
         if line.outcome in _JUDGED and line.digest:
-            yield Run(
-                image=line.image,
-                digest=line.digest,
-                moment=line.date,
-                tiers=line.tiers,
-                source=f"results/nightly/{line.date:%Y-%m}.jsonl",
-                gpus=tuple(line.gpus),
-                size=line.bytes,
-                steps=line.steps,
-            )
+            yield _run(line, f"results/nightly/{line.date:%Y-%m}.jsonl")
 
 
 def published(

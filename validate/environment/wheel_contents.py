@@ -7,7 +7,9 @@ site-packages, `:bin/f2py` below the environment. Standard library.
 """
 
 import base64
+import contextlib
 import hashlib
+import importlib.metadata
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -151,7 +153,7 @@ def of_installed(distribution: Distribution, environment: str) -> Installed:
     """Read the RECORD of a distribution in the virtual environment in this folder. Reads its scripts, too."""
     python = f"{environment}/bin/python"
     # Entry point -> RECORD's hashes of the launchers that installers write for it.
-    points = _entry_points(distribution.info / "entry_points.txt")
+    points = _entry_points(distribution.info)
     if distribution.name == "pip" and "pip" in points:  # uv adds those that pip's own installation makes
         version = distribution.info.parent.parent.name.removeprefix("python")
         points.update(dict.fromkeys(("pip3", f"pip{version}"), points["pip"]))
@@ -171,20 +173,13 @@ def of_installed(distribution: Distribution, environment: str) -> Installed:
     return Installed(rows=rows, launchers=tuple(f"{environment}/bin/{name}" for name in sorted(wanted.keys() - made)))
 
 
-def _entry_points(file: Path) -> dict[str, str]:
-    """Name -> `module:function` of what becomes a command (entry points specification)."""
-    points, ours = {}, False
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return {}
-    for line in map(str.strip, lines):
-        if line.startswith("["):
-            ours = line in ("[console_scripts]", "[gui_scripts]")
-        elif ours and "=" in line and not line.startswith(("#", ";")):
-            name, _, target = line.partition("=")
-            points[name.strip()] = target.partition("[")[0].strip()
-    return points
+def _entry_points(info: Path) -> dict[str, str]:
+    """Name -> `module:function` of what becomes a command; none of a file that can't be read, whatever is wrong."""
+    with contextlib.suppress(Exception):
+        points = importlib.metadata.PathDistribution(info).entry_points
+        commands = [one for one in points if one.group in ("console_scripts", "gui_scripts")]
+        return {one.name: one.value.partition("[")[0].strip() for one in commands}
+    return {}
 
 
 def _forms(target: str, python: str) -> Iterator[bytes]:

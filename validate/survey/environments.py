@@ -4,6 +4,7 @@ What `site.py` would put on sys.path is worked out from folders, pyvenv.cfg and 
 "venv"; Debian's Python policy for dist-packages).
 """
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -121,11 +122,9 @@ def text_of(file: Path, longest: int = _LONGEST_TEXT) -> str:
 
 
 def is_elf(path: str) -> bool:
-    try:
-        with Path(path).open("rb") as stream:
-            return stream.read(4) == elf.MAGIC
-    except OSError:
-        return False
+    with contextlib.suppress(OSError), Path(path).open("rb") as stream:
+        return stream.read(4) == elf.MAGIC
+    return False
 
 
 def _interpreters(folder: _Folder) -> Iterator[tuple[str, str]]:

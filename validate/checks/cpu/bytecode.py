@@ -48,16 +48,11 @@ def compare(
     walked = (found for top in folders for found in os.walk(os.path.realpath(top)) if found[0].endswith("/__pycache__"))
     paths = sorted({f"{folder}/{name}" for folder, _, names in walked for name in names if name.endswith(".pyc")})
     # Distribution -> the bytecode of its sources, of those that it alone has.
-    owners: dict[str, list[str]] = {}
-    for one in distributions:
-        for entry in one.entries or ():
-            if entry.path.endswith(".py"):
-                owners.setdefault(entry.path, []).append(one.name)
+    owners = installed.owners(distributions)
     owned: dict[str, list[str]] = {}
     for path in paths:
-        names = owners.get(_source(path), [])
-        if len(names) == 1:
-            owned.setdefault(names[0], []).append(path)
+        if len(own := owners.get(_source(path), [])) == 1:
+            owned.setdefault(own[0].name, []).append(path)
     digests = {}
     for name, some in owned.items():
         # With their paths: bytecode holds its source's.
