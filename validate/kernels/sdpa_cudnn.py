@@ -10,15 +10,9 @@ _WITHOUT_NVRTC = (
     "torch 2.5's wheels leave cuDNN without libnvrtc, and without it cuDNN's attention has no execution plan: by design"
     " until torch 2.6 loads it (pytorch#145580, #145582)"
 )
-
-
-def _excludes(versions: Mapping[str, str]) -> str | None:
-    """cuDNN compiles its attention as it runs. Its wheels look for libnvrtc in `nvidia/nvrtc/lib`, and it lies in
-    `nvidia/cuda_nvrtc/lib`; torch 2.6.0's `__init__.py` is the first to load it beforehand, 2.5.1's does not.
-    """
-    return None if at_least(versions, "torch", "2.6") else _WITHOUT_NVRTC
-
-
+"""cuDNN compiles its attention as it runs. Its wheels look for libnvrtc in `nvidia/nvrtc/lib`, and it lies in
+`nvidia/cuda_nvrtc/lib`; torch 2.6.0's `__init__.py` is the first to load it beforehand, 2.5.1's does not.
+"""
 _ODD = cases("CUDNN_ATTENTION", "float16", "bfloat16")
 _READS_PAST = (
     "lengths that are no multiples of 128, in whose backward cuDNN before 9.15.1 reads past the end (cudnn-frontend"
@@ -38,6 +32,6 @@ KERNEL = of_sdpa(
     leaves_out=_leaves_out,
     expected_kernels={"forward": SDPA_CUDNN_FORWARD, "backward": SDPA_CUDNN_BACKWARD},
     other_kernels=others("cuDNN's"),
-    excludes=_excludes,
+    excludes=lambda versions: None if at_least(versions, "torch", "2.6") else _WITHOUT_NVRTC,
     supports=from_capability(8, 0, "torch has this backend from Ampere on"),
 )

@@ -1,7 +1,6 @@
 """G3: scaled_dot_product_attention through flash-attn-4, which torch offers since 2.11 (torch/nn/attention/_fa4.py)."""
 
 import importlib
-from collections.abc import Mapping
 from typing import Any
 
 from validate.kernels._attention import case
@@ -21,15 +20,10 @@ def _run(query: Any, key: Any, value: Any, causal: bool) -> Any:
     return forced("FLASH_ATTENTION")(query, key, value, causal)
 
 
-def _unpacks_two(versions: Mapping[str, str]) -> str | None:
-    if at_least(versions, "torch", "2.14"):
-        return None
-    return (
-        "torch before 2.14 unpacks two results of flash-attn-4, which has given more since 4.0.0b20 "
-        "(torch/nn/attention/_fa4.py, _fa4_run_forward; ValueError on an H100 with torch 2.11)"
-    )
-
-
+_UNPACKS_TWO = (
+    "torch before 2.14 unpacks two results of flash-attn-4, which has given more since 4.0.0b20 "
+    "(torch/nn/attention/_fa4.py, _fa4_run_forward; ValueError on an H100 with torch 2.11)"
+)
 KERNEL = of_flash_attn_4(
     probe="gpu.sdpa_flash_attn_4",
     statement="torch's attention through flash-attn-4, forward and backward, as plain torch computes it",
@@ -37,6 +31,6 @@ KERNEL = of_flash_attn_4(
         "float16 causal": case("float16", heads=(3, 3), lengths=(257, 257), dim=64, causal=True, run=_run),
         "bfloat16 cross": case("bfloat16", heads=(3, 3), lengths=(129, 331), dim=128, causal=False, run=_run),
     },
-    excludes=_unpacks_two,
+    excludes=lambda versions: None if at_least(versions, "torch", "2.14") else _UNPACKS_TWO,
     supports=on_majors(9, 10, why="torch takes flash-attn-4 on these (torch/nn/attention/_fa4.py)"),
 )
