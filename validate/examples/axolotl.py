@@ -1,21 +1,22 @@
 """What `axolotl train` leaves: its checkpoints, its prepared data, its adapter or whole weights, and what it merged."""
 
 import importlib
-import importlib.metadata
 import importlib.util
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from validate.examples.run import Run
 from validate.examples.trained import (
-    IGNORED,
     Adapters,
     Batch,
+    Row,
     Trained,
     Weights,
     adapter_pairs,
+    padded_batches,
+    preferences,
     seeded_order,
     shape_of,
     stored_type,
@@ -42,7 +43,7 @@ def read_axolotl(run: Run) -> Trained:
         shape=shape_of(run.model),
         start=start,
         read_over=read_over,
-        batches=list(_batches(run, ranks)),
+        batches=_batches(run, ranks),
         parts=ranks,
         preference=float(config["rl_beta"]) if config.get("rl") == "dpo" else None,
         rate=float(config["learning_rate"]),
@@ -100,54 +101,21 @@ def _adapters(folder: Path, config: Mapping[str, Any]) -> Adapters:
     return Adapters(scale=float(config["lora_alpha"]) / float(config["lora_r"]), start=start)
 
 
-def _batches(run: Run, ranks: int) -> Iterable[Batch]:
+def _batches(run: Run, ranks: int) -> list[Batch]:
     """Rows as they were trained: `micro_batch_size` a rank and step, in the order of the file or of the seed."""
-    rows = _preferences(run) if run.config.get("rl") == "dpo" else [(row,) for row in _prepared(run)]
-    size = int(run.config["micro_batch_size"]) * ranks
-    steps = int(run.config["max_steps"])
-    sequential = bool(run.config.get("curriculum_sampling"))
-    order = range(len(rows)) if sequential else seeded_order(len(rows), int(run.config["seed"]))
-    for step in range(steps):
-        chosen = [rows[index] for index in order[step * size : (step + 1) * size]]
-        # Of preferences: all that were chosen, then all that were rejected.
-        yield _padded([row[part] for part in range(len(rows[0])) for row in chosen])
+    config = run.config
+    rows: Sequence[Sequence[Row]] = [(row,) for row in _prepared(run)]
+    if config.get("rl") == "dpo":
+        rows = preferences(run.model, run.folder / config["datasets"][0]["path"])
+    order = range(len(rows)) if config.get("curriculum_sampling") else seeded_order(len(rows), int(config["seed"]))
+    return padded_batches(rows, order, int(config["micro_batch_size"]) * ranks, int(config["max_steps"]))
 
 
-def _prepared(run: Run) -> list[tuple[list[int], list[int]]]:
+def _prepared(run: Run) -> list[Row]:
     """Tokens and labels as axolotl made them."""
     folder = next((run.folder / run.config["dataset_prepared_path"]).glob("*/dataset_info.json")).parent
     data = importlib.import_module("datasets").load_from_disk(str(folder))
     return [(list(row["input_ids"]), list(row["labels"])) for row in data]
-
-
-def _preferences(run: Run) -> list[tuple[tuple[list[int], list[int]], ...]]:
-    """What was chosen and what was rejected, each after its prompt: as trl makes tokens of them.
-
-    From trl 1 on a prompt is tokenised as any text, with the token that begins it.
-    """
-    begun = importlib.metadata.version("trl").partition(".")[0] != "0"
-    tokenizer = importlib.import_module("transformers").AutoTokenizer.from_pretrained(run.model)
-
-    def numbers(text: str) -> list[int]:
-        found: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-        return found
-
-    rows = []
-    for line in (run.folder / run.config["datasets"][0]["path"]).read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        prompt = [*([tokenizer.bos_token_id] if begun else []), *numbers(row["prompt"])]
-        answers = [[*numbers(row[key]), tokenizer.eos_token_id] for key in ("chosen", "rejected")]
-        rows.append(tuple(([*prompt, *answer], [IGNORED] * len(prompt) + answer) for answer in answers))
-    return rows
-
-
-def _padded(rows: Sequence[tuple[list[int], list[int]]]) -> Batch:
-    """Padded on the right, where it changes nothing for the tokens before it."""
-    torch = importlib.import_module("torch")
-    longest = max(len(tokens) for tokens, _ in rows)
-    tokens = [[*row, *[0] * (longest - len(row))] for row, _ in rows]
-    labels = [[*row, *[IGNORED] * (longest - len(row))] for _, row in rows]
-    return torch.tensor(tokens), torch.tensor(labels)
 
 
 def _reloaded(run: Run, out: Path, precision: Any) -> Callable[[Any], Any]:

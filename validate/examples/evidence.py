@@ -21,6 +21,7 @@ from validate.harness.reference import Shape, llama_logits
 ADAPTERS: Mapping[str, Callable[[Run], Trained | Mapping[str, object]]] = {
     "axolotl": axolotl.read_axolotl,
     "booster": programs.read_booster,
+    "preferences": programs.read_preferences,
     "programs": programs.read_program,
     "rewards": programs.read_rewards,
     "unsloth": programs.read_unsloth,

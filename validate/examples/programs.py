@@ -18,6 +18,8 @@ from validate.examples.trained import (
     adapter_pairs,
     in_batches,
     nf4_rounded,
+    padded_batches,
+    preferences,
     seeded_order,
     shape_of,
     tensors,
@@ -46,6 +48,27 @@ def read_program(run: Run) -> Trained:
     # In training, bitsandbytes dequantises on a CPU too; in inference it may repack and multiply in bfloat16.
     model.train()
     return adapters_trained(run, start, adapters, lambda tokens: model(tokens.to(run.device)).logits)
+
+
+def read_preferences(run: Run) -> Trained:
+    """Of a program that trains adapters by DPO, over weights as they are."""
+    settings: Mapping[str, Any] = run.config["training"]
+    rows, saved = preferences(run.model, run.folder / run.config["data"]), run.folder / run.result()["saved"]
+    order, size = seeded_order(len(rows), int(settings["seed"])), int(settings["per_device_train_batch_size"])
+    transformers, peft = importlib.import_module("transformers"), importlib.import_module("peft")
+    base = transformers.AutoModelForCausalLM.from_pretrained(run.model).to(run.device)
+    model = peft.PeftModel.from_pretrained(base, saved).eval()
+    return Trained(
+        losses=[float(loss) for loss in run.result()["losses"]],
+        shape=shape_of(run.model),
+        start=tensors(run.model),
+        batches=padded_batches(rows, order, size, int(settings["max_steps"])),
+        preference=float(run.config["beta"]),
+        rate=float(settings["learning_rate"]),
+        adapters=_adapters(run, run.config["lora"]),
+        saved=adapter_pairs(saved),
+        reload=lambda tokens: model(tokens.to(run.device)).logits,
+    )
 
 
 def read_rewards(run: Run) -> Mapping[str, object]:

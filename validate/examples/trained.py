@@ -1,6 +1,7 @@
 """What an example did, in neutral terms: adapters of frameworks fill it in, evidence.py compares it."""
 
 import importlib
+import importlib.metadata
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ Pairs = Mapping[str, tuple[Any, Any]]
 """Module (`model.layers.0.mlp.up_proj`) -> A [rank, in] and B [out, rank] of its adapter."""
 Batch = tuple[Any, Any]
 """Tokens and labels, both [rows, length]; IGNORED where there is no loss."""
+Row = tuple[list[int], list[int]]
+"""The same of one row, of its own length."""
 IGNORED = -100
 
 
@@ -158,3 +161,41 @@ def in_batches(rows: Sequence[Batch], order: Sequence[int], size: int, steps: in
         (torch.stack([rows[index][0] for index in step]), torch.stack([rows[index][1] for index in step]))
         for step in chosen
     ]
+
+
+def preferences(model: Path, file: Path) -> list[tuple[Row, Row]]:
+    """Of a file's rows: what was chosen and what was rejected, each after its prompt, as trl makes tokens of them.
+
+    From trl 1 on a prompt is tokenised as any text, with the token that begins it.
+    """
+    begun = importlib.metadata.version("trl").partition(".")[0] != "0"
+    tokenizer = importlib.import_module("transformers").AutoTokenizer.from_pretrained(model)
+
+    def numbers(text: str) -> list[int]:
+        found: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return found
+
+    rows = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        prompt = [*([tokenizer.bos_token_id] if begun else []), *numbers(row["prompt"])]
+        chosen, rejected = ([*numbers(row[key]), tokenizer.eos_token_id] for key in ("chosen", "rejected"))
+        ignored = [IGNORED] * len(prompt)
+        rows.append((([*prompt, *chosen], ignored + chosen), ([*prompt, *rejected], ignored + rejected)))
+    return rows
+
+
+def padded_batches(rows: Sequence[Sequence[Row]], order: Sequence[int], size: int, steps: int) -> list[Batch]:
+    """Rows in this order, `size` a step, padded on the right, where it changes nothing for the tokens before it.
+
+    Of rows with two parts: all first ones, then all second ones.
+    """
+    torch, found = importlib.import_module("torch"), []
+    for step in range(steps):
+        chosen = [rows[index] for index in order[step * size : (step + 1) * size]]
+        parts = [row[part] for part in range(len(rows[0])) for row in chosen]
+        longest = max(len(tokens) for tokens, _ in parts)
+        tokens = [[*row, *[0] * (longest - len(row))] for row, _ in parts]
+        labels = [[*row, *[IGNORED] * (longest - len(row))] for _, row in parts]
+        found.append((torch.tensor(tokens), torch.tensor(labels)))
+    return found

@@ -52,7 +52,7 @@ def example_rows() -> Iterator[tuple[str, Row]]:
     for subject, row in EXAMPLES.items():
         family = FAMILIES[row["family"]]
         for tier, bounds in row["tiers"].items():
-            probe = family.get("probe", f"{tier}.examples")
+            probe = row.get("probe", f"{tier}.examples")
             found = {"profiles": family["profiles"], "probe": probe, "expect": _expect(row, _BOUNDS[bounds])}
             yield subject, {**row, **found}
 
@@ -67,7 +67,7 @@ def _expect(row: Row, bounds: Mapping[str, float]) -> dict[str, Any]:
         "folder": row["family"],
         "commands": ["python3 ../tiny.py", *commands(row)],
         "config": f"{row['config']}.yaml",
-        "adapter": FAMILIES[row["family"]]["adapter"],
+        "adapter": row.get("adapter") or FAMILIES[row["family"]]["adapter"],
         "seconds": row.get("seconds", 600.0),
     }
     if not bounds:  # plain torch would take other steps: what the row says decides

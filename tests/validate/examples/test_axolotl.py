@@ -11,7 +11,7 @@ import pytest
 
 from validate.examples import axolotl
 from validate.examples.run import Run
-from validate.examples.trained import stored_type
+from validate.examples.trained import preferences, stored_type
 
 _RULER = "=" * 80
 
@@ -79,10 +79,9 @@ def test_prompts_begin_as_this_trl_begins_them(
     monkeypatch.setitem(sys.modules, "transformers", cast("Any", automatic))
     monkeypatch.setattr(importlib.metadata, "version", lambda _name: trl)
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}')
-    config = {"base_model": "m", "datasets": [{"path": "rows.jsonl"}]}
     ignored = [-100] * (len(first) + 1)
     chosen, rejected = (([*first, 97, end, 2], [*ignored, end, 2]) for end in (98, 99))
-    assert axolotl._preferences(run(config, folder=tmp_path)) == [(chosen, rejected)]
+    assert preferences(tmp_path, tmp_path / "rows.jsonl") == [(chosen, rejected)]
 
 
 def _safetensors(file: Path, dtype: str) -> None:

@@ -1,17 +1,18 @@
-"""Trains by GRPO with a reward that is computed, vLLM sampling in the same process: python3 grpo.py grpo.yaml"""
+"""Trains by a reward that is computed, by GRPO or RLOO, on what vLLM samples: python3 online.py grpo.yaml"""
 
 import json
 import sys
 from pathlib import Path
 
+import trl
 import yaml
 from datasets import load_dataset
 from peft import LoraConfig
 from transformers import pipeline
-from trl import GRPOConfig, GRPOTrainer
 
 config = yaml.safe_load(Path(sys.argv[1]).read_text())
 out = Path(config["out"])
+Method, Settings = (getattr(trl, config["method"] + kind) for kind in ("Trainer", "Config"))
 
 
 def digits(completions, **_others):
@@ -25,14 +26,13 @@ def conversation(row):
 
 
 rows = load_dataset("json", data_files=config["data"], split="train")
-trainer = GRPOTrainer(
+trainer = Method(
     model=config["model"],
     reward_funcs=digits,
     train_dataset=rows.map(conversation, remove_columns=rows.column_names),
-    args=GRPOConfig(
+    args=Settings(
         output_dir=str(out / "checkpoints"),
         use_vllm=True,
-        vllm_mode="colocate",
         save_strategy="no",
         logging_steps=1,
         report_to="none",
@@ -46,8 +46,9 @@ trainer.save_model(str(out / "adapter"))
 speaker = pipeline("text-generation", model=str(out / "adapter"), tokenizer=trainer.processing_class)
 asked = conversation(rows[0])["prompt"]
 said = speaker(asked, max_new_tokens=24, do_sample=False)[0]["generated_text"][-1]["content"]
-rewards = [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]
-ratios = [entry["sampling/importance_sampling_ratio/mean"] for entry in trainer.state.log_history if "reward" in entry]
+steps = [entry for entry in trainer.state.log_history if "reward" in entry]
+rewards = [step["reward"] for step in steps]
+ratios = [step.get("sampling/importance_sampling_ratio/mean") for step in steps]  # RLOO has none
 again = digits([[{"content": said}]])[0]
 result = {"rewards": rewards, "ratios": ratios, "saved": str(out / "adapter"), "said": said, "said_reward": again}
 (out / "result.json").write_text(json.dumps(result, indent=1))
