@@ -54,6 +54,7 @@ class Other:
         try:
             yield
         finally:
+            listener.shutdown(socket.SHUT_RDWR)  # closed while a thread accepts, it would go on listening
             listener.close()
 
 
