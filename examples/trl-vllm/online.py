@@ -38,18 +38,18 @@ trainer = Method(
         report_to="none",
         **config["training"],
     ),
-    peft_config=LoraConfig(target_modules="all-linear", **config["lora"]),
+    peft_config=LoraConfig(target_modules="all-linear", **config["lora"]) if "lora" in config else None,
 )
 trainer.train()
-trainer.save_model(str(out / "adapter"))
+trainer.save_model(str(out / "model"))
 
-speaker = pipeline("text-generation", model=str(out / "adapter"), tokenizer=trainer.processing_class)
+speaker = pipeline("text-generation", model=str(out / "model"), tokenizer=trainer.processing_class)
 asked = conversation(rows[0])["prompt"]
 said = speaker(asked, max_new_tokens=24, do_sample=False)[0]["generated_text"][-1]["content"]
 steps = [entry for entry in trainer.state.log_history if "reward" in entry]
 rewards = [step["reward"] for step in steps]
 ratios = [step.get("sampling/importance_sampling_ratio/mean") for step in steps]  # RLOO has none
 again = digits([[{"content": said}]])[0]
-result = {"rewards": rewards, "ratios": ratios, "saved": str(out / "adapter"), "said": said, "said_reward": again}
+result = {"rewards": rewards, "ratios": ratios, "saved": str(out / "model"), "said": said, "said_reward": again}
 (out / "result.json").write_text(json.dumps(result, indent=1))
 print(f"reward {rewards[0]:.3f} -> {rewards[-1]:.3f}: {said!r}")
