@@ -68,8 +68,8 @@ def rewards(completion_ids: Sequence[Sequence[int]], **_others: object) -> list[
     return [sum(token % 2 for token in ids) / len(ids) for ids in completion_ids]
 
 
-def trainer_of(policy: Policy, out: Path, **settings: Any) -> Any:
-    """trl's GRPOTrainer of the policy in float32, so that its step can be compared closely."""
+def trainer_of(policy: Policy, out: Path, adapters: Any = None, **settings: Any) -> Any:
+    """trl's GRPOTrainer of the policy in float32, so that its step can be compared closely; or of adapters over it."""
     trl, datasets = importlib.import_module("trl"), importlib.import_module("datasets")
     settings |= {"per_device_train_batch_size": len(QUESTIONS) * GENERATIONS, "num_generations": GENERATIONS}
     settings |= {"max_completion_length": 16, "temperature": _TEMPERATURE, "bf16": False, "report_to": []}
@@ -79,6 +79,7 @@ def trainer_of(policy: Policy, out: Path, **settings: Any) -> Any:
         reward_funcs=rewards,
         train_dataset=datasets.Dataset.from_dict({"prompt": CONVERSATIONS}),
         processing_class=policy.tokenizer,
+        peft_config=adapters,
         args=trl.GRPOConfig(output_dir=str(out), **settings),
     )
 

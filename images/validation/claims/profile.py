@@ -43,7 +43,7 @@ def profile_claims(context: ClaimContext) -> Iterator[Claim]:
             expect = {**expect, "not_applicable": gate}
         if context.on_gpu and number == "P1" and "gpu" in row.get("tiers", ()):
             expect = {**expect, "not_applicable": "not run: P2 runs the same example on the GPU that is here"}
-        required = not lacking and "not_applicable" not in expect
+        required = row.get("required", True) and not lacking and "not_applicable" not in expect
         yield claim(number, subject, row["probe"], row["statement"], expect, required=required, unproven=unproven)
 
 

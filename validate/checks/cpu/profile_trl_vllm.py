@@ -1,9 +1,11 @@
-"""P1 of the trl-vllm profile: trl's GRPO trainer is made, and its step is right where the sampler is.
+"""P1 of the trl-vllm profile: trl's GRPO trainer is made, its step is right where the sampler is, and so is what it
+hands to a vLLM server.
 
 vLLM has no CPU path in this image. A sampler in plain torch stands in for its engine; what trl gives to the engine and
 asks of it goes through vLLM's own classes, which refuse what they don't know.
 """
 
+import copy
 import importlib
 import os
 import tempfile
@@ -25,19 +27,52 @@ _NOISE = 0.02
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
-    """Yield the evidence of `grpo arguments`."""
+    """Yield the evidence of `grpo arguments`, `server weights` and `server adapters`."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     importlib.import_module("torch").set_num_threads(1)  # products are tiny: threads would wait more than they compute
     generation: Any = importlib.import_module("trl.generation.vllm_generation")
     generation.LLM = _Sampler
     with tempfile.TemporaryDirectory(prefix="trl-") as name:
-        yield from asked(claims, {"grpo arguments": lambda: _step(Path(name))})
+        folder = Path(name)
+        measures = {
+            "grpo arguments": lambda: _step(folder),
+            "server weights": lambda: _handed_over(folder, None),
+            "server adapters": lambda: _handed_over(folder, _adapters()),
+        }
+        yield from asked(claims, measures)
 
 
 def _step(folder: Path) -> BehaviourEvidence:
     policy = Policy(folder / "policy")
     trainer = _grpo.trainer_of(policy, folder / "out", use_cpu=True)
     return {**_grpo.step(policy, trainer), "logprobs_mode": trainer.vllm_generation.llm.taken.logprobs_mode}
+
+
+def _adapters() -> Any:
+    return importlib.import_module("peft").LoraConfig(r=8, target_modules="all-linear", init_lora_weights=False)
+
+
+def _handed_over(folder: Path, adapters: Any) -> BehaviourEvidence:
+    """What trl's server mode packs for vLLM, by name, against the policy's weights and (the control) the first ones.
+
+    vLLM copies what it was given when the last tensor has come. trl 1.11 to 1.16 take the adapters out just before.
+    """
+    packing: Any = importlib.import_module("vllm.distributed.weight_transfer.packed_tensor")
+    policy = Policy(folder / "policy")
+    first = importlib.import_module("safetensors.torch").load_file(policy.folder / "model.safetensors")
+    trainer = _grpo.trainer_of(policy, folder / "out", adapters, use_cpu=True)
+    for parameter in trainer.model.parameters():
+        parameter.data.mul_(1.5)
+    copied = copy.deepcopy(trainer.model)
+    wanted = (copied.merge_and_unload() if adapters else copied).state_dict()
+    given = trainer.vllm_generation._iter_named_params()
+    packed = packing.pack_tensors(given, lambda item: item[1], packing.DEFAULT_PACKED_BUFFER_SIZE_BYTES)
+    found = packing.unpack_tensor(packed.packed_tensor, packed.names, packed.shapes, packed.dtypes, packed.tensor_sizes)
+    return {
+        "compared": len(found),
+        "differing": [name for name, value in found if not value.equal(wanted[name])],
+        "control_stale": sum(not value.equal(first[name]) for name, value in found),
+    }
 
 
 class _Sampler:
