@@ -27,9 +27,9 @@ def contradicted(wheel: Path) -> Iterator[str]:
     # What a package exports lazily stands in the __all__ of its modules alone.
     lazily = " ".join(found for text in modules.values() for found in _EXPORTED.findall(text))
     for section, owners in yaml.safe_load(hints.RELEASES.read_text(encoding="utf-8")).get(package, {}).items():
-        for owner, ranges in owners.items() if section in ("names", "modules") else ():
-            words = set(re.findall(r"\w+", modules.get(owner, "") + lazily * (owner == package)))
-            for releases, entries in ranges.items():
+        for owner in sorted(owners.keys() & modules.keys()) if section in ("names", "modules") else ():
+            words = set(re.findall(r"\w+", modules[owner] + lazily * (owner == package)))
+            for releases, entries in owners[owner].items():
                 right = SpecifierSet(releases.partition(" then ")[0])
                 for one in entries.split():
                     there = one in (modules if section == "modules" else words)
