@@ -56,6 +56,15 @@ _CACHES = {
     "HF_HOME": "huggingface",
 }
 """Where compilers and hubs keep what they made. Each probe gets empty ones: a warm cache hides a missing compiler."""
+_OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "DO_NOT_TRACK": "1",
+    "AXOLOTL_DO_NOT_TRACK": "1",
+    "UNSLOTH_DISABLE_STATISTICS": "1",
+}
+"""Each probe, and what it starts, asks no network, and is not told of that."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -187,7 +196,7 @@ def _run_probe(
     command = [sys.executable, *flags, str(_PACKAGE), "--claims", str(claims), "--probe", probe]
     with tempfile.TemporaryFile() as results:
         command += ["--results", str(results.fileno())]
-        options: Any = {"env": {**environ, **_cold_caches(folder)}, "pass_fds": [results.fileno()]}
+        options: Any = {"env": {**environ, **_own(folder)}, "pass_fds": [results.fileno()]}
         code = run_apart(command, folder / "log", _limit(probe, timeout), **options)
         return [_record(probe, folder / "log", results, code, time.monotonic() - started)]
 
@@ -262,7 +271,7 @@ def _measure_in_fork(probe: str, claims: ClaimSet, folder: Path, results: int) -
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.environ.update(_cold_caches(folder))
+    os.environ.update(_own(folder))
     _measure(probe, claims, results)
 
 
@@ -270,8 +279,9 @@ def _limit(probe: str, timeout: float | None) -> float:
     return timeout or checks.settings(probe).seconds or TIMEOUT_SECONDS[Tier(probe.partition(".")[0])]
 
 
-def _cold_caches(scratch: Path) -> dict[str, str]:
-    return {variable: str(scratch / "cache" / folder) for variable, folder in _CACHES.items()}
+def _own(scratch: Path) -> dict[str, str]:
+    """The variables of one probe."""
+    return {**_OFFLINE, **{variable: str(scratch / "cache" / folder) for variable, folder in _CACHES.items()}}
 
 
 def _record(probe: str, log: Path, results: BinaryIO, code: int | None, seconds: float) -> Record:

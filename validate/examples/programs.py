@@ -172,7 +172,7 @@ _TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "dow
 
 def read_unsloth(run: Run) -> Trained:
     """As of every program with adapters. unsloth stores weights in bfloat16, then in 4 bits."""
-    os.environ.update(UNSLOTH_RETURN_LOGITS="1", UNSLOTH_DISABLE_STATISTICS="1", HF_HUB_OFFLINE="1")
+    os.environ["UNSLOTH_RETURN_LOGITS"] = "1"
     # Its adapter names the model by a path relative to where it was trained, and unsloth writes its cache there.
     os.chdir(run.folder)
     # unsloth patches transformers and peft, so it is imported before them.

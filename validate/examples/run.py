@@ -18,14 +18,6 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 """Beside the suite: in a checkout, in a validation run and in an image."""
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Other probes run beside it: threads that wait don't hold their cores."""
-_OFFLINE = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "DO_NOT_TRACK": "1",
-    # A container without a network has the loopback interface alone, which gloo does not take by itself.
-    "GLOO_SOCKET_IFNAME": "lo",
-}
 _LOG_TAIL = 2000
 _RAISED = re.compile(r"(\[rank\d+\]: )?[\w.]*(Error|Exception)\b")
 
@@ -95,7 +87,8 @@ def run(example: Mapping[str, Any], place: Path, device: str) -> Run:
 def _call(command: str, folder: Path, until: float, variables: Mapping[str, str]) -> None:
     """Run a command. Raises ExampleError with what it printed last."""
     log = folder / "log"
-    environment = {**os.environ, **_OFFLINE, **PATIENT, **variables}
+    # A container without a network has the loopback interface alone, which gloo does not take by itself.
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **PATIENT, **variables}
     code = run_apart(shlex.split(command), log, max(1.0, until - time.monotonic()), cwd=folder, env=environment)
     text = log.read_text(encoding="utf-8", errors="replace")
     print(f"$ {command}\n{text[-2 * _LOG_TAIL :]}", flush=True)  # noqa: T201  the probe's log

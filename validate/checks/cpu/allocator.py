@@ -5,15 +5,10 @@ memory that others have. What the allocator was told is asked of itself, which n
 """
 
 import importlib
-from collections.abc import Iterator, Sequence
+from functools import partial
 
 from validate.checks._behaviour import BehaviourEvidence, judge
-from validate.claims import Claim
 from validate.harness.forked import asked
-
-
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
-    yield from asked(claims, {"allocator": _settings})
 
 
 def _settings() -> BehaviourEvidence:
@@ -23,4 +18,5 @@ def _settings() -> BehaviourEvidence:
     return {"settings": "".join(read[:1]) or "none", "expandable_segments": bool(has["expandable_segments"])}
 
 
+measure = partial(asked, measures={"allocator": _settings})
 CLAIMS = {"C17": judge}

@@ -6,12 +6,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from validate.checks._behaviour import BehaviourEvidence, judge
-from validate.claims import Claim
 from validate.harness.forked import LOG_TAIL_CHARACTERS, asked, free_port
 
 _PATIENCE = 240.0
@@ -47,19 +47,6 @@ _CONFIGURATION: Mapping[str, object] = {
 }
 _CONTROL: Mapping[str, object] = {"load_in_8bit": True, "load_in_4bit": False}
 """QLoRA needs 4-bit weights: axolotl must refuse this."""
-
-
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
-    """Yield the evidence of the subjects asked for: commands, configuration, AXOLOTL_NCCL_TIMEOUT."""
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", AXOLOTL_DO_NOT_TRACK="1", DO_NOT_TRACK="1")
-    yield from asked(
-        claims,
-        {
-            "axolotl commands": lambda: {"commands": sorted(importlib.import_module("axolotl.cli.main").cli.commands)},
-            "axolotl configuration": _configuration,
-            "AXOLOTL_NCCL_TIMEOUT": _nccl_timeout,
-        },
-    )
 
 
 def _configuration() -> BehaviourEvidence:
@@ -109,4 +96,10 @@ def _group_timeout(variables: Mapping[str, str]) -> BehaviourEvidence:
         return result
 
 
+_SUBJECTS = {
+    "axolotl commands": lambda: {"commands": sorted(importlib.import_module("axolotl.cli.main").cli.commands)},
+    "axolotl configuration": _configuration,
+    "AXOLOTL_NCCL_TIMEOUT": _nccl_timeout,
+}
+measure = partial(asked, measures=_SUBJECTS)
 CLAIMS = {"P1": judge}

@@ -4,29 +4,16 @@ offloaded to the CPU, and ray[train] on two workers."""
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from validate.checks._behaviour import BehaviourEvidence, judge
 from validate.checks.multigpu import ray_train
-from validate.claims import Claim
 from validate.harness import adam
 from validate.harness.forked import asked, in_fork
 
 _STAGES = (0, 1, 2, 3)
 _WORKERS = 2
-
-
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
-    """Yield the evidence of the subjects asked for: deepspeed cpu-adam and configuration, ray train."""
-    yield from asked(
-        claims,
-        {
-            "deepspeed cpu-adam": lambda: in_fork(_cpu_adam),  # before anything has imported DeepSpeed
-            "deepspeed configuration": _deepspeed,
-            "ray train": _ray,
-        },
-    )
 
 
 def _cpu_adam() -> BehaviourEvidence:
@@ -72,4 +59,10 @@ def _ray() -> BehaviourEvidence:
     }
 
 
+_SUBJECTS = {
+    "deepspeed cpu-adam": lambda: in_fork(_cpu_adam),  # before anything has imported DeepSpeed
+    "deepspeed configuration": _deepspeed,
+    "ray train": _ray,
+}
+measure = partial(asked, measures=_SUBJECTS)
 CLAIMS = {"P1": judge}

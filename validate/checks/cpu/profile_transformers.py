@@ -4,7 +4,6 @@ Each comparison comes with a control, so that a feature that quietly does nothin
 """
 
 import importlib
-import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -22,7 +21,6 @@ _KEPT_SHARE = 0.6
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     """Yield the evidence of the subjects asked for: `device-map`, `mixed-precision`, `compile`, `trainer`."""
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     with tempfile.TemporaryDirectory(prefix="profile-") as folder:
         yield from asked(
             claims,

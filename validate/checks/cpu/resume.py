@@ -7,7 +7,6 @@ weights; one that takes the saved weights alone, without the optimizer's state, 
 """
 
 import importlib
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +21,6 @@ _STEPS, _HALF_WAY = 4, 2
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     with tempfile.TemporaryDirectory(prefix="resume-") as folder:
         yield from asked(claims, {"resume": lambda: _resumed(Path(folder))})
 

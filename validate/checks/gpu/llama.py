@@ -23,7 +23,6 @@ _STEPS, _RATE = 12, 5e-3
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the evidence of the subjects asked for: `nf4-weights`, `nf4-logits`, `qlora`, in this order."""
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS' sums may differ from run to run
     asked, before = {claim.subject for claim in claims}, runner.environment()
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:

@@ -2,11 +2,9 @@
 
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
 from functools import partial
 
 from validate.checks._behaviour import BehaviourEvidence, judge
-from validate.claims import Claim
 from validate.harness import adam
 from validate.harness.forked import asked
 
@@ -17,13 +15,10 @@ _OPTIMIZERS = {
 """Subject -> module, optimizer, and the module of the kernel that was compiled ahead."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
-    yield from asked(claims, {subject: partial(_compared, *row) for subject, row in _OPTIMIZERS.items()})
-
-
 def _compared(module: str, optimizer: str, kernel: str) -> BehaviourEvidence:
     found = adam.compare(getattr(importlib.import_module(module), optimizer), "cuda")
     return {**found, "compiled_ahead": kernel in sys.modules}
 
 
+measure = partial(asked, measures={subject: partial(_compared, *row) for subject, row in _OPTIMIZERS.items()})
 CLAIMS = {"P2": judge}

@@ -38,7 +38,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     Each engine has a process of its own: one that has ended holds no memory. An example, too, runs with nobody beside
     it: vLLM ends where memory comes free while it measures how much there is.
     """
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0")
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a container without a network has no other
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     together: Mapping[str, Any] = {}

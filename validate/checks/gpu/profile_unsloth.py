@@ -1,7 +1,6 @@
 """P2 of the unsloth profile: it imports and loads a model in 4-bit. unsloth does not import without a GPU."""
 
 import importlib
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +16,6 @@ _BF16_FROM = (8, 0)
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     """Yield the evidence of the subjects asked for: unsloth import, unsloth 4-bit."""
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", UNSLOTH_DISABLE_STATISTICS="1")
     # unsloth patches transformers and peft, so it is imported before them.
     unsloth = importlib.import_module("unsloth")
     yield from asked(claims, {"unsloth import": lambda: _imported(unsloth), "unsloth 4-bit": lambda: _loaded(unsloth)})

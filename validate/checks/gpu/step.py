@@ -9,7 +9,6 @@ all against recorded runs (images/data/baselines.json). Which times count stands
 import copy
 import gc
 import importlib
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -53,7 +52,6 @@ REFERENCE_SLACK = 0.02
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the evidence of each subject (`step WAY`) asked for; the eager one comes first, Liger, which patches
     transformers, last."""
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     before = runner.environment()
     asked = {claim.subject.partition(" ")[2] for claim in claims}
     torch, rows = importlib.import_module("torch"), claims[0].expect["rows"]
