@@ -8,9 +8,7 @@ import contextlib
 import importlib
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from validate.claims import Claim
 from validate.harness import drawn
 from validate.harness.forked import in_fork, mapped
 from validate.harness.reference import relative
-from validate.judging import Finding, failed, forward, is_beyond, is_within, joined, passed, scientific
+from validate.judging import Finding, failed, forward, is_beyond, is_within, joined, passed, scientific, suspects
 
 STARTS_FIRST = True
 TORCH_FIRST = True
@@ -28,18 +26,16 @@ _ROWS, _COLUMNS = range(33, 64, 2), range(257, 512, 2)
 _CONTROL_SCALE = 1.01
 _SETTINGS = ("TORCHDYNAMO_", "TORCH_COMPILE_", "TORCHINDUCTOR_", "CC", "CXX")
 _OWN = "TORCHINDUCTOR_CACHE_DIR"
+"""Each probe has an empty one (suite.py)."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for claim in claims:
-        with tempfile.TemporaryDirectory(prefix="inductor-") as cache:
-            os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
-            importlib.import_module("torch")
-            yield claim.subject, in_fork(partial(_compiled, Path(cache)))
+        yield claim.subject, in_fork(_compiled)
 
 
-def _compiled(cache: Path) -> Mapping[str, Any]:
-    torch = importlib.import_module("torch")
+def _compiled() -> Mapping[str, Any]:
+    torch, cache = importlib.import_module("torch"), Path(os.environ[_OWN])
     _compile_once(importlib.import_module("torch._inductor.config"))
     metrics = importlib.import_module("torch._inductor.metrics")
     counters = importlib.import_module("torch._dynamo.utils").counters
@@ -91,9 +87,8 @@ def judge(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]
     the cache, mapped: those of them that the process has, plain_error, found_error, control_error}.
     """
     problems = []
-    switches = ", ".join(f"{name}={value}" for name, value in evidence["environment"].items())
     if not evidence["graphs"] or not evidence["captured"]:
-        problems.append(f"torch.compile captured nothing{f' ({switches})' if switches else ''}: it is switched off")
+        problems.append(f"torch.compile captured nothing{suspects(evidence)}: it is switched off")
     elif not evidence["generated"] or not evidence["libraries"]:
         problems.append("torch.compile generated no kernel")
     elif not evidence["mapped"]:

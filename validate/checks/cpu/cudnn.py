@@ -1,19 +1,14 @@
 """C2 cudnn: torch with another cuDNN than the locked one has that one's faults, also where the matrix took a newer."""
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from validate.claims import Claim
-from validate.harness.forked import attempt
+from validate.harness.forked import asked
 from validate.judging import Finding, failed, passed
 
 TORCH_FIRST = True
-
-
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Any]]:
-    for claim in claims:
-        yield claim.subject, attempt(lambda: {"version": importlib.import_module("torch").backends.cudnn.version()})
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
@@ -25,4 +20,6 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     return passed(f"torch runs with cuDNN {expect['version']}")
 
 
+_SUBJECTS = {"cudnn": lambda: {"version": importlib.import_module("torch").backends.cudnn.version()}}
+measure = partial(asked, measures=_SUBJECTS)
 CLAIMS = {"C2 cudnn": judge}

@@ -14,7 +14,7 @@ from typing import Any
 
 from validate.claims import Claim
 from validate.harness.forked import described, in_fork, mapped
-from validate.judging import Finding, failed, joined, listed, passed, root_cause, unproven
+from validate.judging import Finding, failed, joined, listed, passed, root_cause, suspects, unproven
 
 TORCH_FIRST = True
 
@@ -85,8 +85,7 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     if not runtimes:
         problems.append("no OpenMP runtime is loaded")
     if evidence["cores"] > 1 and evidence["torch_threads"] < 2:
-        settings = ", ".join(f"{name}={value}" for name, value in evidence["environment"].items())
-        problems.append(f"torch takes 1 thread on {evidence['cores']} cores{f' ({settings})' if settings else ''}")
+        problems.append(f"torch takes 1 thread on {evidence['cores']} cores{suspects(evidence)}")
     elif evidence["cores"] > 1 and evidence["busy_threads"] < 2:
         problems.append(f"torch reports {evidence['torch_threads']} threads, {evidence['busy_threads']} has worked")
     if problems:
