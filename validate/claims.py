@@ -53,6 +53,10 @@ class Claim:
     unproven: str = ""
     """A reason known before any measuring why this can't be validated (an optional wheel that could not be had)."""
 
+    @property
+    def key(self) -> str:
+        return f"{self.id} {self.subject}"
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Claim:
         return cls(**{**data, "tier": Tier(data["tier"])})
@@ -88,12 +92,9 @@ class ClaimSet:
 
     def about(self, texts: Collection[str]) -> ClaimSet:
         """Those whose `ID SUBJECT` holds one of these texts; of a text with `=` before it, those that are named so."""
-
-        def chosen(one: Claim) -> bool:
-            key = f"{one.id} {one.subject}"
-            return any(key == text[1:] if text.startswith("=") else text in key for text in texts)
-
-        return self.where(chosen)
+        return self.where(
+            lambda one: any(one.key == text[1:] if text.startswith("=") else text in one.key for text in texts)
+        )
 
     def dumps(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True)

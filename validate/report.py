@@ -41,7 +41,7 @@ def lines(verdict: Verdict, *, reference: str = "", everything: bool = False, no
         said.append(f"not run: {', '.join(absent)}" + (f" ({not_run})" if not_run else ""))
     for status, word in ((Status.UNPROVEN, "unproven"), (Status.FAIL, "failed")):
         if verdict.of(status):
-            said.append(f"{word}: {', '.join(map(_key, verdict.of(status)))}")
+            said.append(f"{word}: {', '.join(one.claim.key for one in verdict.of(status))}")
     return said
 
 
@@ -54,12 +54,9 @@ def _paragraphs(claims: Sequence[ClaimVerdict]) -> list[str]:
     for (status, reason), group in alike.items():
         first, *hints = reason.splitlines() or [""]
         tiers = ", ".join(dict.fromkeys(one.claim.tier for one in group))
-        said += [f"{status}  {', '.join(map(_key, group))} ({tiers}): {first}", *(f"    {line}" for line in hints)]
+        keys = ", ".join(one.claim.key for one in group)
+        said += [f"{status}  {keys} ({tiers}): {first}", *(f"    {line}" for line in hints)]
     return said
-
-
-def _key(one: ClaimVerdict) -> str:
-    return f"{one.claim.id} {one.claim.subject}"
 
 
 def text(verdict: Verdict, *, width: int | None = None, everything: bool = False, not_run: str = "") -> str:

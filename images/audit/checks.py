@@ -39,7 +39,7 @@ _FOR_CUDA = re.compile(r"_cuda(\d\d)(\d)\.so")
 def from_verdict(environment: str, verdict: Verdict) -> Iterator[Check]:
     """Judged claims of one environment, in the words of an audit."""
     for one in verdict.claims:
-        row = _RULES["checks"].get(f"{one.claim.id} {one.claim.subject}", {})
+        row = _RULES["checks"].get(one.claim.key, {})
         if one.status is Status.NOT_APPLICABLE:
             continue
         outcome = {Status.PASS: Outcome.NONE, Status.FAIL: Outcome.FAULT}.get(one.status, Outcome.NOT_MEASURED)

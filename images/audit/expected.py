@@ -75,7 +75,7 @@ def expected(
         claims += [_where_served(one, code) for one in of_libraries]
         unproven = image.unproven
         claims += [
-            replace(one, unproven=unproven.get(f"{one.id} {one.subject}", one.unproven))
+            replace(one, unproven=unproven.get(one.key, one.unproven))
             for one in cpu_claims(context)
             if one.id not in _OF_A_MATRIX
         ]

@@ -79,7 +79,7 @@ def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) ->
     """
     if failed := verdict.of(Status.FAIL):
         what = "1 claim" if len(failed) == 1 else f"{len(failed)} claims"
-        return f"{what} failed ({listed([f'{one.claim.id} {one.claim.subject}' for one in failed])})"
+        return f"{what} failed ({listed([one.claim.key for one in failed])})"
     if at_fault := next((one.reason for one in verdict.claims if one.reason.startswith(OF_HOST)), ""):
         return at_fault
     if left_out := [tier for tier in ANYWHERE if tier not in tiers]:
@@ -87,7 +87,7 @@ def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) ->
     asked = [one.claim for one in verdict.claims if not one.claim.unproven]
     records = {one.probe: evidence.of(one.probe) for one in asked}
     ran = {probe for probe, record in records.items() if record and record.outcome is not Outcome.MISSING}
-    if unseen := [f"{one.id} {one.subject}" for one in asked if one.probe not in ran]:
+    if unseen := [one.key for one in asked if one.probe not in ran]:
         memory = ": a container of the validation run ran out of memory" if evidence.host.get("out_of_memory") else ""
         return f"nobody measured {listed(unseen)}{memory}"
     unended = sorted(name for name, record in records.items() if record and record.outcome is not Outcome.COMPLETED)
@@ -160,7 +160,7 @@ def chosen(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str]) -> Cla
     """The claims of these tiers whose `ID SUBJECT` holds one of the texts. Raises UserError for a text in none."""
     there = claims.of(tiers)
     # Those that take longest first: of the last tiers.
-    keys = [f"{claim.id} {claim.subject}" for claim in reversed(there.claims)]
+    keys = [claim.key for claim in reversed(there.claims)]
     problems = [
         Problem(
             where=f"--claim {text!r}",

@@ -275,7 +275,7 @@ def _judged(folder: JobFolder, job: Job | None, record: JobRecord) -> dict[str, 
     worker, built = record.worker, ", built there" if record.build else ""
     who = f"{worker.executor} {worker.id}, engine {worker.engine}, {record.seconds:.0f} s{built}"
     counts = ", ".join(f"{len(verdict.of(status))} {status}" for status in Status if verdict.of(status))
-    failed = [f"{each.claim.id} {each.claim.subject}: {each.reason}" for each in verdict.of(Status.FAIL)]
+    failed = [f"{each.claim.key}: {each.reason}" for each in verdict.of(Status.FAIL)]
     return {"state": "judged", "verdict": shown, "told": "; ".join([counts, *failed[:2], who])}
 
 

@@ -147,7 +147,7 @@ def _answered(
 ) -> PlannedCell:
     """The same with what its newest record and its lease say. A record older than `max_age` days says nothing."""
     tier, claims = one.cell.tier, image.claims.claims
-    required = {f"{claim.id} {claim.subject}" for claim in claims if claim.tier is tier and claim.required}
+    required = {claim.key for claim in claims if claim.tier is tier and claim.required}
     if image.staging:
         due = f"is built first: {image.staging} has no image of this context"
     elif known is None:
@@ -171,7 +171,7 @@ def of_verdict(job: Job, verdict: Verdict, date: datetime, source: str) -> dict[
     found = {}
     for cell in job.cells:
         own = replace(verdict, claims=tuple(one for one in verdict.claims if one.claim.tier is cell.tier))
-        kept = frozenset(f"{one.claim.id} {one.claim.subject}" for one in own.claims if one.status in _KEPT)
+        kept = frozenset(one.claim.key for one in own.claims if one.status in _KEPT)
         found[cell] = Known(date=date, verdict=own.overall, judged=kept, source=source)
     return found
 

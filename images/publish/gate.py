@@ -145,11 +145,11 @@ def _lacking(verdict: Verdict, tier: Tier) -> Iterator[str]:
         return
     lacking = [one for one in there if one.claim.required and one.status is not Status.PASS]
     yield from (f"{_title(one)} is {one.status}: {one.reason}" for one in lacking if one.reason != _NOT_ASKED)
-    if missing := [f"{one.claim.id} {one.claim.subject}" for one in lacking if one.reason == _NOT_ASKED]:
+    if missing := [one.claim.key for one in lacking if one.reason == _NOT_ASKED]:
         yield f"the attestation has fewer claims than matrix.yaml today: it lacks {listed(missing, limit=5)}"
     if tier is not Tier.STATIC and (emulated := [one for one in there if one.emulated]):
         yield f"the {tier} tier was measured under {emulated[0].emulated}, and not on the processor that it is for"
 
 
 def _title(one: ClaimVerdict) -> str:
-    return f"{one.claim.id} {one.claim.subject} ({one.claim.tier})"
+    return f"{one.claim.key} ({one.claim.tier})"

@@ -124,7 +124,7 @@ def publish(
             policy.require_open(str(image.name), image.info.labels, [run.evidence for run in runs])
             # Of a run that is to be added. Those that are attached stay, and keep their failures.
             if others := _other_failures(image.run, policy.judged(image.info.labels, image.run.evidence)):
-                names = listed([f"{one.claim.id} {one.claim.subject}" for one in others], limit=5)
+                names = listed([one.claim.key for one in others], limit=5)
                 then = f"validate it again (`{command('validate', str(image.name))}`), and publish that run"
                 where = f"{image.name}, validated {image.run.evidence.host.get('date', 'on an unknown day')}"
                 raise failed(

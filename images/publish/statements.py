@@ -172,7 +172,7 @@ def _summary(found: Sequence[Attestation]) -> dict[str, Any]:
     tiers = {str(tier): _tier(found, tier) for tier in Tier if any(_judged(one, tier) for one in found)}
     statuses: dict[str, set[Status]] = {}
     for one in (row for run in found for row in run.verdict.claims):
-        statuses.setdefault(f"{one.claim.tier}/{one.claim.id} {one.claim.subject}", set()).add(one.status)
+        statuses.setdefault(f"{one.claim.tier}/{one.claim.key}", set()).add(one.status)
     failed = sorted(name for name, seen in statuses.items() if Status.FAIL in seen)
     return {
         "result": PASSED if tiers and all(one["result"] == PASSED for one in tiers.values()) else FAILED,
@@ -238,7 +238,7 @@ def _judged(one: Attestation, tier: Tier) -> bool:
 def _names(one: Attestation, tier: Tier, status: Status) -> list[str]:
     """Required claims of a tier that have a verdict."""
     rows = [row.claim for row in one.verdict.of(status) if row.claim.tier is tier and row.claim.required]
-    return sorted(f"{claim.id} {claim.subject}" for claim in rows)
+    return sorted(claim.key for claim in rows)
 
 
 def _evidence_digest(one: Attestation) -> str:

@@ -149,12 +149,8 @@ def _tier_runs(run: Run, digest: str, claims: Sequence[Claim]) -> Iterator[TierR
 
 def unjudged(runs: Sequence[Run], tier: Tier, claims: Sequence[Claim]) -> list[str]:
     """`ID SUBJECT` of the required claims of a tier that none of these runs judged."""
-    judged = {(one.id, one.subject) for run in runs for one in run.claims}
-    return [
-        f"{claim.id} {claim.subject}"
-        for claim in claims
-        if claim.tier is tier and claim.required and (claim.id, claim.subject) not in judged
-    ]
+    judged = {one.key for run in runs for one in run.claims}
+    return [one.key for one in claims if one.tier is tier and one.required and one.key not in judged]
 
 
 def page_of(run: Run) -> str:

@@ -65,14 +65,14 @@ def unsupported_by(facts: EngineFacts, claims: ClaimSet) -> dict[str, str]:
         if claim.id == "S10" and claim.subject == "parent" and (facts.podman or facts.containerd_images):
             found["S10 parent"] = _NO_LAYERS
         elif facts.podman and claim.expect.get("mount") == "own":
-            found[f"{claim.id} {claim.subject}"] = _PODMAN_OWN
+            found[claim.key] = _PODMAN_OWN
     return found
 
 
 def limited(claims: ClaimSet, host: Mapping[str, Any]) -> ClaimSet:
     """Claims as evidence from a host can answer them: what was unsupported there is unproven, and so never green."""
     reasons = host.get("unsupported") or {}
-    found = (replace(one, unproven=one.unproven or reasons.get(f"{one.id} {one.subject}", "")) for one in claims.claims)
+    found = (replace(one, unproven=one.unproven or reasons.get(one.key, "")) for one in claims.claims)
     return replace(claims, claims=tuple(found))
 
 
@@ -164,7 +164,7 @@ def measure(
         key, reason = next(iter(unknown.items()))
         why = f"nothing of the image was run: {' '.join(key)} failed"
         why += "" if key in wanted else f": {reason}"
-        host["unsupported"] = {**unsupported, **{f"{one.id} {one.subject}": why for one in rest.inside().claims}}
+        host["unsupported"] = {**unsupported, **{one.key: why for one in rest.inside().claims}}
         claims = limited(claims, host)
         return evidence(without={})
     plans = _plans(engine, image, rest, gpus, host)

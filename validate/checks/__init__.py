@@ -97,7 +97,7 @@ def judge_of(claim: Claim) -> Judge | None:
 
 def row(judges: Judges, claim: Claim) -> Judge | None:
     """The row of a claim: by id and subject, else by id alone."""
-    return judges.get(f"{claim.id} {claim.subject}", judges.get(claim.id))
+    return judges.get(claim.key, judges.get(claim.id))
 
 
 def every() -> Iterator[tuple[str, ModuleType]]:

@@ -26,7 +26,7 @@ def image_claims(context: ClaimContext) -> ClaimSet:
         claims += profile_claims(context)
     found = []
     for one in claims:
-        reason = image.unproven.get(f"{one.id} {one.subject}", image.unproven.get(one.id, ""))
+        reason = image.unproven.get(one.key, image.unproven.get(one.id, ""))
         if one.subject in missing:
             reason = f"{one.subject} is not in this image: {missing[one.subject]}"
         found.append(replace(one, required=False, unproven=reason) if reason else one)
