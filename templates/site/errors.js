@@ -20,7 +20,7 @@
     const lines = pasted.split("\n").map((line) => line.replace(/^[\s│┃]+|[\s│┃]+$/g, "")).filter(Boolean);
     const found = new Map();
     for (const line of lines) {
-      const spelt = [line, line.replace(/["`]([\w./-]+)["`]/g, "'$1'")];
+      const spelt = [line, line.replace(/["`]([\w./-]+)["`]/g, "'$1'"), line.replaceAll("`", "")];
       const at = patterns.findIndex((pattern) => spelt.some((one) => pattern.test(one)));
       if (at >= 0 && !found.has(at)) found.set(at, { line, text: spelt.find((one) => patterns[at].test(one)) });
     }
