@@ -17,7 +17,7 @@ from images.fleet.executors import ray as ray_executor
 from images.fleet.folder import JobFolder
 from images.host.hashing import sha256
 from tests.support import fleet_faults
-from tests.support.fleet_images import FLEET
+from tests.support.fleet_images import CLAIMS, FLEET
 from tests.support.slurm_cluster import Slurm
 
 pytestmark = pytest.mark.engine
@@ -37,7 +37,7 @@ RUN echo NONCE {{ image.name }} && sleep 4
 class Building:
     """`fleet run` about images that staging lacks, in a checkout whose images are small and take some seconds.
 
-    They lack nearly all that they are held to: what counts is that the verdict is the same everywhere. Their names have
+    They lack what they are held to: what counts is that the verdict is the same everywhere. Their names have
     a prefix of the test's own: an image that has one of BUILT's names in this engine would be taken.
     """
 
@@ -66,9 +66,10 @@ class Building:
             matrix = checkout / "matrix.yaml"
             matrix.write_text(f'{matrix.read_text()}\nprefix: "{self.prefix}"\n')
             (checkout / "templates" / "Dockerfile.j2").write_text(SMALL.replace("NONCE", str(self.folder)))
+        claims = [word for claim in CLAIMS for word in ("--claim", claim)]
         command = [sys.executable, "-m", "images", "fleet", *words, "--staging", self.staging, "--tier", "static"]
         return subprocess.Popen(
-            [*command, "--out", str(self.folder / "out")],
+            [*command, *claims, "--out", str(self.folder / "out")],
             cwd=checkout,
             env={**os.environ, **self.environment},
             stdout=subprocess.PIPE,
