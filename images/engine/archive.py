@@ -21,11 +21,16 @@ def pack(files: Files) -> Iterator[bytes]:
     """
     content: dict[str, bytes | Path | None] = {str(PurePosixPath(name)): one for name, one in files.items()}
     for name in list(content):
-        for parent in list(PurePosixPath(name).parents)[:-1]:
-            content.setdefault(str(parent))
+        while name := name.rpartition("/")[0]:
+            content.setdefault(name)
+    gathered = bytearray()  # of thousands of small files, each chunk would be sent by itself
     for name in sorted(content):
-        yield from _member(name, content[name])
-    yield bytes(tarfile.BLOCKSIZE * 2)
+        for part in _member(name, content[name]):
+            gathered += part
+            if len(gathered) >= _CHUNK:
+                yield bytes(gathered)
+                gathered.clear()
+    yield bytes(gathered) + bytes(tarfile.BLOCKSIZE * 2)
 
 
 def _member(name: str, content: bytes | Path | None) -> Iterator[bytes]:

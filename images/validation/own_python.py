@@ -233,8 +233,9 @@ def files(root: str, own: OwnPython | None = None) -> Mapping[str, bytes | Path]
         for top, folders, names in os.walk(own.standard):
             folders[:] = [name for name in folders if name not in _LEFT_OUT and not name.startswith("config-")]
             sources += (Path(top, name) for name in names if name.endswith((".py", ".so")))
-        place = f"python/lib/{own.standard.name}"
-        standard = {f"{place}/{one.relative_to(own.standard)}": one for one in sources if one.stem[:8] != "_tkinter"}
+        place, tag = f"python/lib/{own.standard.name}", f"cpython-{''.join(own.release.split('.')[:2])}"
+        taken = {one: _compiled(one, tag) for one in sources if one.stem[:8] != "_tkinter"}
+        standard = {f"{place}/{one.relative_to(own.standard)}{'c' * (one != of)}": of for one, of in taken.items()}
         libraries = _libraries(loader, [own.program, *(path for path in standard.values() if path.suffix == ".so")])
     except (OSError, ElfError) as error:
         then = "run it with this machine's own Python (`/usr/bin/python3`)"
@@ -245,6 +246,18 @@ def files(root: str, own: OwnPython | None = None) -> Mapping[str, bytes | Path]
         **standard,
         **{f"{LIBRARIES}/{name}": path for name, path in libraries.items()},
     }
+
+
+def _compiled(source: Path, tag: str) -> Path:
+    """The bytecode of a source if Python itself would take it, else the source: to compile it takes half of each start.
+
+    The header of the bytecode: importlib, `_bootstrap_external`. Raises OSError.
+    """
+    made, facts = source.with_name("__pycache__") / f"{source.stem}.{tag}.pyc", source.stat()
+    of_source = struct.pack("<3I", 0, int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF)
+    with suppress(FileNotFoundError), made.open("rb") as stream:
+        source = made if stream.read(16)[4:] == of_source else source
+    return source
 
 
 def _with_interpreter(program: bytes, loader: bytes) -> tuple[bytes, str]:

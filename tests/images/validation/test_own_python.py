@@ -1,5 +1,7 @@
 """Our own Python as files: with a loader of its own, and nothing left to the image."""
 
+import os
+import py_compile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,6 +45,21 @@ def test_what_this_machine_lacks_is_not_taken_from_the_image(monkeypatch: pytest
     found = own_python.files.__wrapped__("/judge")
     assert found[f"{own_python.LIBRARIES}/libno-such-decoder.so.1"] == b""
     assert isinstance(found[f"{own_python.LIBRARIES}/libc.so.6"], Path)
+
+
+def test_bytecode_comes_in_a_sources_place_where_it_is_of_that_source(tmp_path: Path) -> None:
+    for name in ("fits", "older", "alone"):
+        (tmp_path / f"{name}.py").write_text("x = 1\n")
+    for name in ("fits", "older"):
+        py_compile.compile(str(tmp_path / f"{name}.py"))
+    os.utime(tmp_path / "older.py", (0, 0))
+    own = own_python.of_this_process()._replace(standard=tmp_path)
+    found = own_python.files.__wrapped__("/judge", own)
+    assert {name.rpartition("/")[2] for name in found if f"/{tmp_path.name}/" in name} == {
+        "fits.pyc",
+        "older.py",
+        "alone.py",
+    }
 
 
 @pytest.mark.parametrize("mine", [("Linux", "riscv64"), ("Linux", "aarch64"), ("Darwin", "arm64")])
