@@ -74,10 +74,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     owners = installed.names_of_owners(everything)
     programs = objects(installed.locations(everything), owners)
     paths = sorted({os.path.realpath(path) for path in programs}, key=size, reverse=True)
-    found = [one for one in on_all_cores(partial(_look, machine_named(given.machine)), paths, chunk=4) if one]
-    for claim in claims:
-        most, per_bytes = int(claim.expect["most"]), int(claim.expect["per_bytes"])
-        many = [one for one in found if _vector(one) > most + one["code"] // per_bytes]
+    limits = [(int(claim.expect["most"]), int(claim.expect["per_bytes"])) for claim in claims]
+    look = partial(_look, machine_named(given.machine), limits)
+    found = [one for one in on_all_cores(look, paths, chunk=4) if one]
+    for claim, limit in zip(claims, limits):  # noqa: B905  Python 3.9
+        many = [one for one in found if _is_many(_vector(one), one["code"], limit)]
         many.sort(key=_vector, reverse=True)
         silent = [{**one, "owners": list(owners.get(one["path"], ()))} for one in many if not one["asks"]]
         evidence = {
@@ -93,8 +94,14 @@ def _vector(found: Mapping[str, Any]) -> int:
     return max(int(found["avx512"]), int(found.get("sve", 0)))
 
 
-def _look(machine: Machine, path: str) -> Mapping[str, Any] | None:
-    """None for what is no library or program of this machine; S3 names those that can't be read."""
+def _is_many(count: int, code: int, limit: tuple[int, int]) -> bool:
+    most, per_bytes = limit
+    return count > most + code // per_bytes
+
+
+def _look(machine: Machine, limits: Sequence[tuple[int, int]], path: str) -> Mapping[str, Any] | None:
+    """None for what is no library or program of this machine; S3 names those that can't be read. `asks`: of a file with
+    many such instructions; to look for it in all others would take most of the time."""
     try:
         with Path(path).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             if elf.machine(data) != machine.number:
@@ -105,10 +112,14 @@ def _look(machine: Machine, path: str) -> Mapping[str, Any] | None:
                 sve = sum(
                     _sve(data[begin + 3 : end : 4]) - _aligned(_VECTOR_LENGTH, data, begin, end) for begin, end in parts
                 )
-                asks = _asks_others(path) or any(_aligned(_ID_REGISTER, data, begin, end) for begin, end in parts)
+                many = any(_is_many(sve, code, limit) for limit in limits)
+                asks = many and (
+                    _asks_others(path) or any(_aligned(_ID_REGISTER, data, begin, end) for begin, end in parts)
+                )
                 return {"path": path, "code": code, "avx512": 0, "sve": sve, "asks": asks}
             avx512 = sum(1 for begin, end in parts for _ in _AVX512.finditer(data, begin, end))
-            asks = any(_CPUID.search(data, begin, end) for begin, end in parts) or _asks_others(path)
+            many = any(_is_many(avx512, code, limit) for limit in limits)
+            asks = many and (_asks_others(path) or any(_CPUID.search(data, begin, end) for begin, end in parts))
             return {"path": path, "code": code, "avx512": avx512, "asks": asks}
     except (OSError, ValueError, ElfError):
         return None
