@@ -219,14 +219,9 @@ def _why_not(strategy: str, stack: Stack, framework: str, gpus: int) -> str:
     return f"{framework} has no snippet for it" if framework == "colossalai" and strategy in SHARDING else ""
 
 
-def _each(gpus: tuple[Gpu, ...]) -> float:
-    """GB of the smallest GPU."""
-    return min(gpu.memory for gpu in gpus) / GB
-
-
-def _holders(gpus: tuple[Gpu, ...], strategy: str) -> int:
-    """How many GPUs hold one model together."""
-    return len(gpus) if strategy in SHARDING else 1
+def _room(gpus: tuple[Gpu, ...], strategy: str) -> tuple[float, int]:
+    """GB of the smallest GPU, and how many hold one model together."""
+    return min(gpu.memory for gpu in gpus) / GB, len(gpus) if strategy in SHARDING else 1
 
 
 def runs_on(archs: tuple[str, ...], capability: tuple[int, int]) -> bool:
@@ -236,7 +231,7 @@ def runs_on(archs: tuple[str, ...], capability: tuple[int, int]) -> bool:
 
 def _level_of_gpus(gpus: tuple[Gpu, ...], strategy: str, goal: Goal) -> Level:
     """By the weights, which GPUs may share, and by the activations of a GPU's own sequences, which they may not."""
-    each, holders, billions = _each(gpus), _holders(gpus, strategy), goal.billions
+    (each, holders), billions = _room(gpus, strategy), goal.billions
     room, weights = each * holders, _GB_PER_BILLION_16BIT * billions / holders
     if room < _GB_PER_BILLION_4BIT * billions * _LEAST_OVERHEAD + _CONTEXT_GB:
         return Level.OVERFULL
@@ -333,7 +328,7 @@ def _fp8(capability: tuple[int, int], shown: str) -> Setting:
 
 def _memory(level: Level, strategy: str, stack: Stack, goal: Goal, gpus: tuple[Gpu, ...]) -> Iterator[Setting]:
     """What the room for one model decides."""
-    each, holders, size = _each(gpus), _holders(gpus, strategy), f"{goal.billions:g}b"
+    (each, holders), size = _room(gpus, strategy), f"{goal.billions:g}b"
     room = each * holders
     quantization = _quantization(level, strategy, stack, goal, room, each)
     yield quantization

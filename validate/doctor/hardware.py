@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -212,24 +213,19 @@ def _answers(output: bytes) -> list[dict[str, Any]]:
     return [json.loads(line[len(_MARK) :]) for line in lines if line.startswith(_MARK) and line.endswith("}")]
 
 
-def _disks() -> Iterator[Disk]:
+def _disks() -> list[Disk]:
     """Where checkpoints and downloads go: this folder, and the cache of Hugging Face's libraries."""
     cache = os.environ.get("HF_HOME") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    here = _disk(Path.cwd(), "checkpoints")
-    there = _disk(Path(cache), "downloads")
-    alike = here and there and here.writable == there.writable
-    if here and there and alike and Path(here.path).stat().st_dev == Path(there.path).stat().st_dev:
-        yield replace(here, holds="checkpoints and downloads")
-    else:
-        yield from (disk for disk in (here, there) if disk)
+    disks = [*_disk(Path.cwd(), "checkpoints"), *_disk(Path(cache), "downloads")]
+    if len(disks) == 2 and len({(one.writable, Path(one.path).stat().st_dev) for one in disks}) == 1:
+        disks = [replace(disks[0], holds="checkpoints and downloads")]
+    return disks
 
 
-def _disk(folder: Path, holds: str) -> Disk | None:
+def _disk(folder: Path, holds: str) -> Iterator[Disk]:
     """The room of a folder, or of the nearest one above it that is there."""
     for one in (folder, *folder.parents):
-        try:
+        with suppress(OSError):
             free = shutil.disk_usage(one).free
-        except OSError:
-            continue
-        return Disk(path=str(one), holds=holds, free=free, writable=os.access(one, os.W_OK))
-    return None
+            yield Disk(path=str(one), holds=holds, free=free, writable=os.access(one, os.W_OK))
+            return

@@ -57,15 +57,10 @@ def model_size(value: str) -> float:
 def json_data(found: Found, advice: Advice) -> dict[str, Any]:
     """The content of `doctor --json`."""
     framework, snippet = snippets.snippet(advice, found.stack)
+    everything = {**asdict(found), **asdict(advice)}
+    keys = ("hardware", "stack", "goal", "strategy", "gpus", "settings", "warnings", "troubles")
     return {
-        "hardware": asdict(found.hardware),
-        "stack": asdict(found.stack),
-        "goal": asdict(advice.goal),
-        "strategy": advice.strategy,
-        "gpus": [asdict(gpu) for gpu in advice.gpus],
-        "settings": [asdict(setting) for setting in advice.settings],
-        "warnings": list(advice.warnings),
-        "troubles": list(found.troubles),
+        **{key: everything[key] for key in keys},
         "hints": [{"id": hint.id, "cause": hint.cause, "fix": hint.fix} for hint in hints.find(found.troubles)],
         "snippet": {"framework": framework, "text": snippet},
     }
@@ -93,12 +88,9 @@ def text(found: Found, advice: Advice) -> Iterator[str]:
     yield f"Settings for LoRA fine-tuning of a {goal.billions:g}b model ({goal.framework}):"
     for setting in advice.settings:
         yield from _row(setting, width)
-    for warning in advice.warnings:
+    for line in (*(f"! {one}" for one in advice.warnings), *(f"trouble: {one}" for one in found.troubles)):
         yield ""
-        yield wrapped(f"! {warning}", width, "  ")
-    for trouble in found.troubles:
-        yield ""
-        yield wrapped(f"trouble: {trouble}", width, "  ")
+        yield wrapped(line, width, "  ")
     for hint in hints.find(found.troubles):
         yield wrapped(report.advice(hint), width, "  ")
     framework, snippet = snippets.snippet(advice, found.stack)
