@@ -165,15 +165,15 @@ class Container:
             code = self._sdk.wait(self.id, timeout=None)["StatusCode"]
             details = self._sdk.inspect_container(self.id)
             state, bounded = details["State"], details["HostConfig"].get("Memory")
-            oom = state["OOMKilled"] or bool(bounded and self._was_killed_for_memory(state, code))
+            oom = state["OOMKilled"]
+            if bounded and not oom:
+                # Ask the engine's events: its state holds what was known when it ended, which may be too early.
+                began, ended = (datetime.fromisoformat(state[name]).timestamp() for name in ("StartedAt", "FinishedAt"))
+                until = ended + (_KILLED_DELAY if code == KILLED else _OOM_DELAY)
+                filters = {"container": [self.id], "event": ["oom"]}
+                events = self._sdk.events(since=f"{began:.6f}", until=f"{until:.6f}", filters=filters)
+                oom = any(True for _ in events)
         return Exit(code=code, oom=oom, error=state["Error"])
-
-    def _was_killed_for_memory(self, state: Mapping[str, str], code: int) -> bool:
-        """Ask the engine's events: its state holds what was known when the container ended, which may be too early."""
-        began, ended = (datetime.fromisoformat(state[name]).timestamp() for name in ("StartedAt", "FinishedAt"))
-        until = ended + (_KILLED_DELAY if code == KILLED else _OOM_DELAY)
-        filters = {"container": [self.id], "event": ["oom"]}
-        return any(True for _ in self._sdk.events(since=f"{began:.6f}", until=f"{until:.6f}", filters=filters))
 
     def run(self, timeout: float | None = None) -> Exit:
         """Start it, collect what it prints, wait for its end. Raises Stopped, UserError."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -143,15 +143,14 @@ class Files:
     """Files by path, each read once; what can't be read, or is for another machine, counts as absent, as it does for
     the loader."""
 
-    def __init__(self, machine: Machine = X86_64, read: Callable[[str], Elf] = elf.read) -> None:
+    def __init__(self, machine: Machine = X86_64) -> None:
         self.machine = machine
-        self._read = read
         self._known: dict[str, Elf | None] = {}
 
     def get(self, path: str) -> Elf | None:
         if path not in self._known:
             try:
-                self._known[path] = self._read(path)
+                self._known[path] = elf.read(path)
             except (OSError, ElfError):
                 self._known[path] = None
         return self._known[path]

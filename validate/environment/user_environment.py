@@ -81,8 +81,4 @@ def runs(file: Path) -> bool:
 
 
 EMULATED = {"VALIDATE_EMULATED": "1"}
-
-
-def is_emulated() -> bool:
-    """Then imports take many seconds each: what is the same in each fork is done once, before it."""
-    return all(os.environ.get(name) == text for name, text in EMULATED.items())
+"""Then imports take many seconds each: what is the same in each fork is done once, before it."""

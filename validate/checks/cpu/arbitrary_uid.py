@@ -33,14 +33,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         with contextlib.suppress(Exception):  # once, for both; what it raises, each of them raises
             importlib.import_module("torch")
         steps |= {"compiler caches": in_fork(_caches), "training": in_fork(_train)}
-        known = True
-        try:
-            pwd.getpwuid(os.getuid())
-        except KeyError:
-            known = False
         evidence = {
             "uid": os.getuid(),
-            "known": known,
+            "known": os.getuid() in (one.pw_uid for one in pwd.getpwall()),
             "root_is_writable": os.access("/", os.W_OK) and not bool(os.statvfs("/").f_flag & os.ST_RDONLY),
             "interfaces": sorted(path.name for path in Path("/sys/class/net").glob("*")),
             "steps": steps,

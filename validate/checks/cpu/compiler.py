@@ -81,9 +81,7 @@ def _triton_launcher(folder: Path) -> Mapping[str, Any]:
 
     The module links with libcuda. Without a driver, the probe builds a stub with the functions that driver.c calls.
     """
-    cache = folder / "cache"
-    os.environ["TRITON_CACHE_DIR"] = str(cache)
-    compiler = _find_compiler()
+    compiler, cache = _find_compiler(), Path(os.environ["TRITON_CACHE_DIR"])
     evidence = {"compiler": compiler, "stub_driver": bool(nvml.absent())}
     if not compiler["path"]:
         return evidence

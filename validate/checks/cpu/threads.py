@@ -8,6 +8,7 @@ import importlib
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -64,11 +65,9 @@ def _ticks() -> dict[str, int]:
     """Processor time of each thread of this process: utime and stime of proc(5)."""
     found = {}
     for task in Path("/proc/self/task").iterdir():
-        try:
+        with suppress(OSError):
             fields = (task / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        found[task.name] = int(fields[11]) + int(fields[12])
+            found[task.name] = int(fields[11]) + int(fields[12])
     return found
 
 

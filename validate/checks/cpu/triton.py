@@ -5,7 +5,6 @@ a GPU, and refuses one that does not exist.
 import importlib
 import inspect
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -27,19 +26,17 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     Emulated, a first kernel is compiled before: each fork has the import of Triton then, and what the emulator has
     translated of LLVM. What that kernel raises, the forks raise again.
     """
-    with tempfile.TemporaryDirectory(prefix="triton-") as cache:
-        os.environ["TRITON_CACHE_DIR"] = cache
-        if user_environment.is_emulated():
-            attempt(partial(_compiled, _CONTROL_KERNEL, claims[0].expect["arch"]))
-        toolchain = in_fork(_toolchain)
-        bogus = claims[0].expect["bogus"]
-        control = {"arch": bogus, **in_fork(partial(_compiled, _CONTROL_KERNEL, bogus))}
-        # Without the log: the control's error is in the evidence of every arch, and its message is enough.
-        control.get("error", {}).pop("log", None)
-        for claim in claims:
-            arch, names = claim.expect["arch"], claim.expect["kernels"]
-            kernels = {name: in_fork(partial(_compiled, name, arch)) for name in names}
-            yield claim.subject, {**toolchain, "kernels": kernels, "control": control}
+    if user_environment.EMULATED.items() <= os.environ.items():
+        attempt(partial(_compiled, _CONTROL_KERNEL, claims[0].expect["arch"]))
+    toolchain = in_fork(_toolchain)
+    bogus = claims[0].expect["bogus"]
+    control = {"arch": bogus, **in_fork(partial(_compiled, _CONTROL_KERNEL, bogus))}
+    # Without the log: the control's error is in the evidence of every arch, and its message is enough.
+    control.get("error", {}).pop("log", None)
+    for claim in claims:
+        arch, names = claim.expect["arch"], claim.expect["kernels"]
+        kernels = {name: in_fork(partial(_compiled, name, arch)) for name in names}
+        yield claim.subject, {**toolchain, "kernels": kernels, "control": control}
 
 
 def _toolchain() -> Mapping[str, Any]:

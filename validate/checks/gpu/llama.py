@@ -14,7 +14,7 @@ from typing import Any
 from validate.checks.cpu import quantized_llama
 from validate.checks.cpu.quantized_llama import SEED, SavedLlama
 from validate.claims import Claim
-from validate.harness.forked import attempt
+from validate.harness.forked import asked, attempt
 from validate.judging import Finding, Status, failed, is_beyond, is_within, joined, listed, passed
 from validate.kernels import runner
 
@@ -24,7 +24,7 @@ _STEPS, _RATE = 12, 5e-3
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the evidence of the subjects asked for: `nf4-weights`, `nf4-logits`, `qlora`, in this order."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS' sums may differ from run to run
-    asked, before = {claim.subject for claim in claims}, runner.environment()
+    before = runner.environment()
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:
         llama = _GpuLlama(Path(folder), "cuda")
         measures: Mapping[str, Callable[[], Any]] = {
@@ -32,10 +32,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             "nf4-logits": llama.logits,
             "qlora": llama.qlora,
         }
-        for subject, measured in measures.items():
-            if subject in asked:
-                device = attempt(lambda: {"device": runner.device_facts(llama.torch)})
-                yield subject, {**attempt(measured), **device, "environment": before}
+        for subject, found in asked(claims, measures):
+            device = attempt(lambda: {"device": runner.device_facts(llama.torch)})
+            yield subject, {**found, **device, "environment": before}
 
 
 class _GpuLlama(SavedLlama):

@@ -443,11 +443,11 @@ def judge_lookup(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str
     """S10 lookup."""
     faults = [*_path(expect, evidence["path"])]
     faults += [f"{path} is found before the image's own" for path in evidence["in_front"]]
-    faults += [
-        f"{path} is loaded by {who} if it is there"
-        for path, who in evidence["plugins"].items()
-        if path in evidence["loadable"] or not _is_of_another_home(expect, path)
-    ]
+    for path, who in evidence["plugins"].items():
+        # Of what is in the home of a user whom a child made, who starts the image as it is reads none.
+        anothers = "home" in expect and path.startswith("/home/") and not path.startswith(f"{expect['home']}/")
+        if path in evidence["loadable"] or not anothers:
+            faults.append(f"{path} is loaded by {who} if it is there")
     faults += [
         f"{path} stands where the loader looks, and belongs to nobody"
         for path in evidence["loadable"]
@@ -455,11 +455,6 @@ def judge_lookup(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str
     ]
     faults += [f"the loader's cache has {what}" for what in evidence.get("of_cache", ())]
     return conclude(faults, f"{len(expect['path'])} folders on the PATH, and nothing of unknown owner is found first")
-
-
-def _is_of_another_home(expect: Mapping[str, Any], path: str) -> bool:
-    """Whether a file is in the home of a user whom a child made: who starts the image as it is reads none of it."""
-    return "home" in expect and path.startswith("/home/") and not path.startswith(f"{expect['home']}/")
 
 
 def _path(expect: Mapping[str, Any], found: Sequence[str]) -> Iterator[str]:
