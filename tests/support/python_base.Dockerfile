@@ -1,8 +1,11 @@
 FROM {base} AS whole
 RUN --mount=type=bind,source=host,target=/run/host --mount=type=bind,source=scripts,target=/run/scripts \
     sh /run/scripts/debian.sh 3.11 python3
-RUN rm -r /usr/share/doc /usr/share/locale /usr/share/man /usr/share/zoneinfo /usr/lib/*/gconv /usr/lib/*/perl* \
-    /usr/share/perl* /usr/bin/perl* /usr/sbin /var/cache/*
+RUN set -e; cd /; mkdir -p /small/usr; mkdir -m 1777 /small/tmp; \
+    tar -c bin lib lib64 usr/bin/python3* usr/bin/sh usr/bin/dash usr/bin/cat usr/lib/python3.11 usr/lib/os-release \
+        usr/share/ca-certificates var/lib/dpkg etc | tar -x -C /small; \
+    ldd usr/bin/python3.11 usr/bin/cat usr/lib/python3.11/lib-dynload/*.so | grep -o '/lib[^ ]* (' | sort -u | \
+    while read file _; do mkdir -p /small/usr${file%/*}; cp -L $file /small/usr$file; done
 FROM scratch
-COPY --from=whole / /
+COPY --from=whole /small /
 ENV PATH=/usr/bin:/bin
