@@ -4,7 +4,8 @@ A file has, in this order:
 
 - a docstring: what fails for a user if this does not hold, and which claims say so;
 - `measure(claims)`, which runs in the container, yields `(subject, evidence)` and never judges;
-- judges `(subject, expect, evidence) -> Finding`, pure: their docstrings say what is expected and what was measured;
+- judges `(subject, expect, evidence) -> Finding`, pure: their docstrings say what is expected and what was measured.
+  What raised (`error` of forked.attempt) fails by its own words, and reaches none (validate/judge.py, by_judge);
 - `CLAIMS`: `ID`, or `ID SUBJECT` where subjects are judged differently -> judge.
 
 How it runs may stand at its top, each as a plain constant (class Settings): `SECONDS = 2400`, `RUN_AS = "root"`.
