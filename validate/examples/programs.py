@@ -66,7 +66,7 @@ def read_preferences(run: Run) -> Trained:
         preference=float(run.config["beta"]),
         rate=float(settings["learning_rate"]),
         adapters=_adapters(run, run.config["lora"]),
-        saved=adapter_pairs(saved),
+        saved=adapter_pairs(tensors(saved)),
         reload=lambda tokens: model(tokens.to(run.device)).logits,
     )
 
