@@ -74,10 +74,10 @@ def find_gpus(
 def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) -> str:
     """Why an image stays a candidate; empty if it gets its name.
 
-    It gets it when the tiers that every machine can judge were judged, no claim failed, and each probe that was asked
-    for ran to its end. UNPROVEN is no reason where a probe looked, or where the claim says why none can.
+    It gets it when the tiers that every machine can judge were judged, no required claim failed, and each probe that
+    was asked for ran to its end. UNPROVEN is no reason where a probe looked, or where the claim says why none can.
     """
-    if failed := verdict.of(Status.FAIL):
+    if failed := [one for one in verdict.of(Status.FAIL) if one.claim.required]:
         what = "1 claim" if len(failed) == 1 else f"{len(failed)} claims"
         return f"{what} failed ({listed([one.claim.key for one in failed])})"
     if at_fault := next((one.reason for one in verdict.claims if one.reason.startswith(OF_HOST)), ""):

@@ -1,5 +1,7 @@
 """What an image is held to, and what it must have shown before it gets its name."""
 
+from dataclasses import replace
+
 import pytest
 
 from images.building import validating
@@ -53,6 +55,11 @@ def test_what_a_claim_says_of_itself_or_a_probe_saw_is_no_gap() -> None:
     gpu = claim("fp8", number="C1", tier=Tier.GPU, probe="gpu.fp8")
     assert withheld(*GOOD, more=(absent, gpu)) == ""
     assert withheld(*GOOD, status="UNPROVEN") == "", "a probe looked, and a judge could not tell"
+
+
+def test_a_claim_that_is_not_required_is_told_and_withholds_no_name() -> None:
+    told = replace(claim("adapters", number="P1", tier=Tier.CPU, probe="cpu.profile_trl_vllm"), required=False)
+    assert withheld(*GOOD, record("cpu.profile_trl_vllm", "adapters"), more=(told,)) == ""
 
 
 def test_a_failure_and_a_tier_that_was_left_out_are_told_first() -> None:
