@@ -174,7 +174,8 @@ def by_judge(judging: Judge, claim: Claim, evidence: Mapping[str, Any]) -> Findi
         return not_applicable(reason)
     if isinstance(error := evidence.get("error"), Mapping):
         told = f"{root_cause(error)}{suspects(evidence)}"
-        return failed(". ".join([told, *filter(None, [claim.expect.get("fault")])]))
+        told = ". ".join([told, *filter(None, [claim.expect.get("fault")])])
+        return unproven(f"warning: {told}") if checks.settings(claim.probe).warns else failed(told)
     return judging(claim.subject, claim.expect, evidence)
 
 

@@ -38,7 +38,7 @@ _ELSEWHERE = {
 }
 """Probes whose file has another name than they."""
 _SETTING = re.compile(
-    r"^(SECONDS|STARTS_FIRST|ALONE|TORCH_FIRST|RUN_AS|FILES_ONLY|FROM_SOURCE|STARTS_PROGRAMS)(?:: \w+)? = (.+)$",
+    r"^(SECONDS|STARTS_FIRST|ALONE|TORCH_FIRST|RUN_AS|FILES_ONLY|FROM_SOURCE|STARTS_PROGRAMS|WARNS)(?:: \w+)? = (.+)$",
     re.MULTILINE,
 )
 _KERNELS = "gpu._kernels"
@@ -63,6 +63,8 @@ class Settings:
     """The image's Python runs it in a container of its own, and reads no bytecode of the image."""
     starts_programs: bool = False
     """It starts programs of the image, which run emulated on another processor whoever starts them."""
+    warns: bool = False
+    """What it raises is a warning, too: UNPROVEN, and no failure."""
     run_as: str = ""
     """Whom a validation run lets it run as: `root`, `arbitrary UID`; `claim`: as each of its claims says, with what is
     mounted there, in a container of its own. Empty: the image's user."""

@@ -106,7 +106,13 @@ def test_what_is_wrong_fails_and_is_named(subject: str, reason: str, changes: di
 
 @pytest.mark.parametrize(
     ("path", "value"),
-    [("ranks|1|all_reduce", 9e9), ("ranks|0|send", "nan"), ("ranks|1", KeyError), ("ranks|1|device|backend", "gloo")],
+    [
+        ("ranks|1|all_reduce", 9e9),
+        ("ranks|0|send", "nan"),
+        ("ranks|1", KeyError),
+        ("ranks|1|device|backend", "gloo"),
+        ("error", {"kind": "RuntimeError", "message": "NCCL"}),
+    ],
 )
 def test_a_slow_link_is_a_warning_and_never_red(path: str, value: Any) -> None:
     wanted = claim("bandwidth")

@@ -12,6 +12,7 @@ from validate.claims import Claim
 from validate.judging import Finding, is_between, passed, unproven
 
 ALONE = True
+WARNS = True
 
 _BYTES = {"cuda": 256 << 20, "cpu": 4 << 20}
 _WARM, _TIMES = 5, 20
