@@ -39,9 +39,11 @@ _WHEELS = ("--only-binary", ":all:", "--no-config", "--quiet", "--no-progress", 
 _INSTALL = re.compile(
     r"\s*(?:RUN\s+)?(?:-\S+\s+)*(?:\w+=\S*\s+)*(?:python[\d.]*\s+-m\s+|uv\s+)?pip[\d.]*\s+install\s(.*)"
 )
-_EDITABLE = re.compile(r"^\s*(?:-e|--editable)\b.*", re.MULTILINE)
-"""It would be built here: uv does so in spite of --only-binary, and that runs code of it."""
-_NESTED = re.compile(r"^(\s*(?:-r|-c|--requirement|--constraint)[ =]+)(?!/|https?:)", re.MULTILINE)
+_DOCKERFILE = re.compile(r"^(Dockerfile|Containerfile)|\.Dockerfile$")
+_NESTED = re.compile(r"^\s*(-r|-c|--requirement|--constraint)[ \t=]+(?!\w+:)(\S+).*", re.MULTILINE)
+_UNREAD = re.compile(r"^[ \t]*(?:-e|-r|--editable|--requirement|--no-binary)\b.*", re.MULTILINE)
+"""What would be built here, in spite of --only-binary: that runs code of it. And files of other hosts, which may name
+such."""
 _WITH_A_VALUE = re.compile(r"-[rcfit]|--(?:requirement|constraint|find-links|(?:extra-)?index-url|target|prefix|root)")
 _SOURCE_ONLY = re.compile(r"([A-Za-z][\w.-]*)(?:\{[^}]*\})?(?:[<>=!~]\S*)? ha(?:s|ve) no usable wheels")
 
@@ -147,10 +149,10 @@ def _installed(source: str, python: str, site: Path, progress: Callable[[str], N
     """Install what a file asks for, without what has no wheel. Where it contradicts itself: just what it names."""
     whole, text, unread = _requirements(source)
     asked, excluded = (site.parents[2] / name for name in ("requirements.txt", "excluded.txt"))
-    asked.write_text(_EDITABLE.sub("", text))
+    asked.write_text(_UNREAD.sub("", text))
     target = ["--target", str(site), "--python", sys.executable, "--python-version", python]
     command = ["pip", "install", *_WHEELS, *target, "--python-platform", _PLATFORM, "-r", str(asked)]
-    found = [conduct.left_out("", f"{words}: not looked at") for words in [*unread, *_EDITABLE.findall(text)]]
+    found = [conduct.left_out("", f"{words}: not looked at") for words in [*unread, *_UNREAD.findall(text)]]
     left: list[str] = []
     contradicts = False
     while True:
@@ -176,7 +178,7 @@ def _requirements(source: str) -> tuple[bool, str, list[str]]:
     path = Path(source)
     try:
         if source == STDIN:
-            return False, sys.stdin.read(), []
+            return False, _whole(sys.stdin.read(), Path.cwd(), set()), []
         text = path.read_text()
         if path.name == "uv.lock":
             options = ("--frozen", "--no-emit-workspace", "--format", "requirements-txt", "--quiet", "--no-config")
@@ -192,12 +194,30 @@ def _requirements(source: str) -> tuple[bool, str, list[str]]:
                 what = f"{row['name']}=={row['version']}{marker}" if "version" in row else f"-e {row['name']}"
                 lines.append(" ".join([what, *hashes]))
             return True, "\n".join(lines), []
+        if not _DOCKERFILE.search(path.name):
+            return False, _whole(text, path.resolve().parent, {path.resolve()}), []
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError) as error:
         raise wrong(source, f"can't be read: {error}", "name a lock, a requirements file, or a folder") from None
-    if path.name.startswith(("Dockerfile", "Containerfile")) or path.suffix == ".Dockerfile":
-        asked, unread = _of_dockerfile(text)
-        return False, "\n".join(asked), unread
-    return False, _NESTED.sub(rf"\g<1>{path.resolve().parent}/", text), []
+    asked, unread = _of_dockerfile(text)
+    return False, "\n".join(asked), unread
+
+
+def _whole(text: str, folder: Path, taken: set[Path]) -> str:
+    """Requirements, with those of nested files in their place, each file once: any may name an editable.
+
+    Raises OSError, UnicodeDecodeError.
+    """
+
+    def put(found: re.Match[str]) -> str:
+        file = (folder / found[2]).resolve()
+        if found[1] in ("-c", "--constraint"):
+            return f"-c {file}"
+        if file in taken:
+            return ""
+        taken.add(file)
+        return _whole(file.read_text(), file.parent, taken)
+
+    return _NESTED.sub(put, text)
 
 
 def _of_dockerfile(text: str) -> tuple[list[str], list[str]]:

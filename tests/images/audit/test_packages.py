@@ -91,10 +91,14 @@ def test_what_would_be_built_here_is_left_out_and_none_of_it_runs(tmp_path: Path
     (own := tmp_path / "own").mkdir()
     (own / "pyproject.toml").write_text('[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n')
     (own / "own.py").write_text(f"open({str(own / 'ran')!r}, 'w')\n")
-    (tmp_path / "nested.txt").write_text(f"small @ {wheels.make(tmp_path).as_uri()}\n")
-    (tmp_path / "requirements.txt").write_text(f"-r nested.txt\n-e {own}\n")
+    (below := tmp_path / "below").mkdir()
+    nested = f"small @ {wheels.make(tmp_path).as_uri()}\n--editable={own}\n-r  ../requirements.txt\n"
+    (below / "nested.txt").write_text(nested)
+    elsewhere = "-r https://example.org/more.txt\n--no-binary own"
+    (tmp_path / "requirements.txt").write_text(f"-r below/nested.txt # theirs\n\n-e {own}\n{elsewhere}\n")
     found = audited(tmp_path / "requirements.txt")
-    assert [one.text for one in found.of(Outcome.NOT_MEASURED)] == [f"-e {own}: not looked at"]
+    told = [one.text.removesuffix(": not looked at") for one in found.of(Outcome.NOT_MEASURED)]
+    assert told == [f"--editable={own}", f"-e {own}", *elsewhere.splitlines()]
     assert found.environments[0].distributions == 1 and not (own / "ran").exists()
 
 
