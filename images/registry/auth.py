@@ -119,7 +119,7 @@ class RegistryAuth(AuthBase):
             return f"Basic {pair}"
         if scheme.lower() == "bearer":
             parameters = requests.utils.parse_dict_header(rest)  # type: ignore[no-untyped-call]
-            return f"Bearer {self._token(parameters, known)}"
+            return f"Bearer {self._token({name: text for name, text in parameters.items() if text}, known)}"
         return ""
 
     def _token(self, challenge: Mapping[str, str], known: Credentials | None) -> str:

@@ -117,8 +117,9 @@ def test_a_token_allows_deletion_where_the_registry_asks_for_it(server: Server, 
                 registry.delete_tag("latest")
 
 
-def test_no_password_goes_over_an_unencrypted_connection(server: Server) -> None:
-    server.answer = guarded(lambda *_: SERVED, challenge='Bearer realm="http://example.org/token"')
+@pytest.mark.parametrize("realm", ['realm="http://example.org/token"', "realm", ""])
+def test_no_password_goes_over_an_unencrypted_connection(server: Server, realm: str) -> None:
+    server.answer = guarded(lambda *_: SERVED, challenge=f"Bearer {realm}")
     with client(server) as registry, pytest.raises(RegistryError, match="unencrypted connection"):
         registry.get("latest")
 
