@@ -7,7 +7,6 @@ asks of it goes through vLLM's own classes, which refuse what they don't know.
 
 import copy
 import importlib
-import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +27,6 @@ _NOISE = 0.02
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     """Yield the evidence of `grpo arguments`, `server weights` and `server adapters`."""
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     importlib.import_module("torch").set_num_threads(1)  # products are tiny: threads would wait more than they compute
     generation: Any = importlib.import_module("trl.generation.vllm_generation")
     generation.LLM = _Sampler
