@@ -86,7 +86,7 @@ def test_what_the_nightly_section_can_not_mean_is_told_with_its_lines(tmp_path: 
     text = matrix.MATRIX.read_text().replace('"2.7": {torchao: "<0.12"}', '"2.7": {torchoa: "<0.12"}')
     text = text.replace("held: [torch]", "held: [tortch]").replace("track: [cu126-torch25", "track: [cu126-torch99")
     file = tmp_path / "matrix.yaml"
-    file.write_text(text.replace("xfail: []\n", "xfail:\n  - {select: cu199-*, claim: S4, issue: a/b#1}\n"))
+    file.write_text(text.replace("xfail:\n", "xfail:\n  - {select: cu199-*, claim: S4, issue: a/b#1}\n"))
     with pytest.raises(UserError, match=r"there is no layer 'tortch'[\s\S]*nothing pins 'torchoa'") as told:
         matrix.load(matrix=file)
     causes = "\n".join(f"{problem.where.rpartition('/')[2]} {problem.cause}" for problem in told.value.problems)
