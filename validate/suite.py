@@ -64,7 +64,7 @@ _OFFLINE = {
     "AXOLOTL_DO_NOT_TRACK": "1",
     "UNSLOTH_DISABLE_STATISTICS": "1",
 }
-"""Each probe, and what it starts, asks no network, and is not told of that."""
+"""No probe, and nothing that it starts, asks a hub or reports its use."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

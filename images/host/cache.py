@@ -29,11 +29,14 @@ def write_whole(file: Path, content: bytes) -> None:
     """Write a file and its folder, with the umask's modes. Whole and on the disk or not at all, whoever is killed."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partly = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
-    with partly.open("xb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partly.replace(file)
+    try:
+        with partly.open("xb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        partly.replace(file)
+    finally:
+        partly.unlink(missing_ok=True)
 
 
 @contextmanager
