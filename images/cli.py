@@ -78,10 +78,8 @@ def _verbs(
 
 def main() -> NoReturn:
     """Run a verb. Ends the process: 0 well, 1 a step or a verdict failed, 2 wrong input, 130 interrupted."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
     try:
-        code = app(standalone_mode=False)
+        code = _run()
     except UserError as error:
         for problem in error.problems:
             _print_problem(problem)
@@ -102,6 +100,25 @@ def main() -> NoReturn:
     if code == _INTERRUPTED:  # what Typer makes of an interrupt, without a word
         _stopped()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _run() -> object:
+    """Whatever a signal's interrupt comes out as, it is told as KeyboardInterrupt."""
+    got: list[int] = []
+
+    def interrupt(number: int, _frame: object) -> None:
+        got.append(number)
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` has it ignored
+            signal.signal(number, interrupt)
+    try:
+        return app(standalone_mode=False)
+    except Exception:
+        if got:  # within a lock's own code it becomes "RuntimeError: release unlocked lock"
+            raise KeyboardInterrupt from None
+        raise
 
 
 def _stopped() -> NoReturn:

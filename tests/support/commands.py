@@ -27,7 +27,7 @@ class Called:
 def call(*arguments: str) -> Called:
     """Run `python -m images ARGUMENTS` here. Signal handlers are afterwards as before."""
     out, err = io.StringIO(), io.StringIO()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     with mock.patch.object(sys, "argv", ["images", *arguments]), redirect_stdout(out), redirect_stderr(err):
         try:
             cli.main()
