@@ -128,7 +128,9 @@ def test_an_interrupt_that_comes_out_as_another_error_is_one(sent: str, ignored:
     program = (
         "import signal\n"
         "from images import cli\n"
-        f"for name in {ignored!r}.split(): signal.signal(getattr(signal, name), signal.SIG_IGN)\n"
+        "for name in ('SIGINT', 'SIGTERM', 'SIGHUP'):\n"
+        f"  known = signal.SIG_IGN if name == {ignored!r} else signal.default_int_handler\n"
+        "  signal.signal(getattr(signal, name), known)\n"
         "def app(**_):\n"
         f"  try: signal.raise_signal(signal.{sent})\n"
         "  finally: raise RuntimeError('release unlocked lock')\n"
