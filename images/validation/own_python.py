@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -254,9 +255,9 @@ def _compiled(source: Path, tag: str) -> Path:
     The header of the bytecode: importlib, `_bootstrap_external`. Raises OSError.
     """
     made, facts = source.with_name("__pycache__") / f"{source.stem}.{tag}.pyc", source.stat()
-    of_source = struct.pack("<3I", 0, int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF)
+    of_source = struct.pack("<4s3I", MAGIC_NUMBER, 0, int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF)
     with suppress(FileNotFoundError), made.open("rb") as stream:
-        source = made if stream.read(16)[4:] == of_source else source
+        source = made if stream.read(16) == of_source else source
     return source
 
 

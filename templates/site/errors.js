@@ -16,7 +16,8 @@
   const names = fixes.map((fix) => JSON.parse(fix.dataset.names ?? "{}"));
 
   function look() {
-    const pasted = box.value.replace(/\x1b\[[0-?]*[ -/]*[@-~]/g, "").replace(/[\u2018\u2019]/g, "'").replace(/[\u201c\u201d]/g, '"');
+    const printed = box.value.replace(/\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))/g, "");
+    const pasted = printed.replace(/[\u2018\u2019]/g, "'").replace(/[\u201c\u201d]/g, '"').replaceAll("\xa0", " ");
     const lines = pasted.split("\n").map((line) => line.replace(/^[\s│┃]+|[\s│┃]+$/g, "")).filter(Boolean);
     const found = new Map();
     for (const line of lines) {

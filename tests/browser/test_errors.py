@@ -21,7 +21,8 @@ def test_every_line_finds_the_command_lines_row(page: Page, origin: str) -> None
     expect(known).to_have_count(sum(not row.only_named for row in hints.known()))
     lines = (ROOT / "tests/tools/hint_lines.tsv").read_text(encoding="utf-8").splitlines()[1:]
     rows = [line.split("\t") for line in lines if not line.startswith("release\t")]
-    found = box.evaluate(_TRY, [f"a line\n\x1b[31m{line}\x1b[0m\n" for _, line in rows])
+    link, unbroken = "\x1b]8;;https://a/b\x1b\\", str.maketrans(" ", "\xa0")
+    found = box.evaluate(_TRY, [f"a line\n{link}\x1b[31m{line.translate(unbroken)}\x1b[0m\n" for _, line in rows])
     right = [[[wanted, " ".join(line.translate(hints._PLAIN).split())]] for wanted, line in rows]
     assert [pair for pair in zip(found, right, strict=True) if pair[0] != pair[1]] == []
     box.fill("nvcc fatal   : Unsupported gpu architecture 'compute_120'")

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -33,10 +34,7 @@ def in_fork(measure: Callable[[], E]) -> E:
 
 
 def in_forks(measures: Sequence[Callable[[], E]], at_once: int = 1) -> Iterator[tuple[int, E]]:
-    """The same of several, `at_once` of them side by side: number and evidence of each, as they end.
-
-    This process has no other child meanwhile.
-    """
+    """The same of several, `at_once` of them side by side: number and evidence of each, as they end."""
     waiting, running = list(enumerate(measures)), dict[int, tuple[int, Path]]()
     with tempfile.TemporaryDirectory(prefix="fork-") as folder:
         while waiting or running:
@@ -47,7 +45,11 @@ def in_forks(measures: Sequence[Callable[[], E]], at_once: int = 1) -> Iterator[
                 if child == 0:
                     _be_the_child(measure, result, log)
                 running[child] = number, result
-            ended_one, status = os.waitpid(next(iter(running)), 0) if len(running) == 1 else os.wait()
+            # Of several by their numbers: `os.wait` would take other children of this process, too.
+            flags = os.WNOHANG if len(running) > 1 else 0
+            while not (ended_one := next((pid for pid in running if (end := os.waitpid(pid, flags))[0]), 0)):
+                time.sleep(0.01)
+            status = end[1]
             number, result = running.pop(ended_one)
             noise = Path(folder, f"{number}-log").read_text(encoding="utf-8", errors="replace")
             print(noise, end="", flush=True)  # noqa: T201  the probe's log

@@ -13,10 +13,11 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from validate.claims import Claim
-from validate.harness.forked import described, in_fork
+from validate.harness.forked import described, in_forks
 from validate.judging import Finding, conclude, failed, listed, root_cause
 
 STARTS_FIRST = True
@@ -24,8 +25,8 @@ TORCH_FIRST = True
 
 _SECONDS = 800
 """Then it hangs; below a probe's limit. The imports of cu126-torch27 took 413 s where 17 processes wanted two cores."""
-_CORES_EACH = 4
-"""Of processes side by side: other probes run beside them."""
+_CORES_EACH = 2
+"""Of processes side by side, in each order: other probes run beside them."""
 _MOST_LINES = 30
 _LINE_CHARACTERS = 300
 _MARK = "validate: imported all"
@@ -41,10 +42,12 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     with ThreadPoolExecutor(max_workers=at_once) as beside:  # it only waits for those processes
         alone = {name: beside.submit(_in_new_process, one["modules"]) for name, one in asked.items() if one["first"]}
         importlib.import_module("torch")
-        for subject, expect in asked.items():
-            after = {"after torch": in_fork(partial(_after_torch, expect["modules"]))} if expect["after"] else {}
+        after = [name for name, one in asked.items() if one["after"]]
+        forks = in_forks([partial(_after_torch, asked[name]["modules"]) for name in after], at_once)
+        ended = ((after[number], {"after torch": evidence}) for number, evidence in forks)
+        for subject, orders in chain(ended, ((name, {}) for name in asked if name not in after)):
             first = {"first": alone[subject].result()} if subject in alone else {}
-            yield subject, {"orders": {**first, **after}}
+            yield subject, {"orders": first | orders}
 
 
 def _in_new_process(modules: Sequence[str]) -> Mapping[str, Any]:
