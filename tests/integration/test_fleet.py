@@ -1,4 +1,4 @@
-"""A fleet for real: Slurm with four nodes, Ray with three, one registry, and Podman; a container that is killed."""
+"""A fleet for real: a GPU tier on Slurm, Podman; a container that is killed. Verdicts of Slurm and Ray: beside it."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -40,21 +40,6 @@ def command(
         yield fleet_faults.about(tags, engine, staging, tmp_path_factory.mktemp("fleet"))
 
 
-def test_slurm_gives_the_verdicts_of_one_machine(
-    command: FleetCommand, local: Mapping[str, Any], slurm: Slurm, tmp_path: Path
-) -> None:
-    on_slurm = command.on("slurm", slurm.environment)
-    done = on_slurm.run(tmp_path)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert fleet_faults.verdicts(tmp_path) == local
-    who = {record.worker.node for record in JobFolder(tmp_path).records().values()}
-    assert who and who <= {"n1", "n2"}, "the partition that fleet.yaml names"
-    assert all(
-        record.worker.executor == "slurm" and record.worker.id for record in JobFolder(tmp_path).records().values()
-    )
-    assert on_slurm.run(tmp_path, "plan").stdout.splitlines()[-1] == "3 matrix cells: 2 fresh, 1 due"
-
-
 def test_a_gpu_tier_goes_to_the_node_that_has_the_gpu_and_claims_nothing_without_one(
     command: FleetCommand, slurm: Slurm, tmp_path: Path
 ) -> None:
@@ -69,17 +54,6 @@ def test_a_gpu_tier_goes_to_the_node_that_has_the_gpu_and_claims_nothing_without
     failure = folder.failure(key)
     assert failure and failure.node == "n3" and folder.record(key) is None
     assert slurm.is_emptied()
-
-
-def test_ray_gives_the_verdicts_of_one_machine(
-    command: FleetCommand, local: Mapping[str, Any], ray: Mapping[str, str], tmp_path: Path
-) -> None:
-    done = command.on("ray", ray).run(tmp_path)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert fleet_faults.verdicts(tmp_path) == local
-    assert all(
-        record.worker.executor == "ray" and record.worker.id for record in JobFolder(tmp_path).records().values()
-    )
 
 
 def test_rootless_podman_gives_the_verdicts_of_docker(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from images.engine import Engine, ImageInfo
+from images.fleet.folder import JobFolder
 from tests.support import fleet_faults, fleet_images
 from tests.support.fleet_faults import FleetCommand
 from tests.support.slurm_cluster import Slurm
@@ -26,12 +27,17 @@ def command(
 def test_every_job_is_done_once_whoever_is_killed(
     engine: Engine, command: FleetCommand, local: Mapping[str, Any], slurm: Slurm, tmp_path: Path
 ) -> None:
-    """A worker, then the submitter, then an interrupt."""
+    """A worker, then the submitter, then an interrupt. Verdicts are those of one machine."""
     killing = fleet_faults.Killing(
         command=command.on("slurm", slurm.environment), slurm=slurm, engine=engine, folder=tmp_path, expected=local
     )
     named = killing.names()
     assert killing.round(fleet_faults.WORKER)
+    workers = [record.worker for record in JobFolder(tmp_path / fleet_faults.WORKER).records().values()]
+    assert {one.node for one in workers} <= {"n1", "n2"}, "the partition that fleet.yaml names"
+    assert all(one.executor == "slurm" and one.id for one in workers)
+    planned = killing.command.run(tmp_path / fleet_faults.WORKER, "plan").stdout
+    assert planned.splitlines()[-1] == "3 matrix cells: 2 fresh, 1 due"
     assert killing.round(fleet_faults.SUBMITTER)
     killing.interrupted()
     assert killing.names() == named, "nothing gets a name"
