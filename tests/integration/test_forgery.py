@@ -25,56 +25,43 @@ from validate.judging import Status
 
 pytestmark = pytest.mark.engine
 
-BROKEN = f"RUN rm {SITE}/bitsandbytes/libbitsandbytes_cuda126.so"
 BREAKS = "RUN --mount=type=bind,source=breaks,target=/run/breaks"
 FORGER = f"{BREAKS} cp /run/breaks/forge.py /usr/local/bin/forge.py"
 WRAP = f"{BREAKS} sh /run/breaks/wrap.sh"
 HWCAPS = "/usr/lib/x86_64-linux-gnu/glibc-hwcaps/x86-64-v2"
 BESIDE = 'HEALTHCHECK --interval=1s CMD ["python3", "-I", "-S", "/usr/local/bin/forge.py"]'
 PTH = f"RUN echo \"import runpy; runpy.run_path('/usr/local/bin/forge.py')\" > {SITE}/forge.pth"
-FORGERIES = {
-    "a process beside the suite, a .pth file and a library's constructor": (
-        [
-            FORGER,
-            PTH,
-            f"{BREAKS} gcc -shared -fPIC -o /usr/lib/libforge.so /run/breaks/forge.c",
-            "RUN echo /usr/lib/libforge.so > /etc/ld.so.preload",
-        ],
-        BESIDE,
-        (
-            "/usr/local/bin/forge.py belongs to nobody",
-            "forge.pth is loaded by Python, at each start",
-            "/usr/lib/libforge.so belongs to nobody",
-            "/etc/ld.so.preload is loaded by every program",
-        ),
-    ),
-    "python, sh, git and a folder of the loader": (
-        [FORGER, f"{WRAP} /usr/bin/python3 /usr/bin/dash /usr/bin/git", f"{BREAKS} sh /run/breaks/hwcaps.sh {HWCAPS}"],
-        "",
-        (
-            "/usr/local/bin/forge.py belongs to nobody",
-            "/usr/bin/python3 is in the list of Debian's python3-minimal, which has no checksum of it",
-            "/usr/bin/dash is not as Debian's dash has it",
-            "/usr/bin/git is not as Debian's git has it",
-            f"{HWCAPS}/libz.so.1 stands where the loader looks, and belongs to nobody",
-        ),
-    ),
-}
-"""Layers, what stands at the end, and what is told of them. None hinders another: each process that starts forges."""
-
-
+FORGERIES = [
+    f"RUN rm {SITE}/bitsandbytes/libbitsandbytes_cuda126.so",
+    FORGER,
+    PTH,
+    f"{BREAKS} sh /run/breaks/hwcaps.sh {HWCAPS}",
+    f"{BREAKS} gcc -shared -fPIC -o /usr/lib/libforge.so /run/breaks/forge.c",
+    f"{WRAP} /usr/bin/python3 /usr/bin/dash /usr/bin/git",
+    "RUN echo /usr/lib/libforge.so > /etc/ld.so.preload",
+]
+"""Layers. None hinders another: each process that starts forges, and one beside the suite does."""
+CAUSES = (
+    "/usr/local/bin/forge.py belongs to nobody",
+    "forge.pth is loaded by Python, at each start",
+    "/usr/lib/libforge.so belongs to nobody",
+    "/etc/ld.so.preload is loaded by every program",
+    "/usr/bin/python3 is in the list of Debian's python3-minimal, which has no checksum of it",
+    "/usr/bin/dash is not as Debian's dash has it",
+    "/usr/bin/git is not as Debian's git has it",
+    f"{HWCAPS}/libz.so.1 stands where the loader looks, and belongs to nobody",
+)
+"""What is told of them."""
 CLAIMS = ("S10 files", "S10 lookup", "S10 packages", "S5 bitsandbytes", "C2 bitsandbytes")
 """The forged record is of the probe of the last, which runs programs of the image."""
 
 
-@pytest.mark.parametrize("name", FORGERIES)
 def test_an_image_that_prints_its_own_evidence_gets_no_pass(
-    engine: Engine, parent: ImageInfo, claims: ClaimSet, monkeypatch: pytest.MonkeyPatch, name: str
+    engine: Engine, parent: ImageInfo, claims: ClaimSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judging, "_FAULTS_SHOWN", 20)
-    layers, last, causes = FORGERIES[name]
     looked_at = tuple(one for one in claims.claims if f"{one.id} {one.subject}" in CLAIMS)
-    faults = [*(Fault("forged", one, "", "", "") for one in [BROKEN, *layers]), Fault("", "", "", "", "", last=last)]
+    faults = [*(Fault("forged", one, "", "", "") for one in FORGERIES), Fault("", "", "", "", "", last=BESIDE)]
     with broken(engine, parent, f"forged-{os.getpid()}", faults) as reference:
         evidence, verdict = validating.measure_and_judge(
             engine, reference, replace(claims, claims=looked_at), (Tier.STATIC, Tier.CPU), run_anyway=True
@@ -85,7 +72,7 @@ def test_an_image_that_prints_its_own_evidence_gets_no_pass(
     assert found["S5 bitsandbytes"].status is Status.FAIL, found["S5 bitsandbytes"].reason
     assert found["S10 files"].status is Status.FAIL and "forge" in found["S10 files"].reason
     told = " ".join(one.reason for one in verdict.claims if one.claim.id == "S10")
-    assert not [cause for cause in causes if cause not in told], told
+    assert not [cause for cause in CAUSES if cause not in told], told
     assert not found["C2 bitsandbytes"].reason.startswith("nothing of the image was run")
 
 
