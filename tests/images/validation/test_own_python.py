@@ -48,16 +48,20 @@ def test_what_this_machine_lacks_is_not_taken_from_the_image(monkeypatch: pytest
 
 
 def test_bytecode_comes_in_a_sources_place_where_it_is_of_that_source(tmp_path: Path) -> None:
-    for name in ("fits", "older", "alone"):
+    for name in ("fits", "older", "others", "alone"):
         (tmp_path / f"{name}.py").write_text("x = 1\n")
-    for name in ("fits", "older"):
-        py_compile.compile(str(tmp_path / f"{name}.py"))
+    made = {
+        name: Path(py_compile.compile(str(tmp_path / f"{name}.py"), doraise=True) or "")
+        for name in ("fits", "older", "others")
+    }
+    made["others"].write_bytes(b"\0\0\r\n" + made["others"].read_bytes()[4:])
     os.utime(tmp_path / "older.py", (0, 0))
     own = own_python.of_this_process()._replace(standard=tmp_path)
     found = own_python.files.__wrapped__("/judge", own)
     assert {name.rpartition("/")[2] for name in found if f"/{tmp_path.name}/" in name} == {
         "fits.pyc",
         "older.py",
+        "others.py",
         "alone.py",
     }
 

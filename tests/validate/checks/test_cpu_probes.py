@@ -60,6 +60,15 @@ def test_forks_run_side_by_side_and_one_that_dies_takes_no_other_with_it() -> No
     assert [number for number, _ in in_forks([dict, dict, dict])] == [0, 1, 2]
 
 
+def test_forks_leave_other_children_to_who_started_them() -> None:
+    other = multiprocessing.get_context("fork").Process(target=os._exit, args=(3,))
+    other.start()
+    os.waitid(os.P_PID, other.pid or 0, os.WEXITED | os.WNOWAIT)
+    assert len(dict(in_forks([dict, dict], at_once=2))) == 2
+    other.join()
+    assert other.exitcode == 3
+
+
 @pytest.mark.parametrize(
     ("examples", "cores", "gigabytes", "count"),
     [(3, 16, 12, 3), (9, 64, 12, 4), (3, 2, 64, 1), (3, 16, 2, 1), (0, 16, 64, 1)],
