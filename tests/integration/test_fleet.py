@@ -1,4 +1,4 @@
-"""A fleet for real: a GPU tier on Slurm, Podman; a container that is killed. Verdicts of Slurm and Ray: beside it."""
+"""A fleet for real: a GPU tier on Slurm, verdicts of Ray and Podman; a container that is killed."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -54,6 +54,17 @@ def test_a_gpu_tier_goes_to_the_node_that_has_the_gpu_and_claims_nothing_without
     failure = folder.failure(key)
     assert failure and failure.node == "n3" and folder.record(key) is None
     assert slurm.is_emptied()
+
+
+def test_ray_gives_the_verdicts_of_one_machine(
+    command: FleetCommand, local: Mapping[str, Any], ray: Mapping[str, str], tmp_path: Path
+) -> None:
+    done = command.on("ray", ray).run(tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert fleet_faults.verdicts(tmp_path) == local
+    assert all(
+        record.worker.executor == "ray" and record.worker.id for record in JobFolder(tmp_path).records().values()
+    )
 
 
 def test_rootless_podman_gives_the_verdicts_of_docker(
