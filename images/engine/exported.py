@@ -13,7 +13,7 @@ import posixpath
 import tarfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple, cast
 
@@ -261,22 +261,24 @@ def _remove(found: dict[str, LayerEntry], path: str, *, itself: bool = True) -> 
 
 
 def _stored_entries(layer: StoredLayer, wanted: Callable[[str], bool]) -> list[LayerEntry]:
-    """From the headers alone; the engine keeps a checksum of each file beside them."""
-    *members, (end, _) = members_of(layer)
-    headers = io.BytesIO(b"".join([*(header for header, _ in members), end, bytes(tarfile.BLOCKSIZE)]))
-    with tarfile.open(fileobj=headers, mode="r:", errors="surrogateescape") as tar:
-        headers.seek(0)  # the contents are not there: each header follows the one before it
-        listing = [
-            _entry(
-                tarfile.TarInfo.fromtarfile(tar), None, wanted, f"{entry.get('size', 0)} {entry.get('payload') or ''}"
-            )
-            for _, entry in members
-        ]
+    listing = list(_listed(layer))
     for index, one in enumerate(listing):
         if one.kind == "file" and wanted(one.path):
             with opened(layer, one.path) as stream:
                 listing[index] = one._replace(data=stream.read(_MOST_WANTED))
     return listing
+
+
+@lru_cache(maxsize=32)
+def _listed(layer: StoredLayer) -> Sequence[LayerEntry]:
+    """From the headers alone; the engine keeps a checksum of each file beside them. Of an image and what stands on it
+    most layers are the same."""
+    *members, (end, _) = members_of(layer)
+    headers = io.BytesIO(b"".join([*(header for header, _ in members), end, bytes(tarfile.BLOCKSIZE)]))
+    with tarfile.open(fileobj=headers, mode="r:", errors="surrogateescape") as tar:
+        headers.seek(0)  # the contents are not there: each header follows the one before it
+        sums = (f"{entry.get('size', 0)} {entry.get('payload') or ''}" for _, entry in members)
+        return [_entry(tarfile.TarInfo.fromtarfile(tar), None, lambda _path: False, one) for one in sums]
 
 
 def _made_sure(order: Sequence[StoredLayer], listings: list[list[LayerEntry]]) -> list[list[LayerEntry]]:

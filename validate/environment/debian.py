@@ -6,7 +6,7 @@ https://manpages.debian.org/dpkg-query: `info/PACKAGE.list` and `.md5sums`; conf
 import itertools
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -128,16 +128,16 @@ def reached(found: Mapping[str, Package], roots: Iterable[str]) -> set[str]:
     return seen
 
 
-def control(one: Package, database: str = DATABASE) -> dict[str, str]:
+SCRIPTS = ("preinst", "postinst", "prerm", "postrm")
+_KEPT = ("list", "md5sums", "conffiles", "triggers", "shlibs", "symbols", "templates", "config", *SCRIPTS)
+
+
+def control(one: Package, database: str = DATABASE, ends: Sequence[str] = _KEPT) -> dict[str, str]:
     """What dpkg keeps of a package: `list`, `md5sums`, `postinst` and others -> content."""
-    files = {end: Path(database, "info", f"{one.info}.{end}") for end in _KEPT}
+    files = {end: Path(database, "info", f"{one.info}.{end}") for end in ends}
     return {
         end: file.read_text(encoding="utf-8", errors="surrogateescape") for end, file in files.items() if file.is_file()
     }
-
-
-SCRIPTS = ("preinst", "postinst", "prerm", "postrm")
-_KEPT = ("list", "md5sums", "conffiles", "triggers", "shlibs", "symbols", "templates", "config", *SCRIPTS)
 
 
 def kept_of_packages(database: str = DATABASE) -> list[str]:
@@ -155,7 +155,7 @@ def alternatives(database: str = DATABASE) -> dict[str, str]:
     """
     has, best = owned(database).packages, dict[str, tuple[int, dict[str, str]]]()
     for one in packages(database).values():
-        script = "\n".join(control(one, database).get(end, "") for end in SCRIPTS).replace("\\\n", " ")
+        script = "\n".join(control(one, database, SCRIPTS).values()).replace("\\\n", " ")
         for place, name, file, priority, companions in _CHOICE.findall(script):
             if real(file) in has and int(priority) > best.get(name, (-1 << 31,))[0]:
                 words = [place, name, file, *(word for word in companions.split() if word != "--slave")]

@@ -10,7 +10,7 @@ from tests.support.checkout import ROOT
 from tests.support.judging import fails, judge_claim, spoiled_by, wrong
 from validate.checks.static import host_image, hygiene
 from validate.claims import HOST_PROBE, Claim, Tier
-from validate.environment import credentials, wheel_contents
+from validate.environment import credentials, patterns, wheel_contents
 from validate.judging import Finding, Status
 
 HEALTHY: dict[str, Any] = cases(__file__, "healthy")
@@ -52,6 +52,12 @@ CREDENTIALS = {
     "token hf_" + "a" * 34: "a Hugging Face token",
     "x ghp_" + "A1" * 18: "a GitHub token",
     "AKIA" + "ABCDEFGH23456789": "an AWS access key",
+    "glpat-" + "a1" * 10: "a GitLab token",
+    "pypi-AgE" + "a1" * 25: "a PyPI token",
+    "xoxb-" + "a1" * 10: "a Slack token",
+    "sk-ant-" + "a1" * 16: "an OpenAI or Anthropic key",
+    "AIza" + "a" * 35: "a Google API key",
+    "MY_AUTH" + "TOKEN: 0123456789abcdef": "a secret",
     "index-url = https://me:" + "pass1234@host.invalid/simple": "a password in an address",
     "machine h login me password " + "abc123": "a password",
     "WANDB_API_KEY=" + "0123456789abcdef": "a secret",
@@ -102,6 +108,9 @@ def test_no_text_of_the_suite_which_each_image_has_looks_like_a_credential() -> 
 def test_files_are_known_by_name() -> None:
     paths = ("/root/.netrc", "/home/x/.docker/config.json", "/etc/netrc.md", "/a/.env")
     assert [path for path in paths if not credentials.by_name(path)] == ["/etc/netrc.md"]
+    first = patterns.first_of(["*/b?.so", "/a/[bc]*", "/[!b]/*", "*"])
+    assert list(map(first, ("/a/b1.so", "/a/cc", "/a/d", "/b/[bc]"))) == ["*/b?.so", "/a/[bc]*", "/[!b]/*", "*"]
+    assert patterns.first_of(["*.so"])("/a.py") is None
 
 
 def test_the_copy_of_another_suite_is_unproven_and_each_file_is_named(tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ code that a target lacks, or as code that should be gone.
 
 import fnmatch
 import mmap
+import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -28,6 +30,7 @@ from validate.binaries.kernel_states import FAULTS, Code, Excuses, KernelByDesig
 from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.installed import Distribution
+from validate.environment.patterns import first_of
 from validate.harness.forked import on_all_cores
 from validate.judging import Finding, Status, conclude, failed, listed, matches, not_applicable, unproven
 
@@ -63,14 +66,28 @@ def _tasks(claim: Claim, everything: Sequence[Distribution]) -> list[_Task]:
     chosen: dict[str, str] = {}
     for location in installed.locations(everything):
         for pattern in (*expect["files"], *expect.get("also", ())):
-            for path in sorted(Path(location).glob(pattern)):
-                if path.is_file() and not path.is_symlink():
-                    chosen.setdefault(str(path), str(path.relative_to(location)))
+            for path in sorted(_glob(location, pattern)):
+                if Path(path).is_file() and not Path(path).is_symlink():
+                    chosen.setdefault(path, path.removeprefix(f"{location}/"))
     if expect["kind"] == "pruned":
         return list(_pruned(expect, chosen, everything))
     targets = tuple(int(arch) for arch in expect["archs"])
     by_design = tuple(expect.get("by_design", ()))
     return [_Task(path, shown, targets, by_design, expect["kind"]) for path, shown in chosen.items()]
+
+
+def _glob(folder: str, pattern: str) -> Iterable[str]:
+    """As Path.glob, which walks all folders again for each pattern that begins with any of them."""
+    before, anywhere, name = pattern.partition("**/")
+    if not anywhere:
+        return map(str, Path(folder).glob(pattern))
+    fits = first_of([name])
+    return (path for path in _below(f"{folder}/{before}") if fits(path.rpartition("/")[2]))
+
+
+@cache
+def _below(folder: str) -> list[str]:
+    return [f"{one.rstrip('/')}/{name}" for one, _, files in os.walk(folder) for name in files]
 
 
 def _pruned(

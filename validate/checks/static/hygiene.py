@@ -5,11 +5,9 @@ that no package has a checksum of is read for credentials; what is found is told
 """
 
 import contextlib
-import fnmatch
 import hashlib
 import json
 import os
-import re
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from validate.checks.static.files import as_record, hashes
 from validate.checks.static.owners import source_of, walk
 from validate.claims import Claim
 from validate.environment import credentials, debian, installed, wheel_contents
+from validate.environment.patterns import first_of
 from validate.judging import Finding, conclude, failed, listed, passed, unproven
 
 FILES_ONLY = True
@@ -73,7 +72,7 @@ def _home(path: str) -> Mapping[str, Any]:
 
 
 def _look(leftovers: Mapping[str, str], held: Collection[str], home: Mapping[str, Any]) -> Mapping[str, Any]:
-    compiled = [(re.compile(fnmatch.translate(pattern)), pattern) for pattern in leftovers]
+    leftover = first_of(leftovers)
     unreadable: list[str] = []
     left: dict[str, dict[str, Any]] = {}
     secrets: list[Mapping[str, Any]] = []
@@ -83,8 +82,7 @@ def _look(leftovers: Mapping[str, str], held: Collection[str], home: Mapping[str
         if not stat.S_ISREG(facts.st_mode) or not facts.st_size or facts.st_dev != device:
             continue
         files += 1
-        pattern = next((text for match, text in compiled if match.match(path)), None)
-        if pattern:
+        if pattern := leftover(path):
             entry = left.setdefault(pattern, {"files": 0, "bytes": 0, "example": path})
             entry["files"] += 1
             entry["bytes"] += facts.st_size

@@ -23,6 +23,7 @@ from validate.checks.static.files import as_record, hashes
 from validate.checks.static.toolkit import configured
 from validate.claims import Claim
 from validate.environment import debian, installed, rights, user_environment, wheel_contents
+from validate.environment.patterns import first_of
 from validate.judging import Finding, conclude, cut, matches
 
 FILES_ONLY = True
@@ -201,11 +202,11 @@ def _is_made(path: str, expect: Mapping[str, Any]) -> bool:
 
 def _excused(paths: Sequence[str], generated: Mapping[str, str]) -> tuple[dict[str, int], list[str]]:
     """Pattern -> how many of the paths it has, and the rest."""
-    patterns = {pattern: re.compile(fnmatch.translate(pattern)) for pattern in generated}
+    pattern_of = first_of(generated)
     counts: dict[str, int] = {}
     rest = []
     for path in paths:
-        pattern = next((text for text, match in patterns.items() if match.match(path)), None)
+        pattern = pattern_of(path)
         if pattern is None:
             rest.append(path)
         else:
