@@ -66,8 +66,15 @@ def test_a_healthy_example_passes(engine: Engine) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_told(engine: Engine, fault: str) -> None:
     subject, file, healthy, faulty, told = FAULTS[fault]
-    text = (EXAMPLES / file).read_text()
-    assert healthy in text
-    status, reason = judged(engine, subject, {f"examples/{file}": text.replace(healthy, faulty).encode()})
+    changed = {}
+    # What a fault leaves out it leaves out of any step, and the healthy example takes all of them.
+    for path, before, after in (
+        (file, healthy, faulty),
+        (file.replace(".py", ".yaml"), "max_steps: 20", "max_steps: 2"),
+    ):
+        text = (EXAMPLES / path).read_text()
+        assert before in text
+        changed[f"examples/{path}"] = text.replace(before, after).encode()
+    status, reason = judged(engine, subject, changed)
     assert status is Status.FAIL, reason
     assert told in reason
