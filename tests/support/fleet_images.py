@@ -21,7 +21,7 @@ workers:
 """
 
 
-def dockerfile() -> str:
+def dockerfile(also: str) -> str:
     """The small image: files of the parent, and nothing that was made for the test."""
     libraries = " ".join(f"/usr/lib/x86_64-linux-gnu/{name}" for name in LIBRARIES)
     site = "\n".join(
@@ -38,19 +38,20 @@ COPY --from=parent /opt/venv/bin/python3 /opt/venv/pyvenv.cfg /opt/venv/bin/
 RUN mv /opt/venv/bin/pyvenv.cfg /opt/venv/ && mkdir -p {SITE}
 {site}
 ENV PATH=/opt/venv/bin:/usr/bin:/bin
+RUN {also}
 """
 
 
 @contextmanager
 def thin_images(engine: Engine, prefix: str, also: str = "true") -> Iterator[tuple[str, ...]]:
-    """Tags of two sound images and of one that lacks a package, removed afterwards. `also`: a command in all."""
+    """Tags of two sound images and of one that lacks a package, removed afterwards. `also`: a command below all."""
     below = f"{prefix}-small"
     commands = {"00": "true", "01": "true", "gone": f"rm -r {SITE}/einops"}
     tags = tuple(f"{prefix}-{word}" for word in commands)
     try:
-        engine.build({"Dockerfile": dockerfile().encode()}, below, network="none")
+        engine.build({"Dockerfile": dockerfile(also).encode()}, below, network="none")
         for tag, command in zip(tags, commands.values(), strict=True):
-            text = f"FROM {below}\nUSER root\nRUN echo {tag} >/var/log/own && {command}\nRUN {also}\nUSER 1001\n"
+            text = f"FROM {below}\nUSER root\nRUN echo {tag} >/var/log/own && {command}\nUSER 1001\n"
             engine.build({"Dockerfile": text.encode()}, tag, network="none")
         yield tags
     finally:
