@@ -32,6 +32,7 @@ from validate.claims import ClaimSet, Tier
 from validate.environment import user_environment
 from validate.environment.user_environment import UserEnvironment
 from validate.evidence import Measurement, Outcome, Record, plain
+from validate.examples.run import PATIENT
 from validate.harness import drawn
 from validate.harness.forked import end_session, run_apart
 from validate.survey import environments
@@ -121,22 +122,23 @@ def run(
         marker = user_environment.record(given) | drawn.variable(secrets.randbelow(1 << 31) if seed is None else seed)
         marker |= user_environment.EMULATED if emulated else {}
         environ = {**(os.environ if user else given.environ), **marker}
-        run_one = partial(_run_probe, scratch=scratch, claims=file, environ=environ, timeout=timeout)
+        run_one = partial(_run_probe, scratch=scratch, claims=file, timeout=timeout)
+        beside = {**PATIENT, **environ}
         alone = [probe for probe in probes if checks.settings(probe).alone]
         shared = probes if emulated else [one for one in probes if jobs <= _FEW_JOBS and one.startswith(f"{Tier.CPU}.")]
         forked = [probe for probe in shared if checks.settings(probe).torch_first]
         with ThreadPoolExecutor(max_workers=jobs) as pool:
             running = [
-                pool.submit(run_one, probe)
+                pool.submit(run_one, probe, environ=beside)
                 for probe in sorted(probes, key=lambda probe: not checks.settings(probe).starts_first)
                 if probe not in alone and probe not in forked
             ]
             if forked:
-                running.append(pool.submit(_run_forked, forked, scratch, file, environ, timeout, jobs))
+                running.append(pool.submit(_run_forked, forked, scratch, file, beside, timeout, jobs))
             for future in as_completed(running):
                 yield from future.result()
         for probe in alone:
-            yield from run_one(probe)
+            yield from run_one(probe, environ=environ)
 
 
 def _parser() -> argparse.ArgumentParser:

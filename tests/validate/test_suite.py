@@ -152,9 +152,13 @@ def test_what_is_unproven_or_of_another_tier_is_not_measured(suite: Path, tmp_pa
 
 
 def test_what_takes_longest_begins_first_and_who_asks_to_be_alone_last(suite: Path, tmp_path: Path) -> None:
-    records = run(suite, tmp_path, claims("multigpu.bandwidth", "cpu.slow"), "--jobs", "4")
-    alone, slow = (records[probe].measurements[0].evidence["time"] for probe in ("multigpu.bandwidth", "cpu.slow"))
-    assert alone >= slow
+    both = claims("multigpu.bandwidth", "cpu.slow")
+    records = run(suite, tmp_path, both, "--jobs", "4")
+    alone, slow = (records[probe].measurements[0].evidence for probe in ("multigpu.bandwidth", "cpu.slow"))
+    assert alone["time"] >= slow["time"]
+    assert (alone["waits"], slow["waits"]) == (None, "PASSIVE"), "threads that wait hold cores where others want them"
+    own = run(suite, tmp_path, both, OMP_WAIT_POLICY="ACTIVE")
+    assert {one.measurements[0].evidence["waits"] for one in own.values()} == {"ACTIVE"}, "the image's own stays"
     asked = claims("static.good", "static.files", "static.flags")
     assert list(run(suite, tmp_path, asked, "--jobs", "1")) == ["static.files", "static.good", "static.flags"]
 

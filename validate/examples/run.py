@@ -17,7 +17,8 @@ from validate.harness.forked import run_apart
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 """Beside the suite: in a checkout, in a validation run and in an image."""
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Other probes run beside it: threads that wait don't hold their cores."""
+"""Where something else runs beside it: threads that wait don't hold its cores. Six runs of cpu.resume on two cores took
+75 s of processor time without it, 38 s with it."""
 _LOG_TAIL = 2000
 _RAISED = re.compile(r"(\[rank\d+\]: )?[\w.]*(Error|Exception)\b")
 

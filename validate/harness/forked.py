@@ -63,6 +63,11 @@ def in_forks(measures: Sequence[Callable[[], E]], at_once: int = 1) -> Iterator[
             yield number, cast("E", evidence)
 
 
+def half_of_the_cores() -> int:
+    """How many processes a probe may run side by side: other probes run beside it."""
+    return max(1, len(os.sched_getaffinity(0)) // 2)
+
+
 def run_apart(command: Sequence[str], log: Path, seconds: float, **options: Any) -> int | None:
     """How a program ended, in a session of its own, so that nothing that it started outlives it. None: it ran too long.
 

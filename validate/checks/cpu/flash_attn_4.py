@@ -13,7 +13,7 @@ from typing import Any
 
 from validate.binaries.cubin import EM_CUDA, cubin_facts
 from validate.claims import Claim
-from validate.harness.forked import in_fork
+from validate.harness.forked import half_of_the_cores, in_fork, in_forks
 from validate.judging import Finding, failed, joined, passed, root_cause
 
 TORCH_FIRST = True
@@ -27,10 +27,13 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     importlib.import_module("torch")
     control = in_fork(partial(_compiled, 90, claims[0].expect["bogus"], backward=False))
     control.get("error", {}).pop("log", None)
-    for claim in claims:
-        arch, backward = claim.expect["arch"], "flash_bwd" in claim.expect["kernels"]
-        compiled = in_fork(partial(_compiled, arch, arch, backward=backward))
-        yield claim.subject, {"compiled": compiled, "control": control}
+    asked = [
+        partial(_compiled, arch, arch, backward="flash_bwd" in claim.expect["kernels"])
+        for claim in claims
+        for arch in [claim.expect["arch"]]
+    ]
+    for number, compiled in in_forks(asked, half_of_the_cores()):
+        yield claims[number].subject, {"compiled": compiled, "control": control}
 
 
 def _compiled(kernel_arch: int, target: int, *, backward: bool) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any
 
 from validate.claims import Claim
-from validate.harness.forked import described, in_forks
+from validate.harness.forked import described, half_of_the_cores, in_forks
 from validate.judging import Finding, conclude, failed, listed, root_cause
 
 STARTS_FIRST = True
@@ -25,8 +25,6 @@ TORCH_FIRST = True
 
 _SECONDS = 800
 """Then it hangs; below a probe's limit. The imports of cu126-torch27 took 413 s where 17 processes wanted two cores."""
-_CORES_EACH = 2
-"""Of processes side by side, in each order: other probes run beside them."""
 _MOST_LINES = 30
 _LINE_CHARACTERS = 300
 _MARK = "validate: imported all"
@@ -38,7 +36,7 @@ _PROGRAM = (
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield what importing the modules of each claim raised and printed, in each order."""
     asked = {claim.subject: claim.expect for claim in claims}
-    at_once = max(1, len(os.sched_getaffinity(0)) // _CORES_EACH)
+    at_once = half_of_the_cores()  # in each order
     with ThreadPoolExecutor(max_workers=at_once) as beside:  # it only waits for those processes
         alone = {name: beside.submit(_in_new_process, one["modules"]) for name, one in asked.items() if one["first"]}
         importlib.import_module("torch")
