@@ -54,7 +54,7 @@ def at_once(examples: int, cores: int, memory: int) -> int:
 
 def _example(example: Mapping[str, Any], device: str, threads: int) -> Mapping[str, object]:
     """`threads`: of each of its processes; 0: as torch takes them."""
-    os.environ.update(PATIENT, **({"OMP_NUM_THREADS": str(threads)} if threads else {}))
+    os.environ.update({**PATIENT, **os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})})
     with tempfile.TemporaryDirectory(prefix="example-") as folder:
         done = run(example, Path(folder), device)
         trained = ADAPTERS[example["adapter"]](done)

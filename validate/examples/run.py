@@ -89,7 +89,7 @@ def _call(command: str, folder: Path, until: float, variables: Mapping[str, str]
     """Run a command. Raises ExampleError with what it printed last."""
     log = folder / "log"
     # A container without a network has the loopback interface alone, which gloo does not take by itself.
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **PATIENT, **variables}
+    environment = {**PATIENT, **os.environ, "GLOO_SOCKET_IFNAME": "lo", **variables}
     code = run_apart(shlex.split(command), log, max(1.0, until - time.monotonic()), cwd=folder, env=environment)
     text = log.read_text(encoding="utf-8", errors="replace")
     print(f"$ {command}\n{text[-2 * _LOG_TAIL :]}", flush=True)  # noqa: T201  the probe's log

@@ -50,8 +50,9 @@ CREDENTIALS = {
     "-----BEGIN PRIVATE " + 'KEY-----\\n"\r\n  "b3BlbnNzaC1rZXktdjEA': "a private key",
     "-----BEGIN RSA PRIVATE " + "KEY-----\nProc-Type: 4\nX: a\n\nb3BlbnNzaC1rZXktdjEA": "a private key",
     "token hf_" + "a" * 34: "a Hugging Face token",
-    "x ghp_" + "A1" * 18: "a GitHub token",
-    "AKIA" + "ABCDEFGH23456789": "an AWS access key",
+    **{f"x gh{one}_" + "A1" * 18: "a GitHub token" for one in "pousr"},
+    "github_pat_" + "a1" * 25: "a GitHub token",
+    **{one + "ABCDEFGH23456789": "an AWS access key" for one in ("AKIA", "ASIA")},
     "glpat-" + "a1" * 10: "a GitLab token",
     "pypi-AgE" + "a1" * 25: "a PyPI token",
     "xoxb-" + "a1" * 10: "a Slack token",
@@ -62,7 +63,7 @@ CREDENTIALS = {
     "machine h login me password " + "abc123": "a password",
     "WANDB_API_KEY=" + "0123456789abcdef": "a secret",
     'password: "' + "correct-horse" + '"': "a secret",
-    "api_key:" + "0123456789abcdef": "a secret",
+    **{one + "0123456789abcdef": "a secret" for one in ("api_key:", "apikey=", "client_secret=")},
 }
 NO_CREDENTIALS = """password requisite pam_unix.so
 index-url = https://host.invalid/simple
@@ -111,6 +112,7 @@ def test_files_are_known_by_name() -> None:
     first = patterns.first_of(["*/b?.so", "/a/[bc]*", "/[!b]/*", "*"])
     assert list(map(first, ("/a/b1.so", "/a/cc", "/a/d", "/b/[bc]"))) == ["*/b?.so", "/a/[bc]*", "/[!b]/*", "*"]
     assert patterns.first_of(["*.so"])("/a.py") is None
+    assert patterns.first_of(["[\nb]c"])("bc")
 
 
 def test_the_copy_of_another_suite_is_unproven_and_each_file_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """S4 and S5 on small environments: what a library lacks of symbols, and a kernel of code, is named."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -298,3 +299,14 @@ def test_what_another_python_may_export_is_excused_and_nothing_else(any_python: 
     task = symbols._Task(path="a.so", owners=(), scope=(), named={}, driver=False, any_python=any_python)
     found = symbols._lacks(task, {"a.so": needs})
     assert found and found["undefined"] == [name.decode() for name in undefined]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["**/*.so", "a/**/b*.so", "**/m/*.so", "a/**/m/b.so", "[a]/**/*.so", "*/**/b.so", "a/b.so"]
+)
+def test_files_are_found_as_path_glob_finds_them(pattern: str, tmp_path: Path) -> None:
+    for file in ("b.so", "a/b.so", "a/x/.b.so", "a/x/bc.so", "a/m/b.so", "z/m/b.so", "z/b.so.1"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    (tmp_path / "link").symlink_to("a")
+    assert sorted(devicecode._glob(str(tmp_path), pattern)) == sorted(map(str, tmp_path.glob(pattern)))

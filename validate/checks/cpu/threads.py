@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from validate.claims import Claim
+from validate.environment import user_environment
 from validate.harness.forked import described, in_fork, mapped
 from validate.judging import Finding, failed, joined, listed, passed, root_cause, suspects, unproven
 
@@ -36,7 +37,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _worked(modules: Sequence[str]) -> Mapping[str, Any]:
-    torch = importlib.import_module("torch")
+    torch, given = importlib.import_module("torch"), user_environment.recorded().environ
     errors = {}
     for name in modules:
         try:
@@ -55,7 +56,7 @@ def _worked(modules: Sequence[str]) -> Mapping[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "torch_threads": torch.get_num_threads(),
         "busy_threads": busy,
-        "environment": {name: text for name, text in os.environ.items() if name.startswith(("OMP_", "MKL_", "KMP_"))},
+        "environment": {name: text for name, text in given.items() if name.startswith(("OMP_", "MKL_", "KMP_"))},
         "not_imported": errors,
         "openmp": sorted(set(map(os.path.realpath, mapped(_OPENMP)))),
     }

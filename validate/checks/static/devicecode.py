@@ -79,7 +79,7 @@ def _tasks(claim: Claim, everything: Sequence[Distribution]) -> list[_Task]:
 def _glob(folder: str, pattern: str) -> Iterable[str]:
     """As Path.glob, which walks all folders again for each pattern that begins with any of them."""
     before, anywhere, name = pattern.partition("**/")
-    if not anywhere:
+    if not anywhere or "/" in name or set(before) & set("*?["):
         return map(str, Path(folder).glob(pattern))
     fits = first_of([name])
     return (path for path in _below(f"{folder}/{before}") if fits(path.rpartition("/")[2]))
