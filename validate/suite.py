@@ -32,9 +32,8 @@ from validate.claims import ClaimSet, Tier
 from validate.environment import user_environment
 from validate.environment.user_environment import UserEnvironment
 from validate.evidence import Measurement, Outcome, Record, plain
-from validate.examples.run import PATIENT
 from validate.harness import drawn
-from validate.harness.forked import end_session, run_apart
+from validate.harness.forked import PATIENT, end_session, run_apart
 from validate.survey import environments
 
 TIMEOUT_SECONDS: Mapping[Tier, float] = {Tier.STATIC: 900, Tier.CPU: 900, Tier.GPU: 900, Tier.MULTIGPU: 1500}

@@ -278,7 +278,7 @@ def _listed(layer: StoredLayer) -> Sequence[LayerEntry]:
     with tarfile.open(fileobj=headers, mode="r:", errors="surrogateescape") as tar:
         headers.seek(0)  # the contents are not there: each header follows the one before it
         sums = (f"{entry.get('size', 0)} {entry.get('payload') or ''}" for _, entry in members)
-        return [_entry(tarfile.TarInfo.fromtarfile(tar), None, lambda _path: False, one) for one in sums]
+        return tuple(_entry(tarfile.TarInfo.fromtarfile(tar), None, lambda _path: False, one) for one in sums)
 
 
 def _made_sure(order: Sequence[StoredLayer], listings: list[list[LayerEntry]]) -> list[list[LayerEntry]]:

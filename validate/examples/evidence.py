@@ -13,9 +13,9 @@ from typing import Any, cast
 from validate.claims import Claim
 from validate.environment import container_memory
 from validate.examples import axolotl, programs
-from validate.examples.run import PATIENT, Run, run
+from validate.examples.run import Run, run
 from validate.examples.trained import IGNORED, Adapters, Batch, Pairs, Trained, Weights
-from validate.harness.forked import in_forks
+from validate.harness.forked import PATIENT, in_forks
 from validate.harness.reference import Shape, llama_logits
 
 ADAPTERS: Mapping[str, Callable[[Run], Trained | Mapping[str, object]]] = {

@@ -16,9 +16,6 @@ from validate.harness.forked import run_apart
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 """Beside the suite: in a checkout, in a validation run and in an image."""
-PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Where something else runs beside it: threads that wait don't hold its cores. Six runs of cpu.resume on two cores took
-75 s of processor time without it, 38 s with it."""
 _LOG_TAIL = 2000
 _RAISED = re.compile(r"(\[rank\d+\]: )?[\w.]*(Error|Exception)\b")
 
@@ -89,7 +86,7 @@ def _call(command: str, folder: Path, until: float, variables: Mapping[str, str]
     """Run a command. Raises ExampleError with what it printed last."""
     log = folder / "log"
     # A container without a network has the loopback interface alone, which gloo does not take by itself.
-    environment = {**PATIENT, **os.environ, "GLOO_SOCKET_IFNAME": "lo", **variables}
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **variables}
     code = run_apart(shlex.split(command), log, max(1.0, until - time.monotonic()), cwd=folder, env=environment)
     text = log.read_text(encoding="utf-8", errors="replace")
     print(f"$ {command}\n{text[-2 * _LOG_TAIL :]}", flush=True)  # noqa: T201  the probe's log
