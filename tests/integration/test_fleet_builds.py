@@ -4,33 +4,33 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from images.config import paths
+from images.context.labels import BaseContext
 from images.engine import Engine
 from images.fleet import worker as fleet_worker
-from images.fleet.executors import ray as ray_executor
 from images.fleet.folder import JobFolder
 from images.host.hashing import sha256
 from tests.support import fleet_faults
+from tests.support.checkout import copied
 from tests.support.fleet_images import CLAIMS, FLEET
 from tests.support.slurm_cluster import Slurm
+from tests.support.small_base import python_base
 
 pytestmark = pytest.mark.engine
 BUILT = ("cu128-torch210", "cu130-torch213", "cu132-torch215")
 """Images whose contexts need no wheel from elsewhere."""
 SMALL = """\
-FROM {{ base.reference }}
-RUN --mount=type=tmpfs,target=/var/cache/apt --mount=type=tmpfs,target=/var/lib/apt/lists \\
-    --mount=type=bind,source=host,target=/run/host --mount=type=bind,source=scripts,target=/run/scripts \\
-    sh /run/scripts/debian.sh {{ image.python }} python3
-RUN echo NONCE {{ image.name }} && sleep 4
+FROM BASE
+RUN echo NONCE {{ image.name }} && \\
+    python3 -c "import os, time; os.makedirs('/usr/lib/python3/dist-packages'); time.sleep(4)"
 """
-"""In place of their Dockerfile: Debian's Python, and a step that the engine has not cached and that no two share."""
+"""In place of their Dockerfile: Debian's Python with its empty folder of packages, and a step that the engine has not
+cached and that no two share."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ class Building:
     folder: Path
     staging: str
     environment: Mapping[str, str]
+    python: str
+    """An image with Debian's Python."""
 
     @property
     def jobs(self) -> JobFolder:
@@ -61,11 +63,13 @@ class Building:
     def start(self, *words: str) -> subprocess.Popen[str]:
         checkout = self.folder / "checkout"
         if not checkout.exists():
-            ray_executor.stage(checkout, paths.CHECKOUT)
+            copied(checkout)
             (checkout / "fleet.yaml").write_text(FLEET)
             matrix = checkout / "matrix.yaml"
             matrix.write_text(f'{matrix.read_text()}\nprefix: "{self.prefix}"\n')
-            (checkout / "templates" / "Dockerfile.j2").write_text(SMALL.replace("NONCE", str(self.folder)))
+            (checkout / "templates" / "Dockerfile.j2").write_text(
+                SMALL.replace("BASE", self.python).replace("NONCE", str(self.folder))
+            )
         claims = [word for claim in CLAIMS for word in ("--claim", claim)]
         command = [sys.executable, "-m", "images", "fleet", *words, "--staging", self.staging, "--tier", "static"]
         return subprocess.Popen(
@@ -112,11 +116,17 @@ def until(holds: Callable[[], object], told: Callable[[], object]) -> None:
 
 
 @pytest.fixture(scope="module")
+def python(engine: Engine, base: BaseContext) -> Iterator[str]:
+    with python_base(engine, base) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
 def built_here(
-    engine: Engine, staging: str, tmp_path_factory: pytest.TempPathFactory
+    engine: Engine, staging: str, python: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, Mapping[str, str]]:
     """What one machine gives for images that it builds."""
-    here = Building(tmp_path_factory.mktemp("built"), f"{staging}-here", {"DOCKER_HOST": engine.facts.url})
+    here = Building(tmp_path_factory.mktemp("built"), f"{staging}-here", {"DOCKER_HOST": engine.facts.url}, python)
     told = here.start("run", *BUILT).communicate()[1]
     found = here.verdicts("local")
     assert {"PASS", "FAIL"} <= {verdict for of in found.values() for verdict in of.values()}
@@ -135,13 +145,14 @@ def test_builds_of_a_killed_submitter_are_taken_over_and_none_is_built_twice(
     slurm: Slurm,
     request: pytest.FixtureRequest,
     staging: str,
+    python: str,
     tmp_path: Path,
     on: str,
 ) -> None:
     """Slurm's jobs go on, and are watched; Ray ends the tasks of a killed submitter, and what came back stays."""
     ray = request.getfixturevalue("ray") if on == "ray" else {}
     environment = {"DOCKER_HOST": engine.facts.url, **slurm.environment, **ray}
-    building = Building(tmp_path, f"{staging}-{on}", environment)
+    building = Building(tmp_path, f"{staging}-{on}", environment, python)
     building.killed_with_one_built(on)
     submitted = jobs_of(slurm)
     failed = [key for key in building.jobs.job_keys() if building.jobs.done(key)]
@@ -159,9 +170,9 @@ def jobs_of(slurm: Slurm) -> set[str]:
 
 
 def test_a_build_on_slurm_tells_why_its_worker_could_not_build(
-    engine: Engine, slurm: Slurm, staging: str, tmp_path: Path
+    engine: Engine, slurm: Slurm, staging: str, python: str, tmp_path: Path
 ) -> None:
-    building = Building(tmp_path, f"{staging}-none", {"DOCKER_HOST": engine.facts.url, **slurm.environment})
+    building = Building(tmp_path, f"{staging}-none", {"DOCKER_HOST": engine.facts.url, **slurm.environment}, python)
     submitter = building.start("plan", BUILT[0])
     submitter.communicate()
     (tmp_path / "checkout" / "templates" / "Dockerfile.j2").write_text("FROM {{ base.reference }}\nRUN exit 3\n")

@@ -1,6 +1,7 @@
 """A fleet on Slurm whose workers and submitters are killed, and one that two people share."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,20 +9,35 @@ import pytest
 
 from images.engine import Engine, ImageInfo
 from images.fleet.folder import JobFolder
-from tests.support import fleet_faults, fleet_images
+from tests.support import checkout, fleet_faults, fleet_images
 from tests.support.fleet_faults import FleetCommand
 from tests.support.slurm_cluster import Slurm
 
 pytestmark = pytest.mark.engine
+SLOW = """
+
+_at_once = measure
+
+
+def measure(claims):
+    import time
+
+    time.sleep(4)
+    return _at_once(claims)
+"""
+"""Behind a probe: there is a middle to be killed in."""
 
 
 @pytest.fixture(scope="module")
 def command(
     engine: Engine, parent: ImageInfo, staging: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[FleetCommand]:
-    """`fleet` about images whose validation run takes some seconds."""
-    with fleet_images.thin_images(engine, "truetag-test-slow", fleet_images.SLOW) as tags:
-        yield fleet_faults.about(tags, engine, staging, tmp_path_factory.mktemp("fleet"))
+    """`fleet` of a checkout whose validation run takes some seconds."""
+    slow = checkout.copied(tmp_path_factory.mktemp("checkout"))
+    with (slow / "validate/checks/static/files.py").open("a") as probe:
+        probe.write(SLOW)
+    with fleet_images.thin_images(engine, "truetag-test-slow") as tags:
+        yield replace(fleet_faults.about(tags, engine, staging, tmp_path_factory.mktemp("fleet")), checkout=slow)
 
 
 def test_every_job_is_done_once_whoever_is_killed(

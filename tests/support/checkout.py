@@ -1,9 +1,12 @@
 """The checkout that is tested."""
 
 import importlib.util
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
+
+from images.fleet.executors import ray as ray_executor
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -16,3 +19,14 @@ def script(file: Path) -> ModuleType:
     sys.modules[file.stem] = module  # dataclasses look their annotations up there
     spec.loader.exec_module(module)
     return module
+
+
+def copied(folder: Path) -> Path:
+    """What a fleet's worker needs of it, for a test that changes it. Bytecode comes along: it is valid by its source's
+    time, which stays.
+    """
+    for name in (*ray_executor.CODE, "locks"):
+        shutil.copytree(ROOT / name, folder / name)
+    for name in ("matrix.yaml", "noxfile.py"):
+        shutil.copy(ROOT / name, folder)
+    return folder

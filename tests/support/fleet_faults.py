@@ -42,6 +42,7 @@ class FleetCommand:
     executor: str = "local"
     claims: tuple[str, ...] = fleet_images.CLAIMS
     """What the images are held to; none: all claims of NAME."""
+    checkout: Path = ROOT
 
     def on(self, executor: str, environment: Mapping[str, str]) -> Self:
         """The same on another executor."""
@@ -54,14 +55,14 @@ class FleetCommand:
 
     def run(self, folder: Path, *action: str) -> subprocess.CompletedProcess[str]:
         """To its end."""
-        return call(self.arguments(folder, *action), self.environment)
+        return call(self.arguments(folder, *action), self.environment, self.checkout)
 
     def start(self, folder: Path, *action: str) -> subprocess.Popen[str]:
         """And go on."""
         environment = {**os.environ, **self.environment}
         command = [sys.executable, "-m", "images", "fleet", *self.arguments(folder, *action)]
         return subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command, cwd=self.checkout, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
     def judged_here(self, folder: Path) -> dict[str, Verdict]:
@@ -80,11 +81,13 @@ def about(images: Sequence[str], engine: Engine, staging: str, folder: Path) -> 
     return FleetCommand(images=tuple(images), options=options, environment={"DOCKER_HOST": engine.facts.url})
 
 
-def call(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def call(
+    arguments: Sequence[str], environment: Mapping[str, str], checkout: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
     """`fleet` with these arguments, to its end."""
     command = [sys.executable, "-m", "images", "fleet", *arguments]
     return subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+        command, cwd=checkout, env={**os.environ, **environment}, capture_output=True, text=True, check=False
     )
 
 
