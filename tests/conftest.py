@@ -1,7 +1,12 @@
 """What all tests share: which stay on one worker; no property test fails because the machine is busy."""
 
+import fcntl
+import gc
 import os
 import signal
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +23,32 @@ settings.load_profile("busy machine")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # the order below stays, not the one by number of tests
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """What is collected stays: nobody looks for garbage in it."""
+    gc.disable()
+    with _one_before_all_others(session.config):
+        found = yield
+    gc.freeze()
+    gc.enable()
+    return found
+
+
+@contextmanager
+def _one_before_all_others(config: pytest.Config) -> Iterator[None]:
+    """Of a run's workers one collects alone: it compiles all modules, which takes twice as long as the rest."""
+    if not hasattr(config, "workerinput"):
+        yield
+        return
+    with (Path(config.getoption("basetemp")).parent / "collected").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        if known := file.read():
+            fcntl.flock(file, fcntl.LOCK_UN)
+        yield
+        file.write(known or "once")
 
 
 BIG_IMAGES = ("images", "reproduce", "bench")

@@ -53,7 +53,7 @@ class Step:
 
 
 def loaded(workflow: Path) -> dict[Any, Any]:
-    return dict(yaml.safe_load(workflow.read_text()))
+    return dict(yaml.load(workflow.read_text(), Loader=yaml.CSafeLoader))
 
 
 def steps_of(workflow: Path) -> Iterator[Step]:

@@ -8,7 +8,7 @@ import yaml
 from tests.support import wheels
 from tools import hints, moved_names
 
-KNOWN = yaml.safe_load(hints.RELEASES.read_text(encoding="utf-8"))["liger_kernel"]
+KNOWN = yaml.load(hints.RELEASES.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)["liger_kernel"]
 
 
 @pytest.fixture

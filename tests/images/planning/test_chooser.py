@@ -26,7 +26,9 @@ from tests.support.sources import image
 IMAGES = [planned.image for planned in plan.plan(SOURCES) if planned.image]
 OF_THE_MATRIX = [planned.image for planned in plan.plan(MATRIX) if planned.image]
 OFFERS = [chooser.summary(image, MATRIX.facts) for image in OF_THE_MATRIX]
-MACHINES = yaml.safe_load((ROOT / "tests/images/planning/machines.yaml").read_text(encoding="utf-8"))
+MACHINES = yaml.load(
+    (ROOT / "tests/images/planning/machines.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader
+)
 
 
 def choose(images: Sequence[Image], machine: Machine, options: Options) -> chooser.Choice:
