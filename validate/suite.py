@@ -3,24 +3,24 @@
     python3 -I -S FOLDER/validate --claims claims.json --tier static --tier cpu
 
 `-I -S` keeps the image's own environment (PYTHONPATH, PYTHONOPTIMIZE, sitecustomize) away from the suite; with
-`-X pycache_prefix` it reads no bytecode of the image either. Static probes are started so too, as they only read files;
-all others start as a user's process in the image would.
+`-X pycache_prefix` it reads no bytecode of the image either. Static probes are forks of a process that is started so,
+too, as they only read files; all others start as a user's process in the image would.
 """
 
 import argparse
 import contextlib
 import errno
+import gc
 import importlib
 import json
 import multiprocessing
 import os
 import secrets
-import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
@@ -29,7 +29,7 @@ from typing import Any, BinaryIO
 
 from validate import channel, checks
 from validate.claims import ClaimSet, Tier
-from validate.environment import user_environment
+from validate.environment import installed, user_environment
 from validate.environment.user_environment import UserEnvironment
 from validate.evidence import Measurement, Outcome, Record, plain
 from validate.harness import drawn
@@ -44,7 +44,9 @@ limit (checks.Settings).
 
 _FEW_JOBS = 4
 """On a core, torch's import takes 1.5 s of each probe that begins with it."""
+_TURN = 0.05  # seconds between two looks at forks
 LOG_TAIL_CHARACTERS = 4000
+_Ends = Mapping[str, "Future[list[Record]]"]
 _PACKAGE = Path(__file__).resolve().parent
 _ISOLATED = ("-I", "-S", "-B", "-X", f"pycache_prefix={sys.pycache_prefix or ''}")
 _CACHES = {
@@ -71,25 +73,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the suite, or (`--probe`) probes in this process. The exit status says nothing about the image."""
     options = _parser().parse_args(arguments)
     claims = ClaimSet.loads(Path(options.claims).read_text(encoding="utf-8"))
-    if options.forks:
+    if options.probe and _reads_files(options.probe[0]):
+        sys.addaudithook(_open_files_alone)
+    if options.out:
         _fork_each(options.probe, claims, Path(options.out), options.results, options.jobs, options.timeout)
-        return 0
-    if options.probe:
+    elif options.probe:
         _measure(options.probe[0], claims, options.results[0])
+    if options.probe:
         return 0
     tiers = [Tier(tier) for tier in options.tier or Tier]
     user = user_environment.read(Path(options.user)) if options.user else None
     user_environment.of_this_process()  # read once, before the channel closes /proc/self/environ
     key = channel.receive_key()
-    for record in run(
-        claims.of(tiers),
-        Path(options.claims),
-        jobs=options.jobs,
-        timeout=options.timeout,
-        user=user,
-        emulated=options.emulated,
-        seed=options.seed,
-    ):
+    how = {name: value for name, value in vars(options).items() if name in ("jobs", "timeout", "emulated", "seed")}
+    for record in run(claims.of(tiers), Path(options.claims), user=user, **how):
         print(channel.signed(key, json.dumps(asdict(record))), flush=True)  # noqa: T201  the suite's output
     return 0
 
@@ -109,8 +106,8 @@ def run(
     `file`: where probes read the claims. `seed`: what they draw their inputs with; None: one is drawn here.
     Those that want to be alone come last, one after another. `timeout` is in seconds a probe; None: its own, else its
     tier's. Claims known to be unproven are not measured. `user` is whom probes look at if it is not this process's
-    user: then they keep this process's own environment. Where programs run emulated, or on few cores, probes that begin
-    with torch share its import: forks of one process, as many again at once, and their records come together.
+    user: then they keep this process's own environment. Probes that read files are forks of one process, and, where
+    programs run emulated, or on few cores, those that begin with torch are forks of another: as many again at once.
     """
     probes = list(dict.fromkeys(claim.probe for claim in claims.inside().claims if not claim.unproven))
     given = user or user_environment.of_this_process()
@@ -124,16 +121,17 @@ def run(
         run_one = partial(_run_probe, scratch=scratch, claims=file, timeout=timeout)
         beside = {**PATIENT, **environ}
         alone = [probe for probe in probes if checks.settings(probe).alone]
+        probes.sort(key=lambda probe: not checks.settings(probe).starts_first)
+        readers = [probe for probe in probes if _reads_files(probe) and checks.file_of(probe)]
         shared = probes if emulated else [one for one in probes if jobs <= _FEW_JOBS and one.startswith(f"{Tier.CPU}.")]
-        forked = [probe for probe in shared if checks.settings(probe).torch_first]
+        torchs = [probe for probe in shared if checks.settings(probe).torch_first]
         with ThreadPoolExecutor(max_workers=jobs) as pool:
-            running = [
-                pool.submit(run_one, probe, environ=beside)
-                for probe in sorted(probes, key=lambda probe: not checks.settings(probe).starts_first)
-                if probe not in alone and probe not in forked
-            ]
-            if forked:
-                running.append(pool.submit(_run_forked, forked, scratch, file, beside, timeout, jobs))
+            running = list[Future[list[Record]]]()
+            for forked in filter(None, (readers, torchs)):
+                ends = {probe: Future[list[Record]]() for probe in forked}
+                running += [pool.submit(_run_forked, ends, scratch, file, beside, timeout, jobs), *ends.values()]
+            own = [probe for probe in probes if probe not in (*alone, *readers, *torchs)]
+            running += [pool.submit(run_one, probe, environ=beside) for probe in own]
             for future in as_completed(running):
                 yield from future.result()
         for probe in alone:
@@ -151,7 +149,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="what inputs are drawn with (default: anew)")
     parser.add_argument("--probe", action="append", help=argparse.SUPPRESS)
     parser.add_argument("--results", action="append", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--forks", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--out", help=argparse.SUPPRESS)
     return parser
 
@@ -163,8 +160,6 @@ def _measure(probe: str, claims: ClaimSet, results: int) -> None:
     Whatever the probe raises ends the process: the missing closing line tells the rest.
     """
     os.set_inheritable(results, False)
-    if _reads_files(probe):
-        sys.addaudithook(_open_files_alone)
     asked = [claim for claim in claims.only([probe]).claims if not claim.unproven]
     applicable = [claim for claim in asked if not claim.expect.get("not_applicable")]
     with open(results, "w", encoding="utf-8", buffering=1) as lines:
@@ -180,7 +175,7 @@ def _measure(probe: str, claims: ClaimSet, results: int) -> None:
 def _open_files_alone(event: str, arguments: Sequence[Any]) -> None:
     """An audit hook: a pipe of an image would be waited for, and a device may have no end. Raises OSError."""
     known = event != "open" or not isinstance(path := arguments[0], str) or path.startswith("/dev/")
-    if not known and os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):  # noqa: PTH110 PTH112 PTH113
+    if not known and not os.path.isfile(path) and os.path.exists(path) and not os.path.isdir(path):  # noqa: PTH110 PTH112 PTH113
         raise OSError(errno.ENXIO, "is a device, pipe or socket", path)
 
 
@@ -191,8 +186,7 @@ def _run_probe(
     started = time.monotonic()
     if checks.file_of(probe) is None:
         return [Record(probe=probe, outcome=Outcome.MISSING, seconds=0.0)]
-    folder = scratch / probe
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(dir=scratch))
     flags = _ISOLATED if _reads_files(probe) else ()
     command = [sys.executable, *flags, str(_PACKAGE), "--claims", str(claims), "--probe", probe]
     with tempfile.TemporaryFile() as results:
@@ -209,51 +203,63 @@ def _reads_files(probe: str) -> bool:
 
 
 def _run_forked(
-    probes: Sequence[str], scratch: Path, claims: Path, environ: Mapping[str, str], timeout: float | None, jobs: int
+    ends: _Ends, scratch: Path, claims: Path, environ: Mapping[str, str], timeout: float | None, jobs: int
 ) -> list[Record]:
-    """Run probes that begin with torch in forks of one process that has imported it.
+    """Run probes in forks of one process that has done what all of them begin with, and tell of each as it ends.
 
-    Emulated, that import takes half a minute of processor time, and a fork keeps what the emulator has translated.
-    Where it fails, each probe runs in a process of its own, and says so itself.
+    Emulated, an import of torch takes half a minute of processor time, and a fork keeps what the emulator has
+    translated. Where it fails, each probe runs in a process of its own, and says so itself.
     """
-    command = [sys.executable, str(_PACKAGE), "--claims", str(claims), "--forks", "--out", str(scratch)]
+    probes = list(ends)
+    flags = _ISOLATED if _reads_files(probes[0]) else ()
+    command = [sys.executable, *flags, str(_PACKAGE), "--claims", str(claims), "--out", str(scratch)]
     command += ["--jobs", str(jobs), *(["--timeout", str(timeout)] if timeout else [])]
     command += [word for probe in probes for word in ("--probe", probe)]
     for probe in probes:
         (scratch / probe).mkdir()
     limit = sum(_limit(probe, timeout) for probe in [probes[0], *probes])
-    records = []
-    with contextlib.ExitStack() as open_files:
-        files = [open_files.enter_context(tempfile.TemporaryFile()) for _ in probes]
+    with contextlib.ExitStack() as held:
+        files = [held.enter_context(tempfile.TemporaryFile()) for _ in ("how they end", *probes)]
+        left = dict(zip(probes, files[1:]))  # noqa: B905  Python 3.9
         kept = [file.fileno() for file in files]
         command += [word for number in kept for word in ("--results", str(number))]
-        run_apart(command, scratch / "forks.log", limit, env=dict(environ), pass_fds=kept)
-        for probe, results in zip(probes, files):  # noqa: B905  Python 3.9
-            end = scratch / probe / "end"
-            if end.exists():
-                log = end.with_name("log")
-                records.append(_record(probe, log, results, **json.loads(end.read_text(encoding="utf-8"))))
-            else:
-                shutil.rmtree(end.parent)
-                records += _run_probe(probe, scratch, claims, environ, timeout)
-    return records
+        log = Path(tempfile.mkdtemp(dir=scratch), "log")
+        aside = held.enter_context(ThreadPoolExecutor(max_workers=1))
+        all_of_them = aside.submit(run_apart, command, log, limit, env=dict(environ), pass_fds=kept)
+        over = False
+        while left and not over:
+            over = bool(wait([all_of_them], _TURN).done)
+            whole, _, _ = os.pread(kept[0], 1 << 20, 0).rpartition(b"\n")  # forks write where `seek` would lead
+            for probe, code, seconds in map(json.loads, whole.splitlines()):
+                if results := left.pop(probe, None):
+                    ends[probe].set_result([_record(probe, scratch / probe / "log", results, code, seconds)])
+        all_of_them.result()
+        for probe in left:
+            ends[probe].set_result(_run_probe(probe, scratch, claims, environ, timeout))
+    return []
 
 
 def _fork_each(
     probes: Sequence[str], claims: ClaimSet, scratch: Path, results: Sequence[int], jobs: int, timeout: float | None
 ) -> None:
-    """Import torch, measure each probe in a fork, and write down how it ended."""
-    importlib.import_module("torch")
+    """Begin with what they have in common, measure each probe in a fork, and tell the first of `results` of its end."""
+    if not _reads_files(probes[0]):
+        importlib.import_module("torch")
+    for probe in filter(_reads_files, probes):
+        with contextlib.suppress(Exception):  # it says itself, in its fork, what it can't do
+            for read in (installed.of_user, *getattr(checks.module(probe), "COMMON", ())):
+                read()
+    gc.freeze()  # what is shared stays so
     context = multiprocessing.get_context("fork")
     waiting, running = list(probes), dict[str, tuple[multiprocessing.context.ForkProcess, float]]()
     while waiting or running:
         while waiting and len(running) < jobs:
+            own = results[-len(waiting)]
             probe = waiting.pop(0)
-            own = results[list(probes).index(probe)]
             child = context.Process(target=_measure_in_fork, args=(probe, claims, scratch / probe, own))
             child.start()
             running[probe] = child, time.monotonic()
-        time.sleep(0.05)
+        time.sleep(_TURN)
         for probe, (child, started) in list(running.items()):
             code, seconds = child.exitcode, time.monotonic() - started
             if code is None and seconds < _limit(probe, timeout):
@@ -261,8 +267,7 @@ def _fork_each(
             if child.pid:
                 end_session(child.pid)
             child.join()
-            end = {"code": code, "seconds": seconds}
-            (scratch / probe / "end").write_text(json.dumps(end), encoding="utf-8")
+            os.write(results[0], f"{json.dumps([probe, code, seconds])}\n".encode())
             del running[probe]
 
 

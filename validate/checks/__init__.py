@@ -8,7 +8,8 @@ A file has, in this order:
   What raised (`error` of forked.attempt) fails by its own words, and reaches none (validate/judge.py, by_judge);
 - `CLAIMS`: `ID`, or `ID SUBJECT` where subjects are judged differently -> judge.
 
-How it runs may stand at its top, each as a plain constant (class Settings): `SECONDS = 2400`, `RUN_AS = "root"`.
+How it runs may stand at its top, each as a plain constant (class Settings): `SECONDS = 2400`, `RUN_AS = "root"`. Of one
+that reads files, `COMMON`: functions that keep what they read, called before the fork, for the forks of others, too.
 
 Files that begin with an underscore are shared. Only the files that are asked for are imported.
 """

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from validate.environment import user_environment
@@ -21,7 +22,7 @@ class Entry:
     """URL-safe base64 without padding; empty where the RECORD gives none (RECORD itself, bytecode)."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Distribution:
     """One `*.dist-info` or `*.egg-info` folder."""
 
@@ -49,7 +50,7 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def distributions(folders: Iterable[str]) -> list[Distribution]:
+def distributions(folders: Iterable[str]) -> tuple[Distribution, ...]:
     """Every distribution in these folders of sys.path, in their order; folders that don't exist are skipped."""
     found = []
     for folder in dict.fromkeys(os.path.realpath(folder) for folder in folders if folder):
@@ -57,10 +58,11 @@ def distributions(folders: Iterable[str]) -> list[Distribution]:
             for info in sorted(Path(folder).iterdir()):
                 if info.suffix in (".dist-info", ".egg-info"):
                     found.append(_read(info))
-    return found
+    return tuple(found)
 
 
-def of_user() -> tuple[UserEnvironment, Start, list[Distribution]]:
+@cache
+def of_user() -> tuple[UserEnvironment, Start, tuple[Distribution, ...]]:
     """The image's user, how Python starts for it, every distribution on that Python's path."""
     given = user_environment.recorded()
     start = Start(**given.start)
@@ -72,7 +74,8 @@ def locations(installed: Iterable[Distribution]) -> list[str]:
     return list(dict.fromkeys(one.location for one in installed))
 
 
-def names_of_owners(installed: Sequence[Distribution]) -> Mapping[str, tuple[str, ...]]:
+@cache
+def names_of_owners(installed: tuple[Distribution, ...]) -> Mapping[str, tuple[str, ...]]:
     """Absolute path to the names of the distributions that list it."""
     return {path: tuple(sorted({one.name for one in own})) for path, own in owners(installed).items()}
 

@@ -17,7 +17,7 @@ from validate.binaries import loader
 from validate.binaries.cubin import EM_CUDA
 from validate.checks.static import assemblers, environment, files, libraries, pins, toolkit
 from validate.claims import Claim, Tier
-from validate.environment import user_environment
+from validate.environment import installed, user_environment
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, Status
 from validate.survey import environments
@@ -91,6 +91,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 
 def judged(probe: Any, asked: Claim) -> Finding:
+    for kept in (installed.of_user, libraries.of_user):
+        kept.cache_clear()
     ((subject, evidence),) = probe.measure([asked])
     assert subject == asked.subject
     return judge_claim(asked, evidence)

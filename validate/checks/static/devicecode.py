@@ -30,7 +30,6 @@ from validate.binaries.kernel_states import FAULTS, Code, Excuses, KernelByDesig
 from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.installed import Distribution
-from validate.environment.patterns import first_of
 from validate.harness.forked import on_all_cores
 from validate.judging import Finding, Status, conclude, failed, listed, matches, not_applicable, unproven
 
@@ -81,13 +80,18 @@ def _glob(folder: str, pattern: str) -> Iterable[str]:
     before, anywhere, name = pattern.partition("**/")
     if not anywhere or "/" in name or set(before) & set("*?["):
         return map(str, Path(folder).glob(pattern))
-    fits = first_of([name])
-    return (path for path in _below(f"{folder}/{before}") if fits(path.rpartition("/")[2]))
+    below = _below(f"{folder}/{before}")
+    return (f"{one}/{fitting}" for fitting in fnmatch.filter(below, name) for one in below[fitting])
 
 
 @cache
-def _below(folder: str) -> list[str]:
-    return [f"{one.rstrip('/')}/{name}" for one, _, files in os.walk(folder) for name in files]
+def _below(folder: str) -> Mapping[str, Sequence[str]]:
+    """Name of a file -> the folders that have one."""
+    found: dict[str, list[str]] = {}
+    for one, _, files in os.walk(folder):
+        for name in files:
+            found.setdefault(name, []).append(one.rstrip("/"))
+    return found
 
 
 def _pruned(

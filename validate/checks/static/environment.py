@@ -93,17 +93,16 @@ def _read(patterns: Sequence[str], given: UserEnvironment) -> Iterator[tuple[str
                 yield str(file), lines
 
 
-def _start_code(start: user_environment.Start, everything: Sequence[Distribution]) -> Iterator[Mapping[str, Any]]:
+def _start_code(start: user_environment.Start, everything: tuple[Distribution, ...]) -> Iterator[Mapping[str, Any]]:
     """Each file that runs before a user's first line: modules imported at start, and .pth files that import."""
     owners = installed.names_of_owners(everything)
     pth = (file for entry in start.path for file in Path(entry).glob("*.pth"))
     lines = {str(file) for file in pth if user_environment.runs(file)}
-    packages = debian.owned()
     for path in sorted({os.path.realpath(path) for path in start.modules.values()} | lines):
         yield {
             "file": path,
             "owners": list(owners.get(path, ())),
-            "of_debian": of_debian(path, packages),
+            "of_debian": of_debian(path, debian.owned()),
             "does_nothing": _does_nothing(Path(path)),
         }
 

@@ -104,14 +104,16 @@ def _hash_some(task: tuple[str, Sequence[str]]) -> list[tuple[str, str]]:
 def _hash(path: str, kind: str, buffer: memoryview) -> str:
     digest = hashlib.new(kind, usedforsecurity=False)
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116  to read a FIFO is to wait for ever
-            return ""
-        with open(path, "rb", buffering=0) as stream:  # noqa: PTH123  36,000 times
-            while count := stream.readinto(buffer):
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # to open a FIFO is to wait for ever
+        try:
+            is_file = stat.S_ISREG(os.fstat(file).st_mode)
+            while is_file and (count := os.readv(file, [buffer])):
                 digest.update(buffer[:count])
+        finally:
+            os.close(file)
     except OSError:
         return ""
-    return digest.hexdigest()
+    return digest.hexdigest() if is_file else ""
 
 
 def as_record(digest: str) -> str:

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from validate.checks.static.files import as_record, hashes
-from validate.checks.static.owners import source_of, walk
+from validate.checks.static.owners import source_of, walked
 from validate.claims import Claim
 from validate.environment import credentials, debian, installed, wheel_contents
 from validate.environment.patterns import first_of
 from validate.judging import Finding, conclude, failed, listed, passed, unproven
 
 FILES_ONLY = True
+COMMON = (debian.owned, walked)
 RUN_AS = "root"
 
 _LARGEST_TEXT, _LARGEST_PROGRAM = 64 << 20, 4 << 20
@@ -73,12 +74,11 @@ def _home(path: str) -> Mapping[str, Any]:
 
 def _look(leftovers: Mapping[str, str], held: Collection[str], home: Mapping[str, Any]) -> Mapping[str, Any]:
     leftover = first_of(leftovers)
-    unreadable: list[str] = []
     left: dict[str, dict[str, Any]] = {}
     secrets: list[Mapping[str, Any]] = []
     files = read = 0
-    device = os.lstat("/").st_dev
-    for path, facts in sorted(walk("/", unreadable)):
+    device, (found, unreadable) = os.lstat("/").st_dev, walked()
+    for path, facts in sorted(found.items()):
         if not stat.S_ISREG(facts.st_mode) or not facts.st_size or facts.st_dev != device:
             continue
         files += 1

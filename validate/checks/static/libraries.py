@@ -8,6 +8,7 @@ assumption, and the evidence lists it under `assumed`.
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +36,26 @@ _TORCHS = ("libc10", "libtorch.", "libtorch_c", "libtorch_python")
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     given, _, everything = installed.of_user()
-    machine = machine_named(given.machine)
-    search = SearchPath.of(given.environ, given.directory, machine)
-    files = Files(machine)
-    locations, owners = installed.locations(everything), installed.names_of_owners(everything)
+    search = SearchPath.of(given.environ, given.directory, machine_named(given.machine))
+    locations = installed.locations(everything)
     for claim in claims:
         expect = claim.expect
         if expect["of"] == "toolkit":
-            theirs = objects(locations, owners)
+            theirs, files = objects(locations, installed.names_of_owners(everything)), of_user()[2]
             yield claim.subject, _toolkit(expect["home"], theirs, Process(search, files), files)
         else:
-            yield claim.subject, _environment(expect["cuda_libraries"], given.python, locations, owners, search, files)
+            yield claim.subject, _environment(expect["cuda_libraries"], given.python, locations, search)
+
+
+@cache
+def of_user() -> tuple[Sequence[Found], Sequence[dict[str, Any]], Files]:
+    """The libraries and programs of the user's environment, those that can't be read, and what was read for that."""
+    given, _, everything = installed.of_user()
+    owners, files = installed.names_of_owners(everything), Files(machine_named(given.machine))
+    return *read_all(objects(installed.locations(everything), owners), owners, files), files
+
+
+COMMON = (of_user,)
 
 
 def _toolkit(home: str, theirs: Iterable[str], process: Process, files: Files) -> Mapping[str, Any]:
@@ -61,14 +71,9 @@ def _toolkit(home: str, theirs: Iterable[str], process: Process, files: Files) -
 
 
 def _environment(
-    stems: Collection[str],
-    python: str,
-    locations: Sequence[str],
-    owners: Mapping[str, tuple[str, ...]],
-    search: SearchPath,
-    files: Files,
+    stems: Collection[str], python: str, locations: Sequence[str], search: SearchPath
 ) -> Mapping[str, Any]:
-    found, unreadable = read_all(objects(locations, owners), owners, files)
+    (found, unreadable, files), owners = of_user(), installed.names_of_owners(installed.of_user()[2])
     interpreter_alone = Process(search, files)
     missing_at_start = interpreter_alone.load(os.path.realpath(python))
     with_torch = interpreter_alone.copy()

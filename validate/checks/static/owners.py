@@ -14,6 +14,7 @@ import shlex
 import stat
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ _VENV_SCRIPTS = "/usr/lib/python{}/venv/scripts"
 _VENV_IGNORED = b"# Created by venv; see https://docs.python.org/3/library/venv.html\n*\n"
 """Since 3.13."""
 _OF_NVIDIA = re.compile(r".*/site-packages/nvidia/[^/]+/(include|lib)")
+_PLAIN = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
 _SPECIAL = stat.S_ISUID | stat.S_ISGID
 _SHARED = ("/workspace", "/home/trainer", "/home/trainer/.cache")
 """What our build step makes for everybody (templates/scripts/user.sh)."""
@@ -59,7 +61,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     given, start, distributions = installed.of_user()
     environment = os.path.realpath(start.prefix)
     packages = debian.owned()
-    found = {**dict(walk("/")), **dict.fromkeys(given.hidden, os.lstat(__file__))}
+    found = {**walked()[0], **dict.fromkeys(given.hidden, os.lstat(__file__))}
     entries = [entry for one in distributions for entry in one.entries or () if wheel_contents.explains(entry)]
     # A RECORD may list any path: what lies outside the environment is explained by others.
     listed = {path for entry in entries if (path := debian.real(entry.path)).startswith(f"{environment}/")}
@@ -96,8 +98,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     excused, unowned = _excused(sorted(rest - links - filled), expect["generated"])
     unowned = sorted([*unowned, *links, *filled])
     folders = found.keys() - places.keys() - kept - packages.packages.keys() - rights.guarded(rest)
-    special = [f"{path} (a device, pipe or socket)" for path, facts in found.items() if not _is_plain(facts)]
-    of_nobody = [*special, *unowned, *(f"{path}/" for path in sorted(folders) if not _is_made(path, expect))]
+    special = (path for path, facts in found.items() if stat.S_IFMT(facts.st_mode) not in _PLAIN)
+    of_nobody = [*(f"{path} (a device, pipe or socket)" for path in special), *unowned]
+    of_nobody += [f"{path}/" for path in sorted(folders) if not _is_made(path, expect)]
     # What installations write (accounts, lists of servers, dpkg's database) is theirs to write, and no user's.
     written = {path for path in rest - set(unowned) if path.startswith(("/etc/", "/var/lib/"))}
     kept |= written if expect["free"] else {*written, *packages.packages, *(found.keys() - places.keys())}
@@ -119,9 +122,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
         "altered": [{"path": path, "owner": owner} for path, owner in altered[:_MOST_LISTED]],
         "altered_count": len(altered),
         "path": given.environ.get("PATH", "").split(":"),
-        "in_front": list(
-            _in_front([one for one in sorted(rest if expect["free"] else places) if _is_executable(places[one])], given)
-        ),
+        "in_front": list(_in_front(sorted(rest if expect["free"] else places), places, given)),
         "loadable": list(_loadable(unowned, given)),
         "plugins": _plugins(unowned, expect["plugins"]),
         "privileged": list(_privileged(found, packages)),
@@ -139,8 +140,14 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield claim.subject, evidence
 
 
-def _is_plain(facts: os.stat_result) -> bool:
-    return stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode) or stat.S_ISLNK(facts.st_mode)
+@cache
+def walked() -> tuple[Mapping[str, os.stat_result], Sequence[str]]:
+    """Every path of the image, and its folders that can't be listed."""
+    unreadable: list[str] = []
+    return dict(walk("/", unreadable)), unreadable
+
+
+COMMON = (debian.owned, walked)
 
 
 def walk(top: str, unreadable: list[str] | None = None) -> Iterator[tuple[str, os.stat_result]]:
@@ -172,10 +179,6 @@ def walk(top: str, unreadable: list[str] | None = None) -> Iterator[tuple[str, o
             yield path, facts
             if is_folder:
                 folders.append((path, facts.st_dev))
-
-
-def _is_executable(facts: os.stat_result) -> bool:
-    return stat.S_ISLNK(facts.st_mode) or (stat.S_ISREG(facts.st_mode) and bool(facts.st_mode & 0o111))
 
 
 def _is_writable(facts: os.stat_result) -> bool:
@@ -343,12 +346,14 @@ def _is_link_of(path: str, allowed: Mapping[str, str], explained: set[str]) -> b
     return leads == to or (target in explained and (not arrow or fnmatch.fnmatchcase(target, to)))
 
 
-def _in_front(executable: Sequence[str], given: user_environment.UserEnvironment) -> Iterator[str]:
+def _in_front(
+    files: Sequence[str], places: Mapping[str, os.stat_result], given: user_environment.UserEnvironment
+) -> Iterator[str]:
     """Programs of these that stand in a folder of the PATH before another of the same name."""
     folders = [os.path.realpath(folder) for folder in given.environ.get("PATH", "").split(":") if folder]
-    for file in executable:
-        folder, _, name = file.rpartition("/")
-        if folder in folders:
+    for file in files:
+        (folder, _, name), mode = file.rpartition("/"), places[file].st_mode
+        if folder in folders and (stat.S_ISLNK(mode) or (stat.S_ISREG(mode) and mode & 0o111)):
             later = folders[folders.index(folder) + 1 :]
             found = os.path.realpath(file)
             if any(Path(one, name).exists() and os.path.realpath(f"{one}/{name}") != found for one in later):

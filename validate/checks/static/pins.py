@@ -12,11 +12,9 @@ from importlib.machinery import ExtensionFileLoader, FileFinder, SourceFileLoade
 from pathlib import Path
 from typing import Any
 
-from validate.binaries.loader import X86_64, Files, Machine, Process, SearchPath, machine_named
+from validate.binaries.loader import X86_64, Files, Process, SearchPath, machine_named
 from validate.claims import Claim
 from validate.environment import installed
-from validate.environment.installed import Distribution
-from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, failed, listed
 
 FILES_ONLY = True
@@ -27,14 +25,19 @@ _OFF = frozenset(("", "0", "false", "no", "off", "n", "f"))
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     given, start, everything = installed.of_user()
-    owners = installed.names_of_owners(everything)
+    owners, providers = installed.names_of_owners(everything), dict[str, set[str]]()
+    for distribution in everything:
+        for module in distribution.modules():
+            providers.setdefault(module, set()).add(distribution.name)
     # Where Python starts, it looks first.
     folders = [*([] if given.environ.get("PYTHONSAFEPATH") else [given.directory]), *start.path]
     machine = machine_named(given.machine)
     suffixes = [f".cpython-{start.version.replace('.', '')}-{machine.triplet}.so", ".abi3.so", ".so"]
     loaders = (ExtensionFileLoader, suffixes), (SourceFileLoader, [".py"]), (SourcelessFileLoader, [".pyc"])
     finders = [(folder, FileFinder(folder, *loaders)) for folder in folders]
-    glibc = _glibc(given, machine)
+    process = Process(SearchPath.of(given.environ, given.directory, machine), Files(machine))
+    libc = process.resolve("libc.so.6", given.python)
+    said = _GLIBC.search(Path(libc).read_bytes()) if libc else None  # the version that the C library says of itself
     for claim in claims:
         if claim.subject in ("lock", "additions"):
             versions: dict[str, list[str]] = {}
@@ -47,7 +50,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             of_this_name = [distribution for distribution in everything if distribution.name == claim.subject]
             evidence = {
                 "python": start.version,
-                "glibc": glibc,
+                "glibc": said[1].decode() if said else "0",
                 "installed": [
                     {
                         "version": distribution.version,
@@ -58,7 +61,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
                     for distribution in of_this_name
                 ],
                 "modules": {
-                    name: _module(name, everything, owners, finders, loaders) for name in claim.expect["modules"]
+                    name: {**_module(name, owners, finders, loaders), "providers": sorted(providers.get(name, ()))}
+                    for name in claim.expect["modules"]
                 },
             }
             if claim.subject == "torch":
@@ -66,23 +70,13 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield claim.subject, {**evidence, "machine": given.machine}
 
 
-def _glibc(given: UserEnvironment, machine: Machine) -> str:
-    """The version that the C library says of itself."""
-    search = SearchPath.of(given.environ, given.directory, machine)
-    path = Process(search, Files(machine)).resolve("libc.so.6", given.python)
-    found = _GLIBC.search(Path(path).read_bytes()) if path else None
-    return found[1].decode() if found else "0"
-
-
 def _module(
     module: str,
-    everything: Sequence[Distribution],
     owners: Mapping[str, Sequence[str]],
     finders: Sequence[tuple[str, FileFinder]],
     loaders: Sequence[Any],
 ) -> Mapping[str, Any]:
     """Where a module is imported from: one of a package, in the package's folders."""
-    providers = sorted({other.name for other in everything if module in other.modules()})
     for name in module.split("."):
         found = [(entry, spec) for entry, finder in finders if (spec := finder.find_spec(name))]
         regular = [one for one in found if one[1].loader][:1] or found
@@ -91,9 +85,9 @@ def _module(
     entry, origin = next(((entry, str(spec.origin)) for entry, spec in found if spec.loader), ("", ""))
     if not origin:
         parts = [folder for _, spec in found for folder in spec.submodule_search_locations or ()]
-        return {"file": None, **({"namespace": parts} if parts else {}), "owners": [], "providers": providers}
+        return {"file": None, **({"namespace": parts} if parts else {}), "owners": []}
     file = os.path.join(os.path.realpath(os.path.dirname(origin)), os.path.basename(origin))  # noqa: PTH118 PTH119 PTH120
-    return {"file": file, "through": entry, "owners": list(owners.get(file, ())), "providers": providers}
+    return {"file": file, "through": entry, "owners": list(owners.get(file, ()))}
 
 
 def torch_version(folders: Iterable[str]) -> Mapping[str, str | None]:

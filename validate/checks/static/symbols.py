@@ -16,13 +16,15 @@ from validate.binaries import dynsym
 from validate.binaries.demangle import readable
 from validate.binaries.dynsym import Symbols
 from validate.binaries.elf import ElfError
-from validate.binaries.loader import Files, Found, Process, SearchPath, import_torch, machine_named, objects, read_all
+from validate.binaries.loader import Found, Process, SearchPath, import_torch, machine_named
+from validate.checks.static import libraries
 from validate.claims import Claim
 from validate.environment import installed
 from validate.harness.forked import on_all_cores
 from validate.judging import Finding, conclude, cut, failed, listed, matches
 
 FILES_ONLY = True
+COMMON = (libraries.of_user,)
 
 _NUMBER = re.compile(r"\d+")
 _MOST_NAMED = 5
@@ -47,10 +49,8 @@ class _Task(NamedTuple):
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     given, _, everything = installed.of_user()
-    machine = machine_named(given.machine)
-    owners, locations, files = installed.names_of_owners(everything), installed.locations(everything), Files(machine)
-    found, _ = read_all(objects(locations, owners), owners, files)
-    alone = Process(SearchPath.of(given.environ, given.directory, machine), files)
+    locations, (found, _, files) = installed.locations(everything), libraries.of_user()
+    alone = Process(SearchPath.of(given.environ, given.directory, machine_named(given.machine)), files)
     for claim in claims:
         tasks = list(_tasks(alone.copy(), given.python, locations, found, claim.expect))
         # Each file once, the big ones first.
