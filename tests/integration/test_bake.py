@@ -1,4 +1,7 @@
-"""docker-bake.json, read and built by Debian's own buildx, on an engine that knows named contexts (trixie's)."""
+"""docker-bake.json, read and built by Debian's own buildx, on an engine that knows named contexts (trixie's).
+
+And normalised timestamps, which give the same layer on it as on this machine's.
+"""
 
 import json
 import os
@@ -15,6 +18,7 @@ from images.context import base_images
 from images.context.hosting import host_settings
 from images.context.labels import BaseContext
 from images.engine import ContainerSpec, Engine, connect
+from images.engine import layers as layers_of
 from images.planning import plan
 from tests.support import commands
 from tests.support.debian_tools import BUILDX, unpacked
@@ -116,6 +120,25 @@ def test_a_baked_image_is_that_of_its_context(buildx: str, modern: Engine, base:
 def _holds(engine: Engine, image: str) -> str:
     with engine.container(ContainerSpec(image, ["cat", "/torch", "/own"])) as box:
         return box.run(300).stdout
+
+
+def test_a_layer_counts_the_same_whichever_engine_wrote_it(engine: Engine, modern: Engine, base: BaseContext) -> None:
+    """The other engine (26.1) writes what both are compared by; this machine's may write names and kinds of files."""
+    steps = "mkdir -p /opt/a/b && echo x >/opt/a/f && ln -s f /opt/a/l && echo y >/opt/a/b/g && chmod 4755 /opt/a/f"
+    dates = "chgrp 42 /opt/a/b/g && touch -h -d @0 /opt/a/l && touch -d @0 /opt/a/f /opt/a/b/g /opt/a/b /opt/a /opt"
+    dockerfile = {"Dockerfile": f"FROM {base.reference}\nRUN {steps} && {dates}\n".encode()}
+    tag = "truetag-test-timestamps:1"
+    try:
+        for one in (engine, modern):
+            one.build(dockerfile, tag, no_cache=True)
+        info = engine.inspect(tag)
+        found = layers_of.stored(Path(engine.facts.data_root), info.layers) if engine.facts.local else {}
+        if not found:
+            pytest.skip("the engine's files are not here to be read")
+        assert tuple(map(layers_of.canonical_diff_id, found.values())) == modern.inspect(tag).layers
+    finally:
+        for one in (engine, modern):
+            one.untag(tag)
 
 
 def test_our_contexts_bake_up_to_the_toolkit(buildx: str, modern: Engine, base: BaseContext, tmp_path: Path) -> None:

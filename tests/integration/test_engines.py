@@ -1,6 +1,6 @@
 """The engine tests on a newer engine than most machines': Debian sid's (28.5), empty.
 
-Trixie's (26.1) builds, runs, pulls and gives layers in test_bake.py, test_publish.py and test_reproduce.py.
+Trixie's (26.1) builds, runs, pulls and gives layers in test_bake.py and test_publish.py.
 """
 
 import logging

@@ -65,13 +65,12 @@ def other_engine(suite: str) -> Iterator[Other]:
         pytest.skip("an engine beside this machine's own needs root")
     home = Path(tempfile.mkdtemp(prefix=f"truetag-{suite}-"))
     try:
-        subprocess.run(["cp", "--archive", str(bootstrapped(suite, PACKAGES)), str(home / "root")], check=True)
-        (home / "sockets").mkdir()
-        command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", str(_SCRIPT)]
+        for name in ("root", "upper", "work", "data", "sockets"):
+            (home / name).mkdir()
+        files = bootstrapped(suite, PACKAGES)
+        command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", str(_SCRIPT), str(files), str(home)]
         with (home / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [*command, str(home / "root"), str(home / "sockets")], stdout=log, stderr=log, start_new_session=True
-            )
+            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
             url = f"unix://{home}/sockets/docker.sock"
             with _connected(url, process, home / "log"):

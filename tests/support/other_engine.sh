@@ -1,15 +1,20 @@
-# A Docker Engine in a root file system of its own: `unshare --mount --pid --fork --kill-child sh other_engine.sh ROOT SOCKETS`.
+# A Docker Engine in a root file system of its own: `unshare --mount --pid --fork --kill-child sh other_engine.sh FILES HOME`.
 # It shares no network with the machine, whose own engine keeps its bridges and rules: slirp4netns is its way out.
 set -eu
-root=$1 sockets=$2
+files=$1 home=$2 root=$2/root
 mount --make-rprivate /
-mount --bind "$root" "$root"
+# To copy the files takes longer than the engine's start; it keeps what it has beside them, as no overlay lies over another.
+mount -t overlay overlay -o "lowerdir=$files,upperdir=$home/upper,workdir=$home/work" "$root" 2>/dev/null || {
+    cp --archive "$files/." "$root"
+    mount --bind "$root" "$root"
+}
 cd "$root"
-mkdir -p old sockets
+mkdir -p old sockets var/lib/docker
+mount --bind "$home/data" var/lib/docker
 mount -t proc proc proc
 for folder in sys dev; do mount --rbind "/$folder" "$folder"; done
 mount -t tmpfs tmpfs run
-mount --bind "$sockets" sockets
+mount --bind "$home/sockets" sockets
 pivot_root . old
 umount -l /old
 echo nameserver 10.0.2.3 >/etc/resolv.conf
