@@ -41,8 +41,8 @@ _PAGE = 1 << 16
 _SECONDS = 3600
 """For the suite in one container. Each probe has a limit of its own, which gives a verdict; past this one there is
 none."""
-_MOST_AT_ONCE = 2
-"""Containers side by side: one that reads files waits for the disk, one that runs code does not."""
+_AT_ONCE, _CORES_EACH = 2, 4
+"""Containers side by side: one that reads files waits for the disk, one that runs code does not; more on more cores."""
 _MEMORY_EACH = 8 * _GIB
 """Memory of the machine for each of them: with less, they run one after another."""
 _PODMAN_OWN = "Podman mounts no empty folder of a user's own without one on the host: judge this with Docker"
@@ -145,12 +145,13 @@ def measure(
             stopped.set()  # after an error no container begins any more
             raise
 
-    with ThreadPoolExecutor(max_workers=1) as pool:
+    with ThreadPoolExecutor(max_workers=2) as pool:
         # Layers that Docker 20.10 wrote are read whole: beside the reader of the files, which waits for the disk, too.
         payload = pool.submit(layers.payload, engine, image)
-        for record in _inspected(engine, image, claims):
-            keep(replace(record, seed=host["seed"]))
+        inspected = pool.submit(_inspected, engine, image, claims)
         rest = _read_files(engine, image, claims, seed, keep)
+        for record in inspected.result():
+            keep(replace(record, seed=host["seed"]))
         host["payload"] = payload.result()
     read = evidence(without={})
     unknown = {
@@ -169,7 +170,8 @@ def measure(
         return evidence(without={})
     plans = _plans(engine, image, rest, gpus, host)
     to_come.update(probe for plan in plans for probe in {claim.probe for claim in plan.claims.claims})
-    at_once = min(_MOST_AT_ONCE, max(1, engine.facts.memory // _MEMORY_EACH))
+    at_once = max(_AT_ONCE, engine.facts.cpus // _CORES_EACH)
+    at_once = min(at_once, max(1, engine.facts.memory // _MEMORY_EACH))
     with ThreadPoolExecutor(max_workers=at_once) as pool:
         try:  # around the start, too: a container may run before the last one is submitted
             running = [pool.submit(measure_in, plan) for plan in plans if not plan.gpus.attached]
@@ -294,11 +296,11 @@ def shared_memory(machine: int) -> int:
     return min(SHARED_MEMORY, machine // 4) // _PAGE * _PAGE
 
 
-def _inspected(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Iterator[Record]:
+def _inspected(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequence[Record]:
     """What the engine knows of an image (S8): one record for all claims that the host measures. Raises NoSuchImage."""
     asked = claims.only([HOST_PROBE]).claims
     if not asked:
-        return
+        return ()
     started = time.monotonic()
     steps = [step for step, _ in reversed(engine.history(image.id))]
     tomorrow = f"{datetime.now(UTC) + timedelta(days=1):%FT%TZ}"
@@ -325,7 +327,7 @@ def _inspected(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Iterator[R
     ]
     seconds = round(time.monotonic() - started, 3)
     measured = tuple(Measurement(subject=name, seconds=seconds, evidence=one) for name, one in found)
-    yield Record(probe=HOST_PROBE, outcome=Outcome.COMPLETED, seconds=seconds, measurements=measured)
+    return (Record(probe=HOST_PROBE, outcome=Outcome.COMPLETED, seconds=seconds, measurements=measured),)
 
 
 def find_parent(engine: Engine, name: str, image: ImageInfo) -> ImageInfo | None:
