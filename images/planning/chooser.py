@@ -82,6 +82,7 @@ def models() -> dict[str, ModelRow]:
     return {name: row for row in rows for name in row.names}
 
 
+@cache
 def find_model(text: str) -> tuple[str, ModelRow]:
     """The model that a driver's or a person's name means, and its row. Raises UserError naming near ones.
 
@@ -371,14 +372,13 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
         if lacking := ", ".join(str(arch) for arch in fits if arch.capability not in served):
             reasons.append(f"{name} has no machine code of its own for {lacking}")
     reasons += image.silent
-    first, driver = image.native_driver, f"driver {machine.driver}"
-    older = f"{driver} is older than CUDA {image.wheel_cuda}'s own {first}"
-    known = f"{driver} knows CUDA {image.wheel_cuda} ({first} is its first)"
     if not machine.driver:
         reasons.append(f"needs driver {image.min_driver} or newer")
+    elif native:
+        reasons.append(f"driver {machine.driver} knows CUDA {image.wheel_cuda} ({image.native_driver} is its first)")
     else:
-        enough = f"{older}, new enough by minor version compatibility ({image.min_driver})"
-        reasons.append(known if native else enough)
+        older = f"driver {machine.driver} is older than CUDA {image.wheel_cuda}'s own {image.native_driver}"
+        reasons.append(f"{older}, new enough by minor version compatibility ({image.min_driver})")
     modules = {row.architecture: row.modules for arch in machine.archs if (row := drivers().get(arch))}
     if machine.arm and _GRACE_HOPPER in machine.archs:
         modules["Grace Hopper"] = "open"

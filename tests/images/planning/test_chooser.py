@@ -228,7 +228,7 @@ def test_the_table_of_the_site_has_the_answers_of_the_command_line() -> None:
     for number, gpu in enumerate(("RTX 4090", "H100", "GTX 980", "B300", "GH200", "Thor", "Tesla V100-SXM2-32GB")):
         name, kind = found["models"][chooser.key(gpu)]
         answers = list(zip(drivers, (found["rows"][at] for at in found["answers"][kind]), strict=True))
-        for driver, row in answers[number % 5 :: 5]:  # each takes a tenth of a second
+        for driver, row in answers[number % 5 :: 5]:  # all would take some seconds
             machine = chooser.described(gpu, "", driver)
             assert machine.gpus == (name,)
             for profile, devel in ((None, False), ("axolotl", False), (None, True)):
