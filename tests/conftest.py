@@ -4,6 +4,7 @@ import fcntl
 import gc
 import os
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,7 +40,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 @contextmanager
 def _one_before_all_others(config: pytest.Config) -> Iterator[None]:
     """Of a run's workers one collects alone: it compiles all modules, which takes twice as long as the rest."""
-    if not hasattr(config, "workerinput"):
+    if not hasattr(config, "workerinput") or sys.dont_write_bytecode:
         yield
         return
     with (Path(config.getoption("basetemp")).parent / "collected").open("a+") as file:
@@ -48,7 +49,8 @@ def _one_before_all_others(config: pytest.Config) -> Iterator[None]:
         if known := file.read():
             fcntl.flock(file, fcntl.LOCK_UN)
         yield
-        file.write(known or "once")
+        if not known:
+            file.write("once")
 
 
 BIG_IMAGES = ("images", "reproduce", "bench")

@@ -3,8 +3,8 @@
     python3 -I -S FOLDER/validate --claims claims.json --tier static --tier cpu
 
 `-I -S` keeps the image's own environment (PYTHONPATH, PYTHONOPTIMIZE, sitecustomize) away from the suite; with
-`-X pycache_prefix` it reads no bytecode of the image either. Static probes are forks of a process that is started so,
-too, as they only read files; all others start as a user's process in the image would.
+`-X pycache_prefix` it reads no bytecode of the image either. Probes that only read files are forks of a process that is
+started so, too; all others start as a user's process in the image would.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import json
 import multiprocessing
 import os
 import secrets
+import signal
 import sys
 import tempfile
 import time
@@ -45,6 +46,8 @@ limit (checks.Settings).
 _FEW_JOBS = 4
 """On a core, torch's import takes 1.5 s of each probe that begins with it."""
 _TURN = 0.05  # seconds between two looks at forks
+_COMMON_SECONDS = 120
+"""What readers have in common takes 3. A file that makes it take for ever costs this, and no probe its verdict."""
 LOG_TAIL_CHARACTERS = 4000
 _Ends = Mapping[str, "Future[list[Record]]"]
 _PACKAGE = Path(__file__).resolve().parent
@@ -224,40 +227,43 @@ def _run_forked(
         kept = [file.fileno() for file in files]
         command += [word for number in kept for word in ("--results", str(number))]
         log = Path(tempfile.mkdtemp(dir=scratch), "log")
-        aside = held.enter_context(ThreadPoolExecutor(max_workers=1))
+        aside = held.enter_context(ThreadPoolExecutor(max_workers=jobs))
         all_of_them = aside.submit(run_apart, command, log, limit, env=dict(environ), pass_fds=kept)
-        over = False
+        over, begun = False, dict[str, int]()
         while left and not over:
             over = bool(wait([all_of_them], _TURN).done)
             whole, _, _ = os.pread(kept[0], 1 << 20, 0).rpartition(b"\n")  # forks write where `seek` would lead
-            for probe, code, seconds in map(json.loads, whole.splitlines()):
-                if results := left.pop(probe, None):
-                    ends[probe].set_result([_record(probe, scratch / probe / "log", results, code, seconds)])
+            for probe, pid, *end in map(json.loads, whole.splitlines()):
+                begun[probe] = pid
+                if end and (results := left.pop(probe, None)):
+                    ends[probe].set_result([_record(probe, scratch / probe / "log", results, *end)])
         all_of_them.result()
-        for probe in left:
-            ends[probe].set_result(_run_probe(probe, scratch, claims, environ, timeout))
+        for probe in begun.keys() & left:
+            end_session(begun[probe])
+        for probe, done in [(one, aside.submit(_run_probe, one, scratch, claims, environ, timeout)) for one in left]:
+            ends[probe].set_result(done.result())
     return []
 
 
 def _fork_each(
     probes: Sequence[str], claims: ClaimSet, scratch: Path, results: Sequence[int], jobs: int, timeout: float | None
 ) -> None:
-    """Begin with what they have in common, measure each probe in a fork, and tell the first of `results` of its end."""
-    if not _reads_files(probes[0]):
-        importlib.import_module("torch")
-    for probe in filter(_reads_files, probes):
-        with contextlib.suppress(Exception):  # it says itself, in its fork, what it can't do
-            for read in (installed.of_user, *getattr(checks.module(probe), "COMMON", ())):
-                read()
-    gc.freeze()  # what is shared stays so
-    context = multiprocessing.get_context("fork")
+    """Begin with what they have in common, measure each probe in a fork, and tell the first of `results` of its process
+    and its end."""
+    readers = _reads_files(probes[0])
+    first = [one for one in probes if readers and checks.settings(one).starts_first]
+    _read_in_common(first) if readers else importlib.import_module("torch")
+    own, context = dict(zip(probes, results[1:])), multiprocessing.get_context("fork")  # noqa: B905  Python 3.9
     waiting, running = list(probes), dict[str, tuple[multiprocessing.context.ForkProcess, float]]()
     while waiting or running:
         while waiting and len(running) < jobs:
-            own = results[-len(waiting)]
+            if readers and len(waiting) == len(probes) - len(first):
+                _read_in_common(waiting)
             probe = waiting.pop(0)
-            child = context.Process(target=_measure_in_fork, args=(probe, claims, scratch / probe, own))
+            gc.freeze()  # what is shared stays so
+            child = context.Process(target=_measure_in_fork, args=(probe, claims, scratch / probe, own[probe]))
             child.start()
+            os.write(results[0], f"{json.dumps([probe, child.pid])}\n".encode())
             running[probe] = child, time.monotonic()
         time.sleep(_TURN)
         for probe, (child, started) in list(running.items()):
@@ -267,8 +273,18 @@ def _fork_each(
             if child.pid:
                 end_session(child.pid)
             child.join()
-            os.write(results[0], f"{json.dumps([probe, code, seconds])}\n".encode())
+            os.write(results[0], f"{json.dumps([probe, child.pid, code, seconds])}\n".encode())
             del running[probe]
+
+
+def _read_in_common(probes: Sequence[str]) -> None:
+    """What raises, or takes too long and so ends this process, each probe meets again in its own."""
+    signal.alarm(_COMMON_SECONDS)
+    for probe in probes:
+        with contextlib.suppress(Exception):
+            for read in (installed.of_user, *getattr(checks.module(probe), "COMMON", ())):
+                read()
+    signal.alarm(0)
 
 
 def _measure_in_fork(probe: str, claims: ClaimSet, folder: Path, results: int) -> None:

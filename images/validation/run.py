@@ -44,7 +44,7 @@ none."""
 _AT_ONCE, _CORES_EACH = 2, 4
 """Containers side by side: one that reads files waits for the disk, one that runs code does not; more on more cores."""
 _MEMORY_EACH = 8 * _GIB
-"""Memory of the machine for each of them: with less, they run one after another."""
+"""Memory of the machine for each of two: with less, they run one after another. More than two get all that they may."""
 _PODMAN_OWN = "Podman mounts no empty folder of a user's own without one on the host: judge this with Docker"
 _NO_LAYERS = "it keeps no layers as they were built: judge this with a Docker Engine of the classic store"
 _MOST_LISTED = 40
@@ -170,8 +170,8 @@ def measure(
         return evidence(without={})
     plans = _plans(engine, image, rest, gpus, host)
     to_come.update(probe for plan in plans for probe in {claim.probe for claim in plan.claims.claims})
-    at_once = max(_AT_ONCE, engine.facts.cpus // _CORES_EACH)
-    at_once = min(at_once, max(1, engine.facts.memory // _MEMORY_EACH))
+    memory, cores = engine.facts.memory, engine.facts.cpus
+    at_once = max(1, min(_AT_ONCE, memory // _MEMORY_EACH), min(cores // _CORES_EACH, memory // MEMORY))
     with ThreadPoolExecutor(max_workers=at_once) as pool:
         try:  # around the start, too: a container may run before the last one is submitted
             running = [pool.submit(measure_in, plan) for plan in plans if not plan.gpus.attached]

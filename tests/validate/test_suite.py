@@ -128,6 +128,17 @@ def test_static_probes_are_free_of_the_image_and_others_are_not(suite: Path, tmp
     assert seen["own"] != "/baked"
 
 
+@pytest.mark.parametrize("fault", ["raises", "stalls", "ends", "kills"])
+def test_what_ends_the_process_of_all_readers_costs_no_probe_its_verdict(tmp_path: Path, fault: str) -> None:
+    folder = planted(tmp_path / "validate", PROBES)
+    text = (folder / "suite.py").read_text()
+    assert "_COMMON_SECONDS = 120" in text
+    (folder / "suite.py").write_text(text.replace("_COMMON_SECONDS = 120", "_COMMON_SECONDS = 2"))
+    records = run(folder, tmp_path, claims("static.good", f"static.{fault}"))
+    assert {one.outcome for one in records.values()} == {Outcome.COMPLETED}
+    assert records[f"static.{fault}"].measurements[0].evidence in ({"ok": True}, {"alone": True})
+
+
 def test_a_pipe_of_the_image_is_not_waited_for(suite: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     refused, *others = run(suite, tmp_path, claims("static.pipes"))["static.pipes"].measurements

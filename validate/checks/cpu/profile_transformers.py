@@ -5,7 +5,7 @@ Each comparison comes with a control, so that a feature that quietly does nothin
 
 import importlib
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +48,14 @@ def _device_map(folder: Path) -> BehaviourEvidence:
     )
     split_logits = _logits(split, llama)
     return {
-        "devices": sorted({str(device) for device in _places(whole)}),
+        # transformers says it of a model that lies in several places, newer ones of no other.
+        "devices": sorted({*map(str, getattr(whole, "hf_device_map", {"": whole.device}).values())}),
         "unplaced": sum(parameter.device.type == "meta" for parameter in whole.parameters()),
         "deviation": float((_logits(whole, llama) - plain).abs().max()),
         "split_devices": sorted({str(device) for device in split.hf_device_map.values()}),
         "split_deviation": float((split_logits - plain).abs().max()),
         "split_control": float((torch.roll(split_logits, 1, -1) - plain).abs().max()),
     }
-
-
-def _places(model: Any) -> Iterable[object]:
-    """Where its layers lie; transformers says it of a model that lies in several places, newer ones of no other."""
-    return getattr(model, "hf_device_map", {"": model.device}).values()
 
 
 def _mixed_precision(folder: Path) -> BehaviourEvidence:

@@ -104,7 +104,7 @@ def _hash_some(task: tuple[str, Sequence[str]]) -> list[tuple[str, str]]:
 def _hash(path: str, kind: str, buffer: memoryview) -> str:
     digest = hashlib.new(kind, usedforsecurity=False)
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # to open a FIFO is to wait for ever
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)  # to open a FIFO is to wait for ever
         try:
             is_file = stat.S_ISREG(os.fstat(file).st_mode)
             while is_file and (count := os.readv(file, [buffer])):

@@ -65,6 +65,9 @@ def _look(expect: Mapping[str, Any], database: str = debian.DATABASE) -> Mapping
     plain = [path for path, facts in present.items() if facts.startswith("file")]
     first = expect["known"] or [name for name, one in found.items() if one.in_each_system]
     reached = debian.reached(found, [*expect["asked"], *first])
+    # Debian's own lines of the suite, without options.
+    own = r"deb(-src)?\s+https?://(deb|security)\.debian\.org/debian(-security)?/?\s+"
+    own += rf"{expect['suite']}([-/][a-z]+)*(\s+[a-z-]+)+"
     root = Path("/")
     held = {*contents, *(str(path) for one in expect["held"] for path in root.glob(one[1:]))}
     return {
@@ -76,7 +79,7 @@ def _look(expect: Mapping[str, Any], database: str = debian.DATABASE) -> Mapping
         "missing": {path: owned.packages[path] for path in gone if path in owned.md5 or path not in folders},
         "unhashed": {path: owned.packages[path] for path in plain if path not in owned.md5},
         "generated": {path: now for path in sorted(held) if (now := _content(path)) not in contents.get(path, ("",))},
-        "sources": [line for line in debian.lines(Path(_SOURCES)) if not _is_plain(line, expect["suite"])],
+        "sources": [line for line in debian.lines(Path(_SOURCES)) if not re.fullmatch(rf"\s*(#.*|{own}\s*)?", line)],
     }
 
 
@@ -102,12 +105,6 @@ def _content(path: str) -> str:
         return hashlib.sha256(content).hexdigest()[:_DIGITS]
     except OSError:
         return ""
-
-
-def _is_plain(line: str, suite: str) -> bool:
-    """Whether a line of apt's sources is empty, a comment, or Debian's own of the suite, without options."""
-    own = rf"deb(-src)?\s+https?://(deb|security)\.debian\.org/debian(-security)?/?\s+{suite}([-/][a-z]+)*(\s+[a-z-]+)+"
-    return bool(re.fullmatch(rf"\s*(#.*|{own}\s*)?", line))
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
