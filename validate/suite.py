@@ -248,8 +248,8 @@ def _run_forked(
 def _fork_each(
     probes: Sequence[str], claims: ClaimSet, scratch: Path, results: Sequence[int], jobs: int, timeout: float | None
 ) -> None:
-    """Begin with what they have in common, measure each probe in a fork, and tell the first of `results` of its process
-    and its end."""
+    """Begin with what they have in common, and measure each probe in a fork. The first of `results` is told of a fork
+    by itself, and of its end from here."""
     readers = _reads_files(probes[0])
     first = [one for one in probes if readers and checks.settings(one).starts_first]
     _read_in_common(first) if readers else importlib.import_module("torch")
@@ -261,9 +261,8 @@ def _fork_each(
                 _read_in_common(waiting)
             probe = waiting.pop(0)
             gc.freeze()  # what is shared stays so
-            child = context.Process(target=_measure_in_fork, args=(probe, claims, scratch / probe, own[probe]))
+            child = context.Process(target=_measure_in_fork, args=(probe, claims, scratch, results[0], own[probe]))
             child.start()
-            os.write(results[0], f"{json.dumps([probe, child.pid])}\n".encode())
             running[probe] = child, time.monotonic()
         time.sleep(_TURN)
         for probe, (child, started) in list(running.items()):
@@ -287,13 +286,14 @@ def _read_in_common(probes: Sequence[str]) -> None:
     signal.alarm(0)
 
 
-def _measure_in_fork(probe: str, claims: ClaimSet, folder: Path, results: int) -> None:
+def _measure_in_fork(probe: str, claims: ClaimSet, scratch: Path, told: int, results: int) -> None:
     """As in a process of its own: with a session, a log and caches of its own."""
     os.setsid()
-    log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT, 0o600)
+    os.write(told, f"{json.dumps([probe, os.getpid()])}\n".encode())  # before it can end the process that forked it
+    log = os.open(scratch / probe / "log", os.O_WRONLY | os.O_CREAT, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.environ.update(_own(folder))
+    os.environ.update(_own(scratch / probe))
     _measure(probe, claims, results)
 
 
