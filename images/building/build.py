@@ -11,11 +11,12 @@ from images.building.contexts import BuildOptions
 from images.context import base_images
 from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildResult
+from images.engine.client import private_home
 from images.engine.configuration import payload_of
 from images.engine.failures import Cancelled
 from images.engine.progress import Progress
 from images.engine.runtime import CLASSIC_STORE
-from images.errors import Problem, UserError, failed, problem_of
+from images.errors import Problem, UserError, command, failed, problem_of
 from images.locking.lock_file import Lock
 from images.planning.image import Image
 from images.validation.claims import image_claims
@@ -24,8 +25,7 @@ from validate.evidence import Record
 from validate.judge import Verdict
 
 ROOM_NEEDED = 11 * 1000**3
-"""Bytes a cold build wants free where the engine keeps its data: images have 6 to 9 GB, and the installer keeps the
-wheels of the smaller layers, less than 2 GB. The largest layers are unpacked in place."""
+"""Bytes a cold build wants free: images have 6 to 9 GB, the wheels that the installer keeps less than 2 GB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,14 +139,14 @@ def build_all(
         progress.finish(name, told, ok=not built.withheld)
         return built
 
-    cold = [image for image, _ in images if engine.find(image.local_name) is None]
-    at_once = min(jobs, len(cold))  # of an engine on another machine nobody knows the room
-    free = shutil.disk_usage(engine.facts.data_root).free if engine.facts.local else None
-    if free is not None and free < ROOM_NEEDED * at_once:
-        builds = f"{at_once} cold builds at once" if at_once > 1 else "a cold build"
-        cause = f"{free / 1e9:.1f} GB free, {builds} may need {ROOM_NEEDED * at_once / 1e9:.0f} GB"
+    room = ROOM_NEEDED * min(jobs, sum(engine.find(image.local_name) is None for image, _ in images))
+    # Of an engine on another machine nobody knows the room.
+    if engine.facts.local and (free := shutil.disk_usage(data := engine.facts.data_root).free) < room:
+        cause = f"{free / 1e9:.1f} GB free, cold builds may need {room / 1e9:.0f} GB"
         then = "`docker system df` shows what to remove, `docker builder prune` empties the build cache"
-        raise failed(engine.facts.data_root, cause, then)
+        if data == str(private_home() / "data"):
+            then = f"`{command('engine', 'wipe')}` deletes all that this engine keeps: images, layers and build cache"
+        raise failed(data, cause, then)
     running: list[Future[Built | UserError]] = []
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         try:  # around the start, too: a build may wait for another before `submit` has returned

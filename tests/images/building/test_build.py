@@ -17,7 +17,7 @@ from images.context import base_images
 from images.context.hosting import HostSettings
 from images.engine.failures import Cancelled
 from images.engine.progress import Progress
-from images.errors import problem_of
+from images.errors import UserError, problem_of
 from images.locking import lock_file
 from images.planning.image import Image, Pin
 from tests.support.custom_bases import image, on
@@ -77,6 +77,22 @@ def test_what_the_system_refuses_names_the_place_and_the_cause() -> None:
     told = problem_of(PermissionError(13, "Permission denied", "/mnt/out"))
     assert (told.where, told.cause) == ("/mnt/out", "Permission denied")
     assert problem_of(OSError("broke off"), "cu126-torch27").where == "cu126-torch27"
+
+
+@pytest.mark.parametrize(
+    ("data", "then"), [("truetag/engine/data", "`nox -s engine -- wipe`"), ("docker", "`docker builder prune`")]
+)
+def test_a_disk_without_room_is_told_with_what_empties_this_engine(
+    data: str, then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker's own commands reach a private engine only by DOCKER_HOST."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(build, "ROOM_NEEDED", 1 << 60)
+    (tmp_path / data).mkdir(parents=True)
+    facts = SimpleNamespace(local=True, data_root=str(tmp_path / data))
+    full: Any = SimpleNamespace(find=lambda _name: None, facts=facts)
+    with pytest.raises(UserError, match=rf"GB free, cold builds may need .*(?s:.*){then}"):
+        build.build_all(full, [(image(), LOCK)], options(tmp_path), Progress())
 
 
 class Interrupted(ThreadPoolExecutor):
