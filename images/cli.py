@@ -4,6 +4,7 @@ A verb's module is imported when the verb is called, and not before: `plan` need
 """
 
 import os
+import re
 import signal
 import sys
 import tomllib
@@ -131,3 +132,8 @@ def _print_problem(problem: Problem) -> None:
     _talk.print(f"[red]error[/] {where}{escape(problem.cause)}", soft_wrap=True)
     if problem.then:
         _talk.print(f"      next: {escape(problem.then)}", soft_wrap=True)
+    if re.search("`docker (?!login|context)", problem.then) and not os.environ.get("DOCKER_HOST"):
+        from images.engine.client import private_home  # not before: it imports Docker's client
+
+        if (socket := private_home() / "docker.sock").exists() and not os.access("/var/run/docker.sock", os.R_OK):
+            _talk.print(f"      for the private engine: `export DOCKER_HOST=unix://{socket}`", soft_wrap=True)

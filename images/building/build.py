@@ -11,7 +11,6 @@ from images.building.contexts import BuildOptions
 from images.context import base_images
 from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildResult
-from images.engine.client import private_home
 from images.engine.configuration import payload_of
 from images.engine.failures import Cancelled
 from images.engine.progress import Progress
@@ -140,13 +139,10 @@ def build_all(
         return built
 
     room = ROOM_NEEDED * min(jobs, sum(engine.find(image.local_name) is None for image, _ in images))
-    # Of an engine on another machine nobody knows the room.
-    if engine.facts.local and (free := shutil.disk_usage(data := engine.facts.data_root).free) < room:
+    if engine.facts.local and (free := shutil.disk_usage(engine.facts.data_root).free) < room:  # else nobody knows
         cause = f"{free / 1e9:.1f} GB free, cold builds may need {room / 1e9:.0f} GB"
-        then = "`docker system df` shows what to remove, `docker builder prune` empties the build cache"
-        if data == str(private_home() / "data"):
-            then = f"`{command('engine', 'wipe')}` deletes all that this engine keeps: images, layers and build cache"
-        raise failed(data, cause, then)
+        then = f"`docker builder prune` empties the build cache, `{command('engine', 'wipe')}` all of a private engine"
+        raise failed(engine.facts.data_root, cause, then)
     running: list[Future[Built | UserError]] = []
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         try:  # around the start, too: a build may wait for another before `submit` has returned

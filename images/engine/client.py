@@ -364,8 +364,7 @@ def connect(url: str | None = None, *, builds: bool = True) -> Engine:
         f"`{command('engine', 'start')}` installs and starts one (Debian, as root); elsewhere install Docker and "
         "`systemctl start docker`; or name another machine's: --engine ssh://HOST"
     )
-    cause = f"none answers ({'; '.join(tried)})"
-    raise NoEngine(Problem(where="Docker Engine", cause=cause, then=then), code=1)
+    raise NoEngine(Problem(where="Docker Engine", cause=f"none answers ({'; '.join(tried)})", then=then), code=1)
 
 
 def private_home() -> Path:

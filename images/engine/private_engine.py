@@ -119,8 +119,7 @@ def stop(*, wipe: bool = False) -> bool:
     `wipe`: also throw away all it keeps: images, layers, build cache. Raises UserError.
     """
     with cache.alone(private_home() / "lock"):
-        pid = _running()
-        if pid is not None:
+        if (pid := _running()) is not None:
             os.kill(pid, signal.SIGTERM)
             deadline = time.monotonic() + _STOP_SECONDS
             while _running() is not None:

@@ -1,5 +1,6 @@
 """What a build decides by itself: which torch wheels are asked for, what is said when the system refuses."""
 
+import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -79,20 +80,21 @@ def test_what_the_system_refuses_names_the_place_and_the_cause() -> None:
     assert problem_of(OSError("broke off"), "cu126-torch27").where == "cu126-torch27"
 
 
-@pytest.mark.parametrize(
-    ("data", "then"), [("truetag/engine/data", "`nox -s engine -- wipe`"), ("docker", "`docker builder prune`")]
-)
-def test_a_disk_without_room_is_told_with_what_empties_this_engine(
-    data: str, then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("jobs", "there"), [(4, [None, 1, None, 1]), (2, [None, 1, None, None])])
+def test_a_disk_without_room_is_told_with_what_empties_the_engine(
+    jobs: int, there: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Docker's own commands reach a private engine only by DOCKER_HOST."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(build, "ROOM_NEEDED", 1 << 60)
-    (tmp_path / data).mkdir(parents=True)
-    facts = SimpleNamespace(local=True, data_root=str(tmp_path / data))
-    full: Any = SimpleNamespace(find=lambda _name: None, facts=facts)
-    with pytest.raises(UserError, match=rf"GB free, cold builds may need .*(?s:.*){then}"):
-        build.build_all(full, [(image(), LOCK)], options(tmp_path), Progress())
+    """Room for each image that is built cold, of as many as are built at once: here two."""
+    monkeypatch.setattr(shutil, "disk_usage", {"/its/data": SimpleNamespace(free=21_900_000_000)}.__getitem__)
+    names = dict.fromkeys([image().local_name], iter(there))
+    full: Any = SimpleNamespace(
+        find=lambda name: next(names[name]), facts=SimpleNamespace(local=True, data_root="/its/data")
+    )
+    with pytest.raises(UserError) as told:
+        build.build_all(full, [(image(), LOCK)] * 4, options(tmp_path), Progress(), jobs=jobs)
+    (problem,) = told.value.problems
+    assert (problem.where, problem.cause) == ("/its/data", "21.9 GB free, cold builds may need 22 GB")
+    assert "`docker builder prune`" in problem.then and "`nox -s engine -- wipe`" in problem.then
 
 
 class Interrupted(ThreadPoolExecutor):

@@ -91,6 +91,21 @@ def test_a_folder_that_this_user_may_not_write_is_told(tmp_path: Path, monkeypat
     assert f"{tmp_path}: may not be written by this user" in finished.stderr.replace("\n", "")
 
 
+@pytest.mark.parametrize(("host", "standard"), [("", False), ("", True), ("tcp://192.0.2.1:2375", False)])
+def test_where_only_the_private_engine_is_dockers_commands_are_told_its_address(
+    host: str, standard: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "truetag" / "engine").mkdir(parents=True)
+    (tmp_path / "truetag" / "engine" / "docker.sock").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("DOCKER_HOST", host)
+    monkeypatch.setattr(os, "access", lambda path, _mode: standard and path == "/var/run/docker.sock")
+    cli._print_problem(errors.Problem(where="a disk", cause="is full", then="`docker builder prune`"))
+    cli._print_problem(errors.Problem(where="a disk", cause="is refused", then="`docker login`"))
+    address = f"export DOCKER_HOST=unix://{tmp_path}/truetag/engine/docker.sock"
+    assert capsys.readouterr().err.replace("\n", "").count(address) == (not host and not standard)
+
+
 def test_the_version_names_the_commit_of_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
