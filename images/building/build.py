@@ -12,10 +12,10 @@ from images.context import base_images
 from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildResult
 from images.engine.configuration import payload_of
-from images.engine.failures import Cancelled
+from images.engine.failures import Cancelled, classify
 from images.engine.progress import Progress
 from images.engine.runtime import CLASSIC_STORE
-from images.errors import Problem, UserError, command, failed, problem_of
+from images.errors import Problem, UserError, failed, problem_of
 from images.locking.lock_file import Lock
 from images.planning.image import Image
 from images.validation.claims import image_claims
@@ -141,8 +141,7 @@ def build_all(
     room = ROOM_NEEDED * min(jobs, sum(engine.find(image.local_name) is None for image, _ in images))
     if engine.facts.local and (free := shutil.disk_usage(engine.facts.data_root).free) < room:  # else nobody knows
         cause = f"{free / 1e9:.1f} GB free, cold builds may need {room / 1e9:.0f} GB"
-        then = f"`docker builder prune` empties the build cache, `{command('engine', 'wipe')}` all of a private engine"
-        raise failed(engine.facts.data_root, cause, then)
+        raise failed(engine.facts.data_root, cause, classify("no space left on device", ()).then)
     running: list[Future[Built | UserError]] = []
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         try:  # around the start, too: a build may wait for another before `submit` has returned
