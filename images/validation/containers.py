@@ -112,18 +112,20 @@ def run_suite(
     timeout: float,
     asked: Collection[str] = (),
     on_record: Callable[[Record], None] = lambda _record: None,
+    on_start: Callable[[], None] = lambda: None,
 ) -> tuple[list[str], Exit]:
     """Run the suite in a container, and read what it prints: the one place where records leave an image.
 
-    `files`: folder -> what is put there before the start. `timeout` in seconds. `asked`: the probes whose
-    records are taken, each once, as they come, if the suite signed them (validate/channel.py). Returns other lines, and
-    how the container ended. Raises Stopped, EngineError.
+    `files`: folder -> what is put there before the start, of which `on_start` is told. `timeout` in seconds. `asked`:
+    the probes whose records are taken, each once, as they come, if the suite signed them (validate/channel.py). Returns
+    other lines, and how the container ended. Raises Stopped, EngineError.
     """
     others, key, missing = deque[str](maxlen=_LINES_KEPT), channel.new_key(), set(asked)
     with engine.container(replace(spec, stdin=True)) as container:
         for folder, content in files.items():
             container.put(content, folder)
         container.start(f"{key}\n".encode())
+        on_start()
         for stream, line in container.lines(timeout, most=_MOST_PRINTED):
             text = channel.accepted(key, line) if stream == "stdout" else None
             record = parse_record(text or "")

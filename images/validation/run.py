@@ -10,9 +10,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,13 +147,13 @@ def measure(
             raise
 
     with ThreadPoolExecutor(max_workers=2) as pool:
-        # Layers that Docker 20.10 wrote are read whole: beside the reader of the files, which waits for the disk, too.
-        payload = pool.submit(layers.payload, engine, image)
-        inspected = pool.submit(_inspected, engine, image, claims)
-        rest = _read_files(engine, image, claims, seed, keep)
-        for record in inspected.result():
+        looks = partial(layers.payload, engine, image), partial(_inspected, engine, image, claims)
+        beside = list[Future[Any]]()
+        # Once their reader runs: what looks beside it takes this process's time, and it would start seconds later.
+        rest = _read_files(engine, image, claims, seed, keep, lambda: beside.extend(pool.submit(one) for one in looks))
+        host["payload"], inspected = (one.result() for one in beside)
+        for record in inspected:
             keep(replace(record, seed=host["seed"]))
-        host["payload"] = payload.result()
     read = evidence(without={})
     unknown = {
         (one.claim.id, one.claim.subject): one.reason
@@ -223,17 +224,23 @@ def merged(records: Iterator[Record] | Sequence[Record]) -> tuple[Record, ...]:
 
 
 def _read_files(
-    engine: Engine, image: ImageInfo, claims: ClaimSet, seed: Sequence[str], keep: Callable[[Record], None]
+    engine: Engine,
+    image: ImageInfo,
+    claims: ClaimSet,
+    seed: Sequence[str],
+    keep: Callable[[Record], None],
+    on_start: Callable[[], None],
 ) -> ClaimSet:
-    """Measure what an image's files say; returns the claims that are left to measure. Raises UserError where the Python
-    that reads them could not even start.
+    """Measure what an image's files say; returns the claims that are left to measure. `on_start`: called once, when
+    their reader runs, or when nothing is to be read. Raises UserError where that reader could not even start.
     """
     files_only = [probe for probe in {claim.probe for claim in claims.claims} if checks.settings(probe).files_only]
     asked = claims.only(files_only).where(lambda one: not one.unproven)
     if not asked.claims:
+        on_start()
         return claims
     user = own_python.user_of(image, hidden=list(own_python.hidden(engine, image)))
-    own_python.measure(engine, image, asked, user, keep, *seed, timeout=_SECONDS)
+    own_python.measure(engine, image, asked, user, keep, *seed, timeout=_SECONDS, on_start=on_start)
     return claims.less(files_only)
 
 
