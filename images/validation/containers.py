@@ -113,12 +113,12 @@ def run_suite(
     asked: Collection[str] = (),
     on_record: Callable[[Record], None] = lambda _record: None,
     on_start: Callable[[], None] = lambda: None,
-) -> tuple[list[str], Exit]:
+) -> tuple[list[str], Exit, bool]:
     """Run the suite in a container, and read what it prints: the one place where records leave an image.
 
     `files`: folder -> what is put there before the start, of which `on_start` is told. `timeout` in seconds. `asked`:
     the probes whose records are taken, each once, as they come, if the suite signed them (validate/channel.py). Returns
-    other lines, and how the container ended. Raises Stopped, EngineError.
+    other lines, how the container ended, and whether a record came. Raises Stopped, EngineError.
     """
     others, key, missing = deque[str](maxlen=_LINES_KEPT), channel.new_key(), set(asked)
     with engine.container(replace(spec, stdin=True)) as container:
@@ -134,7 +134,7 @@ def run_suite(
                 on_record(record)
             else:
                 others.append(line)
-        return list(others), container.wait(timeout=300)
+        return list(others), container.wait(timeout=300), missing != set(asked)
 
 
 def require_end(

@@ -110,22 +110,16 @@ def measure(
 
     `user`, `options`: of `_read`. Raises UserError: it did not start, or was killed; Stopped.
     """
-    found = list[str]()
-
-    def keep(record: Record) -> None:
-        found.append(record.probe)
-        on_record(record)
-
     asked = ["--claims", f"{INSIDE}/claims.json", *OF_USER, *arguments]
-    said, end = _read(engine, image, asked, claims, user, on_record=keep, **options)
+    said, end, began = _read(engine, image, asked, claims, user, on_record=on_record, **options)
     then = "is it an image with a Python on its PATH?"
-    require_end(image, "files", end, began=bool(found), said=said, then=then)
+    require_end(image, "files", end, began=began, said=said, then=then)
 
 
 def document(engine: Engine, image: ImageInfo, verb: str, **options: Any) -> dict[str, Any]:
     """What a verb of the suite (`survey`, `packages`) prints of an image's files. Raises UserError, Stopped."""
     nothing, user = ClaimSet(image="", claims=()), user_of(image)
-    lines, _ = _read(engine, image, [verb, f"{INSIDE}/user.json"], nothing, user, **options)
+    lines, _, _ = _read(engine, image, [verb, f"{INSIDE}/user.json"], nothing, user, **options)
     for line in lines:
         with suppress(ValueError, RecursionError):
             if line.startswith("{") and (found := json.loads(line)):
@@ -142,12 +136,12 @@ def _read(
     claims: ClaimSet,
     user: bytes,
     **options: Any,
-) -> tuple[list[str], Exit]:
+) -> tuple[list[str], Exit, bool]:
     """Run the suite by this process's Python, as root, over the files of an image, of which nothing runs.
 
     `user`: how a user's process would start there (validate/environment/user_environment.py), as INSIDE/user.json.
     `options`: of run_suite.
-    Returns the lines that are no records, and how the container ended. Raises UserError, Stopped.
+    Returns what run_suite does. Raises UserError, Stopped.
     """
     require_native(engine, image)
     if image.further.get("Volumes") and INSIDE in hidden(engine, image):  # one in there would be filled from the image

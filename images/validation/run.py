@@ -246,24 +246,19 @@ def _read_files(
 
 def _run(engine: Engine, image: ImageInfo, plan: ContainerPlan, keep: Callable[[Record], None]) -> tuple[Exit, str]:
     """Run the suite in one container. Returns how it ended, and why an engine refused the limits that ranks ask for."""
-    spec, found, refused = _spec(engine, image, plan), list[str](), ""
-    asked = {claim.probe for claim in plan.claims.claims}
+    spec, refused = _spec(engine, image, plan), ""
     files = {**plan.files, INSIDE: {**suite_files(plan.claims), **plan.files.get(INSIDE, {})}}
-
-    def on_record(record: Record) -> None:
-        found.append(record.probe)
-        keep(record)
-
+    options: Any = {"timeout": _SECONDS, "asked": {claim.probe for claim in plan.claims.claims}, "on_record": keep}
     try:
-        complaints, end = run_suite(engine, spec, files, timeout=_SECONDS, asked=asked, on_record=on_record)
+        complaints, end, began = run_suite(engine, spec, files, **options)
     except EngineError as error:
         if error.kind is not EngineErrorKind.ULIMIT or not spec.ulimits:
             raise
         refused, spec = error.problems[0].cause, replace(spec, ulimits={})
-        complaints, end = run_suite(engine, spec, files, timeout=_SECONDS, asked=asked, on_record=on_record)
+        complaints, end, began = run_suite(engine, spec, files, **options)
     name = image.tags[0] if image.tags else image.id
     then = f"`docker run --rm -it {name} python3 --version`: an image needs a python3 on its PATH"
-    require_end(image, plan.name, end, began=bool(found), said=complaints, then=then)
+    require_end(image, plan.name, end, began=began, said=complaints, then=then)
     return end, refused
 
 

@@ -51,7 +51,7 @@ def judged(engine: Engine, subject: str, changed: Mapping[str, bytes]) -> tuple[
     spec = ContainerSpec(NAME, command, tmpfs=tmpfs, volumes=["/judge"])
     files = {"/judge": {**containers.suite_files(claims), **changed}}
     records: list[Record] = []
-    said, end = containers.run_suite(engine, spec, files, timeout=2400, asked=[probe], on_record=records.append)
+    said, end, _ = containers.run_suite(engine, spec, files, timeout=2400, asked=[probe], on_record=records.append)
     assert records, f"nothing was measured: {end}, {said[-20:]}"
     evidence = Evidence(image=NAME, digest="", records=tuple(records), claims=claims.claims)
     (found,) = judge(claims, evidence).claims

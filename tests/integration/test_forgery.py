@@ -106,7 +106,7 @@ def test_the_reader_of_files_loads_no_library_that_the_image_names(
     with broken(engine, parent, f"openssl-{os.getpid()}", faults) as reference:
         image, claims = engine.inspect(reference), claims.about(["=S10 wheels"])
         read = ["--claims", f"{INSIDE}/claims.json", *containers.OF_USER], claims, own_python.user_of(image)
-        said, end = own_python._read(engine, image, *read, timeout=600)
+        said, end, _ = own_python._read(engine, image, *read, timeout=600)
     linked = f"RUN mkdir -p /opt/own/python/lib && ln -s own /opt/link && ln -s /opt/link {INSIDE}"
     volume = Fault("forged", f"{linked}\nVOLUME /opt/own/python/lib", "", "", "")
     between = broken(engine, parent, f"volume-{os.getpid()}", [volume])
@@ -142,7 +142,7 @@ def test_a_process_beside_the_suite_of_the_same_user_can_sign_no_record(
     )
     files = {INSIDE: {**own_python.files(INSIDE), **suite, **planted}}
     found = list[Record]()
-    others, _ = containers.run_suite(engine, spec, files, timeout=600, asked=["cpu.forges"], on_record=found.append)
+    others, *_ = containers.run_suite(engine, spec, files, timeout=600, asked=["cpu.forges"], on_record=found.append)
     assert any('"forged"' in line for line in others), "it reached the suite's output"
     assert [[one.subject for one in record.measurements] for record in found] == [["own"]]
 
