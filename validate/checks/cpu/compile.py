@@ -70,12 +70,14 @@ def _compiled() -> Mapping[str, Any]:
 def _compile_once(config: Any) -> None:
     """Leave out what inductor compiles beside the kernel: a program for each vector extension, to see that it compiles
     (up to 15 s of processor time; the kernel itself shows it, and fails where inductor would have gone without), and
-    worker processes that import torch, for kernels of Triton. bf16, VNNI and AMX are tried beside (2.5 s each with
-    torch 2.11), and the kernel here has no use for them.
+    worker processes that import torch, for kernels of Triton. Its headers are precompiled for kernels to come (8 s with
+    torch 2.9, where the kernel with all of them takes 4). bf16, VNNI and AMX are tried beside (2.5 s each with torch
+    2.11), and the kernel here has no use for them.
     """
     config.compile_threads = 1
-    if hasattr(config.cpp, "vec_isa_ok"):
-        config.cpp.vec_isa_ok = True
+    for one, name, value in ((config.cpp, "vec_isa_ok", True), (config, "cpp_cache_precompile_headers", False)):
+        if hasattr(one, name):
+            setattr(one, name, value)
     with contextlib.suppress(ModuleNotFoundError):  # torch 2.4 has no such module, and tries none of these
         importlib.import_module("torch._inductor.cpu_vec_isa").VecISA.check_build = lambda *_: False
 
