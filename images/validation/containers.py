@@ -116,7 +116,7 @@ def run_suite(
 ) -> tuple[list[str], Exit, bool]:
     """Run the suite in a container, and read what it prints: the one place where records leave an image.
 
-    `files`: folder -> what is put there before the start, of which `on_start` is told. `timeout` in seconds. `asked`:
+    `files`: folder -> what is put there before the start; then `on_start` is called. `timeout` in seconds. `asked`:
     the probes whose records are taken, each once, as they come, if the suite signed them (validate/channel.py). Returns
     other lines, how the container ended, and whether a record came. Raises Stopped, EngineError.
     """

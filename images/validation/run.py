@@ -231,8 +231,8 @@ def _read_files(
     keep: Callable[[Record], None],
     on_start: Callable[[], None],
 ) -> ClaimSet:
-    """Measure what an image's files say; returns the claims that are left to measure. `on_start`: called once, when
-    their reader runs, or when nothing is to be read. Raises UserError where that reader could not even start.
+    """Measure what an image's files say; returns the claims that are left to measure. `on_start`: called once
+    their reader runs, or nothing is to be read. Raises UserError where that reader could not even start.
     """
     files_only = [probe for probe in {claim.probe for claim in claims.claims} if checks.settings(probe).files_only]
     asked = claims.only(files_only).where(lambda one: not one.unproven)
