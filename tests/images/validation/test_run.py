@@ -201,6 +201,18 @@ def measure_files_and_code(
     return engine, measure(engine, CLAIMS, tiers=(Tier.STATIC, Tier.CPU), run_anyway=run_anyway)
 
 
+def test_the_host_looks_at_an_image_once_the_reader_of_its_files_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, looked_before = threading.Event(), list[bool]()
+
+    def look(*_: object) -> Sequence[Record]:
+        looked.set()
+        return ()
+
+    monkeypatch.setattr(run, "_inspected", look)
+    measure_files_and_code(lambda _probes: looked_before.append(looked.wait(0.2)))
+    assert looked.is_set() and not looked_before[0]
+
+
 def test_files_are_read_first_and_then_what_asks_python_runs_beside_what_runs_code() -> None:
     """Neither of the two ends before the other has begun."""
     begun: list[str] = []
