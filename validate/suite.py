@@ -123,11 +123,11 @@ def run(
         environ = {**(os.environ if user else given.environ), **marker}
         run_one = partial(_run_probe, scratch=scratch, claims=file, timeout=timeout)
         beside = {**PATIENT, **environ}
-        alone = [probe for probe in probes if checks.settings(probe).alone]
+        alone = [probe for probe in probes if checks.settings(probe).runs_alone]
         probes.sort(key=lambda probe: not checks.settings(probe).starts_first)
         readers = [probe for probe in probes if _reads_files(probe) and checks.file_of(probe)]
         shared = probes if emulated else [one for one in probes if jobs <= _FEW_JOBS and one.startswith(f"{Tier.CPU}.")]
-        torchs = [probe for probe in shared if checks.settings(probe).torch_first]
+        torchs = [probe for probe in shared if checks.settings(probe).begins_with_torch]
         with ThreadPoolExecutor(max_workers=jobs) as pool:
             running = list[Future[list[Record]]]()
             for forked in filter(None, (readers, torchs)):
@@ -201,8 +201,8 @@ def _run_probe(
 
 def _reads_files(probe: str) -> bool:
     """And so asks nothing of the Python that runs it, which knows how a user's would start from files alone."""
-    one = checks.settings(probe)
-    return one.files_only or one.from_source or probe.startswith(f"{Tier.STATIC}.")
+    settings = checks.settings(probe)
+    return settings.reads_files_only or settings.ignores_bytecode or probe.startswith(f"{Tier.STATIC}.")
 
 
 def _run_forked(
@@ -281,7 +281,8 @@ def _read_in_common(probes: Sequence[str]) -> None:
     signal.alarm(_COMMON_SECONDS)
     for probe in probes:
         with contextlib.suppress(Exception):
-            for read in (installed.of_user, *getattr(checks.module(probe), "COMMON", ())):
+            installed.of_user()
+            for read in checks.settings(probe).shared_reads:
                 read()
     signal.alarm(0)
 
@@ -298,7 +299,7 @@ def _measure_in_fork(probe: str, claims: ClaimSet, scratch: Path, told: int, res
 
 
 def _limit(probe: str, timeout: float | None) -> float:
-    return timeout or checks.settings(probe).seconds or TIMEOUT_SECONDS[Tier(probe.partition(".")[0])]
+    return timeout or checks.settings(probe).time_limit or TIMEOUT_SECONDS[Tier(probe.partition(".")[0])]
 
 
 def _own(scratch: Path) -> dict[str, str]:

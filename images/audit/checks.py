@@ -50,7 +50,7 @@ def from_verdict(environment: str, verdict: Verdict) -> Iterator[Check]:
             outcome=outcome,
             severity=Severity(row.get("severity", "error")),
             text=one.reason,
-            source=Source.FILES if settings(one.claim.probe).files_only else Source.RUN,
+            source=Source.FILES if settings(one.claim.probe).reads_files_only else Source.RUN,
             hints=one.hints if outcome is Outcome.FAULT else (),
             fix=row.get("fix", ""),
             seconds=one.seconds,

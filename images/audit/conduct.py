@@ -145,7 +145,7 @@ def _of_environment(
 
 
 def _is_read(one: Claim) -> bool:
-    return settings(one.probe).files_only
+    return settings(one.probe).reads_files_only
 
 
 def left_out(environment: str, text: str) -> Check:

@@ -13,6 +13,7 @@ from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import KILLED, ContainerSpec, Exit, ImageInfo
 from images.errors import failed
 from validate import channel, checks
+from validate.checks import RunAs
 from validate.claims import ARBITRARY_UID, ClaimSet, Tier
 from validate.evidence import Record
 
@@ -64,10 +65,9 @@ def planned(home: str, claims: ClaimSet, gpus: Attachment, start: bytes = b"") -
     claims = ClaimSet(image=claims.image, claims=tuple(one for one in claims.inside().claims if not one.unproven))
     run_in = list(dict.fromkeys(["/tmp", posixpath.normpath(home or "/root")]))
     settings = {claim.probe: checks.settings(claim.probe) for claim in claims.claims}
-    stranger, claimed = (
-        [probe for probe, one in settings.items() if one.run_as == wanted] for wanted in ("arbitrary UID", "claim")
-    )
-    sources = [probe for probe, one in settings.items() if one.from_source]
+    stranger = [probe for probe, one in settings.items() if one.run_as is RunAs.ARBITRARY_UID]
+    claimed = [probe for probe, one in settings.items() if one.run_as is RunAs.EACH_CLAIM]
+    sources = [probe for probe, one in settings.items() if one.ignores_bytecode]
     cpu, of_user = claims.of([Tier.CPU]), {INSIDE: {"user.json": start}}
     uid = f"{ARBITRARY_UID}:{ARBITRARY_UID}"
     plans = [

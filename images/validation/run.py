@@ -98,7 +98,8 @@ def measure(
     image = engine.inspect(reference)
     asked = claims.of(tiers)
     wanted = {(one.id, one.subject) for one in asked.claims}
-    started = {one.tier for one in asked.inside().claims if not (checks.settings(one.probe).files_only or one.unproven)}
+    measured = [claim for claim in asked.inside().claims if not claim.unproven]
+    started = {claim.tier for claim in measured if not checks.settings(claim.probe).reads_files_only}
     # The suite reads no bytecode of the image, and its programs of the static tier have none.
     first = [one for one in asked.first if one.tier is Tier.STATIC or started - {Tier.STATIC}]
     claims = replace(asked, claims=(*asked.claims, *first)) if started else asked
@@ -234,7 +235,8 @@ def _read_files(
     """Measure what an image's files say; returns the claims that are left to measure. `on_start`: called once
     their reader runs, or nothing is to be read. Raises UserError where that reader could not even start.
     """
-    files_only = [probe for probe in {claim.probe for claim in claims.claims} if checks.settings(probe).files_only]
+    probes = {claim.probe for claim in claims.claims}
+    files_only = [probe for probe in probes if checks.settings(probe).reads_files_only]
     asked = claims.only(files_only).where(lambda one: not one.unproven)
     if not asked.claims:
         on_start()

@@ -92,7 +92,8 @@ def test_what_is_not_applicable_is_not_measured(suite: Path, tmp_path: Path) -> 
 
 def test_each_end_of_a_probe_is_told_apart(suite: Path, tmp_path: Path) -> None:
     leaves_the_suite = "static.good/../../../x"
-    asked = claims("static.good", "static.crashes", "static.leaves", "static.absent", "static.loud", leaves_the_suite)
+    names = ("good", "crashes", "leaves", "absent", "loud", "does_not_import")
+    asked = claims(*(f"static.{name}" for name in names), leaves_the_suite)
     records = run(suite, tmp_path, asked)
     # By itself: the others may take as long as the machine has other things to do.
     records |= run(suite, tmp_path, claims("static.hangs"), "--timeout", "1")
@@ -104,7 +105,9 @@ def test_each_end_of_a_probe_is_told_apart(suite: Path, tmp_path: Path) -> None:
         "static.absent": Outcome.MISSING,
         leaves_the_suite: Outcome.MISSING,
         "static.loud": Outcome.COMPLETED,
+        "static.does_not_import": Outcome.CRASHED,
     }
+    assert "ValueError: planted" in records["static.does_not_import"].log
     assert "planted" in records["static.crashes"].log
     assert records["static.crashes"].of("a") is not None
     assert len(records["static.loud"].log) <= 4000
@@ -208,6 +211,7 @@ def test_what_takes_longest_begins_first_and_who_asks_to_be_alone_last(suite: Pa
 
 TORCH = "import os\nwith open(os.environ['IMPORTS'], 'a') as file:\n    print(os.getpid(), file=file)\n"
 LOOKS = cases(__file__, "looks")
+BEGINS_WITH_TORCH = "from validate.checks import Settings\nSETTINGS = Settings(begins_with_torch=True)\n"
 FORKED = {
     "cpu/native": LOOKS,
     "cpu/imports": LOOKS,
@@ -219,7 +223,7 @@ FORKED = {
 
 @pytest.fixture(scope="module")
 def forking(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sources = {name: f"TORCH_FIRST = True\n{source}" for name, source in FORKED.items()}
+    sources = {name: f"{BEGINS_WITH_TORCH}{source}" for name, source in FORKED.items()}
     return planted(tmp_path_factory.mktemp("forking") / "validate", sources)
 
 
@@ -275,7 +279,7 @@ def test_where_torch_is_broken_each_probe_says_so_itself(forking: Path, tmp_path
 
 def test_only_what_begins_with_torch_is_forked() -> None:
     """A probe that imports another package first would find torch there before it."""
-    found = [probe for probe, _ in checks.every() if checks.settings(probe).torch_first]
+    found = [probe for probe, _ in checks.every() if checks.settings(probe).begins_with_torch]
     assert len(found) > 5
     for probe in found:
         file = str(checks.file_of(probe)).replace(".", "/")

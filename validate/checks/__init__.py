@@ -3,115 +3,144 @@
 A file has, in this order:
 
 - a docstring: what fails for a user if this does not hold, and which claims say so;
+- `SETTINGS`, where it runs in another way than usual (class Settings);
 - `measure(claims)`, which runs in the container, yields `(subject, evidence)` and never judges;
 - judges `(subject, expect, evidence) -> Finding`, pure: their docstrings say what is expected and what was measured.
   What raised (`error` of forked.attempt) fails by its own words, and reaches none (validate/judge.py, by_judge);
 - `CLAIMS`: `ID`, or `ID SUBJECT` where subjects are judged differently -> judge.
 
-How it runs may stand at its top, each as a plain constant (class Settings): `SECONDS = 2400`, `RUN_AS = "root"`. Of one
-that reads files, `COMMON`: functions that keep what they read, called before the fork, for the forks of others, too.
-
-Files that begin with an underscore are shared. Only the files that are asked for are imported.
+Files that begin with an underscore are shared. Only the files that are asked for are imported. They import torch and
+other packages of the image inside functions, so the host can import them, too.
 """
 
-import ast
 import functools
 import importlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from validate.claims import HOST_PROBE, Claim
-from validate.judging import Finding
+from validate.judging import Finding, unproven
 
 Judge = Callable[[str, Any, Any], Finding]
 Judges = Mapping[str, Judge]
 
 _FOLDER = Path(__file__).resolve().parent
 _TIERS = ("static", "cpu", "gpu", "multigpu")
-_ELSEWHERE = {
-    HOST_PROBE: "static.host_image",
-    **dict.fromkeys(("cpu.examples", "gpu.examples", "multigpu.examples"), "_examples"),
-    **dict.fromkeys(("cpu.silent", "gpu.silent"), "_silent"),
-}
-"""Probes whose file has another name than they."""
-_SETTING = re.compile(
-    r"^(SECONDS|STARTS_FIRST|ALONE|TORCH_FIRST|RUN_AS|FILES_ONLY|FROM_SOURCE|STARTS_PROGRAMS|WARNS)(?:: \w+)? = (.+)$",
-    re.MULTILINE,
-)
 _KERNELS = "gpu._kernels"
-"""The file of all probes of the table of kernels (validate/kernels/) that have none of their own."""
+SHARED_FILES: Mapping[str, str] = {
+    HOST_PROBE: "static.host_image",
+    "cpu.examples": "_examples",
+    "gpu.examples": "_examples",
+    "multigpu.examples": "_examples",
+    "cpu.silent": "_silent",
+    "gpu.silent": "_silent",
+    "gpu.bitsandbytes": _KERNELS,
+    "gpu.compile": _KERNELS,
+    "gpu.flash_attn": _KERNELS,
+    "gpu.flash_attn_4": _KERNELS,
+    "gpu.fp8": _KERNELS,
+    "gpu.liger": _KERNELS,
+    "gpu.sdpa": _KERNELS,
+    "gpu.sdpa_flash_attn_4": _KERNELS,
+    "gpu.transformers_flash_attn_4": _KERNELS,
+    "gpu.triton": _KERNELS,
+    "gpu.xformers": _KERNELS,
+}
+"""The probes that have no file of their own name, and the file that measures and judges each."""
 
 
-@dataclass(frozen=True)
+class RunAs(Enum):
+    """The user as whom a validation run starts a probe."""
+
+    IMAGE_USER = "image user"
+    ROOT = "root"
+    ARBITRARY_UID = "arbitrary UID"
+    """A user whom the image does not know (claims.ARBITRARY_UID)."""
+    EACH_CLAIM = "each claim"
+    """Each claim names its user, and a folder that is mounted there: it gets a container of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a probe runs: constants at the top of its file, in capitals."""
+    """How a probe runs: `SETTINGS` of its check file. The defaults hold for a check without."""
 
-    seconds: float | None = None
-    """Its time limit; None: that of its tier (validate/suite.py)."""
+    time_limit: float | None = None
+    """In seconds. None: the limit of the probe's tier (validate/suite.py)."""
     starts_first: bool = False
-    """It takes long: no core shall wait for it at the end."""
-    alone: bool = False
-    """Nothing else may run beside it: it starts last."""
-    torch_first: bool = False
-    """It imports torch before anything else: where that is emulated, it is a fork of a process that has."""
-    files_only: bool = False
-    """It reads files and asks nothing of the image's Python: ours runs it first, where it can be taken in."""
-    from_source: bool = False
+    """It takes long, so it starts before others: no core waits for it at the end."""
+    runs_alone: bool = False
+    """It starts after all others have ended, because it measures times."""
+    begins_with_torch: bool = False
+    """It imports torch before any other package, so it can be a fork of a process that has imported torch."""
+    reads_files_only: bool = False
+    """It reads files and asks nothing of the image's Python: our own Python runs it, before anything of the image."""
+    shared_reads: Sequence[Callable[[], object]] = ()
+    """Of a check that reads files: cached functions that run once before the fork, for the forks of others, too."""
+    ignores_bytecode: bool = False
     """The image's Python runs it in a container of its own, and reads no bytecode of the image."""
     starts_programs: bool = False
     """It starts programs of the image, which run emulated on another processor whoever starts them."""
-    warns: bool = False
-    """What it raises is a warning, too: UNPROVEN, and no failure."""
-    run_as: str = ""
-    """Whom a validation run lets it run as: `root`, `arbitrary UID`; `claim`: as each of its claims says, with what is
-    mounted there, in a container of its own. Empty: the image's user."""
+    errors_are_warnings: bool = False
+    """What it raises is reported as a warning: UNPROVEN instead of FAIL."""
+    run_as: RunAs = RunAs.IMAGE_USER
 
 
 @functools.cache
 def settings(probe: str) -> Settings:
-    """Read from its file as text: what does not run at all is for its own process to say."""
-    name = file_of(probe)
-    text = (_FOLDER / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8") if name else ""
-    found = {key.lower(): ast.literal_eval(value) for key, value in _SETTING.findall(text)}
-    return Settings(**found)
+    """Return how a probe runs; the defaults if its file cannot be imported, which the probe's own process reports."""
+    if file_of(probe) is None:
+        return Settings()
+    try:
+        check = module(probe)
+    except Exception:
+        return Settings()
+    declared: Settings = getattr(check, "SETTINGS", Settings())
+    return declared
 
 
 def file_of(probe: str) -> str | None:
-    """The check file of a probe, `TIER.NAME` below this package; None: the suite has no such probe."""
-    if probe in _ELSEWHERE:
-        return _ELSEWHERE[probe]
-    if re.fullmatch(r"[a-z]+\.[a-z][a-z0-9_]*", probe) and (_FOLDER / f"{probe.replace('.', '/')}.py").is_file():
-        return probe
-    return _KERNELS if probe.startswith("gpu.") and probe in _kernel_probes() else None
+    """Return the check file of a probe, `TIER.NAME` below this package; None: the suite has no such probe."""
+    if probe in SHARED_FILES:
+        return SHARED_FILES[probe]
+    if not re.fullmatch(r"[a-z]+\.[a-z][a-z0-9_]*", probe):
+        return None
+    return probe if (_FOLDER / f"{probe.replace('.', '/')}.py").is_file() else None
 
 
 def module(probe: str) -> ModuleType:
-    """The check file of a probe. Raises ModuleNotFoundError."""
+    """Import the check file of a probe. Raises ModuleNotFoundError."""
     return importlib.import_module(f"{__name__}.{file_of(probe) or probe}")
 
 
 def judge_of(claim: Claim) -> Judge | None:
-    """The judge of a claim, from the file of its probe; None: there is no such file, or it does not have the claim."""
-    return row(module(claim.probe).CLAIMS, claim) if file_of(claim.probe) else None
+    """Return the judge of a claim; None: its probe has no file, or the file does not judge this claim."""
+    if file_of(claim.probe) is None:
+        return None
+    try:
+        judges = module(claim.probe).CLAIMS
+    except Exception as error:
+        reason = f"the check file of {claim.probe} cannot be imported: {error!r}"
+        return lambda _subject, _expect, _evidence: unproven(reason)
+    return row(judges, claim)
 
 
 def row(judges: Judges, claim: Claim) -> Judge | None:
-    """The row of a claim: by id and subject, else by id alone."""
+    """Return the row of a claim: by id and subject, else by id alone."""
     return judges.get(claim.key, judges.get(claim.id))
 
 
 def every() -> Iterator[tuple[str, ModuleType]]:
-    """Every probe and its check file."""
-    files = (path for tier in _TIERS for path in sorted((_FOLDER / tier).glob("[a-z]*.py")))
-    own = [f"{path.parent.name}.{path.stem}" for path in files]
-    for probe in dict.fromkeys([*own, *_ELSEWHERE, *sorted(_kernel_probes())]):
-        if probe not in _ELSEWHERE.values():
+    """Yield every probe and its check file."""
+    probes = []
+    for tier in _TIERS:
+        for path in sorted((_FOLDER / tier).glob("[a-z]*.py")):
+            probes.append(f"{tier}.{path.stem}")
+
+    for probe in [*probes, *SHARED_FILES]:
+        if probe not in SHARED_FILES.values():
             yield probe, module(probe)
-
-
-def _kernel_probes() -> set[str]:
-    return {row.probe for row in importlib.import_module("validate.kernels").table().values()}

@@ -3,12 +3,12 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
+from validate.checks import Settings
 from validate.checks._behaviour import BehaviourEvidence, judge
 from validate.claims import Claim, Tier
 from validate.examples import evidence
 
-SECONDS = 2400
-STARTS_FIRST = True
+SETTINGS = Settings(time_limit=2400, starts_first=True)
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:

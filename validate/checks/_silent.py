@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from validate.checks import Settings
 from validate.claims import Claim
 from validate.harness import drawn
 from validate.harness.forked import attempt, in_fork
 from validate.judging import Finding, failed, is_beyond, is_within, not_applicable, passed, scientific, unproven
 from validate.kernels.silent import error, function, unwritten
 
-TORCH_FIRST = True
+SETTINGS = Settings(begins_with_torch=True)
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -190,7 +190,7 @@ def test_what_was_measured_so_far_is_told_after_each_record() -> None:
     assert {one.probe for one in evidence.records} == complete and evidence.claims == claims.claims
 
 
-FROM_OUTSIDE = {one.probe for one in CLAIMS.claims if checks.settings(one.probe).files_only}
+FROM_OUTSIDE = {one.probe for one in CLAIMS.claims if checks.settings(one.probe).reads_files_only}
 
 
 def measure_files_and_code(

@@ -30,9 +30,7 @@ def test_judging_a_static_run_imports_no_check_of_another_tier() -> None:
 
 @pytest.mark.parametrize("probe", ["static.files", "cpu.triton", "gpu.device"])
 def test_measuring_imports_its_own_file_alone(probe: str) -> None:
-    program = (
-        f"import validate.suite; from validate import checks; checks.settings('cpu.home'); checks.module('{probe}')"
-    )
+    program = f"import validate.suite; from validate import checks; checks.settings('{probe}')"
     assert imported(program) == {probe}
 
 

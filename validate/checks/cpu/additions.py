@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from validate.checks import RunAs, Settings
 from validate.claims import Claim
 from validate.environment import user_environment
 from validate.judging import Finding, conclude, telling_line, unproven
 
-RUN_AS = "claim"
+SETTINGS = Settings(run_as=RunAs.EACH_CLAIM)
 
 _SECONDS = 300
 _TORCH = (

@@ -15,12 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from validate.checks import RunAs, Settings
 from validate.claims import Claim
 from validate.harness import drawn
 from validate.harness.forked import in_fork
 from validate.judging import Finding, failed, is_within, joined, listed, passed, root_cause, unproven
 
-RUN_AS = "arbitrary UID"
+SETTINGS = Settings(run_as=RunAs.ARBITRARY_UID)
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -4,11 +4,12 @@ import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from validate.checks import Settings
 from validate.claims import Claim
 from validate.harness.forked import in_fork
 from validate.judging import Finding, failed, listed, passed
 
-TORCH_FIRST = True
+SETTINGS = Settings(begins_with_torch=True)
 
 _DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool", "complex64")
 _BOXES = ((0.0, 0.0, 10.0, 10.0), (1.0, 1.0, 11.0, 11.0), (20.0, 20.0, 30.0, 30.0))

@@ -18,13 +18,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.installed import Distribution
 from validate.harness.forked import on_all_cores
 from validate.judging import Finding, conclude, cut, failed
 
-FROM_SOURCE = True
+SETTINGS = Settings(ignores_bytecode=True)
 
 _NAME = re.compile(r"(?P<source>[^/]+)\.(?P<tag>[a-z]+-\d+)(\.opt-(?P<optimised>\w+))?\.pyc")
 _HEADER_BYTES = 16

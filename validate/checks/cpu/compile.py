@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from validate.checks import Settings
 from validate.claims import Claim
 from validate.harness import drawn
 from validate.harness.forked import in_fork, mapped
 from validate.harness.reference import relative
 from validate.judging import Finding, failed, forward, is_beyond, is_within, joined, passed, scientific, suspects
 
-STARTS_FIRST = True
-TORCH_FIRST = True
+SETTINGS = Settings(starts_first=True, begins_with_torch=True)
 
 _ROWS, _COLUMNS = range(33, 64, 2), range(257, 512, 2)
 """One of each is drawn. Odd, so that vectorised loops have a tail."""

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from validate.checks import Settings
 from validate.harness.forked import asked
 from validate.judging import Finding, failed, passed
 
-TORCH_FIRST = True
+SETTINGS = Settings(begins_with_torch=True)
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:

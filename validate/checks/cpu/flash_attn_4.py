@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from validate.binaries.cubin import EM_CUDA, cubin_facts
+from validate.checks import Settings
 from validate.claims import Claim
 from validate.harness.forked import half_of_the_cores, in_forks
 from validate.judging import Finding, failed, joined, passed, root_cause
 
-TORCH_FIRST = True
+SETTINGS = Settings(begins_with_torch=True)
 
 _SHAPE = {"query": (2, 256, 4, 64), "key": (2, 256, 2, 64), "value": (2, 256, 2, 64)}
 """(batch, length, heads, dim): grouped heads, as most models have."""

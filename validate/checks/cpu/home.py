@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from validate.checks import RunAs, Settings
 from validate.claims import Claim
 from validate.environment import user_environment
 from validate.judging import Finding, conclude, failed, passed, unproven
 
-RUN_AS = "claim"
+SETTINGS = Settings(run_as=RunAs.EACH_CLAIM)
 
 _SECONDS = 300
 _QUESTION = "import importlib.util, sys; print(sys.prefix); print(importlib.util.find_spec('torch').origin)"

@@ -16,12 +16,12 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from validate.checks import Settings
 from validate.claims import Claim
 from validate.harness.forked import described, half_of_the_cores, in_forks
 from validate.judging import Finding, conclude, failed, listed, root_cause
 
-STARTS_FIRST = True
-TORCH_FIRST = True
+SETTINGS = Settings(starts_first=True, begins_with_torch=True)
 
 _SECONDS = 800
 """Then it hangs; below a probe's limit. The imports of cu126-torch27 took 413 s where 17 processes wanted two cores."""

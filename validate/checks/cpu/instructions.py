@@ -24,13 +24,14 @@ from typing import Any
 from validate.binaries import dynsym, elf
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import AARCH64, Machine, machine_named, objects
+from validate.checks import Settings
 from validate.checks.static.files import size
 from validate.claims import Claim
 from validate.environment import installed
 from validate.harness.forked import on_all_cores
 from validate.judging import Finding, conclude, failed, listed
 
-FILES_ONLY = True
+SETTINGS = Settings(reads_files_only=True)
 
 _EXECUTABLE = 4  # SHF_EXECINSTR
 _AVX512 = re.compile(

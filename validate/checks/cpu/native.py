@@ -17,12 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import installed
 from validate.harness.forked import attempt, described, in_fork, mapped
 from validate.judging import Finding, failed, joined, listed, passed, root_cause
 
-TORCH_FIRST = True
+SETTINGS = Settings(begins_with_torch=True)
 
 _CUDA_RUNTIME = re.compile(r"/libcudart\.so\.(\d+)[^/]*$")
 _LIBRARY = r"\.so[^/]*$"

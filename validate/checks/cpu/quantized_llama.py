@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from validate.checks import Settings
 from validate.claims import Claim
 from validate.harness import drawn, nf4
 from validate.harness.forked import asked, attempt
@@ -31,8 +32,7 @@ from validate.judging import (
     scientific,
 )
 
-STARTS_FIRST = True
-TORCH_FIRST = True
+SETTINGS = Settings(starts_first=True, begins_with_torch=True)
 
 SEED = drawn.seed()
 WEIGHT_DEVIATION = 0.07

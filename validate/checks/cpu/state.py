@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import user_environment
 from validate.judging import Finding, conclude, failed, unproven
 
-STARTS_FIRST = True
+SETTINGS = Settings(starts_first=True)
 
 _SECONDS = 800
 _MARK = "validate: state "

@@ -13,12 +13,13 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import user_environment
 from validate.harness.forked import described, in_fork, mapped
 from validate.judging import Finding, failed, joined, listed, passed, root_cause, suspects, unproven
 
-TORCH_FIRST = True
+SETTINGS = Settings(begins_with_torch=True)
 
 _OPENMP = r"/lib(?:gomp|iomp5|omp)[-.\w]*\.so[^/]*$"
 _SIZE = 1200

@@ -13,14 +13,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from validate.checks import _examples, _grpo
+from validate.checks import Settings, _examples, _grpo
 from validate.checks._behaviour import BehaviourEvidence, judge
 from validate.checks._grpo import Policy, log_probabilities
 from validate.claims import Claim
 from validate.harness.forked import in_fork
 
-SECONDS = 2400
-ALONE = True
+SETTINGS = Settings(time_limit=2400, runs_alone=True)
 
 _REPEATS, _LENGTH = 8, 24
 """Completions of each prompt, and tokens of each: 768 of each sampling."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from validate.checks import Settings
 from validate.claims import Claim
 from validate.harness import timing
 from validate.harness.forked import attempt
@@ -23,8 +24,7 @@ from validate.kernels import runner, xformers_cutlass
 from validate.kernels._flash4 import padded
 from validate.kernels._sdpa import forced
 
-ALONE = True
-SECONDS = 300
+SETTINGS = Settings(runs_alone=True, time_limit=300)
 
 _WARM, _REPEATS = 3, 15
 _HEAD, _HEADS, _LENGTH, _BATCH = 128, 16, 8192, 2

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from validate.checks import Settings
 from validate.checks.gpu.speed import of_another_gpu
 from validate.claims import Claim
 from validate.harness import drawn, timing
@@ -21,8 +22,7 @@ from validate.harness.timing import Watch
 from validate.judging import Finding, failed, is_finite, joined, passed, suspects, unproven
 from validate.kernels import runner
 
-ALONE = True
-SECONDS = 600
+SETTINGS = Settings(runs_alone=True, time_limit=600)
 
 EAGER = "eager"
 STEPS, _OTHERS_STEPS, _WARM = 20, 12, 4

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from validate.checks import Settings
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu._ranks import Worker, of_ranks
 from validate.claims import Claim
 from validate.judging import Finding, is_between, passed, unproven
 
-ALONE = True
-WARNS = True
+SETTINGS = Settings(runs_alone=True, errors_are_warnings=True)
 
 _BYTES = {"cuda": 256 << 20, "cpu": 4 << 20}
 _WARM, _TIMES = 5, 20

@@ -27,13 +27,14 @@ from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.demangle import readable
 from validate.binaries.fatbin import Entry, FatbinError, Region
 from validate.binaries.kernel_states import FAULTS, Code, Excuses, KernelByDesign
+from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.installed import Distribution
 from validate.harness.forked import on_all_cores
 from validate.judging import Finding, Status, conclude, failed, listed, matches, not_applicable, unproven
 
-FILES_ONLY = True
+SETTINGS = Settings(reads_files_only=True)
 
 _MOST_NAMED = 5
 

@@ -13,13 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import debian, installed, user_environment
 from validate.environment.installed import Distribution
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, listed, matches
 
-FILES_ONLY = True
+SETTINGS = Settings(reads_files_only=True)
 
 _SHELL_FILES = (
     "/etc/environment",

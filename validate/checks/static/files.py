@@ -12,14 +12,14 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.installed import Distribution
 from validate.harness.forked import on_all_cores
 from validate.judging import Finding, conclude, cut, failed, listed, matches
 
-FILES_ONLY = True
-STARTS_FIRST = True
+SETTINGS = Settings(reads_files_only=True, starts_first=True)
 
 _MOST_LISTED = 40
 _READ_BYTES = 1 << 20

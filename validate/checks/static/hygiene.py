@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from validate.checks import RunAs, Settings
 from validate.checks.static.files import as_record, hashes
 from validate.checks.static.owners import source_of, walked
 from validate.claims import Claim
@@ -20,9 +21,7 @@ from validate.environment import credentials, debian, installed, wheel_contents
 from validate.environment.patterns import first_of
 from validate.judging import Finding, conclude, failed, listed, passed, unproven
 
-FILES_ONLY = True
-COMMON = (debian.owned, walked)
-RUN_AS = "root"
+SETTINGS = Settings(reads_files_only=True, shared_reads=(debian.owned, walked), run_as=RunAs.ROOT)
 
 _LARGEST_TEXT, _LARGEST_PROGRAM = 64 << 20, 4 << 20
 _MOST_LISTED = 40

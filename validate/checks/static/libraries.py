@@ -24,11 +24,10 @@ from validate.binaries.loader import (
     read_all,
     stem,
 )
+from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import installed
 from validate.judging import Finding, conclude, failed, listed, matches
-
-FILES_ONLY = True
 
 _TORCHS = ("libc10", "libtorch.", "libtorch_c", "libtorch_python")
 """So begin the names of torch's own libraries."""
@@ -55,7 +54,7 @@ def of_user() -> tuple[Sequence[Found], Sequence[dict[str, Any]], Files]:
     return *read_all(objects(installed.locations(everything), owners), owners, files), files
 
 
-COMMON = (of_user,)
+SETTINGS = Settings(reads_files_only=True, shared_reads=(of_user,))
 
 
 def _toolkit(home: str, theirs: Iterable[str], process: Process, files: Files) -> Mapping[str, Any]:

@@ -20,15 +20,13 @@ from typing import Any
 
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import Files, SearchPath, machine_named
+from validate.checks import RunAs, Settings
 from validate.checks.static.files import as_record, hashes
 from validate.checks.static.toolkit import configured
 from validate.claims import Claim
 from validate.environment import debian, installed, rights, user_environment, wheel_contents
 from validate.environment.patterns import first_of
 from validate.judging import Finding, conclude, cut, matches
-
-FILES_ONLY = True
-RUN_AS = "root"
 
 _NEVER = ("/proc", "/sys", "/dev", "/judge")
 _Found = Iterator[tuple[str, str]]
@@ -147,7 +145,7 @@ def walked() -> tuple[Mapping[str, os.stat_result], Sequence[str]]:
     return dict(walk("/", unreadable)), unreadable
 
 
-COMMON = (debian.owned, walked)
+SETTINGS = Settings(reads_files_only=True, run_as=RunAs.ROOT, shared_reads=(debian.owned, walked))
 
 
 def walk(top: str, unreadable: list[str] | None = None) -> Iterator[tuple[str, os.stat_result]]:

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from validate.checks import RunAs, Settings
 from validate.claims import Claim
 from validate.environment import debian
 from validate.judging import Finding, conclude, failed, joined, listed, matches, unproven
 
-FILES_ONLY = True
-RUN_AS = "root"
+SETTINGS = Settings(reads_files_only=True, run_as=RunAs.ROOT)
 
 _DIGITS = 16
 _SOURCES = "/etc/apt/sources.list"

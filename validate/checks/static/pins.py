@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from validate.binaries.loader import X86_64, Files, Process, SearchPath, machine_named
+from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import installed
 from validate.judging import Finding, conclude, failed, listed
 
-FILES_ONLY = True
+SETTINGS = Settings(reads_files_only=True)
 
 _GLIBC = re.compile(rb"GNU C Library [^\0]{0,200}release version (\d+\.\d+)")
 _OFF = frozenset(("", "0", "false", "no", "off", "n", "f"))

@@ -17,14 +17,14 @@ from validate.binaries.demangle import readable
 from validate.binaries.dynsym import Symbols
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import Found, Process, SearchPath, import_torch, machine_named
+from validate.checks import Settings
 from validate.checks.static import libraries
 from validate.claims import Claim
 from validate.environment import installed
 from validate.harness.forked import on_all_cores
 from validate.judging import Finding, conclude, cut, failed, listed, matches
 
-FILES_ONLY = True
-COMMON = (libraries.of_user,)
+SETTINGS = Settings(reads_files_only=True, shared_reads=(libraries.of_user,))
 
 _NUMBER = re.compile(r"\d+")
 _MOST_NAMED = 5

@@ -15,13 +15,14 @@ from typing import Any
 from validate.binaries import elf
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import SearchPath, machine_named
+from validate.checks import Settings
 from validate.checks.static.libraries import soname_major
 from validate.checks.static.pins import torch_version
 from validate.claims import Claim
 from validate.environment import installed
 from validate.judging import Finding, conclude, failed, listed
 
-FILES_ONLY = True
+SETTINGS = Settings(reads_files_only=True)
 
 _RELEASE = re.compile(rb"release (\d+\.\d+), V([\d.]+)")
 _DRIVER = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1")

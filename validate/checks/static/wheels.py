@@ -7,12 +7,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import installed, wheel_contents
 from validate.environment.installed import Distribution
 from validate.judging import Finding, Status, conclude, cut, failed, listed, matches, unproven
 
-FILES_ONLY = True
+SETTINGS = Settings(reads_files_only=True)
 
 _MOST_LISTED = 20
 
