@@ -92,7 +92,7 @@ def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
     suite = {
         f"validate/{path.relative_to(SUITE)}": path.read_bytes()
         for path in sorted(SUITE.rglob("*"))
-        if path.suffix in (".py", ".json", ".txt") and "__pycache__" not in path.parts
+        if path.suffix in (".py", ".json") and "__pycache__" not in path.parts
     }
     named = {claim.expect["example"]["folder"] for claim in claims.claims if "example" in claim.expect}
     examples = {

@@ -157,13 +157,13 @@ def test_apt_leaves_no_archives_in_what_is_built_on_an_image(engine: Engine, cur
 
 
 def test_doctor_sees_the_stack_and_says_that_there_is_no_gpu(engine: Engine, current: str) -> None:
-    done = run(engine, current, ["doctor", "--for", "axolotl", "--model-size", "1b", "--json"])
+    done = run(engine, current, ["doctor", "--json"])
     assert done.code == 0, done.stderr
     data = json.loads(done.stdout)
     assert data["stack"]["torch"].startswith("2.7.1")
     assert {"bitsandbytes", "transformers", "xformers"} <= set(data["stack"]["packages"])
     assert "sm_90" in data["stack"]["archs"]
-    assert data["gpus"] == [] and any("no GPU" in warning for warning in data["warnings"])
+    assert data["hardware"]["gpus"] == [] and any("no GPU" in warning for warning in data["warnings"])
     assert {"no-libcuda"} <= {hint["id"] for hint in data["hints"]}
 
 
@@ -182,17 +182,6 @@ def test_doctor_survives_a_torch_that_does_not(engine: Engine, current: str) -> 
     assert done.code == 0, done.stderr
     data = json.loads(done.stdout)
     assert data["stack"]["torch"] == "" and any("torch" in trouble for trouble in data["troubles"])
-
-
-def test_the_snippet_trains_as_it_is_printed(engine: Engine, current: str) -> None:
-    """Nothing is cut from what doctor prints, and nothing is put in its place."""
-    few = "head -24 /opt/truetag/examples/data/questions.jsonl > few.jsonl"
-    as_printed = "doctor --data few.jsonl > told && sed '1,/^---- /d' told > snippet && sh -e snippet && ls out/adapter"
-    # One thread: two that wait for each other by spinning take minutes beside a busy neighbour.
-    alone = "export OMP_NUM_THREADS=1 HF_HOME=/tmp/cache"
-    done = run(engine, current, ["sh", "-c", f"mkdir /tmp/run && cd /tmp/run && {few} && {alone} && {as_printed}"])
-    assert done.code == 0, done.stderr
-    assert "adapter_model.safetensors" in done.stdout and "train_loss" in done.stdout
 
 
 def test_a_recorded_run_is_judged_again_without_an_engine(engine: Engine, parent: ImageInfo, tmp_path: Path) -> None:

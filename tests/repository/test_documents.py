@@ -43,11 +43,9 @@ def test_readme_counts_the_images_that_passed_their_gpu_tier() -> None:
     assert all(f"{said}them also multigpu under the same image ID" in " ".join(text.split()) for text in (README, GPUS))
 
 
-def test_readme_names_every_verb_and_stays_short() -> None:
+def test_readme_names_every_verb() -> None:
     commands = README.partition("## Commands")[2].partition("## Documentation")[0]
     assert not {verb for verb in cli.VERBS if not re.search(rf"\b{verb}\b", commands)}
-    assert len(README.split()) <= 800
-    assert sum(len(path.read_text(encoding="utf-8").split()) for path in ROOT.glob("docs/*.md")) <= 28_000
 
 
 def test_every_claim_is_a_row_of_the_page_on_validation() -> None:

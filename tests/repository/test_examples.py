@@ -74,5 +74,5 @@ def test_a_container_gets_the_examples_that_its_claims_name_and_no_other() -> No
     assert {"examples/tiny.py", "examples/data/questions.jsonl", "examples/transformers/trainer.yaml"} <= carried
     assert {name.split("/")[1] for name in carried if name.count("/") > 1} == {"data", "transformers"}
     shared = carried_by()
-    assert {"examples/tiny.py", "examples/data/questions.jsonl"} <= shared, "doctor's snippets train with them"
+    assert {"examples/tiny.py", "examples/data/questions.jsonl"} <= shared, "every image has the model and the data"
     assert {name.split("/")[1] for name in shared if name.count("/") > 1} == {"data"}

@@ -1,6 +1,5 @@
 """What must never lie in the repository, that its Dockerfiles are clean, and what it owes to those who come to it."""
 
-import ast
 import re
 import shlex
 import shutil
@@ -9,7 +8,6 @@ import sys
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import kubernetes_validate
@@ -78,20 +76,6 @@ def test_rendered_dockerfiles_pass_hadolint(image: plan.Image, tmp_path: Path) -
 def test_scripts_are_posix_shell(script: Path) -> None:
     subprocess.run(["sh", "-n", str(script)], check=True)
     assert not re.search(r"\[\[(?!:)|<<|function |local ", script.read_text()), "no bashisms, no here-documents"
-
-
-MEDIAN = 12
-
-
-def test_the_median_function_is_short() -> None:
-    sizes = [
-        (node.end_lineno or 0) - node.lineno + 1
-        for top in ("images", "validate", "benchmarks", "tools")
-        for path in (ROOT / top).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef)
-    ]
-    assert median(sizes) <= MEDIAN
 
 
 FOLDER = ROOT / ".github"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -20,8 +21,6 @@ _SECONDS = 120
 _HERE = Path(__file__).resolve().parent
 CLAIMS = _HERE.parent.parent / "claims.json"
 """Beside the suite, where the build put them."""
-_EXAMPLES = _HERE.parent.parent / "examples"
-"""Beside the suite, in an image as in a checkout."""
 _IMPORTS = {
     "flash-attn": "flash_attn",
     "flash-attn-4": "flash_attn.cute",
@@ -29,7 +28,7 @@ _IMPORTS = {
     "bitsandbytes": "bitsandbytes",
     "transformers": "transformers",
 }
-"""What advice depends on, and the module whose import shows that it works."""
+"""What settings depend on, and the module whose import shows that it works."""
 _INSTALLED = ("axolotl", "colossalai", "deepspeed", "unsloth")
 """Frameworks whose import takes long or a GPU: that they are installed is enough."""
 
@@ -124,13 +123,24 @@ def detect() -> Found:
     """Look at this machine. Raises nothing that a broken driver, torch or package can cause."""
     driver = _ask(_ASK_DRIVER, [str(_HERE.parent.parent)], isolated=True)
     torch = _ask(_ASK_TORCH, [json.dumps(_IMPORTS), json.dumps(_INSTALLED)], isolated=False)
-    mask = tuple(filter(None, map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))))
-    cpus = len(os.sched_getaffinity(0))
+    found = interpret(driver, torch, _machine())
+    return replace(found, stack=replace(found.stack, code=claimed_code(CLAIMS)))
+
+
+def _machine() -> Hardware:
+    """Return everything but the GPUs and the driver."""
     shm = shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None
-    machine = Hardware(cpus=cpus, memory=container_memory(), shm=shm, disks=tuple(_disks()), mask=mask)
-    found = interpret(driver, torch, machine)
-    examples = str(_EXAMPLES) if (_EXAMPLES / "tiny.py").is_file() else ""
-    return replace(found, stack=replace(found.stack, code=claimed_code(CLAIMS), examples=examples))
+    locked_memory, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    numbers = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return Hardware(
+        cpus=len(os.sched_getaffinity(0)),
+        memory=container_memory(),
+        shm=shm,
+        locked_memory=None if locked_memory == resource.RLIM_INFINITY else locked_memory,
+        infiniband=Path("/dev/infiniband").is_dir(),
+        disks=tuple(_disks()),
+        visible=tuple(number.strip() for number in numbers if number.strip()),
+    )
 
 
 def claimed_code(claims: Path) -> dict[str, tuple[str, ...]]:
@@ -175,7 +185,7 @@ def interpret(driver: Sequence[Mapping[str, Any]], torch: Sequence[Mapping[str, 
         troubles += [facts[key] for key in ("error", "torch_error", "cuda_error") if key in facts]
         troubles += [": ".join(facts["broken"])] if "broken" in facts else []
     return Found(
-        hardware=replace(machine, gpus=found, driver=managed["driver"], mask=machine.mask if by_torch else ()),
+        hardware=replace(machine, gpus=found, driver=managed["driver"], visible=machine.visible if by_torch else ()),
         stack=Stack(
             torch=said.get("torch", ""),
             archs=tuple(said.get("archs", ())),

@@ -100,7 +100,6 @@ def test_variables_of_programs_are_not_read_as_settings() -> None:
 
 
 def test_no_text_of_the_suite_which_each_image_has_looks_like_a_credential() -> None:
-    """doctor's templates set tokenizer.pad_token."""
     texts = [path for path in (ROOT / "validate").rglob("*") if path.suffix in (".txt", ".json", ".yaml", ".py")]
     assert not [path for path in texts if [*credentials.in_text(path.read_text(), path.name)]]
     assert list(credentials.in_text("chunk_token = abcdefgh1"))
