@@ -53,8 +53,6 @@ class HintRow(Row):
     fix: Sentence
     source: Sentence
     """A page, `OWNER/REPOSITORY#NUMBER`, or `seed:PAGE`."""
-    host: Annotated[bool, BeforeValidator(_setting)] = False
-    """It is the machine's fault, never the image's."""
     brought_by: BroughtBy | None = None
     names: dict[str, Sentence] | None = None
     """What is known of a name that `key` gives (without it, the pattern's first group): the fix begins with it."""

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from validate import checks, report, suite, terminal
+from validate import checks, host_faults, report, suite, terminal
 from validate.claims import ClaimSet, Tier
 from validate.environment import host, nvml
 from validate.evidence import Evidence
@@ -50,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             records.append(record)
             told = f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})"
             sys.stderr.write(f"{len(records)}/{count}  {told}\n")
-        evidence = Evidence(image=claims.image, digest="", records=tuple(records), host={"faults": host.look()})
+        faults = host_faults.of_machine(host.read())
+        evidence = Evidence(image=claims.image, digest="", records=tuple(records), host={"faults": faults})
     except OSError as error:
         return _complain(f"{error}; the suite writes to /tmp: `docker run --tmpfs /tmp:exec ...`")
     verdict = explain(judge(claims, evidence, tiers))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from validate import checks, hints
+from validate import checks, hints, host_faults
 from validate.checks import Judge, Judges
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
@@ -117,8 +117,9 @@ def _judged(claim: Claim, evidence: Evidence, judges: Judges) -> ClaimVerdict:
     else:
         status, reason = _finding(claim, record, measurement, checks.row(judges, claim) or checks.judge_of(claim))
     measured = dict(measurement.evidence) if measurement else {}
-    if status is Status.FAIL and (cause := _of_host(claim, [reason, *hints.texts(measured)], evidence.host)):
-        status, reason = unproven(f"{OF_HOST}{cause}; here: {reason}")
+    fault = _fault_of_host(claim, measured, evidence.host)
+    if status is Status.FAIL and fault:
+        status, reason = unproven(f"{OF_HOST}{fault}; here: {reason}")
     if record and record.outcome is not Outcome.COMPLETED:
         measured["probe"] = {"outcome": str(record.outcome), "exit_code": record.exit_code, "log": record.log}
     # Where nothing was measured, what the probe took in vain.
@@ -135,11 +136,16 @@ def _judged(claim: Claim, evidence: Evidence, judges: Judges) -> ClaimVerdict:
     )
 
 
-def _of_host(claim: Claim, texts: Sequence[str], host: Mapping[str, Any]) -> str:
-    """What of the machine explains a failure on its GPUs; empty: nothing does, so it is the image's."""
+def _fault_of_host(claim: Claim, measured: Mapping[str, Any], host: Mapping[str, Any]) -> str:
+    """Return the fault of the machine that explains a failure on its GPUs; empty: none does, so it is the image's.
+
+    What was seen of the host comes first, then the numbers of the errors that the probe met: never their wording.
+    """
     if claim.tier not in (Tier.GPU, Tier.MULTIGPU):
         return ""
-    return next(iter(host.get("faults") or ()), "") or next((one.cause for one in hints.find(texts) if one.host), "")
+    for fault in host.get("faults") or ():
+        return str(fault)
+    return host_faults.of_evidence(measured)
 
 
 def _finding(claim: Claim, record: Record | None, measurement: Measurement | None, judging: Judge | None) -> Finding:

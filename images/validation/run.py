@@ -24,10 +24,10 @@ from images.engine.runtime import EngineFacts
 from images.errors import UserError
 from images.validation import own_python
 from images.validation.containers import INSIDE, ContainerPlan, planned, require_end, run_suite, suite_files
-from validate import checks
+from validate import checks, host_faults
 from validate.claims import FIRST, HOST_PROBE, Claim, ClaimSet, Tier
 from validate.environment import credentials
-from validate.environment import host as machine
+from validate.environment import host as host_facts
 from validate.evidence import Evidence, Measurement, Outcome, Record, plain
 from validate.judge import judge
 from validate.judging import Status
@@ -110,8 +110,7 @@ def measure(
         "cpus": engine.facts.cpus,
         **(gpus.inventory.as_json() if gpus.inventory else {"driver": "", "gpus": []}),
         "attached": gpus.as_json(),
-        # Of another machine nothing can be looked at.
-        "faults": machine.look(folder=Path(gpus.library_path)) if gpus.attached and engine.facts.local else [],
+        "faults": _faults_of_host(engine, gpus),
         **({"unsupported": unsupported} if unsupported else {}),
         "seed": secrets.randbelow(1 << 31),
         "labelled": image.labels.get(f"{LABELS}.image", ""),
@@ -293,6 +292,13 @@ def _spec(engine: Engine, image: ImageInfo, plan: ContainerPlan) -> ContainerSpe
         shm_size=shared_memory(facts.memory) if plan.ranks else None,
         ulimits=RANKS_ULIMITS if plan.ranks else {},
     )
+
+
+def _faults_of_host(engine: Engine, gpus: Attachment) -> list[str]:
+    """Return what is wrong with the machine whose GPUs are lent; nothing can be read of another machine than this."""
+    if not (gpus.attached and engine.facts.local):
+        return []
+    return host_faults.of_machine(host_facts.read(folder=Path(gpus.library_path)))
 
 
 def shared_memory(machine: int) -> int:

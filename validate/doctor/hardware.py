@@ -40,6 +40,7 @@ def say(**facts):
 """
 _ASK_DRIVER = """
 sys.path.insert(0, sys.argv[1])
+from validate import host_faults
 from validate.environment import host, nvml
 errors = []
 for call in (nvml.computing, nvml.managed):
@@ -47,7 +48,7 @@ for call in (nvml.computing, nvml.managed):
         say(**{call.__name__: call()})
     except nvml.DriverError as error:
         errors.append(f"{error}")
-for error in (*errors[:1], *host.look()):
+for error in (*errors[:1], *host_faults.of_machine(host.read())):
     say(error=error)
 """
 _ASK_TORCH = """

@@ -1,86 +1,111 @@
-"""What of the machine itself keeps work from its GPUs, whoever built the image: the driver's module and device files,
-the GPUs' health, the kernel's log. Read outside of containers; inside, as far as it shows there.
+"""What a machine says of its NVIDIA GPUs: the driver's module and files, the GPUs' health, the log.
 
-Each finding is a text that hints.yaml knows: cause and fix stand there.
+Read outside of containers; inside, as far as it shows there. Nothing is judged here:
+validate/host_faults.py does.
 """
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-_LOGGED = re.compile(
-    r"NVRM: (?:Xid \(\S+\): (?:48|64|74|79|94|95|119|120|140), |GPU \S+: RmInitAdapter failed|API mismatch).*"
-)
-"""Of hardware and driver (NVIDIA's "Xid Errors"); 13, 31 and 43 come of programs."""
-_CLASSES = (b"0x0300", b"0x0302")
-_GONE = b"\xff" * 4
-_EXCLUSIVE, _PROHIBITED, _FABRIC_READY, _FABRIC_NONE = 3, 2, 3, 0
-"""NVML_COMPUTEMODE_*, NVML_GPU_FABRIC_STATE_COMPLETED and _NOT_SUPPORTED (nvml.h)."""
+_NVIDIA, _DISPLAY_CLASSES = b"0x10de", (b"0x0300", b"0x0302")
+_NO_ANSWER = b"\xff" * 4
+"""What the PCI bus reads where no device answers."""
+_XID = re.compile(r"NVRM: Xid \(\S+\): (\d+), .*")
+_DRIVER_FAULT = re.compile(r"NVRM: (?:GPU \S+: RmInitAdapter failed|API mismatch).*")
 
 
-def look(root: Path = Path("/"), folder: Path | None = None) -> list[str]:
-    """What is wrong here; none where there is no NVIDIA GPU. `folder` holds libnvidia-ml.so.1, if the loader does not
-    find it."""
+class PciGpu(TypedDict):
+    """A GPU on the PCI bus."""
+
+    address: str
+    answers: bool
+
+
+class LogEntry(TypedDict):
+    """A line of the kernel's log in which NVIDIA's driver reports an error."""
+
+    text: str
+    xid: int | None
+    """NVIDIA's number of the error; None: the driver itself did not start."""
+
+
+class HostFacts(TypedDict):
+    """What was read of a machine."""
+
+    module_loaded: bool
+    under_wsl: bool
+    windows_driver: bool
+    """WSL has brought in the libraries of Windows' driver."""
+    missing_files: list[str]
+    """Those of the driver's device files that are not there."""
+    pci: list[PciGpu]
+    log: list[LogEntry]
+    nvml_error: str
+    """What NVML said instead of an answer; empty: it answered."""
+    gpus: list[dict[str, Any]]
+    """The health of each, as nvml.health has it."""
+
+
+def read(root: Path = Path("/"), folder: Path | None = None) -> HostFacts:
+    """Read the facts of this machine.
+
+    `folder` holds libnvidia-ml.so.1, if the loader does not find it.
+    """
     from validate.environment import nvml  # most machines that build have no GPU
 
+    gpus, nvml_error = [], ""
     try:
-        gpus, error = nvml.health(folder), ""
-    except nvml.DriverError as failure:
-        gpus, error = [], str(failure)
-    found = [*_of_system(root, error), *(f"GPU {at}: {text}" for at, gpu in enumerate(gpus) for text in of_gpu(gpu))]
-    if any(gpu["instances"] for gpu in gpus) and not (root / "dev/nvidia-caps").exists():
-        found.append("/dev/nvidia-caps: no such device on the host, and MIG's instances need it")
-    return found
+        gpus = nvml.health(folder)
+    except nvml.DriverError as error:
+        nvml_error = str(error)
+
+    files = ("nvidiactl", "nvidia-uvm", "nvidia-caps")
+    return {
+        "module_loaded": bool(_content(root / "proc/driver/nvidia/version")),
+        "under_wsl": (root / "dev/dxg").exists(),
+        "windows_driver": (root / "usr/lib/wsl/lib/libcuda.so.1").exists(),
+        "missing_files": [f"/dev/{name}" for name in files if not (root / "dev" / name).exists()],
+        "pci": list(_pci_gpus(root / "sys/bus/pci/devices")),
+        "log": list(_driver_errors(_content(root / "dev/kmsg").decode(errors="replace"))),
+        "nvml_error": nvml_error,
+        "gpus": gpus,
+    }
 
 
-def _of_system(root: Path, error: str) -> Iterator[str]:
-    """`error`: what NVML said instead of an answer."""
-    devices = sorted((root / "sys/bus/pci/devices").glob("*"))
-    bus = [
-        one for one in devices if _read(one / "vendor").strip() == b"0x10de" and _read(one / "class")[:6] in _CLASSES
-    ]
-    yield from (f"GPU {one.name} has fallen off the bus" for one in bus if _read(one / "config")[:4] == _GONE)
-    if not _read(root / "proc/driver/nvidia/version"):
-        if error and (root / "usr/lib/wsl/lib/libcuda.so.1").exists():
-            yield f"Windows' driver does not answer: {error}"
-        elif bus and not (root / "dev/dxg").exists():
-            yield f"no NVIDIA kernel module is loaded for {len(bus)} GPU{'s' * (len(bus) > 1)} on the bus"
-        return
-    if error:
-        yield f"the host's driver does not answer: {error}"
-    nodes = (root / "dev/nvidiactl", root / "dev/nvidia-uvm")
-    yield from (f"/dev/{node.name}: no such device on the host" for node in nodes if not node.exists())
-    yield from list(dict.fromkeys(_LOGGED.findall(_read(root / "dev/kmsg").decode(errors="replace"))))[-3:]
+def _pci_gpus(devices: Path) -> Iterator[PciGpu]:
+    """NVIDIA's GPUs in sysfs, by address."""
+    for device in sorted(devices.glob("*")):
+        is_display = _content(device / "class")[:6] in _DISPLAY_CLASSES
+        if is_display and _content(device / "vendor").strip() == _NVIDIA:
+            yield {"address": device.name, "answers": _content(device / "config")[:4] != _NO_ANSWER}
 
 
-def of_gpu(gpu: Mapping[str, Any]) -> Iterator[str]:
-    """What NVML tells of its health (nvml.health)."""
-    if count := gpu.get("ecc", [0])[0]:
-        yield f"{count} uncorrectable ECC errors since the driver started"
-    if any(gpu.get("remapped", [])[2:]):
-        yield "rows of memory wait for remapping, or could not be remapped"
-    if gpu.get("mig", [0])[0] and not gpu["instances"]:
-        yield "MIG is on and has no instance"
-    mode, (used, total) = gpu.get("mode", [0])[0], gpu.get("memory", [0, 0])
-    if mode == _PROHIBITED or (mode == _EXCLUSIVE and gpu["processes"]):
-        yield "its compute mode lets no further process in"
-    if used * 2 > total:
-        yield f"other processes hold {used >> 20} of {total >> 20} MiB"
-    if (state := gpu.get("fabric", _FABRIC_NONE)) not in (_FABRIC_NONE, _FABRIC_READY):
-        yield f"the NVLink fabric is not ready (state {state})"
+def _driver_errors(log: str) -> Iterator[LogEntry]:
+    """Errors of the driver in the kernel's log, each text once, oldest first."""
+    seen = set()
+    for line in log.splitlines():
+        numbered, start = _XID.search(line), _DRIVER_FAULT.search(line)
+        found = numbered or start
+        if found and found[0] not in seen:
+            seen.add(found[0])
+            yield {"text": found[0], "xid": int(numbered[1]) if numbered else None}
 
 
-def _read(path: Path) -> bytes:
-    """As much as there is now; none where it may not be read. The kernel's log gives a record a read."""
-    found = b""
+def _content(path: Path) -> bytes:
+    """As much of a file as there is now; nothing where it may not be read.
+
+    The kernel's log gives one record a read, and would wait for more at its end.
+    """
+    content = b""
     with suppress(OSError):
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         try:
             while more := os.read(file, 1 << 16):
-                found += more
+                content += more
         finally:
             os.close(file)
-    return found
+    return content

@@ -21,7 +21,12 @@ _NOT_SUPPORTED = 3
 
 
 class DriverError(RuntimeError):
-    """The driver's library is not there, or answers with an error."""
+    """The driver's library is not there, or a call of it answers with an error: `call` and `code` say which."""
+
+    def __init__(self, message: str, *, call: str = "", code: int = 0) -> None:
+        super().__init__(message)
+        self.call = call
+        self.code = code
 
 
 Gpu = dict[str, Any]
@@ -233,7 +238,7 @@ def _load(name: str, folder: Path | None) -> ctypes.CDLL:
 
 def _check(call: str, code: int) -> None:
     if code:
-        raise DriverError(f"{call} answers {code}")
+        raise DriverError(f"{call} answers {code}", call=call, code=code)
 
 
 def _text(call: Any, *arguments: Any) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
 from validate.claims import Claim
+from validate.harness.error_codes import codes_of
 
 LOG_TAIL_CHARACTERS = 2000
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -25,7 +26,8 @@ PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 T = TypeVar("T")
 U = TypeVar("U")
 E = TypeVar("E", bound=Mapping[str, object])
-"""Evidence, whose `error` is all there is where measuring raised: {kind, message}, and of a fork its `log`."""
+"""Evidence. `error` is all there is where measuring raised: {kind, message, numbers (ErrorCodes)}, and
+of a fork its `log`."""
 
 
 def in_fork(measure: Callable[[], E]) -> E:
@@ -120,9 +122,10 @@ def on_all_cores(work: Callable[[T], U], items: Sequence[T], *, chunk: int = 1) 
         yield from pool.imap_unordered(work, items, chunk)
 
 
-def described(error: BaseException) -> dict[str, str]:
-    """An exception as evidence. Long messages keep their start, where the cause stands."""
-    return {"kind": type(error).__name__, "message": str(error)[:LOG_TAIL_CHARACTERS]}
+def described(error: BaseException) -> dict[str, Any]:
+    """Return an exception as evidence. Long messages keep their start, where the cause stands."""
+    message = str(error)[:LOG_TAIL_CHARACTERS]
+    return {"kind": type(error).__name__, "message": message, **codes_of(error)}
 
 
 def mapped(pattern: str) -> list[str]:

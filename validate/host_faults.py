@@ -1,0 +1,258 @@
+"""Faults of the machine, whatever image runs there.
+
+A claim that fails on a GPU is UNPROVEN where one of these is found (judge.py), since it says
+nothing of the image. Each fault of a host is a function, whose docstring names the cause and a
+source. Faults are read from what was measured: facts of the host (environment/host.py), and the
+numbers that came with an error (harness/error_codes.py). The wording of an error decides nothing:
+known wordings are in hints.yaml, for people.
+
+Xid numbers: https://docs.nvidia.com/deploy/xid-errors/. CUDA's error numbers: cuda.h, CUresult,
+which the runtime shares.
+"""
+
+import errno
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from validate.environment.host import HostFacts
+
+# --- facts of the host
+
+
+def of_machine(facts: HostFacts) -> list[str]:
+    """Return what is wrong with a machine, a sentence each; none where it has no NVIDIA GPU."""
+    faults: list[str] = []
+    for find in _OF_MACHINE:
+        faults.extend(find(facts))
+    for number, gpu in enumerate(facts["gpus"]):
+        faults.extend(f"GPU {number}: {fault}" for fault in of_gpu(gpu))
+    return faults
+
+
+def gpu_is_off_the_bus(facts: HostFacts) -> Iterator[str]:
+    """Power, riser, heat or the GPU itself: it no longer answers on the PCI bus (Xid 79)."""
+    for gpu in facts["pci"]:
+        if not gpu["answers"]:
+            yield f"GPU {gpu['address']} has fallen off the bus"
+
+
+def kernel_module_is_not_loaded(facts: HostFacts) -> Iterator[str]:
+    """It was not built for this kernel, Secure Boot refuses it, or nouveau has the GPU.
+
+    https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/
+    """
+    if facts["module_loaded"] or _asks_windows(facts) or facts["under_wsl"] or not facts["pci"]:
+        return
+    count = len(facts["pci"])
+    yield f"no NVIDIA kernel module is loaded for {count} GPU{'s' * (count > 1)} on the bus"
+
+
+def windows_driver_is_silent(facts: HostFacts) -> Iterator[str]:
+    """WSL may not use the GPU: TCC mode, an old WSL, or a Linux driver inside it.
+
+    microsoft/WSL#10289, microsoft/WSL#11865
+    """
+    if _asks_windows(facts):
+        yield f"Windows' driver does not answer: {facts['nvml_error']}"
+
+
+def driver_is_silent(facts: HostFacts) -> Iterator[str]:
+    """The module is loaded, and its library gets no answer.
+
+    It is of another release (NVML's 18), or the cgroup has taken the devices (999).
+    https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html
+    """
+    if facts["module_loaded"] and facts["nvml_error"]:
+        yield f"the host's driver does not answer: {facts['nvml_error']}"
+
+
+def device_files_are_missing(facts: HostFacts) -> Iterator[str]:
+    """nvidia-modprobe did not run before the container, which has no device file to take in.
+
+    https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html
+    """
+    if not facts["module_loaded"]:
+        return
+    for file in ("/dev/nvidiactl", "/dev/nvidia-uvm"):
+        if file in facts["missing_files"]:
+            yield f"{file}: no such device on the host"
+
+
+HARDWARE_XIDS = {
+    48: "double bit ECC error",
+    64: "a row of memory could not be remapped",
+    74: "NVLink error",
+    79: "off the bus",
+    94: "contained ECC error",
+    95: "uncontained ECC error",
+    119: "GSP does not answer",
+    120: "GSP error",
+    140: "unrecovered ECC error",
+}
+"""Xid -> what NVIDIA calls it. Others come of programs (13, 31, 43), so they may be the image's."""
+
+
+def driver_logged_a_fault(facts: HostFacts) -> Iterator[str]:
+    """An Xid of hardware, a GPU that the driver could not start, a module of another release.
+
+    NVIDIA/open-gpu-kernel-modules#326 (RmInitAdapter). The last three lines are enough.
+    """
+    if not facts["module_loaded"]:
+        return
+    faults: list[str] = []
+    for entry in facts["log"]:
+        if entry["xid"] is None or entry["xid"] in HARDWARE_XIDS:
+            faults.append(entry["text"])
+    yield from faults[-3:]
+
+
+def mig_lacks_its_device_files(facts: HostFacts) -> Iterator[str]:
+    """MIG's instances are reached through /dev/nvidia-caps (NVIDIA's MIG user guide)."""
+    has_instances = any(gpu["instances"] for gpu in facts["gpus"])
+    if has_instances and "/dev/nvidia-caps" in facts["missing_files"]:
+        yield "/dev/nvidia-caps: no such device on the host, and MIG's instances need it"
+
+
+_OF_MACHINE: tuple[Callable[[HostFacts], Iterator[str]], ...] = (
+    gpu_is_off_the_bus,
+    windows_driver_is_silent,
+    kernel_module_is_not_loaded,
+    driver_is_silent,
+    device_files_are_missing,
+    driver_logged_a_fault,
+    mig_lacks_its_device_files,
+)
+
+
+def _asks_windows(facts: HostFacts) -> bool:
+    """Whether NVML asked the driver of Windows, in vain."""
+    return bool(not facts["module_loaded"] and facts["nvml_error"] and facts["windows_driver"])
+
+
+# --- the health of a GPU (nvml.health)
+
+_EXCLUSIVE, _PROHIBITED = 3, 2
+"""NVML_COMPUTEMODE_EXCLUSIVE_PROCESS and _PROHIBITED (nvml.h)."""
+_FABRIC_READY, _FABRIC_NONE = 3, 0
+"""NVML_GPU_FABRIC_STATE_COMPLETED and _NOT_SUPPORTED (nvml.h)."""
+
+
+def of_gpu(gpu: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a GPU."""
+    faults: list[str] = []
+    for find in _OF_GPU:
+        faults.extend(find(gpu))
+    return faults
+
+
+def memory_has_uncorrectable_errors(gpu: Mapping[str, Any]) -> Iterator[str]:
+    """https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/"""
+    count = gpu.get("ecc", [0])[0]
+    if count:
+        yield f"{count} uncorrectable ECC errors since the driver started"
+
+
+def memory_rows_are_not_remapped(gpu: Mapping[str, Any]) -> Iterator[str]:
+    """Broken rows of memory are in use until the GPU is reset (same page)."""
+    pending_and_failed = gpu.get("remapped", [])[2:]
+    if any(pending_and_failed):
+        yield "rows of memory wait for remapping, or could not be remapped"
+
+
+def mig_has_no_instance(gpu: Mapping[str, Any]) -> Iterator[str]:
+    """Programs find no device on a GPU that is cut up into nothing (NVIDIA's MIG user guide)."""
+    is_on = gpu.get("mig", [0])[0]
+    if is_on and not gpu["instances"]:
+        yield "MIG is on and has no instance"
+
+
+def compute_mode_lets_nobody_in(gpu: Mapping[str, Any]) -> Iterator[str]:
+    """`nvidia-smi -c`: prohibited, or exclusive and taken (https://docs.nvidia.com/deploy/mps/)."""
+    mode = gpu.get("mode", [0])[0]
+    if mode == _PROHIBITED or (mode == _EXCLUSIVE and gpu["processes"]):
+        yield "its compute mode lets no further process in"
+
+
+def memory_is_taken(gpu: Mapping[str, Any]) -> Iterator[str]:
+    """Out of memory in a GPU of which others hold more than half: seen by ours on a shared machine."""
+    used, total = gpu.get("memory", [0, 0])
+    if used * 2 > total:
+        yield f"other processes hold {used >> 20} of {total >> 20} MiB"
+
+
+def fabric_is_not_ready(gpu: Mapping[str, Any]) -> Iterator[str]:
+    """The fabric manager does not run, or is of another release than the driver (pytorch/pytorch#35710)."""
+    state = gpu.get("fabric", _FABRIC_NONE)
+    if state not in (_FABRIC_NONE, _FABRIC_READY):
+        yield f"the NVLink fabric is not ready (state {state})"
+
+
+_OF_GPU: tuple[Callable[[Mapping[str, Any]], Iterator[str]], ...] = (
+    memory_has_uncorrectable_errors,
+    memory_rows_are_not_remapped,
+    mig_has_no_instance,
+    compute_mode_lets_nobody_in,
+    memory_is_taken,
+    fabric_is_not_ready,
+)
+
+
+# --- numbers that came with an error
+
+CUDA_ERRORS = {
+    46: "the GPU is taken: exclusive compute mode, or MIG without an instance",  # cudaErrorDevicesUnavailable
+    214: "the GPU's memory had an error that could not be corrected",  # cudaErrorECCUncorrectable
+    220: "an NVLink connection failed",  # cudaErrorNvlinkUncorrectable
+    802: "the GPUs wait for the fabric manager",  # cudaErrorSystemNotReady: pytorch/pytorch#35710
+}
+"""Not among them: 803 and 804, which an image's own libcuda (forward compatibility) brings about;
+209, no code for this GPU; 100 and 999, which hidden devices bring about."""
+_SYMBOL_NOT_FOUND, _STARTING_CALLS = 500, ("cuInit", "cudaGetDeviceCount")
+
+
+def of_evidence(evidence: object) -> str:
+    """Return the first fault of the machine that an error in a piece of evidence tells of; empty: none does."""
+    for error in _errors_in(evidence):
+        fault = of_error(error)
+        if fault:
+            return fault
+    return ""
+
+
+def of_error(error: Mapping[str, Any]) -> str:
+    """Return what an error's numbers say of the machine; empty: nothing.
+
+    error: as harness.forked.described records an exception.
+    """
+    code, call = error.get("cuda_error"), error.get("cuda_call")
+    if code in CUDA_ERRORS:
+        return CUDA_ERRORS[code]
+    # Later on in a program, 500 is a symbol that a library of the image lacks.
+    # NVIDIA/nvidia-container-toolkit#520: the container's tool does not bring in libnvdxgdmal.so.1.
+    if code == _SYMBOL_NOT_FOUND and call in _STARTING_CALLS:
+        return "the container lacks libraries of Windows' driver: its toolkit is too old"
+    # NVIDIA/nccl#1672, pytorch/pytorch#177472: the fabric manager, or a container that may not use multicast.
+    if error.get("nccl_transport") == "NVLS":
+        return "NCCL can't set NVLink SHARP's multicast up"
+
+    system_call, status = str(error.get("failed_call", "")), error.get("errno")
+    # pytorch/pytorch#165685: expandable segments are shared by taking another process's file descriptor.
+    if system_call.startswith("pidfd_") and status == errno.EPERM:
+        return "the container may not take another process's file descriptors: it lacks SYS_PTRACE"
+    # NCCL's troubleshooting page: --ulimit memlock=-1.
+    if system_call.startswith("ibv_") and status == errno.ENOMEM:
+        return "the container may not lock the memory that InfiniBand needs"
+    return ""
+
+
+def _errors_in(evidence: object) -> Iterator[Mapping[str, Any]]:
+    """Every recorded exception in a piece of evidence, however deep."""
+    if isinstance(evidence, Mapping):
+        error = evidence.get("error")
+        if isinstance(error, Mapping):
+            yield error
+        for value in evidence.values():
+            yield from _errors_in(value)
+    elif isinstance(evidence, list | tuple):
+        for value in evidence:
+            yield from _errors_in(value)
