@@ -78,11 +78,6 @@ class Evidence:
     def of(self, probe: str) -> Record | None:
         return next((record for record in self.records if record.probe == probe), None)
 
-    def emulated(self, probe: str) -> str:
-        """The emulator that ran a probe; empty: none did."""
-        found = self.host.get("emulated") or {}
-        return str(found["by"]) if self.of(probe) and probe in found.get("probes", ()) else ""
-
     @property
     def claim_set(self) -> ClaimSet:
         return ClaimSet(image=self.image, claims=self.claims)

@@ -28,16 +28,8 @@ class ClaimVerdict:
     reason: str
     seconds: float
     evidence: Mapping[str, Any]
-    emulated: str = ""
-    """What ran its probe in place of the image's own processor (`qemu-user 7.2`); empty: it ran on that."""
     hints: tuple[Hint, ...] = ()
     """Known errors that its reason or evidence speaks of, once the verdict was explained."""
-
-    @property
-    def recorded(self) -> Status:
-        """As records and pages count it: what passed emulated is UNPROVEN, but in the static tier (files)."""
-        unsure = self.emulated and self.status is Status.PASS and self.claim.tier is not Tier.STATIC
-        return Status.UNPROVEN if unsure else self.status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,15 +43,6 @@ class Verdict:
     """Of the evidence that was judged; empty where there was none."""
     faults: tuple[str, ...] = ()
     """Of the machine that it was measured on (environment/host.py)."""
-
-    def emulated(self, tier: Tier) -> bool:
-        """Some of a tier passed under an emulator, which is not the processor that it stands for."""
-        return any(one.emulated and one.status is Status.PASS for one in self.claims if one.claim.tier is tier)
-
-    @property
-    def recorded(self) -> Verdict:
-        """The verdict as records and pages have it (ClaimVerdict.recorded)."""
-        return replace(self, claims=tuple(replace(one, status=one.recorded) for one in self.claims))
 
     @property
     def overall(self) -> Status:
@@ -110,7 +93,7 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def _judged(claim: Claim, evidence: Evidence, judges: Judges) -> ClaimVerdict:
-    record, emulator = evidence.of(claim.probe), evidence.emulated(claim.probe)
+    record = evidence.of(claim.probe)
     measurement = record.of(claim.subject) if record else None
     if record and record.outcome is Outcome.COMPLETED and record.seed != evidence.host.get("seed", record.seed):
         status, reason = failed(f"{claim.probe} drew its inputs with another seed than this run's: it is of another")
@@ -127,12 +110,9 @@ def _judged(claim: Claim, evidence: Evidence, judges: Judges) -> ClaimVerdict:
     return ClaimVerdict(
         claim=claim,
         status=status,
-        reason=_UNPRINTABLE.sub(
-            lambda found: found[0].encode("unicode_escape").decode(), f"emulated: {reason}" if emulator else reason
-        ),
+        reason=_UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), reason),
         seconds=measurement.seconds if measurement else in_vain,
         evidence=measured,
-        emulated=emulator,
     )
 
 

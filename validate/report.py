@@ -13,10 +13,8 @@ _OPEN = (Status.FAIL, Status.UNPROVEN)
 
 
 def summary(verdict: Verdict) -> str:
-    """`cu126-torch27: PASS (28 PASS, 1 UNPROVEN)`; what passed emulated is counted apart, too."""
+    """`cu126-torch27: PASS (28 PASS, 1 UNPROVEN)`."""
     counts = [f"{len(verdict.of(status))} {status}" for status in Status if verdict.of(status)]
-    if emulated := [one for one in verdict.of(Status.PASS) if one.emulated]:
-        counts.append(f"{len(emulated)} of the PASS emulated")
     return f"{verdict.image}: {verdict.overall} ({', '.join(counts) or 'no claim was judged'})"
 
 
@@ -67,7 +65,7 @@ def text(verdict: Verdict, *, width: int | None = None, everything: bool = False
 def json_data(verdict: Verdict) -> dict[str, Any]:
     """The content of verdict.json: it names the evidence by its sha256 and repeats none of it.
 
-    A claim has `emulated` and `hints` only where there are some.
+    A claim has `hints` only where there are some.
     """
     return {
         "schema_version": 2,
@@ -84,7 +82,6 @@ def json_data(verdict: Verdict) -> dict[str, Any]:
                 "verdict": str(one.status),
                 "reason": one.reason,
                 "seconds": one.seconds,
-                **({"emulated": one.emulated} if one.emulated else {}),
                 **({"hints": [{key: getattr(hint, key) for key in SHOWN} for hint in one.hints]} if one.hints else {}),
             }
             for one in verdict.claims

@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     user = user_environment.read(Path(options.user)) if options.user else None
     user_environment.of_this_process()  # read once, before the channel closes /proc/self/environ
     key = channel.receive_key()
-    how = {name: value for name, value in vars(options).items() if name in ("jobs", "timeout", "emulated", "seed")}
+    how = {name: value for name, value in vars(options).items() if name in ("jobs", "timeout", "seed")}
     for record in run(claims.of(tiers), Path(options.claims), user=user, **how):
         print(channel.signed(key, json.dumps(asdict(record))), flush=True)  # noqa: T201  the suite's output
     return 0
@@ -101,7 +101,6 @@ def run(
     jobs: int,
     timeout: float | None = None,
     user: UserEnvironment | None = None,
-    emulated: bool = False,
     seed: int | None = None,
 ) -> Iterator[Record]:
     """Start every probe that a claim asks for, at most `jobs` at once, and yield each record as its process ends.
@@ -109,8 +108,8 @@ def run(
     `file`: where probes read the claims. `seed`: what they draw their inputs with; None: one is drawn here.
     Those that want to be alone come last, one after another. `timeout` is in seconds a probe; None: its own, else its
     tier's. Claims known to be unproven are not measured. `user` is whom probes look at if it is not this process's
-    user: then they keep this process's own environment. Probes that read files are forks of one process, and, where
-    programs run emulated, or on few cores, those that begin with torch are forks of another: as many again at once.
+    user: then they keep this process's own environment. Probes that read files are forks of one process. On few
+    cores, those that begin with torch are forks of another: as many again at once.
     """
     probes = list(dict.fromkeys(claim.probe for claim in claims.inside().claims if not claim.unproven))
     given = user or user_environment.of_this_process()
@@ -119,14 +118,13 @@ def run(
     with tempfile.TemporaryDirectory(prefix="validate-") as folder:
         scratch = Path(folder)
         marker = user_environment.record(given) | drawn.variable(secrets.randbelow(1 << 31) if seed is None else seed)
-        marker |= user_environment.EMULATED if emulated else {}
         environ = {**(os.environ if user else given.environ), **marker}
         run_one = partial(_run_probe, scratch=scratch, claims=file, timeout=timeout)
         beside = {**PATIENT, **environ}
         alone = [probe for probe in probes if checks.settings(probe).runs_alone]
         probes.sort(key=lambda probe: not checks.settings(probe).starts_first)
         readers = [probe for probe in probes if _reads_files(probe) and checks.file_of(probe)]
-        shared = probes if emulated else [one for one in probes if jobs <= _FEW_JOBS and one.startswith(f"{Tier.CPU}.")]
+        shared = [one for one in probes if jobs <= _FEW_JOBS and one.startswith(f"{Tier.CPU}.")]
         torchs = [probe for probe in shared if checks.settings(probe).begins_with_torch]
         with ThreadPoolExecutor(max_workers=jobs) as pool:
             running = list[Future[list[Record]]]()
@@ -147,7 +145,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tier", action="append", choices=[tier.value for tier in Tier], help="default: all")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="probes at once (cores)")
     parser.add_argument("--timeout", type=float, help="seconds a probe (default: by tier)")
-    parser.add_argument("--emulated", action="store_true", help="programs run emulated: import torch once")
     parser.add_argument("--user", metavar="FILE", help="look at this user's environment, not at this process's")
     parser.add_argument("--seed", type=int, help="what inputs are drawn with (default: anew)")
     parser.add_argument("--probe", action="append", help=argparse.SUPPRESS)
@@ -210,8 +207,7 @@ def _run_forked(
 ) -> list[Record]:
     """Run probes in forks of one process that has done what all of them begin with, and tell of each as it ends.
 
-    Emulated, an import of torch takes half a minute of processor time, and a fork keeps what the emulator has
-    translated. Where it fails, each probe runs in a process of its own, and says so itself.
+    Where it fails, each probe runs in a process of its own, and says so itself.
     """
     probes = list(ends)
     flags = _ISOLATED if _reads_files(probes[0]) else ()

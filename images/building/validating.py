@@ -48,18 +48,14 @@ def find_gpus(
 ) -> tuple[Attachment, Sequence[Tier]]:
     """How containers get GPUs, and the tiers to judge: with none asked for, those that this host's GPUs allow.
 
-    Raises UserError: a way that can't be had, a driver below the image's minimum, programs that the engine's machine
-    does not run (images/host/emulation.py). An engine elsewhere is taken to have what it needs.
+    Raises UserError: a way that can't be had, a driver below the image's minimum.
     """
     gpus.parse(wanted)
-    if image.name.platform.architecture != engine.facts.architecture:
-        if engine.facts.local:
-            from images.host import emulation  # most images are for the machine's own processor
-
-            emulation.require(image.name.platform, say)
-            say(f"is for {image.name.platform}: on this machine its programs run emulated, by qemu")
-        no_gpu = replace(NO_GPU, reason=f"programs of {image.name.platform} run emulated here, and reach no GPU")
-        return no_gpu, tiers or ANYWHERE
+    platform = image.name.platform
+    if platform.architecture != engine.facts.architecture:
+        reason = f"programs for {platform} do not run on this machine ({engine.facts.architecture})"
+        say(f"{reason}: claims that need them stay UNPROVEN, and it gets no name here")
+        return replace(NO_GPU, reason=reason), tiers or ANYWHERE
     if tiers and Tier.GPU not in tiers and Tier.MULTIGPU not in tiers:
         return NO_GPU, tiers
     from images.engine import host_gpus  # most machines that build have no GPU to look for
@@ -84,6 +80,8 @@ def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) ->
         return at_fault
     if left_out := [tier for tier in ANYWHERE if tier not in tiers]:
         return f"the {' and '.join(left_out)} tier was left out"
+    if other_processor := evidence.host.get("other_processor"):
+        return str(other_processor)
     asked = [one.claim for one in verdict.claims if not one.claim.unproven]
     records = {one.probe: evidence.of(one.probe) for one in asked}
     ran = {probe for probe, record in records.items() if record and record.outcome is not Outcome.MISSING}

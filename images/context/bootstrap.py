@@ -105,8 +105,8 @@ def require_mmdebstrap(on_progress: Callable[[str], None]) -> None:
 
 def _root_file_system(base: Base, lock: DebianLock, host: HostSettings) -> Iterator[bytes]:
     """The tar of a minimal Debian, streamed from mmdebstrap. Raises UserError when it fails."""
-    # mmdebstrap's own check of an emulator needs a package (arch-test); images/host/emulation.py has asked the kernel.
-    emulated = [f"--architectures={lock.architecture}", "--skip=check/qemu"]
+    # For another processor. mmdebstrap's own check needs a package (arch-test): a program that does not run says so.
+    other_processor = [f"--architectures={lock.architecture}", "--skip=check/qemu"]
     with tempfile.TemporaryDirectory(prefix="truetag-debian-") as scratch:
         Path(scratch).chmod(0o755)  # mmdebstrap may read it as another user
         # A repository of the base's packages, each checked by its hash.
@@ -122,7 +122,7 @@ def _root_file_system(base: Base, lock: DebianLock, host: HostSettings) -> Itera
         command = [
             "mmdebstrap",
             "--variant=minbase",
-            *([] if base.platform is of_machine(os.uname().machine) else emulated),
+            *([] if base.platform is of_machine(os.uname().machine) else other_processor),
             f"--include={','.join(debian.INCLUDED)}",
             "--format=tar",
             *(f"--dpkgopt={option}" for option in _DPKG_OPTIONS),

@@ -368,7 +368,7 @@ def set_result(
 ) -> SetResult:
     """A verdict as the state of a nightly run has it. `start`: when the work began, by the monotonic clock."""
     return SetResult(
-        claims=claim_rows(verdict.recorded),
+        claims=claim_rows(verdict),
         digest=info.id,
         bytes=info.size,
         seconds=round(time.monotonic() - start, 1),

@@ -116,8 +116,7 @@ def _plain(expect: Mapping[str, Any]) -> dict[str, Any]:
 def refusals(verdicts: Sequence[Verdict], tiers: Sequence[Tier]) -> tuple[str, ...]:
     """Why these verdicts on one image don't open the gate; empty if they do.
 
-    One verdict must have every required claim of a tier PASS, and no verdict may have a required claim FAIL. What ran
-    under an emulator opens the gate for the static tier alone, which reads files.
+    One verdict must have every required claim of a tier PASS, and no verdict may have a required claim FAIL.
     """
     failed = [one for verdict in verdicts for one in verdict.of(Status.FAIL) if one.claim.required]
     reasons = [f"{_title(one)} is FAIL: {one.reason}" for one in failed if one.claim.tier in tiers]
@@ -147,8 +146,6 @@ def _lacking(verdict: Verdict, tier: Tier) -> Iterator[str]:
     yield from (f"{_title(one)} is {one.status}: {one.reason}" for one in lacking if one.reason != _NOT_ASKED)
     if missing := [one.claim.key for one in lacking if one.reason == _NOT_ASKED]:
         yield f"the attestation has fewer claims than matrix.yaml today: it lacks {listed(missing, limit=5)}"
-    if tier is not Tier.STATIC and (emulated := [one for one in there if one.emulated]):
-        yield f"the {tier} tier was measured under {emulated[0].emulated}, and not on the processor that it is for"
 
 
 def _title(one: ClaimVerdict) -> str:

@@ -59,7 +59,7 @@ class RunLine(Row):
     claims: dict[Tier, dict[Status, list[str]]]
     """Tier -> verdict -> claims, each as `ID SUBJECT`."""
     findings: list[ClaimRow]
-    """The claims that are FAIL or UNPROVEN, with their reasons (ClaimVerdict.recorded)."""
+    """The claims that are FAIL or UNPROVEN, with their reasons."""
     packages: dict[str, str]
     """Distribution -> version, as claim S1 measured them."""
     bytes: Annotated[int, Field(ge=0)]
@@ -192,7 +192,7 @@ def judged_again(line: RunLine, content: bytes) -> Verdict:
     verdict = judge(evidence.claim_set, evidence)
     if (line.image, line.digest, line.evidence_sha256) != (verdict.image, verdict.digest, evidence.sha256):
         raise failed(where, "the evidence is of another run", then)
-    found = {(one.claim.tier, one.status, one.claim.id, one.claim.subject) for one in verdict.recorded.claims}
+    found = {(one.claim.tier, one.status, one.claim.id, one.claim.subject) for one in verdict.claims}
     if differing := sorted({f"{number} {subject}" for _, _, number, subject in found ^ set(line.each())}):
         raise failed(where, f"the verdict is not what the evidence says: {', '.join(differing[:_SHOWN])}", then)
     return verdict
@@ -209,7 +209,6 @@ def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, 
     Raises UserError where `where` is no word for an id.
     """
     gpus = evidence.host.get("gpus") or ()
-    verdict = verdict.recorded
     rows = claim_rows(verdict)
     claims: dict[Tier, dict[Status, list[str]]] = {}
     for row in rows:

@@ -124,7 +124,7 @@ def _with_evidence(run: Run, verdict: Verdict, content: bytes) -> Run:
     evidence = {(one.claim.id, one.claim.subject): one.evidence for one in verdict.claims}
     return replace(
         run,
-        claims=tuple(VerdictFile.model_validate(report.json_data(explain(verdict.recorded))).claims),
+        claims=tuple(VerdictFile.model_validate(report.json_data(explain(verdict))).claims),
         size=run.size or evidence.get(("S8", "size"), {}).get("bytes", 0),
         evidence=evidence,
         packages=records.packages(verdict.claims),

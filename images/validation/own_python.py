@@ -1,10 +1,9 @@
-"""Reads an image's files from outside: by a Python of this machine, mostly this process's own, taken into a container
+"""Reads an image's files from outside: by this process's own Python, taken into a container
 with program, loader, libraries and standard library. It needs, and runs, nothing of the image.
 
 Its ELF interpreter is set to the loader that comes along, so it starts beside any C library, or none.
 """
 
-import itertools
 import json
 import os
 import platform
@@ -18,7 +17,7 @@ from functools import cache
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from images.config.platforms import Platform, of_machine
 from images.engine import Engine
@@ -174,68 +173,24 @@ def environment(root: str) -> dict[str, str]:
     return {**dict.fromkeys(unset, ""), **openssl, **own}
 
 
-class OwnPython(NamedTuple):
-    """A Python of this machine: its program, its standard library, and its release (`3.11.2`)."""
-
-    program: Path
-    standard: Path
-    release: str
-
-
-def of_this_process() -> OwnPython:
-    program = Path(os.path.realpath(sys._base_executable))  # type: ignore[attr-defined]  # of a venv, what it is of
-    return OwnPython(program=program, standard=Path(os.__file__).parent, release=platform.python_version())
-
-
-def of_release(release: str, folder: Path = Path("/usr/bin")) -> OwnPython | None:
-    """This process's, or the system's, if it is of a release: then it compiles as any other of that release does."""
-    if (own := of_this_process()).release == release:
-        return own
-    program = folder / f"python{release.rpartition('.')[0]}"
-    asked = [str(program), "-I", "-S", "-c", "import os, sys; print(sys.version.split()[0]); print(os.__file__)"]
-    try:
-        found = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
-    except (OSError, subprocess.SubprocessError):
-        return None
-    if found[:1] != [release]:
-        return None
-    return OwnPython(program=program.resolve(), standard=Path(found[1]).parent, release=release)
-
-
 def command(root: str) -> tuple[str, ...]:
     """Starts it where `files` lie, isolated."""
     return f"{root}/{PROGRAM}", "-I", "-S", "-X", "utf8"
 
 
-def release_of(engine: Engine, image: ImageInfo) -> str:
-    """The release of the image's Python (`3.11.2`), as its program says; empty: it does not."""
-    folders = dict.fromkeys([*image.env.get("PATH", "").split(":"), "/usr/bin"])
-    with engine.container(ContainerSpec(image.id, ["true"])) as hidden:
-        for folder, minor in itertools.product(folders, range(10, 16)):
-            with suppress(FileNotFoundError):
-                program = hidden.get_file(f"{folder}/python3.{minor}", most=1 << 25)
-                found = re.search(rb"3\.%d\.\d+(?=\0)" % minor, program)
-                return found[0].decode() if found else ""
-    return ""
-
-
 @cache
-def files(root: str, own: OwnPython | None = None) -> Mapping[str, bytes | Path]:
-    """Path below `root`, where it will lie in the container, to a file of this machine: of this process's Python, or of
-    another; the program with its new interpreter as bytes. Raises UserError for one that is none of this machine's.
+def files(root: str) -> Mapping[str, bytes | Path]:
+    """Return the files that start this process's Python in a container: path below `root` there -> file here.
+
+    The program comes as bytes, because it gets another ELF interpreter. Raises UserError where this Python can't be
+    taken along.
     """
-    own = own or of_this_process()
+    python = Path(os.path.realpath(sys._base_executable))  # type: ignore[attr-defined]  # below a virtual environment
     try:
-        program, loader = _with_interpreter(own.program.read_bytes(), f"{root}/{_LOADER}".encode())
-        sources: list[Path] = []
-        for top, folders, names in os.walk(own.standard):
-            folders[:] = [name for name in folders if name not in _LEFT_OUT and not name.startswith("config-")]
-            needed = (name for name in names if name.partition(".")[0] not in _LEFT_OUT)
-            sources += (Path(top, name) for name in needed if name.endswith((".py", ".so")))
-        place, tag = f"python/lib/{own.standard.name}", f"cpython-{''.join(own.release.split('.')[:2])}"
-        taken = {one: _compiled(one, tag) for one in sources}
-        standard = {f"{place}/{one.relative_to(own.standard)}{'c' * (one != of)}": of for one, of in taken.items()}
-        libraries = _libraries(loader, [own.program, *(path for path in standard.values() if path.suffix == ".so")])
+        program, loader = _with_interpreter(python.read_bytes(), f"{root}/{_LOADER}".encode())
+        standard = _standard_library(Path(os.__file__).parent)
+        extensions = [path for path in standard.values() if path.suffix == ".so"]
+        libraries = _libraries(loader, [python, *extensions])
     except (OSError, ElfError) as error:
         then = "run it with this machine's own Python (`/usr/bin/python3`)"
         raise failed(sys.executable, f"can't be taken into a container: {error}", then) from None
@@ -247,16 +202,36 @@ def files(root: str, own: OwnPython | None = None) -> Mapping[str, bytes | Path]
     }
 
 
-def _compiled(source: Path, tag: str) -> Path:
-    """The bytecode of a source if Python itself would take it, else the source: to compile it takes half of each start.
+def _standard_library(folder: Path) -> dict[str, Path]:
+    """Return the files of the standard library that the suite uses: path in the container -> file here."""
+    found = {}
+    for top, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _LEFT_OUT and not name.startswith("config-")]
+        for name in names:
+            if name.partition(".")[0] in _LEFT_OUT or not name.endswith((".py", ".so")):
+                continue
+            source = Path(top, name)
+            path = f"python/lib/{folder.name}/{source.relative_to(folder)}"
+            bytecode = _bytecode(source) if name.endswith(".py") else None
+            if bytecode:
+                found[f"{path}c"] = bytecode
+            else:
+                found[path] = source
+    return found
+
+
+def _bytecode(source: Path) -> Path | None:
+    """Return the bytecode of a source if Python would use it: to compile the sources takes half of each start.
 
     The header of the bytecode: importlib, `_bootstrap_external`. Raises OSError.
     """
-    made, facts = source.with_name("__pycache__") / f"{source.stem}.{tag}.pyc", source.stat()
-    of_source = struct.pack("<4s3I", MAGIC_NUMBER, 0, int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF)
-    with suppress(FileNotFoundError), made.open("rb") as stream:
-        source = made if stream.read(16) == of_source else source
-    return source
+    bytecode = source.with_name("__pycache__") / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
+    facts = source.stat()
+    header = struct.pack("<4s3I", MAGIC_NUMBER, 0, int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF)
+    with suppress(FileNotFoundError), bytecode.open("rb") as stream:
+        if stream.read(16) == header:
+            return bytecode
+    return None
 
 
 def _with_interpreter(program: bytes, loader: bytes) -> tuple[bytes, str]:

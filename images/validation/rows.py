@@ -168,8 +168,6 @@ class ClaimVerdictRow(ClaimRow):
 
     seconds: Seconds
     """What the measurement took."""
-    emulated: str = Field(default="", validate_default=False)
-    """The emulator that ran its probe; only where one did."""
     hints: Annotated[list[HintRow], Field(min_length=1)] = Field(default=[], validate_default=False)
     """Only where something is not well and a known error explains it."""
 

@@ -56,18 +56,32 @@ RANKS_ULIMITS = {"memlock": -1, "stack": 64 << 20}
 """What NVIDIA asks for several GPUs in a container, beside room in /dev/shm (NCCL's user guide, troubleshooting)."""
 
 
-def unsupported_by(facts: EngineFacts, claims: ClaimSet) -> dict[str, str]:
-    """`ID SUBJECT` of each claim that an engine can't be asked for -> why.
+def unsupported_by(facts: EngineFacts, image: ImageInfo, claims: ClaimSet) -> dict[str, str]:
+    """Return the claims (`ID SUBJECT`) that an engine can't measure of this image, each with the reason.
 
     Podman's tmpfs takes no owner (podman-run(1), `--mount`: no uid and gid).
     """
     found = {}
+    no_programs = other_processor(facts, image)
+    for claim in claims.inside().claims if no_programs else ():
+        if not checks.settings(claim.probe).reads_files_only:
+            found[claim.key] = no_programs
     for claim in claims.claims:
         if claim.id == "S10" and claim.subject == "parent" and (facts.podman or facts.containerd_images):
             found["S10 parent"] = _NO_LAYERS
         elif facts.podman and claim.expect.get("mount") == "own":
             found[claim.key] = _PODMAN_OWN
     return found
+
+
+def other_processor(facts: EngineFacts, image: ImageInfo) -> str:
+    """Return why programs of this image do not run on the engine's machine; empty: they do."""
+    if not image.architecture or image.architecture == facts.architecture:
+        return ""
+    return (
+        f"programs for {image.architecture} do not run on this machine ({facts.architecture}):"
+        f" validate it on a machine with {image.architecture}"
+    )
 
 
 def limited(claims: ClaimSet, host: Mapping[str, Any]) -> ClaimSet:
@@ -103,7 +117,7 @@ def measure(
     # The suite reads no bytecode of the image, and its programs of the static tier have none.
     first = [one for one in asked.first if one.tier is Tier.STATIC or started - {Tier.STATIC}]
     claims = replace(asked, claims=(*asked.claims, *first)) if started else asked
-    unsupported = unsupported_by(engine.facts, claims)
+    unsupported = unsupported_by(engine.facts, image, claims)
     host: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "engine": engine.facts.version,
@@ -112,6 +126,7 @@ def measure(
         "attached": gpus.as_json(),
         "faults": _faults_of_host(engine, gpus),
         **({"unsupported": unsupported} if unsupported else {}),
+        **({"other_processor": no_programs} if (no_programs := other_processor(engine.facts, image)) else {}),
         "seed": secrets.randbelow(1 << 31),
         "labelled": image.labels.get(f"{LABELS}.image", ""),
         "steps_above": len(configuration.steps_above(history(engine, claims.image, image)) or ()),
@@ -169,7 +184,7 @@ def measure(
         host["unsupported"] = {**unsupported, **{one.key: why for one in rest.inside().claims}}
         claims = limited(claims, host)
         return evidence(without={})
-    plans = _plans(engine, image, rest, gpus, host)
+    plans = planned(image.env.get("HOME", ""), rest, gpus, own_python.user_of(image))
     to_come.update(probe for plan in plans for probe in {claim.probe for claim in plan.claims.claims})
     memory, cores = engine.facts.memory, engine.facts.cpus
     at_once = max(1, min(_AT_ONCE, memory // _MEMORY_EACH), min(cores // _CORES_EACH, memory // MEMORY))
@@ -190,20 +205,6 @@ def measure(
     wanted.update((*unknown, *((one.claim.id, one.claim.subject) for one in besides.of(Status.FAIL))))
     claims = claims.where(lambda one: (one.id, one.subject) in wanted)
     return evidence(without={})
-
-
-def _plans(
-    engine: Engine, image: ImageInfo, claims: ClaimSet, gpus: Attachment, host: dict[str, Any]
-) -> Sequence[ContainerPlan]:
-    """The containers. What will run emulated is written into `host`."""
-    plans = planned(image.env.get("HOME", ""), claims, gpus, own_python.user_of(image))
-    if not image.architecture or image.architecture == engine.facts.architecture:
-        return plans
-    from images.validation import cross_platform
-
-    native = cross_platform.native_python(engine, image)
-    host["emulated"] = native.emulated(claims.inside().claims)
-    return list(cross_platform.split(plans, native, engine.facts.cpus))
 
 
 def merged(records: Iterator[Record] | Sequence[Record]) -> tuple[Record, ...]:

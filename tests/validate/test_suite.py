@@ -207,7 +207,7 @@ def test_what_takes_longest_begins_first_and_who_asks_to_be_alone_last(suite: Pa
     assert list(run(suite, tmp_path, asked, "--jobs", "1")) == ["static.files", "static.good", "static.flags"]
 
 
-# ---- emulated: probes share the import of torch, and a fork measures and ends as a process of its own would
+# ---- on few cores probes share the import of torch, and a fork measures and ends as a process of its own would
 
 TORCH = "import os\nwith open(os.environ['IMPORTS'], 'a') as file:\n    print(os.getpid(), file=file)\n"
 LOOKS = cases(__file__, "looks")
@@ -228,7 +228,7 @@ def forking(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measured(
-    suite: Path, folder: Path, torch: str, *asked: str, timeout: str = "60", how: tuple[str, ...] = ("--emulated",)
+    suite: Path, folder: Path, torch: str, *asked: str, timeout: str = "60", how: tuple[str, ...] = ("--jobs", "2")
 ) -> tuple[dict[str, Record], int]:
     """Records, and how often torch was imported."""
     imports = folder / "imports"

@@ -83,8 +83,6 @@ class Settings:
     """Of a check that reads files: cached functions that run once before the fork, for the forks of others, too."""
     ignores_bytecode: bool = False
     """The image's Python runs it in a container of its own, and reads no bytecode of the image."""
-    starts_programs: bool = False
-    """It starts programs of the image, which run emulated on another processor whoever starts them."""
     errors_are_warnings: bool = False
     """What it raises is reported as a warning: UNPROVEN instead of FAIL."""
     run_as: RunAs = RunAs.IMAGE_USER

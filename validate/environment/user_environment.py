@@ -78,7 +78,3 @@ def runs(file: Path) -> bool:
     except OSError:
         return False
     return any(line.startswith(("import ", "import\t")) for line in lines)
-
-
-EMULATED = {"VALIDATE_EMULATED": "1"}
-"""Then imports take many seconds each: what is the same in each fork is done once, before it."""

@@ -26,12 +26,17 @@ GOOD = (record("static.pins", "pip"), record("cpu.imports", "torch"))
 
 
 def withheld(
-    *records: Record, oom: bool = False, more: tuple[Claim, ...] = (), tiers: tuple[Tier, ...] = BOTH, status: str = ""
+    *records: Record,
+    oom: bool = False,
+    more: tuple[Claim, ...] = (),
+    tiers: tuple[Tier, ...] = BOTH,
+    status: str = "",
+    **host: object,
 ) -> str:
     """Why it gets no name by these records. Who looked is asked here, not at what: each judge finds the same."""
     held_to = claims(STATIC, CPU, *more)
     evidence = Evidence(
-        image=NAME, digest="sha256:1", records=records, host={"out_of_memory": oom}, claims=held_to.claims
+        image=NAME, digest="sha256:1", records=records, host={"out_of_memory": oom, **host}, claims=held_to.claims
     )
     found = Finding(Status[status or "PASS"], "it was looked at")
     verdict = judge(held_to, evidence, tiers, judges=dict.fromkeys(("S1", "C1"), lambda *_: found))
@@ -48,6 +53,10 @@ def test_no_image_gets_a_name_for_what_a_suite_did_not_come_to() -> None:
 @pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.SILENT])
 def test_a_probe_that_measured_well_and_then_ended_badly_gives_no_name(outcome: Outcome) -> None:
     assert withheld(GOOD[0], record("cpu.imports", "torch", outcome)) == "cpu.imports did not run to the end"
+
+
+def test_no_image_gets_a_name_on_a_machine_that_does_not_run_its_programs() -> None:
+    assert withheld(*GOOD, other_processor="programs for arm64 do not run here") == "programs for arm64 do not run here"
 
 
 def test_what_a_claim_says_of_itself_or_a_probe_saw_is_no_gap() -> None:

@@ -71,15 +71,3 @@ def test_tiers_are_read() -> None:
     assert gate.parse_tiers("static, cpu") == (Tier.STATIC, Tier.CPU)
     with pytest.raises(UserError, match="static, cpu, gpu, multigpu"):
         gate.parse_tiers("static,tpu")
-
-
-def test_what_an_emulator_ran_opens_the_gate_for_what_reads_files_alone() -> None:
-    static, cpu = (
-        replace(found, claims=tuple(replace(one, emulated="qemu-user 7.2") for one in found.claims))
-        for found in (PASS, judged(CPU))
-    )
-    assert gate.refusals([static], [Tier.STATIC]) == ()
-    assert gate.refusals([cpu], [Tier.CPU]) == (
-        "the cpu tier was measured under qemu-user 7.2, and not on the processor that it is for",
-    )
-    assert gate.refusals([cpu, judged(CPU)], [Tier.CPU]) == ()

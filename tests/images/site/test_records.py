@@ -13,10 +13,8 @@ from images.site.records import RunLine
 from tests.support import recorded
 from tests.support.checkout import ROOT
 from tools import record
-from validate.claims import Claim, Tier
-from validate.evidence import Evidence, Measurement, Outcome, Record
-from validate.judge import judge
-from validate.judging import Status, passed
+from validate.claims import Tier
+from validate.judging import Status
 
 LINES = recorded.lines()
 KEPT = [line for line in LINES.values() if line.kept]
@@ -108,32 +106,6 @@ def test_without_evidence_a_run_has_the_same_verdicts_and_reasons_where_needed(t
         (one.id, one.subject): one.verdict for one in whole.claims
     }
     assert run.tiers == whole.tiers and run.packages == whole.packages and not run.evidence
-
-
-def test_what_passed_emulated_is_open_in_a_line_and_on_the_site() -> None:
-    """But for the static tier, which reads files."""
-    claims = tuple(
-        Claim(id="S2", subject=tier, tier=Tier(tier), probe=f"{tier}.files", statement="it is whole")
-        for tier in ("static", "cpu")
-    )
-    measured = [
-        Record(
-            probe=one.probe,
-            outcome=Outcome.COMPLETED,
-            seconds=1.0,
-            measurements=(Measurement(subject=one.subject, seconds=1.0, evidence={}),),
-        )
-        for one in claims
-    ]
-    host = {"emulated": {"by": "qemu-user 7.2", "platform": "linux/arm64", "probes": [one.probe for one in claims]}}
-    evidence = Evidence(image="a-arm64", digest="sha256:1", records=tuple(measured), host=host, claims=claims)
-    verdict = judge(evidence.claim_set, evidence, judges={"S2": lambda *_: passed("whole")})
-    line = records.line_of(evidence, verdict, "qemu")
-    assert {tier: count.verdict for tier, count in line.tiers.items()} == {
-        Tier.STATIC: Status.PASS,
-        Tier.CPU: Status.UNPROVEN,
-    }
-    assert [(one.key, one.reason) for one in line.findings] == [("S2 cpu", "emulated: whole")]
 
 
 def test_a_line_that_its_evidence_contradicts_is_refused(tmp_path: Path) -> None:

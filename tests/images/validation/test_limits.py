@@ -1,11 +1,15 @@
 """What an engine can't give a trial is unproven with the reason, and never more than that."""
 
+from dataclasses import replace
+
 import pytest
 
 from images.engine.gpus import NO_GPU
 from images.engine.runtime import engine_facts
 from images.validation import containers, run
 from tests.support.claims import bare_claims
+from tests.support.engine_contents import image_info
+from validate import checks
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import judge
@@ -25,15 +29,27 @@ def claims() -> ClaimSet:
 
 
 def test_podman_lacks_the_folder_of_a_users_own_and_nothing_else(claims: ClaimSet) -> None:
-    reasons = run.unsupported_by(engine_facts("unix:///p", PODMAN, {}, builds=False), claims)
+    reasons = run.unsupported_by(engine_facts("unix:///p", PODMAN, {}, builds=False), image_info(), claims)
     assert list(reasons) == ["C8 own folder"]
-    assert run.unsupported_by(engine_facts("unix:///d", DOCKER, {}), claims) == {}
+    assert run.unsupported_by(engine_facts("unix:///d", DOCKER, {}), image_info(), claims) == {}
+
+
+def test_of_an_image_for_another_processor_only_files_are_read(claims: ClaimSet) -> None:
+    facts = engine_facts("unix:///d", DOCKER, {"Architecture": "x86_64"})
+    assert facts.architecture == "amd64"
+    reasons = run.unsupported_by(facts, replace(image_info(), architecture="arm64"), claims)
+    measured = {claim.probe for claim in claims.inside().claims if claim.key not in reasons}
+    assert measured and all(checks.settings(probe).reads_files_only for probe in measured)
+    assert {claim.tier for claim in claims.claims if claim.key in reasons} == {Tier.STATIC, Tier.CPU}
+    assert set(reasons.values()) == {
+        "programs for arm64 do not run on this machine (amd64): validate it on a machine with arm64"
+    }
 
 
 def test_what_is_not_supported_is_unproven_the_rest_is_measured_and_evidence_can_only_lose_by_it(
     claims: ClaimSet,
 ) -> None:
-    reasons = run.unsupported_by(engine_facts("unix:///p", PODMAN, {}, builds=False), claims)
+    reasons = run.unsupported_by(engine_facts("unix:///p", PODMAN, {}, builds=False), image_info(), claims)
     host = {"unsupported": reasons}
     limited = run.limited(claims, host)
     assert {_key(one): one.unproven for one in limited.claims if _key(one) in reasons} == reasons

@@ -13,30 +13,15 @@ from images.publish import sbom
 from images.validation import own_python
 from tests.support import elves
 from tests.support.engine_contents import image_info
+from validate.binaries.elf import ElfError
 
 
 def test_a_program_that_the_image_could_come_before_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has room for"):
         own_python.files("/" + "x" * 300)
     (tmp_path / "a.so").write_bytes(elves.make(rpath="$ORIGIN/../lib:/opt/lib"))
-    with pytest.raises(UserError, match=r"a\.so has the RPATH /opt/lib, where"):
-        own_python.files.__wrapped__("/judge", own_python.of_this_process()._replace(standard=tmp_path))
-
-
-def planted(folder: Path, name: str, release: str) -> None:
-    program = folder / name
-    program.write_text(f"#!/bin/sh\necho {release}\necho /usr/lib/{name}/os.py\n")
-    program.chmod(0o755)
-
-
-def test_the_systems_python_is_taken_only_where_it_is_of_the_release(tmp_path: Path) -> None:
-    planted(tmp_path, "python3.12", "3.12.3")
-    found = own_python.of_release("3.12.3", tmp_path)
-    assert found and (found.program, found.standard) == (tmp_path / "python3.12", Path("/usr/lib/python3.12"))
-    assert own_python.of_release("3.12.4", tmp_path) is None
-    assert own_python.of_release("3.99.1", tmp_path) is None
-    own = own_python.of_this_process()
-    assert own_python.of_release(own.release, tmp_path) == own
+    with pytest.raises(ElfError, match=r"a\.so has the RPATH /opt/lib, where"):
+        own_python._libraries("/bin/true", [tmp_path / "a.so"])
 
 
 def test_what_this_machine_lacks_is_not_taken_from_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,9 +41,7 @@ def test_bytecode_comes_in_a_sources_place_where_it_is_of_that_source(tmp_path: 
     }
     made["others"].write_bytes(b"\0\0\r\n" + made["others"].read_bytes()[4:])
     os.utime(tmp_path / "older.py", (0, 0))
-    own = own_python.of_this_process()._replace(standard=tmp_path)
-    found = own_python.files.__wrapped__("/judge", own)
-    assert {name.rpartition("/")[2] for name in found if f"/{tmp_path.name}/" in name} == {
+    assert {name.rpartition("/")[2] for name in own_python._standard_library(tmp_path)} == {
         "fits.pyc",
         "older.py",
         "others.py",

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from validate import report
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record, plain
 from validate.judge import Verdict, judge
@@ -110,24 +109,3 @@ def test_claims_of_other_tiers_are_left_out_and_evidence_of_another_image_is_ref
 def test_evidence_survives_being_recorded() -> None:
     evidence = Evidence(image="i", digest="d", records=(record(Outcome.CRASHED, log="x"),))
     assert Evidence.loads(evidence.dumps()) == evidence
-
-
-def test_what_ran_emulated_is_said_in_every_view_and_counted_apart() -> None:
-    asked = Claim(id="T2", subject="x", tier=Tier.CPU, probe="static.t", statement="it works")
-    host = {"emulated": {"by": "qemu-user 7.2", "platform": "linux/arm64", "probes": ["static.t"]}}
-    native, emulated = (
-        judge(
-            ClaimSet(image="a", claims=(asked,)),
-            Evidence(image="a", digest="", records=(record(),), host=of),
-            judges={"T2": lambda *_: passed("as plain numpy")},
-        )
-        for of in ({}, host)
-    )
-    assert native.claims[0].reason == "as plain numpy" and not native.emulated(Tier.CPU)
-    assert emulated.claims[0].reason == "emulated: as plain numpy" and emulated.emulated(Tier.CPU)
-    assert not emulated.emulated(Tier.STATIC)
-    assert "emulated" not in report.json_data(native)["claims"][0]
-    assert report.json_data(emulated)["claims"][0]["emulated"] == "qemu-user 7.2"
-    assert report.summary(emulated) == "a: PASS (1 PASS, 1 of the PASS emulated)"
-    assert "emulated: as plain numpy" in report.text(emulated, everything=True)
-    assert "emulated" in report.markdown(emulated)

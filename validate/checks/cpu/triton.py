@@ -12,7 +12,6 @@ from typing import Any
 
 from validate.binaries.cubin import EM_CUDA, cubin_facts
 from validate.claims import Claim
-from validate.environment import user_environment
 from validate.harness.forked import attempt, in_fork
 from validate.judging import Finding, failed, joined, passed, root_cause
 
@@ -21,13 +20,7 @@ _CONTROL_KERNEL = "add"
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the evidence of each arch: the facts of each kernel's cubin, and the error of the control.
-
-    Emulated, a first kernel is compiled before: each fork has the import of Triton then, and what the emulator has
-    translated of LLVM. What that kernel raises, the forks raise again.
-    """
-    if user_environment.EMULATED.items() <= os.environ.items():
-        attempt(partial(_compiled, _CONTROL_KERNEL, claims[0].expect["arch"]))
+    """Yield the evidence of each arch: the facts of each kernel's cubin, and the error of the control."""
     toolchain = in_fork(_toolchain)
     bogus = claims[0].expect["bogus"]
     control = {"arch": bogus, **in_fork(partial(_compiled, _CONTROL_KERNEL, bogus))}

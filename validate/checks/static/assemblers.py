@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from validate.binaries.cubin import cubin_facts
-from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import installed
 from validate.judging import Finding, conclude, listed, telling_line
-
-SETTINGS = Settings(starts_programs=True)
 
 _SECONDS = 60
 _BLACKWELL = 100

@@ -17,13 +17,10 @@ from typing import Any
 from validate.binaries import dynsym
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import Files, Process, SearchPath, machine_named
-from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, listed, unproven
-
-SETTINGS = Settings(starts_programs=True)
 
 _SECONDS = 60
 _DRIVERS = "/etc/libibverbs.d"
