@@ -69,13 +69,13 @@ ALONE = ("first_hour", "forgery", "examples")
 """Files whose tests share nothing else."""
 LONGEST_FIRST = (
     *("big images", "newer engine", "wheel_builder", "fleet_builds", "engines"),
-    *(*OF_THE_PARENT, "integration", "browser"),
+    *(*OF_THE_PARENT, "integration"),
 )
 """Groups, files of integration tests and the rest of these."""
 
 
 def group(nodeid: str) -> str:
-    """What stays on one worker: the big images, the newer engine, the browser, the faults of an image, else the file.
+    """What stays on one worker: the big images, the newer engine, the faults of an image, else the file.
 
     The files of the shared engine make and remove things of their own.
     """
@@ -89,7 +89,7 @@ def group(nodeid: str) -> str:
         return nodeid
     if name == "faults":
         return f"{file}::{test.partition(':')[0]}"
-    return "browser" if file.startswith("tests/browser/") else file
+    return file
 
 
 def _integration(nodeid: str) -> str:

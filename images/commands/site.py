@@ -18,7 +18,7 @@ from images.publish import signing
 from images.registry.client import Registry
 from images.registry.reference import Repository
 from images.site import pages, runs
-from images.site.pages import SiteInputs
+from images.site.inputs import SiteInputs
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 
@@ -81,9 +81,11 @@ def site(
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write a site. Of an earlier one, what is gone now is removed, in the site's own folders alone."""
+    """Write a site, and remove what an earlier one left in the site's own folders."""
     for own in pages.OWN_FOLDERS:
         shutil.rmtree(folder / own, ignore_errors=True)
+    for page in pages.OWN_PAGES:
+        (folder / page).unlink(missing_ok=True)
     for path, content in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)

@@ -1,6 +1,5 @@
 """Which image to pull for a machine, why, and why not the others. Pure, but for reading gpu_models.yaml."""
 
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,8 +25,8 @@ from validate.judging import listed
 
 _NEAREST = 4
 _some = partial(listed, limit=_NEAREST)
-_version = cache(Version)
-"""A site's table compares the same few with each other for each GPU and driver."""
+version_of = cache(Version)
+"""The site's table compares the same few versions for each GPU and driver."""
 _CARDS = ((8, 6), (8, 9))
 """Graphics cards that no board has: in an ARM server they run what they run elsewhere (A10, L4, L40S)."""
 _GRACE_HOPPER = Arch(9, 0)
@@ -302,7 +301,7 @@ class Answer:
         image = self.image
         wheel, toolkit = Minor.parse(image.wheel_cuda), Minor.parse(image.toolkit_cuda)
         cuda = (wheel, toolkit == wheel, toolkit)
-        return (self.passed, self.fit == "cubin", _version(image.torch), self.native, cuda, image.arch is not None)
+        return (self.passed, self.fit == "cubin", version_of(image.torch), self.native, cuda, image.arch is not None)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -350,10 +349,10 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
     """One image, held against a machine and what is wanted."""
     fits = {arch: image.fit(arch) for arch in machine.archs}
     worst = max(fits.values(), key=("cubin", "ptx", "no").index)
-    native = not machine.driver or _version(machine.driver) >= _version(image.native_driver)
+    native = not machine.driver or version_of(machine.driver) >= version_of(image.native_driver)
     against = [*_unwanted(image, options), *wrong_for_gpu(machine), *_wrong_arch(image, machine, fits)]
     # Minor version compatibility holds for machine code; PTX needs a driver of its own CUDA (CUDA Compatibility).
-    if machine.driver and _version(machine.driver) < _version(image.min_driver):
+    if machine.driver and version_of(machine.driver) < version_of(image.min_driver):
         against.append(f"CUDA {image.wheel_cuda.partition('.')[0]} needs driver {image.min_driver} or newer")
     elif worst == "ptx" and not native:
         against.append(f"PTX of CUDA {image.wheel_cuda} needs driver {image.native_driver} or newer")
@@ -462,48 +461,6 @@ def sentences(choice: Choice, machine: Machine, known: Mapping[str, Known]) -> I
             yield f"The first of them whose gpu tier passed: {ran}. {known[ran].sentence}"
     for names, reasons in choice.others:
         yield f"Not {_some(names)}: {'; '.join(reasons)}"
-
-
-def table(images: Sequence[ImageSummary]) -> dict[str, Any]:
-    """Every answer, as plain data in which the site's page looks it up (templates/site/chooser.js).
-
-    `models`: words of a model -> [its name, its kind]. A kind is an architecture, with ` arm` behind it where the host
-    processor is ARM. `answers`: kind -> the number of a row for each driver: not known, older than all of `drivers`,
-    then from each of them on. A row has the images that fit, best first, and then the others: [index, indices of its
-    `texts`, where `driver {} ` stands for the driver].
-    """
-    known = {name: (Arch.parse(row.capability), row.arm) for name, row in models().items()}
-    archs = {Arch.parse(text) for image in images for text in image.archs}
-    kinds = {(arch, arch in ON_ARM_ALONE) for arch in archs} | set(known.values())
-    names = {(arch, arm): f"{arch} arm" if arm else str(arch) for arch, arm in kinds}
-    branches = {str(branch) for row in drivers().values() for branch in (row.first, (row.last or 0) + 1)} - {"1"}
-    steps = sorted(branches.union(*((image.min_driver, image.native_driver) for image in images)), key=_version)
-    texts: dict[str, int] = {}
-    answers: dict[str, list[int]] = {}
-    rows: dict[str, int] = {}
-    for arch, arm in sorted(kinds):
-        machines = [Machine(gpus=(), archs=(arch,), driver=text, arm=arm) for text in ("", "0", *steps)]
-        numbers: list[int] = []
-        answers[names[arch, arm]] = numbers
-        for machine in machines:
-            # The page compares profile, torch and Python itself: here each image is what was asked for.
-            asked = (Options(profile=one.profile, python=one.python, devel=one.devel) for one in images)
-            said = [answer(one, machine, options) for one, options in zip(images, asked, strict=True)]
-            row: list[list[list[Any]]] = [[], []]
-            for at, each in sorted(enumerate(said), key=lambda item: item[1].rank, reverse=True):
-                told = (
-                    text.replace(f"driver {machine.driver} ", "driver {} ") for text in each.against or each.reasons
-                )
-                row[bool(each.against)].append([at, [texts.setdefault(text, len(texts)) for text in told]])
-            numbers.append(rows.setdefault(json.dumps(row), len(rows)))
-    return {
-        "ignored": f"^(?:{'|'.join(sorted(_BRANDS))}|{_VARIANTS.pattern})$",
-        "models": {key(name): [name, names[kind]] for name, kind in known.items()},
-        "drivers": steps,
-        "answers": answers,
-        "rows": [json.loads(row) for row in rows],
-        "texts": list(texts),
-    }
 
 
 def key(name: str) -> str:

@@ -50,8 +50,6 @@ class TierRun(Row):
     """It is the image's `digest`."""
     source: str
     """Line of runs.jsonl, file of nightly runs, or published image that it was read from."""
-    page: str
-    """Path of the page with its claims; empty where only counts are recorded."""
 
     @property
     def standing(self) -> Status:
@@ -84,7 +82,6 @@ class ImageRow(chooser.ImageSummary):
     runs: list[TierRun]
     """Newest first: the last ten of each tier and GPU, and those that decide `validation`."""
     page: str
-    badge: str
 
     def newest(self, tier: Tier, gpus: str = "") -> TierRun | None:
         """The newest run of a tier, of the current digest where there is one."""
@@ -109,13 +106,11 @@ class ImageRow(chooser.ImageSummary):
 
 
 class RefusedRow(Row):
-    """A combination that can't work, or that we don't build."""
+    """A row of matrix.yaml that the plan refuses."""
 
     name: str
     torch: str | None
     reasons: list[str]
-    listed: bool
-    """It is a row of matrix.yaml; else a CUDA and a torch that somebody may ask for."""
     nearest: list[str]
     """Accepted images that differ least."""
 
@@ -123,7 +118,7 @@ class RefusedRow(Row):
 class Index(Row):
     """index.json: every image, its validation runs, and what is refused. Paths are relative to it."""
 
-    schema_version: Literal[3] = 3
+    schema_version: Literal[4] = 4
     date: date
     """The day it was made, UTC."""
     revision: str

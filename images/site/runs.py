@@ -36,19 +36,14 @@ class Run:
     """Where it is recorded: a line of runs.jsonl, a month's file of nightly runs, or a published image."""
     gpus: tuple[str, ...] = ()
     """Names as the driver has them, one a GPU."""
-    driver: str = ""
     claims: tuple[ClaimVerdictRow, ...] = ()
     """Empty for nightly runs: their lines have only the claims that did not pass."""
-    evidence: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
-    """Claim id and subject -> what was measured; empty where the evidence is not at hand."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """Distribution -> version, as S1 measured them."""
     size: int = 0
     """Of the image, unpacked, in bytes; 0: not recorded."""
     steps: Mapping[str, StepRow] = field(default_factory=dict)
     """Subject of G14 -> the training step."""
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    """The files at hand, as they were written."""
 
     @property
     def date(self) -> date | None:
@@ -83,7 +78,7 @@ def recorded(*folders: Path) -> tuple[Run, ...]:
             try:
                 if line.kept:
                     content = records.read_evidence(folder, line.id)
-                    run = _with_evidence(run, records.judged_again(line, content), content)
+                    run = _with_verdict(run, records.judged_again(line, content))
             except UserError as error:
                 problems += error.problems
             runs.append(run)
@@ -103,7 +98,7 @@ def _of_line(line: RunLine, source: str) -> Run:
         if known := findings.get((tier, number, subject)):
             row = row.model_copy(update={"required": known.required, "reason": known.reason})
         claims.append(row)
-    return _run(line, source, driver=line.driver, claims=tuple(claims), packages=line.packages)
+    return _run(line, source, claims=tuple(claims), packages=line.packages)
 
 
 def _run(line: RunLine | JobLine, source: str, **more: Any) -> Run:
@@ -120,15 +115,15 @@ def _run(line: RunLine | JobLine, source: str, **more: Any) -> Run:
     )
 
 
-def _with_evidence(run: Run, verdict: Verdict, content: bytes) -> Run:
-    evidence = {(one.claim.id, one.claim.subject): one.evidence for one in verdict.claims}
+def _with_verdict(run: Run, verdict: Verdict) -> Run:
+    """Add what only the evidence has: reasons and hints of every claim, the size and the packages."""
+    measured = {(one.claim.id, one.claim.subject): one.evidence for one in verdict.claims}
+    size = measured.get(("S8", "size"), {}).get("bytes", 0)
     return replace(
         run,
         claims=tuple(VerdictFile.model_validate(report.json_data(explain(verdict))).claims),
-        size=run.size or evidence.get(("S8", "size"), {}).get("bytes", 0),
-        evidence=evidence,
+        size=run.size or size,
         packages=records.packages(verdict.claims),
-        files={"evidence.json": content},
     )
 
 
@@ -180,5 +175,5 @@ def published(
                 raise failed(remote.reference, cause, "publish it anew")
             line = records.line_of(one.evidence, one.verdict, f"attestation-{number}")
             run = _of_line(line, f"{remote.reference} (attestation {number})")
-            attached.append(_with_evidence(run, one.verdict, one.evidence_file))
+            attached.append(_with_verdict(run, one.verdict))
     return tuple(found), tuple(attached)

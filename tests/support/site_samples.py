@@ -1,11 +1,10 @@
 """Runs, nightly lines and published tags without a build: every state of an image, and hostile strings."""
 
-import json
 from datetime import UTC, date, datetime
 
 from images.nightly.results import BreakageLine, Change, Expected, Job, JobLine, Outcome
 from images.planning import plan
-from images.site.pages import SiteInputs
+from images.site.inputs import SiteInputs
 from images.site.runs import Published, Run
 from images.validation.rows import ClaimRow, ClaimVerdictRow, HintRow, TierCount, tier_counts
 from tests.support.sources import SOURCES
@@ -46,13 +45,11 @@ def claim(
 def run(image: str, *claims: ClaimVerdictRow, day: date | None = TODAY, digest: str = NEW, **more: object) -> Run:
     rows = claims or (claim(Tier.STATIC), claim(Tier.CPU, number="C1"))
     plain = {
-        "evidence": {(one.id, one.subject): {"log": HOSTILE} for one in rows},
         "packages": {
             one.subject: TORCH.get(image, "2.7.1") for one in rows if (one.id, one.verdict) == ("S1", Status.PASS)
         },
         "source": f"results/{image}/{'-'.join(tier_counts(rows))}-{day}",
         "size": 6_900_000_000,
-        "files": {"verdict.json": json.dumps({"image": image}).encode()},
     }
     moment = datetime(day.year, day.month, day.day, tzinfo=UTC) if day else None
     return Run(image=image, digest=digest, moment=moment, tiers=tier_counts(rows), claims=rows, **{**plain, **more})  # type: ignore[arg-type]

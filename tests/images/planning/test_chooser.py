@@ -220,30 +220,6 @@ def test_what_has_no_lock_is_not_taken_and_the_command_is_said() -> None:
     assert ((best,), said) in found.others
 
 
-def test_the_table_of_the_site_has_the_answers_of_the_command_line() -> None:
-    images = [chooser.summary(image, MATRIX.facts) for image in OF_THE_MATRIX]
-    found = chooser.table(images)
-    assert len({kind for _, kind in found["models"].values()}) > 15
-    drivers = ["", "0", *found["drivers"]]
-    for number, gpu in enumerate(("RTX 4090", "H100", "GTX 980", "B300", "GH200", "Thor", "Tesla V100-SXM2-32GB")):
-        name, kind = found["models"][chooser.key(gpu)]
-        answers = list(zip(drivers, (found["rows"][at] for at in found["answers"][kind]), strict=True))
-        for driver, row in answers[number % 5 :: 5]:  # all would take some seconds
-            machine = chooser.described(gpu, "", driver)
-            assert machine.gpus == (name,)
-            for profile, devel in ((None, False), ("axolotl", False), (None, True)):
-                choice = chooser.rank(images, machine, Options(profile=profile, devel=devel))
-                wanted = [one.profile == profile and one.devel == devel and one.default_python for one in images]
-                fitting, others = ([item for item in part if wanted[item[0]]] for part in row)
-                assert [images[at].name for at, _ in fitting] == [one.name for one in choice.fitting]
-                for (_, texts), one in zip(fitting, choice.fitting, strict=True):
-                    told = [found["texts"][text].replace("driver {} ", f"driver {driver} ") for text in texts]
-                    assert told == list(one.reasons)
-                said = {"; ".join(found["texts"][text] for text in texts) for _, texts in others}
-                named = {"; ".join(reasons) for _, reasons in choice.others}
-                assert said <= named or len(choice.others) == 4, "`choose` tells the nearest four"
-
-
 @pytest.mark.parametrize(
     ("gpu", "driver", "torch", "builds", "why"),
     MACHINES["machines"],

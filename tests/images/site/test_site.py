@@ -18,12 +18,13 @@ from pydantic import ValidationError
 
 from images.nightly import results
 from images.nightly.results import BreakageLine, Job, JobLine, Outcome
+from images.planning import chooser
 from images.publish.statements import TEST_RESULT
 from images.registry.client import Registry
 from images.registry.reference import Repository
-from images.site import index, pages, runs
+from images.site import choosing, index, inputs, pages, runs
 from images.site.index import ImageRow, Index, Validation, dumps
-from images.site.pages import SiteInputs, make
+from images.site.inputs import SiteInputs, make_index
 from images.validation.rows import StepRow, tier_counts
 from tests.support import debian_tools
 from tests.support import site_samples as samples
@@ -63,7 +64,7 @@ def html() -> Mapping[str, str]:
 
 @cache
 def indexed() -> Index:
-    return make(samples.known())
+    return make_index(samples.known())
 
 
 @cache
@@ -86,12 +87,12 @@ def parsed(path: str) -> Page:
 
 def row_of(name: str, known: SiteInputs) -> ImageRow:
     """An image of the index that is made of these inputs."""
-    return next(one for one in make(known).images if one.name == name)
+    return next(one for one in make_index(known).images if one.name == name)
 
 
 def cells(name: str) -> str:
     """The row of an image in the matrix."""
-    (row,) = re.findall(rf'<tr[^>]*data-words="{name} .*?</tr>', html()["index.html"], re.DOTALL)
+    (row,) = re.findall(rf'<tr id="{name}".*?</tr>', html()["index.html"], re.DOTALL)
     return row
 
 
@@ -119,10 +120,9 @@ def test_an_image_is_validated_by_the_runs_of_its_digest() -> None:
 
 
 def test_what_was_not_validated_is_never_green() -> None:
-    row, page, badge = cells(NEVER), html()[f"images/{NEVER}.html"], json.loads(of_samples()[f"badges/{NEVER}.json"])
+    row, page = cells(NEVER), html()[f"images/{NEVER}.html"]
     assert row.count('class="cell never"') == row.count('<td class="cell') and "PASS" not in row
     assert "Not validated" in page and "PASS" not in page.split("<main")[1]
-    assert (badge["message"], badge["color"]) == ("not validated", "lightgrey")
 
 
 def test_a_gpu_tier_without_a_gpu_was_not_validated() -> None:
@@ -138,7 +138,6 @@ def test_a_verdict_is_of_the_digest_that_the_tag_means() -> None:
     assert cells(REBUILT).count("other build") == 3
     assert "No run is of the digest that the tag means today." in html()[image.page]
     assert image.get == f"docker pull registry.example/images:{REBUILT}" and image.published.endswith(samples.OTHER)
-    assert json.loads(of_samples()[f"badges/{REBUILT}.json"])["color"] == "lightgrey"
     assert row_of(REBUILT, samples.known(published=())).validation is Validation.VALIDATED
 
 
@@ -165,25 +164,23 @@ def test_required_claims_make_a_tier_and_nothing_else() -> None:
     assert tier_counts([samples.claim(Tier.STATIC), unproven])[Tier.STATIC].verdict is Status.UNPROVEN
 
 
-def test_a_badge_is_green_only_for_what_is_validated_and_fresh() -> None:
-    colours = {name: json.loads(of_samples()[f"badges/{name}.json"])["color"] for name in by_name()}
-    assert {name for name, colour in colours.items() if colour == "brightgreen"} == {VALIDATED}
-    assert [colours[name] for name in (STALE, UNDATED, FAILING, PARTLY)] == ["lightgrey", "lightgrey", "red", "yellow"]
-    assert json.loads(of_samples()[f"badges/{VALIDATED}.json"])["message"] == f"validated {TODAY}"
-    last = make(samples.known(today=date(2026, 11, 20)))
-    assert pages.badge_of(next(one for one in last.images if one.name == STALE), last)[1] == "brightgreen", (
-        "14 days old"
-    )
-    assert "cu130-torch214: validated 2026-11-21" in of_samples()[f"badges/{VALIDATED}.svg"].decode()
+def test_what_is_older_than_the_limit_is_stale() -> None:
+    """An old verdict is never shown as a new one."""
+    assert "stale" not in cells(VALIDATED)
+    for name in (STALE, UNDATED):
+        assert "validated, stale" in cells(name) and cells(name).count('<span class="note">stale') == 3
+    on_its_last_day = pages.files(samples.known(today=date(2026, 11, 20)))["index.html"].decode()
+    (row,) = re.findall(rf'<tr id="{STALE}".*?</tr>', on_its_last_day, re.DOTALL)
+    assert "stale" not in row, "14 days old"
 
 
 def test_every_gpu_has_its_column() -> None:
     assert indexed().columns(Tier.GPU) == ("H100", "H200")
     assert indexed().columns(Tier.MULTIGPU) == ("2 x H200",)
     assert '<th scope="col">2 x H200</th>' in html()["index.html"]
-    alone = make(samples.known(runs=(), nightly=()))
+    alone = make_index(samples.known(runs=(), nightly=()))
     assert alone.columns(Tier.GPU) == ("",)
-    assert pages.gpus_of(Tier.GPU, ["NVIDIA Something New"]) == "NVIDIA Something New"
+    assert inputs.gpus_of(Tier.GPU, ["NVIDIA Something New"]) == "NVIDIA Something New"
 
 
 def test_a_control_job_is_a_run_of_the_image_and_a_canary_is_not() -> None:
@@ -198,11 +195,10 @@ def test_the_front_page_shows_current_breakages_once() -> None:
     old = samples.breakage(key="old", sentence="an old one broke", date=datetime(2026, 11, 1, tzinfo=UTC))
     lines = [old, bent, samples.breakage(), samples.breakage()]
     files = pages.files(samples.known(nightly=lines))
-    assert (
-        files["index.html"].count(b"breaks S4 symbols") == 1 and files["nightly.html"].count(b"breaks S4 symbols") == 2
-    )
-    assert b" broke" not in files["index.html"] and files["nightly.html"].count(b" broke") == 2
-    assert "expected: G4 device" in html()["nightly.html"] and "unexpected pass: <b>G4 device" in html()["nightly.html"]
+    assert files["index.html"].count(b"breaks S4 symbols") == 1
+    assert b" broke" not in files["index.html"]
+    page = html()["images/cu128-torch27.html"]
+    assert "expected: G4 device" in page and "unexpected pass: <b>G4 device" in page
 
 
 def test_an_arch_image_shows_its_parent_s_lock() -> None:
@@ -219,14 +215,12 @@ def test_an_image_without_a_lock_is_said_everywhere_and_counted_as_none() -> Non
     assert "no lock: can&#39;t be built here; `nox -s lock -- " in page
     assert f"<code>nox -s build -- {UNLOCKED}</code>" not in page
     assert ">no lock</span>" in cells(UNLOCKED) and ">no lock</span>" not in cells(NEVER)
-    assert f"{UNLOCKED} has no lock" in html()["combinations.html"]
-    assert f"{NEVER} is an image" in html()["combinations.html"]
-    totals = {key: int(count) for key, count in re.findall(r'<b data-total="(\w+)">(\d+)</b>', html()["index.html"])}
-    added = sum(totals[one] for one in ("validated", "stale", "partly", "failed", "never"))
-    assert (added, totals["images"], totals["unlocked"]) == (len(indexed().images), len(indexed().images), 1)
-    data = pages.chooser_data(indexed())
-    offered = {data["images"][at]["name"] for row in data["rows"] for at, _ in row[0]}
-    assert NEVER in offered and UNLOCKED not in offered
+    totals = {words: int(count) for count, words in re.findall(r"<li><b>(\d+)</b> ([^<]*)</li>", html()["index.html"])}
+    images, validated, stale, partly, failed, never, unlocked, _refused = totals.values()
+    assert validated + stale + partly + failed + never == images == len(indexed().images)
+    assert unlocked == 1
+    page = html()["choose.html"]
+    assert f">{NEVER}</a>" in page and f">{UNLOCKED}</a>" not in page
     assert row.blocked and not by_name()[NEVER].blocked
 
 
@@ -242,8 +236,7 @@ def test_nothing_recorded_becomes_markup() -> None:
     for path, text in html().items():
         page = parsed(path)
         assert page.open == [], f"every element of {path} is closed"
-        scripts = [attrs for tag, attrs in page.elements if tag == "script"]
-        assert all("src" in attrs or attrs.get("type") == "application/json" for attrs in scripts), path
+        assert not [tag for tag, _ in page.elements if tag == "script"], path
         planted = ("<img src=x", "alert(1)</script>", "\u202e", "\x00")
         assert not [word for word in planted if word in text], path
         named = {name for _, attrs in page.elements for name in attrs}
@@ -270,20 +263,14 @@ def test_no_page_is_over_300_kb_with_all_that_it_loads(make: Callable[[], Mappin
     assert max(sizes.values()) < 300_000, max(sizes, key=lambda path: sizes[path])
 
 
-def test_steps_are_plotted_over_time_and_over_images() -> None:
+def test_the_newest_time_of_each_training_step_is_shown() -> None:
     def step(milliseconds: float) -> dict[str, StepRow]:
         return {"step eager": StepRow(seconds=milliseconds / 1e3, spread=0.002, peak=44_800_000_000, loss=7.0)}
 
-    took = {(PARTLY, 1): 341.0, (PARTLY, 2): 325.7, (NEVER, 2): 235.3}
-    made = [
-        samples.run(name, samples.gpu(), gpus=(H100,), day=TODAY + timedelta(days=day), steps=step(each))
-        for (name, day), each in took.items()
-    ]
-    files = pages.files(samples.known(runs=made))
-    page, front = files[f"images/{PARTLY}.html"].decode(), files["index.html"].decode()
-    assert 'points="2.0,2.0 118.0,22.0 "' in page and "341.0, 325.7 ms" in page and "44.8 GB" in page
-    assert front.count("<polyline") == 1 and "325.7 ms" in front and "235.3 ms" in front
-    assert "<polyline" not in html()["index.html"]
+    older = samples.run(PARTLY, samples.gpu(), gpus=(H100,), day=TODAY, steps=step(341.0))
+    newer = samples.run(PARTLY, samples.gpu(), gpus=(H100,), day=TODAY + timedelta(days=1), steps=step(325.7))
+    page = pages.files(samples.known(runs=[older, newer]))[f"images/{PARTLY}.html"].decode()
+    assert "325.7 ms" in page and "44.8 GB" in page and "341.0" not in page
 
 
 def test_a_year_of_nightly_runs_keeps_pages_small_and_the_runs_that_decide() -> None:
@@ -302,7 +289,6 @@ def test_a_year_of_nightly_runs_keeps_pages_small_and_the_runs_that_decide() -> 
     known = samples.known(nightly=lines, runs=[first, *runs.of_nightly(lines)])
     files = pages.files(known)
     sizes = {path: len(content) for path, content in files.items() if path.endswith(".html")}
-    del sizes["errors.html"]  # as long as there are known errors
     assert max(sizes.values()) < 250_000
     image = row_of(PARTLY, known)
     assert len(image.runs) < 20
@@ -323,19 +309,36 @@ def test_what_decides_the_validation_is_kept_however_old() -> None:
     assert image.sentence.startswith("Validated: ") and image.newest(Tier.GPU, "H100").current  # type: ignore[union-attr]
 
 
-def test_every_refused_combination_has_its_reasons_and_the_nearest() -> None:
-    assert indexed().refused and len({one.name for one in indexed().refused}) == len(indexed().refused)
-    for one in indexed().refused:
-        assert one.reasons and one.nearest and f'id="{one.name}"' in html()["combinations.html"]
-        assert set(one.nearest) <= set(by_name())
+def test_every_refused_row_of_the_matrix_has_its_reasons_and_the_nearest() -> None:
+    assert indexed().refused
+    for row in indexed().refused:
+        assert row.reasons and row.nearest and f">{row.name}</th>" in html()["index.html"]
+        assert set(row.nearest) <= set(by_name())
 
 
 def test_what_was_validated_once_and_is_refused_today_is_no_row_of_the_matrix() -> None:
     known = samples.known(runs=[samples.run("cu130-torch211-nothing")])
-    (one,) = (row for row in make(known).refused if row.name == "cu130-torch211-nothing")
-    assert not one.listed and one.reasons
     assert "cu130-torch211-nothing" not in pages.files(known)["index.html"].decode()
-    assert any(row.listed for row in indexed().refused)
+
+
+GPUS_TO_COMPARE = ("RTX 4090", "H100", "GTX 980", "B300", "GH200", "Jetson AGX Thor", "V100")
+
+
+def test_the_choose_page_has_the_answers_of_the_command_line() -> None:
+    images = indexed().images
+    tables = choosing.gpu_tables(images, [None, "axolotl"])
+    by_model = {model: table for table in tables for model in table.models}
+    assert by_model.keys() == chooser.models().keys()
+    for gpu in GPUS_TO_COMPARE:
+        model, _row = chooser.find_model(gpu)
+        # A driver that is the newest bound of its range, for each row of the table.
+        for drivers, answers in by_model[model].rows:
+            driver = "1" if drivers.startswith("older") else drivers.split()[0]
+            machine = chooser.Machine(**{**vars(chooser.described(gpu, "", "")), "driver": driver})
+            for profile, name in zip((None, "axolotl"), answers.images, strict=True):
+                fitting = chooser.rank(images, machine, chooser.Options(profile=profile)).fitting
+                assert name == (fitting[0].name if fitting else ""), (gpu, driver, profile)
+            assert bool(answers.why_none) == (not answers.images[0])
 
 
 def claimed(number: str, subject: str, tier: Tier, *, required: bool = True) -> Claim:
@@ -407,7 +410,7 @@ def test_tags_digests_and_attestations_come_from_the_registry(repository: str, t
     assert image["tags"] == [NAME, fixed] and image["get"] == f"docker pull {repository}:{NAME}"
     row = next(one for one in image["runs"] if one["tier"] == "static")
     assert (row["verdict"], row["date"], row["current"]) == ("PASS", "2026-11-20", True)
-    assert image["validation"] == "partly" and (tmp_path / row["page"]).is_file()
+    assert image["validation"] == "partly" and (tmp_path / image["page"]).is_file()
     assert not [one for one in images.values() if one["published"] and one["name"] != NAME]
 
 
@@ -428,7 +431,7 @@ def test_a_tag_that_names_another_image_stops_the_site(repository: str, tmp_path
 
 
 def test_an_index_with_control_characters_or_unknown_archs_is_refused() -> None:
-    data = json.loads(dumps(make(samples.known())))
+    data = json.loads(dumps(make_index(samples.known())))
     for key, value in (("get", "docker pull x\x1b[2J"), ("archs", ["ninety"]), ("name", "../x"), ("min_driver", "new")):
         bent = {**data, "images": [{**data["images"][0], key: value}]}
         with pytest.raises(ValidationError, match=key):
