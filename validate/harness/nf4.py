@@ -1,8 +1,7 @@
 """NF4 in plain torch, independent of bitsandbytes, and what bitsandbytes says of its own quantiser."""
 
 import importlib
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 LEVELS = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
@@ -17,13 +16,23 @@ BLOCK_SIZE = 64
 MEAN_ERROR, MEAN_ERROR_SIGMA = 0.072798, 7.4e-5
 """Mean absolute error of quantising N(0,1) in such blocks, and its deviation over 1024 x 1024 values: bitsandbytes' own
 figures (its tests/test_functional.py)."""
-EXPECTED: Mapping[str, Any] = {
+
+
+class ExpectedError(TypedDict):
+    """What claims C10 and G10 `nf4-weights` expect."""
+
+    quant_type: str
+    block_size: int
+    mean_error: float
+    mean_error_sigma: float
+
+
+EXPECTED: ExpectedError = {
     "quant_type": "nf4",
     "block_size": BLOCK_SIZE,
     "mean_error": MEAN_ERROR,
     "mean_error_sigma": MEAN_ERROR_SIGMA,
 }
-"""What claims C10 and G10 `nf4-weights` expect."""
 
 
 def dequantised(packed: Any, absmax: Any, shape: tuple[int, ...], block: int) -> Any:

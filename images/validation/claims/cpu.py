@@ -23,6 +23,15 @@ _DOT_MINIMUM = Arch(8, 0)
 _FLASH_ATTN_4_FORWARD, _FLASH_ATTN_4_BACKWARD = Arch(8, 0), Arch(9, 0)
 """flash-attn-4 4.0.0b36, flash_attn/cute/interface.py: the assertions of _flash_attn_fwd and _flash_attn_bwd."""
 
+_QUANTISED_LLAMA_NEEDS = ("torch", "transformers", "bitsandbytes", "peft", "accelerate", "safetensors")
+_QUANTISED_LLAMA = {
+    "fp32": "a tiny Llama in float32 computes what plain float64 arithmetic does",
+    "nf4-weights": "loading in 4-bit stores every projection as NF4: uint8, a quarter of bfloat16, the right error",
+    "nf4-logits": "the 4-bit model computes what its dequantised weights say",
+    "lora-step": "one LoRA step on the 4-bit model moves B and leaves the base alone",
+}
+"""C10: subject -> statement."""
+
 _RESUMED = {
     "equal": {"step": 4, "steps after the checkpoint": 2},
     "at_most": {"deviation": 1e-6},
@@ -46,7 +55,7 @@ def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
     yield from _native(context)
     yield from _compilers(image)
     yield from _at_work(context)
-    yield from quantised_llama(context, "C10", "cpu.quantized_llama")
+    yield from quantised_llama(context, "C10", "cpu.quantized_llama", _QUANTISED_LLAMA)
     if image.pin("transformers") and image.pin("accelerate"):
         resumes = "transformers' Trainer saves a run, and resumes it to the same weights"
         yield claim("C15", "resume", "cpu.resume", resumes, _RESUMED)
@@ -170,9 +179,12 @@ def _at_work(context: ClaimContext) -> Iterator[Claim]:
     yield claim("C11", "pip", "cpu.additions", statement, added)
 
 
-def quantised_llama(context: ClaimContext, number: str, probe: str, unproven: str = "") -> Iterator[Claim]:
-    """C10 and G10: a tiny Llama in 4-bit, where everything for it is pinned."""
-    if all(context.image.pin(name) for name in expectations.QUANTISED_LLAMA["needs"]):
-        for subject, statement in expectations.QUANTISED_LLAMA[probe.partition(".")[0]].items():
-            weights = nf4.EXPECTED if subject == "nf4-weights" else None
-            yield claim(number, subject, probe, statement, weights, unproven=unproven)
+def quantised_llama(
+    context: ClaimContext, number: str, probe: str, statements: Mapping[str, str], unproven: str = ""
+) -> Iterator[Claim]:
+    """Write C10 or G10, a tiny Llama in 4-bit, where everything for it is pinned."""
+    if not all(context.image.pin(name) for name in _QUANTISED_LLAMA_NEEDS):
+        return
+    for subject, statement in statements.items():
+        expect = nf4.EXPECTED if subject == "nf4-weights" else None
+        yield claim(number, subject, probe, statement, expect, unproven=unproven)

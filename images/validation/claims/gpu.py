@@ -31,6 +31,12 @@ ENVELOPES: Mapping[str, Any] = yamlfile.table("envelopes.yaml")
 BASELINES: Mapping[str, Mapping[str, Mapping[str, Any]]] = yamlfile.table("baselines.json")
 """Image -> GPU model -> subject of G14 -> what recorded runs say (tools/baselines.py)."""
 _TERA = 1e12
+_QUANTISED_LLAMA = {
+    "nf4-weights": "on the GPU, loading in 4-bit stores every projection as NF4, and its memory shows it",
+    "nf4-logits": "on the GPU, the 4-bit model computes what its dequantised weights say",
+    "qlora": "QLoRA with gradient checkpointing learns, leaves the base alone, and gives the same bits twice",
+}
+"""G10: subject -> statement."""
 _STEP_MEMORY = {8: 60 << 30, 2: 22 << 30}
 """Rows of a batch -> bytes of GPU memory that its step takes (45 GB with 8, H100)."""
 
@@ -54,7 +60,7 @@ def gpu_claims(context: ClaimContext) -> Iterator[Claim]:
         # What this GPU or this version can't do is not held against the image.
         required = missing is None and "not_applicable" not in expect
         yield claim(row.claim, subject, row.probe, row.statement, expect, required=required, unproven=unproven)
-    yield from quantised_llama(context, "G10", "gpu.llama", no_gpu)
+    yield from quantised_llama(context, "G10", "gpu.llama", _QUANTISED_LLAMA, no_gpu)
     yield from silent_claims(context, "G12")
     yield from _floors(context, versions)
     yield from _steps(context)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from validate.checks._behaviour import BehaviourEvidence, judge
-from validate.checks.cpu.quantized_llama import RATE, SavedLlama, trainer_of
 from validate.claims import Claim
 from validate.harness.forked import asked
+from validate.harness.saved_llama import LEARNING_RATE, SavedLlama, make_trainer
 
 _STEPS = 8
 _KEPT_SHARE = 0.6
@@ -66,7 +66,7 @@ def _mixed_precision(folder: Path) -> BehaviourEvidence:
     model = importlib.import_module("transformers").AutoModelForCausalLM.from_pretrained(llama.folder)
     products: set[str] = set()
     model.model.layers[0].mlp.up_proj.register_forward_hook(lambda _module, _inputs, out: products.add(str(out.dtype)))
-    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=RATE))
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE))
     losses = []
     for _ in range(_STEPS):
         loss = model(llama.tokens, labels=llama.tokens).loss
@@ -107,7 +107,7 @@ def _trainer(folder: Path) -> BehaviourEvidence:
     model = transformers.AutoModelForCausalLM.from_pretrained(llama.folder)
     rows = [{"input_ids": row, "labels": row} for row in llama.tokens]
     saving = {"logging_steps": 1, "save_strategy": "no"}
-    trainer = trainer_of(model, folder / "out", rows, max_steps=_STEPS, per_device_train_batch_size=2, **saving)
+    trainer = make_trainer(model, folder / "out", rows, max_steps=_STEPS, per_device_train_batch_size=2, **saving)
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     trainer.save_model(str(folder / "trained"))

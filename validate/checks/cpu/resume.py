@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from validate.checks._behaviour import BehaviourEvidence, judge
-from validate.checks.cpu.quantized_llama import SavedLlama, trainer_of
 from validate.claims import Claim
 from validate.harness.forked import asked
+from validate.harness.saved_llama import SavedLlama, make_trainer
 
 _STEPS, _HALF_WAY = 4, 2
 
@@ -49,7 +49,7 @@ def _train(llama: SavedLlama, model: Path, out: Path, checkpoint: str | None = N
     trained, taken = transformers.AutoModelForCausalLM.from_pretrained(model), list[int]()
     trained.register_forward_hook(lambda *_: taken.append(1))
     saving = {"save_strategy": "steps", "save_steps": _HALF_WAY}
-    trainer = trainer_of(trained, out, rows, max_steps=_STEPS, per_device_train_batch_size=1, **saving)
+    trainer = make_trainer(trained, out, rows, max_steps=_STEPS, per_device_train_batch_size=1, **saving)
     trainer.train(resume_from_checkpoint=checkpoint)
     return trainer, len(taken)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from validate.checks._behaviour import BehaviourEvidence, judge
-from validate.checks.cpu.quantized_llama import SavedLlama
 from validate.claims import Claim
 from validate.harness.forked import asked
+from validate.harness.saved_llama import SavedLlama
 
 _BF16_FROM = (8, 0)
 
