@@ -61,16 +61,6 @@ def test_a_library_is_held_to_the_gpus_that_it_has_any_code_for() -> None:
     assert claim.expect["archs"] == {"80": "cubin"}
 
 
-def test_an_old_transformers_is_not_asked_for_4_bit_without_a_gpu() -> None:
-    names = ("torch", "bitsandbytes", "peft", "accelerate", "safetensors")
-    versions = {"torch": "2.7.1", "bitsandbytes": "0.49.1"}
-    rest = [distribution(name, versions.get(name, "1.0")) for name in names]
-    for transformers, unproven in (("4.51.3", True), ("4.57.6", False)):
-        claims = _claims(*rest, distribution("transformers", transformers))
-        (claim,) = (one for one in claims if (one.id, one.subject) == ("C10", "nf4-weights"))
-        assert bool(claim.unproven) is unproven
-
-
 SITE = "/opt/venv/lib/python3.11/site-packages"
 EMPTY = {"files": 10, "distributions": 1, "wrong": [], "in_conflict": [], "unowned": [], "without_record": []}
 
