@@ -192,7 +192,7 @@ def test_what_the_pins_put_out_of_reach_is_said_and_not_required() -> None:
     claims = claims_of(image("cu124-torch25-colossalai"))
     resumed, nf4 = claims["C15", "resume"], claims["C10", "nf4-weights"]
     assert not resumed.required and "cannot read back the random state" in resumed.unproven
-    assert nf4.required and not nf4.unproven, "transformers 4.51 refuses 4-bit weights without a GPU, our check converts"
+    assert nf4.required and not nf4.unproven, "transformers 4.51 refuses 4-bit weights without a GPU: converted"
     coded = claims_of(image("cu128-torch28-axolotl"))["S5", "causal-conv1d"].expect
     assert "70" not in coded["archs"] and coded["archs"]["75"] == "cubin", "from its minimum arch on"
     assert coded["files"] == ["causal_conv1d_cuda*.so"]
