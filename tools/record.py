@@ -20,7 +20,7 @@ from images.host import cache
 from images.publish import gate
 from images.site import records
 from images.validation.rows import read_evidence
-from images.validation.run import merged
+from images.validation.validation_run import merged
 from tools import run
 from validate.claims import HOST_PROBE
 from validate.evidence import Evidence, Outcome
@@ -144,12 +144,16 @@ def joined(parts: Sequence[tuple[str, Evidence]]) -> Evidence:
         raise UserError(problems)
     dates = [part.host["date"] for _, part in parts if part.host.get("date")]
     ran_out = any(part.host.get("out_of_memory") for _, part in parts)
-    machine = {key: value for key, value in machine.items() if key != "seed"}  # each part drew its own: in its records
+    host = machine.copy()
+    host.pop("seed", None)  # each part drew its own, which stands in its records
+    host["out_of_memory"] = ran_out
+    if dates:
+        host["date"] = min(dates)
     return Evidence(
         image=first.image,
         digest=first.digest,
         records=merged([record for _, part in parts for record in part.records]),
-        host={**machine, **({"date": min(dates)} if dates else {}), "out_of_memory": ran_out},
+        host=host,
         claims=tuple(claim for _, part in parts for claim in part.claims),
     )
 

@@ -12,10 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-FIRST = ("S2", "S10")
-"""Claims about each file of an image: judged before anything of it runs."""
-_WHATEVER_IS_ASKED = (*FIRST, "S7", "C12")
-"""And about variables and bytecode, by which programs run other code than their sources'."""
+ADMISSION = ("S2", "S10")
+"""Claims about each file of an image: judged before anything of it runs (images/validation/admission.py)."""
 HOST_PROBE = "host.image"
 """What the engine's host measures of an image; the suite in the container can't."""
 
@@ -57,6 +55,11 @@ class Claim:
     def key(self) -> str:
         return f"{self.id} {self.subject}"
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether it can be measured in a container."""
+        return self.probe != HOST_PROBE
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Claim:
         return cls(**{**data, "tier": Tier(data["tier"])})
@@ -68,19 +71,25 @@ class ClaimSet:
 
     image: str
     claims: tuple[Claim, ...]
-    first: tuple[Claim, ...] = ()
-    """Claims of these that were not chosen: judged whatever was, and told where they fail."""
+    admission: tuple[Claim, ...] = ()
+    """Admission claims that a user did not choose: judged all the same before anything of the image runs."""
 
     def where(self, keep: Callable[[Claim], bool]) -> ClaimSet:
-        first = (one for one in self.claims if one.id in _WHATEVER_IS_ASKED and not keep(one))
-        return replace(self, claims=tuple(filter(keep, self.claims)), first=(*self.first, *first))
+        """Return only these claims."""
+        return replace(self, claims=tuple(filter(keep, self.claims)))
+
+    def choose(self, wanted: Callable[[Claim], bool]) -> ClaimSet:
+        """Return the claims that a user wants. Admission claims among the others are put aside, not dropped."""
+        aside = [claim for claim in self.claims if claim.id in ADMISSION and not wanted(claim)]
+        return replace(self.where(wanted), admission=(*self.admission, *aside))
 
     def of(self, tiers: Sequence[Tier]) -> ClaimSet:
-        return self.where(lambda claim: claim.tier in tiers)
+        """Choose the claims of these tiers."""
+        return self.choose(lambda claim: claim.tier in tiers)
 
     def inside(self) -> ClaimSet:
         """Those that can be measured in a container."""
-        return self.less([HOST_PROBE])
+        return self.where(lambda claim: claim.is_inside)
 
     def only(self, probes: Collection[str]) -> ClaimSet:
         """Those that these probes measure."""
@@ -92,7 +101,7 @@ class ClaimSet:
 
     def about(self, texts: Collection[str]) -> ClaimSet:
         """Those whose `ID SUBJECT` holds one of these texts; of a text with `=` before it, those that are named so."""
-        return self.where(
+        return self.choose(
             lambda one: any(one.key == text[1:] if text.startswith("=") else text in one.key for text in texts)
         )
 
@@ -102,5 +111,5 @@ class ClaimSet:
     @classmethod
     def loads(cls, text: str) -> ClaimSet:
         data = json.loads(text)
-        claims, first = (tuple(map(Claim.from_json, data.get(name, ()))) for name in ("claims", "first"))
-        return cls(image=data["image"], claims=claims, first=first)
+        claims, admission = (tuple(map(Claim.from_json, data.get(name, ()))) for name in ("claims", "admission"))
+        return cls(image=data["image"], claims=claims, admission=admission)

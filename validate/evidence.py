@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, TypedDict
 
 from validate.claims import Claim, ClaimSet
 
@@ -61,6 +61,43 @@ class Record:
         return cls(**{**data, "outcome": Outcome(data["outcome"]), "measurements": measurements})
 
 
+class MeasuredOn(TypedDict, total=False):
+    """What evidence tells about the machine that measured, and about the image as its engine knows it."""
+
+    date: str
+    """When the measurement began: UTC, ISO 8601."""
+    engine: str
+    """The engine's version."""
+    cpus: int
+    driver: str
+    """The NVIDIA driver's version; empty: none was found."""
+    gpus: Sequence[Mapping[str, Any]]
+    links: Sequence[Any]
+    """How each pair of GPUs is connected."""
+    source: str
+    """Where driver and GPUs were read: `NVML`."""
+    attached: Mapping[str, Any]
+    """How containers got the GPUs."""
+    faults: Sequence[str]
+    """What is wrong with the machine (environment/host.py)."""
+    unsupported: Mapping[str, str]
+    """Claims, by their keys, that could not be measured there -> why."""
+    other_processor: str
+    """Why programs of the image do not run on the machine."""
+    seed: int
+    """What probes drew their inputs with."""
+    labelled: str
+    """The name that the image's label gives it."""
+    steps_above: int
+    """How many build steps stand above those of our Dockerfile."""
+    payload: Mapping[str, str]
+    """The image's layers and settings, as recorded runs are compared by."""
+    out_of_memory: bool
+    """Whether a container ran out of memory."""
+    ulimits: str
+    """Why the engine refused the limits that ranks ask for."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
     """Everything measured in one image: enough to judge it again, anywhere."""
@@ -68,8 +105,7 @@ class Evidence:
     image: str
     digest: str
     records: tuple[Record, ...]
-    host: Mapping[str, Any] = field(default_factory=dict)
-    """When it was measured (`date`, UTC), engine version, GPUs and driver as the host saw them."""
+    host: MeasuredOn = field(default_factory=lambda: MeasuredOn())
     claims: tuple[Claim, ...] = ()
     """Those that it was measured for: evidence.json alone can be judged again."""
     recorded_sha256: str = field(default="", compare=False)

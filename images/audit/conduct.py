@@ -20,7 +20,7 @@ from images.engine.runtime import Stopped
 from images.planning.chooser import Machine
 from images.validation import own_python
 from images.validation.containers import INSIDE, run_suite, suite_files
-from images.validation.run import credentials_of
+from images.validation.host_look import credentials_of
 from validate.checks import settings
 from validate.claims import Claim, ClaimSet
 from validate.evidence import Evidence, Record

@@ -18,7 +18,7 @@ from images.errors import Problem, UserError
 from images.host import cache
 from images.locking import lock_file
 from images.planning.image import Image
-from images.validation import own_python, run
+from images.validation import host_look, own_python, validation_run
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.wheels import prebuilt
@@ -38,8 +38,8 @@ _DPKG = "/var/lib/dpkg/status"
 def measure_and_judge(
     engine: Engine, reference: str, claims: ClaimSet, tiers: Sequence[Tier], *gpus: Attachment, **options: Any
 ) -> tuple[Evidence, Verdict]:
-    """Measure an image in containers (`measure` of images/validation/run.py), judge it, and explain what is known."""
-    evidence = run.measure(engine, reference, claims, tiers, *gpus, **options)
+    """Measure an image in containers (images/validation/validation_run.py), judge it, and explain what is known."""
+    evidence = validation_run.validate(engine, reference, claims, tiers, *gpus, **options)
     return evidence, explain(judge(evidence.claim_set, evidence))
 
 
@@ -112,8 +112,8 @@ def give_name(engine: Engine, image_id: str, name: str) -> str:
 def described(engine: Engine, info: ImageInfo, name: str) -> tuple[Mapping[str, str], Sequence[str]]:
     """Labels, and steps (newest first), by which an image of an engine is judged. Where it stands on what the engine
     calls `name`, that one says what its claims go without: a custom base, or a wheel."""
-    parent = run.find_parent(engine, name, info) or info
-    return parent.labels, run.history(engine, name, info)
+    parent = host_look.find_parent(engine, name, info) or info
+    return parent.labels, host_look.history(engine, name, info)
 
 
 def claims_of(
@@ -185,7 +185,8 @@ def validate_image(
     say: Callable[[str], None],
     **options: Any,
 ) -> tuple[Sequence[Tier], Evidence, Verdict, Changes | None]:
-    """Hold any image to a name's claims. `tiers`: none means all that the machine can. `options`: of run.measure.
+    """Hold any image to a name's claims. `tiers`: none means all that the machine can. `options`: of
+    validation_run.validate.
 
     A child of that name's image is held to them as a child is (images/validation/child.py), and has changes. Raises
     UserError.
@@ -210,7 +211,7 @@ def validate_image(
     if steps := configuration.steps_above(history):
         from images.validation import child
 
-        parent = run.find_parent(engine, image.local_name, info)
+        parent = host_look.find_parent(engine, image.local_name, info)
         debian = (debian_packages(engine, parent), debian_packages(engine, info)) if parent else None
         changes = child.changes(evidence, steps, info.env, debian)
     return tiers, evidence, verdict, changes

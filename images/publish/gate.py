@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from images.errors import Problem, UserError, failed, wrong
-from images.validation.run import limited
+from images.validation.validation_run import limited
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import ClaimVerdict, Verdict, judge

@@ -1,4 +1,4 @@
-"""What is measured in which container; the suite's files, and how it is run in one."""
+"""What is measured in which container; what a container may use, the suite's files, and how it is run in one."""
 
 import json
 import posixpath
@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from images.config.paths import EXAMPLES, SUITE
-from images.engine import Engine
+from images.engine import Engine, EngineError, EngineErrorKind
 from images.engine.archive import Files
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import KILLED, ContainerSpec, Exit, ImageInfo
@@ -23,6 +23,21 @@ IMAGES_PYTHON = ("python3", "-I", "-S", "-B", "-X", f"pycache_prefix={INSIDE}/no
 """It runs the suite from sources, as bytecode of the image could sign what it likes."""
 OF_USER = ("--user", f"{INSIDE}/user.json")
 """Of suite and survey: the user's environment is that of a file."""
+_GIB = 1024**3
+MEMORY, GPU_MEMORY, SCRATCH = 12 * _GIB, 24 * _GIB, 4 * _GIB
+"""Of a container; of one where probes use GPUs, as each holds torch and a CUDA context; of each of its tmpfs. Bytes."""
+SHARED_MEMORY = 8 * _GIB
+"""/dev/shm of the container where ranks of several GPUs run: as `--shm-size` gives users."""
+_PAGE = 1 << 16
+"""No machine that we know of has larger pages."""
+SUITE_SECONDS = 3600
+"""For the suite in one container. Each probe has a limit of its own, which gives a verdict; past this one there is
+none."""
+_MOST_ON_GPUS = 6
+_GPU_MEMORY_EACH = 3 * _GIB
+"""A probe with torch, cuDNN's workspaces and a CUDA context stays below this (H100)."""
+RANKS_ULIMITS = {"memlock": -1, "stack": 64 << 20}
+"""What NVIDIA asks for several GPUs in a container, beside room in /dev/shm (NCCL's user guide, troubleshooting)."""
 
 _MOST_PRINTED, _LINES_KEPT = 64 << 20, 1000
 """Bytes in one container, where any process can print; of what is no record, the last lines are kept."""
@@ -135,6 +150,80 @@ def run_suite(
             else:
                 others.append(line)
         return list(others), container.wait(timeout=300), missing != set(asked)
+
+
+def measure_in_container(
+    engine: Engine, image: ImageInfo, plan: ContainerPlan, on_record: Callable[[Record], None]
+) -> tuple[Exit, str]:
+    """Run the suite in one container. Returns how it ended, and why an engine refused the limits that ranks ask for."""
+    spec = container_spec(engine, image, plan)
+    files = {**plan.files, INSIDE: {**suite_files(plan.claims), **plan.files.get(INSIDE, {})}}
+    probes = {claim.probe for claim in plan.claims.claims}
+    refused = ""
+    try:
+        complaints, end, began = run_suite(
+            engine, spec, files, timeout=SUITE_SECONDS, asked=probes, on_record=on_record
+        )
+    except EngineError as error:
+        if error.kind is not EngineErrorKind.ULIMIT or not spec.ulimits:
+            raise
+        # A rootless engine may not raise limits: ranks run without, and the evidence says so.
+        refused = error.problems[0].cause
+        complaints, end, began = run_suite(
+            engine, replace(spec, ulimits={}), files, timeout=SUITE_SECONDS, asked=probes, on_record=on_record
+        )
+    name = image.tags[0] if image.tags else image.id
+    then = f"`docker run --rm -it {name} python3 --version`: an image needs a python3 on its PATH"
+    require_end(image, plan.name, end, began=began, said=complaints, then=then)
+    return end, refused
+
+
+def container_spec(engine: Engine, image: ImageInfo, plan: ContainerPlan) -> ContainerSpec:
+    """Return what an engine is asked for, for a planned container."""
+    gpus, facts = plan.gpus, engine.facts
+    command = [*plan.python, f"{INSIDE}/validate", "--claims", f"{INSIDE}/claims.json", *plan.arguments]
+    if gpus.attached:
+        command += ["--jobs", str(_probes_at_once(plan, facts.cpus))]
+
+    scratch = f"rw,exec,nosuid,nodev,mode=1777,size={SCRATCH}"
+    uid, _, gid = (plan.user or "").partition(":")
+    # A folder that belongs to the container's user alone: what a bind mount of a user's own folder is inside.
+    own = f"rw,exec,nosuid,nodev,mode=755,uid={uid},gid={gid},size={SCRATCH}"
+    mounted: dict[str, list[str]] = {}
+    for folder, kind in plan.mounts.items():
+        mounted.setdefault(kind, []).append(folder)
+
+    return ContainerSpec(
+        image.id,
+        command,
+        tmpfs={**dict.fromkeys(plan.writable, scratch), **dict.fromkeys(mounted.get("own", ()), own)},
+        volumes=list(dict.fromkeys([INSIDE, *plan.files, *mounted.get("foreign", ())])),
+        copied_volumes=mounted.get("volume", ()),
+        memory=min(GPU_MEMORY if gpus.attached else MEMORY, facts.memory * 3 // 4),
+        env={**gpus.environment(image.env), **plan.environment},
+        user=plan.user,
+        binds=gpus.binds,
+        devices=gpus.devices,
+        device_requests=gpus.device_requests,
+        shm_size=shared_memory(facts.memory) if plan.ranks else None,
+        ulimits=RANKS_ULIMITS if plan.ranks else {},
+    )
+
+
+def _probes_at_once(plan: ContainerPlan, cpus: int) -> int:
+    """Return how many probes run at once on GPUs: as many as cores and the smallest GPU's memory allow."""
+    gpus = plan.gpus.inventory.gpus if plan.gpus.inventory else ()
+    smallest = min((gpu.memory for gpu in gpus), default=0)
+    at_once = min(cpus, _MOST_ON_GPUS, smallest // _GPU_MEMORY_EACH)
+    # A probe of ranks counts once a GPU.
+    if plan.ranks and gpus:
+        at_once //= len(gpus)
+    return max(1, at_once)
+
+
+def shared_memory(machine: int) -> int:
+    """Return the bytes of /dev/shm for ranks: a quarter of the machine's memory at most, in whole pages."""
+    return min(SHARED_MEMORY, machine // 4) // _PAGE * _PAGE
 
 
 def require_end(

@@ -30,7 +30,7 @@ from images.host.hashing import sha256_of_file
 from images.locking import lock_file
 from images.planning import user_overlay
 from images.planning.image import Image, Pin
-from images.validation import run
+from images.validation import validation_run
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.device_code import kernel_code_claim
@@ -232,7 +232,7 @@ def judge_wheel(
         archs = dict.fromkeys(map(Arch.parse, recipe.archs), "cubin")
         judged.append(kernel_code_claim(image, recipe.distribution, [], archs, also=libraries(content)))
     claims = ClaimSet(image=tag, claims=tuple(judged))
-    evidence = run.measure(engine, tag, claims, [Tier.STATIC])
+    evidence = validation_run.validate(engine, tag, claims, [Tier.STATIC])
     verdict = judge(claims, evidence, [Tier.STATIC])
     where, then = f"{recipe.distribution} {recipe.version}", f"it is not kept; what did the compiler do? {log}"
     problems = [

@@ -13,7 +13,7 @@ import yaml
 from images.building import validating
 from images.engine import Engine, ImageInfo
 from images.planning import plan
-from images.validation import run
+from images.validation import host_look
 from tests.support import commands, wheels
 from tests.support.broken_images import NAME, judged
 from tests.support.checkout import ROOT
@@ -120,8 +120,10 @@ def test_what_a_child_does_to_its_parent_is_told_whoever_owns_the_files(
         claims = validating.claims_of(image, SOURCES, labels, history, validating.ANYWHERE, only=only)
         verdict = judged(engine, tag, claims)
         child = engine.inspect(tag)
-        assert run.find_parent(engine, NAME, child) == engine.inspect(NAME), "by layers: a history is its own word"
-        assert run.find_parent(engine, NAME, replace(child, layers=child.layers[1:])) is None
+        assert host_look.find_parent(engine, NAME, child) == engine.inspect(NAME), (
+            "by layers: a history is its own word"
+        )
+        assert host_look.find_parent(engine, NAME, replace(child, layers=child.layers[1:])) is None
     assert {one.status for one in verdict.claims} == {Status.FAIL}
     (found,) = (one.evidence for one in verdict.claims if one.claim.subject == "parent")
     told = [one.reason for one in verdict.claims]

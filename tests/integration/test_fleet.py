@@ -18,7 +18,8 @@ from images.fleet.folder import JobFolder
 from images.fleet.model import Job
 from images.fleet.worker import Task
 from images.registry.reference import Repository
-from images.validation import own_python, run
+from images.validation import containers as validation_containers
+from images.validation import own_python
 from images.validation.containers import suite_files
 from tests.support import fleet_faults, fleet_images
 from tests.support.broken_images import NAME
@@ -95,7 +96,7 @@ def measure(claims):
 
 @pytest.mark.parametrize(
     ("reads", "comes", "waits"),
-    [(own_python, "static.files", "static.owners"), (run, "cpu.compiler", "cpu.triton")],
+    [(own_python, "static.files", "static.owners"), (validation_containers, "cpu.compiler", "cpu.triton")],
     ids=["our Python outside", "the image's own"],
 )
 def test_a_container_that_is_killed_in_the_middle_of_its_run_gives_no_verdict(
@@ -111,7 +112,7 @@ def test_a_container_that_is_killed_in_the_middle_of_its_run_gives_no_verdict(
 
     One of two probes can't end, so the container still runs when the record of the other comes, and it is killed.
     """
-    asked, suite, killed = replace(claims.only([comes, waits]), first=()), suite_files, list[bool]()
+    asked, suite, killed = replace(claims.only([comes, waits]), admission=()), suite_files, list[bool]()
 
     def waiting(held_to: ClaimSet) -> Mapping[str, bytes]:
         return {**suite(held_to), f"validate/checks/{waits.replace('.', '/')}.py": WAITS}

@@ -17,7 +17,7 @@ from images.engine.gpus import Attachment, GpuMode
 from images.hardware.inventory import Gpu, Inventory
 from images.locking import lock_file
 from images.planning.image import Image
-from images.validation import containers, run
+from images.validation import containers, validation_run
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.gpu import multigpu_claims
 from tests.support import sources
@@ -70,7 +70,7 @@ def _ungated(claim: Claim) -> Mapping[str, object]:
 
 
 def tried(engine: Engine, reference: str, claims: ClaimSet) -> Verdict:
-    evidence = run.measure(engine, reference, claims, [Tier.MULTIGPU], STAND_IN)
+    evidence = validation_run.validate(engine, reference, claims, [Tier.MULTIGPU], STAND_IN)
     return judge(claims, evidence, [Tier.MULTIGPU])
 
 
@@ -94,7 +94,7 @@ def test_both_ranks_measured_over_gloo(verdict: Verdict) -> None:
 
 def test_the_trial_gives_ranks_room_in_shared_memory(engine: Engine, verdict: Verdict) -> None:
     (found,) = [one.evidence for one in verdict.claims if one.claim.id == "M7"]
-    assert found["size"] == run.shared_memory(engine.facts.memory)
+    assert found["size"] == containers.shared_memory(engine.facts.memory)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from typing import Any
 
 from images.fleet.model import Job, JobRecord, JobResult, WorkerInfo
 from validate.claims import Claim, ClaimSet, Tier
-from validate.evidence import Evidence, Measurement, Outcome, Record
+from validate.evidence import Evidence, MeasuredOn, Measurement, Outcome, Record
 
 NAME = "cu126-torch27"
 
@@ -50,7 +50,7 @@ def result(
     found = tuple(Measurement(subject=name, seconds=0.1, evidence=value) for name, value in measured.items())
     record = Record(probe="static.pins", outcome=Outcome.COMPLETED, seconds=1, measurements=found)
     now = datetime.now(UTC) - timedelta(days=days)
-    host = {"date": now.isoformat(), "gpus": [{"name": name} for name in gpus]}
+    host: MeasuredOn = {"date": now.isoformat(), "gpus": [{"name": name} for name in gpus]}
     image = digest or one.digest
     evidence = Evidence(image=NAME, digest=image, records=(record,), host=host, claims=held_to.claims)
     return JobResult(

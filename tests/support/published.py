@@ -19,6 +19,7 @@ from images.registry.distribution import OCI_CONFIG, Descriptor, image_manifest
 from tests.support import attested
 from tests.support.attested import NAME, PIP
 from validate.claims import Claim, ClaimSet, Tier
+from validate.evidence import MeasuredOn
 
 GPU_PIP = replace(PIP, subject="pip-on-gpu", tier=Tier.GPU)
 CLAIMS = ClaimSet(image=NAME, claims=(PIP, GPU_PIP))
@@ -40,7 +41,7 @@ def validated(
     digest: str, date: str, claims: Sequence[Claim] = CLAIMS.claims, name: str = NAME, **more: Any
 ) -> Attestation:
     """A validation run of an image."""
-    host = {"date": date, "driver": "580.95", "gpus": [{"name": "NVIDIA H100"}]}
+    host: MeasuredOn = {"date": date, "driver": "580.95", "gpus": [{"name": "NVIDIA H100"}]}
     evidence = replace(attested.evidence(*claims, **more), image=name, digest=digest, host=host)
     return statements.attested(evidence.dumps().encode(), "a run")
 

@@ -6,7 +6,7 @@ import pytest
 
 from images.engine.gpus import NO_GPU
 from images.engine.runtime import engine_facts
-from images.validation import containers, run
+from images.validation import containers, validation_run
 from tests.support.claims import bare_claims
 from tests.support.engine_contents import image_info
 from validate import checks
@@ -29,15 +29,15 @@ def claims() -> ClaimSet:
 
 
 def test_podman_lacks_the_folder_of_a_users_own_and_nothing_else(claims: ClaimSet) -> None:
-    reasons = run.unsupported_by(engine_facts("unix:///p", PODMAN, {}, builds=False), image_info(), claims)
+    reasons = validation_run.unsupported_by(engine_facts("unix:///p", PODMAN, {}, builds=False), image_info(), claims)
     assert list(reasons) == ["C8 own folder"]
-    assert run.unsupported_by(engine_facts("unix:///d", DOCKER, {}), image_info(), claims) == {}
+    assert validation_run.unsupported_by(engine_facts("unix:///d", DOCKER, {}), image_info(), claims) == {}
 
 
 def test_of_an_image_for_another_processor_only_files_are_read(claims: ClaimSet) -> None:
     facts = engine_facts("unix:///d", DOCKER, {"Architecture": "x86_64"})
     assert facts.architecture == "amd64"
-    reasons = run.unsupported_by(facts, replace(image_info(), architecture="arm64"), claims)
+    reasons = validation_run.unsupported_by(facts, replace(image_info(), architecture="arm64"), claims)
     measured = {claim.probe for claim in claims.inside().claims if claim.key not in reasons}
     assert measured and all(checks.settings(probe).reads_files_only for probe in measured)
     assert {claim.tier for claim in claims.claims if claim.key in reasons} == {Tier.STATIC, Tier.CPU}
@@ -49,15 +49,15 @@ def test_of_an_image_for_another_processor_only_files_are_read(claims: ClaimSet)
 def test_what_is_not_supported_is_unproven_the_rest_is_measured_and_evidence_can_only_lose_by_it(
     claims: ClaimSet,
 ) -> None:
-    reasons = run.unsupported_by(engine_facts("unix:///p", PODMAN, {}, builds=False), image_info(), claims)
+    reasons = validation_run.unsupported_by(engine_facts("unix:///p", PODMAN, {}, builds=False), image_info(), claims)
     host = {"unsupported": reasons}
-    limited = run.limited(claims, host)
+    limited = validation_run.limited(claims, host)
     assert {_key(one): one.unproven for one in limited.claims if _key(one) in reasons} == reasons
     planned = {one for plan in containers.planned("", limited, NO_GPU) for one in map(_key, plan.claims.claims)}
     assert planned == {_key(one) for one in limited.inside().claims if not one.unproven}
     again = Evidence.loads(Evidence(image=claims.image, digest="", records=(), host=host).dumps())
-    assert run.limited(claims, again.host) == limited
-    assert run.limited(claims, {}) == claims
+    assert validation_run.limited(claims, again.host) == limited
+    assert validation_run.limited(claims, {}) == claims
     worse = {_key(one): "no reason" for one in claims.claims}
-    forged = run.limited(claims, {"unsupported": worse})
+    forged = validation_run.limited(claims, {"unsupported": worse})
     assert {one.status for one in judge(forged, again).claims} == {Status.UNPROVEN}

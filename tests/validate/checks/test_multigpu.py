@@ -18,7 +18,7 @@ from images.config.paths import RESOURCES as ROOT
 from images.engine import host_gpus
 from images.engine.gpus import Attachment, GpuMode
 from images.hardware.inventory import Gpu, Inventory, Link, of_nvml
-from images.validation import run
+from images.validation import containers
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.gpu import ROWS, link_of, multigpu_claims
 from tests.support.cases import cases
@@ -315,9 +315,9 @@ def test_links_owe_their_bandwidth_and_cores_none() -> None:
 @pytest.mark.parametrize("machine", [25_276_063_744, 25_276_063_745, 7_000_000_001, 1 << 40])
 def test_ranks_get_whole_pages_of_shared_memory_on_any_machine(machine: int) -> None:
     """The kernel gives whole pages: what the trial asks for is what is found."""
-    found = run.shared_memory(machine)
-    assert found % (1 << 16) == 0 and found <= machine / 4 and found <= run.SHARED_MEMORY
-    assert found > min(machine / 4, run.SHARED_MEMORY) - (1 << 16)
+    found = containers.shared_memory(machine)
+    assert found % (1 << 16) == 0 and found <= machine / 4 and found <= containers.SHARED_MEMORY
+    assert found > min(machine / 4, containers.SHARED_MEMORY) - (1 << 16)
 
 
 def test_links_and_nvlinks_are_part_of_the_inventory() -> None:

@@ -1,10 +1,10 @@
 """S8: labels, size, settings and history, as the engine's host sees them: users read labels, and pay for bytes.
 
-The host measures it (images/validation/run.py): a container can't see its own image. Evidence: {labels, bytes, user,
-entrypoint, driver: NVIDIA_* variables, secrets: [{where, kind}]}, and not of runs long ago {architecture: in Docker's
-words, command, directory, further: settings that none of our images has (signals, volumes, steps of a health check or
-of a child's build), variables: names alone, as values may be secrets, layers: names of the steps that made them,
-foreign: what of the configuration no build of ours writes}.
+The host measures it (images/validation/host_look.py): a container can't see its own image. Evidence: {labels, bytes,
+user, entrypoint, driver: NVIDIA_* variables, secrets: [{where, kind}]}, and not of runs long ago {architecture: in
+Docker's words, command, directory, further: settings that none of our images has (signals, volumes, steps of a health
+check or of a child's build), variables: names alone, as values may be secrets, layers: names of the steps that made
+them, foreign: what of the configuration no build of ours writes}.
 """
 
 import re

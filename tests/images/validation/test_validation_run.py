@@ -16,7 +16,7 @@ from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit, con
 from images.engine.gpus import NO_GPU, Attachment, GpuMode
 from images.errors import Problem, UserError
 from images.hardware.inventory import Gpu, Inventory
-from images.validation import containers, run
+from images.validation import containers, host_look, validation_run
 from tests.support.claims import bare_claims
 from tests.support.engine_contents import image_info
 from validate import channel, checks
@@ -97,7 +97,7 @@ class Engine:
 
 
 def measure(engine: Any, claims: ClaimSet, **options: Any) -> Evidence:
-    return run.measure(engine, "a:1", claims, **{"tiers": tuple(Tier), **options})
+    return validation_run.validate(engine, "a:1", claims, **{"tiers": tuple(Tier), **options})
 
 
 def gpus(*found: Gpu) -> Attachment:
@@ -108,7 +108,7 @@ def gpus(*found: Gpu) -> Attachment:
 def test_ranks_run_without_limits_where_the_engine_may_not_set_them_and_any_other_refusal_is_an_error() -> None:
     engine = Engine(refuses=EngineErrorKind.ULIMIT)
     assert measure(engine, RANKS, gpus=gpus(H100)).host["ulimits"] == "the engine says: no"
-    assert [spec.ulimits for spec in engine.specs] == [run.RANKS_ULIMITS, {}]
+    assert [spec.ulimits for spec in engine.specs] == [containers.RANKS_ULIMITS, {}]
     engine = Engine(refuses=EngineErrorKind.OTHER)
     with pytest.raises(EngineError):
         measure(engine, RANKS, gpus=gpus(H100))
@@ -172,7 +172,7 @@ def test_records_of_one_probe_from_several_containers_are_one_and_as_well_as_the
         return Record(probe="cpu.home", outcome=outcome, seconds=1.0, measurements=measured, log=subject)
 
     well, crashed = record("a", Outcome.COMPLETED), record("b", Outcome.CRASHED)
-    (merged,) = run.merged([well, crashed, record("c", Outcome.COMPLETED)])
+    (merged,) = validation_run.merged([well, crashed, record("c", Outcome.COMPLETED)])
     assert merged.outcome is Outcome.CRASHED
     assert [found.subject for found in merged.measurements] == ["a", "c"]
     assert (merged.seconds, merged.log) == (3.0, "abc")
@@ -208,7 +208,7 @@ def test_the_host_looks_at_an_image_once_the_reader_of_its_files_runs(monkeypatc
         looked.set()
         return ()
 
-    monkeypatch.setattr(run, "_inspected", look)
+    monkeypatch.setattr(host_look, "inspected", look)
     measure_files_and_code(lambda _probes: looked_before.append(looked.wait(0.2)))
     assert looked.is_set() and not looked_before[0]
 
@@ -304,8 +304,8 @@ def test_an_image_is_read_first_whatever_was_asked_for_and_only_what_fails_is_to
     (compiler,) = (one for one in verdict.claims if one.claim.id == "C3")
     assert compiler.reason.startswith("nothing of the image was run: S2 files failed: ")
     # Where nothing fails, evidence is of what was asked for alone; of a custom base nothing is known.
-    unknown = replace(asked, first=tuple(replace(one, unproven="a custom base") for one in asked.first))
-    for own in (unknown, replace(asked, first=())):
+    unknown = replace(asked, admission=tuple(replace(one, unproven="a custom base") for one in asked.admission))
+    for own in (unknown, replace(asked, admission=())):
         engine = Engine()
         evidence = measure(engine, own, tiers=(Tier.CPU,))
         assert evidence.claims == asked.claims and [one.probe for one in evidence.records] == ["cpu.compiler"]
@@ -316,7 +316,7 @@ def test_nothing_of_an_image_is_run_whose_reader_ran_out_of_memory(monkeypatch: 
     whole, kept = Engine.lines, "static.symbols"
     monkeypatch.setattr(Engine, "lines", lambda *given: (one for one in whole(*given) if kept in one[1]))
     asked = CLAIMS.about(["=S4 symbols", "=C3 c-extension", "=S10 wheels"])
-    evidence = measure(engine := Engine(end=Exit(code=137, oom=True, error="")), replace(asked, first=()))
+    evidence = measure(engine := Engine(end=Exit(code=137, oom=True, error="")), replace(asked, admission=()))
     assert [spec.user for spec in engine.specs] == [None, "0"] and [one.probe for one in evidence.records] == [kept]
     assert evidence.host["unsupported"]["C3 c-extension"] == "nothing of the image was run: S10 wheels failed"
 
@@ -339,5 +339,5 @@ def test_a_child_is_known_by_its_layers_whatever_its_history_says() -> None:
     parent, image = image_info(id="p", layers=("1", "2")), image_info(id="c", layers=("1", "2", "3"))
     steps = {"p": ours, "c": [*ours, "RUN a"]}
     engine: Any = SimpleNamespace(find=lambda _name: parent, history=lambda of: [(one, 0) for one in steps[of]])
-    assert configuration.steps_above(run.history(engine, "p", image)) == ("WORKDIR /workspace", 'CMD ["bash"]')
-    assert run.history(engine, "p", parent) == ours
+    assert configuration.steps_above(host_look.history(engine, "p", image)) == ("WORKDIR /workspace", 'CMD ["bash"]')
+    assert host_look.history(engine, "p", parent) == ours

@@ -1,0 +1,121 @@
+"""What the engine's host sees of an image: configuration, history and layers. No process of the image runs."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from images.engine import Engine, ImageInfo, configuration, layers
+from images.errors import UserError
+from validate.claims import HOST_PROBE, Claim, ClaimSet
+from validate.environment import credentials
+from validate.evidence import Measurement, Outcome, Record
+
+_MOST_LISTED = 40
+
+
+def inspected(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequence[Record]:
+    """What the engine knows of an image (S8): one record for all claims that the host measures. Raises NoSuchImage."""
+    asked = claims.only([HOST_PROBE]).claims
+    if not asked:
+        return ()
+    started = time.monotonic()
+    steps = [step for step, _ in reversed(engine.history(image.id))]
+    tomorrow = f"{datetime.now(UTC) + timedelta(days=1):%FT%TZ}"
+    evidence: dict[str, Any] = {
+        "labels": dict(image.labels),
+        "bytes": image.size,
+        "architecture": image.architecture,
+        "user": image.user,
+        "entrypoint": list(image.entrypoint),
+        "command": list(image.command),
+        "directory": image.workdir,
+        "further": dict(image.further),
+        "layers": [name for name in configuration.payload(image, steps) if name != configuration.SETTINGS],
+        "foreign": configuration.foreign(layers.configuration_of(engine, image), tomorrow),
+        "variables": sorted(image.env),
+        "driver": {name: value for name, value in image.env.items() if name.startswith("NVIDIA_")},
+        "secrets": list(credentials_of(engine, image)),
+    }
+    looks = {"parent": _beside_parent, "layers": _unseen}
+    found = [
+        (claim.subject, looks[claim.subject](engine, image, claim) if claim.subject in looks else evidence)
+        for claim in asked
+        if not (claim.subject in looks and claim.unproven)
+    ]
+    seconds = round(time.monotonic() - started, 3)
+    measured = tuple(Measurement(subject=name, seconds=seconds, evidence=one) for name, one in found)
+    return (Record(probe=HOST_PROBE, outcome=Outcome.COMPLETED, seconds=seconds, measurements=measured),)
+
+
+def find_parent(engine: Engine, name: str, image: ImageInfo) -> ImageInfo | None:
+    """The image of this name, if another stands on it: all its layers are the lowest of that. Its history may lie."""
+    found = engine.find(name)
+    return found if found and image.layers[: len(found.layers)] == found.layers else None
+
+
+def history(engine: Engine, name: str, image: ImageInfo) -> list[str]:
+    """An image's steps, newest first; below those of one that stands on `name` by its layers, that one's, whatever its
+    own history says of them."""
+    own, parent = [step for step, _ in engine.history(image.id)], find_parent(engine, name, image)
+    above = len(image.layers) - len(parent.layers) if parent else 0
+    if not above or configuration.steps_above(own):
+        return own
+    made = [place for place, one in enumerate(own, 1) if not configuration.empty(one)]
+    return [*own[: dict(enumerate(made)).get(above - 1)], *(step for step, _ in engine.history(name))]
+
+
+def _unseen(engine: Engine, image: ImageInfo, _claim: Claim) -> dict[str, Any]:
+    """What of an image's layers is in none of its containers, and travels with it."""
+    from images.engine import exported
+
+    if (found := exported.unseen(engine, image)) is None:
+        return {"unread": "the layers lie where this user can't read them: ask as root, on the engine's own machine"}
+    files, count = found
+    secrets = ((path, kind) for _, path, data in files for _, kind in credentials.of_file(data, path))
+    return {
+        "files": count,
+        "hidden": [f"/{path}" for foreign, path, _ in files if foreign][:_MOST_LISTED],
+        "secrets": [{"path": f"/{path}", "kind": kind} for path, kind in dict.fromkeys(secrets)],
+    }
+
+
+def _beside_parent(engine: Engine, image: ImageInfo, claim: Claim) -> dict[str, Any]:
+    """What a child's layers do to its parent's, which are the lowest of its own."""
+    from images.engine import exported  # most images are no child
+    from images.locking import debian
+    from images.validation import on_parent
+
+    if image.architecture not in ("", *on_parent.MACHINES):
+        return {"unread": f"where the loader of {image.architecture} looks is not known"}
+    name = claim.expect["parent"]
+    if (below := find_parent(engine, name, image)) is None:
+        return {"unread": f"the engine has no {name} that it stands on: pull that, and `docker tag` it so"}
+    found, count = exported.entries(engine, image, on_parent.wanted), len(below.layers)
+    parent = exported.tree(found[:count])
+    start = on_parent.start(image.env, image.workdir, image.architecture)
+    said = on_parent.compare(parent, exported.tree(found[count:], parent), start, claim.expect)
+    packages, suite = said.pop("excusing"), claim.expect.get("suite")
+    if not packages or not suite:
+        return said
+    try:
+        known = debian.checksums(suite, start.architecture, packages)
+    except UserError as error:
+        return said | {"unasked": error.problems[0].cause}
+    return said | {"of_archive": {one: own == known[one] if one in known else None for one, own in packages.items()}}
+
+
+def credentials_of(engine: Engine, image: ImageInfo) -> Iterator[dict[str, str]]:
+    """Kind and place of each credential in variables, labels and build steps, never the text: evidence is published."""
+    texts = [(f"the variable {name}", f"{name}={value}") for name, value in image.env.items()]
+    texts += [(f"the label {name}", value) for name, value in image.labels.items()]
+    for step, _ in engine.history(image.id):  # with its build arguments
+        texts.append((f"the build step `{step[:80].split('=')[0]}`", step))
+    said = layers.configuration_of(engine, image)
+    rest = {**said, "config": {**(said.get("config") or {}), "Env": (), "Labels": ()}}
+    rest["history"] = [{**one, "created_by": ""} for one in said.get("history") or ()]
+    texts += [(f"the field {name} of its configuration", json.dumps(value)) for name, value in rest.items()]
+    for where, text in texts:
+        for _, kind in credentials.in_text(text):
+            yield {"where": where, "kind": kind}
