@@ -10,8 +10,6 @@ from typing import Annotated
 
 import typer
 
-from benchmarks import page
-from benchmarks import results as measured
 from images.config import matrix, paths
 from images.config.facts import Facts
 from images.config.matrix import Sources
@@ -26,7 +24,7 @@ from images.planning import plan
 from images.planning.plan import Planned
 from images.site import index, records
 from images.validation import rows
-from tools import additions, baselines, hints, profile_docs, run, schemas, silent_faults
+from tools import additions, baselines, gpu_runs, hints, profile_docs, run, schemas, silent_faults
 
 GOLDEN = ("cu126-torch25", "cu130-torch211-devel", "cu126-torch27-sm90")
 """Images whose Dockerfile is kept to be compared: a toolkit newer than the wheel, a -devel image, an arch image."""
@@ -39,7 +37,6 @@ def files(sources: Sources) -> dict[str, bytes]:
         "docs/images.md": _with_table("docs/images.md", "images", _table(sources)),
         "docs/profiles.md": _with_table("docs/profiles.md", "profiles", profiles),
         "docs/extending.md": _with_table("docs/extending.md", "additions", additions.table(additions.read())),
-        "docs/benchmarks.md": _with_table("docs/benchmarks.md", "benchmarks", page.tables(measured.read())),
     }
     return {
         "docs/schema/matrix.schema.json": rows.schema(Matrix, "matrix.yaml: what we build"),
@@ -52,8 +49,8 @@ def files(sources: Sources) -> dict[str, bytes]:
         "validate/hints.json": hints.generated(),
         "images/data/baselines.json": baselines.generated(records.read()),
         **documents,
+        "results/gpu.md": gpu_runs.page(records.read()),
         "results/silent-faults.md": silent_faults.table(plan.plan(sources)),
-        page.CHART: page.chart(measured.read()["delivery"]["data"]),
         **{f"tests/golden/{name}.Dockerfile": _golden(name, sources) for name in GOLDEN},
     }
 

@@ -21,7 +21,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.builder import nothing_new_kept, on_own_layer, with_own_wheels
 from images.building import contexts
 from images.building.contexts import BuildOptions
 from images.config import matrix, paths
@@ -36,6 +35,7 @@ from images.locking import lock_file
 from images.planning import plan
 from images.wheels import prebuilt
 from tools import run
+from tools.cold_builds import nothing_new_kept, on_own_layer, with_own_wheels
 
 _NO_LAYER = ("CMD", "ENTRYPOINT", "ENV", "EXPOSE", "LABEL", "USER", "VOLUME")
 """Instructions that change the configuration alone."""

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.builder import build_cache
 from images.config.paths import CHECKOUT
 from images.context import bootstrap
 from images.context.hosting import host_settings
@@ -17,6 +16,7 @@ from images.engine.runtime import ImageInfo
 from images.locking import debian
 from images.planning.image import Image
 from tools import reproduce
+from tools.cold_builds import build_cache
 
 pytestmark = pytest.mark.engine
 

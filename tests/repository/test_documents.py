@@ -1,46 +1,21 @@
-"""What README and docs/ list is what there is: runs on GPUs by digest, verbs, claims, packages, references to pull."""
+"""What README and docs/ list is what there is: runs on GPUs, verbs, claims, packages, references to pull."""
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from images import cli
-from images.planning import plan
+from images.site import records
 from tests.support.checkout import ROOT
-from tests.support.sources import SOURCES
+from tools import gpu_runs
 from validate import checks
 
-_ROW = re.compile(
-    r"\| (?P<image>[a-z0-9-]+) \| `(?P<digest>[0-9a-f]{12})` \| (?P<tier>gpu|multigpu) \| [^|]+ "
-    r"\| (?P<passed>\d+) \| (?P<unproven>\d+) \|"
-)
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-GPUS = (ROOT / "results" / "gpu.md").read_text(encoding="utf-8")
-ROWS = _ROW.findall(GPUS)
-RUNS = [json.loads(line) for line in (ROOT / "results" / "runs.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
-def counts(image: str, digest: str, tier: str) -> list[tuple[str, int, int]]:
-    """Verdict and counts of each recorded run of this digest that judged the tier."""
-    runs: list[Any] = [run for run in RUNS if run["image"] == image and run["digest"].startswith(f"sha256:{digest}")]
-    tiers = [run["tiers"][tier] for run in runs if run["tiers"].get(tier)]
-    return [(one["verdict"], one["counts"].get("PASS", 0), one["counts"].get("UNPROVEN", 0)) for one in tiers]
-
-
-@pytest.mark.parametrize(("image", "digest", "tier", "passed", "unproven"), ROWS)
-def test_a_row_of_what_ran_on_gpus_was_recorded(image: str, digest: str, tier: str, passed: str, unproven: str) -> None:
-    assert ("PASS", int(passed), int(unproven)) in counts(image, digest, tier)
 
 
 def test_readme_counts_the_images_that_passed_their_gpu_tier() -> None:
-    on_one, on_several = ({row[:2] for row in ROWS if row[2] == tier} for tier in ("gpu", "multigpu"))
-    names, planned = {image for image, _digest in on_one}, {one.name for one in plan.plan(SOURCES)}
-    assert (len(names), len(names - planned), len(on_one & on_several)) == (22, 4, 5)
-    said = "Twenty-two images (four of them outside the matrix) passed their gpu tier on an H100 or H200, five of "
-    assert all(f"{said}them also multigpu under the same image ID" in " ".join(text.split()) for text in (README, GPUS))
+    assert gpu_runs.passed(records.read()) in " ".join(README.split())
 
 
 def test_readme_names_every_verb() -> None:

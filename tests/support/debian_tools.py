@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks import loopback
 from images.context.bootstrap import require_mmdebstrap
 from images.context.hosting import host_settings
 from images.engine.client import private_home
 from images.locking import debian
+from tests.support import docker_registry
 
 HOME = private_home().parent / "tests"
 """Kept from run to run, like the engine: about 1.5 GB."""
@@ -51,12 +51,12 @@ def unpacked(*packages: str, suite: str = "trixie", architecture: str = "") -> P
 def registry(folder: Path, auth: Mapping[str, Any] | None = None) -> Iterator[str]:
     """`HOST:PORT` of Debian's docker-registry on loopback, of what a new folder has. `auth`: its block of that name."""
     folder.mkdir(parents=True)
-    with loopback.serving(registry_program(), folder, auth) as host:
+    with docker_registry.serving(registry_program(), folder, auth) as host:
         yield host
 
 
 def registry_program() -> str:
-    """Debian's, once for all tests: fetching it, which tests/benchmarks has, reads apt's lists each time."""
+    """Return Debian's docker-registry, unpacked once for all tests."""
     return str(unpacked("docker-registry") / "usr" / "bin" / "docker-registry")
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import builder
 from tests.support.checkout import ROOT
+from tools import cold_builds
 from tools.reproduce import Layer, Reproduction, beside, changed_file, difference, first_byte
 
 FILE = {"kind": "0", "mode": "644", "owner": "0:0", "time": 1704067200, "size": 3, "attributes": {}, "sha256": "one"}
@@ -58,8 +58,9 @@ def test_what_another_engine_gave_is_compared() -> None:
 
 
 def test_the_second_build_takes_no_wheel_that_the_first_made() -> None:
-    context = builder.with_own_wheels({"Dockerfile": b"RUN --mount=type=cache,id=truetag-uv,target=/run/uv x\n"}, "abc")
+    dockerfile = b"RUN --mount=type=cache,id=truetag-uv,target=/run/uv x\n"
+    context = cold_builds.with_own_wheels({"Dockerfile": dockerfile}, "abc")
     assert context["Dockerfile"] == b"RUN --mount=type=cache,id=truetag-uv-abc,target=/run/uv x\n"
     golden = ROOT / "tests" / "golden" / "cu126-torch25.Dockerfile"
-    named = builder.with_own_wheels({"Dockerfile": golden}, "abc")["Dockerfile"]
+    named = cold_builds.with_own_wheels({"Dockerfile": golden}, "abc")["Dockerfile"]
     assert isinstance(named, bytes) and named.count(b"id=truetag-uv-abc,") == golden.read_bytes().count(b"type=cache")

@@ -20,7 +20,7 @@ from validate.environment import nvml
 Watch = Callable[[], Mapping[str, int]]
 """Reads the GPU's clocks while it works (validate/environment/nvml.py, watched)."""
 MARGIN = 0.08
-"""Between two machines with the same GPU model: cooling, power and silicon differ. H100s, results/gpu.md."""
+"""Between two machines with the same GPU model: cooling, power and silicon differ. Measured on H100s."""
 SAME_MACHINE = 0.03
 """Between two runs one after another on one machine."""
 SIGMAS = 3.0

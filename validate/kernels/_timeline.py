@@ -18,7 +18,7 @@ _LEAD_IN_SPINS = (10, 100, 400)
 CUPTI of CUDA 12.6 Update 2 to 13.0 dates kernels too early, by more the longer the device has been idle, and the
 profiler drops what seems to lie before its start: https://github.com/pytorch/pytorch/issues/192021. Lost are always the
 first kernels of a session. That fits the marks of tf32-switch and bnb-int8 that torch 2.8 (CUPTI 12.8) lost on an H200;
-with the lead-in all were seen (results/history.md).
+with the lead-in all were seen.
 """
 _SHOWN_NAMES, _SHOWN_CHARACTERS = 60, 160
 

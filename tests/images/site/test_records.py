@@ -75,9 +75,8 @@ def _claims(line: RunLine) -> list[tuple[str, Status, str]]:
 
 def test_all_kept_evidence_has_a_line_and_is_small() -> None:
     files = [path for path in (records.FOLDER / "evidence").rglob("*") if path.is_file()]
-    kinds = ("bitwise", "wheel")
     names = {str(path.relative_to(records.FOLDER / "evidence")).removesuffix(".json.xz") for path in files}
-    assert {name for name in names if not name.endswith(kinds)} == {line.id for line in KEPT}
+    assert names == {line.id for line in KEPT}
     assert sum(path.stat().st_size for path in files) < 1_500_000
     assert max(path.stat().st_size for path in records.FOLDER.rglob("*") if path.is_file()) < 1_000_000
 

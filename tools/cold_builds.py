@@ -1,0 +1,86 @@
+"""Builds without cache that leave nothing in the engine, for a second build that must not profit from the first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from images.context.render import Context, content_of
+from images.engine import Engine
+
+Files = Mapping[str, bytes | Path]
+
+_CACHE_ID = re.compile(rb"\bid=truetag-uv\b")
+_FROM = re.compile(rb"^FROM .+\n(USER root\n)?", re.MULTILINE)
+_ROUNDS = 8
+"""Attempts to delete records: those of an interrupted build can be deleted only a moment later."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheRecord:
+    """Something that the engine keeps of builds: the snapshot of a step, or a cache mount."""
+
+    id: str
+    parents: tuple[str, ...]
+    made_by: str
+    """In BuildKit's words: `mount / from exec /bin/sh -c ...`."""
+
+
+def build_cache(engine: Engine) -> list[CacheRecord]:
+    """Return what the engine keeps of builds. Newer engines report `Parents`, older ones `Parent`."""
+    records = []
+    for data in engine.sdk.df()["BuildCache"] or ():
+        parents = data.get("Parents") or []
+        if not parents and data.get("Parent"):
+            parents = [data["Parent"]]
+        records.append(CacheRecord(id=data["ID"], parents=tuple(parents), made_by=data.get("Description") or ""))
+    return records
+
+
+def with_own_wheels(context: Files, run_id: str) -> Context:
+    """Return the context whose steps share a cache of wheels that no other build has."""
+    dockerfile = content_of(context["Dockerfile"])
+    return {**context, "Dockerfile": _CACHE_ID.sub(rf"\g<0>-{run_id}".encode(), dockerfile)}
+
+
+def on_own_layer(context: Files, run_id: str) -> Context:
+    """Return the context with a small layer of its own above the base: no layer of it has another layer's parents.
+
+    An engine (seen with 20.10.24) that builds a layer again on the same layers below keeps the first, and never
+    deletes the second's files: no build cache, no image knows them.
+    """
+    step = rf"\g<0>RUN echo {run_id} >/uncached\n".encode()
+    return {**context, "Dockerfile": _FROM.sub(step, content_of(context["Dockerfile"]), count=1)}
+
+
+@contextmanager
+def nothing_new_kept(engine: Engine, image: str) -> Iterator[None]:
+    """Remove the image afterwards, and everything in the build cache that was not there before."""
+    before = {record.id for record in build_cache(engine)}
+    try:
+        yield
+    finally:
+        engine.untag(image)
+        for _ in range(_ROUNDS):
+            new = [record for record in build_cache(engine) if record.id not in before]
+            if not new:
+                break
+            for record in topmost_first(new):
+                # The engine keeps a record that something else needs.
+                engine.sdk.prune_builds(filters={"id": [record.id]}, all=True)
+
+
+def topmost_first(records: Sequence[CacheRecord]) -> list[CacheRecord]:
+    """Return the records in an order in which they can be deleted: what stands on another one comes before it."""
+    ordered: list[CacheRecord] = []
+    remaining = list(records)
+    while remaining:
+        stood_on = set()
+        for record in remaining:
+            stood_on |= set(record.parents)
+        ordered += [record for record in remaining if record.id not in stood_on]
+        remaining = [record for record in remaining if record.id in stood_on]
+    return ordered
