@@ -24,7 +24,7 @@ from images.planning import plan
 from images.planning.plan import Planned
 from images.site import index, records
 from images.validation import rows
-from tools import additions, baselines, gpu_runs, hints, profile_docs, run, schemas, silent_faults
+from tools import additions, baselines, gpu_runs, profile_docs, run, schemas, silent_faults
 
 GOLDEN = ("cu126-torch25", "cu130-torch211-devel", "cu126-torch27-sm90")
 """Images whose Dockerfile is kept to be compared: a toolkit newer than the wheel, a -devel image, an arch image."""
@@ -46,7 +46,6 @@ def files(sources: Sources) -> dict[str, bytes]:
         "docs/schema/nightly.schema.json": rows.schema(results.Line, "a line of results/nightly/*.jsonl"),
         "docs/schema/index.schema.json": index.schema(),
         "docs/schema/runs.schema.json": rows.schema(records.RunLine, "a line of results/runs.jsonl"),
-        "validate/hints.json": hints.generated(),
         "images/data/baselines.json": baselines.generated(records.read()),
         **documents,
         "results/gpu.md": gpu_runs.page(records.read()),

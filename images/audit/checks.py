@@ -135,14 +135,16 @@ def contradiction(told: str) -> Check:
     return _check("A7 contradiction", [told])
 
 
-def of_versions(environment: Mapping[str, Any]) -> Iterator[Check]:
-    """What its versions are known to compute wrong without an error."""
+def of_versions(environment: Mapping[str, Any], facts: Facts) -> Iterator[Check]:
+    """What its versions are known to compute wrong without an error, and which of them fail together."""
     versions = {str(one["name"]): str(one["version"]).partition("+")[0] for one in environment["distributions"]}
     cudnn = next((version for name, version in versions.items() if name.startswith("nvidia-cudnn-cu")), "")
     known = silent.known(versions | ({"cudnn": cudnn} if cudnn else {})).values()
     for key, ordinary in (("A6 silent faults", True), ("A6 rare silent faults", False)):
         found = [str(row) for row in known if row.is_ordinary(versions.get("torch", "0")) is ordinary]
         yield _check(key, found, environment=str(environment["prefix"]))
+    conflicts = [conflict.told(versions) for conflict in facts.conflicts if conflict.explains(versions)]
+    yield _check("A9 conflicts", conflicts, environment=str(environment["prefix"]))
 
 
 def of_machine(

@@ -72,7 +72,7 @@ def audit(
     evidence = [evidence_of("", whole)]
     for one in environments:
         found += checks.of_environment(one, survey["toolkits"])
-        found += checks.of_versions(one)
+        found += checks.of_versions(one, facts)
         found += checks.of_machine(one, code, facts, options.machine) if options.machine and one["torch"] else ()
         verdict, of_claims = _of_environment(engine, info, one, code, facts, options)
         found += of_claims

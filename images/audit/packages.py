@@ -91,7 +91,7 @@ def audit(
             *checks.of_environment(one, []),
             *checks.from_verdict("", verdict),
             *(conduct.left_out("", text) for text in unknown),
-            *checks.of_versions(one),
+            *checks.of_versions(one, facts),
             *(checks.of_machine(one, code, facts, machine) if machine else ()),
         ]
         fixed = (_with_fix(check, one, laid.python) for check in told)

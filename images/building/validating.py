@@ -150,7 +150,14 @@ def claims_of(
         dead = {name: f"it is no longer maintained: take {row.by}" for name, row in sources.facts.replaced.items()}
         instead = "remove it (`pip uninstall {}`), or take an image of a torch that it is made for (`plan` lists them)"
         unfit = {name: f"{why}: {instead.format(name)}" for name, why in image.unfit.items()}
-        claims = child.claims(claims, {**dead, **unfit}, name=image.local_name, nvcc=image.name.devel)
+        claims = child.claims(
+            claims,
+            {**dead, **unfit},
+            failing=sources.facts.failing_additions,
+            conflicts=sources.facts.conflicts,
+            name=image.local_name,
+            nvcc=image.name.devel,
+        )
     return chosen(claims, tiers, only) if only else claims
 
 

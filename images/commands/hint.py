@@ -1,7 +1,6 @@
 """`hint`: what an error text means, and what to do."""
 
 import re
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -15,16 +14,21 @@ def hint(
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT|FILE...", help="An error text, or a log; default: a pipe's.")
     ] = None,
-    lock: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A lock, or what `pip freeze` says: which release is there.")
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """What an error text means, and what to do: cause, fix and source of each known error in it.
 
     Exits with 1 if none is known. In an image: docker run --rm -i IMAGE doctor hint < FILE
     """
-    given = [*(["--lock", lock] if lock else []), *(["--json"] if as_json else []), "--", *(texts or [])]
-    ours = re.compile(r"nox -s (\w+)(?: -- ([^`]+))?")
-    spell = partial(ours.sub, lambda one: command(one[1], *filter(None, [one[2]])))  # as this installation does it
-    raise typer.Exit(hints.main(given, spell=spell))
+    options = ["--json"] if as_json else []
+    raise typer.Exit(hints.main([*options, "--", *(texts or [])], spell=_spell_commands))
+
+
+def _spell_commands(fix: str) -> str:
+    """Write `nox -s VERB -- ARGUMENTS` in a fix as this installation is called."""
+
+    def spell(found: re.Match[str]) -> str:
+        verb, arguments = found[1], found[2]
+        return command(verb, arguments) if arguments else command(verb)
+
+    return re.sub(r"nox -s (\w+)(?: -- ([^`]+))?", spell, fix)

@@ -42,6 +42,8 @@ def word(pattern: str, what: str, but: tuple[str, ...] = ()) -> BeforeValidator:
 VersionText = Annotated[str, BeforeValidator(partial(_read, "version (PEP 440)", Version))]
 RangeText = Annotated[str, BeforeValidator(partial(_read, "version range (PEP 440)", SpecifierSet))]
 RequirementText = Annotated[str, BeforeValidator(partial(_read, "requirement (PEP 508)", Requirement))]
+ReleaseRange = Annotated[str, StringConstraints(pattern=r"^(>=|<)\d+(\.\d+)*(,<\d+(\.\d+)*)?$")]
+"""`>=4.45`, `<5` or both: containers compare it without packaging (validate/checks/static/pins.py)."""
 Capability = Annotated[str, BeforeValidator(lambda value: Arch.parse(str(value)).capability)]
 MinorText = Annotated[str, word(r"\d+\.\d+", "version of the form X.Y"), Field(pattern=r"^\d+\.\d+$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -238,6 +240,38 @@ class Replacement(Row):
     source: Source
 
 
+class Conflict(Row):
+    """Releases that fail together, whatever is done with them, though nothing that they require forbids it.
+
+    Judged in images (planning), in derived images (claim S1 additions) and in audits.
+    """
+
+    packages: dict[str, ReleaseRange] = Field(min_length=2)
+    """Canonical name -> the releases that take part in it."""
+    why: Sentence
+    source: Source
+
+    def explains(self, versions: Mapping[str, str]) -> bool:
+        """Return whether all of these packages are among `versions` (canonical name -> version) in these releases."""
+        return all(name in versions and within(versions[name], releases) for name, releases in self.packages.items())
+
+    def told(self, versions: Mapping[str, str]) -> str:
+        """Return the sentence for people: which packages, and why."""
+        releases = [f"{name} {versions[name]}" for name in self.packages]
+        return f"{' and '.join(releases)} fail together: {self.why}"
+
+
+class FailingAddition(Row):
+    """What a derived image may add, and what fails in it then. Judged by the claim S1 additions."""
+
+    name: str
+    """A package, or a variable that is switched on."""
+    unless: list[str] = []
+    """Packages (`huggingface-hub>=1`: in these releases), variables, or `nvcc`: with any of them it works."""
+    why: Sentence
+    source: Source
+
+
 class Arm64Torch(Row):
     """The aarch64 wheel of a torch release on the default index, by its CUDA version."""
 
@@ -290,6 +324,10 @@ class Facts(Row):
     """Canonical name -> version -> what is known of it."""
     replaced: dict[str, Replacement] = {}
     """Distributions that pages still name though they are dead."""
+    conflicts: list[Conflict] = []
+    """Releases that fail together."""
+    failing_additions: list[FailingAddition] = []
+    """What fails where a derived image adds it."""
     cuda: dict[MinorText, CudaFacts]
     minimum_drivers: dict[str, MinimumDriver]
     device_code: dict[str, DeviceCode] = {}

@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from images.config.facts import Conflict, FailingAddition
 from images.engine.configuration import step
 from images.planning import expectations, user_overlay
 from images.validation.claims.context import claim
-from validate import hints
 from validate.claims import HOST_PROBE, Claim, ClaimSet
 from validate.evidence import Evidence
 from validate.judging import listed, matches
@@ -76,24 +76,32 @@ def debian_packages(status: str) -> dict[str, str]:
 
 
 def claims(
-    parent: ClaimSet, known: Mapping[str, str] = MappingProxyType({}), *, name: str = "", nvcc: bool = False
+    parent: ClaimSet,
+    known: Mapping[str, str] = MappingProxyType({}),
+    *,
+    failing: Sequence[FailingAddition] = (),
+    conflicts: Sequence[Conflict] = (),
+    name: str = "",
+    nvcc: bool = False,
 ) -> ClaimSet:
     """The parent's claims as a child is held to them, and one of what it adds.
 
-    `known`: package -> why it fails in the parent. `name`: what an engine calls the parent. `nvcc`: it has it.
+    `known`: package -> why it fails in the parent. `failing`, `conflicts`: what fails in any image
+    (facts.yaml). `name`: what an engine calls the parent. `nvcc`: the parent has it.
     """
     locked = {name for one in parent.claims if "closed" in one.expect for name in one.expect["versions"]}
     pinned = sorted(locked | {one.subject for one in parent.claims if one.id == "S1"})
     rows = [{"name": name, "unless": [], "why": why} for name, why in known.items()]
-    for hint in hints.known():
-        if hint.brought_by and not (nvcc and "nvcc" in hint.brought_by["unless"]):
-            rows.append({**hint.brought_by, "why": f"{hint.cause} {hint.fix}"})
+    for addition in failing:
+        if not (nvcc and "nvcc" in addition.unless):
+            rows.append({"name": addition.name, "unless": addition.unless, "why": addition.why})
+    together = [{"packages": conflict.packages, "why": conflict.why} for conflict in conflicts]
     added = [
         replace(
             one,
             subject="additions",
             statement="nothing that was added is known to fail in this image",
-            expect={"pinned": pinned, "known": rows},
+            expect={"pinned": pinned, "known": rows, "conflicts": together},
         )
         for one in parent.claims
         if (one.id, one.subject) == ("S1", "lock")

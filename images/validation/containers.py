@@ -12,7 +12,7 @@ from images.engine.archive import Files
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import KILLED, ContainerSpec, Exit, ImageInfo
 from images.errors import failed
-from validate import channel, checks
+from validate import channel, checks, hints
 from validate.checks import RunAs
 from validate.claims import ARBITRARY_UID, ClaimSet, Tier
 from validate.evidence import Record
@@ -109,6 +109,8 @@ def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
         for path in sorted(SUITE.rglob("*"))
         if path.suffix in (".py", ".json") and "__pycache__" not in path.parts
     }
+    # The image's own Python reads no YAML.
+    suite[f"validate/{hints.IN_CONTAINERS}"] = hints.as_json()
     named = {claim.expect["example"]["folder"] for claim in claims.claims if "example" in claim.expect}
     examples = {
         f"examples/{path.relative_to(EXAMPLES)}": path.read_bytes()

@@ -12,14 +12,14 @@ from images.locking import lock_file
 from images.planning import plan
 from tests.support.checkout import ROOT
 from tests.support.sources import SOURCES
-from tools import hints
+from validate import hints
 
 PLANNED = {one.name: one for one in plan.plan(SOURCES)}
 NAME = re.compile(r"\bcu\d{2,3}-torch\d+(?:-[a-z0-9]+)*")
 TAGGED = re.compile(r"-candidate$|-\d{8}-[0-9a-f]{12}$")
 """What tags add to a name."""
 REFUSED_ON_PURPOSE = {"cu118-torch215": "README.md and docs/matrix.md show how the plan refuses it"}
-ROWS = {row.id: row for row in hints.load()}
+ROWS = {row.id: row for row in hints.known()}
 DOCUMENTS = (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md"))
 
 

@@ -57,7 +57,7 @@ def test_the_wheel_holds_what_runs_and_nothing_else(installed: Path) -> None:
     for path in (
         "images/templates/Dockerfile.j2",
         "images/data/facts.yaml",
-        "validate/hints.json",
+        "validate/hints.yaml",
         "images/examples/tiny.py",
     ):
         assert (folder / path).is_file()

@@ -20,6 +20,7 @@ RULES: tuple[Rule, ...] = (
     packages.xformers_covers_archs,
     packages.profile_pins_are_known_and_said,
     packages.requirements_agree,
+    packages.releases_do_not_conflict,
     packages.waivers_and_overrides_are_said,
     packages.silent_faults_are_said,
     packages.wheels_of_no_index_are_said,

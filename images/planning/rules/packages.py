@@ -112,6 +112,13 @@ def requirements_agree(candidate: Candidate) -> Iterator[Finding]:
             yield refuse(f"{name} is no longer maintained: pin {replaced.by} instead")
 
 
+def releases_do_not_conflict(candidate: Candidate) -> Iterator[Finding]:
+    """Releases that are known to fail together are refused, though no requirement forbids them."""
+    for conflict in candidate.facts.conflicts:
+        if conflict.explains(candidate.pins):
+            yield refuse(conflict.told(candidate.pins))
+
+
 def waivers_and_overrides_are_said(candidate: Candidate) -> Iterator[Finding]:
     for name, reason in candidate.profile.waived.items():
         asking = [

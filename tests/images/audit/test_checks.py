@@ -14,6 +14,7 @@ from tests.support.cases import cases
 from tests.support.engine_contents import image_info
 
 INFO = image_info(env={"PATH": "/usr/bin"}, user="1000")
+FACTS = matrix.load_facts()
 SURVEY = {"interpreters": [], "driver_files": [], "preload": []}
 
 
@@ -119,5 +120,15 @@ def test_what_keeps_packages_from_a_machine_is_told(gpu: str, driver: str, told:
 @pytest.mark.parametrize(("cudnn", "fault"), [("9.10.2.21", True), ("9.15.1.9", False)])
 def test_versions_with_an_ordinary_silent_fault_are_told(cudnn: str, fault: bool) -> None:
     found = environment(distribution("torch", "2.8.0"), distribution("nvidia-cudnn-cu12", cudnn))
-    ordinary = next(one for one in checks.of_versions(found) if one.subject == "silent faults")
+    ordinary = next(one for one in checks.of_versions(found, FACTS) if one.subject == "silent faults")
     assert (ordinary.outcome is Outcome.FAULT) is fault and (("pytorch#163539" in ordinary.text) is fault)
+
+
+def test_releases_that_fail_together_are_told() -> None:
+    found = environment(distribution("peft", "0.17.1"), distribution("transformers", "5.0.0"))
+    (conflict,) = [one for one in checks.of_versions(found, FACTS) if one.subject == "conflicts"]
+    assert conflict.outcome is Outcome.FAULT
+    assert conflict.text.startswith("peft 0.17.1 and transformers 5.0.0 fail together: ")
+    found = environment(distribution("peft", "0.18.0"), distribution("transformers", "5.0.0"))
+    (conflict,) = [one for one in checks.of_versions(found, FACTS) if one.subject == "conflicts"]
+    assert conflict.outcome is Outcome.NONE

@@ -2,17 +2,21 @@
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.utils import canonicalize_name
 
-from images.config.facts import Facts
+from images.config.facts import Conflict, Facts
 from images.config.matrix import Sources
 from images.config.names import ImageName, Minor
 from images.planning import plan, rules
 from images.planning.candidate import Finding
 from images.planning.plan import Planned
+from tests.support.checkout import ROOT
 from tests.support.small import SOURCES
 from tests.support.sources import SOURCES as REAL
 
@@ -93,6 +97,8 @@ VISION = with_profile("axolotl", REAL, stacks={**STACKS, "2.8": OF_ANOTHER_TORCH
 THREE = {"axolotl": "0.13.2", "one": "1.0", "two": "1.0"}
 CLASHING = with_profile("axolotl", facts=with_requirements(), stacks={"2.8": THREE})
 DEAD = with_profile("transformers", stacks={"2.8": {"nvidia-ml-py3": "7.352.0"}})
+WHY = Conflict(packages={"torch": ">=2.8,<2.9", "triton": ">=3.4"}, why="the first fails", source="-")
+TOGETHER = bent(FACTS.model_copy(update={"conflicts": [WHY]}))
 NEITHER = "neither as wheels (from 13.0 on) nor as packages of Debian (12.4): take cu130-torch211-devel, or"
 
 
@@ -134,6 +140,7 @@ NEITHER = "neither as wheels (from 13.0 on) nor as packages of Debian (12.4): ta
         ("cu128-torch28-axolotl", VISION, "is built for CUDA 13, torch's wheel brings CUDA 12.8"),
         ("cu128-torch28-axolotl", CLASHING, "two 1.0 requires third>=2, which excludes the third 1.0 that one 1.0"),
         ("cu128-torch28-transformers", DEAD, "nvidia-ml-py3 is no longer maintained: pin nvidia-ml-py instead"),
+        ("cu128-torch28", TOGETHER, "torch 2.8.0 and triton 3.4.0 fail together: the first fails"),
         ("cu130-torch213-axolotl", conv1d(releases={"1.5.2": "0" * 64}), "`sources` in matrix.yaml does not have it"),
         ("cu130-torch213-axolotl", conv1d(torch="<2.13"), "compiles on torch <2.13, the stack pins 2.13.0"),
         ("cu130-torch213-axolotl", conv1d(minimum_arch="13.0"), "compiles for sm_130 and newer"),
@@ -215,4 +222,20 @@ def test_every_rule_runs() -> None:
         if inspect.signature(function).return_annotation == Iterator[Finding] and not name.startswith("_")
     ]
     assert sorted(rules.RULES, key=str) == sorted(written, key=str)
-    assert len(rules.RULES) >= 13
+    assert len(rules.RULES) >= 14
+
+
+def test_releases_beside_a_conflict_are_no_part_of_it() -> None:
+    other = Conflict(packages={"torch": ">=2.8,<2.9", "triton": ">=3.5"}, why="the first fails", source="-")
+    assert one("cu128-torch28", bent(FACTS.model_copy(update={"conflicts": [other]}))).image
+
+
+@pytest.mark.parametrize("lock", sorted((ROOT / "locks").glob("*/torch.txt")), ids=lambda file: file.parent.name)
+def test_no_lock_holds_releases_that_are_known_to_fail_together(lock: Path) -> None:
+    """Planning sees what is pinned; the lock has what these require, too."""
+    versions = {}
+    for file in lock.parent.glob("*.txt"):
+        for name, version in re.findall(r"^([\w.-]+)==([\w.]+)", file.read_text(encoding="utf-8"), re.MULTILINE):
+            versions[canonicalize_name(name)] = version
+    assert "torch" in versions
+    assert [conflict.told(versions) for conflict in REAL.facts.conflicts if conflict.explains(versions)] == []

@@ -67,7 +67,10 @@ def test_a_child_may_add_packages_and_code_but_not_move_a_pin_or_lie_in_our_labe
 def test_what_is_known_of_packages_and_variables_is_held_against_what_a_child_added(
     added: dict[str, str], variables: list[str], nvcc: bool, told: str
 ) -> None:
-    claims = child.claims(PARENT, {"torchao": "none fits"}, nvcc=nvcc).claims
+    facts = SOURCES.facts
+    claims = child.claims(
+        PARENT, {"torchao": "none fits"}, failing=facts.failing_additions, conflicts=facts.conflicts, nvcc=nvcc
+    ).claims
     (claim,) = [one for one in claims if (one.id, one.subject) == ("S1", "additions")]
     measured: Any = {"installed": {name: [version] for name, version in added.items()}, "variables": variables}
     pinned = [name for name in claim.expect["pinned"] if name != "torchao"]

@@ -11,6 +11,7 @@ import pytest
 
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
+from tests.support import suite_folder
 from tests.support.checkout import ROOT
 from tests.support.machines import gpu, machine, stack
 from tests.support.sources import SOURCES, image
@@ -254,13 +255,13 @@ def test_a_crash_of_torch_is_a_finding_and_not_an_end() -> None:
     assert answers[0] == {"torch": "2.7.1"} and "status -11" in answers[1]["error"]
 
 
-def run(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-I", "-S", str(ROOT / "validate"), "doctor", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+def run(suite: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-I", "-S", str(suite), "doctor", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_on_a_machine_with_nothing_it_says_so_and_ends_well() -> None:
-    done = run("--json")
+def test_on_a_machine_with_nothing_it_says_so_and_ends_well(tmp_path: Path) -> None:
+    done = run(suite_folder.lay_out(tmp_path), "--json")
     assert done.returncode == 0 and not done.stderr
     data = json.loads(done.stdout)
     assert {"hardware", "stack", "settings", "warnings", "troubles", "hints"} == data.keys()
@@ -268,7 +269,7 @@ def test_on_a_machine_with_nothing_it_says_so_and_ends_well() -> None:
 
 
 def test_wrong_arguments_end_with_two() -> None:
-    done = run("--model-size", "7b")
+    done = run(ROOT / "validate", "--model-size", "7b")
     assert done.returncode == 2 and "--model-size" in done.stderr and "Traceback" not in done.stderr
 
 

@@ -215,9 +215,10 @@ def judge_lock(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, 
 
 
 def judge_additions(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """Of what a child added, nothing is known to fail in its parent.
+    """Of what a derived image added, nothing is known to fail in its base image, or beside another package.
 
-    expect: {pinned: the parent's distributions, known: [{name: of a package or variable, unless: names, why}]}.
+    expect: {pinned: the base image's distributions, known: [{name: of a package or variable, unless: names, why}],
+    conflicts: [{packages: {name: range}, why}], which old evidence does not have}.
     evidence: judge_lock's, and {variables: which of those are switched on}.
     """
     added = {name: listed(found) for name, found in evidence["installed"].items() if name not in expect["pinned"]}
@@ -228,14 +229,41 @@ def judge_additions(_subject: str, expect: Mapping[str, Any], evidence: Mapping[
         if (name in added or name in on) and not any(one in on or _has(one, evidence) for one in row["unless"]):
             what = f"{name} {added[name]} was added" if name in added else f"{name} is set"
             faults.append(f"{what}: {row['why']}")
+    for conflict in expect.get("conflicts", ()):
+        packages = conflict["packages"]
+        if all(_has(f"{name}{releases}", evidence) for name, releases in packages.items()):
+            releases = [f"{name} {listed(evidence['installed'][name])}" for name in packages]
+            faults.append(f"{' and '.join(releases)} fail together: {conflict['why']}")
     return conclude(faults, f"{len(added)} distributions were added, and none of them is known to fail here")
 
 
 def _has(wanted: str, evidence: Mapping[str, Any]) -> bool:
-    """Whether a package is installed; of `NAME>=MAJOR`, from that major version on."""
-    name, _, major = wanted.partition(">=")
-    found = evidence["installed"].get(name, [])
-    return any(not major or int(version.partition(".")[0]) >= int(major) for version in found)
+    """Whether a package is installed; of `NAME>=X,<Y`, in one of these releases."""
+    start = next((at for at, character in enumerate(wanted) if character in "<>"), len(wanted))
+    name, bounds = wanted[:start], wanted[start:]
+    return any(_is_within(version, bounds) for version in evidence["installed"].get(name, []))
+
+
+def _is_within(version: str, bounds: str) -> bool:
+    """Whether a release lies in a range of `>=X`, `<Y` or both; in an empty one every release does."""
+    release = _release(version)
+    for bound in filter(None, bounds.split(",")):
+        if bound.startswith(">="):
+            fits = release >= _release(bound[2:])
+        else:
+            fits = release < _release(bound[1:])
+        if not fits:
+            return False
+    return True
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return the numbers of a release, without zeros at the end: 4.45.0 is 4.45, and 5.0rc1 counts as 5.0."""
+    numbers = re.match(r"\d+(?:\.\d+)*", version)
+    parts = [int(part) for part in numbers[0].split(".")] if numbers else []
+    while parts and parts[-1] == 0:
+        parts.pop()
+    return tuple(parts)
 
 
 CLAIMS = {"S1 lock": judge_lock, "S1 additions": judge_additions, "S1": judge}

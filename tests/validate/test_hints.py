@@ -1,24 +1,65 @@
-"""Each known error is found by its own row, and nothing healthy is."""
+"""Each known error is found by its own row, what only resembles it by another, and nothing healthy by any."""
 
+import difflib
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated, Any
 
 import pytest
+from pydantic import BeforeValidator, Field
 
-from images.errors import UserError
+from images.config import yamlfile
+from images.config.facts import Row, Sentence
+from images.validation.containers import suite_files
+from tests.support import suite_folder
 from tests.support.checkout import ROOT
 from tests.support.commands import call
-from tools import hints as source
 from validate import hints
-from validate.claims import Claim, Tier
+from validate.claims import Claim, ClaimSet, Tier
 from validate.judge import ClaimVerdict, Verdict, explain
 from validate.judging import Status
 
-ROWS = source.load()
+
+def compiled(pattern: str) -> str:
+    """A pattern that is a regular expression."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+    return pattern
+
+
+class HintRow(Row):
+    """A row of hints.yaml, whole."""
+
+    id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+    pattern: Annotated[str, BeforeValidator(compiled)]
+    examples: list[Sentence] = Field(min_length=1)
+    near_miss: Sentence
+    cause: Sentence
+    fix: Sentence
+    source: Annotated[str, Field(pattern=r"\w/[\w.-]+#\d|https?://|seed:\w|\.(py|pth)\b|\bseen (in|on|with) ")]
+    """`OWNER/REPOSITORY#NUMBER`, a page, `seed:PAGE`, the file that raises it, or where we saw it."""
+
+
+class Table(Row):
+    hints: list[HintRow] = Field(min_length=1)
+
+
+def table() -> tuple[HintRow, ...]:
+    """Every row, checked: a fault is told with its line."""
+    file = yamlfile.parse(hints.TABLE.name, hints.TABLE.read_text(encoding="utf-8"))
+    checked, problems, _ = yamlfile.validated(Table, file)
+    assert checked and not problems, problems
+    return tuple(checked.hints)
+
+
+ROWS = table()
+KNOWN = {hint.id: hint for hint in hints.known()}
 EXAMPLES = [(row.id, example) for row in ROWS for example in row.examples]
 SEEDS = {"axolotl-cuda-gpu": 5, "axolotl-multi-gpu": 5, "colossalai-cuda": 6, "transformers-cuda": 4}
 """The rows of "Common Errors" of the reference pages, by page."""
@@ -34,10 +75,22 @@ def only(lines: str) -> list[str]:
     return [hint.id for hint in hints.find([lines])]
 
 
+def test_each_row_has_a_name_of_its_own() -> None:
+    assert len(KNOWN) == len(ROWS)
+
+
 @pytest.mark.parametrize(("row", "example"), EXAMPLES, ids=[f"{row}-{n}" for n, (row, _) in enumerate(EXAMPLES)])
 def test_each_example_finds_its_own_row_first(row: str, example: str) -> None:
     assert only(example) == [row]
     assert only(example.upper()) == [row], "whatever the case"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_no_row_matches_what_only_resembles_its_error(row: HintRow) -> None:
+    """The same error of another package, version or cause: it has to be like an example, and must not match."""
+    assert not KNOWN[row.id].matches(row.near_miss)
+    likeness = [difflib.SequenceMatcher(None, row.near_miss, one, autojunk=False).ratio() for one in row.examples]
+    assert max(likeness) >= 0.5, "it misses by far"
 
 
 @pytest.mark.parametrize("page", SEEDS)
@@ -63,22 +116,14 @@ def test_a_healthy_image_is_given_no_hint() -> None:
 
 
 def test_lines_that_people_reported_find_their_row() -> None:
-    lines = (ROOT / "tests/tools/hint_lines.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    lines = (ROOT / "tests/validate/hint_lines.tsv").read_text(encoding="utf-8").splitlines()[1:]
     wanted = [tuple(line.split("\t")) for line in lines]
     assert [(hints.find([line])[0].id, line) for _, line in wanted] == wanted
 
 
 def test_healthy_logs_are_given_no_hint() -> None:
     """Of pip, training, NCCL's INFO, builds, the driver's start; and registries' errors, which are in no row."""
-    assert [*hints.explained([(ROOT / "tests/tools/healthy.log").read_text(encoding="utf-8")])] == []
-
-
-def test_a_name_that_a_row_knows_is_told_of_first() -> None:
-    """By which release of which package; one that it does not know gets the row's own answer."""
-    (known,) = hints.find(["ImportError: cannot import name 'shard_checkpoint' from 'transformers.modeling_utils'"])
-    assert known.fix.startswith("It is in transformers<4.47. ")
-    (other,) = hints.find(["ImportError: cannot import name 'LlamaFlashAttention3' from 'trl'"])
-    assert other == next(row for row in hints.known() if row.id == "trl-other")
+    assert [*hints.explained([(ROOT / "tests/validate/healthy.log").read_text(encoding="utf-8")])] == []
 
 
 def test_one_hint_a_line_in_the_order_of_the_lines() -> None:
@@ -99,15 +144,17 @@ def test_only_what_is_not_well_is_explained(status: Status) -> None:
 
 def test_the_verb_reads_a_pipe_a_file_and_arguments(tmp_path: Path) -> None:
     """On the host, and in an image by `doctor hint`."""
+    doctor = [str(suite_folder.lay_out(tmp_path / "image")), "doctor", "hint"]
     (tmp_path / "log").write_text("step 1\n\x1b[31mRuntimeError: No CUDA GPUs\x1b[0m are available\n")
     for given, piped in (
         ([str(tmp_path / "log")], ""),
         (["No CUDA GPUs are available"], ""),
         ([], "No CUDA GPUs are available"),
     ):
-        for verb in (["-m", "images", "hint"], ["-I", "-S", "validate", "doctor", "hint"]):
-            command, wide = [sys.executable, *verb, *given], {**os.environ, "COLUMNS": "80"}
-            done = subprocess.run(command, cwd=ROOT, input=piped, capture_output=True, text=True, env=wide, check=True)
+        how: Any = {"input": piped, "capture_output": True, "text": True, "check": True}
+        how["env"] = {**os.environ, "COLUMNS": "80"}
+        for verb in (["-m", "images", "hint"], ["-I", "-S", *doctor]):
+            done = subprocess.run([sys.executable, *verb, *given], cwd=ROOT, **how)
             assert "  cause: The container has no GPU" in done.stdout and "  source: seed:" in done.stdout
             assert max(map(len, done.stdout.splitlines())) <= 80
     assert [row["id"] for row in json.loads(call("hint", "--json", "--", "-lcuda: Bus error").stdout)["hints"]] == [
@@ -124,34 +171,16 @@ def test_the_verb_reads_a_pipe_a_file_and_arguments(tmp_path: Path) -> None:
     assert '`nox -s plan -- "torch>=2.5"`' in call("hint", "PyTorch version is too old").stdout
 
 
-@pytest.mark.parametrize(
-    ("lock", "told"),
-    [
-        ("transformers==4.38.2\n", "Locked is transformers 4.38.2, which has it"),
-        (
-            '[[packages]]\nname = "transformers"\nversion = "4.57.6"\n',
-            '4.57.6, which is too new: update what asks for it, or `pip install "transformers<4.39"`.',
-        ),
-        ("six==1.17.0\n", "It is in transformers<4.39. `pip install`"),
-    ],
-)
-def test_a_lock_says_which_of_the_two_is_old(tmp_path: Path, lock: str, told: str) -> None:
-    (tmp_path / "lock").write_text(lock)
-    line = "ImportError: cannot import name 'top_k_top_p_filtering' from 'transformers'"
-    assert told in " ".join(call("hint", "--lock", str(tmp_path / "lock"), line).stdout.split())
-
-
 def test_patterns_do_not_run_away() -> None:
     """A line of 20,000 characters, as a compiler's command line can be, is read in no time."""
     line = "gcc -I" + "/include" * 2500
     assert only(line) == []
 
 
-def test_rows_are_checked_with_their_lines() -> None:
-    text = "hints:\n- id: a\n  pattern: '('\n  examples: [x]\n  cause: c\n  fix: f\n  surce: s\n- id: B B\n"
-    with pytest.raises(UserError) as caught:
-        source.load(text)
-    shown = [f"{problem.where} {problem.cause}" for problem in caught.value.problems]
-    assert any(re.search(r"hints\.yaml:3 .*no regular expression", line) for line in shown), shown
-    assert any("hints.yaml:7" in line and "surce" in line for line in shown), shown
-    assert any("hints.yaml:8" in line and "id" in line for line in shown), shown
+def test_containers_have_the_same_rows_as_json() -> None:
+    """Their Python has no YAML. The same table gives the same bytes, so the suite's layer never varies."""
+    files = suite_files(ClaimSet(image="", claims=()))
+    assert "validate/hints.yaml" not in files
+    assert files["validate/hints.json"] == hints.as_json()
+    rows = json.loads(files["validate/hints.json"])
+    assert [hints.Hint(**row) for row in rows] == list(hints.known())
