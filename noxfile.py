@@ -9,8 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping
 from pathlib import Path
 
 import nox
@@ -42,18 +41,12 @@ def _install(session: nox.Session, lock: str = "run") -> None:
 
 def _verb(session: nox.Session, verb: str) -> None:
     """Call the product and end with its own exit status (nox would turn every failure into 1)."""
-    _install(session, "fleet" if _on_workers(session.posargs) else "run")
+    # Only `fleet` needs submitit and Ray.
+    _install(session, "fleet" if verb == "fleet" else "run")
     session.log(f"python -m images {' '.join([verb, *session.posargs])}")
     code = _call([str(Path(session.bin) / "python"), "-m", "images", verb, *session.posargs])
     if code:
         sys.exit(code)
-
-
-def _on_workers(arguments: Sequence[str]) -> bool:
-    """Whether `--on` names Ray or Slurm."""
-    after = [value for flag, value in pairwise(arguments) if flag == "--on"]
-    joined = [one.removeprefix("--on=") for one in arguments if one.startswith("--on=")]
-    return any(one.partition(":")[0] in ("ray", "slurm") for one in (*after, *joined))
 
 
 def _call(command: list[str]) -> int:

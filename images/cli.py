@@ -109,6 +109,9 @@ def _run() -> object:
 
     def interrupt(number: int, _frame: object) -> None:
         got.append(number)
+        if number == signal.SIGTERM:
+            # Schedulers send it to each process of a job, and more than once: the second must not end the tidying up.
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

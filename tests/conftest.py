@@ -61,14 +61,14 @@ FROM_THE_CACHE = ("test_engine.py::test_a_build_with_mounts_and_its_second_run_f
 NEWER_ENGINE = ("bake", "publish", "publish_platforms", "statements")
 """Tests of the engine of Debian trixie, which is made once for all of them."""
 OF_THE_PARENT = (
-    *("fleet", "fleet_kills", "nightly", "multigpu", "audit", "first_hour"),
+    *("nightly", "multigpu", "audit", "first_hour"),
     *("faults", "forgery", "examples", "on_image", "gpu_runner", "sbom"),
 )
 """Files whose tests wait until the big images' first test has built the parent."""
 ALONE = ("first_hour", "forgery", "examples")
 """Files whose tests share nothing else."""
 LONGEST_FIRST = (
-    *("big images", "newer engine", "wheel_builder", "fleet_builds", "engines"),
+    *("big images", "newer engine", "wheel_builder", "fleet", "engines"),
     *(*OF_THE_PARENT, "integration"),
 )
 """Groups, files of integration tests and the rest of these."""

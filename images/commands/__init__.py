@@ -20,7 +20,7 @@ VERBS: Mapping[str, str] = {
     "hint": "What an error text means, and what to do.",
     "site": "Static pages: what was validated of each image, and when.",
     "nightly": "Tracked images as locked and at the newest versions.",
-    "fleet": "Build and judge images on many machines, by Slurm or Ray.",
+    "fleet": "Build or validate images on a cluster, by Slurm or Ray.",
     "engine": "Show, start, stop or wipe the private Docker Engine.",
 }
 """In the order of the help."""

@@ -1,290 +1,179 @@
-"""`fleet`: images built and validated on many machines, through Slurm or Ray."""
+"""`fleet`: images built or validated on a cluster, an image a task."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
+from images.building import validating
 from images.commands import common
 from images.commands.common import counted, talk
-from images.commands.options import EngineUrl, Gpus, MatrixFile, OutFolder, Selectors, Tiers
+from images.commands.options import MatrixFile, OutFolder, Selectors, Tiers, require_writable
 from images.config.matrix import Sources
-from images.config.paths import Workspace
-from images.engine import Engine, NoEngine, private_engine
-from images.engine.progress import Progress
-from images.errors import Problem, UserError, command, wrong
-from images.fleet import config, images, planning, run
-from images.fleet.config import Fleet
-from images.fleet.executors import Executor, LocalExecutor, library
-from images.fleet.folder import JobFolder
-from images.fleet.model import ON_GPUS, Job, JobRecord
-from images.fleet.planning import FleetImage, PlannedCell, State, of_verdict
-from images.fleet.run import Outcome
-from images.host import cache
+from images.errors import Problem, UserError, failed, wrong
+from images.fleet import config, results
+from images.fleet.config import Fleet, Machines
+from images.fleet.results import Outcome
+from images.fleet.worker import Result, Task
 from images.locking import lock_file
-from images.planning.image import Image
-from images.registry.reference import Repository
 from validate.claims import Tier
-from validate.judging import Status
 from validate.terminal import aligned
 
-NAMES = "local|slurm|ray|ray://HEAD:PORT"
-LOCAL = "local"
+ON = "slurm|ray|ray://HEAD:PORT"
+REFERENCE = "NAME=HOST/NAME@sha256:..."
 
 
 def fleet(
-    action: Annotated[str, typer.Argument(metavar="plan|run|status")],
     selectors: Selectors = None,
-    on: Annotated[str, typer.Option("--on", metavar=NAMES, help="What runs the jobs.")] = LOCAL,
-    staging: Annotated[
+    on: Annotated[str, typer.Option("--on", metavar=ON, help="What runs the tasks.")] = "",
+    image: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--image",
+            metavar=REFERENCE,
+            help="An image to pull and to hold to NAME's claims (repeat it).",
+        ),
+    ] = None,
+    workers: Annotated[
         str,
         typer.Option(
-            "--staging",
-            metavar="REGISTRY/REPOSITORY",
-            help="Images travel through it by digest; workers build what it lacks.",
+            "--workers",
+            metavar="NAME",
+            help="Which machines of fleet.yaml; default: its only ones.",
         ),
     ] = "",
     file: Annotated[
         Path | None,
         typer.Option("--fleet", metavar="FILE", help="The machines; default: fleet.yaml beside the matrix."),
     ] = None,
-    image: Annotated[
-        list[str] | None,
-        typer.Option("--image", metavar="NAME=REF", help="An image to hold to NAME's claims (repeat it)."),
-    ] = None,
     claim: Annotated[
-        list[str] | None, typer.Option("--claim", metavar="TEXT", help="As `validate` has it (repeat it).")
+        list[str] | None,
+        typer.Option(
+            "--claim",
+            metavar="TEXT",
+            help="Only these claims of --image, as `validate` has it (repeat it).",
+        ),
     ] = None,
     tier: Tiers = None,
-    gpus: Gpus = "auto",
-    engine: EngineUrl = None,
     out: OutFolder = None,
     matrix: MatrixFile = None,
 ) -> None:
-    """Build and validate images on a fleet: plan what is fresh or due, run what is due, show who did what.
+    """Build images on a cluster, or pull them there, and validate each; wait, and judge what comes back.
 
-    OUT (out/fleet) keeps leases and records. On Slurm it lies where the nodes see it, and nobody who shares it does a
-    job twice at once. A run exits with 1 for what has no PASS.
+    OUT/WORKERS/TASK gets an image's evidence, verdict and reports. On Slurm, OUT lies where the nodes see it.
+    Exits with 0 only if everything asked for was judged and nothing failed.
     """
-    if on not in (LOCAL, "slurm", "ray") and not on.startswith("ray://"):
-        raise wrong(f"--on {on}", "is nothing that runs jobs", f"say {NAMES}")
-    if engine and action == "run" and on != LOCAL:
-        then = "leave --engine out: DOCKER_HOST says where this machine's is, and each worker finds its own"
-        raise wrong(f"--engine {engine}", f"does not reach workers of {on}", then)
+    if on not in ("slurm", "ray") and not on.startswith("ray://"):
+        raise wrong(f"--on {on}".strip(), "is nothing that runs tasks", f"say {ON}")
     sources = common.sources(matrix)
-    folder = JobFolder(out or sources.workspace.out / "fleet")
-    if action == "status":
-        common.show(status_table(folder, folder.job_keys()))
-        return
-    if action not in ("plan", "run"):
-        raise wrong(action, "is an unknown action", "say one of plan, run, status")
-    machines = config.read(file, sources.workspace.root)
+    cluster = config.read(file, sources.workspace.root)
+    name, machines = config.choose_machines(cluster, workers)
+    template = Task(
+        tiers=tiers_on(name, machines, tier or ()),
+        only=tuple(claim or ()),
+        staging=cluster.staging,
+        matrix=str(sources.workspace.matrix.absolute()),
+    )
+    tasks = [
+        *images_to_build(template, selectors or [], sources),
+        *images_to_pull(template, image or [], sources),
+    ]
+    if not tasks:
+        raise wrong("fleet", "no image is named", f"name images to build, or --image {REFERENCE}")
 
-    wanted, tiers = _requested(selectors or [], image or [], sources), tuple(tier or Tier)
-    place = staging or machines.staging
-    if action == "run" and on != LOCAL and not place:
-        then = "`--staging HOST/NAME`, or `staging:` in fleet.yaml: workers pull images from there by digest"
-        raise wrong("--staging", "no registry is named that images travel through", then)
-    repository = Repository.parse(place) if place else None
-    outcomes, unanswered, others = [], list[PlannedCell](), False
-    while wanted and tiers:
-        # A record without a verdict, of a submitter that was killed, is judged by this run, and its job not repeated.
-        before = {key: record for key, record in folder.records().items() if folder.done(key)}
-        begun = images.begun(folder)
-        with _local_engine(engine) as docker_engine:
-            there = [images.locate(*one, docker_engine, repository, sources, claim or (), begun) for one in wanted]
-            known = images.known(folder, before, there, sources)
-            now, leased = datetime.now(UTC), images.leased(folder)
-            cells = planning.plan(there, machines, now, tiers=tiers, known=known, leased=leased)
-            if action == "plan":
-                common.show(plan_table(cells))
-                return
-            there = _sent(there, cells, docker_engine, repository)
-        jobs = planning.jobs(cells, there, machines, claim or ())
-        found: list[Outcome] = []
-        if jobs:
-            found = run.run(
-                jobs,
-                before,
-                fleet=machines,
-                folder=folder,
-                executor=open_executor(on, folder.path, machines, sources.workspace),
-                progress=_progress,
-                sources=sources,
-                gpus=gpus,
-                engine=engine or "",
-            )
-        built = {one.job.image for one in found if one.job.context and one.verdict}
-        others = others or len(found) < sum(map(len, jobs.values()))
-        left_over = [one for one in cells if one.cell.image not in built]
-        unanswered += planning.unanswered(left_over, [one.job for one in found])
-        outcomes += found
-        # The GPU tiers of what was built, now that its digest is known.
-        wanted = [one for one in wanted if str(one[0].name) in built]
-        tiers = tuple(one for one in tiers if one in ON_GPUS)
-    _end(folder, outcomes, unanswered, others=others)
+    folder = require_writable(out or sources.workspace.out / "fleet") / name
+    for task in tasks:
+        results.clear(folder / task.key)
+    outcomes = []
+    with closing(start(on, tasks, machines, cluster, folder, sources.workspace.locks)) as ended:
+        for task, result in ended:
+            outcome = results.finish(task, result, sources, folder / task.key)
+            outcomes.append(outcome)
+            tell(task, f"{outcome.verdict_word}; {counted(len(tasks) - len(outcomes), 'task')} left")
+
+    rows = [("image", "verdict", "machine", "reference")]
+    for outcome in outcomes:
+        rows.append((outcome.task.key, outcome.verdict_word, outcome.machine, outcome.reference))
+    common.show(aligned(rows))
+    problems = [problem_of(outcome, folder) for outcome in outcomes if outcome.cause]
+    if problems:
+        raise UserError(problems, code=1)
 
 
-def open_executor(on: str, folder: Path, fleet: Fleet, workspace: Workspace) -> Executor:
-    """What `--on` names. `folder`: where Slurm's files lie, which the nodes see. Raises UserError: it can't be had."""
-    if on == LOCAL:
-        return LocalExecutor()
-    if on == "slurm":
-        library("submitit")
-        from images.fleet.executors.slurm import SlurmExecutor
-
-        return SlurmExecutor(folder, fleet.slurm)
-    from images.fleet.executors.ray import RayExecutor
-
-    return RayExecutor("auto" if on == "ray" else on, fleet.ray, workspace)
-
-
-def _end(folder: JobFolder, outcomes: Sequence[Outcome], unanswered: Sequence[PlannedCell], *, others: bool) -> None:
-    """Tell what came of the jobs, and exit: 1 for what has no PASS. Raises UserError for jobs without a verdict."""
-    if outcomes:
-        common.show(status_table(folder, [one.job.key for one in outcomes]))
-    else:
-        talk.print(f"nothing is due: `{command('fleet', 'plan')}` says why")
-    if unanswered:
-        common.show(plan_table(unanswered))
-    then = "give the same command again: it does what has no verdict"
-    if lost := [one for one in outcomes if one.verdict is None]:
-        raise UserError([Problem(where=one.job.key, cause=one.cause, then=then) for one in lost], code=1)
-    failed = any(one.verdict and one.verdict.overall is Status.FAIL for one in outcomes)
-    raise typer.Exit(1 if failed or others or unanswered else 0)
+def tiers_on(name: str, machines: Machines, asked: Sequence[Tier]) -> tuple[Tier, ...]:
+    """Return the tiers to measure: those asked for, or all that such machines can. Raises UserError."""
+    possible = list(validating.ANYWHERE)
+    if machines.gpus:
+        possible.append(Tier.GPU)
+    if machines.gpus > 1:
+        possible.append(Tier.MULTIGPU)
+    for tier in asked:
+        if tier not in possible:
+            cause = f"can't be measured on {name}, where a task gets {counted(machines.gpus, 'GPU')}"
+            raise wrong(f"--tier {tier}", cause, "name other --workers, or correct `gpus` in fleet.yaml")
+    return tuple(asked or possible)
 
 
-def _requested(selectors: list[str], references: Sequence[str], sources: Sources) -> list[tuple[Image, str]]:
-    """What selectors mean, and `--image NAME=REF` names, with REF. Without either: every image that can be built."""
-    wanted = []
+def images_to_build(template: Task, selectors: list[str], sources: Sources) -> list[Task]:
+    """Return a task for each selected image. Raises UserError."""
+    if not selectors:
+        return []
+    if template.only:
+        then = "leave --claim out: an image that is built is held to all of its claims"
+        raise wrong("--claim", "is for --image only", then)
+    tasks = []
+    for image in common.accepted(selectors, sources):
+        # Whatever is wrong with a lock is said here once, and not by each worker.
+        lock_file.read(image, sources.workspace.locks)
+        tasks.append(replace(template, image=str(image.name), local_name=image.local_name))
+    return tasks
+
+
+def images_to_pull(template: Task, references: Sequence[str], sources: Sources) -> list[Task]:
+    """Return a task for each `NAME=HOST/NAME@DIGEST`. Raises UserError."""
+    tasks = []
     for text in references:
-        name, equals, reference = text.partition("=")
-        if not equals or not reference:
-            raise wrong(f"--image {text}", "is not NAME=REF", "name both")
+        name, _, reference = text.partition("=")
+        if "/" not in reference or "@sha256:" not in reference:
+            then = f"push it, and name it by its digest: {REFERENCE}"
+            raise wrong(f"--image {text}", "is nothing that a worker can pull", then)
         (image,) = common.accepted([name], sources, exactly_one=True)
-        wanted.append((image, reference))
-    if selectors or not references:
-        found = common.accepted(selectors, sources)
-        states = lock_file.states(found, sources.workspace.locks)
-        named = {*selectors, *(sources.matrix.aliases.get(text) for text in selectors)}
-        locked = {name for name, state in states.items() if state is lock_file.Status.PRESENT}
-        lacking = [name for name in states if name not in locked | named]
-        if lacking and len(lacking) < len(found):
-            common.say(f"left out, as they have no lock of their pins: {', '.join(lacking)}")
-            found = [image for image in found if str(image.name) not in lacking]
-        wanted += [(image, "") for image in found]
-    return wanted
+        tasks.append(replace(template, image=str(image.name), local_name=image.local_name, reference=reference))
+    return tasks
 
 
-def _sent(
-    there: Sequence[FleetImage], planned: Sequence[PlannedCell], engine: Engine | None, staging: Repository | None
-) -> list[FleetImage]:
-    """The images with references for the workers: what is due and in no registry yet is sent to staging."""
-    due = {one.cell.digest for one in planned if one.state is State.DUE}
-    references: dict[str, str] = {}
-    with Progress() as progress:
-        for one in there:
-            if one.local and one.digest in due and one.digest not in references:
-                references[one.digest] = one.digest
-                if staging and engine:
-                    pushed, told = cache.folder() / "push", progress.job(one.name)
-                    references[one.digest] = images.send(engine, one.local, staging, pushed, told)
-    return [replace(one, reference=references.get(one.digest, one.reference)) for one in there]
-
-
-@contextmanager
-def _local_engine(url: str | None) -> Iterator[Engine | None]:
-    """This machine's engine; a login node has none: then they are in the registry."""
+def start(
+    on: str, tasks: Sequence[Task], machines: Machines, cluster: Fleet, folder: Path, locks: Path
+) -> Generator[tuple[Task, Result], None, None]:
+    """Hand the tasks to what `--on` names. Raises UserError where its package is not installed."""
     try:
-        engine = private_engine.open_engine(url, on_progress=common.say, install=False, builds=False)
-    except NoEngine:
-        common.say("no Docker Engine answers here: images are looked for in the registry alone")
-        yield None
-        return
-    with engine:
-        yield engine
+        if on == "slurm":
+            from images.fleet import slurm
+
+            return slurm.run_tasks(tasks, machines, cluster, folder, tell)
+        from images.fleet import ray
+
+        return ray.run_tasks(tasks, machines, cluster, "auto" if on == "ray" else on, locks, tell)
+    except ImportError as error:
+        extra = "slurm" if on == "slurm" else "ray"
+        raise failed(f"--on {on}", f"needs a package: {error}", f"`pip install 'truetag[{extra}]'`") from None
 
 
-def _progress(key: str, text: str) -> None:
-    """A line of progress about a job."""
-    talk.print(f"[cyan]{key}[/]  {escape(text)}", highlight=False, soft_wrap=True)
+def tell(task: Task, text: str) -> None:
+    """Print a line of progress about a task."""
+    talk.print(f"[cyan]{task.key}[/]  {escape(text)}", highlight=False, soft_wrap=True)
 
 
-def plan_table(planned: Sequence[PlannedCell]) -> list[str]:
-    """One row a cell that can be judged; below them, said once of all, why others can't."""
-    counts = {state: sum(one.state is state for one in planned) for state in State}
-    told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    rows = [("image", "digest", "tier", "GPU", "state", "machines", "reason")]
-    impossible: dict[tuple[str, str], dict[str, None]] = {}  # reason and image -> its tiers
-    for one in planned:
-        cell, gpu = one.cell, f"{one.gpus or ''} {one.cell.arch}".strip()
-        if one.state is State.IMPOSSIBLE:
-            why = one.reason.replace(cell.image, "NAME")
-            impossible.setdefault((why, cell.image), {})[cell.tier] = None
-        else:
-            digest = cell.digest.removeprefix("sha256:")[:12]
-            rows.append((cell.image, digest, cell.tier, gpu, one.state, one.worker, one.reason))
-    notes: dict[tuple[str, str], list[str]] = {}
-    for (why, image), tiers in impossible.items():
-        notes.setdefault((", ".join(tiers), why), []).append(image)
-    below = [f"impossible: {tiers} of {', '.join(images)}: {why}" for (tiers, why), images in notes.items()]
-    return [*(aligned(rows) if rows[1:] else ()), *below, "", f"{counted(len(planned), 'matrix cell')}: {told}"]
-
-
-def status_rows(folder: JobFolder, keys: Iterable[str]) -> list[dict[str, str]]:
-    """These jobs, as far as the folder knows them: judged, leased, or why there is no record."""
-    rows = []
-    for key in sorted(keys):
-        lease, record, failure, job = folder.lease(key), folder.record(key), folder.failure(key), folder.job(key)
-        row = {"job": key, "state": "", "verdict": "", "machine": "", "when": "", "told": ""}
-        if record:
-            when, more = record.ended, {"machine": record.worker.node, **_judged(folder, job, record)}
-        elif lease and folder.lives(lease.run):
-            when, more = lease.since, {"state": "running", "machine": lease.cluster_id, "told": lease.owner}
-        elif lease:
-            told = _goes_on(job, lease.executor)
-            when, more = lease.since, {"state": "left", "machine": lease.cluster_id, "told": told}
-        elif failure:
-            when, more = failure.at, {"state": "failed", "machine": failure.node, "told": failure.cause}
-        else:
-            continue
-        rows.append({**row, "when": f"{when:%Y-%m-%d %H:%M}", **more})
-    return rows
-
-
-def _goes_on(job: Job | None, on: str) -> str:
-    return f"`{command('fleet', 'run', job.image if job else 'SELECTOR', '--on', on)}` goes on"
-
-
-def _judged(folder: JobFolder, job: Job | None, record: JobRecord) -> dict[str, str]:
-    """What the evidence says by the claims that the job was given, whatever the worker wrote beside it."""
-    if job is None:
-        return {"state": "unusable", "told": "job.json is missing: the cell is due"}
-    if not job.digest:
-        return {"state": "left", "told": _goes_on(job, record.worker.executor)}
-    try:
-        verdict = folder.verdict(record, job, job.claim_set)
-    except UserError as error:
-        return {"state": "unusable", "told": error.problems[0].cause}
-    shown = " ".join(f"{cell.tier} {one.verdict}" for cell, one in of_verdict(job, verdict, record.ended, "").items())
-    worker, built = record.worker, ", built there" if record.build else ""
-    who = f"{worker.executor} {worker.id}, engine {worker.engine}, {record.seconds:.0f} s{built}"
-    counts = ", ".join(f"{len(verdict.of(status))} {status}" for status in Status if verdict.of(status))
-    failed = [f"{each.claim.key}: {each.reason}" for each in verdict.of(Status.FAIL)]
-    return {"state": "judged", "verdict": shown, "told": "; ".join([counts, *failed[:2], who])}
-
-
-def status_table(folder: JobFolder, keys: Iterable[str]) -> list[str]:
-    """The same for people, a row a job."""
-    rows = status_rows(folder, keys)
-    if not rows:
-        begins = command("fleet", "run", "SELECTOR...")
-        return [f"nothing was leased or judged in {folder.path}: `{begins}` begins a run"]
-    columns = ("job", "state", "verdict", "machine", "when", "told")
-    cells = [[row[key] for key in columns] for row in rows]
-    return [*aligned([(*columns[:-1], ""), *cells]), "", counted(len(rows), "job")]
+def problem_of(outcome: Outcome, folder: Path) -> Problem:
+    """Return why an outcome is not what was asked for, and what a person does about it."""
+    then = "give the command again for this image"
+    if outcome.verdict:
+        then = f"read {folder / outcome.task.key}/report.md"
+    # A worker's own error says it already.
+    elif "next: " in outcome.cause:
+        then = ""
+    return Problem(where=outcome.task.key, cause=outcome.cause, then=then)

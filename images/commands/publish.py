@@ -52,7 +52,7 @@ def publish(
 ) -> None:
     """Push a validated image, attach attestation, SBOM and provenance, and move its tags last.
 
-    Several NAMEs are published one by one. What `fleet run` has pushed by digest is published from there: --image.
+    Several NAMEs are published one by one. What `fleet` has pushed by digest is published from there: --image.
     """
     sources = common.sources(matrix)
     names = list(dict.fromkeys(names))

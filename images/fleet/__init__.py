@@ -1,1 +1,1 @@
-"""Many images on many machines: what is due, who judges it, and what came of it. Slurm and Ray do the scheduling."""
+"""`fleet`: images built or validated on the machines of a cluster. Slurm and Ray place and start the tasks."""

@@ -1,81 +1,64 @@
-"""fleet.yaml: which machines there are, and how Slurm and Ray are asked for them."""
+"""fleet.yaml: the kinds of machines of a cluster, and what Slurm and Ray are asked for to get one."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from images.config import paths, yamlfile
-from images.config.facts import Capability, Row, Sentence
-from images.config.platforms import Platform
-from images.config.yamlfile import validated
+from images.config.facts import Row, Sentence
+from images.config.yamlfile import YamlFile, validated
 from images.errors import Problem, UserError, wrong
 
 NAME = "fleet.yaml"
 
-
-class SlurmRequest(Row):
-    """What a job asks Slurm for, in sbatch's own words."""
-
-    partition: str = ""
-    gres: Annotated[str, Field(pattern=r"^([a-z]+(:[A-Za-z0-9_.-]+)?)?$")] = ""
-    """`gpu:h100`: the kind. The number is that of the tier: 1, or `ranks`."""
-    constraint: str = ""
-    account: str = ""
-    qos: str = ""
-    minutes: Annotated[int, Field(gt=0)] = 120
-    mem: str = ""
-    cpus: Annotated[int, Field(gt=0)] = 1
-    more: dict[str, str] = {}
-    """Other options of sbatch, by their long names: `reservation: nightly`."""
+OLD_KEYS: Mapping[str, str] = {
+    "max_age_days": "leave it out: each `fleet` measures anew",
+    "arch": "leave it out: the evidence names the GPU that was used",
+    "ranks": "write `gpus: 2`: as many GPUs as a task gets; with several, the multigpu tier is measured",
+    "platform": "leave it out: name the images that these machines can run",
+    "minutes": "write sbatch's own option, `time: 120`",
+    "cpus": "write the option's own name: `cpus-per-task` below slurm, `num_cpus` below ray",
+    "more": "write these options beside the others: all are sbatch's own",
+}
+"""Keys that fleet.yaml had until `fleet` left placement to Slurm and Ray -> what to write now."""
 
 
 class RayRequest(Row):
-    """What a task asks Ray for."""
+    """Options of a Ray task, under Ray's own names."""
 
-    cpus: Annotated[float, Field(ge=0)] = 1
+    num_cpus: Annotated[float, Field(ge=0)] = 1
     accelerator_type: str = ""
     """As Ray names it: `H100`."""
     resources: dict[str, float] = {}
     """Custom resources of the nodes that have an engine: `engine: 1`."""
 
 
-class WorkerType(Row):
-    """Machines of one kind. Without `arch` they have no GPU, and judge the static and the cpu tier."""
+class Machines(Row):
+    """One kind of machine, and how a task gets one."""
 
-    arch: Capability | None = None
-    """Compute capability of their GPUs: `9.0`."""
     gpus: Annotated[int, Field(ge=0)] = 0
-    """GPUs of one machine; with `arch`, at least 1."""
-    ranks: Annotated[int, Field(ge=2, le=8)] = 2
-    """GPUs that the multigpu tier is given."""
-    platform: Platform = Platform.AMD64
-    """They judge the images of this platform alone."""
-    slurm: SlurmRequest = SlurmRequest()
+    """GPUs that a task gets. 0: static and cpu tier; 1: the gpu tier, too; more: all tiers."""
+    slurm: dict[str, str] = {}
+    """Options of sbatch, by their long names: `partition: gpu`. One without a value is `true`."""
     ray: RayRequest = RayRequest()
-
-    @model_validator(mode="after")
-    def _has_both(self) -> Self:
-        if bool(self.arch) != bool(self.gpus):
-            lacks = "say gpus: 1" if self.arch else "`nvidia-smi --query-gpu=compute_cap --format=csv` prints arch"
-            raise ValueError(f"arch and gpus go together: {lacks}")
-        return self
 
 
 class SlurmSettings(Row):
-    """What holds for every job on Slurm."""
+    """What holds for every task on Slurm."""
 
     setup: list[Sentence] = []
-    """Lines of shell before each job: `module load python`."""
+    """Lines of shell before each task: `module load python`."""
     at_once: Annotated[int, Field(gt=0)] = 256
-    """Jobs of one array that run at a time."""
+    """Tasks of one array that run at a time."""
 
 
 class RaySettings(Row):
     """What holds for every task on Ray."""
 
     pip: list[Sentence] = []
-    """Requirements that Ray installs for the tasks. Empty: the workers' Python has truetag's dependencies."""
+    """Requirements that Ray installs for the tasks. Empty: the workers' Python has truetag's."""
     retries: Annotated[int, Field(ge=0)] = 3
     """How often Ray starts a task anew whose worker died."""
 
@@ -83,52 +66,55 @@ class RaySettings(Row):
 class Fleet(Row):
     """fleet.yaml."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     staging: str = ""
-    """`REGISTRY/REPOSITORY` that images travel through, and that workers build for; `--staging` says it, too."""
-    max_age_days: Annotated[int, Field(gt=0)] = 14
-    """A validation that is older is due again."""
-    workers: dict[str, WorkerType] = Field(min_length=1)
+    """`REGISTRY/REPOSITORY` that workers push what they built to, by digest. Empty: it stays in their engines."""
+    workers: dict[str, Machines] = Field(min_length=1)
     slurm: SlurmSettings = SlurmSettings()
     ray: RaySettings = RaySettings()
 
-    def of(self, platform: Platform) -> Self:
-        """The machines of a platform; there may be none."""
-        workers = {name: one for name, one in self.workers.items() if one.platform is platform}
-        return self.model_copy(update={"workers": workers})
 
-    @property
-    def plain(self) -> str:
-        """The machines for tiers without a GPU: those that have none, else the first."""
-        return next((name for name, one in self.workers.items() if one.arch is None), next(iter(self.workers)))
-
-    @property
-    def by_arch(self) -> dict[str, tuple[str, WorkerType]]:
-        """Capability -> the first machines that have it."""
-        found: dict[str, tuple[str, WorkerType]] = {}
-        for name, one in self.workers.items():
-            if one.arch:
-                found.setdefault(one.arch, (name, one))
-        return found
-
-
-ONE_MACHINE = Fleet(workers={"this-machine": WorkerType()})
-"""Where there is no fleet.yaml: a machine without a GPU."""
+PLAIN = Fleet(workers={"any": Machines()})
+"""Where there is no fleet.yaml: machines without a GPU, and nothing particular asked for."""
 
 
 def read(path: Path | None, root: Path) -> Fleet:
-    """The named file, else fleet.yaml in `root`, else ONE_MACHINE. Raises UserError with every problem and its line."""
+    """Return the named file, else fleet.yaml in `root`, else PLAIN.
+
+    Raises UserError with every problem and its line, OSError.
+    """
     file = path or root / NAME
     if path is None and not file.is_file():
-        return ONE_MACHINE
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        then = "name another file with --fleet; docs/fleet.md has one to begin with"
-        raise wrong(str(file), f"can't be read: {error}", then) from None
-    parsed = yamlfile.parse(paths.shown(file), text)
+        return PLAIN
+    parsed = yamlfile.parse(paths.shown(file), file.read_text(encoding="utf-8"))
+    problems = find_old_keys(parsed)
+    if problems:
+        raise UserError(problems)
+
     fleet, problems, _ = validated(Fleet, parsed)
     if problems or fleet is None:
         then = f"fix {parsed.name}; docs/fleet.md explains each key"
-        raise UserError([Problem(where=one.where, cause=one.cause, then=then) for one in problems])
+        raise UserError([Problem(where=each.where, cause=each.cause, then=then) for each in problems])
     return fleet
+
+
+def find_old_keys(file: YamlFile) -> list[Problem]:
+    """Return a problem for each key that has no meaning any more, with what to write now."""
+    problems = []
+    for path in file.lines:
+        # The second part of `workers.NAME` is a name of the user's.
+        is_key = path and path[:-1] != ("workers",)
+        if is_key and path[-1] in OLD_KEYS:
+            cause = f"{path[-1]!r} has no meaning any more"
+            problems.append(Problem(where=file.where(path), cause=cause, then=OLD_KEYS[str(path[-1])]))
+    return problems
+
+
+def choose_machines(fleet: Fleet, name: str) -> tuple[str, Machines]:
+    """Return the named machines; without a name, those of a fleet that has one kind only. Raises UserError."""
+    if not name and len(fleet.workers) == 1:
+        name = next(iter(fleet.workers))
+    if name not in fleet.workers:
+        cause = "is no kind of machine in fleet.yaml" if name else "is needed: fleet.yaml has several kinds of machines"
+        raise wrong(f"--workers {name}".strip(), cause, f"name one of {', '.join(fleet.workers)}")
+    return name, fleet.workers[name]

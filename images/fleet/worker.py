@@ -1,217 +1,171 @@
-"""What runs on a worker: pull an image by digest or build it, validate it, give back the record. Knows no scheduler."""
+"""What runs on a machine of the cluster: the ordinary verb, `build` or `validate`, whose files are brought back."""
 
-import json
 import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from images.building import validating
-from images.building.build import build_all
-from images.building.contexts import BuildOptions
-from images.config import matrix, paths
-from images.config.matrix import Sources
-from images.config.names import ImageName
-from images.context.hosting import host_settings
-from images.context.labels import LABELS
+from images.config import paths
 from images.engine import Engine, ImageInfo, connect
-from images.engine.gpus import NO_GPU
-from images.engine.progress import Progress
-from images.errors import UserError, failed
-from images.fleet import images
-from images.fleet.folder import JobFolder
-from images.fleet.model import ON_GPUS, Job, JobRecord, JobResult, WorkerInfo
-from images.locking import lock_file
-from images.planning import plan
-from images.planning.image import Image
-from images.registry.reference import Reference, Repository
-from images.validation.rows import read_evidence
-from images.wheels import prebuilt
-from validate.evidence import Evidence, Record
+from images.errors import UserError
+from images.host import cache
+from images.publish.push import push
+from images.registry.client import Registry
+from images.registry.reference import Repository
+from validate.claims import Tier
+from validate.evidence import Evidence
+
+LOOK_UP = 1.0
+"""Seconds after which a worker looks whether its task was cancelled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A job, and what the worker must know beside it. Plain data: it is sent to another machine."""
+    """One image to build or to pull, and what to measure of it. Plain data: it is sent to another machine."""
 
-    job: str
-    """A Job as JSON."""
-    executor: str
-    matrix: str
-    """The matrix file; empty: the checkout's."""
-    folder: str = ""
-    """The fleet's folder, where this machine sees it: the record is kept there before anything is given back."""
-    gpus: str = "auto"
-    """How containers get the GPUs (`--gpus`)."""
-    engine: str = ""
-    """Address of the engine; empty: the machine's own."""
+    image: str = ""
+    """The name whose claims hold."""
+    local_name: str = ""
+    """What engines call it."""
+    reference: str = ""
+    """`HOST/NAME@sha256:...` to pull; empty: the worker builds the image."""
+    tiers: tuple[Tier, ...]
+    only: tuple[str, ...] = ()
+    """Texts of `--claim`; empty: every claim."""
+    staging: str = ""
+    """`REGISTRY/REPOSITORY` that a built image is pushed to; empty: it stays in the worker's engine."""
+    matrix: str = ""
+    """The matrix file; empty: that of the worker's checkout."""
+
+    @property
+    def key(self) -> str:
+        """Name the task among those of a command, and its folder."""
+        digest = self.reference.partition("@sha256:")[2]
+        return f"{self.image}-{digest[:12]}" if digest else self.image
+
+    def arguments(self, out: str) -> list[str]:
+        """Return the verb that does the task, with its options."""
+        words = ["build", self.image]
+        if self.reference:
+            words = ["validate", self.image, "--image", self.reference]
+        for tier in self.tiers:
+            words += ["--tier", tier]
+        for text in self.only:
+            words += ["--claim", text]
+        if self.matrix:
+            words += ["--matrix", self.matrix]
+        return [*words, "--out", out]
 
 
-def perform(
-    task: Task, *, job_id: str = "", machine: str = "", on_engine: Callable[[Engine], None] = lambda _engine: None
-) -> JobResult:
-    """Do a job on this machine. Raises UserError.
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a worker brings back: evidence, which the submitter judges."""
 
-    `job_id`: Slurm's job or Ray's task. `machine`: its name in the record; empty: its own. `on_engine` gets the engine,
-    to cancel what goes on in it.
-    """
-    job = Job.model_validate_json(task.job)
-    sources = matrix.load(Path(task.matrix) if task.matrix else paths.CHECKOUT.matrix)
-    started, build = datetime.now(UTC), dict[str, Any]()
-    planned = plan.plan_one(ImageName.parse(job.image), sources)
-    if planned.image is None:
-        raise _other_checkout(job, f"is refused on this worker: {'; '.join(planned.reasons)}")
-    reference, digest = job.reference, job.digest
-    if job.context:
-        ours = images.context_digest(planned.image, sources)
-        if ours != job.context:
-            cause = f"its build context is {ours[:12]} in the worker's checkout, and {job.context[:12]} was asked for"
-            raise _other_checkout(job, cause)
-        built = Reference(Repository.parse(job.staging), images.context_tag(ours))
-        if staged := images.in_registry(built, job.platform):  # somebody has built it by now
-            reference, digest = staged.reference, staged.digest
-    with connect(task.engine or None, builds=not digest) as engine:
-        on_engine(engine)
-        engine.sweep()
-        if digest:
-            info = engine.find(reference) or engine.find(digest) or engine.pull(reference, platform=str(job.platform))
-            if info.id != digest:
-                then = "the engine must name images by their configuration: switch containerd's image store off"
-                raise failed(reference, f"is {info.id[:19]} in this engine, the job is about {digest[:19]}", then)
-            evidence = _validated(job, planned.image, sources, engine, info, task.gpus)
-        else:
-            info, evidence, build, reference = _built(job, planned.image, sources, engine)
-        version = engine.facts.version
-    record = JobRecord(
-        key=job.key,
-        worker=WorkerInfo(executor=task.executor, node=machine or node(), id=job_id, engine=version),
-        started=started,
-        ended=datetime.now(UTC),
-        digest=info.id,
+    machine: str
+    reference: str
+    """Where the image was pulled from or pushed to; empty: it stayed in the worker's engine."""
+    labels: Mapping[str, str]
+    history: Sequence[str]
+    evidence: str
+    """evidence.json."""
+    build: str
+    """build.json of an image that was built, else empty."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """Why a task brought no evidence."""
+
+    cause: str
+
+
+Result = Measured | Lost
+
+
+def perform(task: Task, machine: str) -> Result:
+    """Do a task by this machine's engine. What a person can cause comes back as Lost."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="truetag-task-") as scratch:
+            if task.reference:
+                pull(task.reference)
+            log = run_verb(task.arguments(scratch), Path(scratch, "log"))
+            # The verdict is the last file that a verb writes: without it, the evidence may be half.
+            verdict = next(Path(scratch).rglob("verdict.json"), None)
+            if verdict is None:
+                return Lost(cause=f"on {machine}: {last_words(log)}")
+            return bring_back(task, machine, verdict.parent)
+    except UserError as error:
+        return Lost(cause=f"on {machine}: {error.problems[0]}")
+
+
+def pull(reference: str) -> None:
+    """Pull an image by its digest, where the engine lacks it."""
+    with connect(builds=False) as engine:
+        if engine.find(reference) is None:
+            engine.pull(reference)
+
+
+def run_verb(arguments: Sequence[str], log: Path) -> str:
+    """Run a verb to its end, and return what it said. Where this task is cancelled, the verb tidies up first."""
+    with log.open("w+") as stream:
+        command = [sys.executable, "-m", "images", *arguments]
+        verb = subprocess.Popen(command, cwd=paths.RESOURCES, stdout=stream, stderr=subprocess.STDOUT)
+        try:
+            # Ray's cancelling interrupts no call that blocks.
+            while verb.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    verb.wait(LOOK_UP)
+        except BaseException:
+            verb.send_signal(signal.SIGTERM)
+            verb.wait()
+            raise
+    return log.read_text(encoding="utf-8", errors="replace")
+
+
+def last_words(log: str) -> str:
+    """Return the errors that a verb ended with; without any, its last line: it was killed."""
+    errors = re.search(r"^error .*", log, re.MULTILINE | re.DOTALL)
+    if errors:
+        return errors[0].strip()
+    return f"it was killed; its last line was: {log.strip().rpartition(chr(10))[2]}"
+
+
+def bring_back(task: Task, machine: str, folder: Path) -> Measured:
+    """Return what a verb wrote, and push what it built."""
+    evidence = (folder / "evidence.json").read_text(encoding="utf-8")
+    build, reference = "", task.reference
+    with connect(builds=False) as engine:
+        info = engine.inspect(Evidence.loads(evidence).digest)
+        if not task.reference:
+            build = (folder / "build.json").read_text(encoding="utf-8")
+            reference = push_by_digest(engine, info, task.staging) if task.staging else ""
+        labels, history = validating.described(engine, info, task.local_name)
+    return Measured(
+        machine=machine,
         reference=reference,
-        evidence_sha256=evidence.sha256,
+        labels=labels,
+        history=history,
+        evidence=evidence,
         build=build,
     )
-    return JobResult(record=record, evidence=evidence.dumps())
 
 
-def perform_and_keep(task: Task, job_id: str = "") -> str:
-    """The same on a machine that sees the fleet's folder. What another worker has done meanwhile is not repeated.
-
-    Returns this machine's name.
-    """
-    folder, key = JobFolder(Path(task.folder)), Job.model_validate_json(task.job).key
-    with folder.doing(key):
-        if folder.record(key) is None:
-            folder.keep(perform(task, job_id=job_id))
-    return node()
-
-
-def end_on_sigterm() -> None:
-    """Have SIGTERM end the job as Ctrl-C would: containers are removed on the way out.
-
-    Slurm sends it more than once, to the job and through srun: the second must not end the tidying up.
-    """
-
-    def end(number: int, _frame: object) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, end)
+def push_by_digest(engine: Engine, info: ImageInfo, staging: str) -> str:
+    """Store an image in a registry without a tag, which only `publish` gives. Return its reference."""
+    repository = Repository.parse(staging)
+    with Registry(repository) as registry:
+        manifest, _ = push(engine, info, registry, cache.folder() / "push")
+    return f"{repository}@{manifest.digest}"
 
 
 def node() -> str:
-    """This machine's name, as Slurm has it where Slurm does."""
+    """Return this machine's name, as Slurm has it where Slurm does."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-
-
-def _built(job: Job, image: Image, sources: Sources, engine: Engine) -> tuple[ImageInfo, Evidence, dict[str, Any], str]:
-    """Build an image as `build` does, and push it by digest. Returns it with evidence, build.json and reference.
-
-    No name is left behind: while it is built, it has one of this user's alone.
-    """
-    suffix = f"-fleet-u{os.getuid()}"
-    name, tag = f"{image.name}{suffix}", f"{image.local_name}{suffix}"
-    with tempfile.TemporaryDirectory(prefix="truetag-build-") as scratch, Progress(plain=True) as progress:
-        options = BuildOptions(
-            sources=sources,
-            host=host_settings(),
-            out=Path(scratch),
-            tiers=job.tiers,
-            compiled=prebuilt.wheel_finder(sources.matrix),
-            suffix=suffix,
-        )
-        with engine.alone(f"job {tag}", waiting=lambda: _say(f"waits: another job builds {image.name} here")):
-            untag_left(engine)
-            try:
-                lock = lock_file.read(image, sources.workspace.locks)
-                (built,) = build_all(engine, [(image, lock)], options, progress)
-                if isinstance(built, UserError):
-                    raise built
-                staging, tell = Repository.parse(job.staging), progress.job(name)
-                reference = images.send(engine, built.info, staging, options.cache / "push", tell, job.context)
-            finally:
-                engine.untag(tag)
-                engine.untag(f"{tag}-candidate")
-        evidence = read_evidence(options.out / name / "evidence.json")
-        build = json.loads((options.out / name / "build.json").read_text(encoding="utf-8"))
-    return built.info, evidence, build, reference
-
-
-def untag_left(engine: Engine) -> None:
-    """Take away the names that killed workers of this user and machine left: whoever is at work holds a lock."""
-    names = rf"(?P<name>.+-fleet-u{os.getuid()})(-candidate)?(:latest)?"
-    there = engine.sdk.images(filters={"label": f"{LABELS}.image"}) if engine.facts.local else []
-
-    def at_work() -> None:
-        raise BlockingIOError
-
-    for tag in [tag for one in there for tag in one["RepoTags"] or ()]:
-        if found := re.fullmatch(names, tag):
-            with suppress(BlockingIOError), engine.alone(f"job {found['name']}", waiting=at_work):
-                engine.untag(tag)
-
-
-def _validated(job: Job, image: Image, sources: Sources, engine: Engine, info: ImageInfo, gpus: str) -> Evidence:
-    """Measure the tiers of a job. Raises UserError: a machine that has not the GPUs that fleet.yaml says of it."""
-    attachment, _ = validating.find_gpus(engine, image, gpus, job.tiers, _say)
-    if not set(job.tiers) & set(ON_GPUS):
-        attachment = NO_GPU
-    else:
-        # A machine that has not what fleet.yaml says of it: its verdict would be filed under another GPU.
-        there = attachment.inventory.gpus if attachment.attached and attachment.inventory else ()
-        archs = sorted({".".join(map(str, one.capability)) for one in there})
-        if archs != [job.arch] or len(there) < job.gpus:
-            have, reason = ", ".join(archs) or "none", "" if attachment.attached else f" ({attachment.reason})"
-            cause = f"the job needs {job.gpus} GPU of {job.arch}, the machine has {len(there)} of {have}{reason}"
-            then = "correct `arch` and `gpus` in fleet.yaml, or what its machines are asked for by"
-            raise failed(node(), cause, then)
-    if job.claims and attachment is NO_GPU:
-        claims = job.claim_set
-    else:
-        labels, history = validating.described(engine, info, image.local_name)
-        claims = validating.claims_of(image, sources, labels, history, job.tiers, only=job.only, attachment=attachment)
-
-    def measured(record: Record) -> None:
-        _say(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})")
-
-    evidence, _ = validating.measure_and_judge(engine, info.id, claims, job.tiers, attachment, on_record=measured)
-    return evidence
-
-
-def _other_checkout(job: Job, cause: str) -> UserError:
-    then = "leave the checkout as it is until the jobs have ended, or begin anew: the worker needs the same one"
-    return failed(job.image, cause, then)
-
-
-def _say(text: str) -> None:
-    """Into the worker's log."""
-    sys.stderr.write(f"{text}\n")

@@ -25,7 +25,6 @@ from images.validation.claims.context import ClaimContext
 from tests.support import commands, debian_tools, sources
 from tests.support.broken_images import NAME
 from tests.support.engine_contents import containers
-from tests.support.fleet_faults import FleetCommand
 from tests.support.other_engine import Other, other_engine
 from tests.support.ray_cluster import ray_cluster
 from tests.support.slurm_cluster import Slurm, slurm_cluster
@@ -82,12 +81,6 @@ def ray() -> Iterator[Mapping[str, str]]:
     """What makes a command talk to a cluster with two engines, which takes a part of a core while it is idle."""
     with ray_cluster() as address:
         yield {"RAY_ADDRESS": address}
-
-
-@pytest.fixture(scope="module")
-def local(command: FleetCommand, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    """Digest -> verdict of each claim, as this machine alone gives them."""
-    return command.judged_here(tmp_path_factory.mktemp("local"))
 
 
 @pytest.fixture(scope="module")

@@ -1,87 +1,302 @@
-"""A fleet for real: a GPU tier on Slurm, verdicts of Ray and Podman; a container that is killed."""
+"""`fleet` for real, on Debian's Slurm and on Ray: verdicts, builds, a worker that is killed, an interrupt."""
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import docker
+import docker.errors
 import pytest
 
-from images.engine import RUN_LABEL, Engine, ImageInfo
-from images.fleet import images
-from images.fleet import worker as fleet_worker
-from images.fleet.config import WorkerType
-from images.fleet.executors import LocalExecutor, Placed
-from images.fleet.folder import JobFolder
-from images.fleet.model import Job
-from images.fleet.worker import Task
-from images.registry.reference import Repository
+from images.building import validating
+from images.context.labels import BaseContext
+from images.engine import RUN_LABEL, Engine
+from images.errors import UserError
+from images.fleet import worker
 from images.validation import containers as validation_containers
 from images.validation import own_python
 from images.validation.containers import suite_files
-from tests.support import fleet_faults, fleet_images
-from tests.support.broken_images import NAME
+from tests.support.checkout import ROOT, copied
+from tests.support.commands import call
 from tests.support.engine_contents import containers
-from tests.support.fleet_faults import FleetCommand
-from tests.support.rootless_podman import rootless_podman
 from tests.support.slurm_cluster import Slurm
-from validate.claims import ClaimSet
+from tests.support.small_base import python_base
+from tests.support.sources import SOURCES, image
+from tests.support.thin import EINOPS
+from validate.claims import ClaimSet, Tier
 
 pytestmark = pytest.mark.engine
+NAME = "cu126-torch27"
+CLAIMS = ("=S1 einops", "=S2 files")
+OPTIONS = ("--tier", "static", "--claim", CLAIMS[0], "--claim", CLAIMS[1])
+BUILT = "cu132-torch215"
+"""An image whose context needs no wheel from elsewhere."""
+PATIENCE = 300.0
+
+
+@dataclass(frozen=True)
+class Small:
+    """A small image that is in the registry."""
+
+    tag: str
+    id: str
+    reference: str
 
 
 @pytest.fixture(scope="module")
-def command(
-    engine: Engine, parent: ImageInfo, staging: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[FleetCommand]:
-    """`fleet` about two sound images and one that lacks a package."""
-    with fleet_images.thin_images(engine, "truetag-test-fleet") as tags:
-        yield fleet_faults.about(tags, engine, staging, tmp_path_factory.mktemp("fleet"))
+def with_python(engine: Engine, base: BaseContext) -> Iterator[str]:
+    with python_base(engine, base) as tag:
+        yield tag
+
+
+@pytest.fixture(scope="module")
+def images(engine: Engine, with_python: str, staging: str) -> Iterator[list[Small]]:
+    """A sound image, and one that lacks the package that it is held to."""
+    tags = ["truetag-test-fleet-sound", "truetag-test-fleet-lacking"]
+    site = "/usr/local/lib/python3.11/dist-packages"
+    files = {f"site/{path}": content for path, content in EINOPS.items()}
+    # The image has Python, and none of the usual programs.
+    steps = [f"COPY site {site}", f"RUN python3 -c \"import os; os.makedirs('{site}')\""]
+    smalls = []
+    for tag, step in zip(tags, steps, strict=True):
+        dockerfile = f"FROM {with_python}\n{step}\nLABEL dev.truetag.image={NAME}\nUSER 1001\n"
+        engine.build({"Dockerfile": dockerfile.encode(), **files}, tag, network="none")
+        info = engine.inspect(tag)
+        smalls.append(Small(tag, info.id, worker.push_by_digest(engine, info, staging)))
+    yield smalls
+    for small in smalls:
+        for name in (small.tag, small.reference):
+            engine.remove(name, force=True)
+
+
+@pytest.fixture
+def fleet_yaml(tmp_path: Path, staging: str) -> Path:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(
+        f"staging: {staging}\n"
+        "workers:\n"
+        "  cpu: {slurm: {partition: cpu, time: 10}, ray: {resources: {engine: 1}}}\n"
+        '  h100: {gpus: 2, slurm: {partition: gpu, gres: "gpu:h100:2", time: 10}}\n'
+    )
+    return file
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """`fleet` with some options."""
+
+    fleet_yaml: Path
+    environment: Mapping[str, str]
+    checkout: Path = ROOT
+
+    @property
+    def out(self) -> Path:
+        return self.fleet_yaml.parent / "out"
+
+    def start(self, on: str, *arguments: str, workers: str = "cpu") -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "images", "fleet", "--on", on, "--workers", workers, *arguments]
+        return subprocess.Popen(
+            [*command, "--fleet", str(self.fleet_yaml), "--out", str(self.out)],
+            cwd=self.checkout,
+            env={**os.environ, **self.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, on: str, *arguments: str, workers: str = "cpu") -> tuple[int, str]:
+        """Return the exit status, and all that was printed."""
+        process = self.start(on, *arguments, workers=workers)
+        stdout, stderr = process.communicate(timeout=PATIENCE)
+        assert "Traceback" not in stderr, stderr
+        return process.returncode, stdout + stderr
+
+
+def references(images: list[Small]) -> list[str]:
+    words = []
+    for small in images:
+        words += ["--image", f"{NAME}={small.reference}"]
+    return words
+
+
+def claims_in(file: Path) -> dict[str, Any]:
+    """Return the image's digest, and the verdict and reason of each claim of a verdict.json."""
+    verdict = json.loads(file.read_text())
+    rows = [(row["subject"], row["verdict"], row["reason"]) for row in verdict["claims"]]
+    return {"digest": verdict["digest"], "overall": verdict["overall"], "claims": rows}
+
+
+def key_of(small: Small) -> str:
+    return f"{NAME}-{small.reference.partition('@sha256:')[2][:12]}"
+
+
+@pytest.fixture(scope="module")
+def here(engine: Engine, images: list[Small], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `validate` gives on this machine: task -> verdict."""
+    verdicts = {}
+    for small in images:
+        out = tmp_path_factory.mktemp("here")
+        address = ("--engine", engine.facts.url)
+        call("validate", NAME, "--image", small.tag, *OPTIONS, *address, "--out", str(out))
+        (file,) = out.rglob("verdict.json")
+        verdicts[key_of(small)] = claims_in(file)
+    assert [verdict["overall"] for verdict in verdicts.values()] == ["PASS", "FAIL"]
+    return verdicts
+
+
+@pytest.mark.parametrize("on", ["slurm", "ray"])
+def test_a_cluster_gives_the_verdicts_of_one_machine(
+    engine: Engine,
+    images: list[Small],
+    here: dict[str, Any],
+    fleet_yaml: Path,
+    request: pytest.FixtureRequest,
+    on: str,
+) -> None:
+    environment = {"DOCKER_HOST": engine.facts.url}
+    if on == "ray":
+        environment |= request.getfixturevalue("ray")
+    else:
+        environment |= request.getfixturevalue("slurm").environment
+    fleet = Fleet(fleet_yaml, environment)
+    # The workers pull by digest.
+    for small in images:
+        engine.remove(small.reference, force=True)
+    code, told = fleet.run(on, *references(images), *OPTIONS)
+    assert code == 1 and "claims failed (" in told and "einops" in told, told
+    assert {folder.name: claims_in(folder / "verdict.json") for folder in (fleet.out / "cpu").iterdir()} == here
+    for small in images:
+        brought = json.loads((fleet.out / "cpu" / key_of(small) / "worker.json").read_text())
+        assert brought["reference"] == small.reference and (on == "ray" or brought["machine"] in ("n1", "n2"))
+    code, told = fleet.run(on, *references(images[:1]), *OPTIONS)
+    assert code == 0, told
 
 
 def test_a_gpu_tier_goes_to_the_node_that_has_the_gpu_and_claims_nothing_without_one(
-    command: FleetCommand, slurm: Slurm, tmp_path: Path
+    engine: Engine, images: list[Small], fleet_yaml: Path, slurm: Slurm
 ) -> None:
-    """The GPUs of these nodes are files: placement is real, and a worker that finds no GPU gives no verdict."""
-    image = f"{NAME}={command.images[0]}"
-    options = [one for one in command.options if one not in ("--tier", "static")]
-    arguments = ["run", "--on", "slurm", "--tier", "gpu", "--image", image, "--out", str(tmp_path), *options]
-    done = fleet_faults.call(arguments, {**command.environment, **slurm.environment})
-    assert done.returncode == 1 and "the machine has 0 of none" in done.stderr, done.stderr
-    folder = JobFolder(tmp_path)
-    (key,) = folder.job_keys()
-    failure = folder.failure(key)
-    assert failure and failure.node == "n3" and folder.record(key) is None
-    assert slurm.is_emptied()
+    """The GPUs of these nodes are files: placement is real, and what was not measured is no success."""
+    fleet = Fleet(fleet_yaml, {"DOCKER_HOST": engine.facts.url, **slurm.environment})
+    code, told = fleet.run("slurm", *references(images[:1]), "--tier", "gpu", workers="h100")
+    assert code == 1 and "UNPROVEN: " in told, told
+    folder = fleet.out / "h100" / key_of(images[0])
+    assert json.loads((folder / "worker.json").read_text())["machine"] == "n3"
+    assert claims_in(folder / "verdict.json")["overall"] == "UNPROVEN"
 
 
-def test_ray_gives_the_verdicts_of_one_machine(
-    command: FleetCommand, local: Mapping[str, Any], ray: Mapping[str, str], tmp_path: Path
+SLOW = """
+
+_at_once = measure
+
+
+def measure(claims):
+    import time
+
+    time.sleep(6)
+    return _at_once(claims)
+"""
+"""Behind a probe: there is a middle to be killed in."""
+
+
+@pytest.fixture
+def slow(fleet_yaml: Path, engine: Engine, slurm: Slurm, tmp_path: Path) -> Fleet:
+    """`fleet` of a checkout whose validation takes some seconds, in a folder with an older verdict."""
+    checkout = copied(tmp_path / "checkout")
+    with (checkout / "validate/checks/static/files.py").open("a") as probe:
+        probe.write(SLOW)
+    return Fleet(fleet_yaml, {"DOCKER_HOST": engine.facts.url, **slurm.environment}, checkout)
+
+
+def test_a_worker_that_is_killed_leaves_no_evidence_and_no_older_verdict(
+    engine: Engine, images: list[Small], slow: Fleet, slurm: Slurm
 ) -> None:
-    done = command.on("ray", ray).run(tmp_path)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert fleet_faults.verdicts(tmp_path) == local
-    assert all(
-        record.worker.executor == "ray" and record.worker.id for record in JobFolder(tmp_path).records().values()
-    )
+    folder = slow.out / "cpu" / key_of(images[0])
+    folder.mkdir(parents=True)
+    for name in ("evidence.json", "verdict.json", "report.md"):
+        (folder / name).write_text("{}")
+    process = slow.start("slurm", *references(images[:1]), *OPTIONS)
+    until(lambda: bool(containers_of(engine, images)), process)
+    for pid in workers_of(slurm):
+        os.kill(pid, signal.SIGKILL)
+    _, told = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1 and "ended without a result" in told, told
+    assert list(folder.iterdir()) == []
+    until(lambda: not slurm.queue())
+    engine.sweep()
+    until(lambda: not containers_of(engine, images))
 
 
-def test_rootless_podman_gives_the_verdicts_of_docker(
-    engine: Engine, command: FleetCommand, staging: str, local: Mapping[str, Any], tmp_path: Path
+def test_an_interrupt_cancels_the_jobs_which_remove_their_containers(
+    engine: Engine, images: list[Small], slow: Fleet, slurm: Slurm
 ) -> None:
-    """A node without Docker: a user's own Podman pulls by digest, and its containers give the same evidence."""
-    sent = [
-        images.send(engine, engine.inspect(image), Repository.parse(staging), tmp_path / "push")
-        for image in command.images
-    ]
-    with rootless_podman(staging.partition("/")[0]) as url:
-        on_podman = FleetCommand(images=tuple(sent), options=(*command.options, "--engine", url))
-        done = on_podman.run(tmp_path / "fleet")
-    assert done.returncode == 1 and "next:" not in done.stderr, done.stderr
-    assert fleet_faults.verdicts(tmp_path / "fleet") == local
-    assert {record.worker.engine[:7] for record in JobFolder(tmp_path / "fleet").records().values()} == {"podman "}
+    process = slow.start("slurm", *references(images), *OPTIONS)
+    until(lambda: bool(containers_of(engine, images)), process)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130 and "stopped" in told, told
+    until(lambda: not slurm.queue())
+    until(lambda: not containers_of(engine, images))
+    assert not list(slow.out.rglob("verdict.json")) and not list(slow.out.glob("*/slurm-*"))
+
+
+def test_ray_cancels_its_tasks_which_remove_their_containers(
+    engine: Engine, images: list[Small], slow: Fleet, ray: Mapping[str, str]
+) -> None:
+    slow = replace(slow, environment={**slow.environment, **ray})
+    process = slow.start("ray", *references(images), *OPTIONS)
+    until(lambda: bool(containers_of(engine, images)), process)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130 and "stopped" in told, told
+    until(lambda: not containers_of(engine, images))
+
+
+SMALL = """\
+FROM BASE
+LABEL dev.truetag.matrix-revision={{ image.revision }}
+RUN echo {{ image.name }} >/etc/of-the-test && \\
+    python3 -c "import os; os.makedirs('/usr/lib/python3/dist-packages', exist_ok=True)"
+"""
+"""In place of an image's Dockerfile: Debian's Python with an empty folder of packages."""
+
+
+def test_a_worker_builds_and_pushes_by_digest_or_tells_the_step_that_failed(
+    engine: Engine, with_python: str, fleet_yaml: Path, slurm: Slurm, staging: str, tmp_path: Path
+) -> None:
+    """The image lacks most of what it is held to: it is pushed all the same, without a tag, and has no name."""
+    checkout = copied(tmp_path / "checkout")
+    matrix = checkout / "matrix.yaml"
+    matrix.write_text(f'{matrix.read_text()}\nprefix: "test-fleet-"\n')
+    dockerfile = checkout / "templates" / "Dockerfile.j2"
+    dockerfile.write_text(SMALL.replace("BASE", with_python))
+    fleet = Fleet(fleet_yaml, {"DOCKER_HOST": engine.facts.url, **slurm.environment}, checkout)
+    folder = fleet.out / "cpu" / BUILT
+
+    code, told = fleet.run("slurm", BUILT, "--tier", "static")
+    try:
+        assert code == 1 and "claims failed" in told, told
+        build = json.loads((folder / "build.json").read_text())
+        reference = json.loads((folder / "worker.json").read_text())["reference"]
+        assert reference.startswith(f"{staging}@sha256:")
+        assert claims_in(folder / "verdict.json")["digest"] == build["digest"]
+        assert engine.pull(reference).id == build["digest"]
+        assert engine.find(f"test-fleet-{BUILT}") is None
+        engine.remove(reference, force=True)
+    finally:
+        engine.remove(f"test-fleet-{BUILT}-candidate", force=True)
+
+    dockerfile.write_text("FROM {{ base.reference }}\nRUN exit 3\n")
+    code, told = fleet.run("slurm", BUILT, "--tier", "static")
+    assert code == 1 and "exit 3" in told and "next:" in told, told
+    assert not (folder / "verdict.json").exists() and not (folder / "build.json").exists()
 
 
 WAITS = b"""\
@@ -101,8 +316,7 @@ def measure(claims):
 )
 def test_a_container_that_is_killed_in_the_middle_of_its_run_gives_no_verdict(
     engine: Engine,
-    claims: ClaimSet,
-    command: FleetCommand,
+    images: list[Small],
     monkeypatch: pytest.MonkeyPatch,
     reads: ModuleType,
     comes: str,
@@ -112,32 +326,65 @@ def test_a_container_that_is_killed_in_the_middle_of_its_run_gives_no_verdict(
 
     One of two probes can't end, so the container still runs when the record of the other comes, and it is killed.
     """
-    asked, suite, killed = replace(claims.only([comes, waits]), admission=()), suite_files, list[bool]()
+    killed = []
 
     def waiting(held_to: ClaimSet) -> Mapping[str, bytes]:
-        return {**suite(held_to), f"validate/checks/{waits.replace('.', '/')}.py": WAITS}
-
-    def running() -> list[str]:
-        ours = (command.images[0], engine.inspect(command.images[0]).id)
-        return [one.id for one in containers(engine, RUN_LABEL) if one.image in ours]
+        return {**suite_files(held_to), f"validate/checks/{waits.replace('.', '/')}.py": WAITS}
 
     def kill(told: str) -> None:
         if told.startswith("measured "):
-            (container,) = running()
-            killed.append(told.startswith(f"measured {comes} ") and fleet_faults.kill_container(engine, container))
+            (container,) = containers_of(engine, images)
+            killed.append(told.startswith(f"measured {comes} ") and kill_container(engine, container))
 
     monkeypatch.setattr(reads, "suite_files", waiting)
-    monkeypatch.setattr(fleet_worker, "_say", kill)
-    job = Job(
-        image=NAME,
-        digest=engine.inspect(command.images[0]).id,
-        reference=command.images[0],
-        tiers=(asked.claims[0].tier,),
-        claims=json.loads(asked.dumps()),
-    )
-    task = Task(job=job.model_dump_json(), executor="local", matrix="", engine=engine.facts.url)
-    executor = LocalExecutor()
-    executor.start([Placed(key=job.key, task=task, gpus=0, machines="cpu", on=WorkerType())])
-    (ended,) = executor.ended()
-    assert killed[-1:] == [True] and ended.result is None and "no kill for memory" in ended.cause, ended
-    assert running() == []
+    claims = validating.claims_of(image(NAME), SOURCES, {}, (), tuple(Tier))
+    # None of the claims that would keep the image from being run.
+    asked = replace(claims.only([comes, waits]), admission=())
+    monkeypatch.setattr(validating, "claims_of", lambda *_, **__: asked)
+    options: Any = {"tiers": (Tier.STATIC, Tier.CPU), "gpus": "none", "say": kill}
+    with pytest.raises(UserError, match="no kill for memory"):
+        validating.validate_image(engine, image(NAME), images[0].tag, SOURCES, **options)
+    assert killed[-1:] == [True]
+    assert containers_of(engine, images) == []
+
+
+def containers_of(engine: Engine, images: list[Small]) -> list[str]:
+    """Return the containers of our runs that were made of these images, ended ones included."""
+    names = {name for small in images for name in (small.tag, small.id, small.reference)}
+    return [container.id for container in containers(engine, RUN_LABEL) if container.image in names]
+
+
+def workers_of(slurm: Slurm) -> list[int]:
+    """Return the Python processes that Slurm's nodes started for tasks."""
+    pids = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().split(b"\0")
+            environment = (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        is_worker = b"submitit.core._submit" in command and b"srun" not in command[0]
+        if is_worker and str(slurm.folder).encode() in environment:
+            pids.append(int(folder.name))
+    return pids
+
+
+def kill_container(engine: Engine, container: str) -> bool:
+    """Tell whether it was there to be killed."""
+    client = docker.DockerClient(base_url=engine.facts.url)
+    try:
+        client.api.kill(container)
+    except docker.errors.APIError:  # it has ended by itself
+        return False
+    finally:
+        client.close()
+    return True
+
+
+def until(holds: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+    """Wait for something, while a process runs."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline
+        assert process is None or process.poll() is None, process.communicate()
+        time.sleep(0.1)

@@ -19,7 +19,7 @@ from images.config.names import ImageName
 from images.config.platforms import Platform
 from images.context.labels import BaseContext
 from images.engine import Engine, connect, exported, layers, private_engine
-from images.fleet import images
+from images.fleet import worker
 from images.host.hashing import oci_digest
 from images.planning import expectations
 from images.publish import attachments, sbom
@@ -208,7 +208,7 @@ def test_what_a_fleet_pushed_by_digest_is_published_from_there(
 ) -> None:
     """By a machine that has neither the image nor a record of its layers: they are pulled, and none is sent."""
     thin, lab = make(), replace(options.repository, name=f"{options.repository.name}-lab")
-    sent = images.send(publisher, thin.info, lab, cache)
+    sent = worker.push_by_digest(publisher, thin.info, str(lab))
     for tag in publisher.inspect(thin.info.id).tags:
         publisher.remove(tag, force=True)
     assert publisher.find(sent) is None

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from images.config.paths import RESOURCES as ROOT
-from images.fleet.executors import ray
+from images.fleet import ray
 from tests.support.commands import call
 from tests.support.installed import install, truetag
 

@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from images.fleet.executors import ray as ray_executor
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -25,7 +23,7 @@ def copied(folder: Path) -> Path:
     """What a fleet's worker needs of it, for a test that changes it. Bytecode comes along: it is valid by its source's
     time, which stays.
     """
-    for name in (*ray_executor.CODE, "locks"):
+    for name in ("images", "validate", "templates", "examples", "locks"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.pyc.*"))  # half written
     for name in ("matrix.yaml", "noxfile.py"):
         shutil.copy(ROOT / name, folder)

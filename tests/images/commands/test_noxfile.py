@@ -8,10 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
-import noxfile
-
 ROOT = Path(__file__).parents[3]
 
 SETS_THE_TERMINAL = "import termios; termios.tcsetattr(0, termios.TCSANOW, termios.tcgetattr(0)); print('it is set')"
@@ -25,20 +21,6 @@ except KeyboardInterrupt:
     print('tidied up')
     raise SystemExit(130) from None
 """
-
-
-@pytest.mark.parametrize(
-    ("arguments", "on_workers"),
-    [
-        ("cu126-torch25", False),
-        ("run cu126-torch25 --on slurm --out x", True),
-        ("--on=ray://head:10001 x", True),
-        ("x --on local", False),
-        ("x --on", False),
-    ],
-)
-def test_a_session_brings_the_executor_that_it_is_given(arguments: str, on_workers: bool) -> None:
-    assert noxfile._on_workers(arguments.split()) is on_workers
 
 
 def _on_a_terminal(code: str, until: str = "", keys: bytes = b"") -> str:

@@ -10,9 +10,8 @@ from images.fleet import config
 GOOD = """\
 staging: registry.test/images
 workers:
-  cpu: {slurm: {partition: cpu, minutes: 30}}
-  h100: {arch: sm_90, gpus: 8, slurm: {partition: gpu, gres: "gpu:h100"}, ray: {accelerator_type: H100}}
-  a100: {arch: "8.0", gpus: 1}
+  cpu: {slurm: {partition: cpu, time: 30, exclusive: true}}
+  h100: {gpus: 8, slurm: {partition: gpu, gres: "gpu:h100:8"}, ray: {accelerator_type: H100}}
 """
 
 
@@ -22,26 +21,27 @@ def read(tmp_path: Path, text: str) -> config.Fleet:
     return config.read(file, tmp_path)
 
 
-def test_machines_are_found_by_what_they_have(tmp_path: Path) -> None:
+def test_machines_are_named(tmp_path: Path) -> None:
     fleet = read(tmp_path, GOOD)
     assert fleet.staging == "registry.test/images" and config.read(None, tmp_path) == fleet
-    assert fleet.plain == "cpu" and fleet.workers["cpu"].slurm.minutes == 30
-    assert {arch: name for arch, (name, _) in fleet.by_arch.items()} == {"9.0": "h100", "8.0": "a100"}
+    name, machines = config.choose_machines(fleet, "h100")
+    assert (name, machines.gpus, machines.ray.accelerator_type) == ("h100", 8, "H100")
+    with pytest.raises(UserError, match=r"several kinds of machines[^`]*name one of cpu, h100"):
+        config.choose_machines(fleet, "")
+    with pytest.raises(UserError, match="--workers b200: is no kind"):
+        config.choose_machines(fleet, "b200")
 
 
-def test_a_fleet_of_gpu_machines_alone_judges_every_tier(tmp_path: Path) -> None:
-    assert read(tmp_path, "workers: {h100: {arch: '9.0', gpus: 1}}").plain == "h100"
+def test_without_a_file_machines_have_no_gpu(tmp_path: Path) -> None:
+    assert config.choose_machines(config.read(None, tmp_path), "")[1].gpus == 0
 
 
 @pytest.mark.parametrize(
     ("old", "new", "where", "cause"),
     [
-        ("minutes: 30", "minutes: 0", "fleet.yaml:3", "workers.cpu.slurm.minutes"),
-        ("partition: cpu", "partitoin: cpu", "fleet.yaml:3", "unknown key 'workers.cpu.slurm.partitoin'"),
-        ("arch: sm_90", "arch: hopper", "fleet.yaml:4", "is not a GPU architecture"),
-        ("arch: sm_90, ", "", "fleet.yaml:4", "workers.h100: arch and gpus go together: `nvidia-smi"),
-        (", gpus: 1}", "}", "fleet.yaml:5", "workers.a100: arch and gpus go together: say gpus: 1"),
-        ('"gpu:h100"', '"gpu:h100:4"', "fleet.yaml:4", "workers.h100.slurm.gres"),
+        ("gpus: 8", "gpus: -1", "fleet.yaml:4", "workers.h100.gpus"),
+        ("staging", "stagign", "fleet.yaml:1", "unknown key 'stagign'"),
+        ("accelerator_type", "accelerator", "fleet.yaml:4", "unknown key 'workers.h100.ray.accelerator'"),
     ],
 )
 def test_a_mistake_is_told_with_its_line_and_a_fix(tmp_path: Path, old: str, new: str, where: str, cause: str) -> None:
@@ -49,15 +49,24 @@ def test_a_mistake_is_told_with_its_line_and_a_fix(tmp_path: Path, old: str, new
     with pytest.raises(UserError) as refused:
         read(tmp_path, GOOD.replace(old, new))
     (problem,) = refused.value.problems
-    assert problem.where.endswith(where) and cause in problem.cause and problem.then
+    assert problem.where.endswith(where) and cause in problem.cause and "docs/fleet.md" in problem.then
 
 
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+def test_each_key_of_former_versions_says_what_replaced_it(tmp_path: Path) -> None:
+    """`cpus` is a key wherever it stands, but for the name of machines."""
+    text = """\
+max_age_days: 14
+workers:
+  cpus: {slurm: {minutes: 30, cpus: 4, more: {reservation: night}}, ray: {cpus: 2}}
+  h100: {arch: "9.0", ranks: 2, platform: linux/amd64, gpus: 2}
+"""
     with pytest.raises(UserError) as refused:
-        read(tmp_path, "max_age_days: 0\nworkers: {a: {ranks: 1}, b: {arch: '9.0'}, c: {}}")
-    assert len(refused.value.problems) == 3
-
-
-def test_a_file_that_is_missing_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"nowhere\.yaml: can't be read"):
-        config.read(tmp_path / "nowhere.yaml", tmp_path)
+        read(tmp_path, text)
+    problems = refused.value.problems
+    assert len(problems) == 8 and all(problem.then for problem in problems)
+    assert {problem.where.rpartition("/")[2] for problem in problems} == {
+        "fleet.yaml:1",
+        "fleet.yaml:3",
+        "fleet.yaml:4",
+    }
+    assert "`cpus-per-task` below slurm" in "".join(problem.then for problem in problems)

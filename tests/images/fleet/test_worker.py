@@ -1,157 +1,147 @@
-"""A worker: what it pulls, builds and validates, without an engine; and that it tidies up, however often it is told."""
+"""A worker runs an ordinary verb: how it is called, cancelled, and what counts of what it leaves."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-from contextlib import AbstractContextManager, nullcontext
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from images.errors import Problem, UserError
-from images.fleet import images, worker
-from images.fleet.folder import JobFolder
-from images.fleet.model import Job
-from images.fleet.worker import Task
-from tests.support.checkout import ROOT
-from tests.support.fleet_records import NAME, claim, claims, installed, job, result
-from validate.claims import Tier
-from validate.evidence import Evidence
-
-PROGRAM = """
-import time
+from images.errors import failed
 from images.fleet import worker
-worker.end_on_sigterm()
+from images.fleet.worker import Lost, Measured, Task
+from tests.support.fleet_records import NAME, claim, claims, evidence_of, installed
+from validate.claims import Tier
+
+DIGEST = "sha256:" + "ab" * 32
+BUILD = Task(image=NAME, local_name=NAME, tiers=(Tier.STATIC, Tier.CPU))
+PULL = Task(image=NAME, local_name=NAME, tiers=(Tier.STATIC,), only=("S1",), reference=f"a.test/b@{DIGEST}")
+Verb = Callable[[Path], str]
+
+
+def test_a_task_is_a_verb_with_its_options() -> None:
+    assert BUILD.arguments("/o") == ["build", NAME, "--tier", "static", "--tier", "cpu", "--out", "/o"]
+    assert PULL.arguments("/o") == [
+        *("validate", NAME, "--image", PULL.reference, "--tier", "static", "--claim", "S1", "--out", "/o")
+    ]
+    assert (BUILD.key, PULL.key) == (NAME, f"{NAME}-abababababab")
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """An engine that has every image, and a verb that leaves what `verb` writes."""
+    fake = SimpleNamespace(pulled=[], verb=lambda _folder: "", find=lambda _reference: None)
+    fake.pull = fake.pulled.append
+    fake.inspect = lambda digest: SimpleNamespace(id=digest)
+
+    def run_verb(arguments: Sequence[str], _log: Path) -> str:
+        folder = Path(arguments[-1], "validate" if arguments[0] == "validate" else "", "image")
+        folder.mkdir(parents=True)
+        told: str = fake.verb(folder)
+        return told
+
+    monkeypatch.setattr(worker, "run_verb", run_verb)
+    monkeypatch.setattr(worker, "connect", lambda **_: nullcontext(fake))
+    monkeypatch.setattr(worker.validating, "described", lambda *_: ({"a": "b"}, ["RUN x"]))
+    monkeypatch.setattr(worker, "push_by_digest", lambda _engine, info, staging: f"{staging}@{info.id}")
+    return fake
+
+
+def leave(*names: str) -> Verb:
+    """Return a verb that writes these files, as it does when it is killed in between."""
+    evidence = evidence_of(claims(claim("pip")), pip=installed())
+
+    def verb(folder: Path) -> str:
+        for name in names:
+            (folder / name).write_text(evidence.dumps() if name == "evidence.json" else "{}")
+        return "measured static.pins\nerror cu126: 2 claims failed\n      next: read it"
+
+    return verb
+
+
+def test_what_was_pulled_is_measured(engine: SimpleNamespace) -> None:
+    engine.verb = leave("evidence.json", "verdict.json")
+    result = worker.perform(PULL, "n1")
+    assert isinstance(result, Measured) and engine.pulled == [PULL.reference]
+    assert (result.reference, result.machine, result.build) == (PULL.reference, "n1", "")
+    assert result.labels == {"a": "b"} and json.loads(result.evidence)["image"] == NAME
+
+
+@pytest.mark.parametrize(("staging", "pushed"), [("a.test/lab", "a.test/lab@sha256:"), ("", "")])
+def test_what_was_built_is_pushed_by_digest_where_there_is_a_registry(
+    engine: SimpleNamespace, staging: str, pushed: str
+) -> None:
+    engine.verb = leave("evidence.json", "build.json", "verdict.json")
+    task = Task(image=NAME, tiers=(Tier.STATIC,), staging=staging)
+    result = worker.perform(task, "n1")
+    assert isinstance(result, Measured) and result.build == "{}" and not engine.pulled
+    assert result.reference.startswith(pushed) and bool(result.reference) == bool(staging)
+
+
+def test_half_a_run_is_no_evidence(engine: SimpleNamespace) -> None:
+    """`validate` leaves what it measured, whoever kills it: the verdict is its last file."""
+    engine.verb = leave("evidence.json")
+    result = worker.perform(PULL, "n1")
+    assert result == Lost(cause="on n1: error cu126: 2 claims failed\n      next: read it")
+
+
+def test_a_verb_that_was_killed_is_told_with_its_last_line(engine: SimpleNamespace) -> None:
+    engine.verb = lambda _folder: "measured static.pins\nmeasured static.files\n"
+    result = worker.perform(BUILD, "n1")
+    assert isinstance(result, Lost) and result.cause.endswith("it was killed; its last line was: measured static.files")
+
+
+def test_an_image_that_cannot_be_pulled_is_told(engine: SimpleNamespace) -> None:
+    def refuse(_reference: str) -> None:
+        raise failed("a.test/b", "no basic auth credentials", "docker login a.test")
+
+    engine.pull = refuse
+    result = worker.perform(PULL, "n1")
+    assert isinstance(result, Lost) and "no basic auth credentials" in result.cause and "docker login" in result.cause
+
+
+TIDIES_UP = """
+import signal, sys, time
+def interrupt(*_):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGTERM, interrupt)
+print("begun", flush=True)
 try:
-    print("ready", flush=True)
     time.sleep(600)
 finally:
-    print("tidying", flush=True)
-    input()
-    print("tidied", flush=True)
+    print("tidied up", flush=True)
 """
 
 
-def test_a_second_sigterm_does_not_end_the_tidying_up() -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout and child.stdout.readline() == "ready\n"
-    child.send_signal(signal.SIGTERM)
-    assert child.stdout.readline() == "tidying\n"
-    child.send_signal(signal.SIGTERM)
-    told, _ = child.communicate("go on\n")
-    assert told == "tidied\n" and child.returncode != 0
+def test_a_cancelled_task_lets_its_verb_tidy_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray raises it in the main thread of the worker, Slurm's SIGTERM does so too."""
+    log, run = tmp_path / "log", subprocess.Popen
+
+    def program(_command: Sequence[str], **more: Any) -> subprocess.Popen[str]:
+        return run([sys.executable, "-c", TIDIES_UP], stdout=more["stdout"], stderr=more["stderr"])
+
+    def interrupt() -> None:
+        while "begun" not in log.read_text():
+            time.sleep(0.05)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    monkeypatch.setattr(worker.subprocess, "Popen", program)
+    log.touch()
+    main = threading.main_thread().ident
+    assert main
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        worker.run_verb(["validate"], log)
+    assert log.read_text().startswith("begun\ntidied up\n")
 
 
-DIGEST, CONTEXT = "sha256:" + "ab" * 32, "c" * 64
-STEP = Problem(where="step 3", cause="a step failed", then="read the log")
-
-
-class Site:
-    """An engine, a builder and a registry, in the little that a worker asks of them."""
-
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, *, staged: bool, fails: bool = False, context: str = CONTEXT
-    ) -> None:
-        self.did: list[str] = []
-        self.staged, self.fails = staged, fails
-        self.facts = SimpleNamespace(version="28.5", local=True)
-        self.sdk = SimpleNamespace(images=lambda **_: [])
-        self.info = SimpleNamespace(id=DIGEST)
-        held_to = claims(claim("pip"))
-        self.evidence = Evidence.loads(result(job(1, held_to), held_to, digest=DIGEST, pip=installed()).evidence)
-        there = images.Found(digest=DIGEST, labels={}, history=(), reference="a.test/b@x")
-        monkeypatch.setattr(worker, "connect", lambda _url, **_: self)
-        monkeypatch.setattr(images, "context_digest", lambda *_: context)
-        monkeypatch.setattr(images, "in_registry", lambda *_: there if self.staged else None)
-        monkeypatch.setattr(images, "send", self.send)
-        monkeypatch.setattr(worker, "build_all", self.build)
-        monkeypatch.setattr(worker, "_validated", lambda *_: self.did.append("validated") or self.evidence)
-
-    def __enter__(self) -> "Site":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
-
-    def sweep(self) -> tuple[str, ...]:
-        return ()
-
-    def alone(self, _work: str, waiting: object) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def find(self, _reference: str) -> Any:
-        return None
-
-    def pull(self, reference: str, platform: str) -> Any:
-        self.did.append(f"pulled {reference}")
-        return self.info
-
-    def untag(self, tag: str) -> None:
-        self.did.append(f"untagged {tag}")
-
-    def build(self, _engine: object, _images: object, options: Any, _progress: object) -> list[Any]:
-        self.did.append("built")
-        if self.fails:
-            return [UserError(STEP, code=1)]
-        folder = options.out / f"{NAME}{options.suffix}"
-        folder.mkdir()
-        (folder / "evidence.json").write_text(self.evidence.dumps())
-        (folder / "build.json").write_text(json.dumps({"digest": DIGEST}))
-        return [SimpleNamespace(info=self.info)]
-
-    def send(self, _engine: object, _info: object, repository: object, *_: object) -> str:
-        self.did.append(f"pushed to {repository}")
-        self.staged = True
-        return "a.test/b@x"
-
-
-def task(folder: Path | None = None) -> Task:
-    built = Job(image=NAME, tiers=(Tier.STATIC, Tier.CPU), context=CONTEXT, staging="a.test/b")
-    return Task(job=built.model_dump_json(), executor="local", matrix="", folder=str(folder or ""))
-
-
-@pytest.mark.parametrize("staged", [False, True])
-def test_an_image_that_staging_lacks_is_built_pushed_and_loses_its_name_and_one_that_is_there_is_pulled(
-    monkeypatch: pytest.MonkeyPatch, staged: bool
-) -> None:
-    site = Site(monkeypatch, staged=staged)
-    record = worker.perform(task()).record
-    name = f"{NAME}-fleet-u{os.getuid()}"
-    built = ["built", "pushed to a.test/b", f"untagged {name}", f"untagged {name}-candidate"]
-    assert site.did == (["pulled a.test/b@x", "validated"] if staged else built)
-    assert (record.digest, record.reference) == (DIGEST, "a.test/b@x")
-    assert record.build == ({} if staged else {"digest": DIGEST})
-
-
-def test_a_build_that_fails_leaves_no_name_and_another_checkout_builds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site(monkeypatch, staged=False, fails=True)
-    with pytest.raises(UserError, match="a step failed"):
-        worker.perform(task())
-    assert [one.partition(" ")[0] for one in site.did] == ["built", "untagged", "untagged"]
-    other = Site(monkeypatch, staged=False, context="d" * 64)
-    with pytest.raises(UserError, match="its build context is dddddddddddd in the worker's checkout"):
-        worker.perform(task())
-    assert not other.did
-
-
-def test_a_second_worker_of_a_job_builds_nothing_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Slurm requeued it, or a submitter was killed and another one resumed: the record of the first is there."""
-    site, folder = Site(monkeypatch, staged=False), JobFolder(tmp_path)
-    for _ in range(2):
-        worker.perform_and_keep(task(tmp_path))
-    assert site.did.count("built") == 1
-    (key,) = folder.job_keys()
-    folder.put_aside(key)  # or the first was killed once it had pushed
-    worker.perform_and_keep(task(tmp_path))
-    assert site.did.count("built") == 1 and site.did[-1] == "validated"
+def test_a_verb_says_what_is_wrong_with_its_options(tmp_path: Path) -> None:
+    log = worker.run_verb(["validate", "no-such-image", "--out", str(tmp_path)], tmp_path / "log")
+    assert worker.last_words(log).startswith("error no-such-image: ")

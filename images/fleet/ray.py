@@ -1,0 +1,111 @@
+"""Ray: one task an image. The checkout travels with the tasks; Ray starts one anew whose worker died."""
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from images.config import paths
+from images.errors import failed
+from images.fleet import worker
+from images.fleet.config import Fleet, Machines, RaySettings
+from images.fleet.worker import Lost, Result, Task
+
+PATIENCE = 120.0
+"""Seconds for cancelled tasks to remove their containers."""
+CODE = ("images", "validate", "templates", "examples")
+"""Folders that a worker needs of the checkout, or of the installed package."""
+
+
+def run_tasks(
+    tasks: Sequence[Task],
+    machines: Machines,
+    fleet: Fleet,
+    address: str,
+    locks: Path,
+    say: Callable[[Task, str], None],
+) -> Generator[tuple[Task, Result], None, None]:
+    """Start the tasks, and yield each with what it brought as it ends. Leaving early cancels them.
+
+    `address`: `ray://HEAD:10001` from elsewhere; `auto` on a machine of the cluster, or RAY_ADDRESS.
+    Raises UserError where no cluster answers.
+    """
+    connect(address, fleet.ray, Path(tasks[0].matrix), locks)
+    run_remotely = ray.remote(run_there).options(**ray_options(machines, fleet.ray))
+    running: dict[Any, Task] = {}
+    try:
+        for task in tasks:
+            # On a worker, the matrix is that of the checkout that travels.
+            running[run_remotely.remote(replace(task, matrix=""))] = task
+            say(task, "was handed to Ray")
+        while running:
+            ready, _ = ray.wait(list(running), num_returns=1, timeout=worker.LOOK_UP)
+            for reference in ready:
+                yield running.pop(reference), result_of(reference)
+    finally:
+        for reference in running:
+            ray.cancel(reference, force=False)
+        if running:
+            ray.wait(list(running), num_returns=len(running), timeout=PATIENCE)
+        ray.shutdown()
+
+
+def connect(address: str, settings: RaySettings, matrix: Path, locks: Path) -> None:
+    """Join the cluster, and send it the code, the matrix and its locks. Raises UserError."""
+    with tempfile.TemporaryDirectory(prefix="truetag-checkout-") as folder:
+        stage(Path(folder), matrix, locks)
+        environment: dict[str, Any] = {"working_dir": folder}
+        if settings.pip:
+            environment["pip"] = list(settings.pip)
+        try:
+            ray.init(
+                address=address,
+                runtime_env=environment,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                configure_logging=False,
+            )
+        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+            cause = f"no cluster answers: {' '.join(str(error).split())[:300]}"
+            then = "`ray status` on a machine of the cluster; from elsewhere --on ray://HEAD:10001"
+            raise failed(f"--on ray ({address})", cause, then) from None
+
+
+def stage(folder: Path, matrix: Path, locks: Path) -> None:
+    """Copy what a worker needs: the code, the matrix and its locks. A checkout's results and history stay here."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in CODE:
+        if (paths.RESOURCES / name).is_dir():
+            shutil.copytree(paths.RESOURCES / name, folder / name, ignore=ignore)
+    shutil.copy(matrix, folder / paths.MATRIX_NAME)
+    if locks.is_dir():
+        shutil.copytree(locks, folder / "locks")
+
+
+def ray_options(machines: Machines, settings: RaySettings) -> dict[str, Any]:
+    """Return the options of a task, under Ray's names."""
+    options: dict[str, Any] = machines.ray.model_dump()
+    # Ray refuses an empty type.
+    if not machines.ray.accelerator_type:
+        del options["accelerator_type"]
+    return {**options, "num_gpus": machines.gpus, "max_retries": settings.retries}
+
+
+def run_there(task: Task) -> Result:
+    """Do a task on a node: the function that Ray calls there."""
+    return worker.perform(task, f"{worker.node()}/{ray.get_runtime_context().get_node_id()[:6]}")
+
+
+def result_of(reference: Any) -> Result:
+    """Return what a task brought, or why Ray has nothing of it."""
+    try:
+        result: Result = ray.get(reference)
+    except ray.exceptions.RayError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return Lost(cause=f"Ray's task ended without a result: {lines[0][:200]} {lines[-1][:200]}")
+    return result

@@ -1,0 +1,100 @@
+"""What came of a task: judged here, by this checkout's claims, and written to a folder of its own."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from images.building import records, validating
+from images.config.matrix import Sources
+from images.config.names import ImageName
+from images.context.labels import LABELS
+from images.engine import host_gpus
+from images.errors import UserError, failed
+from images.fleet.worker import Lost, Measured, Result, Task
+from images.planning import plan
+from images.publish import gate
+from validate.evidence import Evidence
+from validate.judge import Verdict, explain
+from validate.judging import Status, listed
+
+WORKER_FILE = "worker.json"
+"""Who measured an image, and where it was pulled from or pushed to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of a task."""
+
+    task: Task
+    machine: str = ""
+    reference: str = ""
+    verdict: Verdict | None = None
+    """None: there is no evidence to judge."""
+    cause: str
+    """Why this is not what was asked for; empty: everything was judged, and nothing failed."""
+
+    @property
+    def verdict_word(self) -> str:
+        """Return the verdict, or that there is none."""
+        return str(self.verdict.overall) if self.verdict else "no verdict"
+
+
+def clear(folder: Path) -> None:
+    """Remove what an earlier run left: its verdict does not belong to the evidence that comes."""
+    for name in (*records.VALIDATION_FILES, "build.json", WORKER_FILE):
+        (folder / name).unlink(missing_ok=True)
+
+
+def finish(task: Task, result: Result, sources: Sources, folder: Path) -> Outcome:
+    """Judge what a worker brought, and write its files, the verdict last."""
+    if isinstance(result, Lost):
+        return Outcome(task=task, cause=result.cause)
+    evidence = Evidence.loads(result.evidence)
+    try:
+        verdict = judge_by_our_claims(task, result, evidence, sources)
+    except UserError as error:
+        return Outcome(task=task, cause=str(error.problems[0]))
+
+    if result.build:
+        records.write_json(folder / "build.json", json.loads(result.build))
+    records.write_json(folder / WORKER_FILE, {"machine": result.machine, "reference": result.reference})
+    records.record_validation(folder, evidence, verdict)
+    return Outcome(
+        task=task,
+        machine=result.machine,
+        reference=result.reference,
+        verdict=verdict,
+        cause=why_no_pass(verdict, evidence),
+    )
+
+
+def judge_by_our_claims(task: Task, result: Measured, evidence: Evidence, sources: Sources) -> Verdict:
+    """Judge evidence by the claims that this checkout writes for the machine that the evidence names.
+
+    What was measured for other claims is UNPROVEN. Raises UserError: the worker built by another matrix.
+    """
+    image = plan.plan_one(ImageName.parse(task.image), sources).image
+    revision = result.labels.get(f"{LABELS}.matrix-revision", "")
+    if image is None or (result.build and revision != image.revision):
+        then = "leave the checkout as it is until the tasks have ended, and give the command again"
+        raise failed(task.key, "the worker built it by another matrix than this checkout's", then)
+    claims = validating.claims_of(
+        image,
+        sources,
+        result.labels,
+        result.history,
+        task.tiers,
+        only=task.only,
+        attachment=host_gpus.of_host(evidence.host),
+    )
+    return explain(gate.judged(evidence, claims, task.tiers))
+
+
+def why_no_pass(verdict: Verdict, evidence: Evidence) -> str:
+    """Return why a verdict is not PASS; empty where it is, and each probe ran to its end."""
+    # A tier that was left out on purpose (--tier) is no reason here: only a name needs it.
+    cause = validating.why_withheld(verdict, evidence, validating.ANYWHERE)
+    unproven = [row for row in verdict.of(Status.UNPROVEN) if row.claim.required]
+    if cause or not unproven:
+        return cause
+    return f"UNPROVEN: {listed([row.claim.key for row in unproven])}: {unproven[0].reason}"
