@@ -30,7 +30,7 @@ Passed = Annotated[bool, typer.Option("--all", help="Also show the claims that h
 Check = Annotated[bool, typer.Option("--check", help="Write nothing; fail if something would change.")]
 EngineUrl = Annotated[
     str | None,
-    typer.Option("--engine", metavar="URL", help="Docker Engine or Podman; else DOCKER_HOST."),
+    typer.Option("--engine", metavar="URL", help="Docker Engine; else DOCKER_HOST."),
 ]
 Gpus = Annotated[
     str,

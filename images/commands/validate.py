@@ -80,7 +80,7 @@ def validate(
     reference = image or (f"{wanted.local_name}-candidate" if tag else wanted.local_name)
     folder = top / str(wanted.name) if tag else top / "validate" / reference.replace("/", "_").replace(":", "_")
     withheld = ""
-    with private_engine.open_engine(engine, on_progress=common.say, install=False, builds=tag) as docker_engine:
+    with private_engine.open_engine(engine, on_progress=common.say, install=False) as docker_engine:
         if tag:
             info = docker_engine.inspect(reference)
             record = records.built_elsewhere(folder, info, image_labels.declared_missing(wanted, info.labels))

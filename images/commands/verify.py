@@ -34,7 +34,7 @@ def verify(
         if key or unsigned or gate:
             then = "leave --key, --unsigned and --gate out, or --local"
             raise wrong("--local", "an image of an engine has no signature and no gate", then)
-        with private_engine.open_engine(engine, on_progress=common.say, builds=False) as docker_engine:
+        with private_engine.open_engine(engine, on_progress=common.say) as docker_engine:
             info = docker_engine.inspect(reference)
             payload = layers.payload(docker_engine, info)
         name = info.labels.get(f"{LABELS}.image", "")

@@ -67,11 +67,8 @@ def ignore(_: BuildEvent) -> None:
 class Engine(AbstractContextManager["Engine"]):
     """A connection to one Docker Engine. Thread safe; use it as a context manager."""
 
-    def __init__(self, base_url: str, tls: TLSConfig | bool = False, *, builds: bool = True) -> None:
-        """Connect. `builds`: it must have BuildKit; Podman has not, and runs containers.
-
-        Raises UserError when it has none, the SDK's and OS errors when it doesn't answer.
-        """
+    def __init__(self, base_url: str, tls: TLSConfig | bool = False) -> None:
+        """Connect. Raises UserError when it has no BuildKit, the SDK's and OS errors when it doesn't answer."""
         address, host = base_url, base_url.removeprefix("ssh://")
         if host != base_url and ":" not in host and shutil.which("ssh"):
             # The port that ~/.ssh/config says: where none is named, the SDK asks `ssh` for 22.
@@ -87,7 +84,7 @@ class Engine(AbstractContextManager["Engine"]):
             use_ssh_client=base_url.startswith("ssh://"),  # OpenSSH's, with its configuration, keys and agent
         )
         self.run_id = uuid.uuid4().hex[:12]
-        self.facts = engine_facts(base_url, self.sdk.version(), self.sdk.info(), builds=builds)
+        self.facts = engine_facts(base_url, self.sdk.version(), self.sdk.info())
         self._work = Work()
 
     def __exit__(self, *_: object) -> None:
@@ -332,17 +329,16 @@ class NoEngine(UserError):  # noqa: N818  # said as an event
     """No engine was named and none answers on the usual sockets."""
 
 
-def connect(url: str | None = None, *, builds: bool = True) -> Engine:
+def connect(url: str | None = None) -> Engine:
     """The engine to work with: `url`, else DOCKER_HOST, else Docker's current context, else a socket that answers.
 
-    Sockets tried: the default one, the rootless one, then our private engine's; where nothing is built (`builds`), at
-    last Podman's. An engine that was named but does not answer is an error, never a reason to take another one. Raises
-    UserError, `NoEngine` when none answers at all.
+    Sockets tried: the default one, the rootless one, then our private engine's. An engine that was named but does not
+    answer is an error, never a reason to take another one. Raises UserError, `NoEngine` when none answers at all.
     """
     if named := _named_engine(url):
         source, address, tls = named
         try:
-            return Engine(address, tls, builds=builds)
+            return Engine(address, tls)
         except _UNREACHABLE as error:
             cause = f"no Docker Engine answers: {root_cause(error)}"
             then = "start that engine, or name another one with --engine URL"
@@ -352,12 +348,10 @@ def connect(url: str | None = None, *, builds: bool = True) -> Engine:
     rootless = [Path(folder) for folder in [os.environ.get("XDG_RUNTIME_DIR")] if folder]
     sockets = [Path("/var/run/docker.sock"), *(folder / "docker.sock" for folder in rootless)]
     sockets.append(private_home() / "docker.sock")
-    if not builds:  # where Podman listens (`systemctl --user start podman.socket`): a user's own, then the machine's
-        sockets += [*(folder / "podman" / "podman.sock" for folder in rootless), Path("/run/podman/podman.sock")]
     tried = []
     for path in sockets:
         try:
-            return Engine(base_url=f"unix://{path}", builds=builds)
+            return Engine(base_url=f"unix://{path}")
         except _UNREACHABLE as error:
             tried.append(f"{path}: {root_cause(error)}")
     then = (

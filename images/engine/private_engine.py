@@ -32,17 +32,14 @@ _OF_CONTAINERS = ("overlay", "tmpfs", "nsfs")
 """Kinds of file systems that an engine mounts below its store: a container's root, its /dev/shm, its network."""
 
 
-def open_engine(
-    url: str | None, *, on_progress: Callable[[str], None], install: bool = True, builds: bool = True
-) -> Engine:
+def open_engine(url: str | None, *, on_progress: Callable[[str], None], install: bool = True) -> Engine:
     """The engine to work with, rid of the containers and volumes that killed commands of this machine left there.
 
-    One that answers (see `engine.connect`), else (`install`) a private one, installed and started. `builds`: not
-    Podman, which judges images and has no BuildKit. `on_progress` gets a sentence about each thing that is done to the
-    machine. Raises UserError.
+    One that answers (see `engine.connect`), else (`install`) a private one, installed and started. `on_progress` gets a
+    sentence about each thing that is done to the machine. Raises UserError.
     """
     try:
-        engine = connect(url, builds=builds)
+        engine = connect(url)
     except NoEngine:
         if not install or os.geteuid() != 0 or not shutil.which("apt-get"):
             raise

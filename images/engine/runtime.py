@@ -1,4 +1,4 @@
-"""What is asked of a Docker Engine or Podman, and what it answers with."""
+"""What is asked of a Docker Engine, and what it answers with."""
 
 import signal
 import socket
@@ -146,24 +146,21 @@ class EngineFacts:
     """Devices that the engine found specifications of (28.2 and later), `nvidia.com/gpu=0`."""
     architecture: str = "amd64"
     """Of its processor, in Docker's words. Images of another run emulated."""
-    podman: bool = False
-    """It is Podman, by its Docker interface: it runs containers and has no BuildKit."""
     containerd_images: bool = False
     """It keeps images in containerd's store: their IDs are those of manifests, not of configurations."""
 
 
-def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any], *, builds: bool = True) -> EngineFacts:
+def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineFacts:
     """The facts in the answers of `GET /version` and `GET /info`.
 
-    Raises UserError for an engine without BuildKit, unless nothing is to be built with it (`builds`).
+    Raises UserError for an engine without BuildKit, and for Podman, whose Docker interface lacks it.
     """
     data_root = info.get("DockerRootDir") or ""
-    podman = any("podman" in one.get("Name", "").lower() for one in version.get("Components") or ())
     status = dict(info.get("DriverStatus") or ())
     devices = info.get("DiscoveredDevices") or ()
     facts = EngineFacts(
         url=url,
-        version=f"{'podman ' if podman else ''}{version.get('Version', '?')}",
+        version=version.get("Version", "?"),
         api=version["ApiVersion"],
         data_root=data_root,
         # A socket can be a tunnel, or lead into Docker Desktop's virtual machine.
@@ -173,17 +170,17 @@ def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any], 
         runtimes=tuple(sorted(info.get("Runtimes") or ())),
         cdi_devices=tuple(one.get("ID", "") for one in devices if one.get("Source") == "cdi"),
         architecture=version.get("Arch", "amd64"),
-        podman=podman,
         containerd_images=status.get("driver-type", "").startswith("io.containerd."),
     )
+    names = [component.get("Name", "") for component in version.get("Components") or ()]
     cause = ""
-    if podman:
-        cause = "this is Podman, whose Docker interface has no BuildKit"
+    if any("podman" in name.lower() for name in names):
+        cause = "this is Podman, which runs images but can't build or judge them (docs/podman-apptainer.md)"
     elif (system := version.get("Os", "linux")) != "linux":
         cause = f"this engine makes {system} images"
     elif tuple(map(int, facts.api.split("."))) < _BUILDKIT_SINCE:
         cause = f"engine {facts.version} is too old to have BuildKit (18.09 is the first)"
-    if builds and cause:
+    if cause:
         raise failed(url, cause, "name a Docker Engine (20.10 or newer) with --engine URL")
     return facts
 

@@ -108,7 +108,7 @@ def perform(task: Task, machine: str) -> Result:
 
 def pull(reference: str) -> None:
     """Pull an image by its digest, where the engine lacks it."""
-    with connect(builds=False) as engine:
+    with connect() as engine:
         if engine.find(reference) is None:
             engine.pull(reference)
 
@@ -142,7 +142,7 @@ def bring_back(task: Task, machine: str, folder: Path) -> Measured:
     """Return what a verb wrote, and push what it built."""
     evidence = (folder / "evidence.json").read_text(encoding="utf-8")
     build, reference = "", task.reference
-    with connect(builds=False) as engine:
+    with connect() as engine:
         info = engine.inspect(Evidence.loads(evidence).digest)
         if not task.reference:
             build = (folder / "build.json").read_text(encoding="utf-8")

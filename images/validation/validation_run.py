@@ -29,7 +29,6 @@ _AT_ONCE, _CORES_EACH = 2, 4
 """Containers side by side: one that reads files waits for the disk, one that runs code does not; more on more cores."""
 _MEMORY_EACH = 8 * 1024**3
 """Memory of the machine for each of two: with less, they run one after another. More than two get all that they may."""
-_PODMAN_OWN = "Podman mounts no empty folder of a user's own without one on the host: judge this with Docker"
 _NO_LAYERS = "it keeps no layers as they were built: judge this with a Docker Engine of the classic store"
 
 
@@ -264,20 +263,15 @@ def run_containers(
 
 
 def unsupported_by(facts: EngineFacts, image: ImageInfo, claims: ClaimSet) -> dict[str, str]:
-    """Return the claims (by their keys) that an engine can't measure of this image, each with the reason.
-
-    Podman's tmpfs takes no owner (podman-run(1), `--mount`: no uid and gid).
-    """
+    """Return the claims (by their keys) that an engine can't measure of this image, each with the reason."""
     reasons = {}
     no_programs = other_processor(facts, image)
     for claim in claims.claims:
         runs_programs = claim.is_inside and not checks.settings(claim.probe).reads_files_only
         if no_programs and runs_programs:
             reasons[claim.key] = no_programs
-        elif claim.key == "S10 parent" and (facts.podman or facts.containerd_images):
+        elif claim.key == "S10 parent" and facts.containerd_images:
             reasons[claim.key] = _NO_LAYERS
-        elif facts.podman and claim.expect.get("mount") == "own":
-            reasons[claim.key] = _PODMAN_OWN
     return reasons
 
 

@@ -46,9 +46,7 @@ class Engine:
         self.on_start, self.end, self.refuses = on_start, end or Exit(code=0, oom=False, error=""), refuses
         self.specs: list[ContainerSpec] = []
         self.cancelled = threading.Event()
-        self.facts = SimpleNamespace(
-            memory=1 << 34, cpus=2, version="1", architecture="amd64", podman=False, local=False
-        )
+        self.facts = SimpleNamespace(memory=1 << 34, cpus=2, version="1", architecture="amd64", local=False)
 
     def inspect(self, _reference: str) -> Any:
         return image_info(tags=("a:1",))
