@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from images.validation.claims.context import ClaimContext, claim
 from images.validation.claims.cpu import cpu_claims
-from images.validation.claims.gpu import gpu_claims, multigpu_claims
+from images.validation.claims.gpu import gpu_claims
+from images.validation.claims.multigpu import multigpu_claims
 from images.validation.claims.static import static_claims
 from images.validation.containers import suite_files
 from validate.checks.static import hygiene

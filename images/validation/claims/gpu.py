@@ -1,15 +1,13 @@
-"""The claims of the gpu and multigpu tiers, from the image, the table of kernels, images/data (multigpu_claims.yaml,
-envelopes.yaml, baselines.json), and what the host's GPUs allow. Pure."""
+"""The claims of one GPU, G0 to G14, from the image, the table of kernels, images/data (envelopes.yaml, baselines.json),
+and what the host's GPU allows. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from packaging.version import Version
-
 from images.config import yamlfile
-from images.validation.claims.context import ClaimContext, below, claim, silent_claims
+from images.validation.claims.context import ClaimContext, claim, silent_claims
 from images.validation.claims.cpu import quantised_llama
 from validate.claims import Claim
 from validate.kernels import Capability, Kernel, dtype_of, expected_path, table
@@ -17,16 +15,6 @@ from validate.kernels import Capability, Kernel, dtype_of, expected_path, table
 if TYPE_CHECKING:
     from images.hardware.inventory import Inventory
 
-MOST_RANKS = 8
-_NVLINK_BYTES = 25e9
-"""A link's bytes a second in one direction: NVLink 2, 3 and 4 (NVIDIA's data sheets of V100, A100 and H100); NVLink 5
-has twice that. The minimum is a fraction of it, as what a program gets is less."""
-_NVLINK_SHARE = 0.3
-_PCIE_MINIMUM = 5e9
-"""A third of what 16 lanes of PCIe 4 carry (31.5 GB/s of which 16 reach a program), half of what 8 do."""
-_SHM_MINIMUM = 1e9
-ROWS: Mapping[str, Mapping[str, Any]] = yamlfile.table("multigpu_claims.yaml")
-"""Subject -> what is claimed, in the order that reports show."""
 ENVELOPES: Mapping[str, Any] = yamlfile.table("envelopes.yaml")
 BASELINES: Mapping[str, Mapping[str, Mapping[str, Any]]] = yamlfile.table("baselines.json")
 """Image -> GPU model -> subject of G14 -> what recorded runs say (tools/baselines.py)."""
@@ -138,51 +126,3 @@ def _expect(row: Kernel, capabilities: Sequence[Capability], versions: Mapping[s
         **({"capabilities": [list(one) for one in capabilities]} if len(capabilities) > 1 else {}),
         **({"not_applicable": gate} if gate else {}),
     }
-
-
-def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[Claim]:
-    """M1 to M8. Without a GPU, or with one alone, every claim exists and is unproven.
-
-    `device` "cpu" is a rehearsal: the same probes over gloo. It has no minimum bandwidth, because other load on
-    the machine decides what cores can carry.
-    """
-    image, inventory = context.image, context.inventory
-    count = len(inventory.gpus) if inventory else 0
-    # As the launcher in the container has it: meshes and shards are even then.
-    ranks = 1 << (min(count, MOST_RANKS).bit_length() - 1) if count else None
-    torch = Version(next(pin.version for pin in image.pins if pin.name == "torch"))
-    link = link_of(inventory)
-    nvlinks = min((gpu.nvlinks for gpu in inventory.gpus), default=0) if inventory else 0
-    # Bytes a second that the link should give at least.
-    of_link = {"nvlink": max(_PCIE_MINIMUM, nvlinks * _NVLINK_BYTES * _NVLINK_SHARE), "pcie": _PCIE_MINIMUM}
-    minimum = of_link.get(link, _SHM_MINIMUM) if device == "cuda" else 0.0
-    of_host: Mapping[str, Mapping[str, Any]] = {
-        "nccl": {"cuda": str(image.wheel_cuda)},
-        "settings": {"injected": dict(context.injected)},
-        "transport": {"link": link, "injected": dict(context.injected)},
-        "bandwidth": {"link": link, "minimum": minimum},
-    }
-    for subject, row in ROWS.items():
-        if not all(image.pin(name) for name in row.get("needs", ())):
-            continue
-        least = tuple(row.get("capability", (0, 0)))
-        gate = ""
-        if torch < Version(row.get("torch", "0")):
-            gate = f"takes torch {row['torch']}, this is {torch}"
-        elif inventory:
-            gate = below(inventory.gpus, least)
-        expect = {**row.get("expect", {}), "device": device, "ranks": ranks, **of_host.get(subject, {})}
-        expect |= {"not_applicable": gate} if gate else {}
-        # What these GPUs or this torch can't do is not held against the image.
-        required = row.get("required", True) and not gate
-        unproven = context.no_ranks if device == "cuda" else context.no_gpu
-        yield claim(row["id"], subject, row["probe"], row["statement"], expect, required=required, unproven=unproven)
-
-
-def link_of(inventory: Inventory | None) -> str:
-    """How the host's GPUs reach each other, the weakest pair's way; empty where the host could not tell."""
-    if not (inventory and inventory.links):
-        return ""
-    from images.hardware.inventory import Link
-
-    return str(max((link for _, _, link in inventory.links), key=list(Link).index))

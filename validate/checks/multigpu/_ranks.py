@@ -7,9 +7,9 @@ import datetime
 import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
 from validate.harness import drawn
 from validate.judging import (
@@ -71,9 +71,9 @@ class Worker:
     def distributed(self) -> Any:
         return importlib.import_module("torch.distributed")
 
-    def device_facts(self) -> dict[str, Any]:
-        """Where this rank computed, and through which backend it talked."""
-        facts = {
+    def device_facts(self) -> Device:
+        """Return where this rank computed, and through which backend it talked."""
+        facts: Device = {
             "type": self.device.type,
             "backend": str(self.distributed.get_backend()),
             "torch": self.torch.__version__,
@@ -155,8 +155,8 @@ def whole(tensor: Any) -> Any:
     return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().clone()
 
 
-def compared(found: Mapping[str, Any], wanted: Mapping[str, Any], **controls: Mapping[str, Any]) -> dict[str, Any]:
-    """The relative error of all tensors together; of each control too, and of what was found 1 % larger."""
+def compared(found: Mapping[str, Any], wanted: Mapping[str, Any], **controls: Mapping[str, Any]) -> Comparison:
+    """Return the relative error of all tensors together; of each control too, and of what was found 1 % larger."""
     scaled = {name: value * SCALE for name, value in found.items()}
     separate = {name.replace("_", " "): error(other, wanted) for name, other in controls.items()}
     return {"error": error(found, wanted), "controls": {f"scaled by {SCALE}": error(scaled, wanted), **separate}}
@@ -185,9 +185,12 @@ def trained(model: Any, optimizer: Any, batches: Sequence[Any]) -> list[float]:
 
 def train_beside_one(
     worker: Worker, model: Any, optimizer: Callable[[Any], Any], named: Any = None
-) -> dict[str, dict[str, Any]]:
-    """Gradients of a step, and the weights after three more, beside one process with all data; the control is one with
-    this rank's. `named`: the model whose parameters are compared, where it is wrapped."""
+) -> dict[str, Comparison]:
+    """Compare gradients of a step, and the weights after three more, beside one process with all data.
+
+    The control is one process with this rank's data. `named`: the model whose parameters are compared, where it is
+    wrapped.
+    """
     named, alone, separate = named or model, worker.model(), worker.model()
     before = weights(alone)
     loss_of(separate(worker.batch(worker.rank))).backward()
@@ -200,82 +203,156 @@ def train_beside_one(
     return {"gradients": found, "weights": compared(weights(named), weights(alone), untrained=before)}
 
 
-def of_ranks(
-    expect: Mapping[str, Any],
-    evidence: Mapping[str, Any],
-    problems_of: Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[str]],
-    summary: Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], str],
-) -> Finding:
-    """Every rank in its place, and without a problem of its own.
+class RanksExpect(TypedDict):
+    """What every claim about several GPUs expects."""
 
-    expect: `device` (`cuda`, or `cpu` in a rehearsal), `ranks` (None: the claims know no host), and what the check
-    itself compares with.
-    """
-    ranks = evidence["ranks"]
+    device: str  # `cuda`, or `cpu` in a rehearsal
+    ranks: int | None  # None: the claims know no host
+
+
+class Device(TypedDict, total=False):
+    """Where a rank computed, and through which backend it talked; of a GPU also its name, capability and UUID."""
+
+    type: str
+    backend: str
+    torch: str
+    name: str
+    capability: list[int]
+    uuid: str
+
+
+class Rank(TypedDict, total=False):
+    """What every rank reports: where it computed, or what it raised."""
+
+    device: Device
+    error: Mapping[str, Any]
+
+
+class Comparison(TypedDict, total=False):
+    """Relative errors: of all tensors together, of each control, and perhaps of plain torch in the same dtype."""
+
+    error: float
+    controls: Mapping[str, float]
+    plain_error: float
+
+
+class ComputingRank(Rank, total=False):
+    """What a rank of M2 to M5 and M8 computed, beside one process."""
+
+    comparisons: Mapping[str, Comparison]
+    facts: Mapping[str, object]
+    figures: Mapping[str, float]
+
+
+class RanksEvidence(TypedDict):
+    ranks: Sequence[ComputingRank]
+
+
+R = TypeVar("R", bound=Rank)
+
+
+def judge_ranks(
+    expect: RanksExpect,
+    ranks: Sequence[R],
+    problems_of: Callable[[R], Iterator[str]],
+    summarise: Callable[[Sequence[R]], str],
+) -> Finding:
+    """Judge that every rank is in its place and has no problem of its own."""
     problems = list(_place_problems(expect, ranks))
     for number, rank in enumerate(ranks):
         if "error" in rank:
             problems.append(f"rank {number}: {cause(rank['error'])}")
         elif not problems:
-            problems += [f"rank {number}: {problem}" for problem in problems_of(expect, rank)]
-    return failed(joined(problems)) if problems else passed(summary(expect, ranks))
+            problems += [f"rank {number}: {problem}" for problem in problems_of(rank)]
+    return failed(joined(problems)) if problems else passed(summarise(ranks))
 
 
-def _place_problems(expect: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Each rank on a device of its own, of the kind that was asked for, through that kind's backend."""
-    wanted = expect["ranks"]
-    if len(ranks) < 2 or (wanted and len(ranks) != wanted):
-        yield f"{len(ranks)} ranks measured, {wanted or 'at least 2'} were asked for"
+def _place_problems(expect: RanksExpect, ranks: Sequence[Rank]) -> Iterator[str]:
+    """Yield ranks that are missing, or not on a device of their own, of the kind that was asked for."""
+    count, kind = expect["ranks"], expect["device"]
+    if len(ranks) < 2 or (count and len(ranks) != count):
+        yield f"{len(ranks)} ranks measured, {count or 'at least 2'} were asked for"
+
     devices = [rank["device"] for rank in ranks if "error" not in rank]
-    backend = BACKENDS[expect["device"]]
+    backend = BACKENDS[kind]
     for device in devices:
-        if device["type"] != expect["device"] or backend not in device["backend"]:
-            yield f"ran on {device['type']} through {device['backend']}, not on {expect['device']} through {backend}"
-    if expect["device"] == "cuda" and len({device["uuid"] for device in devices}) != len(devices):
+        if device["type"] != kind or backend not in device["backend"]:
+            yield f"ran on {device['type']} through {device['backend']}, not on {kind} through {backend}"
+    if kind == "cuda" and len({device["uuid"] for device in devices}) != len(devices):
         yield "two ranks ran on one GPU"
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """M2 to M5, M8: what ranks computed together, beside one process.
-
-    expect: any of {tolerance: {comparison: number or "T"}, facts: {name: value}, figures: {name: [least, most]}}.
-    A rank's comparisons: {name: {error, plain_error?, controls: {name: error}}}. Each needs controls, and each control
-    must be beyond the tolerance.
-    """
-    return of_ranks(expect, evidence, _comparison_problems, _summary)
+SAME = 1e-6
+"""The largest relative error of what is the same. Measured of gradients and of trained weights: 6e-8."""
+SAME_AFTER_ADAMW = 1e-5
+"""The same of weights that AdamW has trained: it divides by small numbers."""
 
 
-def _comparison_problems(expect: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]:
-    for name, rule in expect.get("tolerance", {}).items():
-        found = rank.get("comparisons", {}).get(name)
-        if found is None:
+@dataclass(frozen=True, kw_only=True)
+class Requirements:
+    """What each rank must have computed."""
+
+    tolerance: Mapping[str, float | str] = field(default_factory=dict)
+    """Comparison -> the largest relative error, or RULE_T. Every control must be beyond it."""
+    facts: Mapping[str, object] = field(default_factory=dict)
+    figures: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Figure -> the least and the most."""
+
+
+def judge_computed(requirements: Requirements, expect: RanksExpect, evidence: RanksEvidence) -> Finding:
+    """Judge what ranks computed together, beside one process."""
+    return judge_ranks(
+        expect,
+        evidence["ranks"],
+        lambda rank: _problems_of(requirements, rank),
+        lambda ranks: _summarise(requirements, ranks),
+    )
+
+
+def _problems_of(requirements: Requirements, rank: ComputingRank) -> Iterator[str]:
+    """Yield what a rank computed wrongly."""
+    for name, rule in requirements.tolerance.items():
+        comparison = rank.get("comparisons", {}).get(name)
+        if comparison is None:
             yield f"{name} were not compared"
-            continue
-        tolerance = backward(found["plain_error"]) if rule == RULE_T else float(rule)
-        if not is_between(found["error"], 0, tolerance):
-            yield f"{name} are off by {scientific(found['error'])}, at most {scientific(tolerance)} is allowed"
-        if not found["controls"]:
-            yield f"{name} have no control"
-        for control, value in found["controls"].items():
-            if not is_beyond(value, tolerance):
-                yield f"control: {name} {control} are off by {scientific(value)}, which the tolerance lets pass"
-    for name, value in expect.get("facts", {}).items():
-        if (seen := rank.get("facts", {}).get(name)) != value:
-            yield f"{name}: {seen!r}, not {value!r}"
-    for name, (least, most) in expect.get("figures", {}).items():
-        if not is_between(figure := rank.get("figures", {}).get(name), least, most):
+        else:
+            yield from _comparison_problems(name, rule, comparison)
+
+    for name, value in requirements.facts.items():
+        measured = rank.get("facts", {}).get(name)
+        if measured != value:
+            yield f"{name}: {measured!r}, not {value!r}"
+
+    for name, (least, most) in requirements.figures.items():
+        figure = rank.get("figures", {}).get(name)
+        if not is_between(figure, least, most):
             yield f"{name} is {scientific(figure)}, not between {scientific(least)} and {scientific(most)}"
 
 
-def _summary(expect: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> str:
-    said = [
-        f"{name} within {max(rank['comparisons'][name]['error'] for rank in ranks):.1e}"
-        for name in expect.get("tolerance", {})
-    ]
-    said += [f"{name} {scientific(ranks[0]['figures'][name])}" for name in expect.get("figures", {})]
-    for name, value in expect.get("facts", {}).items():
+def _comparison_problems(name: str, rule: float | str, comparison: Comparison) -> Iterator[str]:
+    """Yield an error that is too large, and controls that the tolerance lets pass."""
+    tolerance = backward(comparison["plain_error"]) if rule == RULE_T else float(rule)
+    if not is_between(comparison["error"], 0, tolerance):
+        yield f"{name} are off by {scientific(comparison['error'])}, at most {scientific(tolerance)} is allowed"
+    if not comparison["controls"]:
+        yield f"{name} have no control"
+    for control, value in comparison["controls"].items():
+        if not is_beyond(value, tolerance):
+            yield f"control: {name} {control} are off by {scientific(value)}, which the tolerance lets pass"
+
+
+def _summarise(requirements: Requirements, ranks: Sequence[ComputingRank]) -> str:
+    """Write what the ranks computed: `2 ranks: gradients within 6.0e-08, sharded`."""
+    parts = []
+    for name in requirements.tolerance:
+        worst = max(rank["comparisons"][name]["error"] for rank in ranks)
+        parts.append(f"{name} within {worst:.1e}")
+    parts += [f"{name} {scientific(ranks[0]['figures'][name])}" for name in requirements.figures]
+    for name, value in requirements.facts.items():
         if isinstance(value, bool):
-            said.append(name if value else f"not {name}")
+            parts.append(name if value else f"not {name}")
+        elif isinstance(value, list):
+            parts.append(f"{name} {listed([str(item) for item in value])}")
         else:
-            said.append(f"{name} {listed([str(item) for item in value]) if isinstance(value, list) else value}")
-    return f"{len(ranks)} ranks: {listed(said, limit=6)}"
+            parts.append(f"{name} {value}")
+    return f"{len(ranks)} ranks: {listed(parts, limit=6)}"

@@ -2,13 +2,13 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TypedDict
 
 from validate.checks import Settings
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import Worker, of_ranks
+from validate.checks.multigpu._ranks import Rank, RanksExpect, Worker, judge_ranks
 from validate.claims import Claim
 from validate.judging import Finding, is_between, passed, unproven
 
@@ -20,8 +20,27 @@ _WARM, _TIMES = 5, 20
 measure = partial(_launch.measure, __name__)
 
 
-def rank(worker: Worker, _claim: Claim) -> dict[str, Any]:
-    """Bytes a second, as nccl-tests counts them: of an all-reduce (bus bandwidth), and to the next rank."""
+class BandwidthExpect(RanksExpect):
+    """`minimum`: bytes a second that the link should give."""
+
+    minimum: float
+    link: str
+
+
+class BandwidthRank(Rank, total=False):
+    """Bytes a second, of an all-reduce and to the next rank; `bytes`: the size of a message."""
+
+    bytes: int
+    all_reduce: float
+    send: float
+
+
+class BandwidthEvidence(TypedDict):
+    ranks: Sequence[BandwidthRank]
+
+
+def rank(worker: Worker, _claim: Claim) -> BandwidthRank:
+    """Measure bytes a second, as nccl-tests counts them: of an all-reduce (bus bandwidth), and to the next rank."""
     torch, distributed = worker.torch, worker.distributed
     size = _BYTES[worker.device.type]
     buffer = torch.ones(size // 4, device=worker.device, dtype=torch.float32)
@@ -52,17 +71,20 @@ def _synchronise(worker: Worker) -> None:
     worker.distributed.barrier()
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """M6: never red. expect: {minimum: bytes a second, link}; a rank: {bytes, all_reduce, send}, bytes a second."""
-    finding = of_ranks(expect, evidence, lambda _expect, _rank: iter(()), lambda _expect, _ranks: "")
+def judge(_subject: str, expect: BandwidthExpect, evidence: BandwidthEvidence) -> Finding:
+    """Judge the slowest rank. A slow link is a warning, never a failure."""
+    ranks = evidence["ranks"]
+    finding = judge_ranks(expect, ranks, lambda _rank: iter(()), lambda _ranks: "")
     if finding.reason:
         return unproven(f"warning: {finding.reason}")
-    all_reduce, send = (min(_number(rank[way]) for rank in evidence["ranks"]) for way in ("all_reduce", "send"))
-    said = f"all-reduce {_speed(all_reduce)}, to the next rank {_speed(send)}"
-    minimum = expect["minimum"]
+
+    all_reduce = min(_number(rank["all_reduce"]) for rank in ranks)
+    send = min(_number(rank["send"]) for rank in ranks)
+    speeds = f"all-reduce {_speed(all_reduce)}, to the next rank {_speed(send)}"
+    minimum, link = expect["minimum"], expect["link"]
     if not is_between(min(all_reduce, send), minimum, math.inf):
-        return unproven(f"warning: {said}; {expect['link'] or 'this link'} should give {_speed(minimum)} at least")
-    return passed(f"{said} ({expect['link'] or 'link unknown'})")
+        return unproven(f"warning: {speeds}; {link or 'this link'} should give {_speed(minimum)} at least")
+    return passed(f"{speeds} ({link or 'link unknown'})")
 
 
 def _number(value: object) -> float:

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import Worker, of_ranks
+from validate.checks.multigpu._ranks import Rank, RanksExpect, Worker, judge_ranks
 from validate.claims import Claim
 from validate.environment import installed, user_environment, wheel_contents
 from validate.harness.forked import mapped
@@ -21,6 +21,7 @@ from validate.judging import Finding, listed
 
 _SIZES = (1, 1027, 1 << 20)
 """Numbers a rank: NCCL takes other protocols for small, odd and large ones."""
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send and receive")
 _VARIABLES = re.compile(r"(TORCH_)?NCCL_(?!VERSION$)\w+")
 """NCCL_VERSION is what NVIDIA's CUDA images write down: NCCL does not read it."""
 _VERSION = re.compile(rb"NCCL version (\d+(?:\.\d+)+)\+cuda(\d+\.\d+)")
@@ -157,96 +158,215 @@ def parsed(log: str) -> dict[str, Any]:
     }
 
 
-def judge_collectives(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """M1. expect: {device, ranks?, operations: [names], sizes: [numbers a rank]}."""
-    exact = f"{listed(list(expect['operations']), limit=9)} exact at {len(expect['sizes'])} sizes"
-    return of_ranks(expect, evidence, _exact_problems, lambda _expect, ranks: f"{len(ranks)} ranks: {exact}")
+class CollectivesRank(Rank):
+    """By collective and number of values: whether the result is exact, and whether it is also right for other data."""
+
+    exact: Mapping[str, Mapping[str, bool]]
+    controls: Mapping[str, Mapping[str, bool]]
 
 
-def _exact_problems(expect: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]:
-    sizes = [str(size) for size in expect["sizes"]]
-    for name in expect["operations"]:
-        exact, controls = rank["exact"].get(name, {}), rank["controls"].get(name, {})
-        if wrong := [size for size in sizes if exact.get(size) is not True]:
+class CollectivesEvidence(TypedDict):
+    ranks: Sequence[CollectivesRank]
+
+
+def judge_collectives(_subject: str, expect: RanksExpect, evidence: CollectivesEvidence) -> Finding:
+    """Judge that every collective is exact at every size, and told apart from other ranks' data."""
+    names = listed(list(OPERATIONS), limit=9)
+    return judge_ranks(
+        expect,
+        evidence["ranks"],
+        _inexact_collectives,
+        lambda ranks: f"{len(ranks)} ranks: {names} exact at {len(_SIZES)} sizes",
+    )
+
+
+def _inexact_collectives(rank: CollectivesRank) -> Iterator[str]:
+    """Yield collectives that are not exact, or whose control passes."""
+    sizes = [str(size) for size in _SIZES]
+    for name in OPERATIONS:
+        exact = rank["exact"].get(name, {})
+        wrong = [size for size in sizes if exact.get(size) is not True]
+        if wrong:
             yield f"{name} of {listed(wrong)} numbers is not exact"
-        if passing := [size for size in sizes if controls.get(size) is not False]:
+
+        controls = rank["controls"].get(name, {})
+        passing = [size for size in sizes if controls.get(size) is not False]
+        if passing:
             yield f"control: {name} of {listed(passing)} numbers is right for other ranks' data too"
 
 
-def judge_settings(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """M1: what would change how NCCL works."""
-    return of_ranks(expect, evidence, _setting_problems, lambda _expect, _ranks: "no file and no variable changes NCCL")
+class SettingsExpect(RanksExpect):
+    """`injected`: variables that the validation run sets."""
+
+    injected: Mapping[str, str]
 
 
-def _setting_problems(expect: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]:
+class SettingsRank(Rank):
+    """NCCL's variables, and the lines of the files that it reads settings from."""
+
+    variables: Mapping[str, str]
+    files: Mapping[str, Sequence[str]]
+
+
+class SettingsEvidence(TypedDict):
+    ranks: Sequence[SettingsRank]
+
+
+def judge_settings(_subject: str, expect: SettingsExpect, evidence: SettingsEvidence) -> Finding:
+    """Judge that nothing of the image changes how NCCL works."""
+    # Evidence from before the run set variables has no `injected`.
+    injected = expect.get("injected", {})
+    return judge_ranks(
+        expect,
+        evidence["ranks"],
+        lambda rank: _settings_of_image(rank, injected),
+        lambda _ranks: "no file and no variable changes NCCL",
+    )
+
+
+def _settings_of_image(rank: SettingsRank, injected: Mapping[str, str]) -> Iterator[str]:
+    """Yield the settings that the run did not set itself."""
     for place, lines in rank["files"].items():
         if lines:
             yield f"{place} sets {listed(list(lines))}"
-    injected = expect.get("injected", {})
-    if own := {name: value for name, value in rank["variables"].items() if injected.get(name) != value}:
-        yield f"the image sets {listed([f'{name}={value}' for name, value in own.items()])}"
+    own = [f"{name}={value}" for name, value in rank["variables"].items() if injected.get(name) != value]
+    if own:
+        yield f"the image sets {listed(own)}"
 
 
-def judge_library(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """M1: one NCCL, of one owner, unchanged, of torch's CUDA. expect: {device, ranks?, cuda}."""
-    return of_ranks(expect, evidence, _library_problems, _library_summary)
+class LibraryExpect(RanksExpect):
+    """`cuda`: torch's."""
+
+    cuda: str
 
 
-def _library_problems(expect: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]:
+class Owner(TypedDict):
+    """A distribution that owns a library, and whether the file is as its RECORD says."""
+
+    name: str
+    version: str
+    as_recorded: bool
+
+
+class Library(TypedDict):
+    """An NCCL that is loaded: the version that it reports, and what was compiled into it."""
+
+    path: str
+    running: str
+    built: Mapping[str, str]
+    owners: Sequence[Owner]
+
+
+class LibraryRank(Rank):
+    cuda: str
+    libraries: Sequence[Library]
+
+
+class LibraryEvidence(TypedDict):
+    ranks: Sequence[LibraryRank]
+
+
+def judge_library(_subject: str, expect: LibraryExpect, evidence: LibraryEvidence) -> Finding:
+    """Judge that one NCCL runs, of one owner, unchanged, made for torch's CUDA."""
+    return judge_ranks(
+        expect,
+        evidence["ranks"],
+        lambda rank: _library_problems(rank, str(expect["cuda"])),
+        _summarise_library,
+    )
+
+
+def _library_problems(rank: LibraryRank, cuda: str) -> Iterator[str]:
+    """Yield what is wrong with the NCCL libraries that are loaded."""
     libraries = rank["libraries"]
     if len(libraries) != 1:
-        yield f"{len(libraries)} NCCL libraries are loaded: {listed([one['path'] for one in libraries]) or 'none'}"
-    for one in libraries:
-        owners = one["owners"]
+        paths = listed([library["path"] for library in libraries]) or "none"
+        yield f"{len(libraries)} NCCL libraries are loaded: {paths}"
+
+    for library in libraries:
+        path, running = library["path"], library["running"]
+        owners = library["owners"]
         if len(owners) != 1:
             names = listed([f"{owner['name']} {owner['version']}" for owner in owners]) or "no distribution"
-            yield f"{one['path']} belongs to {names}"
+            yield f"{path} belongs to {names}"
         for owner in owners:
-            # 2.27.5.1 is 2.27.5 to NCCL.
-            own = (owner["version"].split("+")[0], ".".join(owner["version"].split(".")[:3]))
-            if one["running"] not in own:
-                yield f"NCCL {one['running']} runs, {owner['name']} is {owner['version']}"
+            # The wheel 2.27.5.1 holds what NCCL itself calls 2.27.5.
+            names_of_version = (owner["version"].split("+")[0], ".".join(owner["version"].split(".")[:3]))
+            if running not in names_of_version:
+                yield f"NCCL {running} runs, {owner['name']} is {owner['version']}"
             if owner["as_recorded"] is not True:
-                yield f"{one['path']} is not the file that {owner['name']} {owner['version']} brought"
-        made_for = one["built"].get("cuda", "")
-        if made_for and made_for.split(".")[0] != str(expect["cuda"]).split(".")[0]:
-            yield f"NCCL {one['running']} is made for CUDA {made_for}, torch for {expect['cuda']}"
+                yield f"{path} is not the file that {owner['name']} {owner['version']} brought"
+
+        made_for = library["built"].get("cuda", "")
+        if made_for and made_for.split(".")[0] != cuda.split(".")[0]:
+            yield f"NCCL {running} is made for CUDA {made_for}, torch for {cuda}"
 
 
-def _library_summary(_expect: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> str:
-    one = ranks[0]["libraries"][0]
-    owner, cuda = one["owners"][0], one["built"].get("cuda")
-    return f"NCCL {one['running']}{f' for CUDA {cuda}' if cuda else ''} runs, from {owner['name']} {owner['version']}"
+def _summarise_library(ranks: Sequence[LibraryRank]) -> str:
+    """Write which NCCL runs."""
+    library = ranks[0]["libraries"][0]
+    owner, cuda = library["owners"][0], library["built"].get("cuda")
+    made_for = f" for CUDA {cuda}" if cuda else ""
+    return f"NCCL {library['running']}{made_for} runs, from {owner['name']} {owner['version']}"
 
 
-def judge_transport(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """M1: the best way that the host's GPUs have to each other. expect: {device, ranks?, link, injected}.
+class TransportExpect(SettingsExpect):
+    """`link`: nvlink, pcie, apart, or empty where the host could not tell: then the container's own view decides."""
 
-    `link` is nvlink, pcie, apart, or empty where the host could not tell: then the container's own view decides.
+    link: str
+
+
+class TransportRank(Rank):
+    """NCCL's connections by transport, variables that it took, and whether the driver lets GPUs reach each other."""
+
+    peer_access: bool
+    connections: Mapping[str, int]
+    taken: Mapping[str, str]
+
+
+class TransportEvidence(TypedDict):
+    ranks: Sequence[TransportRank]
+
+
+def judge_transport(_subject: str, expect: TransportExpect, evidence: TransportEvidence) -> Finding:
+    """Judge that ranks use the best way that the host's GPUs have to each other.
+
     Beside NVLink, NCCL reaches from GPU to GPU across PCIe switches alone (src/graph/paths.cc, ncclTopoCheckP2p:
     PATH_PXB; farther for two GPUs beside an x86 processor of AMD): where a host bridge lies between, it goes through
     shared memory by design. NVML does not tell which, so both are right there.
     """
-    return of_ranks(expect, evidence, _transport_problems, _transport_summary)
+    link = expect.get("link", "")
+    injected = expect.get("injected", {})
+    return judge_ranks(
+        expect,
+        evidence["ranks"],
+        lambda rank: _transport_problems(rank, link, injected),
+        lambda ranks: _summarise_transport(ranks, link),
+    )
 
 
-def _transport_problems(expect: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]:
-    used = rank["connections"]
-    if not used:
+def _transport_problems(rank: TransportRank, link: str, injected: Mapping[str, str]) -> Iterator[str]:
+    """Yield what keeps a rank from the best way."""
+    connections, has_access = rank["connections"], rank["peer_access"]
+    if not connections:
         yield "NCCL's log names no transport"
-    link = expect.get("link") or ("access" if rank["peer_access"] else "apart")
-    if link in ("nvlink", "pcie") and rank["peer_access"] is not True:
+    if link in ("nvlink", "pcie") and has_access is not True:
         yield "the host's GPUs reach each other, the container's do not"
+
     allowed = ("P2P",) if link == "nvlink" else ("P2P", "SHM")
-    if wrong := [way for way in used if way.partition("/")[0] not in allowed]:
-        blame = {name: value for name, value in rank["taken"].items() if name not in expect.get("injected", {})}
-        why = f" ({listed([f'{name}={value}' for name, value in blame.items()])})" if blame else ""
+    wrong = [way for way in connections if way.partition("/")[0] not in allowed]
+    if wrong:
+        variables = [f"{name}={value}" for name, value in rank["taken"].items() if name not in injected]
+        why = f" ({listed(variables)})" if variables else ""
         yield f"ranks of one host talk over {listed(wrong)}{why}, {' or '.join(allowed)} is possible"
 
 
-def _transport_summary(expect: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> str:
-    ways = sorted({way for rank in ranks for way in rank["connections"]})
-    return f"{len(ranks)} ranks talk over {listed(ways)} ({expect.get('link') or 'the host could not tell its links'})"
+def _summarise_transport(ranks: Sequence[TransportRank], link: str) -> str:
+    """Write which ways the ranks use."""
+    ways: set[str] = set()
+    for rank in ranks:
+        ways.update(rank["connections"])
+    return f"{len(ranks)} ranks talk over {listed(sorted(ways))} ({link or 'the host could not tell its links'})"
 
 
 CLAIMS = {

@@ -8,13 +8,19 @@ from typing import Any
 
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu._ranks import (
+    SAME,
+    SAME_AFTER_ADAMW,
     SEED,
     STEPS,
     WIDTH,
+    ComputingRank,
+    RanksEvidence,
+    RanksExpect,
+    Requirements,
     Worker,
     compared,
     gradients,
-    judge,
+    judge_computed,
     loss_of,
     train_beside_one,
     trained,
@@ -22,6 +28,7 @@ from validate.checks.multigpu._ranks import (
     whole,
 )
 from validate.claims import Claim
+from validate.judging import Finding
 
 _RATE = 1e-2
 _LORA = 8
@@ -29,9 +36,9 @@ _LORA = 8
 measure = partial(_launch.measure, __name__)
 
 
-def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
+def rank(worker: Worker, claim: Claim) -> ComputingRank:
     """Measure one subject."""
-    subjects: Mapping[str, Callable[[Worker], dict[str, Any]]] = {
+    subjects: Mapping[str, Callable[[Worker], ComputingRank]] = {
         "fsdp2 float32": lambda _worker: sharded_beside_one(worker, fully_shard(worker.model(), mesh=worker.mesh())),
         "fsdp2 bfloat16": _bfloat16,
         "fsdp2 4-bit": _four_bit,
@@ -68,13 +75,13 @@ def held(worker: Worker, parameters: Sequence[Any]) -> dict[str, object]:
     }
 
 
-def sharded_beside_one(worker: Worker, model: Any) -> dict[str, Any]:
-    """A sharded model's gradients and three steps of AdamW beside one process with all data."""
+def sharded_beside_one(worker: Worker, model: Any) -> ComputingRank:
+    """Compare a sharded model's gradients and three steps of AdamW beside one process with all data."""
     comparisons = train_beside_one(worker, model, partial(worker.torch.optim.AdamW, lr=_RATE))
     return {"comparisons": comparisons, "facts": held(worker, list(model.parameters()))}
 
 
-def _bfloat16(worker: Worker) -> dict[str, Any]:
+def _bfloat16(worker: Worker) -> ComputingRank:
     """Mixed precision. The reference is one process that takes each rank's data in turn and adds up in float32."""
     torch = worker.torch
     mixed = composable().MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -104,7 +111,7 @@ def mean_gradients(worker: Worker, alone: Any) -> dict[str, Any]:
     return total
 
 
-def _four_bit(worker: Worker) -> dict[str, Any]:
+def _four_bit(worker: Worker) -> ComputingRank:
     """QLoRA: frozen NF4 weights are sharded as they are stored, the adapters over them are trained."""
     torch = worker.torch
     alone, plain = _adapted(worker, quantised=True), _adapted(worker, quantised=False)
@@ -172,7 +179,7 @@ def _linear(worker: Worker, weight: Any, *, quantised: bool) -> Any:
     return layer.to(worker.device)
 
 
-def _checkpoint(worker: Worker) -> dict[str, Any]:
+def _checkpoint(worker: Worker) -> ComputingRank:
     """All ranks save after two steps and load into another model: the same bits, and the same third step."""
     torch, checkpoint = worker.torch, importlib.import_module("torch.distributed.checkpoint")
     states = importlib.import_module("torch.distributed.checkpoint.state_dict")
@@ -223,6 +230,37 @@ def _moments(optimizer: Any) -> dict[str, Any]:
 
 def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return set(one) == set(other) and all(bool((one[name] == other[name]).all()) for name in one)
+
+
+SHARDED = {"sharded": True, "parts make the whole": True}
+REQUIREMENTS = {
+    "fsdp2 float32": Requirements(
+        tolerance={"gradients": SAME, "weights": SAME_AFTER_ADAMW},
+        facts=SHARDED,
+    ),
+    "fsdp2 bfloat16": Requirements(
+        tolerance={"gradients": 1e-5},
+        facts={**SHARDED, "gradients": ["torch.float32"]},
+    ),
+    "fsdp2 4-bit": Requirements(
+        tolerance={"outputs": 1e-5, "gradients": 1e-5},
+        facts={**SHARDED, "stored as": ["torch.bfloat16"], "frozen": 2},
+    ),
+    "fsdp2 checkpoint": Requirements(
+        facts={
+            "differed before": True,
+            "same weights": True,
+            "same moments": True,
+            "same third step": True,
+            "moments": 24,
+        },
+    ),
+}
+
+
+def judge(subject: str, expect: RanksExpect, evidence: RanksEvidence) -> Finding:
+    """Judge a sharded model by one process, or a checkpoint by what was saved."""
+    return judge_computed(REQUIREMENTS[subject], expect, evidence)
 
 
 CLAIMS = {"M3": judge}

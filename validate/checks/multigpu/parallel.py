@@ -5,21 +5,36 @@ from functools import partial
 from typing import Any
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import SEED, WIDTH, Worker, compared, gradients, judge, loss_of
+from validate.checks.multigpu._ranks import (
+    SAME,
+    SAME_AFTER_ADAMW,
+    SEED,
+    WIDTH,
+    ComputingRank,
+    RanksEvidence,
+    RanksExpect,
+    Requirements,
+    Worker,
+    compared,
+    gradients,
+    judge_computed,
+    loss_of,
+)
 from validate.checks.multigpu.fsdp import fully_shard, sharded_beside_one
 from validate.claims import Claim
+from validate.judging import RULE_T, Finding
 
 _HEADS, _LENGTH = 2, 128
 
 measure = partial(_launch.measure, __name__)
 
 
-def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
+def rank(worker: Worker, claim: Claim) -> ComputingRank:
     """Measure one subject."""
     return {"tensor parallel": _tensor, "context parallel": _context, "hsdp": _hsdp}[claim.subject](worker)
 
 
-def _tensor(worker: Worker) -> dict[str, Any]:
+def _tensor(worker: Worker) -> ComputingRank:
     """Each block's first product split by columns, its second by rows: the same data on every rank."""
     parallel = importlib.import_module("torch.distributed.tensor.parallel")
     model, alone, mesh = worker.model(), worker.model(), worker.mesh()
@@ -51,7 +66,7 @@ def _of_one_rank(torch: Any, model: Any, x: Any, share: float) -> Any:
     return x
 
 
-def _context(worker: Worker) -> dict[str, Any]:
+def _context(worker: Worker) -> ComputingRank:
     """Ring attention over a sequence of which each rank holds a part, in bfloat16 because flash attention asks for it.
 
     The reference is float64 on the CPU, the plain error that of one process in bfloat16; the control sums the gradients
@@ -98,13 +113,31 @@ def _attention_gradient(torch: Any, x: Any, weight: Any) -> Any:
     return weight.grad
 
 
-def _hsdp(worker: Worker) -> dict[str, Any]:
+def _hsdp(worker: Worker) -> ComputingRank:
     """Sharded within groups of ranks, replicated across them."""
     shape = (2, worker.ranks // 2)
     model = fully_shard(worker.model(), mesh=worker.mesh(shape, ("replicate", "shard")))
     found = sharded_beside_one(worker, model)
     placements = sorted({str(one.placements) for one in model.parameters()})
     return {**found, "facts": {"placements": placements, "mesh": list(shape)}}
+
+
+REQUIREMENTS = {
+    "tensor parallel": Requirements(
+        tolerance={"outputs": SAME, "gradients": SAME},
+        facts={"split evenly": True, "same on every rank": True},
+    ),
+    "context parallel": Requirements(tolerance={"gradients": RULE_T}),
+    "hsdp": Requirements(
+        tolerance={"gradients": SAME, "weights": SAME_AFTER_ADAMW},
+        facts={"placements": ["(Replicate(), Shard(dim=0))"]},
+    ),
+}
+
+
+def judge(subject: str, expect: RanksExpect, evidence: RanksEvidence) -> Finding:
+    """Judge a step by that of one process."""
+    return judge_computed(REQUIREMENTS[subject], expect, evidence)
 
 
 CLAIMS = {"M8": judge}

@@ -7,22 +7,22 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from validate.checks.multigpu import _launch, ddp
-from validate.checks.multigpu._ranks import Worker, judge
+from validate.checks.multigpu._ranks import RanksEvidence, Worker
 from validate.claims import Claim
 from validate.harness.forked import attempt
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence]]:
+    """Yield the evidence of all workers."""
     for claim in claims:
         ranks, device = _launch.ranks_of(claim), claim.expect["device"]
         yield claim.subject, attempt(partial(trained, ranks, device))
 
 
-def trained(ranks: int, device: str) -> Mapping[str, Any]:
-    """The results of all workers, in the form of those of torchrun's ranks."""
+def trained(ranks: int, device: str) -> RanksEvidence:
+    """Return the results of all workers, in the form of those of torchrun's ranks."""
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_TRAIN_V2_ENABLED="1")
     ray, train = importlib.import_module("ray"), importlib.import_module("ray.train")
     torch_train, cuda = importlib.import_module("ray.train.torch"), device == "cuda"
@@ -56,4 +56,4 @@ def work(config: Mapping[str, str]) -> None:
     Path(folder, f"rank{rank}.json").write_text(json.dumps(found))
 
 
-CLAIMS = {"M2": judge}
+CLAIMS = {"M2": ddp.judge}

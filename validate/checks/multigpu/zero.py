@@ -4,13 +4,30 @@ import importlib
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu._ranks import BATCH, STEPS, Worker, compared, judge, loss_of, trained, weights
+from validate.checks.multigpu._ranks import (
+    BATCH,
+    SAME,
+    SAME_AFTER_ADAMW,
+    STEPS,
+    ComputingRank,
+    RanksEvidence,
+    RanksExpect,
+    Requirements,
+    Worker,
+    compared,
+    judge_computed,
+    loss_of,
+    trained,
+    weights,
+)
 from validate.claims import Claim
+from validate.judging import Finding
 
 _RATE = 1e-2
+STAGES = {"zero 1": 1, "zero 2": 2, "zero 3": 3}
+"""Subject -> stage of ZeRO."""
 
 measure = partial(_launch.measure, __name__)
 
@@ -21,7 +38,14 @@ def environment(_folder: Path) -> dict[str, str]:
     return {} if cuda else {"DS_ACCELERATOR": "cpu"}
 
 
-def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
+class ZeroRank(ComputingRank):
+    """A rank's results, and which DeepSpeed gave them."""
+
+    deepspeed: str
+    accelerator: str
+
+
+def rank(worker: Worker, claim: Claim) -> ZeroRank:
     """Train with DeepSpeed, alone with all data, and alone with this rank's data (the control)."""
     torch, deepspeed = worker.torch, importlib.import_module("deepspeed")
     alone, separate, model = worker.model(), worker.model(), worker.model()
@@ -31,7 +55,7 @@ def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
         optimizer=torch.optim.AdamW(model.parameters(), lr=_RATE),
         config={
             "train_micro_batch_size_per_gpu": BATCH,
-            "zero_optimization": {"stage": claim.expect["stage"]},
+            "zero_optimization": {"stage": STAGES[claim.subject]},
             "zero_allow_untested_optimizer": True,
         },
     )
@@ -63,6 +87,16 @@ def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
         "deepspeed": str(deepspeed.__version__),
         "accelerator": os.environ.get("DS_ACCELERATOR", "found by itself"),
     }
+
+
+def judge(subject: str, expect: RanksExpect, evidence: RanksEvidence) -> Finding:
+    """Judge losses and weights by those of one process, and that DeepSpeed partitioned what its stage says."""
+    stage = STAGES[subject]
+    requirements = Requirements(
+        tolerance={"losses": SAME, "weights": SAME_AFTER_ADAMW},
+        facts={"stage": stage, "weights partitioned": stage == 3, "same on every rank": True},
+    )
+    return judge_computed(requirements, expect, evidence)
 
 
 CLAIMS = {"M4": judge}

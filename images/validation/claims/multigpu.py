@@ -1,0 +1,266 @@
+"""The claims of several GPUs: M1 to M8, from the image and from what the host's GPUs allow. Pure.
+
+Tolerances and what every rank must report stand in the checks (validate/checks/multigpu/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from packaging.version import Version
+
+from images.validation.claims.context import ClaimContext, below, claim
+from validate.claims import Claim
+
+if TYPE_CHECKING:
+    from images.hardware.inventory import Inventory
+
+MOST_RANKS = 8
+_NVLINK_BYTES = 25e9
+"""A link's bytes a second in one direction: NVLink 2, 3 and 4 (NVIDIA's data sheets of V100, A100 and H100); NVLink 5
+has twice that. The minimum is a fraction of it, as what a program gets is less."""
+_NVLINK_SHARE = 0.3
+_PCIE_MINIMUM = 5e9
+"""A third of what 16 lanes of PCIe 4 carry (31.5 GB/s of which 16 reach a program), half of what 8 do."""
+_SHARED_MEMORY_MINIMUM = 1e9
+"""Bytes a second between GPUs that reach each other through the host's memory alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultigpuRow:
+    """A claim about several GPUs."""
+
+    id: str
+    subject: str
+    probe: str
+    statement: str
+    catches: str
+    """What goes wrong for a user where the claim does not hold."""
+    needs: tuple[str, ...] = ()
+    """Pins without which there is nothing to claim."""
+    first_torch: str = "0"
+    """The first torch release that can do it."""
+    capability: tuple[int, int] = (0, 0)
+    """The least compute capability that every GPU must have."""
+    required: bool = True
+
+
+ROWS = (
+    MultigpuRow(
+        id="M1",
+        subject="collectives",
+        probe="multigpu.collectives",
+        statement="collectives of whole numbers are exact, on different data a rank",
+        catches="an NCCL that adds up wrongly: every gradient is off, and no error is raised",
+    ),
+    MultigpuRow(
+        id="M1",
+        subject="settings",
+        probe="multigpu.collectives",
+        statement="no file and no variable of the image changes NCCL",
+        catches="a baked /etc/nccl.conf or NCCL_* that fits the builder's machine alone (planted: 15-nccl-conf)",
+    ),
+    MultigpuRow(
+        id="M1",
+        subject="nccl",
+        probe="multigpu.collectives",
+        statement="one NCCL runs, unchanged from the wheel that owns it, made for torch's CUDA",
+        catches="NCCL of another package in place of torch's (planted: 01-another-nccl)",
+    ),
+    MultigpuRow(
+        id="M1",
+        subject="transport",
+        probe="multigpu.collectives",
+        statement="ranks of one host talk over the best way its GPUs have",
+        catches="training over sockets although the GPUs have NVLink",
+    ),
+    MultigpuRow(
+        id="M2",
+        subject="ddp",
+        probe="multigpu.ddp",
+        statement="gradients of DDP are those of one process",
+        catches="ranks that do not exchange gradients",
+    ),
+    MultigpuRow(
+        id="M2",
+        subject="ray train",
+        probe="multigpu.ray_train",
+        statement="the same under ray[train], a worker a GPU",
+        catches="workers that each train alone",
+        needs=("ray",),
+    ),
+    MultigpuRow(
+        id="M3",
+        subject="fsdp2 float32",
+        probe="multigpu.fsdp",
+        statement="FSDP2 trains as one process does",
+        catches="shards that are assembled wrongly",
+    ),
+    MultigpuRow(
+        id="M3",
+        subject="fsdp2 bfloat16",
+        probe="multigpu.fsdp",
+        statement="FSDP2 in mixed precision has the gradients of one process in bfloat16, added up in float32",
+        catches="gradients that are added up in bfloat16",
+    ),
+    MultigpuRow(
+        id="M3",
+        subject="fsdp2 4-bit",
+        probe="multigpu.fsdp",
+        statement="FSDP2 shards frozen NF4 weights as they are stored, and adapters over them learn as on one GPU",
+        catches="4-bit weights that are cast, or gathered wrongly, when they are sharded",
+        needs=("bitsandbytes",),
+        # 2.7.1 refuses a group of two dtypes: what is stored in bfloat16, and the float32 adapters over it.
+        first_torch="2.8",
+    ),
+    MultigpuRow(
+        id="M3",
+        subject="fsdp2 checkpoint",
+        probe="multigpu.fsdp",
+        statement="a sharded checkpoint restores weights and moments bit by bit, and training goes on the same",
+        catches="a run that goes on from another state than it was saved in",
+    ),
+    MultigpuRow(
+        id="M4",
+        subject="zero 1",
+        probe="multigpu.zero",
+        statement="DeepSpeed's ZeRO 1 trains as one process does",
+        catches="DeepSpeed that does not start without nvcc (planted: deepspeed-without-nvcc)",
+        needs=("deepspeed",),
+    ),
+    MultigpuRow(
+        id="M4",
+        subject="zero 2",
+        probe="multigpu.zero",
+        statement="DeepSpeed's ZeRO 2 trains as one process does",
+        catches="partitioned gradients that are reduced wrongly",
+        needs=("deepspeed",),
+    ),
+    MultigpuRow(
+        id="M4",
+        subject="zero 3",
+        probe="multigpu.zero",
+        statement="DeepSpeed's ZeRO 3 trains as one process does",
+        catches="weights that are not partitioned, or gathered wrongly",
+        needs=("deepspeed",),
+    ),
+    MultigpuRow(
+        id="M5",
+        subject="fp8 fsdp2",
+        probe="multigpu.fp8",
+        statement="FP8 training under FSDP2, gathered in FP8, has the gradients of one process in FP8",
+        catches="layers that stay in float32 or bfloat16 although FP8 was asked for",
+        needs=("torchao",),
+        first_torch="2.7",
+        capability=(8, 9),
+    ),
+    MultigpuRow(
+        id="M6",
+        subject="bandwidth",
+        probe="multigpu.bandwidth",
+        statement="ranks talk as fast as their link lets expect (a warning, never a failure)",
+        catches="a link that is there but slow",
+        required=False,
+    ),
+    MultigpuRow(
+        id="M7",
+        subject="/dev/shm",
+        probe="multigpu.shared_memory",
+        statement="data loader workers hand over batches through /dev/shm",
+        catches="data loader workers that die of SIGBUS with Docker's 64 MiB",
+    ),
+    MultigpuRow(
+        id="M8",
+        subject="tensor parallel",
+        probe="multigpu.parallel",
+        statement="a step of tensor parallelism is one process's",
+        catches="parts of a product that are not added up",
+    ),
+    MultigpuRow(
+        id="M8",
+        subject="context parallel",
+        probe="multigpu.parallel",
+        statement="a step of context parallelism (ring attention in bfloat16) is one process's, by rule T",
+        catches="ranks that attend to their own part of a sequence alone",
+        first_torch="2.7",
+        capability=(8, 0),
+    ),
+    MultigpuRow(
+        id="M8",
+        subject="hsdp",
+        probe="multigpu.parallel",
+        statement="on a mesh that replicates and shards, FSDP2 trains as one process does",
+        catches="groups of ranks that each train alone",
+    ),
+)
+"""In the order that reports show."""
+
+
+def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[Claim]:
+    """Write M1 to M8. Without a GPU, or with one alone, every claim exists and is unproven.
+
+    `device` "cpu" is a rehearsal: the same probes over gloo. It has no minimum bandwidth, because other load on
+    the machine decides what cores can carry.
+    """
+    unproven = context.no_ranks if device == "cuda" else context.no_gpu
+    of_all = {"device": device, "ranks": ranks_of(context.inventory)}
+    of_subject = _expect_of_host(context, device)
+    for row in ROWS:
+        if not all(context.image.pin(name) for name in row.needs):
+            continue
+        expect = {**of_all, **of_subject.get(row.subject, {})}
+        reason = _not_applicable(row, context)
+        if reason:
+            expect["not_applicable"] = reason
+        # What these GPUs or this torch can't do is not held against the image.
+        required = row.required and not reason
+        yield claim(row.id, row.subject, row.probe, row.statement, expect, required=required, unproven=unproven)
+
+
+def ranks_of(inventory: Inventory | None) -> int | None:
+    """Return how many ranks run, as the launcher in the container has it; None: no GPU is known."""
+    if not (inventory and inventory.gpus):
+        return None
+    # A power of two: meshes and shards are even then.
+    return 1 << (min(len(inventory.gpus), MOST_RANKS).bit_length() - 1)
+
+
+def _expect_of_host(context: ClaimContext, device: str) -> Mapping[str, Mapping[str, Any]]:
+    """Return what is expected of some subjects on this host, or of this image."""
+    link = link_of(context.inventory)
+    injected = dict(context.injected)
+    minimum = _least_bandwidth(context.inventory, link) if device == "cuda" else 0.0
+    return {
+        "nccl": {"cuda": str(context.image.wheel_cuda)},
+        "settings": {"injected": injected},
+        "transport": {"link": link, "injected": injected},
+        "bandwidth": {"link": link, "minimum": minimum},
+    }
+
+
+def _least_bandwidth(inventory: Inventory | None, link: str) -> float:
+    """Return the bytes a second that a link should give at least."""
+    if link == "nvlink":
+        gpus = inventory.gpus if inventory else ()
+        nvlinks = min((gpu.nvlinks for gpu in gpus), default=0)
+        return max(_PCIE_MINIMUM, nvlinks * _NVLINK_BYTES * _NVLINK_SHARE)
+    return _PCIE_MINIMUM if link == "pcie" else _SHARED_MEMORY_MINIMUM
+
+
+def _not_applicable(row: MultigpuRow, context: ClaimContext) -> str:
+    """Return why the image's torch or the host's GPUs can't do what is claimed; empty: they can."""
+    torch = context.image.pin("torch")
+    if torch and Version(torch.version) < Version(row.first_torch):
+        return f"takes torch {row.first_torch}, this is {torch.version}"
+    return below(context.inventory.gpus, row.capability) if context.inventory else ""
+
+
+def link_of(inventory: Inventory | None) -> str:
+    """Return how the host's GPUs reach each other, the weakest pair's way; empty: the host could not tell."""
+    if not (inventory and inventory.links):
+        return ""
+    from images.hardware.inventory import Link
+
+    return str(max((link for _, _, link in inventory.links), key=list(Link).index))
