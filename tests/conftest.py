@@ -53,19 +53,19 @@ def _one_before_all_others(config: pytest.Config) -> Iterator[None]:
             file.write("once")
 
 
-BIG_IMAGES = ("images", "reproduce", "bench")
-"""Tests that build and name images of the matrix, then two that look at the whole build cache: one after another.
-(Seen with engine 20.10: while a big image was built, steps of test_bench that had just been built ran again.)"""
+BIG_IMAGES = ("images", "reproduce")
+"""Tests that build and name images of the matrix, then one that looks at the whole build cache: one after another.
+(Engine 20.10 ran steps again that had just been built, while a big image was built.)"""
 FROM_THE_CACHE = ("test_engine.py::test_a_build_with_mounts_and_its_second_run_from_the_cache",)
 """Tests that hold a build to what the cache kept of the one before. They stay with the big images, as above."""
 NEWER_ENGINE = ("bake", "publish", "publish_platforms", "statements")
 """Tests of the engine of Debian trixie, which is made once for all of them."""
 OF_THE_PARENT = (
     *("nightly", "multigpu", "audit", "first_hour"),
-    *("faults", "forgery", "examples", "on_image", "gpu_runner", "sbom"),
+    *("faults", "isolation", "examples", "on_image", "gpu_runner", "sbom"),
 )
 """Files whose tests wait until the big images' first test has built the parent."""
-ALONE = ("first_hour", "forgery", "examples")
+ALONE = ("first_hour", "isolation", "examples")
 """Files whose tests share nothing else."""
 LONGEST_FIRST = (
     *("big images", "newer engine", "wheel_builder", "fleet", "engines"),
