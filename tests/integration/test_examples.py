@@ -7,7 +7,8 @@ import pytest
 from images.config.paths import EXAMPLES
 from images.engine import ContainerSpec, Engine
 from images.validation import containers
-from images.validation.claims.profile import example_rows
+from images.validation.claims.examples import EXAMPLES as ROWS
+from images.validation.claims.examples import expect_of
 from tests.support.broken_images import NAME
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Record
@@ -42,9 +43,10 @@ FAULTS = {
 
 def judged(engine: Engine, subject: str, changed: Mapping[str, bytes]) -> tuple[Status, str]:
     """The verdict of one example's cpu claim, with some of its files changed."""
-    (row,) = (row for name, row in example_rows() if name == subject and row["probe"] == "cpu.examples")
-    probe, statement, expect = row["probe"], row["statement"], row["expect"]
-    claim = Claim(id="P1", subject=subject, tier=Tier.CPU, probe=probe, statement=statement, expect=expect)
+    (row,) = (row for row in ROWS if row.subject == subject)
+    expect = expect_of(row, row.tiers["cpu"])
+    probe = "cpu.examples"
+    claim = Claim(id="P1", subject=subject, tier=Tier.CPU, probe=probe, statement=row.statement, expect=expect)
     claims = ClaimSet(image=NAME, claims=(claim,))
     command = ["python3", "-I", "-S", "/judge/validate", "--claims", "/judge/claims.json"]
     tmpfs = dict.fromkeys(("/tmp", "/home/trainer"), "rw,exec,mode=1777")

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from images.config.paths import EXAMPLES as FOLDER
-from images.validation.claims.profile import EXAMPLES, FAMILIES, commands
+from images.validation.claims.examples import EXAMPLES, Example
 from images.validation.containers import suite_files
 from tests.support.cases import cases
 from validate.claims import Claim, ClaimSet, Tier
@@ -48,18 +48,18 @@ def test_a_real_configuration_differs_in_model_and_sizes_alone(path: Path) -> No
 
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=named)
 def test_every_example_is_listed_and_claimed(path: Path) -> None:
-    claimed = {f"{example['family']}/{example['config']}.yaml": example for example in EXAMPLES.values()}
+    claimed = {f"{example.family.folder}/{example.config}.yaml": example for example in EXAMPLES}
     example = claimed[named(path)]
     (row,) = (line for line in (FOLDER / "README.md").read_text().splitlines() if f"({named(path)})" in line)
-    assert all(f"`{command}`" in row for command in commands(example))
-    assert ", ".join(example["tiers"]) in row
-    assert ("nothing is claimed: " in row) == (not example["tiers"])
+    assert all(f"`{command}`" in row for command in example.steps())
+    assert ", ".join(example.tiers) in row
+    assert ("nothing is claimed: " in row) == (not example.tiers)
 
 
-@pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
-def test_every_claim_has_its_files(example: Any) -> None:
-    assert (FOLDER / example["family"] / f"{example['config']}.yaml").is_file()
-    assert FAMILIES[example["family"]]["adapter"] in ADAPTERS
+@pytest.mark.parametrize("example", EXAMPLES, ids=[example.subject for example in EXAMPLES])
+def test_every_claim_has_its_files(example: Example) -> None:
+    assert (FOLDER / example.family.folder / f"{example.config}.yaml").is_file()
+    assert example.run()["adapter"] in ADAPTERS
 
 
 def test_a_container_gets_the_examples_that_its_claims_name_and_no_other() -> None:

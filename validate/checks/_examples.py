@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from validate.checks import Settings
-from validate.checks._behaviour import BehaviourEvidence, judge
+from validate.checks._behaviour import BehaviourEvidence, judge_limits
 from validate.claims import Claim, Tier
 from validate.examples import evidence
 
@@ -28,4 +28,4 @@ def one_gpu(environ: Mapping[str, str]) -> str:
     return environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
 
 
-CLAIMS = {"P1": judge, "P2": judge, "P3": judge}
+CLAIMS = {"P1": judge_limits, "P2": judge_limits, "P3": judge_limits}

@@ -5,11 +5,13 @@ import math
 import runpy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
+from validate.checks._behaviour import BehaviourEvidence, judge_figures
 from validate.examples.run import EXAMPLES
 from validate.examples.trained import shape_of
 from validate.harness.reference import Shape, llama_logits, relative
+from validate.judging import Finding
 
 QUESTIONS = ("What is 2 plus 3?", "Write the word moon backwards.", "Which word comes first?", "Count to nine, please.")
 CONVERSATIONS = [[{"role": "user", "content": question}] for question in QUESTIONS]
@@ -206,3 +208,36 @@ def _liger(trainer: Any, inputs: Mapping[str, Any]) -> tuple[float, Any]:
     )
     loss.backward()
     return float(loss.detach()), head.grad
+
+
+def judge_step(evidence: BehaviourEvidence, equal: Mapping[str, object] | None = None) -> Finding:
+    """Judge float32 steps by float64's. The controls leave out a ratio: the policy's, or the sampler's."""
+    return judge_figures(
+        evidence,
+        equal=equal,
+        at_most={
+            "loss_deviation": 1e-4,
+            "gradient_deviation": 1e-3,
+            "advantage_deviation": 1e-4,
+            "liger_loss_deviation": 1e-4,
+            "liger_gradient_deviation": 1e-3,
+        },
+        at_least={"spread": 1.0, "control_fixed": 0.1, "control_uncorrected": 0.003},
+    )
+
+
+class WeightsEvidence(TypedDict):
+    """Tensors that a sampler got: how many, which differ from the trainer's, and how many from the first policy's."""
+
+    compared: int
+    differing: list[str]
+    control_stale: int
+
+
+def judge_weights(evidence: WeightsEvidence, count: int) -> Finding:
+    """Judge that a sampler got so many tensors or more, each the trainer's byte by byte."""
+    return judge_figures(
+        evidence,
+        equal={"differing": []},
+        at_least={"compared": count, "control_stale": count},
+    )

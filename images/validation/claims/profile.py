@@ -1,95 +1,334 @@
-"""The claims of profiles: P1 to P3, from the rows of images/data/profile_claims.yaml. Pure.
+"""The claims of profiles: P1 (a CPU), P2 (one GPU) and P3 (several), of what a profile's frameworks do. Pure.
 
-Each of examples/ is run in the image as users run it, and held against plain torch. A row says how to run it and what
-its result may deviate. Everything else is the same for all: every step was taken, the loss falls, what is trained moves
-and the rest stays, what was saved lacks nothing, and it loads again.
+What a framework must measure, and how far it may deviate, stands in its check (validate/checks/*/profile_*.py).
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from images.config import yamlfile
+from images.planning.image import Image
 from images.validation.claims.context import ClaimContext, below, claim
+from images.validation.claims.examples import EXAMPLES, Example, expect_of
 from validate.claims import Claim
 
-Row = Mapping[str, Any]
-_TABLES: Mapping[str, Mapping[str, Row]] = yamlfile.table("profile_claims.yaml")
-BEHAVIOURS, EXAMPLES, FAMILIES, _BOUNDS = (_TABLES[name] for name in ("behaviours", "examples", "families", "bounds"))
-_WEIGHTS, _ADAPTERS = 21, 28
-"""Tensors that examples train: weights, or halves of adapters."""
-_APART = 5.0
-"""An example's controls are to be this many times further off than the bound that they try."""
+TIERS = {"cpu": "P1", "gpu": "P2", "multigpu": "P3"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behaviour:
+    """Something that a framework of a profile must do."""
+
+    subject: str
+    profiles: tuple[str, ...]
+    probe: str
+    statement: str
+    catches: str
+    """What goes wrong for a user where the claim does not hold."""
+    expect: Mapping[str, Any] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    """Pins without which there is nothing to claim."""
+    extensions: str = ""
+    """The package whose extensions it takes, compiled ahead of time. Without them it is unproven, and not required."""
+    required: bool = True
+
+
+TRANSFORMERS = ("transformers",)
+AXOLOTL = ("axolotl", "axolotl-multigpu")
+AXOLOTL_MULTIGPU = ("axolotl-multigpu",)
+COLOSSALAI = ("colossalai",)
+UNSLOTH = ("unsloth",)
+TRL_VLLM = ("trl-vllm",)
+
+BEHAVIOURS = (
+    Behaviour(
+        subject="device-map",
+        profiles=TRANSFORMERS,
+        probe="cpu.profile_transformers",
+        statement='device_map="auto" places a whole model, and what memory can\'t hold on disk, with the same numbers',
+        catches="layers that are left on the meta device, or lost on their way to disk and back",
+    ),
+    Behaviour(
+        subject="mixed-precision",
+        profiles=TRANSFORMERS,
+        probe="cpu.profile_transformers",
+        statement="bf16 mixed precision multiplies in bfloat16, keeps weights and gradients in float32, and learns",
+        catches="mixed precision that does nothing, or casts the weights themselves",
+    ),
+    Behaviour(
+        subject="compile",
+        profiles=TRANSFORMERS,
+        probe="cpu.profile_transformers",
+        statement="torch.compile captures a transformers model, with the same numbers",
+        catches="torch.compile that captures no graph of this transformers",
+    ),
+    Behaviour(
+        subject="trainer",
+        profiles=TRANSFORMERS,
+        probe="cpu.profile_transformers",
+        statement="Trainer trains a model, moves every weight, and saves it",
+        catches="a Trainer that does not fit accelerate, or leaves weights alone",
+    ),
+    Behaviour(
+        subject="axolotl commands",
+        profiles=AXOLOTL,
+        probe="cpu.profile_axolotl",
+        statement="axolotl's command line loads, with its trainers and tools",
+        catches="a dependency that axolotl imports and does not declare (torchvision, for a processor of SmolVLM)",
+    ),
+    Behaviour(
+        subject="axolotl configuration",
+        profiles=AXOLOTL,
+        probe="cpu.profile_axolotl",
+        statement="axolotl accepts a QLoRA configuration, and refuses QLoRA on 8-bit weights",
+        catches="a schema that ignores what it does not know, so that another model is trained than was asked for",
+    ),
+    Behaviour(
+        subject="AXOLOTL_NCCL_TIMEOUT",
+        profiles=AXOLOTL_MULTIGPU,
+        probe="cpu.profile_axolotl",
+        statement="two ranks wait for each other as long as AXOLOTL_NCCL_TIMEOUT says, without it 1800 s",
+        catches="a long evaluation that ends in a timeout whatever the variable says",
+    ),
+    Behaviour(
+        subject="NCCL_P2P_DISABLE",
+        profiles=AXOLOTL_MULTIGPU,
+        probe="cpu.profile_entrypoint",
+        statement="the entrypoint sets NCCL_P2P_DISABLE=1 where GPUs can't reach each other, and nowhere else",
+        catches="NCCL that hangs between GPUs that can't reach each other, or goes slowly where they can",
+        expect={"program": "/usr/local/bin/entrypoint"},
+    ),
+    Behaviour(
+        subject="deepspeed configuration",
+        profiles=AXOLOTL_MULTIGPU,
+        probe="cpu.profile_deepspeed",
+        statement="DeepSpeed reads ZeRO 0 to 3, and the Trainer that hands them to it is there",
+        catches="DeepSpeed that asks for nvcc at import, which a runtime image does not have",
+        needs=("deepspeed",),
+    ),
+    Behaviour(
+        subject="ray train",
+        profiles=AXOLOTL_MULTIGPU,
+        probe="cpu.profile_deepspeed",
+        statement="ray[train] trains a torch model on two workers",
+        catches="workers that each train alone",
+        needs=("ray",),
+    ),
+    Behaviour(
+        subject="colossalai launch",
+        profiles=COLOSSALAI,
+        probe="cpu.profile_colossalai",
+        statement="ColossalAI launches, with CUDA_DEVICE_MAX_CONNECTIONS at 1",
+        catches="ColossalAI that does not import beside newer transformers or peft",
+    ),
+    Behaviour(
+        subject="colossalai booster",
+        profiles=COLOSSALAI,
+        probe="cpu.profile_colossalai",
+        statement="ColossalAI's Booster boosts a model, and a step of it is plain torch's step",
+        catches="a step that is not taken, or scaled",
+    ),
+    Behaviour(
+        subject="colossalai hybrid-adam",
+        profiles=COLOSSALAI,
+        probe="cpu.profile_colossalai",
+        statement="HybridAdam, compiled with ColossalAI, takes the steps of torch's AdamW on the CPU",
+        catches="an extension that is compiled anew at run time, or takes other steps",
+        extensions="colossalai",
+    ),
+    Behaviour(
+        subject="colossalai fused-adam",
+        profiles=COLOSSALAI,
+        probe="gpu.profile_optimizers",
+        statement="HybridAdam, compiled with ColossalAI, takes the steps of torch's AdamW on a GPU",
+        catches="an extension without machine code for this GPU",
+        extensions="colossalai",
+    ),
+    Behaviour(
+        subject="deepspeed cpu-adam",
+        profiles=AXOLOTL_MULTIGPU,
+        probe="cpu.profile_deepspeed",
+        statement="DeepSpeed's CPUAdam, compiled with it, takes the steps of torch's AdamW",
+        catches="an extension that is compiled anew at run time, or takes other steps",
+        extensions="deepspeed",
+    ),
+    Behaviour(
+        subject="deepspeed fused-adam",
+        profiles=AXOLOTL_MULTIGPU,
+        probe="gpu.profile_optimizers",
+        statement="DeepSpeed's FusedAdam, compiled with it, takes the steps of torch's AdamW on a GPU",
+        catches="an extension without machine code for this GPU",
+        extensions="deepspeed",
+    ),
+    Behaviour(
+        subject="unsloth import",
+        profiles=UNSLOTH,
+        probe="gpu.profile_unsloth",
+        statement="unsloth imports, and takes the precision that the GPU has",
+        catches="unsloth that does not import beside this torch, or trains in float16 where bfloat16 is there",
+    ),
+    Behaviour(
+        subject="unsloth 4-bit",
+        profiles=UNSLOTH,
+        probe="gpu.profile_unsloth",
+        statement="unsloth loads a model in 4-bit: every projection is stored as NF4",
+        catches="4-bit loading that does nothing",
+    ),
+    Behaviour(
+        subject="grpo step",
+        profiles=TRL_VLLM,
+        probe="gpu.profile_trl_vllm",
+        statement="trl's GRPO step, and Liger's loss, are plain torch's, with vLLM sampling in the same process",
+        catches="a loss without a ratio: the policy's to itself a step before, or to the sampler",
+    ),
+    Behaviour(
+        subject="grpo arguments",
+        profiles=TRL_VLLM,
+        probe="cpu.profile_trl_vllm",
+        statement="vLLM takes what trl's GRPO gives and asks, and on such answers its step is plain torch's",
+        catches="a vLLM that does not know an argument of this trl's",
+    ),
+    Behaviour(
+        subject="server weights",
+        profiles=TRL_VLLM,
+        probe="cpu.profile_trl_vllm",
+        statement="what trl packs for a vLLM server are the policy's weights, byte by byte",
+        catches="a server that gets stale weights",
+    ),
+    Behaviour(
+        subject="server adapters",
+        profiles=TRL_VLLM,
+        probe="cpu.profile_trl_vllm",
+        statement="the same where it trains adapters",
+        catches="trl 1.11 to 1.16: the server gets weights without the adapters, and samples from the first policy",
+        # These releases have the fault.
+        required=False,
+    ),
+    Behaviour(
+        subject="weight sync",
+        profiles=TRL_VLLM,
+        probe="gpu.profile_trl_vllm",
+        statement="after a sync, every tensor of vLLM's engine is the trainer's, byte by byte",
+        catches="a tensor that a sync leaves out",
+    ),
+    Behaviour(
+        subject="sleep",
+        profiles=TRL_VLLM,
+        probe="gpu.profile_trl_vllm",
+        statement="an engine that sleeps gives its memory back",
+        catches="training that runs out of memory beside an engine that only seems to sleep",
+    ),
+    Behaviour(
+        subject="rollout eager",
+        profiles=TRL_VLLM,
+        probe="gpu.profile_trl_vllm",
+        statement="vLLM's log-probabilities are the trainer's, whatever is sampled, and after a sync",
+        catches="a sampler and a trainer that disagree on what was likely: temperature, template, end token, dropout",
+    ),
+    Behaviour(
+        subject="rollout graphs",
+        profiles=TRL_VLLM,
+        probe="gpu.profile_trl_vllm",
+        statement="the same with CUDA graphs, torch.compile and a prefix cache",
+        catches="a cache that still holds prompts of the weights before a sync",
+    ),
+    Behaviour(
+        subject="rollout float16",
+        profiles=TRL_VLLM,
+        probe="gpu.profile_trl_vllm",
+        statement="the same in float16",
+        catches="the same in float16",
+    ),
+    Behaviour(
+        subject="rollout lora",
+        profiles=TRL_VLLM,
+        probe="gpu.profile_trl_vllm",
+        statement="the same with a LoRA adapter on both sides; the stale one is none",
+        catches="an adapter that the sampler does not apply",
+    ),
+)
+"""In the order that reports show."""
 
 
 def profile_claims(context: ClaimContext) -> Iterator[Claim]:
-    """P1 (cpu), P2 (gpu) and P3 (multigpu) of an image's profile; none of an image without one."""
-    image = context.image
-    by_tier = {"cpu": ("P1", ""), "gpu": ("P2", context.no_gpu), "multigpu": ("P3", context.no_ranks)}
-    for subject, row in (*BEHAVIOURS.items(), *example_rows()):
-        if image.name.profile not in row["profiles"] or not all(image.pin(name) for name in row.get("needs", ())):
-            continue
-        lacking = ""
-        if package := row.get("extensions"):
-            pin, without_nvcc = image.pin(package), row.get("without_nvcc", "")
-            has_extensions = bool(pin and pin.extensions)
-            if not (has_extensions or without_nvcc):  # neither compiled ahead of time, nor on first use
-                continue
-            lacking = context.without_extensions(pin) if pin else ""
-            if without_nvcc:
-                lacking = "" if image.name.devel or (has_extensions and not lacking) else without_nvcc
-        number, no_gpu = by_tier[row["probe"].partition(".")[0]]
-        unproven, expect = lacking or no_gpu, row["expect"]
-        if context.inventory and (gate := below(context.inventory.gpus, tuple(row.get("capability", ())))):
-            expect = {**expect, "not_applicable": gate}
-        if context.on_gpu and number == "P1" and "gpu" in row.get("tiers", ()):
-            expect = {**expect, "not_applicable": "not run: P2 runs the same example on the GPU that is here"}
-        required = row.get("required", True) and not lacking and "not_applicable" not in expect
-        yield claim(number, subject, row["probe"], row["statement"], expect, required=required, unproven=unproven)
+    """Write P1, P2 and P3 of an image's profile; none of an image without one."""
+    for behaviour in BEHAVIOURS:
+        if context.image.name.profile in behaviour.profiles:
+            yield from _behaviour_claims(context, behaviour)
+    for example in EXAMPLES:
+        if context.image.name.profile in example.family.profiles:
+            yield from _example_claims(context, example)
 
 
-def example_rows() -> Iterator[tuple[str, Row]]:
-    """Subject and row of every example, as of BEHAVIOURS, once for each of its tiers."""
-    for subject, row in EXAMPLES.items():
-        family = FAMILIES[row["family"]]
-        for tier, bounds in row["tiers"].items():
-            probe = row.get("probe", f"{tier}.examples")
-            found = {"profiles": family["profiles"], "probe": probe, "expect": _expect(row, _BOUNDS[bounds])}
-            yield subject, {**row, **found}
+def _behaviour_claims(context: ClaimContext, behaviour: Behaviour) -> Iterator[Claim]:
+    """Write the claim of a behaviour; none where the image lacks what it is about."""
+    if not all(context.image.pin(name) for name in behaviour.needs):
+        return
+    lacking = ""
+    if behaviour.extensions:
+        if not _has_extensions(context.image, behaviour.extensions):
+            return
+        lacking = _without_extensions(context, behaviour.extensions)
+
+    tier = behaviour.probe.partition(".")[0]
+    yield claim(
+        TIERS[tier],
+        behaviour.subject,
+        behaviour.probe,
+        behaviour.statement,
+        behaviour.expect,
+        required=behaviour.required and not lacking,
+        unproven=lacking or _without_gpu(context, tier),
+    )
 
 
-def commands(row: Row) -> list[str]:
-    """Of an example, after the one that makes the tiny model."""
-    return [one.format(f"{row['config']}.yaml") for one in row.get("commands") or FAMILIES[row["family"]]["commands"]]
+def _example_claims(context: ClaimContext, example: Example) -> Iterator[Claim]:
+    """Write the claims of an example, one a tier."""
+    if not all(context.image.pin(name) for name in example.needs):
+        return
+    lacking = _without_compiler(context, example) if example.extensions else ""
+    for tier, bounds in example.tiers.items():
+        expect: dict[str, Any] = {**expect_of(example, bounds)}
+        reason = _not_applicable(context, example, tier)
+        if reason:
+            expect["not_applicable"] = reason
+        yield claim(
+            TIERS[tier],
+            example.subject,
+            example.probe or f"{tier}.examples",
+            example.statement,
+            expect,
+            required=not (lacking or reason),
+            unproven=lacking or _without_gpu(context, tier),
+        )
 
 
-def _expect(row: Row, bounds: Mapping[str, float]) -> dict[str, Any]:
-    example = {
-        "folder": row["family"],
-        "commands": ["python3 ../tiny.py", *commands(row)],
-        "config": f"{row['config']}.yaml",
-        "adapter": row.get("adapter") or FAMILIES[row["family"]]["adapter"],
-        "seconds": row.get("seconds", 600.0),
-    }
-    if not bounds:  # plain torch would take other steps: what the row says decides
-        return {"example": example, "equal": row["equal"], "at_least": row["at_least"]}
-    adapters = row.get("adapters", False)
-    equal: dict[str, Any] = {"steps": 20, "moved": _ADAPTERS if adapters else _WEIGHTS, "unmoved": [], "lacking": []}
-    at_most = {f"{name}_deviation".replace("losses", "loss"): bounds[name] for name in ("losses", "update", "reload")}
-    at_least = {
-        "control_idle": _APART * bounds["losses"],
-        "control_frozen": 2 * bounds["update"],
-        "control_left_out": _APART * bounds["reload"],
-        "fall": row.get("fall", 1.0),
-    }
-    if held_out := bounds.get("held_out"):
-        at_most["held_out_deviation"], at_least["control_untrained"] = held_out, _APART * held_out
-    if adapters and row.get("merges", True):
-        merge = bounds.get("merge", 1e-5)
-        equal.update(merged_lacking=[], strayed=[])
-        at_most["merge_deviation"], at_least["control_unmerged"] = merge, _APART * merge
-    return {
-        "example": example,
-        "equal": equal | row.get("equal", {}),
-        "at_most": at_most,
-        "at_least": at_least | row.get("at_least", {}),
-    }
+def _not_applicable(context: ClaimContext, example: Example, tier: str) -> str:
+    """Return why an example is not run in a tier on this host; empty: it is."""
+    if tier == "cpu" and context.on_gpu and "gpu" in example.tiers:
+        return "not run: P2 runs the same example on the GPU that is here"
+    return below(context.inventory.gpus, example.capability) if context.inventory else ""
+
+
+def _without_gpu(context: ClaimContext, tier: str) -> str:
+    """Return why the tier can't be measured on this host."""
+    return {"gpu": context.no_gpu, "multigpu": context.no_ranks}.get(tier, "")
+
+
+def _has_extensions(image: Image, package: str) -> bool:
+    """Return whether a package's extensions were to be compiled ahead of time."""
+    pin = image.pin(package)
+    return bool(pin and pin.extensions)
+
+
+def _without_extensions(context: ClaimContext, package: str) -> str:
+    """Return why the image goes without a package's extensions; empty: it has them."""
+    pin = context.image.pin(package)
+    return context.without_extensions(pin) if pin else ""
+
+
+def _without_compiler(context: ClaimContext, example: Example) -> str:
+    """Return why an example's extensions are neither there nor can be compiled on first use; empty: one of both."""
+    package = example.extensions
+    has_extensions = _has_extensions(context.image, package) and not _without_extensions(context, package)
+    return "" if context.image.name.devel or has_extensions else example.without_nvcc

@@ -1,31 +1,67 @@
 """Claims of the trl-vllm profile: healthy evidence passes, and each thing that is off fails by its name."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from images.validation.claims.profile import BEHAVIOURS, example_rows
-from tests.support.judging import fails
-from validate.checks._behaviour import judge
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.profile import profile_claims
+from tests.support.judging import fails, judge_claim
+from tests.support.sources import SOURCES, image
+from validate.checks.gpu.profile_trl_vllm import CONTROLS
 from validate.judging import Status
 
-ROWS: Mapping[str, Mapping[str, Any]] = {
-    subject: row["expect"] for subject, row in (*BEHAVIOURS.items(), *example_rows()) if "trl-vllm" in row["profiles"]
+NAME = "cu130-torch213-trl-vllm"
+STEP = {
+    **dict.fromkeys(("loss_deviation", "advantage_deviation", "liger_loss_deviation"), 1e-5),
+    **dict.fromkeys(("gradient_deviation", "liger_gradient_deviation"), 1e-4),
+    "spread": 2.0,
+    "control_fixed": 0.3,
+    "control_uncorrected": 0.01,
+}
+WEIGHTS = {"compared": 21, "differing": [], "control_stale": 21}
+ROLLOUT = {**dict.fromkeys(CONTROLS, 0.8), "outside": 0.05, "median": 0.01}
+ONLINE = {"steps": 60, "rise": 0.6, "said_reward": 0.7}
+HEALTHY: Mapping[str, Mapping[str, Any]] = {
+    "grpo step": STEP,
+    "grpo arguments": {**STEP, "logprobs_mode": "processed_logprobs"},
+    "server weights": WEIGHTS,
+    "server adapters": WEIGHTS,
+    "weight sync": WEIGHTS,
+    "sleep": {"taken_gib": 12.0, "back": 0.99},
+    "rollout eager": {**ROLLOUT, "cached": 0},
+    "rollout graphs": {**ROLLOUT, "cached": 100},
+    "rollout float16": {**ROLLOUT, "cached": 100},
+    "rollout lora": ROLLOUT,
+    "example grpo": ONLINE,
+    "example rloo": ONLINE,
+    "example grpo server": ONLINE,
+}
+LARGER_IS_WORSE = ("deviation", "outside", "median")
+
+
+def off(figure: str, value: Any) -> Any:
+    """A value that a broken image yields."""
+    if figure.endswith(LARGER_IS_WORSE):
+        return 2.0
+    if figure == "cached":
+        return 0 if value else 100
+    if isinstance(value, str | list):
+        return ["model.norm.weight"]
+    return 0
+
+
+CLAIMS = {
+    one.subject: one
+    for one in profile_claims(ClaimContext(image=image(NAME), facts=SOURCES.facts))
+    if one.subject in HEALTHY
 }
 
 
-def off(expect: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Each thing that is asked for, and a value that a broken image yields."""
-    yield from ((key, None) for key in expect.get("equal", {}))
-    yield from ((key, 1.5 * bound + 1) for key, bound in expect.get("at_most", {}).items())
-    yield from ((key, 0.0) for key in expect.get("at_least", {}))
-
-
-@pytest.mark.parametrize("subject", ROWS)
+@pytest.mark.parametrize("subject", HEALTHY)
 def test_what_is_off_is_named(subject: str) -> None:
-    expect = ROWS[subject]
-    healthy = {**expect.get("equal", {}), **expect.get("at_most", {}), **expect.get("at_least", {})}
-    assert judge(subject, expect, healthy).status is Status.PASS
-    for key, value in off(expect):
-        fails(judge(subject, expect, {**healthy, key: value}), key)
+    healthy = HEALTHY[subject]
+    assert judge_claim(CLAIMS[subject], healthy).status is Status.PASS
+    for figure, value in healthy.items():
+        fails(judge_claim(CLAIMS[subject], {**healthy, figure: off(figure, value)}), figure)

@@ -7,7 +7,7 @@ memory that others have. What the allocator was told is asked of itself, which n
 import importlib
 from functools import partial
 
-from validate.checks._behaviour import BehaviourEvidence, judge
+from validate.checks._behaviour import BehaviourEvidence, judge_limits
 from validate.harness.forked import asked
 
 
@@ -19,4 +19,4 @@ def _settings() -> BehaviourEvidence:
 
 
 measure = partial(asked, measures={"allocator": _settings})
-CLAIMS = {"C17": judge}
+CLAIMS = {"C17": judge_limits}

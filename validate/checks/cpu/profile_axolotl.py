@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from validate.checks._behaviour import BehaviourEvidence, judge
+from validate.checks._behaviour import judge_figures
 from validate.harness.forked import LOG_TAIL_CHARACTERS, asked, free_port
+from validate.judging import Finding, failed, listed, passed
 
 _PATIENCE = 240.0
 _RANKS = 2
@@ -49,7 +50,43 @@ _CONTROL: Mapping[str, object] = {"load_in_8bit": True, "load_in_4bit": False}
 """QLoRA needs 4-bit weights: axolotl must refuse this."""
 
 
-def _configuration() -> BehaviourEvidence:
+COMMANDS = ("train", "preprocess", "inference", "evaluate", "merge-lora", "merge-sharded-fsdp-weights")
+DEFAULT_TIMEOUT_SECONDS = 1800.0
+
+
+class CommandsEvidence(TypedDict):
+    commands: list[str]
+
+
+class ConfigurationEvidence(TypedDict):
+    """What axolotl reads, and how it refuses QLoRA on 8-bit weights."""
+
+    adapter: str
+    load_in_4bit: bool
+    control_refused: bool
+    refusal: str
+
+
+class GroupTimeout(TypedDict):
+    """How many ranks there are, and how many seconds their process group waits."""
+
+    world: int
+    seconds: float
+
+
+class TimeoutEvidence(GroupTimeout):
+    """With the variable; `default`: without."""
+
+    asked: int
+    default: float
+
+
+def _commands() -> CommandsEvidence:
+    """Load axolotl's command line."""
+    return {"commands": sorted(importlib.import_module("axolotl.cli.main").cli.commands)}
+
+
+def _configuration() -> ConfigurationEvidence:
     validate = importlib.import_module("axolotl.utils.config").validate_config
     dictionary = importlib.import_module("axolotl.utils.dict").DictDefault
     capabilities = {"bf16": True, "n_gpu": 1, "compute_capability": "sm_90", "fp8": True}
@@ -73,7 +110,7 @@ def _configuration() -> BehaviourEvidence:
     }
 
 
-def _nccl_timeout() -> BehaviourEvidence:
+def _nccl_timeout() -> TimeoutEvidence:
     """Two ranks on the CPU ask their process group how long it waits, with and without the variable."""
     return {
         "asked": _TIMEOUT_SECONDS,
@@ -82,7 +119,8 @@ def _nccl_timeout() -> BehaviourEvidence:
     }
 
 
-def _group_timeout(variables: Mapping[str, str]) -> BehaviourEvidence:
+def _group_timeout(variables: Mapping[str, str]) -> GroupTimeout:
+    """Start ranks with these variables, and return what the first wrote."""
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         program = Path(folder, "program.py")
         program.write_text(_TIMEOUT_PROGRAM)
@@ -92,14 +130,41 @@ def _group_timeout(variables: Mapping[str, str]) -> BehaviourEvidence:
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_PATIENCE)
         if done.returncode:
             raise RuntimeError(f"a rank failed: {(done.stdout + done.stderr)[-LOG_TAIL_CHARACTERS:]}")
-        result: BehaviourEvidence = json.loads(Path(folder, "0").read_text())
+        result: GroupTimeout = json.loads(Path(folder, "0").read_text())
         return result
 
 
-_SUBJECTS = {
-    "axolotl commands": lambda: {"commands": sorted(importlib.import_module("axolotl.cli.main").cli.commands)},
+_SUBJECTS: Mapping[str, Callable[[], CommandsEvidence | ConfigurationEvidence | TimeoutEvidence]] = {
+    "axolotl commands": _commands,
     "axolotl configuration": _configuration,
     "AXOLOTL_NCCL_TIMEOUT": _nccl_timeout,
 }
 measure = partial(asked, measures=_SUBJECTS)
-CLAIMS = {"P1": judge}
+
+
+def judge_commands(_subject: str, _expect: object, evidence: CommandsEvidence) -> Finding:
+    """Judge that every command is there."""
+    missing = [command for command in COMMANDS if command not in evidence["commands"]]
+    if missing:
+        return failed(f"commands lacks {listed(missing)}")
+    return passed(f"commands {listed(evidence['commands'], limit=8)}")
+
+
+def judge_configuration(_subject: str, _expect: object, evidence: ConfigurationEvidence) -> Finding:
+    """Judge that the configuration is read as it is written, and the control refused."""
+    return judge_figures(evidence, equal={"adapter": "qlora", "load_in_4bit": True, "control_refused": True})
+
+
+def judge_timeout(_subject: str, _expect: object, evidence: TimeoutEvidence) -> Finding:
+    """Judge that two ranks wait as long as the variable says."""
+    return judge_figures(
+        evidence,
+        equal={"world": _RANKS, "seconds": float(_TIMEOUT_SECONDS), "default": DEFAULT_TIMEOUT_SECONDS},
+    )
+
+
+CLAIMS = {
+    "P1 axolotl commands": judge_commands,
+    "P1 axolotl configuration": judge_configuration,
+    "P1 AXOLOTL_NCCL_TIMEOUT": judge_timeout,
+}

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from validate.checks._behaviour import BehaviourEvidence, judge
+from validate.checks._behaviour import BehaviourEvidence, judge_figures
 from validate.claims import Claim
 from validate.harness.forked import attempt
+from validate.judging import Finding
 
 _PATIENCE = 120.0
 _HEAD = "\t\033[4mGPU0\tGPU1\t\033[0m\n"
@@ -49,4 +50,20 @@ def _value(program: str, printed: str | None, variables: Mapping[str, str]) -> s
         return done.stdout
 
 
-CLAIMS = {"P1": judge}
+EXPECTED = {
+    "linked": "unset",
+    "apart": "1",
+    "unsupported": "1",
+    "single": "unset",
+    "none": "unset",
+    "given": "0",
+}
+"""NCCL_P2P_DISABLE by what the driver says; `given`: where the user has set it."""
+
+
+def judge(_subject: str, _expect: object, evidence: BehaviourEvidence) -> Finding:
+    """Judge that P2P is switched off where GPUs can't reach each other, and nowhere else."""
+    return judge_figures(evidence, equal=EXPECTED)
+
+
+CLAIMS = {"P1 NCCL_P2P_DISABLE": judge}

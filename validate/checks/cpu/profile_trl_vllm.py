@@ -8,16 +8,17 @@ asks of it goes through vLLM's own classes, which refuse what they don't know.
 import copy
 import importlib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from validate.checks import _grpo
-from validate.checks._behaviour import BehaviourEvidence, judge
-from validate.checks._grpo import Policy, log_probabilities
+from validate.checks._behaviour import BehaviourEvidence
+from validate.checks._grpo import Policy, WeightsEvidence, judge_step, judge_weights, log_probabilities
 from validate.claims import Claim
 from validate.harness.forked import asked
+from validate.judging import Finding
 
 _ENDS = 2
 """The token that ends an answer (examples/tiny.py)."""
@@ -25,14 +26,14 @@ _NOISE = 0.02
 """Of a log-probability: as far off as an engine in bfloat16."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the evidence of `grpo arguments`, `server weights` and `server adapters`."""
     importlib.import_module("torch").set_num_threads(1)  # products are tiny: threads would wait more than they compute
     generation: Any = importlib.import_module("trl.generation.vllm_generation")
     generation.LLM = _Sampler
     with tempfile.TemporaryDirectory(prefix="trl-") as name:
         folder = Path(name)
-        measures = {
+        measures: Mapping[str, Callable[[], Mapping[str, Any]]] = {
             "grpo arguments": lambda: _step(folder),
             "server weights": lambda: _handed_over(folder, None),
             "server adapters": lambda: _handed_over(folder, _adapters()),
@@ -50,7 +51,7 @@ def _adapters() -> Any:
     return importlib.import_module("peft").LoraConfig(r=8, target_modules="all-linear", init_lora_weights=False)
 
 
-def _handed_over(folder: Path, adapters: Any) -> BehaviourEvidence:
+def _handed_over(folder: Path, adapters: Any) -> WeightsEvidence:
     """What trl's server mode packs for vLLM, by name, against the policy's weights and (the control) the first ones.
 
     vLLM copies what it was given when the last tensor has come. trl 1.11 to 1.16 take the adapters out just before.
@@ -108,4 +109,22 @@ class _Sampler:
         return SimpleNamespace(prompt_token_ids=prompt, outputs=[answer])
 
 
-CLAIMS = {"P1": judge}
+TENSORS = 21
+"""Of the policy."""
+
+
+def judge_arguments(_subject: str, _expect: object, evidence: BehaviourEvidence) -> Finding:
+    """Judge the step, and that vLLM was asked for the log-probabilities of what it samples from."""
+    return judge_step(evidence, {"logprobs_mode": "processed_logprobs"})
+
+
+def judge_server(_subject: str, _expect: object, evidence: WeightsEvidence) -> Finding:
+    """Judge what trl packs for a server."""
+    return judge_weights(evidence, TENSORS)
+
+
+CLAIMS = {
+    "P1 grpo arguments": judge_arguments,
+    "P1 server weights": judge_server,
+    "P1 server adapters": judge_server,
+}

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from validate.checks._behaviour import BehaviourEvidence, judge
+from validate.checks._behaviour import BehaviourEvidence, judge_figures
 from validate.claims import Claim
 from validate.harness.forked import asked
 from validate.harness.saved_llama import SavedLlama, make_trainer
+from validate.judging import Finding
 
 _STEPS, _HALF_WAY = 4, 2
 
@@ -57,6 +58,17 @@ def _train(llama: SavedLlama, model: Path, out: Path, checkpoint: str | None = N
 def _deviation(found: Any, wanted: Any) -> float:
     expected = wanted.model.state_dict()
     return max(float((value - expected[name]).abs().max()) for name, value in found.model.state_dict().items())
+
+
+def judge(_subject: str, _expect: object, evidence: BehaviourEvidence) -> Finding:
+    """Judge that the resumed run went on where the first had stopped, and ended with the same weights."""
+    return judge_figures(
+        evidence,
+        equal={"step": _STEPS, "steps after the checkpoint": _STEPS - _HALF_WAY},
+        # The same steps on the same machine give the same numbers. This allows for threads.
+        at_most={"deviation": 1e-6},
+        at_least={"control": 1e-4},
+    )
 
 
 CLAIMS = {"C15": judge}

@@ -4,7 +4,7 @@ import importlib
 import sys
 from functools import partial
 
-from validate.checks._behaviour import BehaviourEvidence, judge
+from validate.checks._adam import judge_adam
 from validate.harness import adam
 from validate.harness.forked import asked
 
@@ -15,10 +15,11 @@ _OPTIMIZERS = {
 """Subject -> module, optimizer, and the module of the kernel that was compiled ahead."""
 
 
-def _compared(module: str, optimizer: str, kernel: str) -> BehaviourEvidence:
+def _compared(module: str, optimizer: str, kernel: str) -> adam.CompiledDeviations:
+    """Compare the steps of an optimiser on a GPU."""
     found = adam.compare(getattr(importlib.import_module(module), optimizer), "cuda")
     return {**found, "compiled_ahead": kernel in sys.modules}
 
 
 measure = partial(asked, measures={subject: partial(_compared, *row) for subject, row in _OPTIMIZERS.items()})
-CLAIMS = {"P2": judge}
+CLAIMS = {f"P2 {subject}": judge_adam for subject in _OPTIMIZERS}

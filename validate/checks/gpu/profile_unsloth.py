@@ -2,32 +2,54 @@
 
 import importlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from validate.checks._behaviour import BehaviourEvidence, judge
+from validate.checks._behaviour import judge_figures
 from validate.claims import Claim
 from validate.harness.forked import asked
 from validate.harness.saved_llama import SavedLlama
+from validate.judging import Finding
 
 _BF16_FROM = (8, 0)
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
+PROJECTIONS = 14
+
+
+class ImportEvidence(TypedDict):
+    device_type: str
+    bf16_as_capable: bool
+
+
+class LoadEvidence(TypedDict):
+    """How the projections of a model that was loaded in 4-bit are stored."""
+
+    projections: int
+    dtypes: list[str]
+    quant_types: list[str]
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportEvidence | LoadEvidence]]:
     """Yield the evidence of the subjects asked for: unsloth import, unsloth 4-bit."""
     # unsloth patches transformers and peft, so it is imported before them.
     unsloth = importlib.import_module("unsloth")
-    yield from asked(claims, {"unsloth import": lambda: _imported(unsloth), "unsloth 4-bit": lambda: _loaded(unsloth)})
+    measures: Mapping[str, Callable[[], ImportEvidence | LoadEvidence]] = {
+        "unsloth import": lambda: _imported(unsloth),
+        "unsloth 4-bit": lambda: _loaded(unsloth),
+    }
+    yield from asked(claims, measures)
 
 
-def _imported(unsloth: Any) -> BehaviourEvidence:
+def _imported(unsloth: Any) -> ImportEvidence:
+    """Return the device that unsloth takes, and whether it takes bfloat16 where the GPU has it."""
     capability = importlib.import_module("torch").cuda.get_device_capability()
     supported = bool(unsloth.is_bfloat16_supported())
     return {"device_type": str(unsloth.DEVICE_TYPE), "bf16_as_capable": supported == (capability >= _BF16_FROM)}
 
 
-def _loaded(unsloth: Any) -> BehaviourEvidence:
+def _loaded(unsloth: Any) -> LoadEvidence:
     """Load the tiny Llama, with a tokenizer made for it, through FastLanguageModel."""
     with tempfile.TemporaryDirectory(prefix="unsloth-") as folder:
         llama = SavedLlama(Path(folder), device="cuda")
@@ -49,4 +71,18 @@ def _loaded(unsloth: Any) -> BehaviourEvidence:
         }
 
 
-CLAIMS = {"P2": judge}
+def judge_import(_subject: str, _expect: object, evidence: ImportEvidence) -> Finding:
+    """Judge that unsloth takes the GPU, in the precision that it has."""
+    return judge_figures(evidence, equal={"device_type": "cuda", "bf16_as_capable": True})
+
+
+def judge_load(_subject: str, _expect: object, evidence: LoadEvidence) -> Finding:
+    """Judge that every projection is stored as NF4."""
+    return judge_figures(
+        evidence,
+        equal={"dtypes": ["torch.uint8"], "quant_types": ["nf4"]},
+        at_least={"projections": PROJECTIONS},
+    )
+
+
+CLAIMS = {"P2 unsloth import": judge_import, "P2 unsloth 4-bit": judge_load}

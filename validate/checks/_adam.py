@@ -1,0 +1,15 @@
+"""Optimisers that a package compiles take the steps of torch's AdamW: the judge of P1 and P2 about them."""
+
+from validate.checks._behaviour import judge_figures
+from validate.harness.adam import LARGEST_DEVIATION, LEAST_CONTROL, LEAST_MOVE, CompiledDeviations
+from validate.judging import Finding
+
+
+def judge_adam(_subject: str, _expect: object, evidence: CompiledDeviations) -> Finding:
+    """Judge the weights after four steps, and that the kernel was not compiled just now."""
+    return judge_figures(
+        evidence,
+        equal={"compiled_ahead": True},
+        at_most={"deviation": LARGEST_DEVIATION},
+        at_least={"moved": LEAST_MOVE, "control_adam": LEAST_CONTROL, "control_fewer": LEAST_CONTROL},
+    )
