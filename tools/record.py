@@ -14,9 +14,7 @@ from images.commands import common, releases
 from images.config import paths
 from images.config.matrix import Sources
 from images.context.labels import LABELS
-from images.engine import layers
 from images.errors import Problem, UserError
-from images.host import cache
 from images.publish import gate
 from images.site import records
 from images.validation.rows import read_evidence
@@ -64,18 +62,7 @@ def main(
     # A part that was read keeps its bytes, of whatever version; what was joined is written anew.
     content = (folders[0] / "evidence.json").read_bytes() if len(folders) == 1 else evidence.dumps().encode() + b"\n"
     append(target, line, content)
-    if results is None:
-        keep_layers(paths.DATA / "recorded_layers.json")
     typer.echo(f"{target / records.LINES}: {line.id}, {verdict.overall}")
-
-
-def keep_layers(file: Path) -> None:
-    """Which layers of recorded runs an engine here wrote otherwise, for layers.recorded."""
-    wanted = {layer for line in records.read() for layer in line.payload.values()}
-    folder = cache.folder() / layers.CANONICAL
-    here = {f"sha256:{one.name}": one.read_text() for one in folder.glob("[!.]*")} if folder.is_dir() else {}
-    found = {raw: canonical for raw, canonical in {**layers.recorded(), **here}.items() if canonical in wanted}
-    file.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
 
 
 def require_own(parts: Sequence[tuple[str, Evidence]], sources: Sources, *, unchecked: bool = False) -> None:

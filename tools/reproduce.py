@@ -1,21 +1,22 @@
-"""Builds an image twice, the second time without any cache, and compares layers: same digest, or what differs first.
+"""Builds an image without any cache, and compares its layers with another build of it, file by file where they differ.
 
-`python -m tools.reproduce NAME` prints a table, and writes out/NAME/reproduce.json; docs/reproducible.md tells of it.
-`--beside FILE` compares with what it wrote of another engine.
+`python -m tools.reproduce NAME` builds twice. `--once` builds once; `--beside FILE` does that beside what another
+engine gave, `--beside RUN` beside what a recorded run measured (results/runs.jsonl), and `--beside REF` beside an image
+of this engine. `--record` writes what two builds agree on into locks/layers.json, by which images are judged:
+docs/reproducible.md tells how.
 """
 
 from __future__ import annotations
 
-import hashlib
+import gzip
 import json
-import re
-import tarfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import zip_longest
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
-from typing import IO, Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -23,231 +24,242 @@ from rich.table import Table
 
 from images.building import contexts
 from images.building.contexts import BuildOptions
-from images.config import matrix, paths
+from images.config import matrix
 from images.context import base_images
 from images.context.hosting import host_settings
+from images.context.labels import LABELS, BaseContext
 from images.context.render import Context
-from images.engine import Engine, private_engine
-from images.engine.archive import ChunkReader
+from images.engine import Engine, ImageInfo, configuration, exported, layers, private_engine
+from images.engine.configuration import SUITE
+from images.engine.exported import LayerEntry
 from images.engine.progress import Progress
-from images.errors import Problem, UserError
-from images.locking import lock_file
+from images.errors import Problem, UserError, failed
+from images.host import checkout
+from images.locking import layer_record, lock_file
+from images.locking.layer_record import Measured
 from images.planning import plan
+from images.planning.image import Image
+from images.site import records
+from images.validation.claims.context import ClaimContext
+from images.validation.origin import with_one_base
 from images.wheels import prebuilt
 from tools import run
 from tools.cold_builds import nothing_new_kept, on_own_layer, with_own_wheels
 
-_NO_LAYER = ("CMD", "ENTRYPOINT", "ENV", "EXPOSE", "LABEL", "USER", "VOLUME")
-"""Instructions that change the configuration alone."""
-_STEP = (
-    r"/run/locks/([\w-]+)\.txt",
-    r"/run/wheels/(\w+)-",
-    r"/run/(toolkit)",
-    r"/run/scripts/(?!record_change_times\.)(\w+)\.sh",
-)
-"""Where the command of a step has its name."""
-Listing = Mapping[str, Mapping[str, Any]]
-"""Path to the fields of a file, in the order of the layer's tar."""
+RESULT, FILES = "reproduce.json", "reproduce-files.json.gz"
+Files = Mapping[str, Sequence[LayerEntry]]
+"""Layer -> what its tar has, in its order."""
+_FILES_NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class SavedFile:
-    """One file of an exported image: in a layer, or (`layer` empty) its configuration and manifests."""
+class LayerBuilt:
+    """A layer of a build, or its settings."""
 
     layer: str
-    member: tarfile.TarInfo
-    data: IO[bytes]
-    """Readable until the next file is asked for; empty for links and folders."""
-
-
-def saved(engine: Engine, ref: str) -> Iterator[SavedFile]:
-    """Every file of every layer of an image, and its configuration, in one streaming pass. Raises NoSuchImage."""
-    for member, data in engine.exported(ref):
-        head = data.read(512)
-        whole = cast("IO[bytes]", ChunkReader(_chunks(head, data)))
-        is_gzip = head[:2] == b"\x1f\x8b"
-        if head[:4] == b"\x28\xb5\x2f\xfd":
-            cause = "a layer compressed with zstd can't be read here"
-            raise UserError(Problem(where=member.name, cause=cause), code=1)
-        if head[257:262] != b"ustar" and not is_gzip:
-            yield SavedFile(layer="", member=member, data=whole)
-            continue
-        with tarfile.open(fileobj=whole, mode="r|gz" if is_gzip else "r|", bufsize=1 << 20) as layer:
-            for entry in layer:
-                content = layer.extractfile(entry) if entry.isfile() else None
-                empty = cast("IO[bytes]", ChunkReader(iter(())))
-                yield SavedFile(layer=member.name, member=entry, data=content or empty)
-
-
-def _chunks(head: bytes, rest: IO[bytes]) -> Iterator[bytes]:
-    yield head
-    while chunk := rest.read(1 << 20):
-        yield chunk
+    diff_id: str
+    """In canonical form."""
+    written_as: str
+    """As the engine keeps it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
-    """A layer of the same step in both images. Digests are of the uncompressed tar (diff IDs); empty: it has none."""
+class BuildResult:
+    """One build without a cache."""
 
-    step: str
-    first: str
-    second: str
-    difference: str = ""
-    """The first file that differs, and how; empty: both are equal."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reproduction:
-    """Two builds of one image, side by side. Times in seconds."""
-
-    image: str
-    engine: str
     id: str
-    """The image ID that `build` gives the first."""
-    seconds: tuple[float, float]
-    layers: tuple[Layer, ...]
+    image: str
+    on: str
+    """The engine."""
+    date: str
+    recipe: Mapping[str, str]
+    """Layer -> its recipe; empty where that can't be known."""
+    unknown: str
+    """Why not."""
+    layers: Sequence[LayerBuilt]
+    seconds: float
 
     @property
-    def equal(self) -> bool:
-        return bool(self.layers) and all(layer.first == layer.second for layer in self.layers)
+    def counts_as_build(self) -> bool:
+        """Whether it was a build of its own: an image of the engine may come from the cache of another."""
+        return bool(self.id)
 
 
-def reproduce(engine: Engine, name: str, context: Context, progress: Progress, network: str | None) -> Reproduction:
-    """Build a context twice: from the build cache where that has it, then uncached. Neither gets a name that lasts.
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A layer that is another in two builds."""
 
-    The second has a wheel cache of its own: else it would take wheels that the first built from source. It also stands
-    on a layer of its own, which is left out of the comparison. Raises UserError: a failed step.
+    layer: str
+    first: str
+    second: str
+    """Diff IDs; empty: it has no such layer."""
+    files: Sequence[str] = ()
+    """The first files that differ, and how."""
+
+
+class Reproduction:
+    """Builds one image on one engine, each time from nothing."""
+
+    def __init__(self, engine: Engine, image: Image, base: BaseContext, options: BuildOptions, network: str | None):
+        self.engine, self.base, self.network = engine, base, network
+        self.name = str(image.name)
+        locked = lock_file.read(image, options.sources.workspace.locks)
+        self.claimed: ClaimContext
+        self.context: Context
+        _, self.claimed, self.context = contexts.prepare(image, locked, base, options)
+
+    def build(self, progress: Progress) -> tuple[BuildResult, Files]:
+        """Build without any cache, and keep nothing of it. Raises UserError: a failed step."""
+        word = uuid.uuid4().hex[:8]
+        reference = f"truetag-reproduce:{word}"
+        # Wheels that another build compiled or fetched count as a cache, too.
+        context = on_own_layer(with_own_wheels(self.context, word), word)
+        below = len(self.engine.inspect(self.base.reference).layers)
+        with nothing_new_kept(self.engine, reference):
+            job = progress.job(f"{self.name} (without cache)")
+            built = self.engine.build(context, reference, network=self.network, no_cache=True, on_event=job)
+            info = self.engine.inspect(reference)
+            made, files = read_image(self.engine, info, marker=below)
+        origin = self.claimed.origin
+        recipe = origin.recipe if origin else None
+        result = BuildResult(
+            id=word,
+            image=self.name,
+            on=f"Docker {self.engine.facts.version}",
+            date=f"{datetime.now(UTC):%Y-%m-%d}",
+            recipe={row.layer: row.digest for row in recipe.layers} if recipe else {},
+            unknown=origin.unknown if origin else "",
+            layers=made,
+            seconds=round(built.seconds, 1),
+        )
+        return result, files
+
+
+def read_image(engine: Engine, info: ImageInfo, marker: int | None = None) -> tuple[list[LayerBuilt], Files]:
+    """Read the layers of an image, without the suite's.
+
+    `marker`: the place of a layer that only keeps the build apart from others (tools/cold_builds.py), left out.
+    Where the engine's store can't be read, layers are taken as it names them: engines from 26.1 on write canonical
+    ones. Then no files are known.
     """
-    word = uuid.uuid4().hex[:8]
-    one, two = (f"truetag-reproduce:{word}-{number}" for number in (1, 2))
+    stored = layers.stored(Path(engine.facts.data_root), info.layers) if engine.facts.local else {}
+    canonical = {diff_id: diff_id for diff_id in info.layers} | layers.canonical_diff_ids(stored, {}, info.id)
+    listings = exported.entries(engine, info) if stored else [[] for _ in info.layers]
+    history = [text for text, _ in reversed(engine.history(info.id)) if not configuration.empty(text)]
+    # Names are given without the marker's step, which is none of ours.
+    kept = [index for index in range(len(info.layers)) if index != marker]
+    names = configuration.layer_names([history[index] for index in kept])
+
+    as_stored = {name: info.layers[index] for name, index in zip(names, kept, strict=True) if name != SUITE}
+    in_canonical_form = with_one_base({name: canonical[diff_id] for name, diff_id in as_stored.items()})
+    one_base = with_one_base(as_stored)
+    made = [
+        LayerBuilt(layer=name, diff_id=diff_id, written_as=one_base[name])
+        for name, diff_id in in_canonical_form.items()
+    ]
+    steps = [text for text, _ in reversed(engine.history(info.id))]
+    settings = configuration.payload(info, steps)[configuration.SETTINGS]
+    made.append(LayerBuilt(layer=configuration.SETTINGS, diff_id=settings, written_as=settings))
+    return made, {name: listings[index] for name, index in zip(names, kept, strict=True) if name in as_stored}
+
+
+def compare(first: Sequence[LayerBuilt], second: Sequence[LayerBuilt]) -> list[Difference]:
+    """Return the layers that differ, by their names."""
+    ours = {row.layer: row.diff_id for row in first}
+    theirs = {row.layer: row.diff_id for row in second}
+    differing = [layer for layer in {**ours, **theirs} if ours.get(layer) != theirs.get(layer)]
+    return [Difference(layer=layer, first=ours.get(layer, ""), second=theirs.get(layer, "")) for layer in differing]
+
+
+def describe_files(first: Sequence[LayerEntry], second: Sequence[LayerEntry]) -> list[str]:
+    """Return the first files that differ, and how, and how many more there are."""
+    ours, theirs = {entry.path: entry for entry in first}, {entry.path: entry for entry in second}
+    differing = [path for path in sorted({**ours, **theirs}) if ours.get(path) != theirs.get(path)]
+    if not differing:
+        return ["the same files in another order" if list(ours) != list(theirs) else "in how the tar is written"]
+    rows = []
+    for path in islice(differing, _FILES_NAMED):
+        one, other = ours.get(path), theirs.get(path)
+        if one is None or other is None:
+            rows.append(f"/{path} is only in the {'second' if one is None else 'first'}")
+            continue
+        fields = [
+            f"{field} {before} and {after}"
+            for field, before, after in zip(LayerEntry._fields, one, other, strict=True)
+            if before != after
+        ]
+        rows.append(f"/{path}: {', '.join(fields)}")
+    more = len(differing) - len(rows)
+    return [*rows, f"{more} more files differ"] if more else rows
+
+
+def with_files(differences: Sequence[Difference], first: Files, second: Files) -> list[Difference]:
+    """Return the same differences with the files of each layer."""
+    explained = []
+    for row in differences:
+        ours, theirs = first.get(row.layer, ()), second.get(row.layer, ())
+        files = describe_files(ours, theirs) if ours and theirs else ["its files can't be read here"]
+        explained.append(Difference(layer=row.layer, first=row.first, second=row.second, files=tuple(files)))
+    return explained
+
+
+def write_result(folder: Path, result: BuildResult, files: Files) -> None:
+    """Write what a build gave, for a comparison on another engine or machine."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / RESULT).write_text(json.dumps(asdict(result), indent=1) + "\n")
+    (folder / FILES).write_bytes(gzip.compress(json.dumps({**files}).encode()))
+
+
+def read_result(file: Path) -> tuple[BuildResult, Files]:
+    """Read what `write_result` wrote. Raises UserError."""
     try:
-        first = engine.build(context, one, network=network, on_event=progress.job(f"{name} (first)"))
-        with nothing_new_kept(engine, two):
-            files, on_event = on_own_layer(with_own_wheels(context, word), word), progress.job(f"{name} (uncached)")
-            second = engine.build(files, two, network=network, no_cache=True, on_event=on_event)
-            fixed = engine.fix_id(first.image_id, one)
-            digests = fixed.layers, engine.inspect(two).layers
-            base = next((at for at, (a, b) in enumerate(zip(*digests, strict=False)) if a != b), len(digests[0]))
-            theirs = [*digests[1][:base], *digests[1][base + 1 :]]
-            layers = pair(digests[0], theirs, steps(engine.history(one)))
-            if any(layer.first != layer.second for layer in layers):
-                progress.say(name, "the layers differ: reading them", "yellow")
-                listed = listings(engine, two)
-                both = listings(engine, one), [*listed[:base], *listed[base + 1 :]]
-                layers = explained(layers, *both)
-                at = next(index for index, layer in enumerate(layers) if layer.first != layer.second)
-                if path := changed_file(*(each[at] if at < len(each) else {} for each in both)):
-                    contents = (
-                        content(engine, ref, path, each[at]) for ref, each in zip((one, two), both, strict=True)
-                    )
-                    told = f"{layers[at].difference}; {path} differs from byte {first_byte(*contents)} on"
-                    layers = (*layers[:at], replace(layers[at], difference=told), *layers[at + 1 :])
-    finally:
-        engine.untag(one)
-    seconds = (round(first.seconds, 1), round(second.seconds, 1))
-    return Reproduction(image=name, engine=engine.facts.version, id=fixed.id, seconds=seconds, layers=layers)
+        data: dict[str, Any] = json.loads(file.read_bytes())
+        rows = [LayerBuilt(**row) for row in data.pop("layers")]
+        listings = json.loads(gzip.decompress((file.parent / FILES).read_bytes()))
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        then = f"name the {RESULT} that this tool wrote on the other engine, with {FILES} beside it"
+        raise failed(str(file), f"is no result of this tool: {error}", then) from None
+    files = {layer: [entry_of(row) for row in entries] for layer, entries in listings.items()}
+    return BuildResult(layers=rows, **data), files
 
 
-def steps(history: Sequence[tuple[str, int]]) -> list[str]:
-    """What made each layer, bottom first: `torch` for the step that installs torch's lock, else what tells most."""
-    made = [re.sub(r"^/bin/sh -c #\(nop\) +", "", text) for text, _ in reversed(history)]
-    names = []
-    for text in made:
-        if not text.startswith(_NO_LAYER):
-            found = next((match[1] for pattern in _STEP if (match := re.search(pattern, text))), "")
-            names.append(found or text.removesuffix(" # buildkit")[:60])
-    return names
+def entry_of(row: Sequence[Any]) -> LayerEntry:
+    """Return an entry as it was before it was written as JSON."""
+    path, kind, mode, owner, time, link, content = row
+    return LayerEntry(path, kind, mode, (owner[0], owner[1]), time, link, content)
 
 
-def pair(first: Sequence[str], second: Sequence[str], made_by: Sequence[str]) -> tuple[Layer, ...]:
-    """Layers side by side, bottom first."""
-    names = made_by if len(made_by) == len(first) else [f"layer {index}" for index in range(len(first))]
-    rows = zip_longest(names, first, second, fillvalue="")
-    return tuple(Layer(step=step, first=one, second=other) for step, one, other in rows)
+def record_builds(locks: Path, builds: Sequence[BuildResult]) -> str:
+    """Add builds that agree to the record. The last was made from this checkout.
+
+    Returns a sentence about it. Raises UserError: too few builds, another recipe, none at all.
+    """
+    last = builds[-1]
+    if len(builds) < layer_record.BUILDS_NEEDED:
+        raise failed("--record", "one build proves nothing", "leave --once out, or add --beside FILE")
+    if not last.recipe:
+        raise failed(last.image, f"has no recipe: {last.unknown}", "only then --record")
+    record = layer_record.read(locks)
+    for built in builds:
+        # A recorded run names no recipe: that its layers are those of this build, all of them, was compared.
+        if not built.counts_as_build or built.recipe not in ({}, last.recipe):
+            then = "build both from the same commit, or leave --beside out"
+            raise failed("--record", f"{built.on} is not known to be a build of the same recipe", then)
+        measured = [
+            Measured(layer=row.layer, recipe=last.recipe[row.layer], diff_id=row.diff_id, written_as=row.written_as)
+            for row in built.layers
+        ]
+        build = layer_record.Build(id=built.id, image=built.image, on=built.on, date=built.date)
+        record = layer_record.add(record, measured, build)
+    layer_record.write(record, locks)
+    return f"{locks / layer_record.FILE}: {last.image}, {len(last.layers)} rows"
 
 
-def explained(layers: Sequence[Layer], first: Sequence[Listing], second: Sequence[Listing]) -> tuple[Layer, ...]:
-    """The same, with the first difference of each that has one."""
-    told = []
-    for number, layer in enumerate(layers):
-        one, other = (listed[number] if number < len(listed) else {} for listed in (first, second))
-        told.append(replace(layer, difference=difference(one, other)) if layer.first != layer.second else layer)
-    return tuple(told)
-
-
-def difference(first: Listing, second: Listing) -> str:
-    """The first file, by its path, that differs, and how; how many more there are."""
-    paths_that_differ = [path for path in sorted({*first, *second}) if first.get(path) != second.get(path)]
-    if not paths_that_differ:
-        return "the same files in another order" if list(first) != list(second) else "in how the tar is written"
-    path, more = paths_that_differ[0], len(paths_that_differ) - 1
-    one, other = first.get(path), second.get(path)
-    if one is None or other is None:
-        told = f"{path} is in the {'second' if one is None else 'first'} alone"
-    else:
-        told = f"{path}: " + ", ".join(f"{key} {one[key]} and {other[key]}" for key in one if one[key] != other[key])
-    return f"{told}; {more} more files differ" if more else told
-
-
-def changed_file(first: Listing, second: Listing) -> str:
-    """The first file, by its path, that has other bytes in both; empty: there is none."""
-    both = (path for path in sorted(first.keys() & second.keys()) if first[path]["sha256"] != second[path]["sha256"])
-    return next(both, "")
-
-
-def content(engine: Engine, ref: str, path: str, listing: Listing) -> bytes:
-    """A file of the layer with this listing, from an image."""
-    for file in saved(engine, ref):
-        if file.layer and file.member.name == path:
-            data = file.data.read()
-            if hashlib.sha256(data).hexdigest().startswith(listing[path]["sha256"]):
-                return data
-    raise LookupError(path)
-
-
-def first_byte(one: bytes, other: bytes) -> int:
-    """Where two files first differ, from 0; the length of the shorter where that is all of the other's beginning."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:  # equal before `low`
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
-    return low
-
-
-def beside(found: Reproduction, other: Mapping[str, Any]) -> list[str]:
-    """What differs from what another engine gave: steps, and the image ID. `other`: its reproduce.json."""
-    theirs = {layer["step"]: layer["first"] for layer in other["layers"]}
-    ours = {layer.step: layer.first for layer in found.layers}
-    steps_that_differ = [step for step in {**ours, **theirs} if ours.get(step) != theirs.get(step)]
-    return [*steps_that_differ, *(["image ID"] if found.id != other["id"] else [])]
-
-
-def listings(engine: Engine, ref: str) -> list[Listing]:
-    """Every file of every layer, bottom first, read from the image as the engine exports it."""
-    by_blob: dict[str, dict[str, Mapping[str, Any]]] = {}
-    order: list[str] = []
-    for file in saved(engine, ref):
-        if file.layer:
-            by_blob.setdefault(file.layer, {})[file.member.name] = fields(file.member, file.data)
-        elif file.member.name == "manifest.json":
-            order = json.loads(file.data.read())[0]["Layers"]
-    return [by_blob.get(blob, {}) for blob in order]
-
-
-def fields(member: tarfile.TarInfo, data: IO[bytes]) -> Mapping[str, Any]:
-    """What of a file of a tar can differ."""
-    headers = member.pax_headers.items()
-    return {
-        "kind": member.type.decode(),
-        "mode": f"{member.mode:o}",
-        "owner": f"{member.uid}:{member.gid}",
-        "time": int(member.mtime),
-        "size": member.size,
-        "link to": member.linkname,
-        "device": f"{member.devmajor}:{member.devminor}",
-        "attributes": {key: value for key, value in headers if key.startswith("SCHILY.xattr")},
-        "sha256": hashlib.file_digest(data, "sha256").hexdigest()[:16],  # type: ignore[arg-type]
-    }
+def require_clean(root: Path) -> None:
+    """Raise UserError where the checkout is not as it was committed: nobody could build that recipe again."""
+    if not checkout.commit(root):
+        then = "commit or stash the changes, then record"
+        raise failed("--record", "this checkout has changes that are in no commit, or git does not know it", then)
 
 
 def main(
@@ -255,44 +267,109 @@ def main(
     base: Annotated[str, typer.Option(metavar="REF", help="The base image; default: as a build takes it.")] = "auto",
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where NAME/reproduce.json goes.")] = Path("out"),
     engine: Annotated[str | None, typer.Option(metavar="URL", help="The Docker Engine.")] = None,
+    network: Annotated[
+        str, typer.Option(metavar="NAME", help="The network of build steps: `host`, for an engine without a bridge.")
+    ] = "",
+    once: Annotated[bool, typer.Option("--once", help="Build once.")] = False,
     other: Annotated[
-        Path | None, typer.Option("--beside", metavar="FILE", help="The reproduce.json of another engine.")
-    ] = None,
+        str,
+        typer.Option(
+            "--beside",
+            metavar="FILE|RUN|REF",
+            help="The reproduce.json of another engine, a recorded run, or an image of this engine.",
+        ),
+    ] = "",
+    record: Annotated[
+        bool, typer.Option("--record", help="Write what two builds agree on into locks/layers.json.")
+    ] = False,
 ) -> None:
-    """Build an image twice, the second time without any cache, and compare the digests of its layers."""
+    """Build an image without any cache, and compare its layers with those of another build."""
     sources, host = matrix.load(), host_settings()
+    if record:
+        require_clean(sources.workspace.root)
     (planned,) = plan.select([name], sources)
     if not (image := planned.image):
         raise UserError(Problem(where=name, cause="; ".join(planned.reasons), then="`nox -s plan` shows all images"))
-    compiled = prebuilt.wheel_finder(sources.matrix)
-    options = BuildOptions(sources=sources, host=host, out=out, compiled=compiled)
+    options = BuildOptions(
+        sources=sources, host=host, out=out, base=base, compiled=prebuilt.wheel_finder(sources.matrix)
+    )
+    builds: list[tuple[BuildResult, Files]] = []
     with private_engine.open_engine(engine, on_progress=typer.echo) as docker_engine, Progress() as progress:
+        if other:
+            builds.append(read_other(docker_engine, other, sources.workspace.results))
         found = base_images.acquire(
-            docker_engine, image.base, base, root=paths.RESOURCES, host=host, on_progress=typer.echo
+            docker_engine, image.base, base, root=sources.workspace.root, host=host, on_progress=typer.echo
         )
         base_images.require_no_contradiction(image, found)
-        locked = lock_file.read(image, paths.RESOURCES / "locks")
-        _, _, context = contexts.prepare(image, locked, found, options)
-        network = host.network(local=docker_engine.facts.local)
-        result = reproduce(docker_engine, name, context, progress, network)
-    file = out / name / "reproduce.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({**asdict(result), "equal": result.equal}, indent=1) + "\n")
-    table = Table("layer", "first", "second", "", title=f"{name}: built twice, uncached in {result.seconds[1]:.0f} s")
-    for layer in result.layers:
-        told = f"[red]differs[/]: {layer.difference}" if layer.first != layer.second else "[green]equal[/]"
-        table.add_row(layer.step, layer.first[7:19], layer.second[7:19], told)
+        how = network or host.network(local=docker_engine.facts.local)
+        reproduction = Reproduction(docker_engine, image, found, options, how)
+        for _ in range(1 if once or other else 2):
+            builds.append(reproduction.build(progress))
+    result, result_files = builds[-1]
+    write_result(out / name, result, result_files)
+    typer.echo(f"{out / name / RESULT}: {name} on {result.on}, in {result.seconds:.0f} s")
+    if len(builds) == 2:
+        before, files_before = builds[0]
+        differences = with_files(compare(before.layers, result.layers), files_before, result_files)
+        show(before, result, differences)
+        require_equal(name, differences)
+    if record:
+        typer.echo(record_builds(sources.workspace.locks, [built for built, _ in builds]))
+
+
+def read_other(engine: Engine, other: str, results: Path) -> tuple[BuildResult, Files]:
+    """Read the build beside which another is compared: a file of this tool, a recorded run, or an image."""
+    if other.endswith(".json"):
+        return read_result(Path(other))
+    for line in records.read(results):
+        if line.id == other:
+            return result_of_run(line), {}
+    info = engine.inspect(other)
+    made, files = read_image(engine, info)
+    return result_of_image(info.labels.get(f"{LABELS}.image", ""), other, made), files
+
+
+def require_equal(name: str, differences: Sequence[Difference]) -> None:
+    """Raise UserError where layers differ."""
+    if not differences:
+        return
+    names = ", ".join(row.layer for row in differences)
+    cause = f"{len(differences)} layers differ: {names}"
+    raise UserError(Problem(where=name, cause=cause, then="the table names the files"), code=1)
+
+
+def result_of_image(image: str, reference: str, made: Sequence[LayerBuilt]) -> BuildResult:
+    """Return the layers of an image that lies in the engine, beside which a build is compared."""
+    return BuildResult(id="", image=image, on=reference, date="", recipe={}, unknown="", layers=made, seconds=0)
+
+
+def result_of_run(line: records.RunLine) -> BuildResult:
+    """Return the layers that a recorded run measured. They were built on another machine; how is not recorded."""
+    payload = {name: diff_id for name, diff_id in with_one_base(line.payload).items() if name != SUITE}
+    return BuildResult(
+        id=line.id,
+        image=line.image,
+        on=f"the machine of the recorded run {line.id}",
+        date=f"{line.date:%Y-%m-%d}" if line.date else "",
+        recipe={},
+        unknown="",
+        layers=[LayerBuilt(layer=name, diff_id=diff_id, written_as=diff_id) for name, diff_id in payload.items()],
+        seconds=0,
+    )
+
+
+def show(first: BuildResult, second: BuildResult, differences: Sequence[Difference]) -> None:
+    """Print a row a layer."""
+    by_layer = {row.layer: row for row in differences}
+    table = Table("layer", first.on, second.on, "", title=f"{second.image}, layer by layer")
+    digests = {row.layer: row.diff_id for row in first.layers}
+    for row in second.layers:
+        differs = by_layer.pop(row.layer, None)
+        said = f"[red]differs[/]: {'; '.join(differs.files)}" if differs else "[green]equal[/]"
+        table.add_row(row.layer, digests.get(row.layer, "")[7:19], row.diff_id[7:19], said)
+    for missing in by_layer.values():
+        table.add_row(missing.layer, missing.first[7:19], "", "[red]missing[/]")
     Console(width=150, highlight=False).print(table)
-    if not result.equal:
-        cause = f"{sum(layer.first != layer.second for layer in result.layers)} of {len(result.layers)} layers differ"
-        raise UserError(Problem(where=name, cause=cause, then=f"{file} has the first differing file of each"), code=1)
-    typer.echo(f"{name}: {result.id} on engine {result.engine}")
-    if other:
-        theirs = json.loads(other.read_bytes())
-        if differing := beside(result, theirs):
-            cause = f"engine {theirs['engine']} gives another {', '.join(differing)}"
-            raise UserError(Problem(where=name, cause=cause, then=f"compare {file} with {other}"), code=1)
-        typer.echo(f"{name}: the same on engine {theirs['engine']}")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from typing import Any
 ADMISSION = ("S2", "S10")
 """Claims about each file of an image: judged before anything of it runs (images/validation/admission.py)."""
 HOST_PROBE = "host.image"
+ORIGIN_PROBE = "host.origin"
+HOST_PROBES = (HOST_PROBE, ORIGIN_PROBE)
 """What the engine's host measures of an image; the suite in the container can't."""
 
 ARBITRARY_UID = 61234
@@ -58,7 +60,7 @@ class Claim:
     @property
     def is_inside(self) -> bool:
         """Whether it can be measured in a container."""
-        return self.probe != HOST_PROBE
+        return self.probe not in HOST_PROBES
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Claim:

@@ -11,7 +11,6 @@ from images.building.contexts import BuildOptions
 from images.context import base_images
 from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildResult
-from images.engine.configuration import payload_of
 from images.engine.failures import Cancelled, classify
 from images.engine.progress import Progress
 from images.engine.runtime import CLASSIC_STORE
@@ -107,8 +106,15 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
         withheld = validating.why_withheld(verdict, evidence, tiers)
         if not withheld and (former := validating.give_name(engine, info.id, tag)):
             warn(former)
-    payload = payload_of(evidence, verdict)
-    return Built(name=name, tag=tag, info=info, payload=payload, result=result, verdict=verdict, withheld=withheld)
+    return Built(
+        name=name,
+        tag=tag,
+        info=info,
+        payload=evidence.host["payload"],
+        result=result,
+        verdict=verdict,
+        withheld=withheld,
+    )
 
 
 def build_all(

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from images.config.matrix import Sources
-from images.context import base_images, render
+from images.context import base_images, origin, render
 from images.context.hosting import HostSettings
 from images.context.labels import BaseContext
 from images.context.render import Context
@@ -103,6 +103,14 @@ def prepare(
         custom_base=bool(base.python),
         outside=prebuilt.contents(image, gathered.files.values()),
     )
+    made_of = origin.of_build(
+        image,
+        lock,
+        base,
+        options.sources.workspace.locks,
+        wheels=gathered.digests(),
+        missing=gathered.missing,
+    )
     files = render.render(
         image,
         lock.files,
@@ -112,8 +120,9 @@ def prepare(
         missing=gathered.missing,
         offline=options.offline,
         suite=suite_files(image_claims(claimed)),
+        recipe=made_of.recipe.digest if made_of.recipe else "",
     )
-    return gathered, claimed, files
+    return gathered, replace(claimed, origin=made_of), files
 
 
 def fetch_nothing(why: str, _url: str, _target: Path) -> None:

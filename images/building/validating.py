@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from images.config.matrix import Sources
 from images.context import labels as image_labels
+from images.context import origin
 from images.engine import Engine, ImageInfo, configuration, gpus
 from images.engine.gpus import NO_GPU, Attachment
 from images.errors import Problem, UserError
@@ -142,6 +143,14 @@ def claims_of(
         missing=missing,
         custom_base=image_labels.on_custom_base(labels),
         outside=prebuilt.kept(image, missing, compiled, cache.folder()),
+        origin=origin.of_labels(
+            image,
+            lock,
+            labels,
+            sources.workspace.locks,
+            wheels=prebuilt.kept_digests(image, missing, compiled),
+            missing=missing,
+        ),
     )
     claims = image_claims(context.on_host(attachment, tiers) if attachment else context)
     if configuration.steps_above(history):
@@ -155,7 +164,6 @@ def claims_of(
             {**dead, **unfit},
             failing=sources.facts.failing_additions,
             conflicts=sources.facts.conflicts,
-            name=image.local_name,
             nvcc=image.name.devel,
         )
     return chosen(claims, tiers, only) if only else claims

@@ -1,6 +1,7 @@
 """`publish`: validated images into a registry, with all that belongs to them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -47,6 +48,14 @@ def publish(
         bool, typer.Option("--drop-platforms", help="Let NAME lose a platform that it has an image for there.")
     ] = False,
     gate: GateTiers = "",
+    origin_exception: Annotated[
+        str,
+        typer.Option(
+            "--origin-exception",
+            metavar="WHY",
+            help="Publish although the origin of its layers is UNPROVEN; the attestation says WHY.",
+        ),
+    ] = "",
     engine: EngineUrl = None,
     matrix: MatrixFile = None,
 ) -> None:
@@ -74,7 +83,7 @@ def publish(
 
     options = PublishOptions(
         repository=Repository.parse(to),
-        policy=releases.policy(gate, sources, claims_of),
+        policy=replace(releases.policy(gate, sources, claims_of), origin_exception=origin_exception),
         cache=cache.folder() / "push",
         key=key,
         drop_platforms=drop_platforms,

@@ -11,6 +11,7 @@ from images.config import paths
 from images.context.labels import LABELS
 from images.engine import layers, private_engine
 from images.errors import wrong
+from images.locking import layer_record
 from images.publish import verify as verification
 from images.registry.reference import Reference
 from images.site import records
@@ -34,11 +35,13 @@ def verify(
         if key or unsigned or gate:
             then = "leave --key, --unsigned and --gate out, or --local"
             raise wrong("--local", "an image of an engine has no signature and no gate", then)
+        workspace = common.sources(matrix).workspace
         with private_engine.open_engine(engine, on_progress=common.say) as docker_engine:
             info = docker_engine.inspect(reference)
-            payload = layers.payload(docker_engine, info)
+            known = layer_record.other_forms(layer_record.read(workspace.locks))
+            payload = layers.read_layers(docker_engine, info, known).compared
         name = info.labels.get(f"{LABELS}.image", "")
-        runs = records.gpu_runs(records.read(common.sources(matrix).workspace.results), name)
+        runs = records.gpu_runs(records.read(workspace.results), name)
         said, recorded = records.of_this_build(runs, info.id, payload)
         common.show([f"{reference} ({info.id[:19]}): {said if name else 'is no image of a matrix'}"])
         raise typer.Exit(0 if recorded else 1)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Self, get_args
 
 from images.planning import silent
 from images.planning.image import Image
@@ -36,8 +36,15 @@ class BaseContext:
     torch_cuda: str | None = None
     """The CUDA that the base's torch was made for; None without torch, or for a CPU torch."""
 
+    @classmethod
+    def from_labels(cls, labels: Mapping[str, str]) -> Self:
+        """Read what an image says of its base. What a custom base holds is in no label."""
+        said = {key: labels.get(f"{LABELS}.{key}", "") for key in ("base", "base-origin", "base-digest")}
+        known: dict[str, Origin] = {origin: origin for origin in get_args(Origin)}
+        return cls(reference=said["base"], origin=known.get(said["base-origin"], ""), digest=said["base-digest"])
 
-def labels(image: Image, base_context: BaseContext, missing: Mapping[str, str]) -> dict[str, str]:
+
+def labels(image: Image, base_context: BaseContext, missing: Mapping[str, str], recipe: str = "") -> dict[str, str]:
     """What the image says of itself: OCI's own keys, and ours."""
     of_row = _of_row(image, missing, custom_base=base_context.origin == "custom")
     ours = {
@@ -47,6 +54,7 @@ def labels(image: Image, base_context: BaseContext, missing: Mapping[str, str]) 
         "base": base_context.reference,
         "base-origin": base_context.origin,
         "base-digest": base_context.digest,
+        "recipe": recipe,
     }
     oci = {
         "org.opencontainers.image.title": str(image.name),

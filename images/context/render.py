@@ -61,10 +61,11 @@ def render(
     base: BaseContext,
     *,
     host: Mapping[str, bytes] | None = None,
-    wheels: Mapping[str, Path] | None = None,
+    wheels: Mapping[str, bytes | Path] | None = None,
     missing: Mapping[str, str] | None = None,
     offline: bool = False,
     suite: Mapping[str, bytes] | None = None,
+    recipe: str = "",
 ) -> Context:
     """The whole context of one image.
 
@@ -76,6 +77,7 @@ def render(
     missing: optional package -> why this image goes without it.
     offline: `wheels` holds everything that is installed, no step reaches an index.
     suite: the suite and the image's claims, for the commands `validate` and `doctor` in the image.
+    recipe: the digest of what the layers are made of (images/context/recipe.py), for a label.
     """
     host, wheels, missing, suite = host or {"host/env": b""}, wheels or {}, missing or {}, suite or {}
     elsewhere = {*base.kept, *image.extended(wheels)}
@@ -115,7 +117,7 @@ def render(
             **user_overlay.IDENTITY,
         },
         additions=user_overlay.python(image).rpartition("/")[0],
-        labels=labels(image, base, missing),
+        labels=labels(image, base, missing, recipe),
         installer=next((name for name in sorted(wheels) if name.startswith("uv-")), ""),
         epoch=EPOCH,
         native_installer=image.name.platform is not Platform.AMD64,

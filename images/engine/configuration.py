@@ -13,14 +13,13 @@ from typing import Any
 
 from images.engine.runtime import FURTHER, ImageInfo
 from images.host.hashing import oci_digest
-from validate.evidence import Evidence
-from validate.judge import Verdict
-from validate.judging import Status
 
 CREATED = "2024-01-01T00:00:00Z"
 """The date of every image and step: that of the files that a build writes (images/context/templates.py, EPOCH)."""
 SUITE = "suite"
 """The layer with the suite and the commands to add packages, which moves with this project (layers.payload)."""
+ABOVE = "above"
+"""A layer of a step that is not ours, in an image that somebody built on one of ours."""
 SETTINGS = "settings"
 """Beside the layers: variables, user, folder, entrypoint and command."""
 
@@ -80,8 +79,31 @@ def foreign(configuration: Mapping[str, Any], tomorrow: str) -> list[str]:
     return sorted({*found, *("created" for one in (configuration, *steps) if str(one.get("created", "")) > tomorrow)})
 
 
+def layer_name(step_text: str) -> str:
+    """Return the name of the layer that a step of our Dockerfiles makes; empty for any other step."""
+    match = _LAYER.search(step(step_text))
+    return next(filter(None, match.groups())).lower() if match else ""
+
+
+def layer_names(steps: Sequence[str]) -> list[str]:
+    """Return a name for each layer, from the steps that made them, the lowest first.
+
+    Layers below the first step of ours are the base's; other steps above it are somebody else's (`above`).
+    """
+    names: list[str] = []
+    times = Counter[str]()
+    is_base = True
+    for text in steps:
+        name = layer_name(text)
+        is_base = is_base and not name
+        name = name or ("base" if is_base else ABOVE)
+        times[name] += 1
+        names.append(name if times[name] == 1 else f"{name}-{times[name]}")
+    return names
+
+
 def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
-    """What a verdict about an image is about: layer -> diff ID, the lowest first, and a digest of its settings.
+    """Return what a verdict about an image is about: layer -> diff ID, the lowest first, and a digest of its settings.
 
     `steps`: its history, the first first. Labels are left out: they change with this project. Empty where the steps
     can't be told from the layers.
@@ -89,31 +111,10 @@ def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
     made = [one for one in steps if not empty(one)]
     if len(made) != len(info.layers):
         return {}
-    found: dict[str, str] = {}
-    times = Counter[str]()
-    below = True
-    for text, diff_id in zip(made, info.layers, strict=True):
-        match = _LAYER.search(step(text))
-        below = below and match is None
-        name = next(filter(None, match.groups())).lower() if match else "base" if below else "above"
-        times[name] += 1
-        found[name if times[name] == 1 else f"{name}-{times[name]}"] = diff_id
+    found = dict(zip(layer_names(made), info.layers, strict=True))
     settings: list[Any] = [sorted(info.env.items()), info.user, info.workdir, info.entrypoint, info.command]
     settings += [info.further] if info.further else []
     return {**found, SETTINGS: oci_digest(json.dumps(settings, sort_keys=True).encode())}
-
-
-def payload_of(evidence: Evidence, verdict: Verdict) -> dict[str, str]:
-    """What a verdict is about: layer -> diff ID.
-
-    The suite's layer counts where it may hold more than the suite. An engine's store tells whether it does; where that
-    can't be read, it holds no more if each file of the image has an owner and is as its owner has it (S10).
-    """
-    found = dict(evidence.host.get("payload") or {})
-    files = {one.status for one in verdict.claims if one.claim.id == "S10" and one.claim.required}
-    if files == {Status.PASS}:
-        found.pop(SUITE, None)
-    return found
 
 
 def steps_above(history: Sequence[str]) -> tuple[str, ...] | None:

@@ -11,7 +11,7 @@ import io
 import os
 import posixpath
 import tarfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -58,7 +58,7 @@ class LayerEntry(NamedTuple):
 
     path: str
     kind: str
-    """`file`, `folder`, `link`, `hard link` or `other`."""
+    """`file`, `folder`, `link`, `hard link`, `whiteout` (it removes what lies below of this name) or `other`."""
     mode: int
     owner: tuple[int, int]
     time: int
@@ -66,13 +66,12 @@ class LayerEntry(NamedTuple):
     link: str
     content: str
     """Files of one content have one text here, in the layers that were read together."""
-    data: bytes | None
 
 
 Tree = Mapping[str, LayerEntry]
 """Path, with no slash before it -> what is there."""
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
-_IMPLIED = LayerEntry("", "folder", 0o755, (0, 0), 0, "", "", None)
+_IMPLIED = LayerEntry("", "folder", 0o755, (0, 0), 0, "", "")
 _MOUNTED = ("dev/", "proc/", "sys/")
 _LAID_OVER = ("etc/hosts", "etc/hostname", "etc/resolv.conf", "etc/mtab", ".dockerenv")
 """Engines have their own of these. A base has some, of the machine that made it."""
@@ -140,8 +139,8 @@ def stored_tar(layer: StoredLayer) -> Iterator[bytes]:
             yield from content_of(layer, entry)
 
 
-def entries(engine: Engine, info: ImageInfo, wanted: Callable[[str], bool]) -> list[list[LayerEntry]]:
-    """What each layer of an image has, bottom first; `wanted`: paths whose content comes along, 64 MiB at most.
+def entries(engine: Engine, info: ImageInfo) -> list[list[LayerEntry]]:
+    """Return what each layer of an image has, bottom first.
 
     The engine's store says it without the files' contents; an export has to be read whole. Raises EngineError.
     """
@@ -149,14 +148,14 @@ def entries(engine: Engine, info: ImageInfo, wanted: Callable[[str], bool]) -> l
     with reading(info.id):
         if found:
             order = [found[diff_id] for diff_id in info.layers]
-            return _made_sure(order, [_stored_entries(layer, wanted) for layer in order])
+            return _made_sure(order, [list(_listed(layer)) for layer in order])
     read = {}
     for part in _exported_parts(engine, info, info.layers):
         if part.digest != info.id:
             digest = hashlib.sha256()
             stream = ChunkReader(_hashed(part.chunks, digest))
             with reading(info.id), tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|") as tar:
-                listing = [_entry(member, tar, wanted, "") for member in tar]
+                listing = [_entry(member, tar, "") for member in tar]
                 stream.readall()
             read[f"sha256:{digest.hexdigest()}"] = listing
     return [read[diff_id] for diff_id in info.layers]
@@ -171,11 +170,11 @@ def unseen(engine: Engine, info: ImageInfo) -> tuple[list[tuple[bool, str, bytes
     found = stored(Path(engine.facts.data_root), info.layers) if engine.facts.local else {}
     if not found:
         return None
-    layers, files = entries(engine, info, lambda _path: False), []
+    layers, files = entries(engine, info), []
     with reading(info.id):
         for number, path in hidden(layers):
             with opened(found[info.layers[number]], path) as stream:
-                files.append((bool(number) or path.startswith(_MOUNTED), path, stream.read(_MOST_WANTED)))
+                files.append((bool(number) or path.startswith(_MOUNTED), path, stream.read(_MOST_READ)))
     return files, sum(map(len, layers))
 
 
@@ -184,10 +183,10 @@ def hidden(layers: Sequence[Sequence[LayerEntry]]) -> Iterator[tuple[int, str]]:
     shown = tree(layers)
     for number, layer in enumerate(layers):
         for one in layer:
-            after, name = shown.get(one.path), one.path.rpartition("/")[2]
+            after = shown.get(one.path)
             gone = not after or one.content != after.content or one.path.startswith(_MOUNTED)
             gone = gone or one.path in _LAID_OVER
-            if gone and one.kind == "file" and not (name.startswith(_WHITEOUT) and one.content.startswith("0 ")):
+            if gone and one.kind == "file":
                 yield number, one.path
 
 
@@ -206,7 +205,7 @@ def tree(layers: Iterable[Sequence[LayerEntry]], below: Tree | None = None) -> d
             folder, _, name = path.rpartition("/")
             if name == _OPAQUE:
                 _remove(found, folder, itself=False)
-            elif name.startswith(_WHITEOUT):
+            elif entry.kind == "whiteout":
                 _remove(found, f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/"))
             else:
                 source = own.get(_plain(entry.link)) if entry.kind == "hard link" else None
@@ -260,15 +259,6 @@ def _remove(found: dict[str, LayerEntry], path: str, *, itself: bool = True) -> 
             del found[inside]
 
 
-def _stored_entries(layer: StoredLayer, wanted: Callable[[str], bool]) -> list[LayerEntry]:
-    listing = list(_listed(layer))
-    for index, one in enumerate(listing):
-        if one.kind == "file" and wanted(one.path):
-            with opened(layer, one.path) as stream:
-                listing[index] = one._replace(data=stream.read(_MOST_WANTED))
-    return listing
-
-
 @lru_cache(maxsize=32)
 def _listed(layer: StoredLayer) -> Sequence[LayerEntry]:
     """From the headers alone; the engine keeps a checksum of each file beside them. Of an image and what stands on it
@@ -278,7 +268,7 @@ def _listed(layer: StoredLayer) -> Sequence[LayerEntry]:
     with tarfile.open(fileobj=headers, mode="r:", errors="surrogateescape") as tar:
         headers.seek(0)  # the contents are not there: each header follows the one before it
         sums = (f"{entry.get('size', 0)} {entry.get('payload') or ''}" for _, entry in members)
-        return tuple(_entry(tarfile.TarInfo.fromtarfile(tar), None, lambda _path: False, one) for one in sums)
+        return tuple(_entry(tarfile.TarInfo.fromtarfile(tar), None, one) for one in sums)
 
 
 def _made_sure(order: Sequence[StoredLayer], listings: list[list[LayerEntry]]) -> list[list[LayerEntry]]:
@@ -287,7 +277,7 @@ def _made_sure(order: Sequence[StoredLayer], listings: list[list[LayerEntry]]) -
     for layer, listing in enumerate(listings):
         for index, entry in enumerate(listing):
             at, which = before.get(entry.path, (layer, index))
-            if entry.kind == "file" and at != layer and listings[at][which]._replace(data=entry.data) == entry:
+            if entry.kind == "file" and at != layer and listings[at][which] == entry:
                 for one, position in ((at, which), (layer, index)):
                     with opened(order[one], entry.path) as stream:
                         digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -296,25 +286,26 @@ def _made_sure(order: Sequence[StoredLayer], listings: list[list[LayerEntry]]) -
     return listings
 
 
-_MOST_WANTED = 64 << 20
+_MOST_READ = 64 << 20
 _KINDS = {tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "hard link"}
 
 
-def _entry(
-    member: tarfile.TarInfo, tar: tarfile.TarFile | None, wanted: Callable[[str], bool], said: str
-) -> LayerEntry:
+def _entry(member: tarfile.TarInfo, tar: tarfile.TarFile | None, checksum: str) -> LayerEntry:
+    """Return what a tar's member is. `checksum`: of its content, where `tar` is None and that can't be read."""
     path = _plain(member.name)
-    kind, data = "file" if member.isreg() else _KINDS.get(member.type, "other"), None
+    kind = "file" if member.isreg() else _KINDS.get(member.type, "other")
+    # A file of such a name stands for a deletion, whatever the name ends in: no layer can hold it as a file.
+    if kind == "file" and path.rpartition("/")[2].startswith(_WHITEOUT):
+        kind = "whiteout"
+    content = checksum
     if tar and kind == "file" and (stream := tar.extractfile(member)):
         digest = hashlib.sha256()
-        data = stream.read(_MOST_WANTED) if wanted(path) else None
-        digest.update(data or b"")
         for chunk in iter(partial(stream.read, _CHUNK), b""):
             digest.update(chunk)
-        said = digest.hexdigest()
-    owner, link = (member.uid, member.gid), member.linkname if kind.endswith("link") else ""
-    content = said if kind == "file" else ""
-    return LayerEntry(path, kind, member.mode, owner, int(member.mtime), link, content, data)
+        content = digest.hexdigest()
+    owner = (member.uid, member.gid)
+    link = member.linkname if kind in ("link", "hard link") else ""
+    return LayerEntry(path, kind, member.mode, owner, int(member.mtime), link, content if kind == "file" else "")
 
 
 def _plain(name: str) -> str:

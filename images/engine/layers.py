@@ -20,13 +20,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cache as once
 from functools import lru_cache
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from images.config.paths import DATA
 from images.engine import configuration
 from images.engine.configuration import SUITE
 from images.engine.containers import asking
@@ -93,29 +91,15 @@ def stored(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLayer]:
     return found
 
 
-@once
-def recorded() -> Mapping[str, str]:
-    """Diff ID of a layer as Docker 20.10 wrote it -> canonical one, of layers that runs were recorded of.
-
-    Both are digests of the same files: whoever builds those need not read them again. `python -m tools.record` adds.
-    """
-    return cast("Mapping[str, str]", json.loads((DATA / "recorded_layers.json").read_bytes()))
-
-
 def canonical_diff_id(layer: StoredLayer) -> str:
-    """The diff ID of a layer's files as engines of today write what a step made, whichever engine this is.
+    """Return the diff ID of a layer's files as engines of today write what a step made, whichever engine this is.
 
     Docker 20.10 writes the kind of a file into its mode, and the names that the engine's machine has for users and
     groups; 26.1 and 28.5 write neither. And overlay2 walks the folder of a layer, but above a step that was built again
     and came out as a layer that was there it compares two folders, and sorts by whole path: `cuda.h` then stands before
     what `cuda/` holds (moby, builder-next/adapters/snapshot/layer.go: a parent with another cache ID).
-    Raises OSError, ValueError for a store that is damaged.
+    The files are read once for each layer. Raises OSError, ValueError for a store that is damaged.
     """
-    return recorded().get(layer.diff_id) or worked_out(layer)
-
-
-def worked_out(layer: StoredLayer) -> str:
-    """The same from the layer's files, once for each layer."""
     known = cache.folder() / CANONICAL / layer.diff_id.removeprefix("sha256:")
     if known.is_file():
         return known.read_text(encoding="ascii")
@@ -148,22 +132,60 @@ def _plain(header: bytes) -> bytes:
     return header[: -tarfile.BLOCKSIZE] + bytes(block)
 
 
-def payload(engine: Engine, info: ImageInfo) -> dict[str, str]:
-    """What a verdict about an image is about, see configuration.py, less the suite's layer if it holds the suite alone.
+@dataclass(frozen=True, kw_only=True)
+class LayerReading:
+    """What the layers and the settings of an image come to, for comparing them with recorded ones."""
 
-    Its layers are canonical ones. All that is read in the engine's store: of an engine elsewhere all layers are
-    compared as they are.
+    payload: Mapping[str, str]
+    """Layer -> canonical diff ID, the lowest first, and the settings (configuration.payload), with the suite's."""
+    as_stored: Mapping[str, str]
+    """Layer -> diff ID as this engine wrote it."""
+    canonical: bool
+    """The engine's store could be read. Else a layer that differs may hold the same files in another form."""
+    beside_suite: tuple[str, ...] = ()
+    """Paths in the suite's layer that are not the suite's."""
+
+    @property
+    def compared(self) -> dict[str, str]:
+        """Return the payload without the suite's layer, where that holds the suite and nothing else."""
+        is_only_suite = self.canonical and not self.beside_suite
+        return {name: digest for name, digest in self.payload.items() if name != SUITE or not is_only_suite}
+
+
+def read_layers(engine: Engine, info: ImageInfo, known: Mapping[str, str]) -> LayerReading:
+    """Read the layers of an image in the engine's own store; of an engine elsewhere, take them as it names them.
+
+    `known`: diff ID as some engine writes it -> canonical one, of layers that need not be read. Raises EngineError.
     """
     found = stored(Path(engine.facts.data_root), info.layers) if engine.facts.local else {}
-    with reading(info.id), ThreadPoolExecutor() as pool:
-        canonical = dict(zip(found, pool.map(canonical_diff_id, found.values()), strict=True))
+    by_diff_id = canonical_diff_ids(found, known, info.id)
     steps = [text for text, _ in reversed(engine.history(info.id))]
-    suite = found.get(configuration.payload(info, steps).get(SUITE, ""))
-    names = [_name(entry) for entry in split(suite) if entry["type"] == FILE] if suite else []
-    said = configuration.payload(replace(info, layers=tuple(canonical.get(one, one) for one in info.layers)), steps)
-    if suite and all(name.endswith(b"/") or name.startswith(_OF_THE_SUITE) for name in names):
-        said.pop(SUITE, None)
-    return said
+    as_stored = configuration.payload(info, steps)
+    canonical_layers = tuple(by_diff_id.get(diff_id, diff_id) for diff_id in info.layers)
+    suite = found.get(as_stored.get(SUITE, ""))
+    return LayerReading(
+        payload=configuration.payload(replace(info, layers=canonical_layers), steps),
+        as_stored=as_stored,
+        canonical=bool(found),
+        beside_suite=beside_suite(suite) if suite else (),
+    )
+
+
+def canonical_diff_ids(found: Mapping[str, StoredLayer], known: Mapping[str, str], where: str) -> dict[str, str]:
+    """Return diff ID -> canonical one, of layers in the store. Raises EngineError."""
+
+    def canonical(layer: StoredLayer) -> str:
+        return known.get(layer.diff_id) or canonical_diff_id(layer)
+
+    with reading(where), ThreadPoolExecutor() as pool:
+        return dict(zip(found, pool.map(canonical, found.values()), strict=True))
+
+
+def beside_suite(layer: StoredLayer) -> tuple[str, ...]:
+    """Return the paths of the suite's layer that are not the suite's own. Folders on the way there are no finding."""
+    names = [_name(entry) for entry in split(layer) if entry["type"] == FILE]
+    strange = [name for name in names if not name.endswith(b"/") and not name.startswith(_OF_THE_SUITE)]
+    return tuple(f"/{os.fsdecode(name)}" for name in strange)
 
 
 def configuration_of(engine: Engine, info: ImageInfo) -> Mapping[str, Any]:

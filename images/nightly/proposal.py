@@ -68,7 +68,8 @@ def debian_packages(base: Base, old: DebianLock, new: DebianLock, images: Sequen
         "",
     ]
     again = "Recorded runs are about other layers than those of these images then: their GPU tiers have to run again."
-    todo = ["", f"Before it is merged: `{command('build', *images)}`. {again}"]
+    record = "`python -m tools.reproduce NAME --record` records the new layers of each."
+    todo = ["", f"Before it is merged: `{command('build', *images)}`. {record} {again}"]
     before, after = ({place: debian.written(lock).decode()} for lock in (old, new))
     return _put(folder, before, after, [*head, *table, *todo])
 
@@ -99,9 +100,9 @@ def _before_merging(text: str, found: ImageResult, sources: Sources) -> list[str
     todo = [f"{one.name} would be refused: {'; '.join(one.reasons)}" for one in refused]
     if stale:
         todo.append(f"validate those that share the stack, too: {' '.join(stale)}")
-    # The patch has no locks/wheels. S10 is required, and UNPROVEN of files that nobody has read.
-    read = f"`{command('lock', found.image, *stale)}` renews locks, and reads what their new files bring"
-    return [*todo, f"{read}; until then `publish` refuses the image (S10)"]
+    renew = f"`{command('lock', found.image, *stale)}` renews locks, and reads what their new files bring"
+    record = f"`python -m tools.reproduce {found.image} --record` builds it twice and records its layers"
+    return [*todo, renew, f"{record}; until then `publish` refuses the image, as its origin is UNPROVEN"]
 
 
 def pins(text: str, image: Image, changes: Sequence[Change]) -> str:

@@ -38,7 +38,7 @@ from images.planning import plan
 from images.planning.image import Image
 from images.validation.containers import suite_files
 from images.validation.rows import ClaimRow, Row, StepRow, claim_rows, read_evidence, steps_of
-from validate.claims import ClaimSet, Tier
+from validate.claims import ORIGIN_PROBE, ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict
 from validate.judging import Status
@@ -363,12 +363,22 @@ def built(engine: Engine, options: BuildOptions, progress: Progress) -> Validate
     return validate
 
 
+def without_unproven_origin(verdict: Verdict) -> Verdict:
+    """Return a verdict without the claim about the origin, unless that failed.
+
+    No build of a canary's lock is recorded before somebody takes it: its origin is UNPROVEN by nature, which says
+    nothing of its versions. So both the control and the canary are compared without the claim.
+    """
+    counted = [one for one in verdict.claims if one.claim.probe != ORIGIN_PROBE or one.status is Status.FAIL]
+    return replace(verdict, claims=tuple(counted))
+
+
 def set_result(
     info: ImageInfo, evidence: Evidence, verdict: Verdict, start: float, installed: Mapping[str, str] | None = None
 ) -> SetResult:
     """A verdict as the state of a nightly run has it. `start`: when the work began, by the monotonic clock."""
     return SetResult(
-        claims=claim_rows(verdict),
+        claims=claim_rows(without_unproven_origin(verdict)),
         digest=info.id,
         bytes=info.size,
         seconds=round(time.monotonic() - start, 1),

@@ -100,6 +100,12 @@ class PublishedImage:
         return tuple(one for one in self.statements if one.predicate_type == predicate_type)
 
     @property
+    def origin_exception(self) -> str:
+        """Why it was published although the origin of its layers is UNPROVEN; empty: no test result names that."""
+        found = (one.origin_exception for one in self.of(statements.TEST_RESULT))
+        return next(filter(None, found), "")
+
+    @property
     def attestations(self) -> tuple[Attestation, ...]:
         """Every validation run, judged again.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from images.errors import Problem, UserError, failed, wrong
 from images.validation.validation_run import limited
-from validate.claims import Claim, ClaimSet, Tier
+from validate.claims import ORIGIN_PROBE, Claim, ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import ClaimVerdict, Verdict, judge
 from validate.judging import Status, listed
@@ -43,6 +43,8 @@ class ReleasePolicy:
     """No matrix is here: an image is judged by the claims of its own evidence, which only a signature vouches for."""
     seen: Callable[[], Path] | None = None
     """Where this machine keeps what it saw of tags: signatures of one never go back. None: it keeps nothing."""
+    origin_exception: str = ""
+    """Why an image is published although its origin (S10) is UNPROVEN; empty: it is not. The attestation names it."""
     row_of: Callable[[str], Sequence[str]] = lambda name: (name,)
     """Image name -> the images of its row in the matrix, one a platform. Of several, one tag names an index."""
 
@@ -54,16 +56,24 @@ class ReleasePolicy:
             raise failed(run.image, "matrix.yaml makes another image of this name, or none", then)
         return judged(run, claims)
 
-    def refusals(self, labels: Mapping[str, str], runs: Sequence[Evidence], tiers: Sequence[Tier]) -> tuple[str, ...]:
-        """Why an image's validation runs don't open the gate of these tiers; empty if they do."""
+    def refusals(
+        self, labels: Mapping[str, str], runs: Sequence[Evidence], tiers: Sequence[Tier], *, origin_exception: str = ""
+    ) -> tuple[str, ...]:
+        """Why an image's validation runs don't open the gate of these tiers; empty if they do.
+
+        `origin_exception`: what an attestation of the image has of that, beside the policy's own.
+        """
+        exception = self.origin_exception or origin_exception
         try:
-            return refusals([self.judged(labels, one) for one in runs], tiers)
+            return refusals([self.judged(labels, one) for one in runs], tiers, origin_exception=exception)
         except UserError as error:
             return (error.problems[0].cause,)
 
-    def require_open(self, where: str, labels: Mapping[str, str], runs: Sequence[Evidence]) -> None:
+    def require_open(
+        self, where: str, labels: Mapping[str, str], runs: Sequence[Evidence], *, origin_exception: str = ""
+    ) -> None:
         """Raises UserError with every reason why the gate is closed."""
-        if reasons := self.refusals(labels, runs, self.gate):
+        if reasons := self.refusals(labels, runs, self.gate, origin_exception=origin_exception):
             asked = ",".join(map(str, self.gate))
             staging = f"the gate asks for {asked}; for a staging repository, give --gate static,cpu"
             then = staging if Tier.GPU in self.gate else "fix the image, or validate it again"
@@ -92,6 +102,8 @@ def _not_measured(claim: Claim, own: Claim | None, not_here: Collection[str]) ->
     """
     if own is None or own.unproven:
         return own.unproven if own else _NOT_ASKED
+    if claim.probe == own.probe == ORIGIN_PROBE:
+        return ""  # layers are measured whatever is recorded of them: a later record answers for the same evidence
     today, then = _plain(claim.expect), _plain(own.expect)
     if claim.probe == _WHEELS:
         tables = [rows for rows in then.values() if isinstance(rows, dict)]
@@ -113,15 +125,16 @@ def _plain(expect: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(expect)))
 
 
-def refusals(verdicts: Sequence[Verdict], tiers: Sequence[Tier]) -> tuple[str, ...]:
+def refusals(verdicts: Sequence[Verdict], tiers: Sequence[Tier], *, origin_exception: str = "") -> tuple[str, ...]:
     """Why these verdicts on one image don't open the gate; empty if they do.
 
-    One verdict must have every required claim of a tier PASS, and no verdict may have a required claim FAIL.
+    One verdict must have every required claim of a tier PASS, and no verdict may have a required claim FAIL. With an
+    `origin_exception`, the origin may be UNPROVEN.
     """
     failed = [one for verdict in verdicts for one in verdict.of(Status.FAIL) if one.claim.required]
     reasons = [f"{_title(one)} is FAIL: {one.reason}" for one in failed if one.claim.tier in tiers]
     for tier in tiers:
-        answers = [tuple(_lacking(verdict, tier)) for verdict in verdicts]
+        answers = [tuple(_lacking(verdict, tier, origin_exception)) for verdict in verdicts]
         if all(answers):
             reasons += [reason for reason in min(answers, key=len, default=()) if reason not in reasons]
         if not answers:
@@ -137,15 +150,21 @@ def parse_tiers(text: str) -> tuple[Tier, ...]:
         raise wrong(f"--gate {text}", "names no tiers", f"write some of {', '.join(map(str, Tier))}") from None
 
 
-def _lacking(verdict: Verdict, tier: Tier) -> Iterator[str]:
+def _lacking(verdict: Verdict, tier: Tier, origin_exception: str) -> Iterator[str]:
     there = [one for one in verdict.claims if one.claim.tier is tier]
     if not any(one.claim.required for one in there):
         yield f"the {tier} tier was not judged"
         return
     lacking = [one for one in there if one.claim.required and one.status is not Status.PASS]
+    if origin_exception:
+        lacking = [one for one in lacking if not _is_unproven_origin(one)]
     yield from (f"{_title(one)} is {one.status}: {one.reason}" for one in lacking if one.reason != _NOT_ASKED)
     if missing := [one.claim.key for one in lacking if one.reason == _NOT_ASKED]:
         yield f"the attestation has fewer claims than matrix.yaml today: it lacks {listed(missing, limit=5)}"
+
+
+def _is_unproven_origin(one: ClaimVerdict) -> bool:
+    return one.claim.probe == ORIGIN_PROBE and one.status is Status.UNPROVEN
 
 
 def _title(one: ClaimVerdict) -> str:

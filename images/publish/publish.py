@@ -121,7 +121,9 @@ def publish(
             there.append(counted)
             # Other machines may have judged its other tiers.
             runs = [image.run, *(counted.attestations if counted else ())]
-            policy.require_open(str(image.name), image.info.labels, [run.evidence for run in runs])
+            exception = counted.origin_exception if counted else ""
+            evidence = [run.evidence for run in runs]
+            policy.require_open(str(image.name), image.info.labels, evidence, origin_exception=exception)
             # Of a run that is to be added. Those that are attached stay, and keep their failures.
             if others := _other_failures(image.run, policy.judged(image.info.labels, image.run.evidence)):
                 names = listed([one.claim.key for one in others], limit=5)
@@ -203,7 +205,8 @@ def _attach(
         today = options.policy.judged(info.labels, run.evidence)
         claims = (*today.claims, *_other_failures(run, today))
         judged.append(replace(run, verdict=replace(today, claims=claims)))
-    said = {TEST_RESULT: statements.test_result(judged)}
+    exception = options.policy.origin_exception or found.origin_exception
+    said = {TEST_RESULT: statements.test_result(judged, exception)}
     if not found.of(PROVENANCE):
         said[PROVENANCE] = provenance.predicate(
             provenance.read_build_record(local.folder, name, info.id),

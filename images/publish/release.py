@@ -162,7 +162,10 @@ class Release:
     def _alias_refusal(self, image: PublishedImage) -> str:
         faults, torch = (image.labels.get(f"{LABELS}.{name}", "") for name in ("silent-faults", "torch"))
         met = silent.ordinary(faults, torch)
-        return next(iter([*met, *self.policy.refusals(image.labels, image.evidence, self.policy.alias_gate)]), "")
+        refused = self.policy.refusals(
+            image.labels, image.evidence, self.policy.alias_gate, origin_exception=image.origin_exception
+        )
+        return next(iter([*met, *refused]), "")
 
 
 def load_same(registry: Registry, manifest: Manifest, image_id: str, where: str) -> PublishedImage:

@@ -17,6 +17,7 @@ import lzma
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Self
 
 from images.errors import command, failed
@@ -39,6 +40,8 @@ TIERS = "truetagTiers"
 Tier -> `result` (PASSED, FAILED or UNPROVEN), `measuredOn` (RFC 3339; missing where the evidence has no date),
 `evidence` (digest of the evidence.json that it stands on), `gpus`, `driver`, `unproven` (claims not measured).
 """
+ORIGIN_EXCEPTION = "truetagOriginException"
+"""Why the image was published although the origin of its layers is UNPROVEN; missing where it is proven."""
 PASSED, FAILED, UNPROVEN = "PASSED", "FAILED", "UNPROVEN"
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, lzma.LZMAError)
 """What JSON of another form raises where it is read: whoever may push may attach anything."""
@@ -125,6 +128,11 @@ class Statement:
         return dict(json.loads(self.payload)["predicate"])
 
     @property
+    def origin_exception(self) -> str:
+        """Why its image was published although its origin is UNPROVEN. Raises one of UNREADABLE."""
+        return str(self.predicate.get(ORIGIN_EXCEPTION, ""))
+
+    @property
     def subjects(self) -> frozenset[str]:
         """Digests (`sha256:...`) of what it is about."""
         rows = json.loads(self.payload)["subject"]
@@ -151,9 +159,9 @@ class Statement:
             return False
 
 
-def test_result(found: Sequence[Attestation]) -> dict[str, Any]:
+def test_result(found: Sequence[Attestation], origin_exception: str = "") -> dict[str, Any]:
     """The predicate of what all validation runs of an image say together, each with its verdict by today's claims:
-    tests are named `TIER/CLAIM SUBJECT`.
+    tests are named `TIER/CLAIM SUBJECT`. `origin_exception`: as the policy has it.
     """
     packed = [lzma.compress(one) for one in sorted({one.evidence_file for one in found})]
     rows = [
@@ -165,11 +173,13 @@ def test_result(found: Sequence[Attestation]) -> dict[str, Any]:
         }
         for content in packed
     ]
-    return {**_summary(found), "configuration": rows}
+    return {**_summary(found, origin_exception), "configuration": rows}
 
 
-def _summary(found: Sequence[Attestation]) -> dict[str, Any]:
-    tiers = {str(tier): _tier(found, tier) for tier in Tier if any(_judged(one, tier) for one in found)}
+def _summary(found: Sequence[Attestation], origin_exception: str) -> dict[str, Any]:
+    tiers = {
+        str(tier): _tier(found, tier, origin_exception) for tier in Tier if any(_judged(one, tier) for one in found)
+    }
     statuses: dict[str, set[Status]] = {}
     for one in (row for run in found for row in run.verdict.claims):
         statuses.setdefault(f"{one.claim.tier}/{one.claim.key}", set()).add(one.status)
@@ -180,6 +190,7 @@ def _summary(found: Sequence[Attestation]) -> dict[str, Any]:
         "warnedTests": [],
         "failedTests": failed,
         TIERS: tiers,
+        **({ORIGIN_EXCEPTION: origin_exception} if origin_exception else {}),
     }
 
 
@@ -188,7 +199,9 @@ def test_result_faults(said: Statement, found: Sequence[Attestation]) -> Iterato
 
     Raises one of UNREADABLE.
     """
-    predicate, again = said.predicate, _summary(found)
+    predicate = said.predicate
+    exception = said.origin_exception
+    again = _summary(found, exception)
     more = {"passedTests": set(predicate["passedTests"]) - set(again["passedTests"])}
     more["failedTests"] = set(again["failedTests"]) - set(predicate["failedTests"])
     yield from (f"{key} differ in {listed(sorted(rows), limit=5)}" for key, rows in more.items() if rows)
@@ -200,7 +213,7 @@ def test_result_faults(said: Statement, found: Sequence[Attestation]) -> Iterato
             continue
         if tier.get("measuredOn", "") != measured_on(one):
             yield f"the {name} tier was measured on {measured_on(one) or 'an unknown day'}"
-        if tier["result"] == PASSED and gate.refusals([one.verdict], [Tier(name)]):
+        if tier["result"] == PASSED and gate.refusals([one.verdict], [Tier(name)], origin_exception=exception):
             yield f"the {name} tier did not pass"
     if predicate["result"] == PASSED and any(tier["result"] != PASSED for tier in predicate[TIERS].values()):
         yield "it says PASSED, and not every tier passed"
@@ -214,11 +227,12 @@ def measured_on(one: Attestation) -> str:
         return ""
 
 
-def _tier(found: Sequence[Attestation], tier: Tier) -> dict[str, Any]:
+def _tier(found: Sequence[Attestation], tier: Tier, origin_exception: str) -> dict[str, Any]:
     """A tier, by the newest run that passed it; where none did, by the newest that judged it."""
-    complete = [one for one in found if not gate.refusals([one.verdict], [tier])]
+    excepted = partial(gate.refusals, origin_exception=origin_exception)
+    complete = [one for one in found if not excepted([one.verdict], [tier])]
     decides = max(complete or [one for one in found if _judged(one, tier)], key=measured_on)
-    passed = not gate.refusals([one.verdict for one in found], [tier])
+    passed = not excepted([one.verdict for one in found], [tier])
     failed = any(_names(one, tier, Status.FAIL) for one in found)
     date = measured_on(decides)
     return {

@@ -111,7 +111,8 @@ def admitted(image: PublishedImage, policy: ReleasePolicy, key: str) -> Publishe
         cause = "the key signed nothing that is attached to it"
         raise failed(image.reference, cause, "is it the key of who published it?")
     require_sound(counted)
-    policy.require_open(image.reference, image.labels, counted.evidence)
+    exception = counted.origin_exception
+    policy.require_open(image.reference, image.labels, counted.evidence, origin_exception=exception)
     return counted
 
 
@@ -255,9 +256,10 @@ def _checks(image: PublishedImage, policy: ReleasePolicy, key: str, *, unsigned:
     yield from checks(image)
     subject = f"gate {','.join(map(str, policy.gate))}"
     try:
-        closed = policy.refusals(image.labels, image.evidence, policy.gate)
+        exception = image.origin_exception
+        closed = policy.refusals(image.labels, image.evidence, policy.gate, origin_exception=exception)
     except UserError as error:
-        closed = (error.problems[0].cause,)
+        closed, exception = (error.problems[0].cause,), ""
     by = "today's matrix"
     if policy.own_claims:
         by = "the attestation's own claims, for which the key stands: no matrix.yaml is here"
@@ -265,4 +267,5 @@ def _checks(image: PublishedImage, policy: ReleasePolicy, key: str, *, unsigned:
             reason = "no matrix.yaml is here, and no key stands for the claims of the attestation"
             yield Check(subject=subject, status=Status.UNPROVEN, reason=reason)
             return
-    yield Check.of(subject, closed, f"judged by {by}")
+    excepted = f"; the origin of its layers is UNPROVEN, by an exception: {exception}" if exception else ""
+    yield Check.of(subject, closed, f"judged by {by}{excepted}")

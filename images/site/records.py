@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, Field, ValidationError
 
 from images.config import paths
-from images.engine.configuration import SUITE, payload_of
+from images.engine.configuration import SUITE
 from images.errors import Problem, UserError, failed, wrong
 from images.validation.rows import (
     ClaimRow,
@@ -226,7 +226,7 @@ def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, 
         "steps": steps_of(one for one in verdict.claims if one.status is not Status.FAIL),
         "bytes": size,
         "evidence_sha256": evidence.sha256,
-        "payload": payload_of(evidence, verdict),
+        "payload": dict(evidence.host.get("payload") or {}),
         "date": evidence.host.get("date"),
         "experiment": False,
         "kept": False,

@@ -12,8 +12,10 @@ from types import MappingProxyType
 from images.config.facts import Conflict, FailingAddition
 from images.engine.configuration import step
 from images.planning import expectations, user_overlay
+from images.validation import origin
 from images.validation.claims.context import claim
-from validate.claims import HOST_PROBE, Claim, ClaimSet
+from validate.checks.static.host_origin import StepChange
+from validate.claims import Claim, ClaimSet
 from validate.evidence import Evidence
 from validate.judging import listed, matches
 
@@ -40,8 +42,8 @@ class Changes:
     """Debian package that differs from the parent's -> `5.1`, `5.1 to 5.2`, `removed`; None: no parent is here."""
     variables: tuple[str, ...]
     """Names that the steps set."""
-    files: Mapping[str, int]
-    """Package, or what else has files -> how many of them are not as the parent has them."""
+    files: Sequence[StepChange]
+    """The paths of the parent that each step replaced or removed."""
 
     def lines(self) -> list[str]:
         """In words, a line each kind; Debian's packages and variables count, too."""
@@ -53,10 +55,13 @@ class Changes:
             "packages moved": _sorted(moved),
             "Debian's packages changed": _sorted(debian),
             "variables set": list(self.variables),
-            "files altered": [f"{count} of {owner}" for owner, count in sorted(self.files.items())],
         }
-        counts = {**{kind: len(found) for kind, found in kinds.items()}, "files altered": sum(self.files.values())}
-        told = [f"{kind}: {counts[kind]} ({listed(found, limit=30)})" for kind, found in kinds.items() if found]
+        told = [f"{kind}: {len(found)} ({listed(found, limit=30)})" for kind, found in kinds.items() if found]
+        for change in self.files:
+            paths = [*(f"{path} removed" for path in change["removed"])]
+            paths += [f"{path}: {difference}" for path, difference in change["replaced"].items()]
+            step, examples = change["step"][:120], listed(paths, limit=10)
+            told.append(f"files of the parent changed by `{step}`: {change['count']} ({examples})")
         return [
             f"steps above the parent: {len(self.steps)}",
             *(told or ["no package, variable or file of the parent's differs"]),
@@ -81,13 +86,12 @@ def claims(
     *,
     failing: Sequence[FailingAddition] = (),
     conflicts: Sequence[Conflict] = (),
-    name: str = "",
     nvcc: bool = False,
 ) -> ClaimSet:
     """The parent's claims as a child is held to them, and one of what it adds.
 
     `known`: package -> why it fails in the parent. `failing`, `conflicts`: what fails in any image
-    (facts.yaml). `name`: what an engine calls the parent. `nvcc`: the parent has it.
+    (facts.yaml). `nvcc`: the parent has it.
     """
     locked = {name for one in parent.claims if "closed" in one.expect for name in one.expect["versions"]}
     pinned = sorted(locked | {one.subject for one in parent.claims if one.id == "S1"})
@@ -106,31 +110,6 @@ def claims(
         for one in parent.claims
         if (one.id, one.subject) == ("S1", "lock")
     ]
-    debian = [one.expect for one in parent.claims if (one.id, one.subject) == ("S10", "packages")]
-    known_packages = {name: sorted(versions) for one in debian for name, versions in one["known"].items()}
-    added += [
-        replace(
-            one,
-            subject="parent",
-            probe=HOST_PROBE,
-            statement="the parent's files are as they were, and nothing comes before them",
-            expect={
-                "parent": name or parent.image,
-                "path": one.expect["path"],
-                "generated": one.expect["generated"],
-                "childrens": dict(expectations.CHILDRENS),
-                "additions": list(expectations.CHILDRENS_ADDITIONS),
-                "settings": dict(expectations.CHILDRENS_SETTINGS),
-                "plugins": dict(expectations.PLUGINS),
-                "known": known_packages,
-                "suite": "".join(one["suite"] for one in debian),
-            },
-            required=True,
-            unproven="",
-        )
-        for one in parent.claims
-        if (one.id, one.subject) == ("S10", "lookup")
-    ]
     state = {expression: list(values) for expression, values in expectations.STATE.items()}
     statement = "after `import torch`, Python and torch are as in the parent"
     added.append(claim("C14", "state", "cpu.state", statement, {"state": state}))
@@ -143,6 +122,8 @@ def _of_child(parents: Claim, pinned: list[str]) -> Claim:
         expect["pinned"] = pinned
     if parents.id == "S1" and "closed" in expect:
         expect["closed"] = False
+    if "is_derived" in expect:
+        expect["is_derived"] = True
     if "denied" in expect:
         expect["allowed"] = list(expectations.CHILDRENS_VARIABLES)
     if "free" in expect or (parents.id, parents.subject) == ("S8", "settings"):
@@ -194,7 +175,7 @@ def changes(
         debian=_moved(*debian) if debian else None,
         # What a history has of ENV lacks the quotes: some of these may be parts of values.
         variables=tuple(sorted({name for one in set_by for name in _NAMES.findall(one)}.intersection(environment))),
-        files=_altered(evidence),
+        files=origin.origin_changes(evidence.records),
     )
 
 
@@ -204,14 +185,3 @@ def _moved(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str
     gone = dict.fromkeys(before.keys() - after.keys(), "removed")
     new = {name: after[name] for name in after.keys() - before.keys()}
     return {**new, **gone, **{name: text for name, text in moved.items() if before[name] != after[name]}}
-
-
-def _altered(evidence: Evidence) -> dict[str, int]:
-    """Owner -> how many of its files are altered or missing, as S2 and S10 found them."""
-    found: dict[str, set[str]] = {}
-    for record in evidence.records:
-        for one in record.measurements if record.probe in ("static.files", "static.owners") else ():
-            for file in (*one.evidence.get("wrong", ()), *one.evidence.get("altered", ())):
-                for owner in file.get("owners", {file.get("owner"): ""}):
-                    found.setdefault(str(owner), set()).add(file["path"])
-    return {owner: len(paths) for owner, paths in found.items()}

@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from images.engine import Engine, ImageInfo, configuration, layers
-from images.errors import UserError
-from validate.claims import HOST_PROBE, Claim, ClaimSet
+from validate.claims import HOST_PROBE, ClaimSet
 from validate.environment import credentials
 from validate.evidence import Measurement, Outcome, Record
 
@@ -38,11 +37,10 @@ def inspected(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequence[Re
         "driver": {name: value for name, value in image.env.items() if name.startswith("NVIDIA_")},
         "secrets": list(credentials_of(engine, image)),
     }
-    looks = {"parent": _beside_parent, "layers": _unseen}
     found = [
-        (claim.subject, looks[claim.subject](engine, image, claim) if claim.subject in looks else evidence)
+        (claim.subject, _unseen(engine, image) if claim.subject == "layers" else evidence)
         for claim in asked
-        if not (claim.subject in looks and claim.unproven)
+        if not (claim.subject == "layers" and claim.unproven)
     ]
     seconds = round(time.monotonic() - started, 3)
     measured = tuple(Measurement(subject=name, seconds=seconds, evidence=one) for name, one in found)
@@ -66,7 +64,7 @@ def history(engine: Engine, name: str, image: ImageInfo) -> list[str]:
     return [*own[: dict(enumerate(made)).get(above - 1)], *(step for step, _ in engine.history(name))]
 
 
-def _unseen(engine: Engine, image: ImageInfo, _claim: Claim) -> dict[str, Any]:
+def _unseen(engine: Engine, image: ImageInfo) -> dict[str, Any]:
     """What of an image's layers is in none of its containers, and travels with it."""
     from images.engine import exported
 
@@ -79,31 +77,6 @@ def _unseen(engine: Engine, image: ImageInfo, _claim: Claim) -> dict[str, Any]:
         "hidden": [f"/{path}" for foreign, path, _ in files if foreign][:_MOST_LISTED],
         "secrets": [{"path": f"/{path}", "kind": kind} for path, kind in dict.fromkeys(secrets)],
     }
-
-
-def _beside_parent(engine: Engine, image: ImageInfo, claim: Claim) -> dict[str, Any]:
-    """What a child's layers do to its parent's, which are the lowest of its own."""
-    from images.engine import exported  # most images are no child
-    from images.locking import debian
-    from images.validation import on_parent
-
-    if image.architecture not in ("", *on_parent.MACHINES):
-        return {"unread": f"where the loader of {image.architecture} looks is not known"}
-    name = claim.expect["parent"]
-    if (below := find_parent(engine, name, image)) is None:
-        return {"unread": f"the engine has no {name} that it stands on: pull that, and `docker tag` it so"}
-    found, count = exported.entries(engine, image, on_parent.wanted), len(below.layers)
-    parent = exported.tree(found[:count])
-    start = on_parent.start(image.env, image.workdir, image.architecture)
-    said = on_parent.compare(parent, exported.tree(found[count:], parent), start, claim.expect)
-    packages, suite = said.pop("excusing"), claim.expect.get("suite")
-    if not packages or not suite:
-        return said
-    try:
-        known = debian.checksums(suite, start.architecture, packages)
-    except UserError as error:
-        return said | {"unasked": error.problems[0].cause}
-    return said | {"of_archive": {one: own == known[one] if one in known else None for one, own in packages.items()}}
 
 
 def credentials_of(engine: Engine, image: ImageInfo) -> Iterator[dict[str, str]]:

@@ -17,7 +17,7 @@ from images.context.labels import LABELS
 from images.engine import Engine, ImageInfo, configuration, layers
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import EngineFacts
-from images.validation import host_look, own_python
+from images.validation import host_look, origin, own_python
 from images.validation.admission import judge_first, left_unproven, with_admission_claims
 from images.validation.containers import MEMORY, SUITE_SECONDS, ContainerPlan, measure_in_container, planned
 from validate import checks, host_faults
@@ -29,7 +29,6 @@ _AT_ONCE, _CORES_EACH = 2, 4
 """Containers side by side: one that reads files waits for the disk, one that runs code does not; more on more cores."""
 _MEMORY_EACH = 8 * 1024**3
 """Memory of the machine for each of two: with less, they run one after another. More than two get all that they may."""
-_NO_LAYERS = "it keeps no layers as they were built: judge this with a Docker Engine of the classic store"
 
 
 def validate(
@@ -195,7 +194,8 @@ def read_files(engine: Engine, image: ImageInfo, evidence: GrowingEvidence) -> C
         looks: list[Future[Any]] = []
 
         def look_from_host() -> None:
-            looks.append(pool.submit(layers.payload, engine, image))
+            known = origin.known_forms(evidence.claims)
+            looks.append(pool.submit(layers.read_layers, engine, image, known))
             looks.append(pool.submit(host_look.inspected, engine, image, evidence.claims))
 
         if to_read.claims:
@@ -214,10 +214,13 @@ def read_files(engine: Engine, image: ImageInfo, evidence: GrowingEvidence) -> C
             )
         else:
             look_from_host()
-        payload, inspected = (look.result() for look in looks)
+        layer_reading, inspected = (look.result() for look in looks)
 
-    evidence.host["payload"] = payload
-    for record in inspected:
+    evidence.host["payload"] = layer_reading.compared
+    steps = host_look.history(engine, evidence.claims.image, image)
+    steps_above = configuration.steps_above(steps) or ()
+    of_origin = origin.measure_origin(engine, image, evidence.claims, layer_reading, steps_above)
+    for record in (*inspected, *of_origin):
         evidence.add(replace(record, seed=seed))
     return evidence.claims.less({claim.probe for claim in of_files.claims})
 
@@ -270,8 +273,6 @@ def unsupported_by(facts: EngineFacts, image: ImageInfo, claims: ClaimSet) -> di
         runs_programs = claim.is_inside and not checks.settings(claim.probe).reads_files_only
         if no_programs and runs_programs:
             reasons[claim.key] = no_programs
-        elif claim.key == "S10 parent" and facts.containerd_images:
-            reasons[claim.key] = _NO_LAYERS
     return reasons
 
 

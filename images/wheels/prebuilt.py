@@ -369,6 +369,24 @@ def contents(image: Image, files: Iterable[Path]) -> dict[str, Contents]:
     return brought
 
 
+def kept_digests(image: Image, missing: Collection[str], compiled: FindWheel) -> dict[str, str]:
+    """Return file name -> sha256 of the wheels that a build would take for the pins that no lock has.
+
+    As `gather` chooses, without a folder of the user's own: a compiled wheel before the official one.
+    """
+    official = {wheel.name: wheel for wheel in image.prebuilt}
+    digests = {}
+    for pin in image.pins:
+        name = pin.lacking if pin.extensions else pin.name
+        if name in missing or (pin.locked and not pin.extensions):
+            continue
+        if path := compiled(image, pin):
+            digests[path.name] = sha256_of_file(path)
+        elif not pin.extensions and pin.name in official:
+            digests[official[pin.name].filename] = official[pin.name].sha256
+    return digests
+
+
 def kept(image: Image, missing: Mapping[str, str], compiled: FindWheel, cache: Path) -> dict[str, Contents]:
     """The same of wheels that a build would find on this machine, for an image that goes without `missing`."""
     official = {wheel.name: cache / "wheels" / wheel.filename for wheel in image.prebuilt}

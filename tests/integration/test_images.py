@@ -22,8 +22,7 @@ from images.planning.image import Image
 from tests.support import commands
 from tests.support.broken_images import NAME
 from tests.support.checkout import ROOT
-from tests.support.engine_contents import containers
-from tools.reproduce import saved
+from tests.support.engine_contents import containers, saved
 from validate.claims import ClaimSet
 
 pytestmark = pytest.mark.engine
@@ -65,10 +64,9 @@ def test_layers_that_are_built_anew_are_the_parents_and_hold_no_trace_of_this_ma
         # An old engine dates /etc where a registry's base has no /etc/hosts.
         assert base.origin != "bootstrapped" or engine.inspect(tag).layers[:2] == parent.layers[:2]
         names = set()
-        for file in saved(engine, tag):
-            names.add(file.member.name)
-            content = file.data.read() if file.member.isfile() else b""
-            assert mark.encode() not in content, f"{file.member.name} in layer {file.layer}"
+        for layer, member, content in saved(engine, tag):
+            names.add(member.name)
+            assert mark.encode() not in content, f"{member.name} in layer {layer}"
     finally:
         engine.remove(tag, force=True)
     assert any("liger_kernel" in name for name in names) and any(name.endswith("bin/ptxas") for name in names)

@@ -1,49 +1,75 @@
 """Two builds on a real engine: a difference is found and named, and the same lock gives the same base."""
 
-import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from images.building.contexts import BuildOptions
 from images.config.paths import CHECKOUT
 from images.context import bootstrap
 from images.context.hosting import host_settings
 from images.context.labels import BaseContext
-from images.engine import Engine
-from images.engine import layers as layers_of
+from images.engine import Engine, ImageInfo
+from images.engine.layers import canonical_diff_id, stored
 from images.engine.progress import Progress
-from images.engine.runtime import ImageInfo
-from images.locking import debian
+from images.locking import debian, layer_record
 from images.planning.image import Image
+from images.validation.rows import read_evidence
+from tests.support.broken_images import NAME
+from tests.support.sources import SOURCES
 from tools import reproduce
 from tools.cold_builds import build_cache
+from validate.checks.static import host_origin
+from validate.claims import ORIGIN_PROBE
+from validate.judging import Status
 
 pytestmark = pytest.mark.engine
 
 
-def test_the_first_file_that_differs_is_named_and_nothing_is_left(engine: Engine, base: BaseContext) -> None:
-    dockerfile = f"FROM {base.reference}\nRUN mkdir /opt/folder && date +%N >/opt/folder/now\n"
+def test_the_files_that_differ_are_named_and_nothing_is_left(
+    engine: Engine, image: Image, base: BaseContext, tmp_path: Path
+) -> None:
+    options = BuildOptions(sources=SOURCES, host=host_settings(), out=tmp_path)
+    unsteady = reproduce.Reproduction(engine, image, base, options, None)
+    # Named as a step of ours, and it gives other bytes each time.
+    step = "sh /run/scripts/debian.sh || mkdir /opt/folder && date +%N >/opt/folder/now"
+    unsteady.context = {"Dockerfile": f"FROM {base.reference}\nRUN {step}\n".encode()}
     before = {record.id for record in build_cache(engine)}
     with Progress() as progress:
-        found = reproduce.reproduce(engine, "test", {"Dockerfile": dockerfile.encode()}, progress, None)
-    assert not found.equal
-    assert [layer.first == layer.second for layer in found.layers] == [True, False]
-    # Within one second of each other they differ in the content alone, else in a folder's time first.
-    assert re.match(r"opt(/folder(/now)?)?: (time|sha256) ", found.layers[1].difference)
-    assert re.search(r"; opt/folder/now differs from byte [0-8] on$", found.layers[1].difference)
-    first = [record for record in build_cache(engine) if record.id not in before]
-    assert len([record for record in first if "date" in record.made_by]) <= 1, "the second build's record is gone"
+        (first, files), (second, other_files) = (unsteady.build(progress) for _ in range(2))
+    assert {record.id for record in build_cache(engine)} <= before, "no build is kept"
+    assert first.on == second.on and first.id != second.id
+    (difference,) = reproduce.with_files(reproduce.compare(first.layers, second.layers), files, other_files)
+    assert difference.layer == "debian" and any("/opt/folder/now: " in file for file in difference.files)
 
 
 def test_recorded_layers_are_what_their_files_come_to(
     engine: Engine, parent: ImageInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = layers_of.stored(Path(engine.facts.data_root), parent.layers) if engine.facts.local else {}
-    small = [one for one in found.values() if one.diff_id in layers_of.recorded() and one.size < 200_000_000]
+    found = stored(Path(engine.facts.data_root), parent.layers) if engine.facts.local else {}
+    known = layer_record.other_forms(layer_record.read(CHECKOUT.locks))
+    small = [one for one in found.values() if one.diff_id in known and one.size < 200_000_000]
     if not small:
         pytest.skip("the engine's files are not here to be read, or it writes what is compared")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert [layers_of.worked_out(one) for one in small] == [layers_of.recorded()[one.diff_id] for one in small]
+    assert [canonical_diff_id(one) for one in small] == [known[one.diff_id] for one in small]
+
+
+def test_the_origin_of_a_built_image_is_proven_and_one_changed_layer_fails(parent: ImageInfo, out: Path) -> None:
+    evidence = read_evidence(out / NAME / "evidence.json")
+    (claim,) = evidence.claim_set.only([ORIGIN_PROBE]).claims
+    record = evidence.of(claim.probe)
+    assert record and evidence.digest == parent.id
+    measured: Any = record.measurements[0].evidence
+    expect: Any = claim.expect
+    assert host_origin.judge(claim.subject, expect, measured).status is Status.PASS
+    planted: Any = [
+        {**row, "diff_id": "sha256:planted"} if row["layer"] == "torch" else row for row in measured["layers"]
+    ]
+    changed: Any = {**measured, "layers": planted}
+    found = host_origin.judge(claim.subject, expect, changed)
+    assert found.status is Status.FAIL and "the layer torch is planted" in found.reason
 
 
 def test_the_same_lock_gives_the_same_base(engine: Engine, image: Image, base: BaseContext) -> None:

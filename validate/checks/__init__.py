@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from validate.claims import HOST_PROBE, Claim
+from validate.claims import HOST_PROBE, ORIGIN_PROBE, Claim
 from validate.judging import Finding, unproven
 
 Judge = Callable[[str, Any, Any], Finding]
@@ -34,6 +34,7 @@ _TIERS = ("static", "cpu", "gpu", "multigpu")
 _KERNELS = "gpu._kernels"
 SHARED_FILES: Mapping[str, str] = {
     HOST_PROBE: "static.host_image",
+    ORIGIN_PROBE: "static.host_origin",
     "cpu.examples": "_examples",
     "gpu.examples": "_examples",
     "multigpu.examples": "_examples",

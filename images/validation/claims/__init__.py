@@ -6,6 +6,7 @@ from images.validation.claims.context import ClaimContext, claim
 from images.validation.claims.cpu import cpu_claims
 from images.validation.claims.gpu import gpu_claims
 from images.validation.claims.multigpu import multigpu_claims
+from images.validation.claims.origin import origin_claims
 from images.validation.claims.static import static_claims
 from images.validation.containers import suite_files
 from validate.checks.static import hygiene
@@ -38,4 +39,5 @@ def image_claims(context: ClaimContext) -> ClaimSet:
     held = hygiene.of_claims(files["claims.json"])
     expect = {"leftovers": {}, "suite": wheel_contents.long_tags(rows), "claims": held}
     suite = claim("S8", "suite", "static.hygiene", statement, expect, required=False)
-    return ClaimSet(image=str(image.name), claims=(*found, suite))
+    # The image's own copy of its claims has none about layers: what is recorded of them moves on, and the image stays.
+    return ClaimSet(image=str(image.name), claims=(*found, suite, *origin_claims(context)))

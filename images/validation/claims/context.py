@@ -12,10 +12,11 @@ from images.locking.lock_file import Lock
 from images.planning import silent
 from images.planning.image import Image, Pin
 from images.planning.silent import SilentFault
-from validate.claims import HOST_PROBE, Claim, Tier
+from validate.claims import HOST_PROBES, Claim, Tier
 from validate.environment.wheel_contents import Contents
 
 if TYPE_CHECKING:
+    from images.context.origin import Origin
     from images.hardware.inventory import Gpu, Inventory
 
 Closure = Mapping[str, Mapping[str, str]]
@@ -41,6 +42,8 @@ class ClaimContext:
     is: claims about it are unproven, and required, as a label must not loosen what an image is held to."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Optional pin -> why no wheel of it could be had: claims about it are unproven, and not required."""
+    origin: Origin | None = None
+    """What its layers are made of. None: there is no claim about that, as in the image's own copy of its claims."""
     inventory: Inventory | None = None
     """The host's GPUs. None: what the container's own driver says is taken as it is."""
     no_gpu: str = ""
@@ -130,5 +133,5 @@ def claim(
 
     `expect` keeps to the types of its check (validate/checks/), which a test sees to for every image.
     """
-    tier = Tier.STATIC if probe == HOST_PROBE else Tier(probe.partition(".")[0])
+    tier = Tier.STATIC if probe in HOST_PROBES else Tier(probe.partition(".")[0])
     return Claim(id=id, subject=subject, tier=tier, probe=probe, statement=statement, expect=expect or {}, **more)

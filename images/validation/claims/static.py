@@ -142,6 +142,7 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
     builds = {
         name: pattern.format(**place, suite=image.base.suite) for name, pattern in expectations.LABELS_OF_BASES.items()
     }
+    builds[f"{ours}.recipe"] = "[0-9a-f]{64}"
     builds[f"{ours}.silent-faults"] = r"([\w./-]+#\d+ ?)*"
     everything, platform = image_labels.labels(image, base, context.missing), image.name.platform
     labels = {

@@ -13,6 +13,7 @@ from images.validation.claims.context import ClaimContext
 from tests.support.cases import cases
 from tests.support.sources import SOURCES
 from validate.checks.static import environment, host_image, hygiene, libraries, pins
+from validate.claims import ORIGIN_PROBE
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judging import Status
 
@@ -161,18 +162,10 @@ def test_debians_packages_variables_and_altered_files_are_counted() -> None:
     assert child.debian_packages("Package: x\nStatus: install ok installed\n\nStatus: x installed") == {"x": ""}
     before = child.debian_packages("\n".join([parent.format("curl", "1"), parent.format("less", "1"), own]))
     after = child.debian_packages("\n".join([parent.format("curl", "2"), parent.format("ffmpeg", "7:5.1")]))
-    files = Measurement(
-        subject="files",
-        seconds=1,
-        evidence={
-            "wrong": [
-                {"path": "/a.py", "owners": {"peft 0.18.1": "altered"}},
-                {"path": "/b", "owners": {"peft 0.18.1": ""}},
-            ]
-        },
-    )
+    change = {"step": "RUN x", "replaced": {"/a.py": "content"}, "removed": ["/b"], "count": 2}
+    files = Measurement(subject="layers", seconds=1, evidence={"changes": [change]})
     seen = evidence(installed())
-    more = Record(probe="static.files", outcome=Outcome.COMPLETED, seconds=1, measurements=(files,))
+    more = Record(probe=ORIGIN_PROBE, outcome=Outcome.COMPLETED, seconds=1, measurements=(files,))
     found = child.changes(
         replace(seen, records=(*seen.records, more)),
         ["RUN x", "ENV TOKEN=s A=b c=d", "USER 1001"],
@@ -182,7 +175,7 @@ def test_debians_packages_variables_and_altered_files_are_counted() -> None:
     assert found is not None and found.lines()[1:] == [
         "Debian's packages changed: 3 (curl 1 to 2, ffmpeg 7:5.1, less removed)",
         "variables set: 2 (A, TOKEN)",
-        "files altered: 2 (2 of peft 0.18.1)",
+        "files of the parent changed by `RUN x`: 2 (/b removed, /a.py: content)",
     ]
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from validate.judging import Finding, conclude, cut, failed, listed, matches, passed, unproven
+from validate.judging import Finding, conclude, failed, listed, passed, unproven
 
 _COMMAND, _DIRECTORY, _USER = ["bash"], "/workspace", "1001"
 """How our Dockerfiles end (templates/stages/image.j2)."""
@@ -27,14 +27,6 @@ _TWINS = {
 }
 """Label of OCI's -> ours that says the same (images/context/labels.py)."""
 _PARENTS_FOLDERS = ("/usr", "/etc", "/bin", "/lib", "/lib64", "/sbin", "/opt/venv", "/opt/truetag", "/var/lib/dpkg")
-_SPOKEN = {
-    "deleted": "is gone",
-    "content": "has another content",
-    "target": "leads elsewhere",
-    "time": "has another time, so that its bytecode is void",
-    "mode": "has another mode",
-    "owner": "has another owner",
-}
 _GROUP_OF_SYSTEM = re.compile(r".*:0*[1-9]\d?\d?")  # Debian policy, 9.2.2
 
 
@@ -131,63 +123,6 @@ def _of_a_child(further: Mapping[str, Any]) -> Iterator[str]:
         yield f"ONBUILD changes what is built on it: {listed([str(one)[:80] for one in further['OnBuild']])}"
 
 
-def judge_parent(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """S10 parent, of a child. expect: {parent: its name, path: its PATH, generated: {pattern: why a file's content
-    may differ}, childrens: {pattern: why a child may do anything there}, settings: {file: patterns of what bends
-    nothing in it}, plugins: {pattern: who loads such a file}, known: {Debian package: versions that S10 packages
-    knows}, suite: whose archives are asked for others}.
-
-    evidence, as the layers themselves say it: {unread: why they can't be compared}, or {files: of the parent, with its
-    folders, added, changed: [{path, how: any of _SPOKEN, or what it has become}] where a folder stands for what is in
-    it, changed_count, excused: {why a child may: how many paths differ so}, upgraded: {Debian package, from which
-    version to which: how many files}, plugins: {what was added: who loads it}, in_front: [{what, path: where it is
-    found first now, before}], settings: {file: what the parent has otherwise or not}, among: {what was added to the
-    folder of a Debian package of the parent's, of no package itself: that package}, sources: {list of apt's sources:
-    what in it lets anybody say what a package holds}, of_archive: {package whose list excuses what was added, and its
-    version: whether archives have it with these checksums; null: not in this version}, unasked: why none could say}.
-    """
-    if "unread" in evidence:
-        return unproven(evidence["unread"])
-    if not evidence["files"]:
-        return failed("the layers of its parent hold no file")
-    faults = [
-        f"{one['what']} is {one['path']} now, before the parent's {one['before']}" for one in evidence["in_front"]
-    ]
-    faults += [
-        f"the parent's {one['path']} {' and '.join(_SPOKEN.get(how, f'is a {how} now') for how in one['how'])}"
-        for one in evidence["changed"]
-    ]
-    faults += cut(evidence, "changed", "files of the parent are not as they were")
-    faults += [
-        f"{path} sets {name} for all users"
-        for path, names in evidence["settings"].items()
-        for name in names
-        if not matches(name, expect["settings"][path])
-    ]
-    told = [f"{count} of {why}" for why, count in sorted(evidence["excused"].items())]
-    good = f"{evidence['files']} paths of the parent, and what was added ({evidence['added']}) comes before none"
-    good += f"; {listed(told, limit=4)} are others" if told else ""
-    faults += [
-        f"{path} stands where the parent's {owner} has its own, and is of no package"
-        for path, owner in evidence.get("among", {}).items()
-    ]
-    faults += [f"{path} has apt take packages of anybody: {said}" for path, said in evidence.get("sources", {}).items()]
-    archived = evidence.get("of_archive", {})
-    faults += [f"Debian's {name} is not as its archive has it" for name, same in archived.items() if same is False]
-    plugins = [f"{path} ({who})" for path, who in sorted(evidence["plugins"].items())]
-    good += f"; of its own, and loaded as they are there: {listed(plugins)}" if plugins else ""
-    good += f"; added files are packages' by dpkg's own word: {evidence['unasked']}" if "unasked" in evidence else ""
-    unknown = [f"files of {name}" for name, same in archived.items() if same is None]
-    unknown += [
-        f"{count} files of {name}"
-        for name, count in sorted(evidence["upgraded"].items())
-        if name.split()[-1] not in expect["known"].get(name.split()[0], ())
-    ]
-    if unknown and not faults:
-        return unproven(f"{good}; but {listed(unknown)}: what Debian's archive has in these versions is not known here")
-    return conclude(faults, good)
-
-
 def _of_nobody(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Iterator[str]:
     """What the configuration sets and our Dockerfiles do not: it can change what runs, how fast, or how it ends."""
     layers = evidence.get("layers", expect.get("layers")) or ["of no history"]
@@ -226,5 +161,4 @@ CLAIMS = {
     "S8 settings": judge_settings,
     "S8 history": judge_history,
     "S8 layers": judge_layers,
-    "S10 parent": judge_parent,
 }

@@ -1,0 +1,107 @@
+"""What the steps of a derived image replaced and removed of the files below, and how whiteouts are read."""
+
+import io
+import tarfile
+
+import pytest
+
+from images.engine import derived, exported
+from images.engine.exported import LayerEntry
+
+
+def entry(path: str, kind: str = "file", mode: int = 0o644, content: str = "1") -> LayerEntry:
+    return LayerEntry(path, kind, mode, (0, 0), 0, "", content if kind == "file" else "")
+
+
+def layer(*members: str) -> list[LayerEntry]:
+    """A layer as it is read from a tar. `a/` is a folder, `a=x` a file with this content."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for member in members:
+            name, _, content = member.partition("=")
+            info = tarfile.TarInfo(name.rstrip("/"))
+            info.type = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content.encode()))
+    stream.seek(0)
+    with tarfile.open(fileobj=stream) as tar:
+        return [exported._entry(member, tar, "") for member in tar]
+
+
+PARENT = layer("opt/", "opt/a.py=1", "opt/b.py=1", "info/", "info/less.list=1", "info/x.list=1")
+
+
+@pytest.mark.parametrize(
+    ("members", "replaced", "removed"),
+    [
+        (["opt/a.py=2"], {"/opt/a.py": "content"}, []),
+        (["opt/a.py=1", "opt/new.py=1"], {}, []),  # copied up as it was, and something added
+        (["opt/.wh.a.py"], {}, ["/opt/a.py"]),
+        (["info/.wh.less.list"], {}, ["/info/less.list"]),
+        ([".wh.opt"], {}, ["/opt"]),
+        (["opt/", "opt/.wh..wh..opq", "opt/b.py=1"], {}, ["/opt/a.py"]),
+        (["opt/a.py/"], {"/opt/a.py": "is a folder now"}, []),
+    ],
+)
+def test_what_a_step_replaces_and_removes_is_named(
+    members: list[str], replaced: dict[str, str], removed: list[str]
+) -> None:
+    changes = derived.changes_by_step([PARENT, layer(*members)], 1, ["RUN x"])
+    if not replaced and not removed:
+        assert changes == []
+        return
+    (change,) = changes
+    assert (change.step, change.replaced, change.removed) == ("RUN x", replaced, removed)
+
+
+def test_each_step_is_named_for_its_own_changes_and_none_for_files_that_the_parent_does_not_have() -> None:
+    layers = [PARENT, layer("opt/own=1"), layer("opt/.wh.own", "opt/.wh.a.py"), layer("opt/a.py=3", "opt/b.py=3")]
+    changes = derived.changes_by_step(layers, 1, ["RUN 1", "RUN 2", "RUN 3"])
+    assert [(change.step, list(change.replaced), change.removed) for change in changes] == [
+        ("RUN 2", [], ["/opt/a.py"]),
+        ("RUN 3", ["/opt/b.py"], []),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (entry("a", mode=0o600), "mode"),
+        (entry("a")._replace(owner=(1001, 0), content="2"), "content and owner"),
+        (entry("a")._replace(time=9), ""),
+        (entry("a", "hard link")._replace(content="1"), ""),
+        (entry("a", "link"), "is a link now"),
+    ],
+)
+def test_how_a_file_differs(after: LayerEntry, said: str) -> None:
+    assert derived.describe_difference(entry("a"), after) == said
+
+
+def test_whiteouts_are_no_files_whatever_their_names_end_in() -> None:
+    """Two layers may both have `.wh.less.list`; as files they would be opened, and no store has them."""
+    found = layer(".wh.less.list", "info/.wh.x.so", "a/.wh..wh..opq")
+    assert {one.kind for one in found} == {"whiteout"}
+    assert list(exported.hidden([PARENT, layer("info/.wh.less.list")])) == [(0, "info/less.list")]
+
+
+def test_what_layers_make() -> None:
+    made = exported.tree([layer("a/", "a/b=1", "c=1", "e/", "e/f=1"), layer("a/.wh..wh..opq", "a/new=1", ".wh.c")])
+    assert sorted(path for path in made if made[path].kind == "file") == ["a/new", "e/f"]
+    assert sorted(exported.tree([[entry("a")]], {"a": entry("a", "folder"), "a/b": entry("a/b")})) == ["a"]
+    first = [*layer("a/", "a/b=x"), entry("d", "hard link")._replace(link="a/b", mode=0o600)]
+    hard = exported.tree([first])["d"]
+    assert (hard.kind, hard.content) == ("file", first[1].content)
+    # As nobody's builder writes them: below a link of its own, and below one of the layers underneath.
+    link = entry("s", "link")._replace(link="/bin")
+    by_hand = exported.tree(
+        [[link, entry("s/git"), entry("s/.wh.sh", "whiteout"), entry("lib/x")]],
+        {"bin/sh": entry("bin/sh"), "lib": entry("lib", "link")._replace(link="usr/lib")},
+    )
+    assert sorted(by_hand) == ["bin/git", "lib", "lib/x", "s"] and by_hand["lib"].kind == "folder"
+
+
+def test_files_that_no_container_shows_are_named_but_for_what_is_shown_elsewhere_alike() -> None:
+    base = layer("etc/passwd=1", "a/b=1", "a/c=1", "etc/hosts=1", "dev/x=1", "a/.wh.d")
+    above = layer("etc/passwd=2", "a/.wh.b", "a/c=1")
+    hidden = ["etc/passwd", "a/b", "etc/hosts", "dev/x"]
+    assert list(exported.hidden([base, above])) == [(0, path) for path in hidden]
