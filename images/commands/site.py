@@ -1,4 +1,7 @@
-"""The site: static pages of validation runs."""
+"""The site: static pages of validation runs.
+
+It catches an old verdict that is taken for a new one, and a verdict of one build that is taken for another's.
+"""
 
 import shutil
 from collections.abc import Mapping
@@ -25,15 +28,18 @@ from images.validation.claims.context import ClaimContext
 
 def site(
     out: OutFolder = None,
+    # Everybody who can push to a repository can attach an attestation there: --key counts only what is signed.
     source: Annotated[
         str,
         typer.Option("--from", metavar="REPOSITORY", help="Where images are published, with attestations."),
     ] = "",
     key: PublicKey = "",
+    # The nightly workflow's results are on a branch of their own, in a second folder.
     recorded: Annotated[
         list[Path] | None,
         typer.Option("--results", metavar="FOLDER", help="Has runs.jsonl, nightly/ (repeat it); default: results."),
     ] = None,
+    # The same inputs and date give the same bytes, so that a rebuilt site shows what changed.
     day: Annotated[str, typer.Option("--date", metavar="YYYY-MM-DD", help="Date of the site; default: today.")] = "",
     matrix: MatrixFile = None,
 ) -> None:
