@@ -1,4 +1,4 @@
-"""What training steps took in recorded runs, as claims G14 are held to it: images/data/baselines.json."""
+"""What training steps took in recorded runs, as claims `step` are held to it: images/data/baselines.json."""
 
 from __future__ import annotations
 

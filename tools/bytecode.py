@@ -1,4 +1,5 @@
-"""Keeps what validated images showed of their bytecode, so that C12 need not compile the same sources in each image.
+"""Keeps what validated images showed of their bytecode, so that `bytecode` need not compile the same sources in each
+image.
 
 `python -m tools.bytecode out/NAME/evidence.json...` writes beside the locks.
 """
@@ -26,7 +27,7 @@ from validate.evidence import Evidence
 from validate.judge import judge
 from validate.judging import Status
 
-_NEEDED = (("S2", "files"), ("S10", "wheels"), ("C12", "bytecode"))
+_NEEDED = (("files", "recorded"), ("origin", "wheels"), ("bytecode", "sources"))
 """The sources are the lock's, and the bytecode is theirs."""
 
 
@@ -36,7 +37,7 @@ def learned(evidence: Evidence, lock: Lock, folder: Path, where: str) -> dict[st
     Raises UserError: the run did not show that the image's sources and its bytecode are right.
     """
     found = judge(evidence.claim_set, evidence, [Tier.STATIC, Tier.CPU])
-    verdicts = {(one.claim.id, one.claim.subject): one.status for one in found.claims}
+    verdicts = {(one.claim.check, one.claim.subject): one.status for one in found.claims}
     if wrong := [" ".join(one) for one in _NEEDED if verdicts.get(one) is not Status.PASS]:
         then = "`nox -s validate -- NAME --tier static --tier cpu` of an image where they hold"
         raise UserError(Problem(where=where, cause=f"{', '.join(wrong)} is not PASS in it", then=then), code=1)

@@ -1,4 +1,4 @@
-"""Keeps what validated images showed of Debian's packages, so that S10 packages holds the next image's to it.
+"""Keeps what validated images showed of Debian's packages, so that origin/packages holds the next image's to it.
 
 `python -m tools.debian out/NAME/evidence.json...` writes images/data/debian.json: a suite's packages by version, each
 with digests of its scripts, checksums and modes, and the files that their installation writes. Only of images that this
@@ -59,7 +59,7 @@ def main(evidence: list[Path]) -> None:
         measured = record.of("packages") if record else None
         if planned.image is None or measured is None or recorded.host.get("steps_above"):
             then = "`nox -s validate -- NAME --tier static` of an image of ours"
-            raise UserError(Problem(where=str(one), cause="S10 packages was not measured in it", then=then), code=1)
+            raise UserError(Problem(where=str(one), cause="origin/packages was not measured in it", then=then), code=1)
         suite = f"{planned.image.base.suite}/{planned.image.name.platform.architecture}"
         table = json.loads(file.read_text(encoding="utf-8"))
         file.write_text(written(added(table, suite, measured.evidence)), encoding="utf-8")

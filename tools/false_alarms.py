@@ -40,7 +40,7 @@ CHILDREN = {
     "pip in a folder": f"{_PIP} --target /opt/own tomli\nENV PYTHONPATH=/opt/own",
     "apt": _APT.format("git-lfs htop tmux vim-tiny"),
     "apt and a server": _APT.format("openssh-server rsync sudo")
-    + " && rm /etc/ssh/ssh_host_*_key*",  # S8 secrets tells keys
+    + " && rm /etc/ssh/ssh_host_*_key*",  # hygiene/secrets tells keys
     "apt, pip and code": _APT.format("ffmpeg libgl1") + f"\n{_PIP} imageio\nCOPY train.py /workspace/",
 }
 """What people do -> its lines, as root."""
@@ -71,7 +71,7 @@ def main(
                     engine.remove(tag, force=True)
                 asked = [one for one in verdict.claims if one.claim.required and not one.claim.unproven]
                 alarms = [one for one in asked if one.status in (Status.FAIL, Status.UNPROVEN)]
-                rows = [f"  {one.status} {one.claim.id} {one.claim.subject}: {one.reason}" for one in alarms]
+                rows = [f"  {one.status} {one.claim.key}: {one.reason}" for one in alarms]
                 typer.echo("\n".join([f"{name}, {kind}: {len(asked) - len(rows)} of {len(asked)} claims hold", *rows]))
                 found += len(rows)
     raise typer.Exit(1 if found else 0)

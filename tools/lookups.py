@@ -1,8 +1,8 @@
 """Traces what programs of an image look for and do not find: what exists there in another image is found first.
 
 `python -m tools.lookups NAME...` runs images of the engine under strace (this machine's: no image has it) and adds to
-tests/validate/checks/lookups.json: pattern of a path -> the programs that asked for it. A test holds S10's
-excuses to it: no file that S10 lets be for its place stands where a program looks. A new stack is traced once.
+tests/validate/checks/lookups.json: pattern of a path -> the programs that asked for it. A test holds `origin`'s
+excuses to it: no file that `origin` lets be for its place stands where a program looks. A new stack is traced once.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class PageRow(Row):
 
     asks: Sentence
     by: list[Sentence] = []
-    """Claims that check it: `S1 torch`, `G5 *`."""
+    """Claims that check it: `pins/torch`, `bitsandbytes/*`."""
     note: str = ""
     open: str = ""
     """Why it does not hold yet."""
@@ -115,11 +115,7 @@ def _problems(page: str, rows: Sequence[PageRow], claims: Claims) -> Iterator[Pr
 
 
 def _matching(patterns: Sequence[str], claims: Sequence[Claim]) -> list[Claim]:
-    return [
-        claim
-        for claim in claims
-        if any(fnmatch.fnmatchcase(f"{claim.id} {claim.subject}", pattern) for pattern in patterns)
-    ]
+    return [claim for claim in claims if any(fnmatch.fnmatchcase(claim.key, pattern) for pattern in patterns)]
 
 
 def _section(
@@ -167,13 +163,13 @@ def _why_open(row: PageRow, claims: Sequence[Claim], verdicts: Mapping[tuple[str
     """What one image's runs leave open, claim by claim; empty if nothing."""
     if not verdicts:
         return _NO_RUN if _matching(row.by, claims) else ""
-    unheld = [one for one in _matching(row.by, claims) if verdicts.get((one.id, one.subject)) not in _HELD]
+    unheld = [one for one in _matching(row.by, claims) if verdicts.get((one.check, one.subject)) not in _HELD]
     if not unheld:
         return ""
     by_verdict: dict[str, list[str]] = {}
     for claim in unheld:
-        verdict = verdicts.get((claim.id, claim.subject))
-        by_verdict.setdefault(str(verdict) if verdict else "never run", []).append(f"{claim.id} {claim.subject}")
+        verdict = verdicts.get((claim.check, claim.subject))
+        by_verdict.setdefault(str(verdict) if verdict else "never run", []).append(claim.key)
     told = ", ".join(f"{_some(keys)} {verdict}" for verdict, keys in by_verdict.items())
     gpu = all(claim.tier in (Tier.GPU, Tier.MULTIGPU) for claim in unheld)
     return f"{told} (needs a GPU)" if gpu else told
@@ -191,7 +187,7 @@ def _verdict(row: PageRow, claims: Sequence[Claim], verdicts: Mapping[tuple[str,
         return "-"
     if row.open:
         return _OPEN
-    found = [verdicts.get((claim.id, claim.subject)) for claim in own]
+    found = [verdicts.get((claim.check, claim.subject)) for claim in own]
     held = sum(status in _HELD for status in found)
     if held == len(own):
         return str(Status.PASS if Status.PASS in found else Status.NOT_APPLICABLE)

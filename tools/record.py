@@ -121,7 +121,7 @@ def joined(parts: Sequence[tuple[str, Evidence]]) -> Evidence:
         if strange:
             cause = f"has records of another run, whose inputs were drawn with another seed: {', '.join(strange)}"
             problems.append(Problem(where=place, cause=cause, then="validate it again"))
-        for claim in (f"{one.id} {one.subject}" for one in part.claims):
+        for claim in (one.key for one in part.claims):
             if before := measured.get(claim):
                 cause = f"{claim} was measured in {before} already: one of both would hide the other"
                 then = "record one of them, and the other with another word"

@@ -20,7 +20,7 @@ from images.planning.plan import Planned
 from tools import run
 
 _KEPT = "results/silent-faults.json"
-_IDS = ("C16", "G12")
+_IDS = ("silent-faults", "silent-faults")
 
 
 def measured() -> dict[str, dict[str, Any]]:

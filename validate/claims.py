@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-ADMISSION = ("S2", "S10")
+ADMISSION = ("files", "origin")
 """Claims about each file of an image: judged before anything of it runs (images/validation/admission.py)."""
 HOST_PROBE = "host.image"
 ORIGIN_PROBE = "host.origin"
@@ -38,10 +38,10 @@ class Tier(str, Enum):
 class Claim:
     """One check that an image must pass."""
 
-    id: str
-    """Catalogue number: S1, C10, G3."""
+    check: str
+    """What is checked, in a word: `pins`, `4bit-llama`, `attention`."""
     subject: str
-    """What it is about: a distribution, a library, `environment`. (id, subject) is unique in an image."""
+    """What it is about: a distribution, a library, `environment`. (check, subject) is unique in an image."""
     tier: Tier
     probe: str
     """The probe that measures it, `TIER.MODULE`: `static.pins`."""
@@ -55,7 +55,7 @@ class Claim:
 
     @property
     def key(self) -> str:
-        return f"{self.id} {self.subject}"
+        return f"{self.check}/{self.subject}"
 
     @property
     def is_inside(self) -> bool:
@@ -82,7 +82,7 @@ class ClaimSet:
 
     def choose(self, wanted: Callable[[Claim], bool]) -> ClaimSet:
         """Return the claims that a user wants. Admission claims among the others are put aside, not dropped."""
-        aside = [claim for claim in self.claims if claim.id in ADMISSION and not wanted(claim)]
+        aside = [claim for claim in self.claims if claim.check in ADMISSION and not wanted(claim)]
         return replace(self.where(wanted), admission=(*self.admission, *aside))
 
     def of(self, tiers: Sequence[Tier]) -> ClaimSet:
@@ -102,7 +102,8 @@ class ClaimSet:
         return self.where(lambda claim: claim.probe not in probes)
 
     def about(self, texts: Collection[str]) -> ClaimSet:
-        """Those whose `ID SUBJECT` holds one of these texts; of a text with `=` before it, those that are named so."""
+        """Those whose `CHECK/SUBJECT` holds one of these texts; of a text with `=` before it, those that are named
+        so."""
         return self.choose(
             lambda one: any(one.key == text[1:] if text.startswith("=") else text in one.key for text in texts)
         )

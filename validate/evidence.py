@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 from validate.claims import Claim, ClaimSet
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 class Outcome(str, Enum):

@@ -132,7 +132,7 @@ def _finding(claim: Claim, record: Record | None, measurement: Measurement | Non
     if claim.unproven:
         return unproven(claim.unproven)
     if judging is None:
-        return unproven(f"this suite has no judge for {claim.id}")
+        return unproven(f"this suite has no judge for {claim.check}")
     # Nothing was tried, so nothing is known of the image; below, something was tried and did not work.
     if record is None:
         return unproven(f"{claim.probe} was not run")

@@ -1,4 +1,4 @@
-"""What a judge gives back. One judge a claim id, pure: evidence in, finding out.
+"""What a judge gives back. One judge a check, pure: evidence in, finding out.
 
 What UNPROVEN means to CI: the claim was not measured (no GPU here, a wheel that could not be had, a probe that did not
 finish), so it is neither kept nor broken, and `validate` and `judge` exit with 1 for FAIL alone. `build` gives no name

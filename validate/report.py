@@ -44,7 +44,7 @@ def lines(verdict: Verdict, *, reference: str = "", everything: bool = False, no
 
 
 def _paragraphs(claims: Sequence[ClaimVerdict]) -> list[str]:
-    """`FAIL  S5 bitsandbytes, S5 torch (static): REASON`, and each hint of it."""
+    """`FAIL  device-code/bitsandbytes, device-code/torch (static): REASON`, and each hint of it."""
     alike: dict[tuple[str, str], list[ClaimVerdict]] = {}
     for one in claims:
         alike.setdefault((one.status, _reason(one)), []).append(one)
@@ -68,14 +68,14 @@ def json_data(verdict: Verdict) -> dict[str, Any]:
     A claim has `hints` only where there are some.
     """
     return {
-        "schema_version": 2,
+        "schema_version": 3,
         "image": verdict.image,
         "digest": verdict.digest,
         "evidence_sha256": verdict.evidence_sha256,
         "overall": str(verdict.overall),
         "claims": [
             {
-                "id": one.claim.id,
+                "check": one.claim.check,
                 "tier": str(one.claim.tier),
                 "subject": one.claim.subject,
                 "required": one.claim.required,
@@ -99,7 +99,7 @@ def markdown(verdict: Verdict) -> str:
     lines = [f"# {verdict.image}: {verdict.overall}", "", f"Image `{verdict.digest}`. {summary(verdict)}.", ""]
     lines += ["| verdict | claim | subject | seconds | reason |", "| --- | --- | --- | --- | --- |"]
     for one in verdict.claims:
-        cells = (str(one.status), one.claim.id, one.claim.subject, f"{one.seconds:.1f}", _reason(one))
+        cells = (str(one.status), one.claim.check, one.claim.subject, f"{one.seconds:.1f}", _reason(one))
         escaped = (cell.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;") for cell in cells)
         lines.append(f"| {' | '.join(escaped)} |")
     return "\n".join([*lines, ""])

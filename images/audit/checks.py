@@ -44,7 +44,7 @@ def from_verdict(environment: str, verdict: Verdict) -> Iterator[Check]:
             continue
         outcome = {Status.PASS: Outcome.NONE, Status.FAIL: Outcome.FAULT}.get(one.status, Outcome.NOT_MEASURED)
         yield Check(
-            id=one.claim.id,
+            id=one.claim.check,
             subject=one.claim.subject,
             environment=environment,
             outcome=outcome,
@@ -66,10 +66,12 @@ def of_image(image: ImageInfo, survey: Mapping[str, Any], history: Sequence[Mapp
             wrong.append(f"{one['path']} is no machine code: something else runs before Python, or in its place")
         elif one["as_packaged"] is False:
             wrong.append(f"{one['real']} is not the file that its Debian package brought")
-    yield _check("A1 interpreters", wrong, pythons=pythons)
-    yield _check("A2 driver", [f"the image brings the host driver's {path} itself" for path in survey["driver_files"]])
+    yield _check("audit/interpreters", wrong, pythons=pythons)
+    yield _check(
+        "audit/driver", [f"the image brings the host driver's {path} itself" for path in survey["driver_files"]]
+    )
     preload = [f"/etc/ld.so.preload loads {path} into every process" for path in survey["preload"]]
-    yield _check("S7 preload", preload)
+    yield _check("environment/preload", preload)
     # Variables that no image should set: the grave ones, and the others.
     reasons = {
         name: why
@@ -79,11 +81,11 @@ def of_image(image: ImageInfo, survey: Mapping[str, Any], history: Sequence[Mapp
     }
     told = {name: f"{name}={image.env[name][:80]} is set: {why}" for name, why in reasons.items()}
     grave = [text for name, text in told.items() if matches(name, _RULES["grave_variables"])]
-    yield _check("S7 variables", grave)
-    yield _check("S7 settings", [text for text in told.values() if text not in grave])
-    yield _check("S8 history", [f"{one['where']} holds {one['kind']}" for one in history])
+    yield _check("environment/variables", grave)
+    yield _check("environment/settings", [text for text in told.values() if text not in grave])
+    yield _check("image/history", [f"{one['where']} holds {one['kind']}" for one in history])
     is_root = image.user.partition(":")[0] in ("", "0", "root")
-    yield _check("S8 user", ["it runs as root"] if is_root else [], user=image.user)
+    yield _check("image/user", ["it runs as root"] if is_root else [], user=image.user)
     env, against = image.env, []
     capabilities = env.get("NVIDIA_DRIVER_CAPABILITIES")
     if capabilities and not {"compute", "all"} & set(capabilities.split(",")):
@@ -92,14 +94,14 @@ def of_image(image: ImageInfo, survey: Mapping[str, Any], history: Sequence[Mapp
         against.append(f"NVIDIA_VISIBLE_DEVICES={env['NVIDIA_VISIBLE_DEVICES']} hides every GPU")
     if env.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
         against.append("NVIDIA_DISABLE_REQUIRE switches the check of the host's driver off")
-    yield _check("S8 runtime", against)
+    yield _check("image/runtime", against)
 
 
 def of_environment(environment: Mapping[str, Any], toolkits: Sequence[Mapping[str, str]]) -> Iterator[Check]:
     """Checks of one environment from its metadata: requirements, duplicates, and the toolkit beside torch."""
     prefix, count = str(environment["prefix"]), str(len(environment["distributions"]))
     first = sorted(unmet(environment), key=lambda told: told.endswith(NOT_THERE))  # another release tells more
-    yield _check("A3 requirements", first, environment=prefix, count=count)
+    yield _check("audit/requirements", first, environment=prefix, count=count)
     places: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
     for one in environment["distributions"]:
         places[str(one["name"])].append((str(one["version"]), str(one["location"])))
@@ -110,11 +112,11 @@ def of_environment(environment: Mapping[str, Any], toolkits: Sequence[Mapping[st
         if len(found) > 1 and not debians:
             copies = listed([f"{version} in {place}" for version, place in found])
             twice.append(f"{name} is there {len(found)} times: {copies}")
-    yield _check("A4 duplicates", twice, environment=prefix)
+    yield _check("audit/duplicates", twice, environment=prefix)
     numpy = next((str(one["version"]) for one in environment["distributions"] if one["name"] == "numpy"), "0")
     old = environment.get("numpy_1", ()) if numpy.partition(".")[0] not in ("0", "1") else ()
     yield _check(
-        "A8 numpy", [f"{path} is compiled for NumPy 1, {numpy} is installed" for path in old], environment=prefix
+        "audit/numpy", [f"{path} is compiled for NumPy 1, {numpy} is installed" for path in old], environment=prefix
     )
     cuda = str(environment["torch"].get("cuda", ""))
     if not cuda:
@@ -127,12 +129,12 @@ def of_environment(environment: Mapping[str, Any], toolkits: Sequence[Mapping[st
     ]
     versions = listed([one["version"] for one in known])
     told = f"the toolkit has torch's CUDA major: {versions}" if known else "no toolkit"
-    yield _check("S6 toolkit", others, environment=prefix, major=major, toolkits=told)
+    yield _check("toolkit/cuda", others, environment=prefix, major=major, toolkits=told)
 
 
 def contradiction(told: str) -> Check:
     """What asks for versions that exclude each other, in uv's words."""
-    return _check("A7 contradiction", [told])
+    return _check("audit/contradiction", [told])
 
 
 def of_versions(environment: Mapping[str, Any], facts: Facts) -> Iterator[Check]:
@@ -140,11 +142,11 @@ def of_versions(environment: Mapping[str, Any], facts: Facts) -> Iterator[Check]
     versions = {str(one["name"]): str(one["version"]).partition("+")[0] for one in environment["distributions"]}
     cudnn = next((version for name, version in versions.items() if name.startswith("nvidia-cudnn-cu")), "")
     known = silent.known(versions | ({"cudnn": cudnn} if cudnn else {})).values()
-    for key, ordinary in (("A6 silent faults", True), ("A6 rare silent faults", False)):
+    for key, ordinary in (("audit/silent-faults", True), ("audit/rare-silent-faults", False)):
         found = [str(row) for row in known if row.is_ordinary(versions.get("torch", "0")) is ordinary]
         yield _check(key, found, environment=str(environment["prefix"]))
     conflicts = [conflict.told(versions) for conflict in facts.conflicts if conflict.explains(versions)]
-    yield _check("A9 conflicts", conflicts, environment=str(environment["prefix"]))
+    yield _check("audit/conflicts", conflicts, environment=str(environment["prefix"]))
 
 
 def of_machine(
@@ -162,13 +164,13 @@ def of_machine(
     for one in runs(code, str(image.wheel_cuda) if image else "", names):
         if lacking := [f"sm_{name}" for name in names if one.on[name] == "no" and one.package != "torch"]:
             found.append(f"{one.package} has no code for {', '.join(lacking)}")
-    yield _check("A5 machine", found, environment=str(environment["prefix"]), machine=str(machine))
+    yield _check("audit/machine", found, environment=str(environment["prefix"]), machine=str(machine))
 
 
 def _check(key: str, faults: Iterable[str], *, environment: str = "", **facts: str) -> Check:
     """A check of audit.yaml that found these faults. `facts`: what its texts say of the image."""
     row, found = _RULES["checks"][key], list(faults)
-    number, _, subject = key.partition(" ")
+    number, _, subject = key.partition("/")
     return Check(
         id=number,
         subject=subject,

@@ -150,7 +150,7 @@ def _is_read(one: Claim) -> bool:
 
 def left_out(environment: str, text: str) -> Check:
     outcome, severity = Outcome.NOT_MEASURED, Severity.NOTE
-    return Check(id="A0", subject="scope", environment=environment, outcome=outcome, severity=severity, text=text)
+    return Check(check="audit", subject="scope", environment=environment, outcome=outcome, severity=severity, text=text)
 
 
 def judged(digest: str, claims: ClaimSet, records: Sequence[Record]) -> Verdict:
@@ -162,7 +162,12 @@ def evidence_of(environment: str, verdict: Verdict) -> Mapping[str, Any]:
     return {
         "environment": environment,
         "claims": [
-            {"id": one.claim.id, "subject": one.claim.subject, "expect": one.claim.expect, "evidence": one.evidence}
+            {
+                "check": one.claim.check,
+                "subject": one.claim.subject,
+                "expect": one.claim.expect,
+                "evidence": one.evidence,
+            }
             for one in verdict.claims
             if one.evidence
         ],

@@ -32,7 +32,7 @@ _NAME = re.compile(r"[\w.-]+")
 _SHARE = 5
 """torch has an architecture if it holds a fifth of what it holds for the best served one: torch 2.7 has some kernels
 for sm_89 alone, and is not made for it."""
-_OF_A_MATRIX = frozenset(("C8", "C11"))
+_OF_A_MATRIX = frozenset(("users", "additions"))
 """Claims about the home and the constraints that our images have."""
 _WHOLE_LIBRARIES = frozenset(("cuda-libraries", "pruned"))
 _RULES = yamlfile.table("audit.yaml")
@@ -77,7 +77,7 @@ def expected(
         claims += [
             replace(one, unproven=unproven.get(one.key, one.unproven))
             for one in cpu_claims(context)
-            if one.id not in _OF_A_MATRIX
+            if one.check not in _OF_A_MATRIX
         ]
     return ClaimSet(image=str(environment["prefix"]), claims=tuple(claims)), left_out
 
@@ -92,7 +92,7 @@ def hygiene() -> ClaimSet:
 def _claims(table: str, expects: Mapping[str, Mapping[str, Any]]) -> Iterator[Claim]:
     """Those of a table of audit.yaml. `expects`: by probe."""
     for key, (probe, statement) in _RULES[table].items():
-        number, _, subject = key.partition(" ")
+        number, _, subject = key.partition("/")
         yield claim(number, subject, probe, statement, expects[probe])
 
 
@@ -174,7 +174,7 @@ _ASIDE = frozenset(("tests", "test", "docs", "examples", "benchmarks", "scripts"
 
 
 def _files(subject: str, expect: Any, evidence: Any) -> Finding:
-    """S2 without what conda installed: it rewrites files, and keeps hashes of its own."""
+    """files without what conda installed: it rewrites files, and keeps hashes of its own."""
     conda = set(expect["conda"])
     own: Any = {
         **evidence,
@@ -206,11 +206,12 @@ def _is_aside(one: Mapping[str, Any]) -> bool:
 
 
 def _linked(subject: str, expect: Any, evidence: Any) -> Finding:
-    """S3 without rivals, and S4. A package that requires another takes what it links of that after importing it; what
-    other libraries have is a matter of who is loaded first, and of variants for several torches one has to fit."""
+    """`libraries` without rivals, and `symbols`. A package that requires another takes what it links of that after
+    importing it; what other libraries have is a matter of who is loaded first, and of variants for several torches one
+    has to fit."""
     if not evidence["files"]:
         return passed("there is no shared library in this environment")
-    if subject == "symbols":
+    if subject == "resolved":
         lacking = [
             one
             for one in evidence["lacking"]
@@ -243,18 +244,18 @@ def _rivals(_subject: str, _expect: Any, evidence: Any) -> Finding:
 
 
 def _start(subject: str, expect: Any, evidence: Any) -> Finding:
-    """S7's start-up code alone: variables are told once, for the whole image."""
+    """environment's start-up code alone: variables are told once, for the whole image."""
     own: Any = {**evidence, "denied": {}, "in_files": [], "settings_files": {}, "required": {}}
     found = environment.judge(subject, expect, own)
     return found if found.status != "PASS" else passed("nothing of unknown owner runs when Python starts")
 
 
 AUDIT_JUDGES: Judges = {
-    "S2 files": _files,
-    "S2 strays": _strays,
-    "S3 libraries": _linked,
-    "S3 rivals": _rivals,
-    "S4": _linked,
-    "S7": _start,
+    "files/recorded": _files,
+    "files/strays": _strays,
+    "libraries/linked": _linked,
+    "libraries/rivals": _rivals,
+    "symbols": _linked,
+    "environment": _start,
 }
 """They stand before the suite's own (validate/judge.py)."""

@@ -45,8 +45,8 @@ class Source(StrEnum):
 class Check:
     """One rule, held against one environment or the whole image."""
 
-    id: str
-    """S2, C4: as in docs/validation.md; A1 to A4: docs/audit.md."""
+    check: str
+    """files, triton: as in docs/validation.md; audit: docs/audit.md."""
     subject: str
     environment: str = ""
     """Prefix of a Python environment; empty: the whole image."""

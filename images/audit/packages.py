@@ -33,7 +33,7 @@ from validate.claims import ClaimSet, Tier
 from validate.environment.user_environment import UserEnvironment
 
 STDIN = "-"
-_PARTIAL = "S3, S4: it contradicts itself, so dependencies that it does not name were left out"
+_PARTIAL = "libraries, symbols: it contradicts itself, so dependencies that it does not name were left out"
 _PLATFORM = "x86_64-manylinux_2_36"
 _WHEELS = ("--only-binary", ":all:", "--no-config", "--quiet", "--no-progress", "--color", "never")
 _INSTALL = re.compile(
@@ -237,12 +237,12 @@ def _of_dockerfile(text: str) -> tuple[list[str], list[str]]:
 
 def _with_fix(check: Check, environment: Mapping[str, Any], python: str) -> Check:
     """With versions to change, where requirements are not met and uv finds some that are; it keeps others that fit."""
-    if check.id not in ("A3", "A7") or check.outcome is not Outcome.FAULT:
+    if check.key not in ("audit/requirements", "audit/contradiction") or check.outcome is not Outcome.FAULT:
         return check
     now = {str(one["name"]): str(one["version"]) for one in environment["distributions"]}
     held = [f"{name}=={version}" if name == "torch" else name for name, version in now.items()]
     try:
-        fitting = uv.versions(held, Target(python=python, platform=_PLATFORM), preferred=now, run=uv.run, where="A3")
+        fitting = uv.versions(held, Target(python=python, platform=_PLATFORM), preferred=now, run=uv.run, where="audit")
     except UserError:
         return check
     moved = [f"{name}=={version}" for name, version in fitting.items() if now.get(name, version) != version]
@@ -254,8 +254,10 @@ def _with_fix(check: Check, environment: Mapping[str, Any], python: str) -> Chec
 def _judgeable(claims: ClaimSet, laid: Laid, *, partial: bool) -> ClaimSet:
     """Without what this machine's own loader path says of packages that are for another one, and without what
     dependencies that are not there would give."""
-    without = {"S3", "S4"} if partial else set()
-    kept = [one for one in claims.claims if one.id not in without and (laid.here or one.subject != "rivals")]
+    without = {"libraries", "symbols"} if partial else set()
+    kept = [one for one in claims.claims if one.check not in without and (laid.here or one.subject != "rivals")]
     another = laid.python != "{}.{}".format(*sys.version_info)
-    seen = (replace(one, expect={**one.expect, "any_python": another}) if one.id == "S4" else one for one in kept)
+    seen = (
+        replace(one, expect={**one.expect, "any_python": another}) if one.check == "symbols" else one for one in kept
+    )
     return replace(claims, claims=tuple(seen))

@@ -50,7 +50,7 @@ def tables(audit: Audit) -> Iterator[Table]:
         advice = [f"hint: {hint.cause} {hint.fix}" for hint in one.hints] or ([f"fix: {one.fix}"] if one.fix else [])
         told = "\n".join([one.text, *advice])
         where = f"{one.environment or 'image'} ({one.source})"
-        faults.append((str(one.severity), f"{one.id} {one.subject}", where, told))
+        faults.append((str(one.severity), one.key, where, told))
     not_measured = Counter(one.text for one in audit.of(Outcome.NOT_MEASURED))
     archs = list(audit.runs[0].on) if audit.runs else []
     found = [
@@ -92,7 +92,7 @@ def terminal(audit: Audit) -> Iterator[str]:
 def html(audit: Audit) -> str:
     """The whole page: the tables of the terminal, and every check that found no fault."""
     rest = [one for one in audit.checks if one.outcome is not Outcome.FAULT]
-    rows = [(str(one.outcome), f"{one.id} {one.subject}", one.environment or "image", one.text) for one in rest]
+    rows = [(str(one.outcome), one.key, one.environment or "image", one.text) for one in rest]
     others = Table("Checks that found no fault, or were not made", ("outcome", "check", "where", "text"), rows)
     page = environment(html=True).get_template("audit.html.j2")
     return page.render(audit=audit, notice=NO_VALIDATION, summary=summary(audit), tables=[*tables(audit), others])
@@ -123,9 +123,7 @@ def sarif(audit: Audit, location: str) -> str:
                         "logicalLocations": [{"fullyQualifiedName": one.environment or "image"}],
                     }
                 ],
-                "partialFingerprints": {
-                    "truetagAudit/v1": sha256(f"{one.id} {one.subject} {one.environment} {one.text}".encode())
-                },
+                "partialFingerprints": {"truetagAudit/v1": sha256(f"{one.key} {one.environment} {one.text}".encode())},
             }
             for one in faults
         ],
@@ -134,7 +132,7 @@ def sarif(audit: Audit, location: str) -> str:
 
 
 def _rule(one: Check) -> str:
-    """`S3-libraries`."""
+    """`libraries/linked`."""
     return f"{one.id}-{one.subject}".replace(" ", "-")
 
 

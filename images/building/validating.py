@@ -170,7 +170,7 @@ def claims_of(
 
 
 def chosen(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str]) -> ClaimSet:
-    """The claims of these tiers whose `ID SUBJECT` holds one of the texts. Raises UserError for a text in none."""
+    """The claims of these tiers whose `CHECK/SUBJECT` holds one of the texts. Raises UserError for a text in none."""
     there = claims.of(tiers)
     # Those that take longest first: of the last tiers.
     keys = [claim.key for claim in reversed(there.claims)]
@@ -178,7 +178,7 @@ def chosen(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str]) -> Cla
         Problem(
             where=f"--claim {text!r}",
             cause=f"is in no claim of {claims.image} in {', '.join(tiers)}",
-            then=f"say a part of `ID SUBJECT`, as reports show it: {listed(keys, limit=6)}",
+            then=f"say a part of `CHECK/SUBJECT`, as reports show it: {listed(keys, limit=6)}",
         )
         for text in texts
         if not there.about([text]).claims

@@ -32,7 +32,7 @@ def lock(
     """Resolve images into hash-pinned locks under locks/.
 
     Without selectors, every accepted image. Beside the locks, locks/wheels/ gets what their files bring, read from the
-    index by range requests (claim S10), and locks/debian/ the Debian packages that all images on one base share.
+    index by range requests (claim `origin`), and locks/debian/ the Debian packages that all images on one base share.
     """
     sources = common.sources(matrix)
     folder = sources.workspace.locks

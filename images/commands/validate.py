@@ -38,11 +38,11 @@ def validate(
     claim: Annotated[
         list[str] | None,
         typer.Option(
-            "--claim", metavar="TEXT", help="Only claims with this in `ID SUBJECT`, or `=ID SUBJECT` (repeat it)."
+            "--claim", metavar="TEXT", help="Only claims with this in `CHECK/SUBJECT`, or `=ID SUBJECT` (repeat it)."
         ),
     ] = None,
     run_anyway: Annotated[
-        bool, typer.Option("--run-anyway", help="Run an image although its files are not as known (S2, S10).")
+        bool, typer.Option("--run-anyway", help="Run an image although its files are not as known (`files`, `origin`).")
     ] = False,
     gpus: Gpus = "auto",
     everything: Passed = False,

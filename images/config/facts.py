@@ -243,7 +243,7 @@ class Replacement(Row):
 class Conflict(Row):
     """Releases that fail together, whatever is done with them, though nothing that they require forbids it.
 
-    Judged in images (planning), in derived images (claim S1 additions) and in audits.
+    Judged in images (planning), in derived images (claim pins/additions) and in audits.
     """
 
     packages: dict[str, ReleaseRange] = Field(min_length=2)
@@ -262,7 +262,7 @@ class Conflict(Row):
 
 
 class FailingAddition(Row):
-    """What a derived image may add, and what fails in it then. Judged by the claim S1 additions."""
+    """What a derived image may add, and what fails in it then. Judged by the claim pins/additions."""
 
     name: str
     """A package, or a variable that is switched on."""

@@ -221,7 +221,7 @@ class ExpectedFailure(Row):
     """A known breakage: a claim that is expected to fail, until upstream has fixed it."""
 
     select: SelectorText
-    claim: Annotated[str, word(r"[A-Z]\d+( \S.*)?", "claim (S4, or with its subject: S4 symbols)")]
+    claim: Annotated[str, word(r"[a-z0-9-]+(/\S+)?", "claim (symbols, or with its subject: symbols/resolved)")]
     issue: Annotated[str, word(r"[\w.-]+/[\w.-]+#\d+|https://\S+", "issue (OWNER/REPOSITORY#NUMBER, or its URL)")]
     when: RequirementText = ""
     """Only where the image has these versions: `torchao>=0.14,<0.16`."""

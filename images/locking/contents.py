@@ -1,6 +1,6 @@
 """What the files of locks bring: `locks/wheels/NAME-VERSION.json`, measured from the index and never from an image.
 
-Claim S10 holds installed files to it. A row belongs to the sha256 of one file of the lock, so it never gets old.
+Claim `origin` holds installed files to it. A row belongs to the sha256 of one file of the lock, so it never gets old.
 """
 
 import csv

@@ -2,7 +2,7 @@
 requests, and not the gigabyte between.
 
 The bytes are the index's: no hash of a whole file can be checked so. A build checks that (`--require-hashes`), and what
-it then installs has the RECORD that was read here, or S10 fails.
+it then installs has the RECORD that was read here, or `origin` fails.
 """
 
 import csv

@@ -76,24 +76,24 @@ def regressions(control: SetResult, newer: SetResult, expected: Sequence[Expecte
         return []
     if newer.cause:
         return [
-            ClaimRow(id=BUILD, subject="", tier=Tier.STATIC, verdict=Status.FAIL, required=True, reason=newer.cause)
+            ClaimRow(check=BUILD, subject="", tier=Tier.STATIC, verdict=Status.FAIL, required=True, reason=newer.cause)
         ]
-    known = {(one.id, one.subject) for one in expected}
+    known = {(one.check, one.subject) for one in expected}
     worse = [
         claim
         for claim in newer.claims
-        if is_open(claim) and control.verdict(claim.key) is Status.PASS and (claim.id, claim.subject) not in known
+        if is_open(claim) and control.verdict(claim.key) is Status.PASS and (claim.check, claim.subject) not in known
     ]
     return sorted(worse, key=lambda claim: list(Tier).index(claim.tier))
 
 
 def beside(control: SetResult, found: SetResult) -> SetResult:
-    """The same with its training steps (G14) held against the control's, of the same night and machine: one that is
+    """The same with its training steps (`step`) held against the control's, of the same night and machine: one that is
     slower or hungrier fails, whatever is recorded, and one that is not is well."""
     claims = []
     for claim in found.claims:
         before, now = control.steps.get(claim.subject), found.steps.get(claim.subject)
-        if claim.id == STEP and claim.verdict is not Status.FAIL and before and now:
+        if claim.check == STEP and claim.verdict is not Status.FAIL and before and now:
             slower = now.seconds > timing.allowed(before.timed, now.timed, timing.SAME_MACHINE)
             verdict, reason = Status.PASS, claim.reason
             if slower or now.peak > PEAK_SLACK * before.peak:
@@ -179,7 +179,7 @@ def breakages(
 def _fails(found: SetResult, claim: ClaimRow) -> bool | None:
     """Whether a validation run shows the failure that is looked for. None: a failure for another reason, or no verdict
     on this claim, does not tell."""
-    if claim.id == BUILD:
+    if claim.check == BUILD:
         return bool(found.cause)
     own = next((one for one in found.claims if one.key == claim.key), None)
     if own is None or own.verdict is Status.PASS:

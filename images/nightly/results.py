@@ -69,7 +69,7 @@ class Change(Row):
 class Expected(Row):
     """A claim that an `xfail` row of the matrix is about."""
 
-    id: str
+    check: str
     subject: str
     issue: str
     """`OWNER/REPOSITORY#NUMBER` or a URL."""
@@ -80,7 +80,7 @@ class Expected(Row):
 class JobLine(Row):
     """One image, built from one set of versions and validated."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     kind: Literal["job"] = "job"
     date: AwareDatetime
     """When it was judged, UTC."""
@@ -107,7 +107,7 @@ class JobLine(Row):
     gpus: list[str] = []
     """Names of the GPUs that the validation run saw."""
     steps: dict[str, StepRow] = {}
-    """Subject of G14 -> the training step."""
+    """Subject of `step` -> the training step."""
     changes: list[Change] = []
     """What moved against the committed lock (canary); the Debian packages that moved against the image that people have
     (control)."""
@@ -120,7 +120,7 @@ class JobLine(Row):
 class BreakageLine(Row):
     """What breaks a canary, found by bisection."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     kind: Literal["breakage"] = "breakage"
     date: AwareDatetime
     image: str
@@ -177,7 +177,8 @@ def read(*folders: Path) -> tuple[JobLine | BreakageLine, ...]:
 
 
 def sentence(culprits: Sequence[Change], claims: Sequence[ClaimRow]) -> str:
-    """`torchao 0.11.0 -> 0.14.1 breaks S3: ...`: both versions, all claims, and the first one's reason."""
+    """`torchao 0.11.0 -> 0.14.1 breaks libraries/environment: ...`: both versions, all claims, and the first one's
+    reason."""
     moved = " with ".join(map(str, culprits))
     verb = "breaks" if len(culprits) == 1 else "together break"
     names = list(dict.fromkeys(claim.brief for claim in claims))
@@ -220,7 +221,7 @@ def _issue(name: str, first: BreakageLine, *others: BreakageLine) -> str:
         lines += ["| claim | subject | tier | verdict | reason |", "|---|---|---|---|---|"]
         for claim in one.claims:
             reason = shortened(claim.reason).replace("|", "\\|")
-            lines.append(f"| {claim.id} | {claim.subject} | {claim.tier} | {claim.verdict} | {reason} |")
+            lines.append(f"| {claim.check} | {claim.subject} | {claim.tier} | {claim.verdict} | {reason} |")
         lines += ["", f"Found by bisection over {search_cost(one)}.", ""]
     lines += ["To expect the failure until upstream has fixed it, add a row to matrix.yaml:", "", "```yaml", "xfail:"]
     claim, culprit = first.claims[0], first.culprits[0]
@@ -239,8 +240,6 @@ def told(line: JobLine) -> str:
     elif line.changes:
         parts += [f"{len(line.changes)} packages changed"]
     parts += [shortened(line.cause)] if line.cause else []
-    parts += [f"{one.id} {one.subject} fails as expected ({one.issue})" for one in line.expected]
-    parts += [
-        f"{one.id} {one.subject} passes unexpectedly: remove {one.issue} from xfail" for one in line.unexpected_passes
-    ]
+    parts += [f"{one.key} fails as expected ({one.issue})" for one in line.expected]
+    parts += [f"{one.key} passes unexpectedly: remove {one.issue} from xfail" for one in line.unexpected_passes]
     return "; ".join(parts)

@@ -175,8 +175,8 @@ def expected(claims: Sequence[ClaimRow], rows: Sequence[ExpectedFailure]) -> lis
     """The claims that failed as a row says they do."""
     found = []
     for claim in (one for one in claims if one.verdict is Status.FAIL):
-        if row := next((row for row in rows if row.claim in (claim.id, claim.key)), None):
-            found.append(Expected(id=claim.id, subject=claim.subject, issue=row.issue, reason=claim.reason))
+        if row := next((row for row in rows if row.claim in (claim.check, claim.key)), None):
+            found.append(Expected(check=claim.check, subject=claim.subject, issue=row.issue, reason=claim.reason))
     return found
 
 
@@ -184,7 +184,7 @@ def unexpected_passes(claims: Sequence[ClaimRow], rows: Sequence[ExpectedFailure
     """Claims of rows whose every claim was measured and is PASS."""
     found: list[Expected] = []
     for row in rows:
-        about = [claim for claim in claims if row.claim in (claim.id, claim.key)]
+        about = [claim for claim in claims if row.claim in (claim.check, claim.key)]
         if all(claim.verdict is Status.PASS for claim in about):
-            found += [Expected(id=one.id, subject=one.subject, issue=row.issue, reason="") for one in about]
+            found += [Expected(check=one.id, subject=one.subject, issue=row.issue, reason="") for one in about]
     return found

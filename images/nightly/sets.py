@@ -256,12 +256,12 @@ class SetResult(Row):
     debian: dict[str, str] = {}
     """Debian package -> version, of the control."""
     steps: dict[str, StepRow] = {}
-    """Subject of G14 -> the training step."""
+    """Subject of `step` -> the training step."""
     cause: str = ""
     """Why there is no verdict; empty where there is one."""
 
     def verdict(self, key: str) -> Status | None:
-        """The verdict of a claim (`S4 symbols`); None: it was not judged."""
+        """The verdict of a claim (`symbols/resolved`); None: it was not judged."""
         return next((claim.verdict for claim in self.claims if claim.key == key), None)
 
 
@@ -336,7 +336,7 @@ def built(engine: Engine, options: BuildOptions, progress: Progress) -> Validate
 
     def validate(locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
         start, name, installed = time.monotonic(), f"{locked.image.name}-{label}", dict[str, str]()
-        # The lock with what its files bring, which S10 asks: written into a folder of locks, beside what is known.
+        # The lock with what its files bring, which `origin` asks: written into a folder of locks, beside what is known.
         folder, known = options.out / "locks" / label, options.sources.workspace.locks
         own = {f"{locked.image.lock_name}/{path}": text for path, text in lock_file.written(locked.lock).items()}
         lock_file.write(own, folder)

@@ -49,7 +49,7 @@ def modules_of(distribution: str) -> Sequence[str]:
 
 
 def unproven(versions: Mapping[str, str]) -> dict[str, str]:
-    """Claims (`C15`, `C10 nf4-logits`) that these distributions put out of reach -> why."""
+    """Claims (`resume`, `4bit-llama/logits`) that these distributions put out of reach -> why."""
     found: dict[str, str] = {}
     for text, claims in _ROWS["unproven"].items():
         asked = Requirement(text)

@@ -142,7 +142,7 @@ class Image:
     unfit: Mapping[str, str] = field(default_factory=dict)
     """Package with kernels that it lacks, of which no known release fits its torch and CUDA -> why."""
     unproven: Mapping[str, str] = field(default_factory=dict)
-    """`C10` or `C10 subject` -> why the profile's own pins put that claim out of reach."""
+    """`4bit-llama` or `4bit-llama/logits` -> why the profile's own pins put that claim out of reach."""
     pruning: Pruning | None = None
     """None: it holds device code for every architecture that its packages have."""
     entrypoint: str = ""

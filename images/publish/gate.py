@@ -20,10 +20,11 @@ from validate.judging import Status, listed
 
 _WHEELS = "static.wheels"
 _BOUNDS = frozenset("at_most baseline fault known least most peak peak_operations times tolerance".split())
-"""What judges of C16 and G12 to G14 alone read: the same is measured whatever is recorded or told meanwhile."""
+"""What judges of `silent-faults`, `speed` and `step` alone read: the same is measured whatever is recorded or told
+meanwhile."""
 _NOT_ASKED = "the attestation has no such claim"
 _TOLD = {"revision", "claims"}
-"""Of S8: another revision of the matrix, which is told, and the digest of claims, which hold it."""
+"""Of `image`: another revision of the matrix, which is told, and the digest of claims, which hold it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,8 @@ class ReleasePolicy:
     seen: Callable[[], Path] | None = None
     """Where this machine keeps what it saw of tags: signatures of one never go back. None: it keeps nothing."""
     origin_exception: str = ""
-    """Why an image is published although its origin (S10) is UNPROVEN; empty: it is not. The attestation names it."""
+    """Why an image is published although its origin (`origin`) is UNPROVEN; empty: it is not. The attestation names
+    it."""
     row_of: Callable[[str], Sequence[str]] = lambda name: (name,)
     """Image name -> the images of its row in the matrix, one a platform. Of several, one tag names an index."""
 
@@ -86,10 +88,10 @@ def judged(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ()) -> Verdi
     What a probe records depends on what is expected (variables that nobody denies are not looked for), so evidence
     answers a claim that it was measured for alone: every other is unproven until the image is validated again.
     """
-    own = {(one.id, one.subject): one for one in run.claims}
+    own = {(one.check, one.subject): one for one in run.claims}
     not_here = {one.subject for one in claims.claims if one.probe == _WHEELS and one.unproven}
     asked = [
-        replace(one, unproven=one.unproven or _not_measured(one, own.get((one.id, one.subject)), not_here))
+        replace(one, unproven=one.unproven or _not_measured(one, own.get((one.check, one.subject)), not_here))
         for one in claims.of(tiers or [one.tier for one in run.claims]).claims
     ]
     return judge(limited(ClaimSet(image=claims.image, claims=tuple(asked)), run.host), run)
@@ -110,9 +112,9 @@ def _not_measured(claim: Claim, own: Claim | None, not_here: Collection[str]) ->
         for rows, name in itertools.product(tables, not_here):
             rows.pop(name, None)
     keys = today.keys() | then.keys()
-    if claim.id == "S8":
+    if claim.check == "image":
         keys -= _TOLD
-    if claim.id in ("C16", "G12", "G13", "G14"):
+    if claim.check in ("silent-faults", "speed", "step"):
         keys -= _BOUNDS
     differing = listed(sorted(key for key in keys if today.get(key) != then.get(key)), limit=5)
     if claim.probe == own.probe and not differing:

@@ -24,10 +24,10 @@ from validate.judge import Verdict
 from validate.judging import Status, listed
 
 _VERSION_LABELS = (
-    ("torch", "S1", "torch", "version"),
-    ("wheel-cuda", "S1", "torch", "cuda"),
-    ("python", "S1", "torch", "python"),
-    ("toolkit-cuda", "S6", "toolkit", "version"),
+    ("torch", "pins", "torch", "version"),
+    ("wheel-cuda", "pins", "torch", "cuda"),
+    ("python", "pins", "torch", "python"),
+    ("toolkit-cuda", "toolkit", "cuda", "version"),
 )
 """Label, claim, subject, and the key of the claim's `expect` that has the label's value."""
 
@@ -124,7 +124,7 @@ def label_faults(labels: Mapping[str, str], verdicts: Sequence[Verdict]) -> tupl
         pins = _pins(labels)
     except (ValueError, TypeError):
         return (*faults, "the label of pins can't be read")
-    found = [one for one in rows if one.claim.id == "S1" and one.status is Status.PASS]
+    found = [one for one in rows if one.claim.check == "pins" and one.status is Status.PASS]
     measured = {one.claim.subject: version.partition("+")[0] for one in found if (version := installed(one.evidence))}
     faults += [
         f"{name} {version} is labelled, {measured.get(name, 'nothing')} was found"
@@ -135,7 +135,7 @@ def label_faults(labels: Mapping[str, str], verdicts: Sequence[Verdict]) -> tupl
         validated = {
             str(one.claim.expect.get(expected))
             for one in rows
-            if (one.claim.id, one.claim.subject, one.status) == (claim_id, subject, Status.PASS)
+            if (one.claim.check, one.claim.subject, one.status) == (claim_id, subject, Status.PASS)
         }
         if validated and validated != {_label(labels, key)}:
             faults.append(

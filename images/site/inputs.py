@@ -148,7 +148,7 @@ def _tier_runs(run: Run, digest: str, claims: Sequence[Claim]) -> Iterator[TierR
 
 
 def unjudged(runs: Sequence[Run], tier: Tier, claims: Sequence[Claim]) -> list[str]:
-    """Return `ID SUBJECT` of the required claims of a tier that none of these runs judged."""
+    """Return `CHECK/SUBJECT` of the required claims of a tier that none of these runs judged."""
     judged = set()
     for run in runs:
         judged |= {row.key for row in run.claims}

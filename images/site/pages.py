@@ -46,7 +46,7 @@ class Total(NamedTuple):
 
 
 class StepTime(NamedTuple):
-    """The newest training step that was measured on a GPU model (claim G14)."""
+    """The newest training step that was measured on a GPU model (claim `step`)."""
 
     subject: str
     gpu: str
@@ -212,5 +212,5 @@ def _open_claims(runs: Sequence[Run]) -> list[ClaimVerdictRow]:
     newest: dict[tuple[str, str, Tier], ClaimVerdictRow] = {}
     for run in runs:
         for row in run.claims:
-            newest.setdefault((row.id, row.subject, row.tier), row)
+            newest.setdefault((row.check, row.subject, row.tier), row)
     return [row for row in newest.values() if row.verdict not in (Status.PASS, Status.NOT_APPLICABLE)]

@@ -42,7 +42,7 @@ _OPEN = (Status.FAIL, Status.UNPROVEN)
 class RunLine(Row):
     """One image, validated once. The line repeats no evidence; it names the evidence by its sha256."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     id: Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+$")]
     """`IMAGE/WHERE`, unique: the image, and a word for the machine or the fault that was planted."""
     image: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
@@ -57,11 +57,11 @@ class RunLine(Row):
     driver: str
     tiers: dict[Tier, TierCount]
     claims: dict[Tier, dict[Status, list[str]]]
-    """Tier -> verdict -> claims, each as `ID SUBJECT`."""
+    """Tier -> verdict -> claims, each as `CHECK/SUBJECT`."""
     findings: list[ClaimRow]
     """The claims that are FAIL or UNPROVEN, with their reasons."""
     packages: dict[str, str]
-    """Distribution -> version, as claim S1 measured them."""
+    """Distribution -> version, as claim `pins` measured them."""
     bytes: Annotated[int, Field(ge=0)]
     """Size of the image, unpacked; 0: not recorded."""
     evidence_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]
@@ -70,7 +70,7 @@ class RunLine(Row):
     """Its layers and settings (images/engine/configuration.py): the verdict is about every image that has these. Empty:
     not recorded."""
     steps: dict[str, StepRow] = {}
-    """Subject of G14 -> the training step, of those that did not fail: baselines are made of them."""
+    """Subject of `step` -> the training step, of those that did not fail: baselines are made of them."""
     kept: bool
     """The evidence is in `evidence/ID.json.xz`, so that the run can be judged again."""
 
@@ -79,7 +79,7 @@ class RunLine(Row):
         for tier, verdicts in self.claims.items():
             for status, keys in verdicts.items():
                 for key in keys:
-                    number, _, subject = key.partition(" ")
+                    number, _, subject = key.partition("/")
                     yield tier, status, number, subject
 
 
@@ -99,10 +99,12 @@ def read(folder: Path = FOLDER) -> tuple[RunLine, ...]:
 def gpu_runs(lines: Iterable[RunLine], image: str) -> list[RunLine]:
     """The runs of the gpu tier of images of that name, whatever their ID, the newest first.
 
-    Without those of some of its claims (`validate --claim`): they say nothing of the tier. Each whole one has G0.
+    Without those of some of its claims (`validate --claim`): they say nothing of the tier. Each whole one has `device`.
     """
     wanted = (line for line in lines if line.image == image and not line.experiment)
-    runs = [line for line in wanted if any((tier, number) == (Tier.GPU, "G0") for tier, _, number, _ in line.each())]
+    runs = [
+        line for line in wanted if any((tier, number) == (Tier.GPU, "device") for tier, _, number, _ in line.each())
+    ]
     return sorted(runs, key=lambda line: line.date or _UNDATED, reverse=True)
 
 
@@ -192,7 +194,7 @@ def judged_again(line: RunLine, content: bytes) -> Verdict:
     verdict = judge(evidence.claim_set, evidence)
     if (line.image, line.digest, line.evidence_sha256) != (verdict.image, verdict.digest, evidence.sha256):
         raise failed(where, "the evidence is of another run", then)
-    found = {(one.claim.tier, one.status, one.claim.id, one.claim.subject) for one in verdict.claims}
+    found = {(one.claim.tier, one.status, one.claim.check, one.claim.subject) for one in verdict.claims}
     if differing := sorted({f"{number} {subject}" for _, _, number, subject in found ^ set(line.each())}):
         raise failed(where, f"the verdict is not what the evidence says: {', '.join(differing[:_SHOWN])}", then)
     return verdict
@@ -239,6 +241,6 @@ def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, 
 
 
 def packages(claims: Iterable[ClaimVerdict]) -> dict[str, str]:
-    """Distribution -> version, of the S1 claims that passed."""
-    measured = [one for one in claims if one.claim.id == "S1" and one.status is Status.PASS]
+    """Distribution -> version, of the `pins` claims that passed."""
+    measured = [one for one in claims if one.claim.check == "pins" and one.status is Status.PASS]
     return {one.claim.subject: version for one in measured if (version := installed(one.evidence))}

@@ -39,11 +39,11 @@ class Run:
     claims: tuple[ClaimVerdictRow, ...] = ()
     """Empty for nightly runs: their lines have only the claims that did not pass."""
     packages: Mapping[str, str] = field(default_factory=dict)
-    """Distribution -> version, as S1 measured them."""
+    """Distribution -> version, as `pins` measured them."""
     size: int = 0
     """Of the image, unpacked, in bytes; 0: not recorded."""
     steps: Mapping[str, StepRow] = field(default_factory=dict)
-    """Subject of G14 -> the training step."""
+    """Subject of `step` -> the training step."""
 
     @property
     def date(self) -> date | None:
@@ -89,7 +89,7 @@ def recorded(*folders: Path) -> tuple[Run, ...]:
 
 def _of_line(line: RunLine, source: str) -> Run:
     """Claims that are open have their reasons, the others name and verdict."""
-    findings = {(one.tier, one.id, one.subject): one for one in line.findings}
+    findings = {(one.tier, one.check, one.subject): one for one in line.findings}
     claims = []
     for tier, status, number, subject in line.each():
         row = ClaimVerdictRow(
@@ -117,8 +117,8 @@ def _run(line: RunLine | JobLine, source: str, **more: Any) -> Run:
 
 def _with_verdict(run: Run, verdict: Verdict) -> Run:
     """Add what only the evidence has: reasons and hints of every claim, the size and the packages."""
-    measured = {(one.claim.id, one.claim.subject): one.evidence for one in verdict.claims}
-    size = measured.get(("S8", "size"), {}).get("bytes", 0)
+    measured = {(one.claim.check, one.claim.subject): one.evidence for one in verdict.claims}
+    size = measured.get(("image", "size"), {}).get("bytes", 0)
     return replace(
         run,
         claims=tuple(VerdictFile.model_validate(report.json_data(explain(verdict))).claims),

@@ -31,7 +31,7 @@ def judge_first(claims: ClaimSet, evidence: Evidence) -> Mapping[str, str]:
 
     `evidence`: of the image's files. Empty: everything may run.
     """
-    deciding = claims.where(lambda claim: claim.id in ADMISSION)
+    deciding = claims.where(lambda claim: claim.check in ADMISSION)
     broken = {}
     for verdict in judge(deciding, evidence).claims:
         claim = verdict.claim

@@ -26,7 +26,7 @@ _LOCKS = ("/opt/venv/.lock",)
 _TOLD = ("/var/cache/apt/*",)
 """Leftovers that other images clean by themselves (Debian's official base: docker-clean) and ours do not."""
 _NAMES = re.compile(r"(?:^ENV |(?<=\s))([A-Za-z_][A-Za-z0-9_]*)=")
-_FREE = {("S8", "size"), ("S1", "lock")}
+_FREE = {("image", "size"), ("pins", "lock")}
 """Claims that a child need not keep: they are measured and shown."""
 
 
@@ -94,7 +94,7 @@ def claims(
     (facts.yaml). `nvcc`: the parent has it.
     """
     locked = {name for one in parent.claims if "closed" in one.expect for name in one.expect["versions"]}
-    pinned = sorted(locked | {one.subject for one in parent.claims if one.id == "S1"})
+    pinned = sorted(locked | {one.subject for one in parent.claims if one.check == "pins"})
     rows = [{"name": name, "unless": [], "why": why} for name, why in known.items()]
     for addition in failing:
         if not (nvcc and "nvcc" in addition.unless):
@@ -108,25 +108,25 @@ def claims(
             expect={"pinned": pinned, "known": rows, "conflicts": together},
         )
         for one in parent.claims
-        if (one.id, one.subject) == ("S1", "lock")
+        if (one.check, one.subject) == ("pins", "lock")
     ]
     state = {expression: list(values) for expression, values in expectations.STATE.items()}
     statement = "after `import torch`, Python and torch are as in the parent"
-    added.append(claim("C14", "state", "cpu.state", statement, {"state": state}))
+    added.append(claim("state", "after-import", "cpu.state", statement, {"state": state}))
     return ClaimSet(image=parent.image, claims=(*(_of_child(one, pinned) for one in parent.claims), *added))
 
 
 def _of_child(parents: Claim, pinned: list[str]) -> Claim:
     expect = dict(parents.expect)
-    if parents.id == "S3":
+    if parents.check == "libraries":
         expect["pinned"] = pinned
-    if parents.id == "S1" and "closed" in expect:
+    if parents.check == "pins" and "closed" in expect:
         expect["closed"] = False
     if "is_derived" in expect:
         expect["is_derived"] = True
     if "denied" in expect:
         expect["allowed"] = list(expectations.CHILDRENS_VARIABLES)
-    if "free" in expect or (parents.id, parents.subject) == ("S8", "settings"):
+    if "free" in expect or (parents.check, parents.subject) == ("image", "settings"):
         expect["free"] = True
     if "leftovers" in expect:
         expect["leftovers"] = {path: what for path, what in expect["leftovers"].items() if path != _USERS_FILES}
@@ -141,7 +141,7 @@ def _of_child(parents: Claim, pinned: list[str]) -> Claim:
     if "labels" in expect:
         expect["labels"] = {name: value for name, value in expect["labels"].items() if name.startswith(_OURS)}
         expect["ours"] = _OURS
-    required = parents.required and (parents.id, parents.subject) not in _FREE
+    required = parents.required and (parents.check, parents.subject) not in _FREE
     return replace(parents, expect=expect, required=required)
 
 
@@ -155,7 +155,7 @@ def changes(
 
     `environment`: the child's variables. `debian`: Debian's packages of parent and child.
     """
-    lock = next((one for one in evidence.claims if (one.id, one.subject) == ("S1", "lock")), None)
+    lock = next((one for one in evidence.claims if (one.check, one.subject) == ("pins", "lock")), None)
     record = evidence.of(lock.probe) if lock else None
     measured = record.of("lock") if record else None
     if lock is None or measured is None or "error" in measured.evidence:

@@ -15,7 +15,8 @@ _MOST_LISTED = 40
 
 
 def inspected(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequence[Record]:
-    """What the engine knows of an image (S8): one record for all claims that the host measures. Raises NoSuchImage."""
+    """What the engine knows of an image (`image`): one record for all claims that the host measures. Raises
+    NoSuchImage."""
     asked = claims.only([HOST_PROBE]).claims
     if not asked:
         return ()

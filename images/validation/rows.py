@@ -16,7 +16,7 @@ from validate.harness import timing
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 
-STEP = "G14"
+STEP = "step"
 Line = TypeVar("Line")
 _REASON = 600
 """Characters of a reason that a line keeps."""
@@ -33,8 +33,8 @@ class Row(BaseModel):
 class ClaimRow(Row):
     """One claim, judged."""
 
-    id: str
-    """Catalogue number: S1, C10, G3; `build` where there is no image to judge."""
+    check: str
+    """Its name: `pins`, `4bit-llama`, `attention`; `build` where there is no image to judge."""
     subject: str
     tier: Tier
     verdict: Status
@@ -44,7 +44,7 @@ class ClaimRow(Row):
 
     @property
     def key(self) -> str:
-        return f"{self.id} {self.subject}".strip()
+        return f"{self.check}/{self.subject}".strip()
 
     @property
     def brief(self) -> str:
@@ -61,7 +61,7 @@ class TierCount(Row):
 
 
 class StepRow(Row):
-    """A training step (G14), measured once."""
+    """A training step (`step`), measured once."""
 
     seconds: float
     """Median."""
@@ -78,10 +78,10 @@ class StepRow(Row):
 
 
 def steps_of(claims: Iterable[ClaimVerdict]) -> dict[str, StepRow]:
-    """Subject -> the step, of the claims G14 that were measured, and whose times nothing disturbed."""
+    """Subject -> the step, of the claims `step` that were measured, and whose times nothing disturbed."""
     found = {}
     for one in claims:
-        trained = one.evidence.get("trained") if one.claim.id == STEP else None
+        trained = one.evidence.get("trained") if one.claim.check == STEP else None
         if trained and not [*timing.disturbances(one.evidence["conditions"], trained["time"])]:
             row = {**trained["time"], "peak": trained["peak"], "loss": trained["losses"][-1]}
             found[one.claim.subject] = StepRow(**{key: row[key] for key in StepRow.model_fields})
@@ -92,7 +92,7 @@ def claim_rows(verdict: Verdict) -> tuple[ClaimRow, ...]:
     """Every claim of a verdict, as lines keep it."""
     return tuple(
         ClaimRow(
-            id=one.claim.id,
+            check=one.claim.check,
             subject=one.claim.subject,
             tier=one.claim.tier,
             verdict=one.status,
@@ -148,7 +148,7 @@ def bad_line(where: str, cause: str) -> Problem:
 
 
 def installed(evidence: Mapping[str, Any]) -> str:
-    """The version in S1's evidence, as the distribution's metadata has it; empty where it has none."""
+    """The version in `pins`'s evidence, as the distribution's metadata has it; empty where it has none."""
     found = evidence.get("installed")
     return str(found[0].get("version", "")) if isinstance(found, list) and found and isinstance(found[0], dict) else ""
 
@@ -175,7 +175,7 @@ class ClaimVerdictRow(ClaimRow):
 class VerdictFile(Row):
     """verdict.json: an image, judged. It repeats no evidence, but names it."""
 
-    schema_version: Literal[2]
+    schema_version: Literal[3]
     image: str
     digest: Digest
     evidence_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -188,7 +188,7 @@ class VerdictFile(Row):
 class EvidenceFile(Row):
     """evidence.json: everything measured in one image, and the claims it was measured for."""
 
-    schema_version: Literal[2]
+    schema_version: Literal[3]
     image: str
     digest: Digest
     records: list[Record]

@@ -43,7 +43,7 @@ from validate.judging import Status
 
 _NINJA = re.compile(r"\s*\[(?P<done>\d+)/(?P<all>\d+)\] ")
 _STEP = "/run/recipe/compile.sh"
-_JUDGED = {("S3", "environment"), ("S4", "symbols")}
+_JUDGED = {("libraries", "environment"), ("symbols", "resolved")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +166,7 @@ def build_wheel(
         "jobs": jobs,
         "seconds": round(seconds, 1),
         "verdict": [
-            {"id": one.claim.id, "subject": one.claim.subject, "verdict": str(one.status), "reason": one.reason}
+            {"check": one.claim.check, "subject": one.claim.subject, "verdict": str(one.status), "reason": one.reason}
             for one in verdict.claims
         ],
     }
@@ -227,7 +227,7 @@ def judge_wheel(
     new = Pin(name=recipe.distribution, version=recipe.version, layer="torch")
     beside_torch = replace(image, pins=(*beside(image), new), prebuilt=())
     everything = image_claims(ClaimContext(image=beside_torch, facts=facts)).claims
-    judged = [one for one in everything if (one.id, one.subject) in {*_JUDGED, ("S1", recipe.distribution)}]
+    judged = [one for one in everything if (one.check, one.subject) in {*_JUDGED, ("pins", recipe.distribution)}]
     if recipe.archs:
         archs = dict.fromkeys(map(Arch.parse, recipe.archs), "cubin")
         judged.append(kernel_code_claim(image, recipe.distribution, [], archs, also=libraries(content)))
@@ -236,7 +236,7 @@ def judge_wheel(
     verdict = judge(claims, evidence, [Tier.STATIC])
     where, then = f"{recipe.distribution} {recipe.version}", f"it is not kept; what did the compiler do? {log}"
     problems = [
-        Problem(where=where, cause=f"compiled, but {one.claim.id} is {one.status}: {one.reason}", then=then)
+        Problem(where=where, cause=f"compiled, but {one.claim.check} is {one.status}: {one.reason}", then=then)
         for one in verdict.claims
         if one.status is not Status.PASS
     ]

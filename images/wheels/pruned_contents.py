@@ -1,4 +1,4 @@
-"""What the pruner of build steps leaves of a lock's wheels: claim S10 of images for one GPU architecture."""
+"""What the pruner of build steps leaves of a lock's wheels: claim `origin` of images for one GPU architecture."""
 
 import csv
 import shutil

@@ -2,7 +2,7 @@
 
 Nothing moves: a file keeps its length and every byte but the code that is taken out and, in front of it, the two that
 say what kind of code it is. So loaders, the driver and debuggers find all where it was. What
-validate/binaries/fatbin.py does not know stays, and so does all of a region where S5 would miss it
+validate/binaries/fatbin.py does not know stays, and so does all of a region where `device-code` would miss it
 (validate/binaries/kernel_states.py). A file that it can't read, or where parts overlap, is refused, and then nothing is
 changed at all. Standard library alone.
 """
@@ -57,13 +57,13 @@ class PruneOptions:
     """NVIDIA's own libraries, too: their licence restricts modification, so the matrix must say it."""
     alternatives: tuple[Alternatives, ...] = ()
     by_design: Mapping[str, Sequence[KernelByDesign]] = field(default_factory=dict)
-    """Kernels that S5 excuses, as its claims have them, by package (canonical name)."""
+    """Kernels that `device-code` excuses, as its claims have them, by package (canonical name)."""
 
     def may_prune(self, name: str, path: str) -> bool:
         return self.nvidia or not fatbin.is_nvidias(name, path)
 
     def excuses(self, name: str, path: str) -> Excuses | None:
-        """None for NVIDIA's own, which S5 judges as a whole."""
+        """None for NVIDIA's own, which `device-code` judges as a whole."""
         return None if fatbin.is_nvidias(name, path) else Excuses(self.by_design.get(name, ()))
 
 
@@ -110,9 +110,8 @@ class Cut:
 
 
 def cut(data: Buffer, arch: int, excuses: Excuses | None, each: Each = map) -> Cut:
-    """What to take out of an ELF file: nothing where it has no section table, as S5 says of device code in such a file
-    that it can't be read. Raises FatbinError, also where anything overlaps, as in no sound file.
-    """
+    """What to take out of an ELF file: nothing where it has no section table, as `device-code` says of device code in
+    such a file that it can't be read. Raises FatbinError, also where anything overlaps, as in no sound file."""
     sections = _sections(data)
     if not sections:
         return Cut(entries=(), size=len(data))

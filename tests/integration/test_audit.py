@@ -37,21 +37,21 @@ def hostile(engine: Engine, base: BaseContext) -> Iterator[Audit]:
 
 
 def test_a_hostile_image_is_read_to_the_end_and_all_that_it_plants_is_named(hostile: Audit) -> None:
-    found = {f"{one.id} {one.subject}": one.text for one in hostile.faults(Severity.ERROR)}
-    assert "/usr/local/bin/python3 is no machine code" in found["A1 interpreters"]
-    assert "/usr/local/bin/nvidia-smi" in found["A2 driver"]
-    assert "/etc/ld.so.preload loads /evil.so into every process" in found["S7 preload"]
-    assert "LD_PRELOAD=/evil.so" in found["S7 variables"]
+    found = {one.key: one.text for one in hostile.faults(Severity.ERROR)}
+    assert "/usr/local/bin/python3 is no machine code" in found["audit/interpreters"]
+    assert "/usr/local/bin/nvidia-smi" in found["audit/driver"]
+    assert "/etc/ld.so.preload loads /evil.so into every process" in found["environment/preload"]
+    assert "LD_PRELOAD=/evil.so" in found["environment/variables"]
     assert {one.prefix for one in hostile.environments} == {"/usr/local", "/opt/hangs"}
 
 
 def test_what_it_prints_of_our_own_probes_does_not_count(hostile: Audit) -> None:
-    checks = {(one.id, one.subject, one.environment): one for one in hostile.checks}
-    files = checks["S2", "files", "/usr/local"]
+    checks = {(one.check, one.subject, one.environment): one for one in hostile.checks}
+    files = checks["files", "recorded", "/usr/local"]
     assert files.outcome is Outcome.FAULT and "pipe of evil" in files.text and "1.0 is missing" in files.text
-    flooded = checks["C3", "c-extension", "/usr/local"]
+    flooded = checks["compiler", "c-extension", "/usr/local"]
     assert flooded.outcome is Outcome.FAULT and "printed more than" in flooded.text
-    hung = checks["C3", "c-extension", "/opt/hangs"]
+    hung = checks["compiler", "c-extension", "/opt/hangs"]
     assert hung.outcome is Outcome.FAULT and "did not end within 60 s" in hung.text
 
 
@@ -72,8 +72,8 @@ def test_an_audit_that_runs_nothing_needs_no_program_of_the_image(engine: Engine
     secret = "RUN echo \"api_key = 'Qm9keSBvZiBhIHNlY3JldA'\" > /etc/service.conf"
     steps = f"{secret}\nRUN rm /usr/bin/dash\nUSER root"
     with built(engine, "truetag-test-unhealthy", f"FROM {base.reference}\n{steps}\n") as tag:
-        found = {f"{one.id} {one.subject}" for one in _audit(engine, tag, AuditOptions(run=False)).faults()}
-    assert {"S8 secrets", "S8 user"} <= found
+        found = {one.key for one in _audit(engine, tag, AuditOptions(run=False)).faults()}
+    assert {"hygiene/secrets", "image/user"} <= found
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def faulty(engine: Engine, parent: ImageInfo) -> Iterator[Audit]:
 
 
 def test_faults_that_need_no_promise_are_found_and_nothing_else(faulty: Audit) -> None:
-    found = {f"{one.id} {one.subject}": one.text for one in faulty.faults()}
+    found = {one.key: one.text for one in faulty.faults()}
     assert set(found) == set(AUDITED["found"])
     assert [name for name, told in AUDITED["found"].items() if told not in found[name]] == []
 

@@ -30,9 +30,9 @@ kept = {name: one for name, one in load_file(file).items() if name != "model.lay
 save_file(kept, file, metadata={"format": "pt"})
 """
 FAULTS = {
-    "frozen adapters": ("example qlora", QLORA, "model.print_trainable_parameters()\n", FROZEN, "moved is 14, not 28"),
+    "frozen adapters": ("qlora", QLORA, "model.print_trainable_parameters()\n", FROZEN, "moved is 14, not 28"),
     "tensor left out": (
-        "example trainer",
+        "trainer",
         TRAINER,
         'trainer.save_model(str(out / "model"))\n',
         LEFT_OUT,
@@ -46,7 +46,9 @@ def judged(engine: Engine, subject: str, changed: Mapping[str, bytes]) -> tuple[
     (row,) = (row for row in ROWS if row.subject == subject)
     expect = expect_of(row, row.tiers["cpu"])
     probe = "cpu.examples"
-    claim = Claim(id="P1", subject=subject, tier=Tier.CPU, probe=probe, statement=row.statement, expect=expect)
+    claim = Claim(
+        check="framework", subject=subject, tier=Tier.CPU, probe=probe, statement=row.statement, expect=expect
+    )
     claims = ClaimSet(image=NAME, claims=(claim,))
     command = ["python3", "-I", "-S", "/judge/validate", "--claims", "/judge/claims.json"]
     tmpfs = dict.fromkeys(("/tmp", "/home/trainer"), "rw,exec,mode=1777")
@@ -61,7 +63,7 @@ def judged(engine: Engine, subject: str, changed: Mapping[str, bytes]) -> tuple[
 
 
 def test_a_healthy_example_passes(engine: Engine) -> None:
-    status, reason = judged(engine, "example trainer", {})
+    status, reason = judged(engine, "trainer", {})
     assert status is Status.PASS, reason
 
 

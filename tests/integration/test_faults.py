@@ -63,7 +63,7 @@ def found(engine: Engine, claims: ClaimSet, parent: ImageInfo) -> Callable[[str]
     def of(image: str) -> Found:
         faults = tuple(IMAGES[image].values())
         about = {(fault.claim, fault.subject) for fault in faults}
-        asked = tuple(one for one in claims.claims if (one.id, one.subject) in about)
+        asked = tuple(one for one in claims.claims if (one.check, one.subject) in about)
         with (
             broken(engine, parent, image.replace(" ", "-"), tuple(faults)) as tag,
             pytest.MonkeyPatch.context() as all_shown,
@@ -72,7 +72,7 @@ def found(engine: Engine, claims: ClaimSet, parent: ImageInfo) -> Callable[[str]
             said, _ = validating.described(engine, engine.inspect(tag), NAME)
             assert said == parent.labels, "they decide what is not asked of it"
             verdict = judged(engine, tag, replace(claims, claims=asked))
-        return {(row.claim.id, row.claim.subject): row for row in verdict.claims}
+        return {(row.claim.check, row.claim.subject): row for row in verdict.claims}
 
     return of
 

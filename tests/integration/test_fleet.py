@@ -35,7 +35,7 @@ from validate.claims import ClaimSet, Tier
 
 pytestmark = pytest.mark.engine
 NAME = "cu126-torch27"
-CLAIMS = ("=S1 einops", "=S2 files")
+CLAIMS = ("pins/einops", "files/recorded")
 OPTIONS = ("--tier", "static", "--claim", CLAIMS[0], "--claim", CLAIMS[1])
 BUILT = "cu132-torch215"
 """An image whose context needs no wheel from elsewhere."""

@@ -33,7 +33,7 @@ def missing(x, w):
     raise RuntimeError("no kernel image is available")
 
 kernel = Kernel(
-    claim="G1", probe="gpu.numerics", package="torch", statement="x @ w",
+    check="numerics", probe="gpu.numerics", package="torch", statement="x @ w",
     cases={
         "right": case(lambda x, w: x @ w),
         "bfloat16": case(lambda x, w: x @ w, "bfloat16"),

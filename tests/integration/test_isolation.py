@@ -24,14 +24,14 @@ def test_an_image_with_a_damaged_file_is_not_run_whatever_was_asked_for(
 ) -> None:
     # The time is kept, and no RECORD is written again: only the content tells.
     damage = f"RUN set {SITE}/safetensors/*.so && printf x >>$1 && touch -d @{EPOCH} $1"
-    asked = validating.chosen(claims, (Tier.CPU,), ["=C3 c-extension"])
+    asked = validating.chosen(claims, (Tier.CPU,), ["compiler/c-extension"])
     with broken(engine, parent, f"damaged-{os.getpid()}", [Fault("damaged", damage, "", "", "")]) as reference:
         evidence, verdict = validating.measure_and_judge(engine, reference, asked, (Tier.CPU,))
     assert not evidence.of("cpu.compiler")
-    assert "S2" in {one.claim.id for one in verdict.of(Status.FAIL)}
-    (compiler,) = (one for one in verdict.claims if one.claim.id == "C3")
+    assert "files" in {one.claim.check for one in verdict.of(Status.FAIL)}
+    (compiler,) = (one for one in verdict.claims if one.claim.check == "compiler")
     assert re.search(
-        r"was run: .*S2 files failed: \S*safetensors_rust\S* of safetensors \S+ is altered", compiler.reason
+        r"was run: .*files/recorded failed: \S*safetensors_rust\S* of safetensors \S+ is altered", compiler.reason
     )
 
 

@@ -38,7 +38,7 @@ STAND_IN = Attachment(
     reason="cores stand in for GPUs",
     inventory=Inventory(driver="", gpus=(CORE, CORE), source="test"),
 )
-ON_GPUS_ALONE = {"transport", "context parallel"}
+ON_GPUS_ALONE = {"transport", "context"}
 """NCCL's log, and attention that torch shards for GPUs alone."""
 
 
@@ -81,9 +81,17 @@ def verdict(engine: Engine, image: Image, tag: str) -> Verdict:
 
 def test_every_claim_that_a_cpu_can_rehearse_passes(verdict: Verdict) -> None:
     others = [one for one in verdict.claims if one.status is not Status.PASS]
-    told = (f"{one.claim.id} {one.claim.subject} {one.status}: {one.reason}\n{one.evidence}" for one in others)
+    told = (f"{one.claim.key} {one.status}: {one.reason}\n{one.evidence}" for one in others)
     assert verdict.overall is Status.PASS, "\n".join(told)
-    assert {one.claim.id for one in verdict.claims} == {"M1", "M2", "M3", "M5", "M6", "M7", "M8"}
+    assert {one.claim.check for one in verdict.claims} == {
+        "collectives",
+        "ddp",
+        "fsdp2",
+        "fp8-fsdp2",
+        "bandwidth",
+        "shared-memory",
+        "parallel",
+    }
 
 
 def test_both_ranks_measured_over_gloo(verdict: Verdict) -> None:
@@ -93,7 +101,7 @@ def test_both_ranks_measured_over_gloo(verdict: Verdict) -> None:
 
 
 def test_the_trial_gives_ranks_room_in_shared_memory(engine: Engine, verdict: Verdict) -> None:
-    (found,) = [one.evidence for one in verdict.claims if one.claim.id == "M7"]
+    (found,) = [one.evidence for one in verdict.claims if one.claim.check == "shared-memory"]
     assert found["size"] == containers.shared_memory(engine.facts.memory)
 
 
@@ -121,7 +129,7 @@ def failing(engine: Engine, image: Image, broken: str) -> Verdict:
     expect = {"device": "cpu", "ranks": 2}
     claims = [
         Claim(
-            id="M2",
+            check="ddp",
             subject=f"{name} {subject}",
             tier=Tier.MULTIGPU,
             probe=f"multigpu.{name}",
@@ -132,7 +140,7 @@ def failing(engine: Engine, image: Image, broken: str) -> Verdict:
         for subject in subjects
     ]
     # A probe asks for its own subjects: the name before them is only there to tell claims apart.
-    claims += [one for one in rehearsed(image).claims if one.id == "M7" or one.subject == "settings"]
+    claims += [one for one in rehearsed(image).claims if one.check == "shared-memory" or one.subject == "settings"]
     asked = ClaimSet(image=NAME, claims=tuple(claims))
     files = {
         f"validate/checks/multigpu/{name}.py": FAULTY.format(limits=limits, faulty=faulty).encode()
@@ -140,7 +148,7 @@ def failing(engine: Engine, image: Image, broken: str) -> Verdict:
     }
     found = measured(engine, broken, asked, files)
     # Only the container has these checks: their claims are judged as those of other ranks.
-    return judge(asked, found, judges={"M2": judge_place_only})
+    return judge(asked, found, judges={"ddp": judge_place_only})
 
 
 def judge_place_only(_subject: str, expect: RanksExpect, evidence: RanksEvidence) -> Finding:

@@ -57,8 +57,10 @@ def current(engine: Engine, image: Image, parent: ImageInfo) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def few(engine: Engine, current: str, claims: ClaimSet, parent: ImageInfo) -> Iterator[str]:
     """The same with few claims of each tier: the build of the parent had them all measured."""
-    kept = ("S1", "S7", "G0", "G1", "G2")
-    rows = tuple(one for one in claims.claims if one.id in kept or (one.id, one.subject) == ("C2", "bitsandbytes"))
+    kept = ("pins", "environment", "device", "numerics", "attention")
+    rows = tuple(
+        one for one in claims.claims if one.check in kept or (one.check, one.subject) == ("native", "bitsandbytes")
+    )
     dockerfile = f"FROM {current}\nUSER root\nCOPY claims.json /opt/truetag/claims.json\nUSER {parent.user}\n"
     content = ClaimSet(image=claims.image, claims=rows).dumps()
     with built(engine, f"{TAG}-few", dockerfile, {"claims.json": content.encode()}) as tag:
@@ -106,9 +108,9 @@ def test_a_broken_image_says_so_itself_with_the_fix(engine: Engine, broken: str)
     verdict = json.loads(done.stdout)
     assert (done.code, verdict["overall"]) == (1, "FAIL")
     failed = {(row["id"], row["subject"]): row for row in verdict["claims"] if row["verdict"] == "FAIL"}
-    assert set(failed) == {("S7", "environment"), ("C2", "bitsandbytes")}
-    assert "libbitsandbytes_cuda126.so" in failed["C2", "bitsandbytes"]["reason"]
-    assert failed["C2", "bitsandbytes"]["hints"][0]["id"] == "bitsandbytes-library"
+    assert set(failed) == {("environment", "variables"), ("native", "bitsandbytes")}
+    assert "libbitsandbytes_cuda126.so" in failed["native", "bitsandbytes"]["reason"]
+    assert failed["native", "bitsandbytes"]["hints"][0]["id"] == "bitsandbytes-library"
     assert {row["tier"] for row in verdict["claims"]} == {"static", "cpu"}, "no GPU here, so no gpu tier"
     assert "not run: this container was given no GPU: `docker run --gpus all" in done.stderr
 
@@ -129,7 +131,7 @@ def test_wrong_claims_are_said_without_a_traceback(engine: Engine, current: str)
     for file in ("/etc/hostname", "/etc/passwd", "/nowhere"):
         done = run(engine, current, ["validate", "--claims", file])
         assert done.code == 2 and file in done.stderr and "Traceback" not in done.stderr
-    done = run(engine, current, ["validate", "--claim", "S1"])
+    done = run(engine, current, ["validate", "--claim", "pins"])
     assert done.code == 2 and "--claim" in done.stderr, "no abbreviation of --claims"
 
 
@@ -185,7 +187,7 @@ def test_doctor_survives_a_torch_that_does_not(engine: Engine, current: str) -> 
 
 
 def test_a_recorded_run_is_judged_again_without_an_engine(engine: Engine, parent: ImageInfo, tmp_path: Path) -> None:
-    asked = [NAME, "--tier", "static", "--claim", "S1 "]
+    asked = [NAME, "--tier", "static", "--claim", "pins/"]
     done = commands.run("validate", *asked, "--out", str(tmp_path), DOCKER_HOST=engine.facts.url)
     assert (tmp_path / "validate").is_dir(), done.stderr
     (folder,) = (tmp_path / "validate").iterdir()

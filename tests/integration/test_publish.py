@@ -48,7 +48,7 @@ USER, PASSWORD = "somebody", os.urandom(8).hex()
 SETTINGS = {"TRUETAG_TEST": "1"}
 EXPECT = {"required": SETTINGS, "denied": expectations.DENIED_VARIABLES, "start_files": expectations.START_FILES}
 ENVIRONMENT = Claim(
-    id="S7", subject="environment", tier=Tier.STATIC, probe="static.environment", statement="-", expect=EXPECT
+    check="environment", subject="variables", tier=Tier.STATIC, probe="static.environment", statement="-", expect=EXPECT
 )
 CLAIMS = ClaimSet(image=NAME, claims=(EINOPS_CLAIM, ENVIRONMENT))
 

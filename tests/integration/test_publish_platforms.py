@@ -49,7 +49,7 @@ def claims(name: str) -> ClaimSet:
     machine = {} if platform is Platform.AMD64 else {"machine": platform.machine}
     installed = replace(EINOPS_CLAIM, expect={**EINOPS_CLAIM.expect, **machine})
     expect = {"modules": ["einops"], "first": True, "after": True, "complaints": [], "harmless": {}}
-    imports = Claim(id="C1", subject="einops", tier=Tier.CPU, probe="cpu.imports", statement="-", expect=expect)
+    imports = Claim(check="imports", subject="einops", tier=Tier.CPU, probe="cpu.imports", statement="-", expect=expect)
     return ClaimSet(image=name, claims=(installed, imports))
 
 
@@ -164,12 +164,12 @@ def test_what_another_processor_could_not_run_opens_no_index_that_asks_for_the_c
 ) -> None:
     """The cpu tier of the image for arm64 is UNPROVEN: its programs do not run here."""
     strict = replace(options, policy=policy(Tier.STATIC, Tier.CPU))
-    with pytest.raises(UserError, match=r"C1 einops \(cpu\) is UNPROVEN: programs for arm64 do not run"):
+    with pytest.raises(UserError, match=r"imports/einops \(cpu\) is UNPROVEN: programs for arm64 do not run"):
         publish(engine, pair, strict, *ROW)
     assert named(options.repository, *ROW) == [None, None]
     publish(engine, pair, options, ARM64)
     (told,) = publish(engine, pair, strict, AMD64).left_out
-    assert told.startswith(f"{AMD64} lacks linux/arm64: C1 einops (cpu) is UNPROVEN: programs for arm64")
+    assert told.startswith(f"{AMD64} lacks linux/arm64: imports/einops (cpu) is UNPROVEN: programs for arm64")
     with pytest.raises(UserError, match="no matching manifest for linux/arm64"):
         engine.pull(f"{options.repository}:{AMD64}", platform=Platform.ARM64)
 

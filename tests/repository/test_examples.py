@@ -65,7 +65,9 @@ def test_every_claim_has_its_files(example: Example) -> None:
 def test_a_container_gets_the_examples_that_its_claims_name_and_no_other() -> None:
     def asking(folder: str) -> Claim:
         expect = {"example": {"folder": folder}}
-        return Claim(id="P1", subject=folder, tier=Tier.CPU, probe="cpu.examples", statement="x", expect=expect)
+        return Claim(
+            check="cpu-examples", subject=folder, tier=Tier.CPU, probe="cpu.examples", statement="x", expect=expect
+        )
 
     def carried_by(*claims: Claim) -> set[str]:
         return {name for name in suite_files(ClaimSet(image="a", claims=claims)) if name.startswith("examples/")}

@@ -344,7 +344,7 @@ def test_nothing_to_propose_opens_no_pull_request(tmp_path: Path) -> None:
 
 
 def test_renewed_locks_come_with_what_their_files_bring(tmp_path: Path) -> None:
-    """S10 is required, and UNPROVEN of a file that nobody has read: `publish` refuses the image."""
+    """origin is required, and UNPROVEN of a file that nobody has read: `publish` refuses the image."""
     locking, gathering = only("refresh-renew", "nox -s lock"), only("refresh-renew", "git add")
     assert run_step(locking, tmp_path) == [["nox", "-s", "lock", "--", "--upgrade"]]
     assert STEPS.index(locking) < STEPS.index(gathering) and re.search(r"git add --all .*\blocks\b", gathering.script)

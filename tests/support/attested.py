@@ -8,7 +8,7 @@ from validate.judge import Verdict, judge
 
 NAME, DIGEST = "cu126-torch27", "sha256:" + "ab" * 32
 PIP = Claim(
-    id="S1",
+    check="pins",
     subject="pip",
     tier=Tier.STATIC,
     probe="static.pins",

@@ -31,7 +31,7 @@ def code(path: str, owner: str, **archs: int) -> LibraryCode:
     return LibraryCode(path=f"{SITE}/{path}", owner=owner, nvidia=owner.startswith("nvidia"), archs=archs)
 
 
-def check(text: str, *, id_: str = "S3", subject: str = "libraries", fix: str = "") -> Check:
+def check(text: str, *, id_: str = "libraries", subject: str = "libraries", fix: str = "") -> Check:
     return Check(
         id=id_,
         subject=subject,

@@ -61,7 +61,7 @@ def broken(engine: Engine, parent: ImageInfo, name: str, faults: Sequence[Fault]
 
 def judged(engine: Engine, reference: str, claims: ClaimSet, *ids: str) -> Verdict:
     """Judge the claims of these catalogue numbers (all, if none is named)."""
-    chosen = tuple(claim for claim in claims.claims if not ids or claim.id in ids)
+    chosen = tuple(claim for claim in claims.claims if not ids or claim.check in ids)
     assert chosen, "a check that looks at nothing finds nothing"
     asked = ClaimSet(image=claims.image, claims=chosen)
     return validating.measure_and_judge(engine, reference, asked, (Tier.STATIC, Tier.CPU), run_anyway=True)[1]

@@ -10,15 +10,15 @@ NAME = "cu126-torch27"
 DIGEST = "sha256:" + "ab" * 32
 
 
-def claim(subject: str = "pip", version: str = "25.0", number: str = "S1", **more: Any) -> Claim:
+def claim(subject: str = "pip", version: str = "25.0", number: str = "pins", **more: Any) -> Claim:
     """A distribution at a version."""
     expect = {"version": version, "locals": [""], "modules": [], "python": "3.11"}
     plain = {"tier": Tier.STATIC, "probe": "static.pins", "statement": "x", "expect": expect}
-    return Claim(id=number, subject=subject, **{**plain, **more})
+    return Claim(check=number, subject=subject, **{**plain, **more})
 
 
 def installed(version: str = "25.0") -> dict[str, Any]:
-    """What the probe of S1 measures."""
+    """What the probe of `pins` measures."""
     one = {"version": version, "location": "/x", "has_record": True, "tags": []}
     return {"installed": [one], "python": "3.11", "glibc": "2.36", "modules": {}}
 

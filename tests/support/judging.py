@@ -17,7 +17,7 @@ def judge_claim(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
     """Raises TypeError where no check has the claim."""
     judge = checks.judge_of(claim)
     if judge is None:
-        raise TypeError(f"{claim.probe} has no judge of {claim.id} {claim.subject}")
+        raise TypeError(f"{claim.probe} has no judge of {claim.key}")
     return by_judge(judge, claim, evidence)
 
 

@@ -34,7 +34,7 @@ def claim(
     verdict: Status = Status.PASS,
     *,
     subject: str = "torch",
-    number: str = "S1",
+    number: str = "pins",
     required: bool = True,
     **more: object,
 ) -> ClaimVerdictRow:
@@ -43,10 +43,10 @@ def claim(
 
 
 def run(image: str, *claims: ClaimVerdictRow, day: date | None = TODAY, digest: str = NEW, **more: object) -> Run:
-    rows = claims or (claim(Tier.STATIC), claim(Tier.CPU, number="C1"))
+    rows = claims or (claim(Tier.STATIC), claim(Tier.CPU, number="imports"))
     plain = {
         "packages": {
-            one.subject: TORCH.get(image, "2.7.1") for one in rows if (one.id, one.verdict) == ("S1", Status.PASS)
+            one.subject: TORCH.get(image, "2.7.1") for one in rows if (one.id, one.verdict) == ("pins", Status.PASS)
         },
         "source": f"results/{image}/{'-'.join(tier_counts(rows))}-{day}",
         "size": 6_900_000_000,
@@ -56,7 +56,7 @@ def run(image: str, *claims: ClaimVerdictRow, day: date | None = TODAY, digest: 
 
 
 def gpu(verdict: Status = Status.PASS, tier: Tier = Tier.GPU) -> ClaimVerdictRow:
-    return claim(tier, verdict, subject="device", number="G1")
+    return claim(tier, verdict, subject="device", number="numerics")
 
 
 def job(image: str, kind: Job, outcome: Outcome, **more: object) -> JobLine:
@@ -77,7 +77,12 @@ def job(image: str, kind: Job, outcome: Outcome, **more: object) -> JobLine:
 
 MOVE = Change(name="torchao", before="0.11.0", after="0.14.1", pinned=True)
 FAILED = ClaimRow(
-    id="S4", subject="symbols", tier=Tier.STATIC, verdict=Status.FAIL, required=True, reason=f"undefined {HOSTILE}"
+    check="symbols",
+    subject="resolved",
+    tier=Tier.STATIC,
+    verdict=Status.FAIL,
+    required=True,
+    reason=f"undefined {HOSTILE}",
 )
 
 
@@ -89,7 +94,7 @@ def breakage(**more: object) -> BreakageLine:
         "revision": "ba9876543210",
         "claims": [FAILED],
         "culprits": [MOVE],
-        "sentence": f"torchao 0.11.0 -> 0.14.1 breaks S4 symbols: {HOSTILE}",
+        "sentence": f"torchao 0.11.0 -> 0.14.1 breaks symbols/resolved: {HOSTILE}",
         "key": "torchao-0.14.1",
         "candidates": 20,
         "builds": 5,
@@ -99,9 +104,9 @@ def breakage(**more: object) -> BreakageLine:
     return BreakageLine.model_validate({**plain, **more})
 
 
-EXPECTED = Expected(id="G4", subject="device", issue=f"a/b#1 {HOSTILE}", reason="known")
+EXPECTED = Expected(check="attention", subject="device", issue=f"a/b#1 {HOSTILE}", reason="known")
 HINT = HintRow(id="x", cause=f"It is old. {HOSTILE}", fix="Renew it.", source="a/b#1")
-STATIC_CPU = (claim(Tier.STATIC), claim(Tier.CPU, number="C1"))
+STATIC_CPU = (claim(Tier.STATIC), claim(Tier.CPU, number="imports"))
 RUNS = (
     run(VALIDATED, *STATIC_CPU, gpu(), gpu(tier=Tier.MULTIGPU), gpus=(H200, H200)),
     run(VALIDATED, gpu(), gpus=(H100,)),
@@ -109,7 +114,7 @@ RUNS = (
         PARTLY,
         claim(Tier.STATIC),
         claim(Tier.STATIC, Status.UNPROVEN, subject="flash-attn", required=False, hints=[HINT.model_dump()]),
-        claim(Tier.CPU, number="C1"),
+        claim(Tier.CPU, number="imports"),
     ),
     run(PARTLY, claim(Tier.STATIC), packages={"torch": "2.7.0"}, day=date(2026, 11, 1), digest=OLD, size=6_100_000_000),
     run(FAILING, *STATIC_CPU, gpu(Status.FAIL), gpus=(H100,)),

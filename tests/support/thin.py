@@ -22,7 +22,7 @@ EINOPS = {
 }
 """An installed distribution of one empty module."""
 EINOPS_CLAIM = Claim(
-    id="S1",
+    check="pins",
     subject="einops",
     tier=Tier.STATIC,
     probe="static.pins",

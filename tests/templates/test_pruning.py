@@ -140,7 +140,8 @@ def test_kernels_that_s5_excuses_are_no_fault() -> None:
 
 
 def test_nvidias_are_judged_as_a_whole() -> None:
-    """A region without code for the GPU is nothing rare there; a library without any is a fault that S5 must see."""
+    """A region without code for the GPU is nothing rare there; a library without any is a fault that `device-code`
+    must see."""
     sound, other = fatbins.region(code(80), code(90)), fatbins.region(code(80), code(100))
     assert left(pruned(fatbins.library(sound, other), excuses=None)) == [{"sm90"}, set()]
     emptied = fatbins.region(code(80), Code(arch=90, kernels=K, emptied=True))

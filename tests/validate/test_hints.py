@@ -108,7 +108,7 @@ def test_every_thread_of_the_catalogue_has_a_row() -> None:
 
 def test_a_healthy_image_is_given_no_hint() -> None:
     evidence = json.loads((ROOT / "tests" / "support" / "recorded_cpu.json").read_text())
-    denied = "foreign folder"  # what C8 tries there is a folder that nobody may write to
+    denied = "foreign-folder"  # what `users` tries there is a folder that nobody may write to
     for record in evidence["records"]:
         record["measurements"] = [one for one in record["measurements"] if one["subject"] != denied]
     found = hints.find(hints.texts(evidence))
@@ -135,7 +135,7 @@ def test_one_hint_a_line_in_the_order_of_the_lines() -> None:
 
 @pytest.mark.parametrize("status", Status)
 def test_only_what_is_not_well_is_explained(status: Status) -> None:
-    claim = Claim(id="G3", subject="x", tier=Tier.GPU, probe="gpu.x", statement="-")
+    claim = Claim(check="attention", subject="x", tier=Tier.GPU, probe="gpu.x", statement="-")
     evidence = {"error": "RuntimeError: CUDA error: no kernel image is available for execution on the device"}
     one = ClaimVerdict(claim=claim, status=status, reason="it does not run", seconds=1.0, evidence=evidence)
     (found,) = explain(Verdict(image="i", digest="d", claims=(one,))).claims

@@ -102,7 +102,7 @@ def look(patch: pytest.MonkeyPatch, root: Path, files: dict[str, str | None], gp
 
 def judged(error: BaseException, faults: list[str], tier: Tier = Tier.GPU) -> tuple[ClaimVerdict, str]:
     """A claim whose probe met this error on a host with these faults, and why the image has no name."""
-    claim = Claim(id="G0", subject="devices", tier=tier, probe="gpu.device", statement="-")
+    claim = Claim(check="device", subject="devices", tier=tier, probe="gpu.device", statement="-")
     seen = {"cuda": {"error": described(error)}, "torch": {}, "nvml": {}, "libcuda": [], "environment": {}}
     found = Measurement(subject="devices", seconds=1.0, evidence=seen)
     record = Record(probe="gpu.device", outcome=Outcome.COMPLETED, seconds=1.0, measurements=(found,))
@@ -128,7 +128,7 @@ def test_a_fault_of_the_host_is_named_and_not_the_images(
     one = {"files": {}, "gpu": {}, "error": "", **FAULTS[fault]}
     found = look(monkeypatch, tmp_path, one["files"], one["gpu"], one["error"])
     (hint,) = hints.find(found)
-    assert hint.id == one["row"], "what to do about it stands in hints.yaml"
+    assert hint.check == one["row"], "what to do about it stands in hints.yaml"
     said = "\n".join(report.lines(Verdict(image="i", digest="d", claims=(), faults=tuple(found))))
     assert f"HOST  {found[0]}\n    hint: {hint.cause} {hint.fix}" in said
     blames_the_host(*judged(WRONG, found))

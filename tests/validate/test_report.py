@@ -11,7 +11,9 @@ from validate.judging import Status
 
 
 def one(status: Status, *, required: bool = True, reason: str = "because", **evidence: object) -> ClaimVerdict:
-    claim = Claim(id="S1", subject="torch", tier=Tier.STATIC, probe="static.pins", statement="it is", required=required)
+    claim = Claim(
+        check="pins", subject="torch", tier=Tier.STATIC, probe="static.pins", statement="it is", required=required
+    )
     return ClaimVerdict(claim=claim, status=status, reason=reason, seconds=0.25, evidence=evidence)
 
 
@@ -22,14 +24,14 @@ def verdict(*claims: ClaimVerdict) -> Verdict:
 def test_the_data_has_the_promised_keys_and_no_others() -> None:
     data = json.loads(json.dumps(report.json_data(verdict(one(Status.PASS, files=3)))))
     assert data == {
-        "schema_version": 2,
+        "schema_version": 3,
         "image": "cu126-torch27",
         "digest": "sha256:1",
         "evidence_sha256": "",
         "overall": "PASS",
         "claims": [
             {
-                "id": "S1",
+                "check": "pins",
                 "tier": "static",
                 "subject": "torch",
                 "required": True,
@@ -53,22 +55,22 @@ def test_what_is_open_is_said_first_and_last_and_what_holds_is_counted() -> None
     judged = verdict(one(Status.PASS), one(Status.UNPROVEN, reason="no GPU"), one(Status.FAIL, reason="broken"))
     assert report.lines(judged) == [
         "cu126-torch27  sha256:1  FAIL",
-        "FAIL  S1 torch (static): broken",
-        "UNPROVEN  S1 torch (static): no GPU",
+        "FAIL  pins/torch (static): broken",
+        "UNPROVEN  pins/torch (static): no GPU",
         "PASS  1 static (--all shows them)",
         "",
         "cu126-torch27: FAIL (1 PASS, 1 FAIL, 1 UNPROVEN)",
         "not run: cpu, gpu, multigpu",
-        "unproven: S1 torch",
-        "failed: S1 torch",
+        "unproven: pins/torch",
+        "failed: pins/torch",
     ]
-    assert "PASS  S1 torch (static): because" in report.lines(judged, everything=True)
+    assert "PASS  pins/torch (static): because" in report.lines(judged, everything=True)
 
 
 def test_a_reason_that_several_claims_share_is_said_once_and_in_one_line_to_a_pipe() -> None:
     judged = verdict(*[one(Status.UNPROVEN, reason="its wheel could not be had " * 9)] * 2)
     (said,) = (line for line in report.text(judged).splitlines() if "could not be had" in line)
-    assert said.startswith("UNPROVEN  S1 torch, S1 torch (static): its wheel could not be had")
+    assert said.startswith("UNPROVEN  pins/torch, pins/torch (static): its wheel could not be had")
 
 
 def test_an_empty_verdict_and_bars_in_markdown_can_be_shown() -> None:

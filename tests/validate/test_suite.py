@@ -41,7 +41,7 @@ def planted(folder: Path, probes: Mapping[str, str]) -> Path:
 def claims(*probes: str, unproven: str = "", **expect: object) -> ClaimSet:
     def planted(probe: str) -> Claim:
         tier = Tier(probe.split(".")[0])
-        return Claim(id="T1", subject="a", tier=tier, probe=probe, statement="-", unproven=unproven, expect=expect)
+        return Claim(check="T1", subject="a", tier=tier, probe=probe, statement="-", unproven=unproven, expect=expect)
 
     return ClaimSet(image="i", claims=tuple(map(planted, probes)))
 

@@ -1,7 +1,7 @@
 """What each kernel of a fat-binary region is on a GPU, and which code no GPU asked for has a use for.
 
-S5 judges by it and the pruner cuts by it, so that pruning can't take away what S5 would have found.
-"""
+`device-code` judges by it and the pruner cuts by it, so that pruning can't take away what `device-code` would have
+found."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ that, and at least REAL_BYTES, on another arch. Told by size, not by registers: 
 registers, and a stub that prints takes 24."""
 
 FAULTS = ("absent", "stub", "jit")
-"""What S5 has to say of a kernel. Code from PTX is none where no more is claimed."""
+"""What `device-code` has to say of a kernel. Code from PTX is none where no more is claimed."""
 _ARCH_IN_NAME = re.compile(r"(?i)sm_?(1[0-2]\d|[5-9]\d)")
 
 
@@ -134,7 +134,7 @@ class Surplus:
     region: Region
     entries: tuple[Entry, ...]
     kept: tuple[Entry, ...] = ()
-    """What would be among them, too, if S5 did not need it to see a fault."""
+    """What would be among them, too, if `device-code` did not need it to see a fault."""
 
 
 Each = Callable[[Callable[[Region], Surplus], Sequence[Region]], Iterable[Surplus]]
@@ -144,9 +144,9 @@ Each = Callable[[Callable[[Region], Surplus], Sequence[Region]], Iterable[Surplu
 def surplus(data: Buffer, targets: Sequence[int], excuses: Excuses | None, each: Each = map) -> Iterator[Surplus]:
     """Of each region of a file, the code that no GPU of `targets` has a use for. Raises FatbinError.
 
-    There is none where S5 would find something else without it: in a region where kernels are absent or stubs on a
-    target, say. NVIDIA's libraries (no `excuses`) are judged as a whole: none in those where nothing runs on a target.
-    """
+    There is none where `device-code` would find something else without it: in a region where kernels are absent or
+    stubs on a target, say. NVIDIA's libraries (no `excuses`) are judged as a whole: none in those where nothing runs
+    on a target."""
     found = tuple(fatbin.regions(data, fatbin.ALL))
     if excuses is None:
         # Whether code of a library runs on each target, and the same kind of it without what is unneeded.
@@ -175,7 +175,7 @@ def _surplus(region: Region, found: tuple[Entry, ...], *, keep: bool) -> Surplus
 
 
 def _unneeded(region: Region, targets: Sequence[int]) -> tuple[Entry, ...]:
-    """What no target would ever take, whatever S5 makes of it."""
+    """What no target would ever take, whatever `device-code` makes of it."""
     needed = {entry for target in targets for entry in region.needed(target)}
     return tuple(entry for entry in region.entries if entry not in needed)
 

@@ -7,7 +7,7 @@ A file has, in this order:
 - `measure(claims)`, which runs in the container, yields `(subject, evidence)` and never judges;
 - judges `(subject, expect, evidence) -> Finding`, pure: their docstrings say what is expected and what was measured.
   What raised (`error` of forked.attempt) fails by its own words, and reaches none (validate/judge.py, by_judge);
-- `CLAIMS`: `ID`, or `ID SUBJECT` where subjects are judged differently -> judge.
+- `CLAIMS`: `CHECK`, or `CHECK/SUBJECT` where subjects are judged differently -> judge.
 
 Files that begin with an underscore are shared. Only the files that are asked for are imported. They import torch and
 other packages of the image inside functions, so the host can import them, too.
@@ -60,7 +60,7 @@ class RunAs(Enum):
 
     IMAGE_USER = "image user"
     ROOT = "root"
-    ARBITRARY_UID = "arbitrary UID"
+    ARBITRARY_UID = "arbitrary-uid"
     """A user whom the image does not know (claims.ARBITRARY_UID)."""
     EACH_CLAIM = "each claim"
     """Each claim names its user, and a folder that is mounted there: it gets a container of its own."""
@@ -130,7 +130,7 @@ def judge_of(claim: Claim) -> Judge | None:
 
 def row(judges: Judges, claim: Claim) -> Judge | None:
     """Return the row of a claim: by id and subject, else by id alone."""
-    return judges.get(claim.key, judges.get(claim.id))
+    return judges.get(claim.key, judges.get(claim.check))
 
 
 def every() -> Iterator[tuple[str, ModuleType]]:

@@ -1,4 +1,5 @@
-"""Optimisers that a package compiles take the steps of torch's AdamW: the judge of P1 and P2 about them."""
+"""Optimisers that a package compiles take the steps of torch's AdamW: the judge of `framework` and `framework` about
+them."""
 
 from validate.checks._behaviour import judge_figures
 from validate.harness.adam import LARGEST_DEVIATION, LEAST_CONTROL, LEAST_MOVE, CompiledDeviations

@@ -1,4 +1,5 @@
-"""P1 to P3, C15 and C17: what a framework did, by figures that have an exact value, a most or a least.
+"""framework to `framework`, `resume` and `allocator`: what a framework did, by figures that have an exact value, a
+most or a least.
 
 The limits of a behaviour stand in its check's own file. Those of an example, and of what an image's environment sets,
 come with the claim.

@@ -1,4 +1,4 @@
-"""P1, P2, P3 (a CPU, one GPU, several): the profile's examples, run as users run them, against plain torch."""
+"""cpu-examples, gpu-examples, multigpu-examples: the profile's examples, run as users run them, against plain torch."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,4 +28,4 @@ def one_gpu(environ: Mapping[str, str]) -> str:
     return environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
 
 
-CLAIMS = {"P1": judge_limits, "P2": judge_limits, "P3": judge_limits}
+CLAIMS = {"cpu-examples": judge_limits, "gpu-examples": judge_limits, "multigpu-examples": judge_limits}

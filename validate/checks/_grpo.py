@@ -1,4 +1,4 @@
-"""A tiny policy, GRPO's step in plain torch, and trl's beside it: P1 and P2 of the trl-vllm profile."""
+"""A tiny policy, GRPO's step in plain torch, and trl's beside it: framework of the trl-vllm profile."""
 
 import importlib
 import math

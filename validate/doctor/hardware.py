@@ -145,7 +145,8 @@ def _machine() -> Hardware:
 
 
 def claimed_code(claims: Path) -> dict[str, tuple[str, ...]]:
-    """Package -> targets, by the image's own claims S5; empty where there are none (a base of somebody else)."""
+    """Package -> targets, by the image's own claims `device-code`; empty where there are none (a base of somebody
+    else)."""
     try:
         rows = ClaimSet.loads(claims.read_text(encoding="utf-8")).claims
         return {
@@ -154,7 +155,7 @@ def claimed_code(claims: Path) -> dict[str, tuple[str, ...]]:
                 for arch, how in sorted(row.expect["archs"].items(), key=lambda item: int(item[0]))
             )
             for row in rows
-            if row.id == "S5" and row.expect["kind"] == "kernels"
+            if row.check == "device-code" and row.expect["kind"] == "kernels"
         }
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return {}

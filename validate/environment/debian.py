@@ -151,8 +151,8 @@ _CHOICE = re.compile(r"--install\s+(/\S+)\s+(\S+)\s+(/\S+)\s+(-?\d+)((?:\s+--sla
 def alternatives(database: str = DATABASE) -> dict[str, str]:
     """Link of update-alternatives(1) -> where it leads: to the best of the files that packages have and offer.
 
-    Read in their scripts, which S10 packages holds to the archive's: anybody may write what update-alternatives keeps.
-    """
+    Read in their scripts, which origin/packages holds to the archive's: anybody may write what update-alternatives
+    keeps."""
     has, best = owned(database).packages, dict[str, tuple[int, dict[str, str]]]()
     for one in packages(database).values():
         script = "\n".join(control(one, database, SCRIPTS).values()).replace("\\\n", " ")

@@ -132,7 +132,8 @@ def nf4_rounded(weights: Weights, shape: Shape) -> dict[str, Any]:
 
 
 def twice_rounded(weights: Weights, shape: Shape, device: str, precision: Any) -> dict[str, Any]:
-    """The same with the blocks' scales in 8 bits ("double quantisation"), by bitsandbytes. C10 judges NF4 by hand."""
+    """The same with the blocks' scales in 8 bits ("double quantisation"), by bitsandbytes. `4bit-llama` judges NF4 by
+    hand."""
     functional = importlib.import_module("bitsandbytes.functional")
     found = dict(weights)
     for name, weight in weights.items():

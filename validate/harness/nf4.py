@@ -19,7 +19,7 @@ figures (its tests/test_functional.py)."""
 
 
 class ExpectedError(TypedDict):
-    """What claims C10 and G10 `nf4-weights` expect."""
+    """What claims 4bit-llama/weights and qlora/weights expect."""
 
     quant_type: str
     block_size: int

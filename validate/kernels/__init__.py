@@ -17,12 +17,12 @@ from validate.judging import RULE_T as RULE_T
 from validate.kernels._names import EAGER, PRODUCT, Name, patterns
 
 SUBJECTS = (
-    "bnb-adamw8bit",
-    "bnb-fp4",
-    "bnb-int8",
-    "bnb-nf4",
-    "bnb-paged-adamw8bit",
-    "compile-fullgraph",
+    "adamw8bit",
+    "fp4",
+    "int8",
+    "nf4",
+    "paged-adamw8bit",
+    "fullgraph",
     "conv-fp32",
     "flash-attn-4-dense",
     "flash-attn-4-features",
@@ -30,11 +30,11 @@ SUBJECTS = (
     "flash-attn-dense",
     "flash-attn-varlen",
     "gemm-fp32",
-    "liger-fused-linear-cross-entropy",
-    "liger-rms-norm",
-    "liger-rope",
-    "liger-swiglu",
-    "scaled-mm-fp8",
+    "fused-linear-cross-entropy",
+    "rms-norm",
+    "rope",
+    "swiglu",
+    "scaled-mm",
     "sdpa-cudnn",
     "sdpa-efficient",
     "sdpa-flash",
@@ -42,10 +42,10 @@ SUBJECTS = (
     "sdpa-math",
     "svd-fp32",
     "tf32-switch",
-    "torchao-float8-inference",
-    "torchao-float8-training",
+    "torchao-inference",
+    "torchao-training",
     "transformers-flash-attn-4",
-    "triton-jit",
+    "jit",
     "xformers-cutlass",
     "xformers-flash",
 )
@@ -115,7 +115,7 @@ class Kernel:
     """One row of the table."""
 
     claim: str
-    """Catalogue number: G3."""
+    """The claim's check: `attention`."""
     probe: str
     """The probe that runs it, `gpu.MODULE`: kernels of one probe share a process."""
     package: str

@@ -11,7 +11,7 @@ from validate.kernels._names import FLASH_ATTN_BACKWARD, FLASH_ATTN_FORWARD
 
 of_flash_attn = partial(
     Kernel,
-    claim="G3",
+    check="attention",
     probe="gpu.flash_attn",
     package="flash-attn",
     expected_kernels={"forward": FLASH_ATTN_FORWARD, "backward": FLASH_ATTN_BACKWARD},

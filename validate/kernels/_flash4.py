@@ -19,7 +19,7 @@ def on_majors(*majors: int, why: str) -> Supports:
 
 of_flash_attn_4 = partial(
     Kernel,
-    claim="G3",
+    check="attention",
     probe="gpu.flash_attn_4",
     package="flash-attn-4",
     expected_kernels={"forward": FLASH_ATTN_4_FORWARD, "backward": FLASH_ATTN_4_BACKWARD},

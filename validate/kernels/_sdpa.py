@@ -1,4 +1,4 @@
-"""torch's scaled_dot_product_attention with one backend forced: what the four files of G2 share."""
+"""torch's scaled_dot_product_attention with one backend forced: what the four files of torch's attention share."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ FUSED = {
     r"PyTorchMemEffAttention::|fmha_cutlass[FB]": "memory-efficient attention's",
     r"cudnn.*(sdpa|flash|[fb]prop|mha)": "cuDNN's",
 }
-of_sdpa = partial(Kernel, claim="G2", probe="gpu.sdpa", package="torch", libraries=(r"libtorch_cuda\.so",))
+of_sdpa = partial(Kernel, check="attention", probe="gpu.sdpa", package="torch", libraries=(r"libtorch_cuda\.so",))
 PLAIN = {r"softmax_warp|cunn_SoftMax": "plain products'"}
 
 

@@ -1,4 +1,4 @@
-"""G8: torch.compile makes one graph of a function, generates kernels for it, and those run."""
+"""compile: torch.compile makes one graph of a function, generates kernels for it, and those run."""
 
 import importlib
 from typing import Any
@@ -42,7 +42,7 @@ def _observe(rng: SeededRandom) -> Observed:
 
 
 KERNEL = Kernel(
-    claim="G8",
+    check="compile",
     probe="gpu.compile",
     package="torch",
     statement="torch.compile makes one graph without a break, within 1e-5 in float32, and its own kernels run",

@@ -1,4 +1,4 @@
-"""G1: a float32 convolution through cuDNN. torch allows TF32 in cuDNN by default; here it is switched off."""
+"""numerics: a float32 convolution through cuDNN. torch allows TF32 in cuDNN by default; here it is switched off."""
 
 import importlib
 from typing import Any

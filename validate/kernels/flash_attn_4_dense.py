@@ -1,4 +1,4 @@
-"""G3: flash-attn-4 over padded batches."""
+"""attention: flash-attn-4 over padded batches."""
 
 from functools import partial
 

@@ -1,5 +1,5 @@
-"""G3: what models ask of flash-attn-4 beside attention itself: soft cap (Gemma 2), a window (Mistral), head dimension
-256, and gradients that are the same bits in each run."""
+"""attention: what models ask of flash-attn-4 beside attention itself: soft cap (Gemma 2), a window (Mistral), head
+dimension 256, and gradients that are the same bits in each run."""
 
 import importlib
 from collections.abc import Callable, Mapping

@@ -1,4 +1,5 @@
-"""G3: flash-attn over padded batches. Dropout, ALiBi, soft cap and local windows are left out: builds may lack them."""
+"""attention: flash-attn over padded batches. Dropout, ALiBi, soft cap and local windows are left out: builds may lack
+them."""
 
 import importlib
 from functools import partial

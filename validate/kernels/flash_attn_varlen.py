@@ -1,4 +1,4 @@
-"""G3: flash-attn over sequences of different lengths packed one after another, as sample packing does."""
+"""attention: flash-attn over sequences of different lengths packed one after another, as sample packing does."""
 
 import importlib
 from functools import partial

@@ -1,11 +1,12 @@
-"""G1: float32 matrix products at the precision that users get without asking; and what all files of G1 share."""
+"""numerics: float32 matrix products at the precision that users get without asking; and what all files of numerics
+share."""
 
 from functools import partial
 from typing import Any
 
 from validate.kernels import Case, Kernel, SeededRandom
 
-of_float32 = partial(Kernel, claim="G1", probe="gpu.numerics", package="torch", tolerance={"float32": 1e-5})
+of_float32 = partial(Kernel, check="numerics", probe="gpu.numerics", package="torch", tolerance={"float32": 1e-5})
 """float32 stays below 1e-6 here; TF32, which keeps 10 bits, is at 3e-4."""
 
 

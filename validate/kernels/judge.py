@@ -1,4 +1,4 @@
-"""G1 to G9: one row of the table of kernels, its numbers and whether the kernel that was asked for ran."""
+"""One row of the table of kernels, its numbers and whether the kernel that was asked for ran."""
 
 import math
 import re
@@ -33,7 +33,7 @@ def dotted(capability: Sequence[int]) -> str:
 
 
 def judge(_subject: str, expect: Facts, evidence: Facts) -> Finding:
-    """G1 to G9.
+    """Of a kernel.
 
     expect: {cases, tolerance: {dtype: rule T or the largest relative error}, figures: {name: [least, most]}, facts,
     libraries: patterns of what must be mapped, package, expected_kernels: patterns, one for each part that has a name

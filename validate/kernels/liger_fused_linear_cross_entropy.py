@@ -1,4 +1,4 @@
-"""G7: Liger's linear layer fused with its cross entropy, which never holds the logits as a whole."""
+"""liger: Liger's linear layer fused with its cross entropy, which never holds the logits as a whole."""
 
 import importlib
 from functools import partial

@@ -1,4 +1,4 @@
-"""G7: Liger's RMSNorm."""
+"""liger: Liger's RMSNorm."""
 
 import importlib
 from functools import partial
@@ -9,7 +9,7 @@ from validate.kernels._names import LIGER_RMS_NORM_BACKWARD, LIGER_RMS_NORM_FORW
 
 of_liger = partial(
     Kernel,
-    claim="G7",
+    check="liger",
     probe="gpu.liger",
     package="liger-kernel",
     tolerance={"float32": 1e-5, "bfloat16": RULE_T},

@@ -1,4 +1,4 @@
-"""G7: Liger's rotary position embedding, as Llama rotates: the first half of a head against the second."""
+"""liger: Liger's rotary position embedding, as Llama rotates: the first half of a head against the second."""
 
 import importlib
 from functools import partial

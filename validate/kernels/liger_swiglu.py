@@ -1,4 +1,4 @@
-"""G7: Liger's SwiGLU, silu(a) * b."""
+"""liger: Liger's SwiGLU, silu(a) * b."""
 
 import importlib
 from functools import partial

@@ -1,4 +1,4 @@
-"""G2: scaled_dot_product_attention through cuDNN."""
+"""attention: scaled_dot_product_attention through cuDNN."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""G2: scaled_dot_product_attention through its memory-efficient kernels."""
+"""attention: scaled_dot_product_attention through its memory-efficient kernels."""
 
 from validate.kernels import RULE_T
 from validate.kernels._names import SDPA_EFFICIENT_BACKWARD, SDPA_EFFICIENT_FORWARD

@@ -1,4 +1,4 @@
-"""G2: scaled_dot_product_attention through its FlashAttention."""
+"""attention: scaled_dot_product_attention through its FlashAttention."""
 
 from validate.kernels import from_capability
 from validate.kernels._names import SDPA_FLASH_BACKWARD, SDPA_FLASH_FORWARD

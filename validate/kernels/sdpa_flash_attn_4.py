@@ -1,4 +1,5 @@
-"""G3: scaled_dot_product_attention through flash-attn-4, which torch offers since 2.11 (torch/nn/attention/_fa4.py)."""
+"""attention: scaled_dot_product_attention through flash-attn-4, which torch offers since 2.11
+(torch/nn/attention/_fa4.py)."""
 
 import importlib
 from typing import Any

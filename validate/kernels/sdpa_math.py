@@ -1,4 +1,4 @@
-"""G2: scaled_dot_product_attention through plain products."""
+"""attention: scaled_dot_product_attention through plain products."""
 
 from validate.kernels import RULE_T
 from validate.kernels._sdpa import FUSED, cases, of_sdpa

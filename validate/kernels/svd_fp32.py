@@ -1,4 +1,4 @@
-"""G1: a singular value decomposition, which goes through cuSOLVER."""
+"""numerics: a singular value decomposition, which goes through cuSOLVER."""
 
 import importlib
 from typing import Any

@@ -1,4 +1,5 @@
-"""G1: TF32 is off until it is asked for, and does something then: so the float32 tolerance can tell them apart."""
+"""numerics: TF32 is off until it is asked for, and does something then: so the float32 tolerance can tell them
+apart."""
 
 from validate.kernels import Observed, SeededRandom, from_capability
 from validate.kernels.gemm_fp32 import of_float32

@@ -1,4 +1,4 @@
-"""G3: transformers with `attn_implementation="flash_attention_4"`: without the package it downloads a kernel."""
+"""attention: transformers with `attn_implementation="flash_attention_4"`: without the package it downloads a kernel."""
 
 import importlib
 from typing import Any

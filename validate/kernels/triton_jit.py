@@ -1,4 +1,4 @@
-"""G6: Triton compiles on this GPU, from a cold cache, and runs what it compiled."""
+"""triton: Triton compiles on this GPU, from a cold cache, and runs what it compiled."""
 
 import importlib
 import os
@@ -59,7 +59,7 @@ def _observe(rng: SeededRandom) -> Observed:
 
 
 KERNEL = Kernel(
-    claim="G6",
+    check="triton",
     probe="gpu.triton",
     package="triton",
     statement="Triton compiles for this GPU from a cold cache: whole numbers exact, float32 within 1e-6",

@@ -1,4 +1,4 @@
-"""G4: xformers' attention with its cutlass operator pinned, and what the flash operator's file shares."""
+"""attention: xformers' attention with its cutlass operator pinned, and what the flash operator's file shares."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from validate.kernels._names import XFORMERS_CUTLASS_BACKWARD, XFORMERS_CUTLASS_
 
 of_xformers = partial(
     Kernel,
-    claim="G4",
+    check="attention",
     probe="gpu.xformers",
     package="xformers",
     libraries=(r"xformers/.*\.so",),

@@ -1,4 +1,4 @@
-"""G4: xformers' attention with its flash operator pinned."""
+"""attention: xformers' attention with its flash operator pinned."""
 
 from validate.kernels._names import XFORMERS_FLASH_BACKWARD, XFORMERS_FLASH_FORWARD
 from validate.kernels.xformers_cutlass import cases, declines, of_xformers

@@ -32,12 +32,12 @@ def image_claims(context: ClaimContext) -> ClaimSet:
         if one.subject in missing:
             reason = f"{one.subject} is not in this image: {missing[one.subject]}"
         found.append(replace(one, required=False, unproven=reason) if reason else one)
-    # S8. No verdict of ours comes from the image's own copy: that of another checkout is told, and no fault.
+    # `image`. No verdict of ours comes from the image's own copy: that of another checkout is told, and no fault.
     files = suite_files(ClaimSet(image="", claims=tuple(found)))
     rows = [(path, wheel_contents.record_hash(content)) for path, content in files.items() if path != "claims.json"]
     statement = "the image's own copy of the suite and its examples is this checkout's"
     held = hygiene.of_claims(files["claims.json"])
     expect = {"leftovers": {}, "suite": wheel_contents.long_tags(rows), "claims": held}
-    suite = claim("S8", "suite", "static.hygiene", statement, expect, required=False)
+    suite = claim("hygiene", "suite", "static.hygiene", statement, expect, required=False)
     # The image's own copy of its claims has none about layers: what is recorded of them moves on, and the image stays.
     return ClaimSet(image=str(image.name), claims=(*found, suite, *origin_claims(context)))

@@ -86,13 +86,13 @@ class ClaimContext:
 
 
 def silent_claims(context: ClaimContext, id: str) -> Iterator[Claim]:  # noqa: A002
-    """G12, or C16 of those that show without a GPU. One that the versions are known to have is not required."""
+    """silent-faults. One that the versions are known to have is not required."""
     gpus = context.inventory.gpus if context.inventory else ()
     locked = [("cudnn", version) for name, version in context.locked.get("torch", {}).items() if "-cudnn-cu" in name]
     versions = {**context.image.versions, **dict(locked)}
     for subject, row in silent.faults().items():
         lacking = row.package not in versions or row.package in context.missing
-        if lacking or row.cpu != (id == "C16") or not within(versions["torch"], row.torch):
+        if lacking or row.cpu != (id == "silent-faults") or not within(versions["torch"], row.torch):
             continue
         known, gate = row.of(versions), next(filter(None, (_too_small(row, gpu) for gpu in gpus)), "")
         expect: dict[str, Any] = {"known": known, "fault": str(row), **({"not_applicable": gate} if gate else {})}
@@ -134,4 +134,4 @@ def claim(
     `expect` keeps to the types of its check (validate/checks/), which a test sees to for every image.
     """
     tier = Tier.STATIC if probe in HOST_PROBES else Tier(probe.partition(".")[0])
-    return Claim(id=id, subject=subject, tier=tier, probe=probe, statement=statement, expect=expect or {}, **more)
+    return Claim(check=id, subject=subject, tier=tier, probe=probe, statement=statement, expect=expect or {}, **more)

@@ -25,12 +25,12 @@ _FLASH_ATTN_4_FORWARD, _FLASH_ATTN_4_BACKWARD = Arch(8, 0), Arch(9, 0)
 
 _QUANTISED_LLAMA_NEEDS = ("torch", "transformers", "bitsandbytes", "peft", "accelerate", "safetensors")
 _QUANTISED_LLAMA = {
-    "fp32": "a tiny Llama in float32 computes what plain float64 arithmetic does",
-    "nf4-weights": "loading in 4-bit stores every projection as NF4: uint8, a quarter of bfloat16, the right error",
-    "nf4-logits": "the 4-bit model computes what its dequantised weights say",
+    "float32": "a tiny Llama in float32 computes what plain float64 arithmetic does",
+    "weights": "loading in 4-bit stores every projection as NF4: uint8, a quarter of bfloat16, the right error",
+    "logits": "the 4-bit model computes what its dequantised weights say",
     "lora-step": "one LoRA step on the 4-bit model moves B and leaves the base alone",
 }
-"""C10: subject -> statement."""
+"""4bit-llama: subject -> statement."""
 
 
 def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
@@ -43,31 +43,31 @@ def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
         if digests := {digest for file in files for digest in file.bytecode}:
             known[package.name] = sorted(digests)
     statement = "every file of bytecode is what its source compiles to"
-    yield claim("C12", "bytecode", "cpu.bytecode", statement, {"known": known})
+    yield claim("bytecode", "sources", "cpu.bytecode", statement, {"known": known})
     yield from _imports(image)
     yield from _native(context)
     yield from _compilers(image)
     yield from _at_work(context)
-    yield from quantised_llama(context, "C10", "cpu.quantized_llama", _QUANTISED_LLAMA)
+    yield from quantised_llama(context, "4bit-llama", "cpu.quantized_llama", _QUANTISED_LLAMA)
     if image.pin("transformers") and image.pin("accelerate"):
         resumes = "transformers' Trainer saves a run, and resumes it to the same weights"
-        yield claim("C15", "resume", "cpu.resume", resumes)
-    yield from silent_claims(context, "C16")
+        yield claim("resume", "trainer", "cpu.resume", resumes)
+    yield from silent_claims(context, "silent-faults")
     reads = "torch's CUDA allocator has these settings"
     for name, text in image.environment.items():
         if name.endswith("_ALLOC_CONF"):
             has = {"settings": text, "expandable_segments": "expandable_segments:True" in text}
-            yield claim("C17", "allocator", "cpu.allocator", reads, {"equal": has})
+            yield claim("allocator", "settings", "cpu.allocator", reads, {"equal": has})
 
 
 def _imports(image: Image) -> Iterator[Claim]:
-    """C1 of each pinned library, and of all together in the reverse of their order in the image."""
+    """imports of each pinned library, and of all together in the reverse of their order in the image."""
     modules = {
         pin.name: list(expectations.IMPORTED.get(pin.name, expectations.modules_of(pin.name)))
         for pin in image.pins
         if pin.name not in expectations.NOT_IMPORTED
     }
-    left_out = {pin.name for pin in image.pins if pin.optional or f"C1 {pin.name}" in image.unproven}
+    left_out = {pin.name for pin in image.pins if pin.optional or f"imports/{pin.name}" in image.unproven}
     modules["all"] = [module for name in reversed(modules) if name not in left_out for module in modules[name]]
     for subject, names in modules.items():
         expect = {
@@ -78,11 +78,11 @@ def _imports(image: Image) -> Iterator[Claim]:
             "harmless": dict(expectations.HARMLESS),
         }
         statement = f"importing {subject} works in either order with torch, and nothing complains"
-        yield claim("C1", subject, "cpu.imports", statement, expect)
+        yield claim("imports", subject, "cpu.imports", statement, expect)
 
 
 def _native(context: ClaimContext) -> Iterator[Claim]:
-    """C2: compiled CUDA code loads, of distributions, and of extensions that were compiled for the image."""
+    """native: compiled CUDA code loads, of distributions, and of extensions that were compiled for the image."""
     image, facts = context.image, context.facts
     common: dict[str, Any] = {"loading": "import", "cuda_major": image.wheel_cuda.major, "symbols": [], "operators": []}
     loads: list[tuple[Pin, dict[str, Any], str]] = []
@@ -107,77 +107,80 @@ def _native(context: ClaimContext) -> Iterator[Claim]:
             loads.append((pin, expect, context.without_extensions(pin)))
     for pin, expect, lacking in loads:
         statement = f"{pin.name} {pin.version} loads {', '.join(expect['libraries'])}"
-        yield claim("C2", pin.name, "cpu.native", statement, expect, required=not lacking, unproven=lacking)
+        yield claim("native", pin.name, "cpu.native", statement, expect, required=not lacking, unproven=lacking)
     for name, version in context.locked.get("torch", {}).items():
         if name.startswith("nvidia-cudnn-cu"):
-            yield claim("C2", "cudnn", "cpu.cudnn", f"torch runs with {name} {version}", {"version": version})
+            yield claim("native", "cudnn", "cpu.cudnn", f"torch runs with {name} {version}", {"version": version})
 
 
 def _compilers(image: Image) -> Iterator[Claim]:
-    """C3, C4 and C13."""
-    yield claim("C3", "c-extension", "cpu.compiler", "a C extension compiles against Python.h and imports")
+    """compiler, triton and flash-attn-4."""
+    yield claim("compiler", "c-extension", "cpu.compiler", "a C extension compiles against Python.h and imports")
     triton = image.pin("triton")
     if triton is None:
         return
-    yield claim("C3", "triton-launcher", "cpu.compiler", "Triton compiles its launcher with the image's compiler")
+    yield claim("compiler", "triton-launcher", "cpu.compiler", "Triton compiles its launcher with the image's compiler")
     old = Version(triton.version) < Version("3.2")
     for arch in image.archs:
         if arch < _TRITON_MINIMUM or (old and arch > _TRITON_31_MAXIMUM):
             continue
         kernels = ["softmax", "matmul"] if arch >= _DOT_MINIMUM else ["softmax"]
         expect = {"arch": arch.major * 10 + arch.minor, "bogus": BOGUS_ARCH, "kernels": kernels}
-        yield claim("C4", str(arch), "cpu.triton", f"Triton compiles for {arch}", expect)
+        yield claim("triton", str(arch), "cpu.triton", f"Triton compiles for {arch}", expect)
     for arch in image.archs if image.pin("flash-attn-4") else ():
         if arch >= _FLASH_ATTN_4_FORWARD:
             kernels = ["flash_fwd", "flash_bwd"] if arch >= _FLASH_ATTN_4_BACKWARD else ["flash_fwd"]
             expect = {"arch": arch.major * 10 + arch.minor, "bogus": BOGUS_ARCH, "kernels": kernels}
             statement = f"flash-attn-4's {' and '.join(kernels)} compile for {arch}"
-            yield claim("C13", f"flash-attn-4 {arch}", "cpu.flash_attn_4", statement, expect)
+            yield claim("flash-attn-4", str(arch), "cpu.flash_attn_4", statement, expect)
 
 
 def _at_work(context: ClaimContext) -> Iterator[Claim]:
-    """C5 to C9: torch.compile, borders to other compiled code, threads, a user whom nobody knows, AVX-512.
+    """compile, bridges, threads, users, instructions: torch.compile, borders to other compiled code, threads, a user
+    whom nobody knows, AVX-512.
 
-    Of that user also each kind of mount on the caches' folder, and C11 for packages that are added there.
+    Of that user also each kind of mount on the caches' folder, and `additions` for packages that are added there.
     """
     image, folder = context.image, user_overlay.CACHE
-    left_out = {*expectations.NOT_IMPORTED, *(key.removeprefix("C1 ") for key in image.unproven)}
+    left_out = {*expectations.NOT_IMPORTED, *(key.removeprefix("imports/") for key in image.unproven)}
     modules = [expectations.modules_of(pin.name)[0] for pin in image.pins if pin.name not in left_out]
     optional = {expectations.modules_of(pin.name)[0] for pin in image.pins if pin.optional}
     compiles = "torch.compile generates a kernel for the CPU, and that kernel runs"
-    yield claim("C5", "torch.compile", "cpu.compile", compiles)
-    yield claim("C6", "numpy", "cpu.bridges", "torch and numpy share memory both ways")
+    yield claim("compile", "cpu", "cpu.compile", compiles)
+    yield claim("bridges", "numpy", "cpu.bridges", "torch and numpy share memory both ways")
     together = [name for name in modules if name not in optional]
     threads = {"modules": together, "bundled": dict(expectations.BUNDLED_OPENMP)}
-    yield claim("C7", "threads", "cpu.threads", "torch computes with all cores, under one OpenMP runtime", threads)
+    yield claim("threads", "openmp", "cpu.threads", "torch computes with all cores, under one OpenMP runtime", threads)
     unknown = "it works for a user whom it does not know, on a read-only root, without a network"
-    yield claim("C8", "arbitrary UID", "cpu.arbitrary_uid", unknown, {"uid": ARBITRARY_UID})
+    yield claim("users", "arbitrary-uid", "cpu.arbitrary_uid", unknown, {"uid": ARBITRARY_UID})
     if image.name.platform is Platform.AMD64:
         subject, name, noise = "avx512", "AVX-512", expectations.AVX512_NOISE
     else:
         subject, name, noise = "sve", "SVE", expectations.SVE_NOISE
-    yield claim("C9", subject, "cpu.instructions", f"no native code needs {name} without asking for it", noise)
+    yield claim(
+        "instructions", subject, "cpu.instructions", f"no native code needs {name} without asking for it", noise
+    )
     if image.pin("torchvision"):
-        yield claim("C6", "torchvision", "cpu.bridges", "torchvision's own operators work")
+        yield claim("bridges", "torchvision", "cpu.bridges", "torchvision's own operators work")
 
     caches = {name: value for name, value in user_overlay.variables(image).items() if value.startswith(folder)}
     ids = {"own": USER, "any": ARBITRARY_UID, "root": 0}
     for subject, row in expectations.HOMES.items():
         uid, gid = (ids[who] for who in row["who"])
         mounted = {"mount": row["mount"], "folder": folder, "caches": caches, "writable": row["writable"]}
-        yield claim("C8", subject, "cpu.home", row["statement"], {"uid": uid, "gid": gid, **mounted})
+        yield claim("users", subject, "cpu.home", row["statement"], {"uid": uid, "gid": gid, **mounted})
     held = user_overlay.held(image, context.locked.get(image.layers[0], {}), context.missing)
     added = {"uid": ARBITRARY_UID, "gid": ARBITRARY_UID, "folder": folder, "mount": "volume", "held": held}
     statement = "a user without root adds a package with pip, and none that wants another torch moves it"
-    yield claim("C11", "pip", "cpu.additions", statement, added)
+    yield claim("additions", "pip", "cpu.additions", statement, added)
 
 
 def quantised_llama(
     context: ClaimContext, number: str, probe: str, statements: Mapping[str, str], unproven: str = ""
 ) -> Iterator[Claim]:
-    """Write C10 or G10, a tiny Llama in 4-bit, where everything for it is pinned."""
+    """Write `4bit-llama` or `qlora`, a tiny Llama in 4-bit, where everything for it is pinned."""
     if not all(context.image.pin(name) for name in _QUANTISED_LLAMA_NEEDS):
         return
     for subject, statement in statements.items():
-        expect = nf4.EXPECTED if subject == "nf4-weights" else None
+        expect = nf4.EXPECTED if subject == "weights" else None
         yield claim(number, subject, probe, statement, expect, unproven=unproven)

@@ -1,4 +1,4 @@
-"""Claims S5: device code for the archs of the image, by kernel, by file, or for one arch alone. Pure."""
+"""Claims `device-code`: device code for the archs of the image, by kernel, by file, or for one arch alone. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from validate.claims import Claim
 
 
 def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
-    """S5 of each library with kernels: for which archs it has them is the facts' word, not the image's."""
+    """device-code of each library with kernels: for which archs it has them is the facts' word, not the image's."""
     image, facts = context.image, context.facts
     pins = {pin.name: pin for pin in image.pins}
     archs: dict[Arch, str] = dict.fromkeys(image.archs, "cubin")
@@ -36,7 +36,7 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
     # A release without a CUDA major has no library: pure Python, as on aarch64.
     for name, served in expectations.TORCHAO_DEVICE_CODE.items() if of_torchao and of_torchao.cuda_major else ():
         if within := {arch: how for arch, how in archs.items() if arch.major * 10 + arch.minor in served}:
-            found = kernel_code_claim(image, f"torchao {name}", [], within, also=[f"torchao/{name}.*so"])
+            found = kernel_code_claim(image, f"torchao.{name}", [], within, also=[f"torchao/{name}.*so"])
             yield replace(found, required=False)
     for pin in image.pins:
         if pin.name in native and (within := _of_no_index(image, pin)):
@@ -79,7 +79,7 @@ def kernel_code_claim(
     if kind == "kernels":
         expect["by_design"] = list(expectations.KERNELS_BY_DESIGN.get(subject, ()))
     what = {"kernels": "kernel", "files": "library"}[kind]
-    return claim("S5", subject, "static.devicecode", f"every {what} of {subject} has code for {named}", expect)
+    return claim("device-code", subject, "static.devicecode", f"every {what} of {subject} has code for {named}", expect)
 
 
 def _pruned(context: ClaimContext, wanted: Pruning) -> Claim:
@@ -93,7 +93,7 @@ def _pruned(context: ClaimContext, wanted: Pruning) -> Claim:
     }
     statement = f"{whose} holds device code that {wanted.arch} has no use for"
     custom = context.unless_custom("a custom base keeps what it brought: only what the build installs is pruned")
-    return claim("S5", "pruned", "static.devicecode", statement, expect, **custom)
+    return claim("device-code", "pruned", "static.devicecode", statement, expect, **custom)
 
 
 def _of_no_index(image: Image, pin: Pin) -> dict[Arch, str]:

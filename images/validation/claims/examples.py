@@ -220,7 +220,7 @@ WITHOUT_NVCC = "HybridAdam is compiled with nvcc on first use, and this image ha
 
 EXAMPLES: Sequence[Example] = (
     Example(
-        subject="example trainer",
+        subject="trainer",
         family=TRANSFORMERS,
         config="trainer",
         statement='the Trainer fine-tunes a model placed by device_map="auto" as plain torch does, and saves it',
@@ -228,7 +228,7 @@ EXAMPLES: Sequence[Example] = (
         tiers={"cpu": FLOAT32, "gpu": FLOAT32},
     ),
     Example(
-        subject="example bf16",
+        subject="bf16",
         family=TRANSFORMERS,
         config="bf16",
         statement="the same in bfloat16 mixed precision",
@@ -238,7 +238,7 @@ EXAMPLES: Sequence[Example] = (
         at_least={"update_deviation": 0.001},
     ),
     Example(
-        subject="example compile",
+        subject="compile",
         family=TRANSFORMERS,
         config="compile",
         statement="the same, compiled by torch.compile",
@@ -247,7 +247,7 @@ EXAMPLES: Sequence[Example] = (
         at_least={"compiled": 1},
     ),
     Example(
-        subject="example qlora",
+        subject="qlora",
         family=TRANSFORMERS,
         config="qlora",
         statement="QLoRA by peft and bitsandbytes trains adapters as plain torch does over the same NF4 weights",
@@ -259,7 +259,7 @@ EXAMPLES: Sequence[Example] = (
         at_least={"control_unrounded": 0.04},
     ),
     Example(
-        subject="example flash4",
+        subject="flash4",
         family=TRANSFORMERS,
         config="flash4",
         statement="the same in bfloat16 with the attention of flash-attn-4",
@@ -270,7 +270,7 @@ EXAMPLES: Sequence[Example] = (
         capability=HOPPER,
     ),
     Example(
-        subject="example ddp",
+        subject="ddp",
         family=TRANSFORMERS,
         config="ddp",
         statement="the Trainer in two processes trains as plain torch does in one",
@@ -280,7 +280,7 @@ EXAMPLES: Sequence[Example] = (
         equal={"ranks": 2},
     ),
     Example(
-        subject="example booster",
+        subject="booster",
         family=COLOSSALAI,
         config="ddp",
         statement="ColossalAI's Booster with TorchDDPPlugin trains as plain torch does, and saves in shards",
@@ -288,7 +288,7 @@ EXAMPLES: Sequence[Example] = (
         tiers={"cpu": FLOAT32, "gpu": FLOAT32},
     ),
     Example(
-        subject="example zero",
+        subject="zero",
         family=COLOSSALAI,
         config="zero",
         statement="the same with LowLevelZeroPlugin (ZeRO 2) in bfloat16, which takes a GPU",
@@ -296,7 +296,7 @@ EXAMPLES: Sequence[Example] = (
         tiers={"gpu": BFLOAT16_WEIGHTS},
     ),
     Example(
-        subject="example hybrid-adam",
+        subject="hybrid-adam",
         family=COLOSSALAI,
         config="hybrid-adam",
         statement="the same with TorchDDPPlugin and HybridAdam",
@@ -306,7 +306,7 @@ EXAMPLES: Sequence[Example] = (
         without_nvcc=WITHOUT_NVCC,
     ),
     Example(
-        subject="example gemini",
+        subject="gemini",
         family=COLOSSALAI,
         config="gemini",
         statement="the same with GeminiPlugin and HybridAdam in bfloat16",
@@ -316,7 +316,7 @@ EXAMPLES: Sequence[Example] = (
         without_nvcc=WITHOUT_NVCC,
     ),
     Example(
-        subject="example sft",
+        subject="sft",
         family=UNSLOTH,
         config="sft",
         statement="unsloth trains adapters over 4-bit weights as plain torch does, saves, merges and loads them",
@@ -325,7 +325,7 @@ EXAMPLES: Sequence[Example] = (
         trains_adapters=True,
     ),
     Example(
-        subject="example grpo",
+        subject="grpo",
         family=TRL_VLLM,
         config="grpo",
         statement=(
@@ -338,7 +338,7 @@ EXAMPLES: Sequence[Example] = (
         at_least=REWARD_RISES,
     ),
     Example(
-        subject="example rloo",
+        subject="rloo",
         family=TRL_VLLM,
         config="rloo",
         statement="the same by RLOO",
@@ -349,7 +349,7 @@ EXAMPLES: Sequence[Example] = (
         at_least=REWARD_RISES,
     ),
     Example(
-        subject="example grpo server",
+        subject="grpo-server",
         family=TRL_VLLM,
         config="grpo-server",
         # NCCL carries the weights over, which refuses two ranks on one GPU. Without them the reward stays where it is.
@@ -361,7 +361,7 @@ EXAMPLES: Sequence[Example] = (
         at_least=REWARD_RISES,
     ),
     Example(
-        subject="example trl dpo",
+        subject="trl-dpo",
         family=TRL_VLLM,
         config="dpo",
         statement="trl learns preferences by DPO as plain torch does",
@@ -374,7 +374,7 @@ EXAMPLES: Sequence[Example] = (
         fall=0.5,
     ),
     Example(
-        subject="example axolotl lora",
+        subject="axolotl-lora",
         family=AXOLOTL,
         config="lora",
         statement="axolotl trains and merges LoRA adapters as plain torch does, and answers with them",
@@ -386,7 +386,7 @@ EXAMPLES: Sequence[Example] = (
         at_least={"answered": 1},
     ),
     Example(
-        subject="example axolotl qlora",
+        subject="axolotl-qlora",
         family=AXOLOTL,
         config="qlora",
         statement="the same over 4-bit weights (QLoRA)",
@@ -396,7 +396,7 @@ EXAMPLES: Sequence[Example] = (
         seconds=900.0,
     ),
     Example(
-        subject="example axolotl dpo",
+        subject="axolotl-dpo",
         family=AXOLOTL,
         config="dpo",
         statement="axolotl learns preferences by DPO as plain torch does",
@@ -409,7 +409,7 @@ EXAMPLES: Sequence[Example] = (
         fall=0.5,
     ),
     Example(
-        subject="example axolotl flash4",
+        subject="axolotl-flash4",
         family=AXOLOTL,
         config="flash4",
         statement="LoRA with the attention of flash-attn-4 trains adapters as plain torch does",
@@ -422,7 +422,7 @@ EXAMPLES: Sequence[Example] = (
         capability=HOPPER,
     ),
     Example(
-        subject="example axolotl ddp",
+        subject="axolotl-ddp",
         family=AXOLOTL_MULTIGPU,
         config="ddp",
         statement="two ranks train adapters by accelerate launch as one process does in plain torch",
@@ -435,7 +435,7 @@ EXAMPLES: Sequence[Example] = (
         seconds=900.0,
     ),
     Example(
-        subject="example axolotl fsdp2",
+        subject="axolotl-fsdp2",
         family=AXOLOTL_MULTIGPU,
         config="fsdp2",
         statement="axolotl trains in FSDP2's shards as plain torch does, and merges them",
@@ -445,7 +445,7 @@ EXAMPLES: Sequence[Example] = (
         equal={"moved": 16, "unmoved": NORMS},
     ),
     Example(
-        subject="example axolotl zero2",
+        subject="axolotl-zero2",
         family=AXOLOTL_MULTIGPU,
         config="zero2",
         statement="axolotl trains by DeepSpeed's ZeRO 2 as plain torch does",
@@ -454,7 +454,7 @@ EXAMPLES: Sequence[Example] = (
         needs=("deepspeed",),
     ),
     Example(
-        subject="example axolotl zero2-offload",
+        subject="axolotl-zero2-offload",
         family=AXOLOTL_MULTIGPU,
         config="zero2-offload",
         statement="the same with moments in the host's memory",
@@ -463,7 +463,7 @@ EXAMPLES: Sequence[Example] = (
         needs=("deepspeed",),
     ),
     Example(
-        subject="example axolotl zero3",
+        subject="axolotl-zero3",
         family=AXOLOTL_MULTIGPU,
         config="zero3",
         statement="axolotl trains by DeepSpeed's ZeRO 3, under torchrun, as plain torch does",
@@ -473,7 +473,7 @@ EXAMPLES: Sequence[Example] = (
         needs=("deepspeed",),
     ),
     Example(
-        subject="example axolotl zero3-offload",
+        subject="axolotl-zero3-offload",
         family=AXOLOTL_MULTIGPU,
         config="zero3-offload",
         statement="the same with weights and moments in the host's memory",
@@ -482,7 +482,7 @@ EXAMPLES: Sequence[Example] = (
         needs=("deepspeed",),
     ),
     Example(
-        subject="example axolotl tensor-parallel",
+        subject="axolotl-tensor-parallel",
         family=AXOLOTL_MULTIGPU,
         config="tensor-parallel",
         statement="axolotl trains layers that are split over two GPUs as plain torch does",
@@ -490,7 +490,7 @@ EXAMPLES: Sequence[Example] = (
         tiers={},  # no claim
     ),
     Example(
-        subject="example axolotl context-parallel",
+        subject="axolotl-context-parallel",
         family=AXOLOTL_MULTIGPU,
         config="context-parallel",
         statement="axolotl trains rows that are split over two GPUs as plain torch does",

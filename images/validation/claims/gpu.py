@@ -1,5 +1,5 @@
-"""The claims of one GPU, G0 to G14, from the image, the table of kernels, images/data (envelopes.yaml, baselines.json),
-and what the host's GPU allows. Pure."""
+"""The claims of one GPU, `device` to `step`, from the image, the table of kernels, images/data (envelopes.yaml,
+baselines.json), and what the host's GPU allows. Pure."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 ENVELOPES: Mapping[str, Any] = yamlfile.table("envelopes.yaml")
 BASELINES: Mapping[str, Mapping[str, Mapping[str, Any]]] = yamlfile.table("baselines.json")
-"""Image -> GPU model -> subject of G14 -> what recorded runs say (tools/baselines.py)."""
+"""Image -> GPU model -> subject of `step` -> what recorded runs say (tools/baselines.py)."""
 _TERA = 1e12
 _QUANTISED_LLAMA = {
-    "nf4-weights": "on the GPU, loading in 4-bit stores every projection as NF4, and its memory shows it",
-    "nf4-logits": "on the GPU, the 4-bit model computes what its dequantised weights say",
-    "qlora": "QLoRA with gradient checkpointing learns, leaves the base alone, and gives the same bits twice",
+    "weights": "on the GPU, loading in 4-bit stores every projection as NF4, and its memory shows it",
+    "logits": "on the GPU, the 4-bit model computes what its dequantised weights say",
+    "training": "QLoRA with gradient checkpointing learns, leaves the base alone, and gives the same bits twice",
 }
-"""G10: subject -> statement."""
+"""qlora: subject -> statement."""
 _STEP_MEMORY = {8: 60 << 30, 2: 22 << 30}
 """Rows of a batch -> bytes of GPU memory that its step takes (45 GB with 8, H100)."""
 
 
 def gpu_claims(context: ClaimContext) -> Iterator[Claim]:
-    """G0 to G14. Where there is no GPU every claim exists, and is unproven."""
+    """The claims of the gpu tier. Where there is no GPU every claim exists, and is unproven."""
     image, inventory, no_gpu = context.image, context.inventory, context.no_gpu
     capabilities = sorted({gpu.capability for gpu in inventory.gpus}) if inventory else []
     versions = {pin.name: pin.version for pin in image.pins} | {"cuda": str(image.wheel_cuda)}
     sees = {"inventory": inventory.as_json() if inventory else None, "archs": [str(arch) for arch in image.archs]}
     statement = "the container sees the host's GPUs, all of them and no others"
-    yield claim("G0", "device", "gpu.device", statement, sees, unproven=no_gpu)
+    yield claim("device", "gpus", "gpu.device", statement, sees, unproven=no_gpu)
     statement = "the cuDNN that runs is compatible with the one torch was compiled for"
-    yield claim("G1", "cudnn", "gpu.numerics", statement, unproven=no_gpu)
+    yield claim("numerics", "cudnn", "gpu.numerics", statement, unproven=no_gpu)
     for subject, row in sorted(table().items(), key=lambda item: (item[1].claim, item[0])):
         if row.package not in versions or not all(name in versions for name in row.needs):
             continue
@@ -48,14 +48,15 @@ def gpu_claims(context: ClaimContext) -> Iterator[Claim]:
         # What this GPU or this version can't do is not held against the image.
         required = missing is None and "not_applicable" not in expect
         yield claim(row.claim, subject, row.probe, row.statement, expect, required=required, unproven=unproven)
-    yield from quantised_llama(context, "G10", "gpu.llama", _QUANTISED_LLAMA, no_gpu)
-    yield from silent_claims(context, "G12")
+    yield from quantised_llama(context, "qlora", "gpu.llama", _QUANTISED_LLAMA, no_gpu)
+    yield from silent_claims(context, "silent-faults")
     yield from _floors(context, versions)
     yield from _steps(context)
 
 
 def _floors(context: ClaimContext, versions: Mapping[str, str]) -> Iterator[Claim]:
-    """G13. Shares of a peak are claimed of GPU models whose peaks the table has, and required if our runs kept them."""
+    """speed. Shares of a peak are claimed of GPU models whose peaks the table has, and required if our runs kept
+    them."""
     name, capability, peaks = _one_model(context.inventory)
     unknown = "" if peaks else f"envelopes.yaml has no peaks of {name or 'the GPU that is there'}"
     for subject, row in ENVELOPES["floors"].items():
@@ -72,11 +73,11 @@ def _floors(context: ClaimContext, versions: Mapping[str, str]) -> Iterator[Clai
         expect |= {"not_applicable": gate} if gate else {}
         unproven = context.no_gpu or (unknown if of else "")
         required = not gate and subject in peaks.get("seen", ())
-        yield claim("G13", subject, "gpu.speed", row["statement"], expect, required=required, unproven=unproven)
+        yield claim("speed", subject, "gpu.speed", row["statement"], expect, required=required, unproven=unproven)
 
 
 def _steps(context: ClaimContext) -> Iterator[Claim]:
-    """G14, required where runs of the image on the GPU model are recorded."""
+    """step, required where runs of the image on the GPU model are recorded."""
     name, capability, peaks = _one_model(context.inventory)
     memory = min((gpu.memory for gpu in context.inventory.gpus), default=0) if context.inventory else 0
     rows = next((rows for rows, least in _STEP_MEMORY.items() if memory >= least), min(_STEP_MEMORY))
@@ -88,7 +89,7 @@ def _steps(context: ClaimContext) -> Iterator[Claim]:
     for way, row in ENVELOPES["steps"].items():
         if not all(context.image.pin(need) and need not in context.missing for need in row["needs"]):
             continue
-        subject = f"step {way}"
+        subject = way
         expect = {"gpu": name, "rows": rows, "at_most": row["at_most"]}
         if peaks and way != "qlora":  # whose weights are packed, and have no gradients: operations aren't counted
             expect |= {"peak_operations": peaks["bf16"] * _TERA}
@@ -96,7 +97,7 @@ def _steps(context: ClaimContext) -> Iterator[Claim]:
         expect |= {"not_applicable": gate} if gate and context.inventory else {}
         required = subject in recorded and "not_applicable" not in expect
         statement = row["statement"]
-        yield claim("G14", subject, "gpu.step", statement, expect, required=required, unproven=context.no_gpu)
+        yield claim("step", subject, "gpu.step", statement, expect, required=required, unproven=context.no_gpu)
 
 
 def _one_model(inventory: Inventory | None) -> tuple[str, Capability | None, Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""The claims of several GPUs: M1 to M8, from the image and from what the host's GPUs allow. Pure.
+"""The claims of several GPUs, from the image and from what the host's GPUs allow. Pure.
 
 Tolerances and what every rank must report stand in the checks (validate/checks/multigpu/).
 """
@@ -32,7 +32,7 @@ _SHARED_MEMORY_MINIMUM = 1e9
 class MultigpuRow:
     """A claim about several GPUs."""
 
-    id: str
+    check: str
     subject: str
     probe: str
     statement: str
@@ -49,65 +49,65 @@ class MultigpuRow:
 
 ROWS = (
     MultigpuRow(
-        id="M1",
-        subject="collectives",
+        check="collectives",
+        subject="exact",
         probe="multigpu.collectives",
         statement="collectives of whole numbers are exact, on different data a rank",
         catches="an NCCL that adds up wrongly: every gradient is off, and no error is raised",
     ),
     MultigpuRow(
-        id="M1",
+        check="collectives",
         subject="settings",
         probe="multigpu.collectives",
         statement="no file and no variable of the image changes NCCL",
         catches="a baked /etc/nccl.conf or NCCL_* that fits the builder's machine alone (planted: 15-nccl-conf)",
     ),
     MultigpuRow(
-        id="M1",
+        check="collectives",
         subject="nccl",
         probe="multigpu.collectives",
         statement="one NCCL runs, unchanged from the wheel that owns it, made for torch's CUDA",
         catches="NCCL of another package in place of torch's (planted: 01-another-nccl)",
     ),
     MultigpuRow(
-        id="M1",
+        check="collectives",
         subject="transport",
         probe="multigpu.collectives",
         statement="ranks of one host talk over the best way its GPUs have",
         catches="training over sockets although the GPUs have NVLink",
     ),
     MultigpuRow(
-        id="M2",
-        subject="ddp",
+        check="ddp",
+        subject="torchrun",
         probe="multigpu.ddp",
         statement="gradients of DDP are those of one process",
         catches="ranks that do not exchange gradients",
     ),
     MultigpuRow(
-        id="M2",
-        subject="ray train",
+        check="ddp",
+        subject="ray-train",
         probe="multigpu.ray_train",
         statement="the same under ray[train], a worker a GPU",
         catches="workers that each train alone",
         needs=("ray",),
     ),
     MultigpuRow(
-        id="M3",
-        subject="fsdp2 float32",
+        check="fsdp2",
+        subject="float32",
         probe="multigpu.fsdp",
         statement="FSDP2 trains as one process does",
         catches="shards that are assembled wrongly",
     ),
     MultigpuRow(
-        id="M3",
-        subject="fsdp2 bfloat16",
+        check="fsdp2",
+        subject="bfloat16",
         probe="multigpu.fsdp",
         statement="FSDP2 in mixed precision has the gradients of one process in bfloat16, added up in float32",
         catches="gradients that are added up in bfloat16",
     ),
     MultigpuRow(
-        id="M3",
-        subject="fsdp2 4-bit",
+        check="fsdp2",
+        subject="4bit",
         probe="multigpu.fsdp",
         statement="FSDP2 shards frozen NF4 weights as they are stored, and adapters over them learn as on one GPU",
         catches="4-bit weights that are cast, or gathered wrongly, when they are sharded",
@@ -116,39 +116,39 @@ ROWS = (
         first_torch="2.8",
     ),
     MultigpuRow(
-        id="M3",
-        subject="fsdp2 checkpoint",
+        check="fsdp2",
+        subject="checkpoint",
         probe="multigpu.fsdp",
         statement="a sharded checkpoint restores weights and moments bit by bit, and training goes on the same",
         catches="a run that goes on from another state than it was saved in",
     ),
     MultigpuRow(
-        id="M4",
-        subject="zero 1",
+        check="zero",
+        subject="stage-1",
         probe="multigpu.zero",
         statement="DeepSpeed's ZeRO 1 trains as one process does",
         catches="DeepSpeed that does not start without nvcc (planted: deepspeed-without-nvcc)",
         needs=("deepspeed",),
     ),
     MultigpuRow(
-        id="M4",
-        subject="zero 2",
+        check="zero",
+        subject="stage-2",
         probe="multigpu.zero",
         statement="DeepSpeed's ZeRO 2 trains as one process does",
         catches="partitioned gradients that are reduced wrongly",
         needs=("deepspeed",),
     ),
     MultigpuRow(
-        id="M4",
-        subject="zero 3",
+        check="zero",
+        subject="stage-3",
         probe="multigpu.zero",
         statement="DeepSpeed's ZeRO 3 trains as one process does",
         catches="weights that are not partitioned, or gathered wrongly",
         needs=("deepspeed",),
     ),
     MultigpuRow(
-        id="M5",
-        subject="fp8 fsdp2",
+        check="fp8-fsdp2",
+        subject="gradients",
         probe="multigpu.fp8",
         statement="FP8 training under FSDP2, gathered in FP8, has the gradients of one process in FP8",
         catches="layers that stay in float32 or bfloat16 although FP8 was asked for",
@@ -157,30 +157,30 @@ ROWS = (
         capability=(8, 9),
     ),
     MultigpuRow(
-        id="M6",
-        subject="bandwidth",
+        check="bandwidth",
+        subject="ranks",
         probe="multigpu.bandwidth",
         statement="ranks talk as fast as their link lets expect (a warning, never a failure)",
         catches="a link that is there but slow",
         required=False,
     ),
     MultigpuRow(
-        id="M7",
-        subject="/dev/shm",
+        check="shared-memory",
+        subject="dev-shm",
         probe="multigpu.shared_memory",
         statement="data loader workers hand over batches through /dev/shm",
         catches="data loader workers that die of SIGBUS with Docker's 64 MiB",
     ),
     MultigpuRow(
-        id="M8",
-        subject="tensor parallel",
+        check="parallel",
+        subject="tensor",
         probe="multigpu.parallel",
         statement="a step of tensor parallelism is one process's",
         catches="parts of a product that are not added up",
     ),
     MultigpuRow(
-        id="M8",
-        subject="context parallel",
+        check="parallel",
+        subject="context",
         probe="multigpu.parallel",
         statement="a step of context parallelism (ring attention in bfloat16) is one process's, by rule T",
         catches="ranks that attend to their own part of a sequence alone",
@@ -188,7 +188,7 @@ ROWS = (
         capability=(8, 0),
     ),
     MultigpuRow(
-        id="M8",
+        check="parallel",
         subject="hsdp",
         probe="multigpu.parallel",
         statement="on a mesh that replicates and shards, FSDP2 trains as one process does",
@@ -199,7 +199,7 @@ ROWS = (
 
 
 def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[Claim]:
-    """Write M1 to M8. Without a GPU, or with one alone, every claim exists and is unproven.
+    """Write the claims of the multigpu tier. Without a GPU, or with one alone, every claim exists and is unproven.
 
     `device` "cpu" is a rehearsal: the same probes over gloo. It has no minimum bandwidth, because other load on
     the machine decides what cores can carry.
@@ -216,7 +216,7 @@ def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[
             expect["not_applicable"] = reason
         # What these GPUs or this torch can't do is not held against the image.
         required = row.required and not reason
-        yield claim(row.id, row.subject, row.probe, row.statement, expect, required=required, unproven=unproven)
+        yield claim(row.check, row.subject, row.probe, row.statement, expect, required=required, unproven=unproven)
 
 
 def ranks_of(inventory: Inventory | None) -> int | None:
@@ -236,7 +236,7 @@ def _expect_of_host(context: ClaimContext, device: str) -> Mapping[str, Mapping[
         "nccl": {"cuda": str(context.image.wheel_cuda)},
         "settings": {"injected": injected},
         "transport": {"link": link, "injected": injected},
-        "bandwidth": {"link": link, "minimum": minimum},
+        "ranks": {"link": link, "minimum": minimum},
     }
 
 

@@ -8,7 +8,7 @@ from validate.claims import ORIGIN_PROBE, Claim
 
 
 def origin_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield the claim S10 of an image whose recipe was asked for. It is UNPROVEN where that can't be known."""
+    """Yield the claim `origin` of an image whose recipe was asked for. It is UNPROVEN where that can't be known."""
     origin = context.origin
     if origin is None:
         return
@@ -31,4 +31,4 @@ def origin_claims(context: ClaimContext) -> Iterator[Claim]:
         is_derived=False,
     )
     statement = "its layers are, bit for bit, those that two builds of its recipe gave"
-    yield claim("S10", "layers", ORIGIN_PROBE, statement, {**expect}, unproven=origin.unknown)
+    yield claim("origin", "layers", ORIGIN_PROBE, statement, {**expect}, unproven=origin.unknown)

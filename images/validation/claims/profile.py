@@ -1,4 +1,4 @@
-"""The claims of profiles: P1 (a CPU), P2 (one GPU) and P3 (several), of what a profile's frameworks do. Pure.
+"""The claims of profiles: `framework` and `cpu-`, `gpu-`, `multigpu-examples`, of what a profile's frameworks do. Pure.
 
 What a framework must measure, and how far it may deviate, stands in its check (validate/checks/*/profile_*.py).
 """
@@ -12,7 +12,7 @@ from images.validation.claims.context import ClaimContext, below, claim
 from images.validation.claims.examples import EXAMPLES, Example, expect_of
 from validate.claims import Claim
 
-TIERS = {"cpu": "P1", "gpu": "P2", "multigpu": "P3"}
+TIERS = {"cpu": "framework", "gpu": "framework", "multigpu": "framework"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +70,14 @@ BEHAVIOURS = (
         catches="a Trainer that does not fit accelerate, or leaves weights alone",
     ),
     Behaviour(
-        subject="axolotl commands",
+        subject="axolotl-commands",
         profiles=AXOLOTL,
         probe="cpu.profile_axolotl",
         statement="axolotl's command line loads, with its trainers and tools",
         catches="a dependency that axolotl imports and does not declare (torchvision, for a processor of SmolVLM)",
     ),
     Behaviour(
-        subject="axolotl configuration",
+        subject="axolotl-configuration",
         profiles=AXOLOTL,
         probe="cpu.profile_axolotl",
         statement="axolotl accepts a QLoRA configuration, and refuses QLoRA on 8-bit weights",
@@ -99,7 +99,7 @@ BEHAVIOURS = (
         expect={"program": "/usr/local/bin/entrypoint"},
     ),
     Behaviour(
-        subject="deepspeed configuration",
+        subject="deepspeed-configuration",
         profiles=AXOLOTL_MULTIGPU,
         probe="cpu.profile_deepspeed",
         statement="DeepSpeed reads ZeRO 0 to 3, and the Trainer that hands them to it is there",
@@ -107,7 +107,7 @@ BEHAVIOURS = (
         needs=("deepspeed",),
     ),
     Behaviour(
-        subject="ray train",
+        subject="ray-train",
         profiles=AXOLOTL_MULTIGPU,
         probe="cpu.profile_deepspeed",
         statement="ray[train] trains a torch model on two workers",
@@ -115,21 +115,21 @@ BEHAVIOURS = (
         needs=("ray",),
     ),
     Behaviour(
-        subject="colossalai launch",
+        subject="colossalai-launch",
         profiles=COLOSSALAI,
         probe="cpu.profile_colossalai",
         statement="ColossalAI launches, with CUDA_DEVICE_MAX_CONNECTIONS at 1",
         catches="ColossalAI that does not import beside newer transformers or peft",
     ),
     Behaviour(
-        subject="colossalai booster",
+        subject="colossalai-booster",
         profiles=COLOSSALAI,
         probe="cpu.profile_colossalai",
         statement="ColossalAI's Booster boosts a model, and a step of it is plain torch's step",
         catches="a step that is not taken, or scaled",
     ),
     Behaviour(
-        subject="colossalai hybrid-adam",
+        subject="colossalai-hybrid-adam",
         profiles=COLOSSALAI,
         probe="cpu.profile_colossalai",
         statement="HybridAdam, compiled with ColossalAI, takes the steps of torch's AdamW on the CPU",
@@ -137,7 +137,7 @@ BEHAVIOURS = (
         extensions="colossalai",
     ),
     Behaviour(
-        subject="colossalai fused-adam",
+        subject="colossalai-fused-adam",
         profiles=COLOSSALAI,
         probe="gpu.profile_optimizers",
         statement="HybridAdam, compiled with ColossalAI, takes the steps of torch's AdamW on a GPU",
@@ -145,7 +145,7 @@ BEHAVIOURS = (
         extensions="colossalai",
     ),
     Behaviour(
-        subject="deepspeed cpu-adam",
+        subject="deepspeed-cpu-adam",
         profiles=AXOLOTL_MULTIGPU,
         probe="cpu.profile_deepspeed",
         statement="DeepSpeed's CPUAdam, compiled with it, takes the steps of torch's AdamW",
@@ -153,7 +153,7 @@ BEHAVIOURS = (
         extensions="deepspeed",
     ),
     Behaviour(
-        subject="deepspeed fused-adam",
+        subject="deepspeed-fused-adam",
         profiles=AXOLOTL_MULTIGPU,
         probe="gpu.profile_optimizers",
         statement="DeepSpeed's FusedAdam, compiled with it, takes the steps of torch's AdamW on a GPU",
@@ -161,42 +161,42 @@ BEHAVIOURS = (
         extensions="deepspeed",
     ),
     Behaviour(
-        subject="unsloth import",
+        subject="unsloth-import",
         profiles=UNSLOTH,
         probe="gpu.profile_unsloth",
         statement="unsloth imports, and takes the precision that the GPU has",
         catches="unsloth that does not import beside this torch, or trains in float16 where bfloat16 is there",
     ),
     Behaviour(
-        subject="unsloth 4-bit",
+        subject="unsloth-4-bit",
         profiles=UNSLOTH,
         probe="gpu.profile_unsloth",
         statement="unsloth loads a model in 4-bit: every projection is stored as NF4",
         catches="4-bit loading that does nothing",
     ),
     Behaviour(
-        subject="grpo step",
+        subject="grpo-step",
         profiles=TRL_VLLM,
         probe="gpu.profile_trl_vllm",
         statement="trl's GRPO step, and Liger's loss, are plain torch's, with vLLM sampling in the same process",
         catches="a loss without a ratio: the policy's to itself a step before, or to the sampler",
     ),
     Behaviour(
-        subject="grpo arguments",
+        subject="grpo-arguments",
         profiles=TRL_VLLM,
         probe="cpu.profile_trl_vllm",
         statement="vLLM takes what trl's GRPO gives and asks, and on such answers its step is plain torch's",
         catches="a vLLM that does not know an argument of this trl's",
     ),
     Behaviour(
-        subject="server weights",
+        subject="server-weights",
         profiles=TRL_VLLM,
         probe="cpu.profile_trl_vllm",
         statement="what trl packs for a vLLM server are the policy's weights, byte by byte",
         catches="a server that gets stale weights",
     ),
     Behaviour(
-        subject="server adapters",
+        subject="server-adapters",
         profiles=TRL_VLLM,
         probe="cpu.profile_trl_vllm",
         statement="the same where it trains adapters",
@@ -205,7 +205,7 @@ BEHAVIOURS = (
         required=False,
     ),
     Behaviour(
-        subject="weight sync",
+        subject="weight-sync",
         profiles=TRL_VLLM,
         probe="gpu.profile_trl_vllm",
         statement="after a sync, every tensor of vLLM's engine is the trainer's, byte by byte",
@@ -219,28 +219,28 @@ BEHAVIOURS = (
         catches="training that runs out of memory beside an engine that only seems to sleep",
     ),
     Behaviour(
-        subject="rollout eager",
+        subject="rollout-eager",
         profiles=TRL_VLLM,
         probe="gpu.profile_trl_vllm",
         statement="vLLM's log-probabilities are the trainer's, whatever is sampled, and after a sync",
         catches="a sampler and a trainer that disagree on what was likely: temperature, template, end token, dropout",
     ),
     Behaviour(
-        subject="rollout graphs",
+        subject="rollout-graphs",
         profiles=TRL_VLLM,
         probe="gpu.profile_trl_vllm",
         statement="the same with CUDA graphs, torch.compile and a prefix cache",
         catches="a cache that still holds prompts of the weights before a sync",
     ),
     Behaviour(
-        subject="rollout float16",
+        subject="rollout-float16",
         profiles=TRL_VLLM,
         probe="gpu.profile_trl_vllm",
         statement="the same in float16",
         catches="the same in float16",
     ),
     Behaviour(
-        subject="rollout lora",
+        subject="rollout-lora",
         profiles=TRL_VLLM,
         probe="gpu.profile_trl_vllm",
         statement="the same with a LoRA adapter on both sides; the stale one is none",
@@ -251,7 +251,7 @@ BEHAVIOURS = (
 
 
 def profile_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Write P1, P2 and P3 of an image's profile; none of an image without one."""
+    """Write `framework` and the examples' claims of an image's profile; none of an image without one."""
     for behaviour in BEHAVIOURS:
         if context.image.name.profile in behaviour.profiles:
             yield from _behaviour_claims(context, behaviour)
@@ -306,7 +306,7 @@ def _example_claims(context: ClaimContext, example: Example) -> Iterator[Claim]:
 def _not_applicable(context: ClaimContext, example: Example, tier: str) -> str:
     """Return why an example is not run in a tier on this host; empty: it is."""
     if tier == "cpu" and context.on_gpu and "gpu" in example.tiers:
-        return "not run: P2 runs the same example on the GPU that is here"
+        return "not run: gpu-examples has the same example on the GPU that is here"
     return below(context.inventory.gpus, example.capability) if context.inventory else ""
 
 

@@ -1,4 +1,4 @@
-"""Claims S10: what is in the image is what was to be put into it, as known from outside. Pure."""
+"""Claims `origin`: what is in the image is what was to be put into it, as known from outside. Pure."""
 
 import re
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ _NOT_HERE = "its wheel is not on this machine: what it brings is known where it 
 
 
 def provenance_claims(context: ClaimContext) -> Iterator[Claim]:
-    """S10 of wheels, and of files, lookup and privileges, each with its owner."""
+    """origin of wheels, and of files, lookup and privileges, each with its owner."""
     # Pins of which the image has a wheel that is not the lock's, and of which nothing is known here.
     found = {*context.missing, *context.outside}
     pins = (pin for pin in context.image.pins if pin.name not in found)
@@ -40,11 +40,11 @@ def provenance_claims(context: ClaimContext) -> Iterator[Claim]:
     # A pruner that changed since its wheels were read would take their names from all images for one architecture.
     unmeasured = context.lock and pruner.unmeasured(context.image.pruning, context.lock)
     unproven = custom["unproven"]
-    yield claim("S10", "wheels", "static.wheels", statement, wheels, required=not unmeasured, unproven=unproven)
+    yield claim("origin", "wheels", "static.wheels", statement, wheels, required=not unmeasured, unproven=unproven)
     for name in unknown:
         statement = f"the files of {name}, which no lock has, are those of its wheel"
         nothing: dict[str, object] = {"versions": {}, "wheels": {}, "sources": {}, "unknown": {}}
-        yield claim("S10", name, "static.wheels", statement, nothing, required=False, unproven=_NOT_HERE)
+        yield claim("origin", name, "static.wheels", statement, nothing, required=False, unproven=_NOT_HERE)
     lock = context.lock
     if lock is None:
         return
@@ -54,14 +54,14 @@ def provenance_claims(context: ClaimContext) -> Iterator[Claim]:
     no_toolkit = f"`lock {context.image.name}` reads what the toolkit's wheels bring" if unread else ""
     packages = _debian(image)
     statement = "every Debian package is whole, and as its archive has it"
-    yield claim("S10", "packages", "static.packages", statement, packages, **base)
+    yield claim("origin", "packages", "static.packages", statement, packages, **base)
     for subject, statement, reason in (
         ("files", "every file has an owner, and is as its owner has it", no_toolkit),
         ("lookup", "what the shell, the loader and loaders of plugins find first is the image's own", ""),
         ("privileges", "no program has more rights than Debian gives it, and nobody else is trusted", ""),
     ):
         unproven = base["unproven"] or reason
-        yield claim("S10", subject, "static.owners", statement, expect, required=base["required"], unproven=unproven)
+        yield claim("origin", subject, "static.owners", statement, expect, required=base["required"], unproven=unproven)
 
 
 def _debian(image: Image) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Claims about installed files: S1 to S4 and S6 to S9; S5 and S10 have modules of their own. Pure."""
+"""Claims about installed files: all but device-code and origin, which have modules of their own. Pure."""
 
 import re
 from collections.abc import Iterator
@@ -22,13 +22,13 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
     yield from (_pinned(image, pin) for pin in image.pins)
     yield _locked(context)
     statement = "every installed file is the one its wheel brought, and has one owner"
-    yield claim("S2", "files", "static.files", statement, {"unowned": expectations.START_FILES})
+    yield claim("files", "recorded", "static.files", statement, {"unowned": expectations.START_FILES})
     yield from _linked(image)
     yield from device_code_claims(context)
     parts = [*expectations.TOOLKIT_PARTS, *(expectations.DEVEL_TOOLKIT_PARTS if image.name.devel else ())]
     toolkit = {"home": image.toolkit_home, "version": str(image.toolkit_cuda), "parts": parts}
     statement = f"the CUDA {image.toolkit_cuda} toolkit is in {image.toolkit_home}, off the loader's path"
-    yield claim("S6", "toolkit", "static.toolkit", statement, toolkit)
+    yield claim("toolkit", "cuda", "static.toolkit", statement, toolkit)
     yield from _assemblers(context)
     environment = {
         "required": {**image.environment, **user_overlay.variables(image), **user_overlay.IDENTITY},
@@ -36,38 +36,38 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
         "start_files": expectations.START_FILES,
     }
     statement = "the variables are as expected, and nothing changes what users run"
-    yield claim("S7", "environment", "static.environment", statement, environment)
+    yield claim("environment", "variables", "static.environment", statement, environment)
     yield from _hygiene(context)
-    # S9: programs that a training job calls, and rdma-core's user space as NCCL opens it. A custom base that has no
-    # apt-get may go without: there, the claims are not required, and others are unproven.
+    # `system`: programs that a training job calls, and rdma-core's user space as NCCL opens it. A custom base that has
+    # no apt-get may go without: there, the claims are not required, and others are unproven.
     tools = {name: ["-V"] if name == "ssh" else ["--version"] for name in expectations.PROGRAMS}
     libraries = {name: expectations.OPENED[name] for name in expectations.RDMA}
     required, statement = not context.custom_base, f"{', '.join(tools)} are there and run"
-    yield claim("S9", "tools", "static.system", statement, {"programs": tools}, required=required)
+    yield claim("system", "tools", "static.system", statement, {"programs": tools}, required=required)
     statement = "NCCL's own loader finds rdma-core, with every function and version that it asks for"
     expect = {"libraries": libraries, "providers": list(expectations.RDMA_PROVIDERS)}
-    yield claim("S9", "verbs", "static.system", statement, expect, required=required)
+    yield claim("system", "verbs", "static.system", statement, expect, required=required)
     yield from provenance_claims(context)
 
 
 def _assemblers(context: ClaimContext) -> Iterator[Claim]:
-    """S6 of each ptxas: it knows the GPUs that the facts say its release knows, more than torch has code for."""
+    """toolkit of each ptxas: it knows the GPUs that the facts say its release knows, more than torch has code for."""
     image, facts = context.image, context.facts
     cuda, triton = facts.cuda.get(str(image.toolkit_cuda)), image.versions.get("triton", "")
     of_triton = facts.compilers.get("triton", {}).get(triton)
     for subject, folder, archs in (
         ("ptxas", f"{image.toolkit_home}/bin", cuda.nvcc_archs if cuda else ()),
-        ("ptxas of Triton", "triton/backends/nvidia/bin", of_triton.archs if of_triton else ()),
+        ("triton-ptxas", "triton/backends/nvidia/bin", of_triton.archs if of_triton else ()),
     ):
         if archs:
             numbers = [int(arch.replace(".", "")) for arch in archs]
             statement = f"{folder}/ptxas assembles for {', '.join(archs)}"
             expect = {"folder": folder, "archs": numbers, "bogus": BOGUS_ARCH}
-            yield claim("S6", subject, "static.assemblers", statement, expect)
+            yield claim("toolkit", subject, "static.assemblers", statement, expect)
 
 
 def _pinned(image: Image, pin: Pin) -> Claim:
-    """S1. An official wheel's file name says what it was built for; its metadata may say so, too."""
+    """pins. An official wheel's file name says what it was built for; its metadata may say so, too."""
     official = [wheel.local for wheel in image.prebuilt if wheel.name == pin.name and wheel.local]
     modules, is_torch = expectations.modules_of(pin.name), pin.name == "torch"
     what = f"`import {modules[0]}`" if modules else "what is installed"
@@ -82,11 +82,12 @@ def _pinned(image: Image, pin: Pin) -> Claim:
         **({} if image.name.platform is Platform.AMD64 else {"machine": image.name.platform.machine}),
         **({"cuda": str(image.wheel_cuda)} if is_torch else {}),
     }
-    return claim("S1", pin.name, "static.pins", statement, expect)
+    return claim("pins", pin.name, "static.pins", statement, expect)
 
 
 def _locked(context: ClaimContext) -> Claim:
-    """S1. A base from a registry may hold more than the lock; ours may not. Of a custom base the lock says nothing."""
+    """pins. A base from a registry may hold more than the lock; ours may not. Of a custom base the lock says
+    nothing."""
     image = context.image
     versions = {pin.name: pin.version for pin in image.pins if pin.name not in context.missing}
     for layer in () if context.custom_base else image.layers:
@@ -94,11 +95,11 @@ def _locked(context: ClaimContext) -> Claim:
     statement = f"the {len(versions)} distributions of the lock are installed, and no others"
     expect = {"versions": versions, "closed": image.base.suite is not None}
     custom = context.unless_custom("it stands on a custom base: what that holds beside the pins is not in the lock")
-    return claim("S1", "lock", "static.pins", statement, expect, **custom)
+    return claim("pins", "lock", "static.pins", statement, expect, **custom)
 
 
 def _linked(image: Image) -> Iterator[Claim]:
-    """S3 and S4."""
+    """libraries and symbols."""
     cuda = f"of CUDA {image.wheel_cuda.major} alone"
     for subject, statement, more in (
         ("environment", f"every library finds what it needs, {cuda}, from one owner", ()),
@@ -112,14 +113,14 @@ def _linked(image: Image) -> Iterator[Claim]:
             "other_platforms": list(expectations.OTHER_PLATFORMS),
             "exceptions": [*expectations.LINK_EXCEPTIONS, *more],
         }
-        yield claim("S3", subject, "static.libraries", statement, expect)
+        yield claim("libraries", subject, "static.libraries", statement, expect)
     statement = "every symbol, and every version of one, that a library needs is exported by what it is linked with"
     expect = {"host": list(expectations.HOST_LIBRARIES), "exceptions": list(expectations.SYMBOL_EXCEPTIONS)}
-    yield claim("S4", "symbols", "static.symbols", statement, expect)
+    yield claim("symbols", "resolved", "static.symbols", statement, expect)
 
 
 def _hygiene(context: ClaimContext) -> Iterator[Claim]:
-    """S8: what the engine's host measures (labels, size, settings, history), and what root finds in the files."""
+    """image: what the engine's host measures (labels, size, settings, history), and what root finds in the files."""
     image = context.image
     most = expectations.MOST_BYTES
     most += expectations.MORE_BYTES_DEVEL if image.name.devel else 0
@@ -161,4 +162,4 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
         ("secrets", "static.hygiene", "no file holds a credential", leftovers),
         ("home", "static.hygiene", "the home is for every user to write to", leftovers),
     ):
-        yield claim("S8", subject, probe, statement, expect, required=subject != "layers")
+        yield claim("image", subject, probe, statement, expect, required=subject != "layers")

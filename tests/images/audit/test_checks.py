@@ -26,7 +26,7 @@ def test_requirements_are_told_as_pip_check_tells_them(line: str, told: str) -> 
 
 def _faults(info: ImageInfo, **survey: object) -> dict[str, tuple[Severity, str]]:
     found = checks.of_image(info, {**SURVEY, **survey}, [])
-    return {f"{one.id} {one.subject}": (one.severity, one.text) for one in found if one.outcome is Outcome.FAULT}
+    return {one.key: (one.severity, one.text) for one in found if one.outcome is Outcome.FAULT}
 
 
 def test_a_plain_image_has_no_fault() -> None:
@@ -36,12 +36,12 @@ def test_a_plain_image_has_no_fault() -> None:
 @pytest.mark.parametrize(
     ("env", "key", "severity"),
     [
-        ({"NVIDIA_TF32_OVERRIDE": "1"}, "S7 variables", Severity.ERROR),
-        ({"LD_PRELOAD": "/x.so"}, "S7 variables", Severity.ERROR),
-        ({"OMP_NUM_THREADS": "1"}, "S7 settings", Severity.WARNING),
-        ({"https_proxy": "http://proxy:3128"}, "S7 settings", Severity.WARNING),
-        ({"NVIDIA_DRIVER_CAPABILITIES": "graphics"}, "S8 runtime", Severity.ERROR),
-        ({"NVIDIA_DISABLE_REQUIRE": "true"}, "S8 runtime", Severity.ERROR),
+        ({"NVIDIA_TF32_OVERRIDE": "1"}, "environment/variables", Severity.ERROR),
+        ({"LD_PRELOAD": "/x.so"}, "environment/variables", Severity.ERROR),
+        ({"OMP_NUM_THREADS": "1"}, "environment/settings", Severity.WARNING),
+        ({"https_proxy": "http://proxy:3128"}, "environment/settings", Severity.WARNING),
+        ({"NVIDIA_DRIVER_CAPABILITIES": "graphics"}, "image/runtime", Severity.ERROR),
+        ({"NVIDIA_DISABLE_REQUIRE": "true"}, "image/runtime", Severity.ERROR),
     ],
 )
 def test_a_variable_that_misleads_is_told(env: dict[str, str], key: str, severity: Severity) -> None:
@@ -64,14 +64,14 @@ def test_a_variable_that_changes_no_result_is_none(name: str) -> None:
 
 
 def test_root_is_a_note() -> None:
-    assert _faults(replace(INFO, user=""))["S8 user"][0] is Severity.NOTE
+    assert _faults(replace(INFO, user=""))["image/user"][0] is Severity.NOTE
 
 
 def test_a_python_that_is_a_script_or_was_changed_is_told() -> None:
     script = {"path": "/usr/local/bin/python3", "real": "/usr/local/bin/python3", "elf": False, "as_packaged": None}
     changed = {"path": "/usr/bin/python3", "real": "/usr/bin/python3.11", "elf": True, "as_packaged": False}
     unknown = {"path": "/opt/bin/python3", "real": "/opt/bin/python3.11", "elf": True, "as_packaged": None}
-    text = _faults(INFO, interpreters=[script, changed, unknown])["A1 interpreters"][1]
+    text = _faults(INFO, interpreters=[script, changed, unknown])["audit/interpreters"][1]
     assert "/usr/local/bin/python3 is no machine code" in text
     assert "/usr/bin/python3.11 is not the file that its Debian package brought" in text
     assert "/opt/bin" not in text
@@ -79,12 +79,12 @@ def test_a_python_that_is_a_script_or_was_changed_is_told() -> None:
 
 def _of_environment(found: dict[str, object], *toolkits: dict[str, str]) -> dict[str, str]:
     judged = checks.of_environment(found, list(toolkits))
-    return {f"{one.id} {one.subject}": one.text for one in judged if one.outcome is Outcome.FAULT}
+    return {one.key: one.text for one in judged if one.outcome is Outcome.FAULT}
 
 
 def test_a_second_copy_is_told_unless_pip_put_it_over_debians() -> None:
     twice = environment(distribution("a", "1"), distribution("a", "2", location="/workspace"))
-    assert "a is there 2 times: 1 in" in _of_environment(twice)["A4 duplicates"]
+    assert "a is there 2 times: 1 in" in _of_environment(twice)["audit/duplicates"]
     above = [distribution("a", "2", location="/usr/local/lib/python3.11/dist-packages")]
     above.append(distribution("a", "1", location="/usr/lib/python3/dist-packages"))
     assert _of_environment(environment(*above)) == {}
@@ -93,7 +93,7 @@ def test_a_second_copy_is_told_unless_pip_put_it_over_debians() -> None:
 def test_a_toolkit_of_another_major_is_told() -> None:
     wrong = {"home": "/usr/local/cuda-13.0", "version": "13.0"}
     right = {"home": "/usr/local/cuda-12.8", "version": "12.8"}
-    assert "/usr/local/cuda-13.0 is CUDA 13.0" in _of_environment(environment(), wrong, right)["S6 toolkit"]
+    assert "/usr/local/cuda-13.0 is CUDA 13.0" in _of_environment(environment(), wrong, right)["toolkit/cuda"]
     assert _of_environment(environment(), right) == {}
 
 

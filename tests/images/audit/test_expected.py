@@ -30,17 +30,22 @@ def test_torchs_architectures_are_those_it_has_much_code_for() -> None:
 
 
 def test_an_environment_with_torch_is_held_to_what_needs_no_gpu() -> None:
-    keys = {
-        f"{one.id} {one.subject}" for one in _claims(distribution("torch", "2.7.1"), distribution("triton", "3.3.1"))
-    }
-    assert {"S2 files", "S3 libraries", "S4 symbols", "S5 torch", "C1 torch", "C4 sm_90"} <= keys
-    assert not {one.partition(" ")[0] for one in keys} & {"S1", "C8", "C11", "G0"}
+    keys = {one.key for one in _claims(distribution("torch", "2.7.1"), distribution("triton", "3.3.1"))}
+    assert {
+        "files/recorded",
+        "libraries/linked",
+        "symbols/resolved",
+        "device-code/torch",
+        "imports/torch",
+        "triton/sm_90",
+    } <= keys
+    assert not {one.partition("/")[0] for one in keys} & {"pins", "users", "additions", "device"}
 
 
 def test_an_environment_without_torch_is_read_alone() -> None:
     for torch in (("", ""), ("2.7.1+cpu", "None"), ("2.7.1", "9.0"), ("odd", "12.6")):
         claims = _claims(distribution("numpy", "2.0"), torch=torch)
-        assert {one.id for one in claims} == {"S2", "S3", "S4", "S7"}
+        assert {one.id for one in claims} == {"files", "libraries", "symbols", "environment"}
 
 
 def test_packages_of_which_nothing_is_known_are_left_out_with_the_reason() -> None:
@@ -57,7 +62,7 @@ def test_a_library_is_held_to_the_gpus_that_it_has_any_code_for() -> None:
     bitsandbytes = code("bitsandbytes/libbitsandbytes_cuda126.so", "bitsandbytes", sm_80=1000)
     both = environment(distribution("torch", "2.7.1"), distribution("bitsandbytes", "0.49.1"))
     found, _ = expected.expected(both, [*CODE, bitsandbytes], FACTS)
-    (claim,) = (one for one in found.claims if (one.id, one.subject) == ("S5", "bitsandbytes"))
+    (claim,) = (one for one in found.claims if (one.check, one.subject) == ("device-code", "bitsandbytes"))
     assert claim.expect["archs"] == {"80": "cubin"}
 
 
@@ -93,6 +98,6 @@ def test_files_and_strays(subject: str, found: dict[str, Any], fault: str) -> No
         "conda": list(found.get("conda", ())),
         "kind": found.get("kind", "venv"),
     }
-    finding = AUDIT_JUDGES[f"S2 {subject}"](subject, expect, {**EMPTY, **counts, **found})
+    finding = AUDIT_JUDGES[f"files/{subject}"](subject, expect, {**EMPTY, **counts, **found})
     assert finding.status is (Status.FAIL if fault else Status.PASS)
     assert fault in finding.reason

@@ -11,7 +11,7 @@ from images.audit.model import NO_VALIDATION
 from tests.support.audit_samples import audit, check
 from tests.support.checkout import ROOT
 
-FAULTY = audit([check("x needs liby.so", fix="install it"), check("a%b\nc", id_="S8", subject="secrets")])
+FAULTY = audit([check("x needs liby.so", fix="install it"), check("a%b\nc", check="hygiene", subject="secrets")])
 
 
 def test_sarif_has_a_rule_and_a_place_for_each_fault() -> None:

@@ -32,7 +32,7 @@ def one(
     required: bool = True,
     **evidence: object,
 ) -> ClaimVerdict:
-    claim = Claim(id="S1", subject="torch", tier=tier, probe="static.pins", statement="it is", required=required)
+    claim = Claim(check="pins", subject="torch", tier=tier, probe="static.pins", statement="it is", required=required)
     return ClaimVerdict(claim=claim, status=status, reason=reason, seconds=0.25, evidence=evidence)
 
 

@@ -13,7 +13,7 @@ from validate.judge import judge
 from validate.judging import Finding, Status
 
 STATIC = claim("pip", probe="static.pins")
-CPU = claim("torch", number="C1", tier=Tier.CPU, probe="cpu.imports")
+CPU = claim("torch", number="imports", tier=Tier.CPU, probe="cpu.imports")
 BOTH = (Tier.STATIC, Tier.CPU)
 
 
@@ -39,15 +39,15 @@ def withheld(
         image=NAME, digest="sha256:1", records=records, host={"out_of_memory": oom, **host}, claims=held_to.claims
     )
     found = Finding(Status[status or "PASS"], "it was looked at")
-    verdict = judge(held_to, evidence, tiers, judges=dict.fromkeys(("S1", "C1"), lambda *_: found))
+    verdict = judge(held_to, evidence, tiers, judges=dict.fromkeys(("pins", "imports"), lambda *_: found))
     return validating.why_withheld(verdict, evidence, tiers)
 
 
 def test_no_image_gets_a_name_for_what_a_suite_did_not_come_to() -> None:
     """A suite that is killed for its memory leaves records of the probes before it."""
-    assert withheld(GOOD[0]) == "nobody measured C1 torch"
-    assert withheld(GOOD[0], oom=True).endswith("C1 torch: a container of the validation run ran out of memory")
-    assert withheld(GOOD[0], record("cpu.imports", "torch", Outcome.MISSING)) == "nobody measured C1 torch"
+    assert withheld(GOOD[0]) == "nobody measured imports/torch"
+    assert withheld(GOOD[0], oom=True).endswith("imports/torch: a container of the validation run ran out of memory")
+    assert withheld(GOOD[0], record("cpu.imports", "torch", Outcome.MISSING)) == "nobody measured imports/torch"
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.SILENT])
@@ -60,31 +60,33 @@ def test_no_image_gets_a_name_on_a_machine_that_does_not_run_its_programs() -> N
 
 
 def test_what_a_claim_says_of_itself_or_a_probe_saw_is_no_gap() -> None:
-    absent = claim("flash-attn", number="C1", tier=Tier.CPU, probe="cpu.absent", unproven="no wheel is here")
-    gpu = claim("fp8", number="C1", tier=Tier.GPU, probe="gpu.fp8")
+    absent = claim("flash-attn", number="imports", tier=Tier.CPU, probe="cpu.absent", unproven="no wheel is here")
+    gpu = claim("fp8", number="imports", tier=Tier.GPU, probe="gpu.fp8")
     assert withheld(*GOOD, more=(absent, gpu)) == ""
     assert withheld(*GOOD, status="UNPROVEN") == "", "a probe looked, and a judge could not tell"
 
 
 def test_a_claim_that_is_not_required_is_told_and_withholds_no_name() -> None:
-    told = replace(claim("adapters", number="P1", tier=Tier.CPU, probe="cpu.profile_trl_vllm"), required=False)
+    told = replace(
+        claim("adapters", number="cpu-examples", tier=Tier.CPU, probe="cpu.profile_trl_vllm"), required=False
+    )
     assert withheld(*GOOD, record("cpu.profile_trl_vllm", "adapters"), more=(told,)) == ""
 
 
 def test_a_failure_and_a_tier_that_was_left_out_are_told_first() -> None:
-    assert withheld(*GOOD, status="FAIL") == "2 claims failed (S1 pip, C1 torch)"
+    assert withheld(*GOOD, status="FAIL") == "2 claims failed (pins/pip, imports/torch)"
     assert withheld(GOOD[0], tiers=(Tier.STATIC,)) == "the cpu tier was left out"
 
 
 CLAIMS = ClaimSet(
     image="a",
     claims=tuple(
-        Claim(id=number, subject=subject, tier=tier, probe="cpu.examples", statement="")
+        Claim(check=number, subject=subject, tier=tier, probe="cpu.examples", statement="")
         for number, subject, tier in (
-            ("C1", "torch", Tier.CPU),
-            ("P3", "example axolotl zero2", Tier.MULTIGPU),
-            ("P3", "example axolotl zero2-offload", Tier.MULTIGPU),
-            ("P3", "example axolotl fsdp2", Tier.MULTIGPU),
+            ("imports", "torch", Tier.CPU),
+            ("multigpu-examples", "axolotl-zero2", Tier.MULTIGPU),
+            ("multigpu-examples", "axolotl-zero2-offload", Tier.MULTIGPU),
+            ("multigpu-examples", "axolotl-fsdp2", Tier.MULTIGPU),
         )
     ),
 )
@@ -95,13 +97,16 @@ def subjects(texts: list[str], tiers: tuple[Tier, ...] = tuple(Tier)) -> list[st
 
 
 def test_claims_are_chosen_by_a_part_of_their_id_and_subject() -> None:
-    assert subjects(["P3"]) == ["zero2", "zero2-offload", "fsdp2"]
-    assert subjects(["fsdp2", "C1 torch"]) == ["torch", "fsdp2"]
-    assert subjects(["=P3 example axolotl zero2"]) == ["zero2"]
+    assert subjects(["multigpu-examples"]) == ["zero2", "zero2-offload", "fsdp2"]
+    assert subjects(["fsdp2", "imports/torch"]) == ["torch", "fsdp2"]
+    assert subjects(["multigpu-examples/axolotl-zero2"]) == ["zero2"]
 
 
 def test_a_text_that_is_in_no_claim_of_these_tiers_is_refused_with_what_is_there() -> None:
     with pytest.raises(UserError) as refused:
-        subjects(["P3", "G2"], (Tier.CPU,))
-    assert [problem.where for problem in refused.value.problems] == ["--claim 'P3'", "--claim 'G2'"]
-    assert all("C1 torch" in problem.then and "cpu" in problem.cause for problem in refused.value.problems)
+        subjects(["multigpu-examples", "attention"], (Tier.CPU,))
+    assert [problem.where for problem in refused.value.problems] == [
+        "--claim 'multigpu-examples'",
+        "--claim 'attention'",
+    ]
+    assert all("imports/torch" in problem.then and "cpu" in problem.cause for problem in refused.value.problems)

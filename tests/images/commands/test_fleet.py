@@ -67,7 +67,7 @@ def test_it_ends_well_where_all_was_judged_and_nothing_failed(executor: Executor
 
 @pytest.mark.parametrize(
     ("result", "told"),
-    [(Lost(cause="its node failed"), "its node failed"), (brought("24.0"), "1 claim failed (S1 pip)")],
+    [(Lost(cause="its node failed"), "its node failed"), (brought("24.0"), "1 claim failed (pins/pip)")],
 )
 def test_one_that_failed_or_was_lost_stops_no_other(executor: Executor, result: Any, told: str) -> None:
     other = ("--image", f"{NAME}=a.test/b@sha256:{'cd' * 32}")
@@ -110,7 +110,7 @@ def test_selected_images_are_built(executor: Executor) -> None:
         ((), "no image is named"),
         (("--image", f"{NAME}=a.test/b:latest"), "is nothing that a worker can pull"),
         (("--image", NAME), "is nothing that a worker can pull"),
-        ((NAME, "--claim", "S1"), "is for --image only"),
+        ((NAME, "--claim", "pins"), "is for --image only"),
         ((*PULL, "--tier", "gpu"), "can't be measured on cpu, where a task gets 0 GPUs"),
         (("no-such-image",), "no-such-image"),
     ],

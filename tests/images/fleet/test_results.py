@@ -42,7 +42,7 @@ def test_a_verdict_and_its_files(tmp_path: Path) -> None:
 
 def test_what_failed_is_the_cause(tmp_path: Path) -> None:
     outcome = results.finish(TASK, brought("24.0"), SOURCES, tmp_path)
-    assert outcome.verdict_word == "FAIL" and outcome.cause == "1 claim failed (S1 pip)"
+    assert outcome.verdict_word == "FAIL" and outcome.cause == "1 claim failed (pins/pip)"
 
 
 def test_a_worker_with_other_claims_proves_nothing(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_worker_with_other_claims_proves_nothing(tmp_path: Path) -> None:
     theirs = claims(claim("pip", version="24.0"))
     outcome = results.finish(TASK, brought("24.0", theirs), SOURCES, tmp_path)
     assert outcome.verdict and outcome.verdict.overall is Status.UNPROVEN
-    assert outcome.cause.startswith("UNPROVEN: S1 pip: ")
+    assert outcome.cause.startswith("UNPROVEN: pins/pip: ")
 
 
 def test_what_another_matrix_built_is_no_result(tmp_path: Path) -> None:

@@ -22,14 +22,14 @@ from validate.claims import Tier
 
 DIGEST = "sha256:" + "ab" * 32
 BUILD = Task(image=NAME, local_name=NAME, tiers=(Tier.STATIC, Tier.CPU))
-PULL = Task(image=NAME, local_name=NAME, tiers=(Tier.STATIC,), only=("S1",), reference=f"a.test/b@{DIGEST}")
+PULL = Task(image=NAME, local_name=NAME, tiers=(Tier.STATIC,), only=("pins",), reference=f"a.test/b@{DIGEST}")
 Verb = Callable[[Path], str]
 
 
 def test_a_task_is_a_verb_with_its_options() -> None:
     assert BUILD.arguments("/o") == ["build", NAME, "--tier", "static", "--tier", "cpu", "--out", "/o"]
     assert PULL.arguments("/o") == [
-        *("validate", NAME, "--image", PULL.reference, "--tier", "static", "--claim", "S1", "--out", "/o")
+        *("validate", NAME, "--image", PULL.reference, "--tier", "static", "--claim", "pins", "--out", "/o")
     ]
     assert (BUILD.key, PULL.key) == (NAME, f"{NAME}-abababababab")
 

@@ -41,7 +41,7 @@ MOVE = Change(name="einops", before="0.8.2", after="0.9", pinned=True)
 
 @pytest.mark.parametrize(("name", "shares"), [("cu126-torch27", False), ("cu128-torch28", True)])
 def test_a_proposal_tells_to_read_what_the_files_of_its_locks_bring(name: str, shares: bool, tmp_path: Path) -> None:
-    """The patch has no locks/wheels, without which S10 is UNPROVEN: of those that share the stack, too."""
+    """The patch has no locks/wheels, without which `origin` is UNPROVEN: of those that share the stack, too."""
     (planned,) = plan.select([name], SOURCES)
     assert planned.image is not None
     found = ImageResult(
@@ -64,7 +64,7 @@ def test_an_issue_has_its_title_sentence_and_marker() -> None:
     ((name, text),) = results.issues([line, other]).items()
     assert name == "torchao-0.14.1.md"
     assert text.startswith("# torchao 0.14.1 breaks cu126-torch27, cu128-torch28\n")
-    assert "torchao 0.11.0 -> 0.14.1 breaks S4 symbols: a | b" in text
+    assert "torchao 0.11.0 -> 0.14.1 breaks symbols/resolved: a | b" in text
     assert "a \\| b |" in text
     assert "<!-- truetag: torchao-0.14.1 -->" in text
 
@@ -86,7 +86,7 @@ def test_what_the_nightly_section_can_not_mean_is_told_with_its_lines(tmp_path: 
     text = matrix.MATRIX.read_text().replace('"2.7": {torchao: "<0.12"}', '"2.7": {torchoa: "<0.12"}')
     text = text.replace("held: [torch]", "held: [tortch]").replace("track: [cu126-torch25", "track: [cu126-torch99")
     file = tmp_path / "matrix.yaml"
-    file.write_text(text.replace("xfail:\n", "xfail:\n  - {select: cu199-*, claim: S4, issue: a/b#1}\n"))
+    file.write_text(text.replace("xfail:\n", "xfail:\n  - {select: cu199-*, claim: symbols, issue: a/b#1}\n"))
     with pytest.raises(UserError, match=r"there is no layer 'tortch'[\s\S]*nothing pins 'torchoa'") as told:
         matrix.load(matrix=file)
     causes = "\n".join(f"{problem.where.rpartition('/')[2]} {problem.cause}" for problem in told.value.problems)

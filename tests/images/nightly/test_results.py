@@ -40,7 +40,7 @@ def test_a_line_that_was_cut_off_does_not_swallow_the_next(tmp_path: Path) -> No
 def test_every_bad_line_is_told_with_its_place(tmp_path: Path) -> None:
     """One of another schema version, too."""
     path = results.append(job(), tmp_path)
-    older = path.read_text().replace('"schema_version":2', '"schema_version":1')
+    older = path.read_text().replace('"schema_version":3', '"schema_version":2')
     path.write_text(f'{path.read_text()}{{"kind": "job"}}\nnonsense\n{older}')
     with pytest.raises(UserError, match="schema_version") as told:
         results.read(tmp_path)

@@ -25,10 +25,10 @@ from validate.claims import Tier
 from validate.judging import Status
 
 CLAIMS = (
-    ("S3", "environment", Tier.STATIC),
-    ("C1", "transformers", Tier.CPU),
-    ("C10", "lora-step", Tier.CPU),
-    ("G4", "xformers", Tier.GPU),
+    ("libraries", "environment", Tier.STATIC),
+    ("imports", "transformers", Tier.CPU),
+    ("4bit-llama", "lora-step", Tier.CPU),
+    ("attention", "xformers", Tier.GPU),
 )
 
 
@@ -54,10 +54,10 @@ class Judge:
         steps = {}
         if self.slower and (not tiers or Tier.GPU in tiers):
             place = {"tier": Tier.GPU, "verdict": Status.UNPROVEN, "required": False, "reason": "not recorded"}
-            rows = (*rows, ClaimRow(id="G14", subject="step eager", **place))  # type: ignore[arg-type]
+            rows = (*rows, ClaimRow(check="step", subject="eager", **place))  # type: ignore[arg-type]
             factors = [(1.01, 1.0), *(factors for name, factors in self.slower.items() if name in moved)]
             seconds, peak = (math.prod(each) for each in zip(*factors, strict=True))
-            steps = {"step eager": StepRow(seconds=0.3 * seconds, spread=0.003, peak=int(4e10 * peak), loss=7.0)}
+            steps = {"eager": StepRow(seconds=0.3 * seconds, spread=0.003, peak=int(4e10 * peak), loss=7.0)}
         return SetResult(claims=rows, digest="sha256:0", bytes=1, debian=self.debian, steps=steps)
 
     def _row(self, id_: str, subject: str, tier: Tier, moved: set[str]) -> ClaimRow:
@@ -65,7 +65,7 @@ class Judge:
         status, reason = (Status.FAIL, f"undefined symbol of {id_}") if broken else (Status.PASS, "fine")
         if id_ in self.sooner and self.sooner[id_][0] <= moved:
             status, reason = Status.FAIL, self.sooner[id_][1]
-        return ClaimRow(id=id_, subject=subject, tier=tier, verdict=status, required=True, reason=reason)
+        return ClaimRow(check=id_, subject=subject, tier=tier, verdict=status, required=True, reason=reason)
 
 
 Run = Callable[..., ImageResult]
@@ -160,37 +160,40 @@ def test_what_was_judged_in_part_is_not_proposed(nightly_run: Run) -> None:
 
 
 def test_a_culprit_is_named_with_both_versions_and_all_that_it_breaks(nightly_run: Run) -> None:
-    judge = Judge({"S3": {"torchao"}, "C1": {"torchao"}})
+    judge = Judge({"libraries": {"torchao"}, "imports": {"torchao"}})
     found = nightly_run(judge)
     (breakage,) = found.breakages
     assert found.broken and found.proposed is None
-    assert breakage.sentence == "torchao 0.11.0 -> 0.12.0 breaks S3 and C1 transformers: undefined symbol of S3"
-    assert [claim.id for claim in breakage.claims] == ["S3", "C1"]
+    assert (
+        breakage.sentence
+        == "torchao 0.11.0 -> 0.12.0 breaks libraries/environment and imports/transformers: undefined symbol of libraries"
+    )
+    assert [claim.check for claim in breakage.claims] == ["libraries", "imports"]
     assert breakage.builds == len({key for key in judge.asked if key[0] and key[0] != set(MOVES)})
 
 
 def test_static_claims_are_bisected_in_the_static_tier_alone(nightly_run: Run) -> None:
-    judge = Judge({"S3": {"transformers"}})
+    judge = Judge({"libraries": {"transformers"}})
     nightly_run(judge)
     searched = [tiers for moved, tiers in judge.asked if moved != set(MOVES) and moved]
     assert searched and set(searched) == {(Tier.STATIC,)}
 
 
 def test_two_culprits_of_different_claims_are_told_apart(nightly_run: Run) -> None:
-    found = nightly_run(Judge({"S3": {"torchao"}, "C10": {"transformers", "peft"}}))
+    found = nightly_run(Judge({"libraries": {"torchao"}, "4bit-llama": {"transformers", "peft"}}))
     assert [one.sentence.partition(":")[0] for one in found.breakages] == [
-        "torchao 0.11.0 -> 0.12.0 breaks S3",
-        "transformers 4.57.6 -> 5.0.0 with peft 0.18.1 -> 0.21.2 together break C10 lora-step",
+        "torchao 0.11.0 -> 0.12.0 breaks libraries/environment",
+        "transformers 4.57.6 -> 5.0.0 with peft 0.18.1 -> 0.21.2 together break 4bit-llama/lora-step",
     ]
 
 
 def test_a_claim_that_fails_for_another_reason_is_another_breakage(nightly_run: Run) -> None:
     """A torchao that complains wherever it is imported, and a liger-kernel that can't be imported at all."""
-    judge = Judge({"S3": {"torchao"}, "C1": {"torchao"}})
-    judge.sooner = {"C1": ({"liger-kernel"}, "no driver")}
+    judge = Judge({"libraries": {"torchao"}, "imports": {"torchao"}})
+    judge.sooner = {"imports": ({"liger-kernel"}, "no driver")}
     assert [one.sentence for one in nightly_run(judge).breakages] == [
-        "torchao 0.11.0 -> 0.12.0 breaks S3: undefined symbol of S3",
-        "liger-kernel 0.6.4 -> 0.8.5 breaks C1 transformers: no driver",
+        "torchao 0.11.0 -> 0.12.0 breaks libraries/environment: undefined symbol of libraries",
+        "liger-kernel 0.6.4 -> 0.8.5 breaks imports/transformers: no driver",
     ]
 
 
@@ -202,8 +205,8 @@ def test_a_step_that_became_slower_or_hungrier_is_bisected(nightly_run: Run) -> 
         judge.slower = {"torchao": slower}
         found = nightly_run(judge)
         (breakage,) = found.breakages
-        assert breakage.sentence.startswith(f"torchao 0.11.0 -> 0.12.0 breaks G14 step eager: a step is {told} than")
-        assert found.canary.outcome is Outcome.FAIL and found.canary.steps["step eager"].peak
+        assert breakage.sentence.startswith(f"torchao 0.11.0 -> 0.12.0 breaks step/eager: a step is {told} than")
+        assert found.canary.outcome is Outcome.FAIL and found.canary.steps["eager"].peak
 
 
 def test_what_can_not_be_built_is_bisected_too(nightly_run: Run) -> None:
@@ -213,7 +216,7 @@ def test_what_can_not_be_built_is_bisected_too(nightly_run: Run) -> None:
 
 
 def test_what_fails_in_the_control_is_no_regression(nightly_run: Run) -> None:
-    found = nightly_run(Judge({"S3": set()}))
+    found = nightly_run(Judge({"libraries": set()}))
     assert (found.control.outcome, found.canary.outcome) == (Outcome.FAIL, Outcome.FAIL)
     assert found.breakages == ()
     assert found.broken
@@ -225,7 +228,7 @@ def untimed(breakages: Sequence[BreakageLine]) -> list[BreakageLine]:
 
 @pytest.mark.parametrize("after", range(8))
 def test_an_interrupted_run_resumes_and_repeats_nothing(nightly_run: Run, tmp_path: Path, after: int) -> None:
-    breaking = {"S3": {"torchao"}, "C10": {"transformers", "peft"}}
+    breaking = {"libraries": {"torchao"}, "4bit-llama": {"transformers", "peft"}}
     first, second = Judge(breaking, most=after), Judge(breaking)
     with pytest.raises(KeyboardInterrupt):
         nightly_run(first)
@@ -264,14 +267,14 @@ def test_newest_versions_that_do_not_fit_together_are_told(nightly_run: Run, mon
 
 def row(**other: str) -> ExpectedFailure:
     return ExpectedFailure.model_validate(
-        {"select": "cu126-*", "claim": "S3", "issue": "pytorch/ao#1", "when": "torchao>=0.12", **other}
+        {"select": "cu126-*", "claim": "libraries", "issue": "pytorch/ao#1", "when": "torchao>=0.12", **other}
     )
 
 
 def test_an_expected_failure_is_shown_never_green_and_not_bisected(nightly_run: Run) -> None:
-    found = nightly_run(Judge({"S3": {"torchao"}}), rows=[row()])
+    found = nightly_run(Judge({"libraries": {"torchao"}}), rows=[row()])
     assert (found.control.outcome, found.canary.outcome) == (Outcome.PASS, Outcome.XFAIL)
-    assert [(one.id, one.issue) for one in found.canary.expected] == [("S3", "pytorch/ao#1")]
+    assert [(one.id, one.issue) for one in found.canary.expected] == [("libraries", "pytorch/ao#1")]
     assert found.breakages == ()
     assert found.proposed is None
     assert not found.broken
@@ -279,9 +282,9 @@ def test_an_expected_failure_is_shown_never_green_and_not_bisected(nightly_run: 
 
 
 def test_an_expected_failure_does_not_cover_another(nightly_run: Run) -> None:
-    found = nightly_run(Judge({"S3": {"torchao"}, "C1": {"peft"}}), rows=[row()])
+    found = nightly_run(Judge({"libraries": {"torchao"}, "imports": {"peft"}}), rows=[row()])
     assert found.canary.outcome is Outcome.FAIL
-    assert [one.claims[0].id for one in found.breakages] == ["C1"]
+    assert [one.claims[0].id for one in found.breakages] == ["imports"]
 
 
 def test_an_expected_failure_that_passes_is_reported(nightly_run: Run) -> None:
@@ -307,7 +310,7 @@ def test_rows_speak_of_images_and_versions(other: dict[str, str], applies: bool)
 
 
 def test_a_row_of_several_claims_passes_unexpectedly_only_when_all_do() -> None:
-    good = ClaimRow(id="S3", subject="a", tier=Tier.STATIC, verdict=Status.PASS, required=True, reason="")
+    good = ClaimRow(check="libraries", subject="a", tier=Tier.STATIC, verdict=Status.PASS, required=True, reason="")
     bad = good.model_copy(update={"subject": "b", "verdict": Status.FAIL})
     assert nightly.unexpected_passes([good, bad], [row()]) == []
     assert [one.subject for one in nightly.expected([good, bad], [row()])] == ["b"]

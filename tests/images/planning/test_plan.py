@@ -166,11 +166,11 @@ def test_the_lock_is_for_aarch64_with_an_installer_for_either_machine() -> None:
 def test_claims_name_the_processor_and_its_vector_code() -> None:
     facts, names = REAL.facts, ("cu130-torch211-arm64", "cu130-torch211")
     contexts = [ClaimContext(image=image(one), facts=facts.on(image(one).name.platform)) for one in names]
-    arm64, amd64 = ({(one.id, one.subject): one for one in image_claims(context).claims} for context in contexts)
-    assert arm64["S1", "torch"].expect["machine"] == "aarch64"
-    assert "machine" not in amd64["S1", "torch"].expect
-    assert arm64["S8", "labels"].expect["architecture"] == "arm64"
-    assert ("C9", "sve") in arm64 and ("C9", "avx512") in amd64
-    assert "121" in arm64["S5", "torch"].expect["archs"]
-    assert arm64["S5", "torch"].expect["also"] == ["torch/lib/libtorch_cuda_linalg.so"]
-    assert ("C2", "torchao") in amd64 and ("C2", "torchao") not in arm64
+    arm64, amd64 = ({(one.check, one.subject): one for one in image_claims(context).claims} for context in contexts)
+    assert arm64["pins", "torch"].expect["machine"] == "aarch64"
+    assert "machine" not in amd64["pins", "torch"].expect
+    assert arm64["image", "labels"].expect["architecture"] == "arm64"
+    assert ("instructions", "sve") in arm64 and ("instructions", "avx512") in amd64
+    assert "121" in arm64["device-code", "torch"].expect["archs"]
+    assert arm64["device-code", "torch"].expect["also"] == ["torch/lib/libtorch_cuda_linalg.so"]
+    assert ("native", "torchao") in amd64 and ("native", "torchao") not in arm64

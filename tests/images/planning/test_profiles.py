@@ -47,7 +47,7 @@ MATRIX = yamlfile.parse("matrix.yaml", small.MATRIX.read_text())
 def claims_of(wanted: Image) -> dict[tuple[str, str], Claim]:
     facts = (REAL if wanted.revision == REAL.revision else SOURCES).facts
     claims = image_claims(ClaimContext(image=wanted, facts=facts, no_gpu="none here")).claims
-    return {(claim.id, claim.subject): claim for claim in claims}
+    return {(claim.check, claim.subject): claim for claim in claims}
 
 
 SMALL_PROFILED = [planned for planned in plan.plan(SOURCES) if planned.profile]
@@ -82,8 +82,8 @@ def test_a_profile_shares_layers_byte_for_byte(parent: str, child: str, files: t
 def test_torchvisions_kernels_are_claimed_for_every_arch_of_the_image(name: str) -> None:
     found = image(name, sources=REAL)
     claims = {claim: one for (claim, subject), one in claims_of(found).items() if subject == "torchvision"}
-    assert [*claims] == ["S1", "S5", "C1", "C2", "C6"]
-    assert claims["S5"].expect["archs"] == {str(arch.major * 10 + arch.minor): "cubin" for arch in found.archs}
+    assert [*claims] == ["pins", "device-code", "imports", "native", "bridges"]
+    assert claims["device-code"].expect["archs"] == {str(arch.major * 10 + arch.minor): "cubin" for arch in found.archs}
 
 
 def test_what_is_waived_is_in_no_lock_and_sources_are_by_hash_with_the_tools_that_build_them() -> None:
@@ -104,7 +104,7 @@ def test_an_override_of_the_matrix_is_locked_said_and_claimed() -> None:
     assert found.overrides == ("nvidia-cudnn-cu12==9.15.1.9",)
     lock = lock_file.read(found, CHECKOUT.locks)
     context = ClaimContext.of(found, lock, REAL.facts, missing={}, custom_base=False)
-    assert [one.expect for one in image_claims(context).claims if one.subject == "cudnn" and one.id == "C2"] == [
+    assert [one.expect for one in image_claims(context).claims if one.subject == "cudnn" and one.check == "native"] == [
         {"version": "9.15.1.9"}
     ]
     assert any(
@@ -158,7 +158,9 @@ def test_mistakes_in_profiles_are_told() -> None:
 @pytest.mark.parametrize("planned", SMALL_PROFILED, ids=lambda planned: planned.name)
 def test_claims_of_a_profile_are_judged(planned: Planned) -> None:
     assert planned.image is not None
-    own = [claim for claim in claims_of(planned.image).values() if claim.id in ("P1", "P2", "P3")]
+    own = [
+        claim for claim in claims_of(planned.image).values() if claim.check in ("framework", "framework", "framework")
+    ]
     on_gpus = [claim for claim in own if claim.tier in (Tier.GPU, Tier.MULTIGPU)]
     assert own and all(claim.unproven == "none here" for claim in on_gpus if claim.required)
     assert all("nvcc" in claim.unproven for claim in on_gpus if not claim.required)
@@ -168,12 +170,12 @@ def test_an_example_that_runs_on_the_gpu_does_not_run_on_the_cpu_as_well() -> No
     attached = Attachment(mode=GpuMode.CDI, reason="")
     context = ClaimContext(image=sources_image("cu130-torch213-axolotl"), facts=REAL.facts)
     for tiers, elsewhere in (((), True), ((Tier.CPU, Tier.GPU), True), ((Tier.STATIC, Tier.CPU), False)):
-        found = {(one.id, one.subject): one for one in image_claims(context.on_host(attached, tiers)).claims}
-        on_cpu, on_gpu = found["P1", "example axolotl lora"], found["P2", "example axolotl lora"]
+        found = {(one.check, one.subject): one for one in image_claims(context.on_host(attached, tiers)).claims}
+        on_cpu, on_gpu = found["cpu-examples", "axolotl-lora"], found["gpu-examples", "axolotl-lora"]
         assert on_gpu.required and not on_gpu.unproven and on_cpu.required is not elsewhere
         judged = judge_claim(on_cpu, {})
         assert judged.status is (Status.NOT_APPLICABLE if elsewhere else Status.FAIL)
-        assert found["P1", "axolotl commands"].required, "no example"
+        assert found["framework", "axolotl-commands"].required, "no example"
 
 
 @pytest.mark.parametrize(("capability", "held"), [((9, 0), True), ((8, 0), False)])
@@ -181,18 +183,20 @@ def test_examples_with_flash_attn_4_are_claimed_from_hopper_on(capability: tuple
     gpus = (Gpu(name="x", capability=capability, memory=80 << 30),)
     attached = Attachment(mode=GpuMode.CDI, reason="", inventory=Inventory(driver="580.1", gpus=gpus, source="test"))
     context = ClaimContext(image=sources_image("cu130-torch214-transformers"), facts=REAL.facts)
-    claims = {one.subject: one for one in image_claims(context.on_host(attached, ())).claims if one.id == "P2"}
-    assert claims["example flash4"].required is held and claims["example bf16"].required
-    assert ("takes compute capability 9.0" in claims["example flash4"].expect.get("not_applicable", "")) is not held
-    assert claims["example flash4"].expect["at_least"]["flash_attn_4"] == 1, "else torch's own attention would do"
+    claims = {
+        one.subject: one for one in image_claims(context.on_host(attached, ())).claims if one.check == "framework"
+    }
+    assert claims["flash4"].required is held and claims["bf16"].required
+    assert ("takes compute capability 9.0" in claims["flash4"].expect.get("not_applicable", "")) is not held
+    assert claims["flash4"].expect["at_least"]["flash_attn_4"] == 1, "else torch's own attention would do"
 
 
 def test_what_the_pins_put_out_of_reach_is_said_and_not_required() -> None:
     claims = claims_of(image("cu124-torch25-colossalai"))
-    resumed, nf4 = claims["C15", "resume"], claims["C10", "nf4-weights"]
+    resumed, nf4 = claims["resume", "trainer"], claims["4bit-llama", "weights"]
     assert not resumed.required and "cannot read back the random state" in resumed.unproven
     assert nf4.required and not nf4.unproven, "transformers 4.51 refuses 4-bit weights without a GPU: converted"
-    coded = claims_of(image("cu128-torch28-axolotl"))["S5", "causal-conv1d"].expect
+    coded = claims_of(image("cu128-torch28-axolotl"))["device-code", "causal-conv1d"].expect
     assert "70" not in coded["archs"] and coded["archs"]["75"] == "cubin", "from its minimum arch on"
     assert coded["files"] == ["causal_conv1d_cuda*.so"]
 
@@ -217,7 +221,7 @@ def test_the_entrypoint_switches_p2p_off_where_gpus_are_apart_and_nowhere_else(t
     program.write_bytes((ROOT / "templates" / "entrypoints" / "p2p.sh").read_bytes())
     program.chmod(0o755)
     place = {"tier": Tier.CPU, "probe": "cpu.profile_entrypoint", "statement": "x"}
-    asked = Claim(id="P1", subject="x", expect={"program": str(program)}, **place)  # type: ignore[arg-type]
+    asked = Claim(check="framework", subject="x", expect={"program": str(program)}, **place)  # type: ignore[arg-type]
     ((_, found),) = profile_entrypoint.measure([asked])
     assert found == profile_entrypoint.EXPECTED
 
@@ -243,10 +247,10 @@ def test_the_latest_run_of_a_claim_counts(found: list[Status], counts: Status, t
     assert model.date is not None
     lines = []
     for day, status in enumerate(found):
-        claims, date = {Tier.CPU: {status: ["C1 torch"]}}, model.date + timedelta(days=day)
+        claims, date = {Tier.CPU: {status: ["imports/torch"]}}, model.date + timedelta(days=day)
         lines.append(model.model_copy(update={"id": f"{model.image}/day-{day}", "date": date, "claims": claims}))
     (tmp_path / records.LINES).write_text(records.dumps(lines[::-1]))
-    assert profile_docs.recorded(tmp_path) == {model.image: {("C1", "torch"): counts}}
+    assert profile_docs.recorded(tmp_path) == {model.image: {("imports", "torch"): counts}}
 
 
 @pytest.mark.parametrize(
@@ -254,30 +258,30 @@ def test_the_latest_run_of_a_claim_counts(found: list[Status], counts: Status, t
     [
         ([Status.PASS, Status.PASS], "PASS", ""),
         ([Status.NOT_APPLICABLE] * 2, "NOT_APPLICABLE", ""),
-        ([Status.PASS, None], "open (1 of 2 PASS)", "S1 torch never run"),
-        ([Status.PASS, Status.UNPROVEN], "open (1 of 2 PASS)", "S1 torch UNPROVEN"),
-        ([Status.PASS, Status.FAIL], "FAIL (1 of 2 PASS)", "S1 torch FAIL"),
+        ([Status.PASS, None], "open (1 of 2 PASS)", "pins/torch never run"),
+        ([Status.PASS, Status.UNPROVEN], "open (1 of 2 PASS)", "pins/torch UNPROVEN"),
+        ([Status.PASS, Status.FAIL], "FAIL (1 of 2 PASS)", "pins/torch FAIL"),
         ([None, None], "no run", "no run"),
     ],
 )
 def test_a_row_passes_only_where_every_claim_of_it_was_run_and_holds(
     verdicts: list[Status | None], cell: str, open_as: str
 ) -> None:
-    keys = [("S1", "unsloth"), ("S1", "torch")]
+    keys = [("pins", "unsloth"), ("pins", "torch")]
     found = {key: status for key, status in zip(keys, verdicts, strict=True) if status}
-    lines = profile_table([profile_docs.PageRow(asks="both", by=["S1 unsloth", "S1 torch"])], found)
-    assert f"| both | S1 unsloth, S1 torch | {cell} |  |" in lines
+    lines = profile_table([profile_docs.PageRow(asks="both", by=["pins/unsloth", "pins/torch"])], found)
+    assert f"| both | pins/unsloth, pins/torch | {cell} |  |" in lines
     listed = [line for line in lines if line.startswith("| unsloth | both |")]
     assert listed == ([f"| unsloth | both | `cu128-torch210-unsloth`: {open_as} |"] if open_as else [])
 
 
 def test_what_is_known_not_to_hold_is_open_whatever_its_claims_say() -> None:
     rows = [
-        profile_docs.PageRow(asks="known", by=["S1 unsloth"], open="for this reason"),
-        profile_docs.PageRow(asks="unseen", by=["P2 unsloth *"]),
+        profile_docs.PageRow(asks="known", by=["pins/unsloth"], open="for this reason"),
+        profile_docs.PageRow(asks="unseen", by=["framework/unsloth-*"]),
     ]
-    lines = profile_table(rows, {("S1", "unsloth"): Status.PASS})
-    assert "| known | S1 unsloth | open | **does not hold yet**: for this reason |" in lines
+    lines = profile_table(rows, {("pins", "unsloth"): Status.PASS})
+    assert "| known | pins/unsloth | open | **does not hold yet**: for this reason |" in lines
     assert "| unsloth | known | for this reason |" in lines
     (unseen,) = (line for line in lines if line.startswith("| unsloth | unseen |"))
     assert unseen.endswith(" never run (needs a GPU) |")
@@ -296,9 +300,9 @@ def test_every_variable_that_a_page_leaves_to_launchers_is_refused(row: profile_
 @pytest.mark.parametrize(
     ("by", "refuses", "said"),
     [
-        ("S1 nothing", [], "no image of the profile has a claim 'S1 nothing'"),
+        ("pins/nothing", [], "no image of the profile has a claim 'pins/nothing'"),
         (
-            "S1 unsloth",
+            "pins/unsloth",
             ["FSDP_VERSION", "NOT_DENIED"],
             "says that NOT_DENIED is refused, and no image is refused for it",
         ),
@@ -396,4 +400,4 @@ def test_the_plan_says_which_extensions_can_be_compiled_and_which_cannot() -> No
     assert not any(pin.extensions for pin in without.pins)
     lacks = "compiled extensions: colossalai 0.5.0 is published as source only, and no"
     assert any(lacks in warning for warning in without.warnings)
-    assert not {("S5", "colossalai"), ("C2", "colossalai")} & claims_of(without).keys()
+    assert not {("device-code", "colossalai"), ("native", "colossalai")} & claims_of(without).keys()

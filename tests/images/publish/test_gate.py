@@ -37,12 +37,12 @@ CASES: dict[str, tuple[list[Verdict], list[Tier], tuple[str, ...]]] = {
     "nothing": ([], STATIC, ("the static tier was not judged",)),
     "a tier of today that was not measured": ([by_today(PIP, CPU)], IN_CPU, ("the cpu tier was not judged",)),
     "optional alone": ([judged(OPTIONAL)], STATIC, ("the static tier was not judged",)),
-    "unproven": ([judged(replace(PIP, unproven="no wheel"))], STATIC, ("S1 pip (static) is UNPROVEN: no wheel",)),
-    "fewer claims than today": ([by_today(PIP, OTHER)], STATIC, ("than matrix.yaml today: it lacks S1 torch",)),
-    "required today alone": ([by_today(PIP, measured=OPTIONAL, version="1")], STATIC, ("S1 pip (static) is FAIL: ",)),
+    "unproven": ([judged(replace(PIP, unproven="no wheel"))], STATIC, ("pins/pip (static) is UNPROVEN: no wheel",)),
+    "fewer claims than today": ([by_today(PIP, OTHER)], STATIC, ("than matrix.yaml today: it lacks pins/torch",)),
+    "required today alone": ([by_today(PIP, measured=OPTIONAL, version="1")], STATIC, ("pins/pip (static) is FAIL: ",)),
     "by less than is expected today": ([STALE], STATIC, ("for other expectations than today's (version): validate",)),
     "measured anew": ([STALE, by_today(PIP)], STATIC, ()),
-    "failed, and passed elsewhere": ([PASS, judged(PIP, version="25")], STATIC, ("S1 pip (static) is FAIL",)),
+    "failed, and passed elsewhere": ([PASS, judged(PIP, version="25")], STATIC, ("pins/pip (static) is FAIL",)),
 }
 
 
@@ -60,10 +60,10 @@ def test_a_wheel_that_only_the_machine_that_built_the_image_knows_is_no_other_ex
 
 
 def test_what_is_recorded_after_a_run_asks_for_no_other_run() -> None:
-    own = Claim(id="G14", subject="step eager", tier=Tier.GPU, probe="gpu.step", statement="x", expect={"rows": 8})
+    own = Claim(check="step", subject="eager", tier=Tier.GPU, probe="gpu.step", statement="x", expect={"rows": 8})
     assert gate._not_measured(replace(own, expect={"rows": 8, "baseline": {"loss": 7.0}}), own, set()) == ""
     assert "(rows)" in gate._not_measured(replace(own, expect={"rows": 2}), own, set())
-    fault = replace(own, id="G12", probe="gpu.silent", expect={"known": False, "fault": "x"})
+    fault = replace(own, check="silent-faults", probe="gpu.silent", expect={"known": False, "fault": "x"})
     assert gate._not_measured(replace(fault, expect={"known": True, "fault": "x; do y"}), fault, set()) == ""
 
 

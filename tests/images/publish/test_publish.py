@@ -179,7 +179,7 @@ def test_another_machine_adds_its_tier_with_the_key(site: Site, tmp_path: Path) 
     ("claims", "words"),
     [
         ((GPU_PIP,), "the static tier was not judged"),
-        ((replace(PIP, subject="torch"),), "fewer claims than matrix.yaml today: it lacks S1 pip"),
+        ((replace(PIP, subject="torch"),), "fewer claims than matrix.yaml today: it lacks pins/pip"),
         ((replace(PIP, expect={**PIP.expect, "locals": ["", "+cpu"]}),), "other expectations than today's .locals."),
     ],
 )
@@ -200,7 +200,7 @@ def test_a_tier_that_was_added_without_the_key_opens_nothing_for_it(site: Site, 
 
 def test_what_failed_by_the_claims_of_its_day_is_refused_with_that_cause(site: Site) -> None:
     """Today's matrix asks no longer; a test result by today's claims would leave the failure out."""
-    with pytest.raises(UserError, match=r"S1 torch.*failed by the claims that it was measured for") as told:
+    with pytest.raises(UserError, match=r"pins/torch.*failed by the claims that it was measured for") as told:
         site.publish(PIP, replace(PIP, subject="torch", expect={**PIP.expect, "version": "2"}))
     assert "validate" in told.value.problems[0].then and not site.registry.manifests
 
@@ -211,7 +211,7 @@ def test_a_run_that_is_attached_keeps_a_failure_that_today_asks_no_longer_and_bl
     attach(site.target, NAME, TEST_RESULT, result_of([trial(PIP, torch)], replace(CLAIMS, claims=(PIP, torch))), KEY)
     assert NAME in site.publish(PIP, GPU_PIP).tags
     (result,) = [one.predicate for one in site.image().of(TEST_RESULT) if len(one.predicate["configuration"]) > 2]
-    assert result["failedTests"] == ["static/S1 torch"] and "gpu/S1 pip-on-gpu" in result["passedTests"]
+    assert result["failedTests"] == ["static/pins/torch"] and "gpu/pins/pip-on-gpu" in result["passedTests"]
 
 
 def test_a_tag_that_was_set_back_by_hand_is_approved_by_a_publication_that_changes_nothing_else(site: Site) -> None:

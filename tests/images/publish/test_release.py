@@ -115,7 +115,7 @@ def test_an_image_that_failed_since_is_left_out_and_aliases_lose_no_platform(sit
     with pytest.raises(UserError, match="is FAIL"):
         promote(Reference(site.production.repository, AMD64), site.staging.repository, POLICY)
     done = site.promote(AMD64, 2)
-    assert done.left_out[0].startswith(f"{AMD64} lacks linux/arm64: S1 pip (static) is FAIL")
+    assert done.left_out[0].startswith(f"{AMD64} lacks linux/arm64: pins/pip (static) is FAIL")
     assert site.listed() == {"linux/amd64": digest(done)} != {"linux/amd64": digest(amd)}
     assert site.named("latest") == before
     assert done.unmoved_aliases == ("latest stays: it has an image for linux/arm64, and this has none",)
@@ -233,12 +233,12 @@ def test_what_the_gate_refuses_is_not_copied(passed: Passed) -> None:
 
 def test_what_failed_in_the_other_repository_alone_is_not_promoted_and_no_alias_follows_to_it(passed: Passed) -> None:
     passed.fail_there()
-    with pytest.raises(UserError, match=r"/production@sha256:\w+: S1 pip-on-gpu \(gpu\) is FAIL"):
+    with pytest.raises(UserError, match=r"/production@sha256:\w+: pins/pip-on-gpu \(gpu\) is FAIL"):
         passed.promote(*WHOLE)
     assert passed.site.named(NAME) is None
     done = passed.promote(Tier.STATIC)
     assert NAME in done.tags and "latest" not in done.tags
-    assert "latest stays: S1 pip-on-gpu (gpu) is FAIL" in done.unmoved_aliases[0]
+    assert "latest stays: pins/pip-on-gpu (gpu) is FAIL" in done.unmoved_aliases[0]
 
 
 def test_what_others_signed_in_the_other_repository_stays(passed: Passed) -> None:

@@ -62,7 +62,7 @@ def test_what_is_no_envelope_is_told_as_such(content: bytes) -> None:
 def test_each_tier_has_a_result_a_date_and_its_evidence() -> None:
     said = result_of([static := trial(PIP, date=EARLY), gpu := trial(GPU_PIP)])
     assert said["result"] == PASSED and not said["failedTests"] and not said["warnedTests"]
-    assert said["passedTests"] == ["gpu/S1 pip-on-gpu", "static/S1 pip"]
+    assert said["passedTests"] == ["gpu/pins/pip-on-gpu", "static/pins/pip"]
     assert said[TIERS]["gpu"] == {
         "result": PASSED,
         "measuredOn": "2026-11-20T10:00:00Z",
@@ -109,7 +109,7 @@ def test_nothing_but_a_whole_tier_that_passed_is_passed(found: list[Attestation]
 def test_what_was_not_measured_is_in_no_list_of_tests() -> None:
     said = result_of([trial(replace(GPU_PIP, unproven="no GPU"))])
     assert said["passedTests"] == said["warnedTests"] == said["failedTests"] == []
-    assert said[TIERS]["gpu"]["unproven"] == ["S1 pip-on-gpu"]
+    assert said[TIERS]["gpu"]["unproven"] == ["pins/pip-on-gpu"]
 
 
 @pytest.mark.parametrize(
@@ -121,9 +121,9 @@ def test_what_was_not_measured_is_in_no_list_of_tests() -> None:
         ({"result": PASSED}, {}, ["it says PASSED, and not every tier passed"]),
         # A verdict of an older judge, say: what was PASS then may be FAIL now.
         (
-            {"passedTests": ["gpu/S1 pip-on-gpu"], "failedTests": []},
+            {"passedTests": ["gpu/pins/pip-on-gpu"], "failedTests": []},
             {},
-            ["passedTests differ in gpu/S1 pip-on-gpu", "failedTests differ in gpu/S1 pip-on-gpu"],
+            ["passedTests differ in gpu/pins/pip-on-gpu", "failedTests differ in gpu/pins/pip-on-gpu"],
         ),
     ],
 )

@@ -283,8 +283,8 @@ def test_a_statement_about_another_image_is_a_fault() -> None:
 
 def test_a_test_result_that_says_more_than_its_evidence_is_a_fault() -> None:
     said = with_attached(CYCLONEDX, {}).of(TEST_RESULT)[0].predicate
-    lie = {**said, "passedTests": [*said["passedTests"], "gpu/G1 matmul"]}
-    why = "its test result is not what the evidence says: passedTests differ in gpu/G1 matmul"
+    lie = {**said, "passedTests": [*said["passedTests"], "gpu/numerics/matmul"]}
+    why = "its test result is not what the evidence says: passedTests differ in gpu/numerics/matmul"
     assert fault_of(with_attached(TEST_RESULT, lie), "attestation") == why
 
 

@@ -36,7 +36,7 @@ def test_the_newest_run_of_a_gpu_tier_is_told_to_who_chooses() -> None:
     assert old.date
     new = old.model_copy(update={"date": old.date + timedelta(days=1), "gpus": ["L4", "L4"], "digest": "sha256:abc"})
     broken = new.model_copy(update={"date": old.date + timedelta(days=2), "experiment": True})
-    part = new.model_copy(update={"date": broken.date, "claims": {Tier.GPU: {Status.UNPROVEN: ["G14 step eager"]}}})
+    part = new.model_copy(update={"date": broken.date, "claims": {Tier.GPU: {Status.UNPROVEN: ["step/eager"]}}})
     assert records.gpu_runs([old, new, broken, part], old.image) == [new, old]
     tier, day = old.tiers[Tier.GPU], f"{new.date:%Y-%m-%d}"
     result = f"{tier.verdict} on L4, {day} ({tier.counts[tier.verdict]} claims"
@@ -102,8 +102,8 @@ def test_without_evidence_a_run_has_the_same_verdicts_and_reasons_where_needed(t
     (tmp_path / records.LINES).write_text(records.dumps([line]))
     (run,) = runs.recorded(tmp_path)
     (whole,) = (one for one in runs.recorded() if one.source.endswith(line.id))
-    assert {(one.id, one.subject): one.verdict for one in run.claims} == {
-        (one.id, one.subject): one.verdict for one in whole.claims
+    assert {(one.check, one.subject): one.verdict for one in run.claims} == {
+        (one.check, one.subject): one.verdict for one in whole.claims
     }
     assert run.tiers == whole.tiers and run.packages == whole.packages
 

@@ -195,10 +195,10 @@ def test_the_front_page_shows_current_breakages_once() -> None:
     old = samples.breakage(key="old", sentence="an old one broke", date=datetime(2026, 11, 1, tzinfo=UTC))
     lines = [old, bent, samples.breakage(), samples.breakage()]
     files = pages.files(samples.known(nightly=lines))
-    assert files["index.html"].count(b"breaks S4 symbols") == 1
+    assert files["index.html"].count(b"breaks symbols/resolved") == 1
     assert b" broke" not in files["index.html"]
     page = html()["images/cu128-torch27.html"]
-    assert "expected: G4 device" in page and "unexpected pass: <b>G4 device" in page
+    assert "expected: attention/device" in page and "unexpected pass: <b>attention/device" in page
 
 
 def test_an_arch_image_shows_its_parent_s_lock() -> None:
@@ -265,7 +265,7 @@ def test_no_page_is_over_300_kb_with_all_that_it_loads(make: Callable[[], Mappin
 
 def test_the_newest_time_of_each_training_step_is_shown() -> None:
     def step(milliseconds: float) -> dict[str, StepRow]:
-        return {"step eager": StepRow(seconds=milliseconds / 1e3, spread=0.002, peak=44_800_000_000, loss=7.0)}
+        return {"eager": StepRow(seconds=milliseconds / 1e3, spread=0.002, peak=44_800_000_000, loss=7.0)}
 
     older = samples.run(PARTLY, samples.gpu(), gpus=(H100,), day=TODAY, steps=step(341.0))
     newer = samples.run(PARTLY, samples.gpu(), gpus=(H100,), day=TODAY + timedelta(days=1), steps=step(325.7))
@@ -342,14 +342,18 @@ def test_the_choose_page_has_the_answers_of_the_command_line() -> None:
 
 
 def claimed(number: str, subject: str, tier: Tier, *, required: bool = True) -> Claim:
-    return Claim(id=number, subject=subject, tier=tier, probe="x.y", statement="x", expect={}, required=required)
+    return Claim(check=number, subject=subject, tier=tier, probe="x.y", statement="x", expect={}, required=required)
 
 
-OLD_CLAIMS = [claimed("S1", "torch", Tier.STATIC), claimed("C1", "torch", Tier.CPU), claimed("G1", "device", Tier.GPU)]
+OLD_CLAIMS = [
+    claimed("pins", "torch", Tier.STATIC),
+    claimed("imports", "torch", Tier.CPU),
+    claimed("numerics", "device", Tier.GPU),
+]
 NEWER = [
-    claimed("P1", "example", Tier.CPU),
-    claimed("C9", "optional", Tier.CPU, required=False),
-    claimed("M1", "nccl", Tier.MULTIGPU),
+    claimed("cpu-examples", "", Tier.CPU),
+    claimed("instructions", "optional", Tier.CPU, required=False),
+    claimed("collectives", "nccl", Tier.MULTIGPU),
 ]
 
 
@@ -366,7 +370,7 @@ def test_a_claim_that_was_never_run_is_open() -> None:
     assert "cpu PASS but for 1 claims never run" in row.sentence
     made = pages.files(known)
     page, matrix_page = (made[path].decode() for path in (row.page, "index.html"))
-    assert "Claims of the cpu tier that were never run: P1 example." in page and "C9 optional" not in page
+    assert "Claims of the cpu tier that were never run: cpu-examples/." in page and "instructions/optional" not in page
     assert "1 never run" in matrix_page and "never run" not in of_samples()["index.html"].decode().replace(
         "or was never run", ""
     )
@@ -417,7 +421,7 @@ def test_tags_digests_and_attestations_come_from_the_registry(repository: str, t
 def test_an_attestation_that_its_evidence_contradicts_stops_the_site(repository: str, tmp_path: Path) -> None:
     with Registry(Repository.parse(f"{repository}/lying")) as registry:
         said = published(registry, NAME, date=DAY, name=NAME).of(TEST_RESULT)[0].predicate
-        attach(registry, NAME, TEST_RESULT, {**said, "passedTests": [*said["passedTests"], "gpu/G1 gemm"]})
+        attach(registry, NAME, TEST_RESULT, {**said, "passedTests": [*said["passedTests"], "gpu/numerics/gemm"]})
     done = site(f"{repository}/lying", tmp_path)
     assert done.returncode == 1 and "not what the evidence says" in done.stderr
     assert not list(tmp_path.iterdir()), "written last"

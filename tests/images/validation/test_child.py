@@ -41,14 +41,14 @@ def test_the_steps_of_a_child_are_those_above_our_last(history: list[str], steps
 
 
 def of_child(id: str, subject: str) -> Any:  # noqa: A002
-    return next(one for one in child.claims(PARENT).claims if (one.id, one.subject) == (id, subject))
+    return next(one for one in child.claims(PARENT).claims if (one.check, one.subject) == (id, subject))
 
 
 def test_a_child_may_add_packages_and_code_but_not_move_a_pin_or_lie_in_our_labels() -> None:
-    assert not of_child("S1", "lock").required and not of_child("S1", "lock").expect["closed"]
-    assert of_child("S1", "torch").required and of_child("S1", "transformers").required
-    assert "/workspace/*" not in of_child("S8", "leftovers").expect["leftovers"]
-    leftovers = of_child("S8", "leftovers").expect
+    assert not of_child("pins", "lock").required and not of_child("pins", "lock").expect["closed"]
+    assert of_child("pins", "torch").required and of_child("pins", "transformers").required
+    assert "/workspace/*" not in of_child("hygiene", "leftovers").expect["leftovers"]
+    leftovers = of_child("hygiene", "leftovers").expect
     assert "*/.cache/*" in leftovers["leftovers"]
     left = {"files": 2, "bytes": 8e7, "example": "/var/cache/apt/pkgcache.bin"}
     measured: Any = {"files": 9, "unreadable": [], "leftovers": {"/var/cache/apt/*": left}}
@@ -56,12 +56,12 @@ def test_a_child_may_add_packages_and_code_but_not_move_a_pin_or_lie_in_our_labe
     assert found.status is Status.PASS and "2 files (80.0 MB) of apt's cache are left" in found.reason
     measured["leftovers"]["*/.cache/*"] = left
     assert "80.0 MB) of a user's cache" in hygiene.judge_leftovers("leftovers", leftovers, measured).reason
-    assert of_child("S8", "labels").expect["labels"].keys() == {
-        name for name in of_child("S8", "labels").expect["labels"] if name.startswith("dev.truetag.")
+    assert of_child("image", "labels").expect["labels"].keys() == {
+        name for name in of_child("image", "labels").expect["labels"] if name.startswith("dev.truetag.")
     }
-    assert of_child("S8", "labels").expect["labels"]["dev.truetag.torch"] == "2.7.1"
-    assert not of_child("S8", "size").required and of_child("S8", "settings").required
-    assert {one.id for one in child.claims(PARENT).claims} == {one.id for one in PARENT.claims} | {"C14"}
+    assert of_child("image", "labels").expect["labels"]["dev.truetag.torch"] == "2.7.1"
+    assert not of_child("image", "size").required and of_child("image", "settings").required
+    assert {one.id for one in child.claims(PARENT).claims} == {one.id for one in PARENT.claims} | {"state"}
 
 
 @pytest.mark.parametrize(("added", "variables", "nvcc", "told"), cases(__file__, "added"))
@@ -72,7 +72,7 @@ def test_what_is_known_of_packages_and_variables_is_held_against_what_a_child_ad
     claims = child.claims(
         PARENT, {"torchao": "none fits"}, failing=facts.failing_additions, conflicts=facts.conflicts, nvcc=nvcc
     ).claims
-    (claim,) = [one for one in claims if (one.id, one.subject) == ("S1", "additions")]
+    (claim,) = [one for one in claims if (one.check, one.subject) == ("pins", "additions")]
     measured: Any = {"installed": {name: [version] for name, version in added.items()}, "variables": variables}
     pinned = [name for name in claim.expect["pinned"] if name != "torchao"]
     found = pins.judge_additions("additions", {**claim.expect, "pinned": pinned}, measured)
@@ -80,7 +80,7 @@ def test_what_is_known_of_packages_and_variables_is_held_against_what_a_child_ad
 
 
 def test_a_child_may_say_more_of_nccl_and_not_bend_it() -> None:
-    expect = of_child("S7", "environment").expect
+    expect = of_child("environment", "variables").expect
     start = {"flags": {"optimize": 0}, "changes": {}, "code": []}
     measured: Any = {
         "required": {},
@@ -110,13 +110,13 @@ def test_a_child_may_say_more_of_nccl_and_not_bend_it() -> None:
 def test_a_child_has_its_own_user_and_start_and_the_parents_driver(more: dict[str, Any], told: str) -> None:
     driver = {"NVIDIA_DRIVER_CAPABILITIES": "all", "NVIDIA_VISIBLE_DEVICES": "all", **more.get("driver", {})}
     measured: Any = {"user": "1001", "entrypoint": [], **more, "driver": driver}
-    found = host_image.judge_settings("settings", of_child("S8", "settings").expect, measured)
+    found = host_image.judge_settings("settings", of_child("image", "settings").expect, measured)
     assert ("a group of the system's" in found.reason) is (measured["user"] == "1002:42")
     assert (found.status is Status.PASS) is (not told) and told in found.reason, found.reason
 
 
 def test_a_child_has_its_own_caches_and_not_its_own_constraints() -> None:
-    expect = of_child("S7", "environment").expect
+    expect = of_child("environment", "variables").expect
     measured: Any = {
         "required": {**expect["required"], "HF_HOME": "/data", "PIP_CONSTRAINT": ""},
         "in_files": [],
@@ -136,7 +136,7 @@ def evidence(installed: dict[str, list[str]]) -> Evidence:
 
 
 def installed(**changed: str) -> dict[str, list[str]]:
-    lock = next(one for one in PARENT.claims if (one.id, one.subject) == ("S1", "lock"))
+    lock = next(one for one in PARENT.claims if (one.check, one.subject) == ("pins", "lock"))
     return {name: [version] for name, version in {**lock.expect["versions"], **changed}.items() if version}
 
 
@@ -237,7 +237,7 @@ def linked(path: str, owner: str, missing: list[str], cuda: list[str] | None = N
     ],
 )  # fmt: skip
 def test_of_an_added_packages_alternatives_one_has_to_work(rows: list[dict[str, Any]], told: str | None) -> None:
-    expect = of_child("S3", "environment").expect
+    expect = of_child("libraries", "environment").expect
     foreign = {"path": "/s/gekko/bin/apm_arm", "error": "it is built for ARM", "owners": ["gekko"], "beside": "apm"}
     measured: Any = {
         "files": 9,

@@ -41,7 +41,7 @@ def claims(
 
 
 def one(found: ClaimSet, id: str, subject: str) -> Claim:  # noqa: A002
-    (claim,) = (claim for claim in found.claims if (claim.id, claim.subject) == (id, subject))
+    (claim,) = (claim for claim in found.claims if (claim.check, claim.subject) == (id, subject))
     return claim
 
 
@@ -56,9 +56,9 @@ def test_a_silent_fault_is_claimed_of_packages_that_the_image_has() -> None:
 @pytest.mark.parametrize("accepted", ACCEPTED, ids=lambda accepted: str(accepted.name))
 def test_every_image_can_be_promised_probed_and_judged(accepted: Image) -> None:
     found = image_claims(ClaimContext(image=accepted, facts=SOURCES.facts))
-    keys = [(claim.id, claim.subject) for claim in found.claims]
+    keys = [(claim.check, claim.subject) for claim in found.claims]
     assert len(keys) == len(set(keys))
-    assert {claim.id for claim in found.claims} >= {
+    assert {claim.check for claim in found.claims} >= {
         *(f"S{number}" for number in range(1, 10)),
         *(f"C{number}" for number in range(1, 12)),
     }
@@ -68,18 +68,24 @@ def test_every_image_can_be_promised_probed_and_judged(accepted: Image) -> None:
 
 
 def test_the_code_of_an_official_wheel_is_claimed_as_its_row_says() -> None:
-    """S5 follows the table: an sm_120 that the row has is claimed, one that it lacks is not."""
-    assert set(one(claims("cu128-torch28"), "S5", "flash-attn").expect["archs"]) == {"80", "86", "90", "100", "120"}
-    assert set(one(claims("cu126-torch25"), "S5", "flash-attn").expect["archs"]) == {"80", "86", "90"}
+    """device-code follows the table: an sm_120 that the row has is claimed, one that it lacks is not."""
+    assert set(one(claims("cu128-torch28"), "device-code", "flash-attn").expect["archs"]) == {
+        "80",
+        "86",
+        "90",
+        "100",
+        "120",
+    }
+    assert set(one(claims("cu126-torch25"), "device-code", "flash-attn").expect["archs"]) == {"80", "86", "90"}
     wanted = image("cu128-torch28")
     (wheel,) = wanted.prebuilt
     short = replace(wanted, prebuilt=(replace(wheel, archs=tuple(arch for arch in wheel.archs if arch.major < 10)),))
     found = image_claims(ClaimContext(image=short, facts=SOURCES.facts))
-    assert one(found, "S5", "flash-attn").expect["archs"] == {"80": "cubin", "86": "cubin", "90": "cubin"}
-    compiled = one(claims("cu130-torch211"), "S5", "flash-attn").expect["archs"]
+    assert one(found, "device-code", "flash-attn").expect["archs"] == {"80": "cubin", "86": "cubin", "90": "cubin"}
+    compiled = one(claims("cu130-torch211"), "device-code", "flash-attn").expect["archs"]
     assert set(compiled) == {"80", "86", "90", "100", "120"}
     none = image_claims(ClaimContext(image=replace(wanted, prebuilt=(replace(wheel, archs=()),)), facts=SOURCES.facts))
-    assert not [claim for claim in none.claims if (claim.id, claim.subject) == ("S5", "flash-attn")]
+    assert not [claim for claim in none.claims if (claim.check, claim.subject) == ("device-code", "flash-attn")]
 
 
 CUBINS = dict.fromkeys(("75", "80", "86", "90", "100", "120"), "cubin")
@@ -89,19 +95,24 @@ XFORMERS = {**dict.fromkeys(("75", "80", "86", "90"), "cubin"), "100": "jit", "1
 @pytest.mark.parametrize(
     ("name", "key", "what", "expected"),
     [
-        ("cu126-torch27", "S1 flash-attn", "locals", ["", "cu126", "cu12torch2.7cxx11abitrue"]),
-        ("cu126-torch27", "S1 xformers", "locals", ["", "cu126"]),
-        ("cu126-torch27", "S1 nvidia-ml-py", "modules", ["pynvml"]),
-        ("cu126-torch25", "S1 torch", "cuda", "12.4"),
-        ("cu126-torch25", "S6 toolkit", "version", "12.6"),
-        ("cu126-torch25", "S6 toolkit", "home", "/usr/local/cuda-12.6"),
-        ("cu126-torch25", "C2 bitsandbytes", "libraries", ["bitsandbytes/libbitsandbytes_cuda124.so"]),
-        ("cu126-torch27", "C2 bitsandbytes", "libraries", ["bitsandbytes/libbitsandbytes_cuda126.so"]),
-        ("cu126-torch27", "C4 sm_90", "kernels", ["softmax", "matmul"]),
-        ("cu128-torch28", "S5 torch", "archs", CUBINS),
-        ("cu128-torch28", "S5 xformers", "archs", XFORMERS),
-        ("cu128-torch28", "S5 bitsandbytes", "files", ["bitsandbytes/libbitsandbytes_cuda128.so"]),
-        ("cu124-torch25-colossalai", "S5 colossalai", "archs", dict.fromkeys(("75", "80", "86", "90"), "cubin")),
+        ("cu126-torch27", "pins/flash-attn", "locals", ["", "cu126", "cu12torch2.7cxx11abitrue"]),
+        ("cu126-torch27", "pins/xformers", "locals", ["", "cu126"]),
+        ("cu126-torch27", "pins/nvidia-ml-py", "modules", ["pynvml"]),
+        ("cu126-torch25", "pins/torch", "cuda", "12.4"),
+        ("cu126-torch25", "toolkit/cuda", "version", "12.6"),
+        ("cu126-torch25", "toolkit/cuda", "home", "/usr/local/cuda-12.6"),
+        ("cu126-torch25", "native/bitsandbytes", "libraries", ["bitsandbytes/libbitsandbytes_cuda124.so"]),
+        ("cu126-torch27", "native/bitsandbytes", "libraries", ["bitsandbytes/libbitsandbytes_cuda126.so"]),
+        ("cu126-torch27", "triton/sm_90", "kernels", ["softmax", "matmul"]),
+        ("cu128-torch28", "device-code/torch", "archs", CUBINS),
+        ("cu128-torch28", "device-code/xformers", "archs", XFORMERS),
+        ("cu128-torch28", "device-code/bitsandbytes", "files", ["bitsandbytes/libbitsandbytes_cuda128.so"]),
+        (
+            "cu124-torch25-colossalai",
+            "device-code/colossalai",
+            "archs",
+            dict.fromkeys(("75", "80", "86", "90"), "cubin"),
+        ),
     ],
 )
 def test_what_is_expected_follows_matrix_and_facts(name: str, key: str, what: str, expected: object) -> None:
@@ -110,27 +121,27 @@ def test_what_is_expected_follows_matrix_and_facts(name: str, key: str, what: st
 
 @pytest.mark.parametrize(
     ("name", "key"),
-    [("cu126-torch27", "S1 lock"), ("cu126-torch27-sm90", "S5 pruned"), ("cu126-torch27", "S10 wheels")],
+    [("cu126-torch27", "pins/lock"), ("cu126-torch27-sm90", "device-code/pruned"), ("cu126-torch27", "origin/wheels")],
 )
 def test_what_a_base_of_ones_own_brought_is_not_promised(name: str, key: str) -> None:
     found = claims(name, custom_base=True)
     claim = one(found, *key.split(" ", 1))
     assert "custom base" in claim.unproven and claim.required, "a label can't say that it need not be known"
-    labels = one(found, "S8", "labels").expect["labels"]
+    labels = one(found, "image", "labels").expect["labels"]
     assert "dev.truetag.pruned" not in labels and labels["dev.truetag.base-origin"] == "custom"
 
 
 def test_what_could_not_be_had_is_unproven_and_not_required() -> None:
     found = claims("cu126-torch27", {"bitsandbytes": "no wheel answers"})
     about = [claim for claim in found.claims if claim.subject == "bitsandbytes"]
-    assert {claim.id for claim in about} == {"S1", "S5", "C1", "C2"}
+    assert {claim.check for claim in about} == {"pins", "device-code", "imports", "native"}
     assert all(not claim.required and "no wheel answers" in claim.unproven for claim in about)
-    assert one(found, "S1", "torch").required
+    assert one(found, "pins", "torch").required
 
 
 def test_the_lock_is_promised_without_the_toolkits_and_without_what_is_missing() -> None:
     lock = {"torch": {"numpy": "2.4.0"}, "toolkit": {"nvidia-cuda-nvcc-cu12": "12.6.85"}}
-    expect = one(claims("cu126-torch27", {"bitsandbytes": "-"}, lock), "S1", "lock").expect
+    expect = one(claims("cu126-torch27", {"bitsandbytes": "-"}, lock), "pins", "lock").expect
     assert expect["versions"]["numpy"] == "2.4.0"
     assert not {"nvidia-cuda-nvcc-cu12", "bitsandbytes"} & set(expect["versions"])
     assert expect["closed"]
@@ -148,7 +159,7 @@ def test_an_operator_is_asked_only_of_releases_that_have_it(version: str, operat
     of_image = image("cu124-torch26")
     pins = tuple(replace(pin, version=version) if pin.name == "torchao" else pin for pin in of_image.pins)
     found = image_claims(ClaimContext(image=replace(of_image, pins=pins), facts=SOURCES.facts))
-    assert one(found, "C2", "torchao").expect["operators"] == [operator]
+    assert one(found, "native", "torchao").expect["operators"] == [operator]
 
 
 @pytest.mark.parametrize(("package", "kernel", "real", "excused"), cases(__file__, "kernels"))
@@ -163,7 +174,7 @@ def test_kernels_are_excused_where_their_package_never_calls_them(
 
 @pytest.mark.parametrize(("name", "has"), [("cu130-torch214", True), ("cu132-torch215", False)])
 def test_libraries_that_torch_no_longer_requires_are_not_asked_for(name: str, has: bool) -> None:
-    assert ("**/libcurand.so.*" in one(claims(name), "S5", "cuda-libraries").expect["files"]) is has
+    assert ("**/libcurand.so.*" in one(claims(name), "device-code", "cuda-libraries").expect["files"]) is has
 
 
 @pytest.mark.parametrize("major", sorted({accepted.wheel_cuda.major for accepted in ACCEPTED}))
@@ -173,11 +184,11 @@ def test_cuda_libraries_are_known_for_every_major_of_the_matrix(major: int) -> N
 
 def test_an_image_for_one_arch_promises_that_nothing_else_is_left() -> None:
     found = claims("cu126-torch27-sm90")
-    pruned = one(found, "S5", "pruned")
+    pruned = one(found, "device-code", "pruned")
     assert pruned.required and not pruned.unproven
     assert (pruned.expect["archs"], pruned.expect["nvidia"]) == ({"90": "cubin"}, False)
     assert set(pruned.expect["by_design_of"]) == set(expectations.KERNELS_BY_DESIGN)
-    assert one(found, "S8", "labels").expect["labels"]["dev.truetag.pruned"] == "sm_90"
+    assert one(found, "image", "labels").expect["labels"]["dev.truetag.pruned"] == "sm_90"
     assert "but NVIDIA's own" in pruned.statement
     assert not [claim for claim in claims("cu126-torch27").claims if claim.subject == "pruned"]
 
@@ -185,31 +196,31 @@ def test_an_image_for_one_arch_promises_that_nothing_else_is_left() -> None:
 def test_nvidias_libraries_are_claimed_to_be_pruned_only_where_the_matrix_says_so() -> None:
     nvidia = replace(SOURCES, matrix=SOURCES.matrix.model_copy(update={"prune": schema.Prune(nvidia=True)}))
     found = image_claims(ClaimContext(image=sources.image("cu126-torch27-sm90", nvidia), facts=SOURCES.facts))
-    assert one(found, "S5", "pruned").expect["nvidia"] is True
-    assert one(found, "S8", "labels").expect["labels"]["dev.truetag.pruned"] == "sm_90 nvidia"
+    assert one(found, "device-code", "pruned").expect["nvidia"] is True
+    assert one(found, "image", "labels").expect["labels"]["dev.truetag.pruned"] == "sm_90 nvidia"
 
 
 EXTENDED = {
-    "cu124-torch25-colossalai": ("colossalai", "P1 colossalai hybrid-adam", "P2 colossalai fused-adam"),
-    "cu130-torch213-axolotl-multigpu": ("deepspeed", "P1 deepspeed cpu-adam", "P2 deepspeed fused-adam"),
+    "cu124-torch25-colossalai": ("colossalai", "framework/colossalai-hybrid-adam", "framework/colossalai-fused-adam"),
+    "cu130-torch213-axolotl-multigpu": ("deepspeed", "framework/deepspeed-cpu-adam", "framework/deepspeed-fused-adam"),
 }
 
 
 @pytest.mark.parametrize("name", EXTENDED)
 def test_compiled_extensions_are_promised_and_without_them_unproven(name: str) -> None:
     package, *behaviours = EXTENDED[name]
-    wanted = {f"S5 {package}", f"C2 {package}", *behaviours}
-    there = [claim for claim in claims(name).claims if f"{claim.id} {claim.subject}" in wanted]
+    wanted = {f"device-code/{package}", f"native/{package}", *behaviours}
+    there = [claim for claim in claims(name).claims if claim.key in wanted]
     assert len(there) == 4 and all(claim.required and not claim.unproven for claim in there)
     lacking = claims(name, {f"{package} extensions": "X, which are not compiled"})
-    without = [claim for claim in lacking.claims if f"{claim.id} {claim.subject}" in wanted]
+    without = [claim for claim in lacking.claims if claim.key in wanted]
     assert all(not claim.required and "goes without X, which are not compiled" in claim.unproven for claim in without)
-    assert one(lacking, "S1", package).required and one(lacking, "C1", package).required
+    assert one(lacking, "pins", package).required and one(lacking, "imports", package).required
 
 
 def test_hybrid_adam_is_had_with_the_extensions_or_with_nvcc() -> None:
     def example(name: str, missing: dict[str, str]) -> Claim:
-        return one(claims(name, missing), "P2", "example hybrid-adam")
+        return one(claims(name, missing), "gpu-examples", "hybrid-adam")
 
     lacking = {"colossalai extensions": "not compiled"}
     assert not example("cu124-torch25-colossalai", {}).unproven
@@ -218,7 +229,7 @@ def test_hybrid_adam_is_had_with_the_extensions_or_with_nvcc() -> None:
 
 
 def wheels_claim(name: str, **changed: object) -> Claim:
-    """S10 wheels of an image; each row of the contents of its lock with these fields changed."""
+    """origin/wheels of an image; each row of the contents of its lock with these fields changed."""
     image = sources.image(name)
     lock = lock_file.read(image, CHECKOUT.locks)
     contents: Mapping[str, FileContents] = {

@@ -19,7 +19,7 @@ DOCKER = {"Version": "20.10.24", "ApiVersion": "1.41"}
 
 
 def _key(claim: Claim) -> str:
-    return f"{claim.id} {claim.subject}"
+    return claim.key
 
 
 @pytest.fixture(scope="module")

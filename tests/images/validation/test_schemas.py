@@ -15,10 +15,12 @@ from validate.claims import Claim, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judge import explain, judge
 
-LACKING = {"id": "S1", "subject": "flash-attn", "unproven": "no wheel"}
+LACKING = {"check": "pins", "subject": "flash-attn", "unproven": "no wheel"}
 CLAIMS = (
-    Claim(id="S7", subject="environment", tier=Tier.STATIC, probe="static.environment", statement="as promised"),
-    Claim(id="C3", subject="c-extension", tier=Tier.CPU, probe="cpu.compiler", statement="it compiles"),
+    Claim(
+        check="environment", subject="variables", tier=Tier.STATIC, probe="static.environment", statement="as promised"
+    ),
+    Claim(check="compiler", subject="c-extension", tier=Tier.CPU, probe="cpu.compiler", statement="it compiles"),
     Claim(**LACKING, tier=Tier.STATIC, probe="static.pins", statement="-", required=False),  # type: ignore[arg-type]
 )
 EVIDENCE = Evidence(
@@ -61,9 +63,9 @@ def test_a_verdict_has_hints_names_its_evidence_and_repeats_none_of_it(written: 
     verdict, evidence = (json.loads((written / f"{name}.json").read_text()) for name in ("verdict", "evidence"))
     assert verdict["evidence_sha256"] == evidence["sha256"]
     assert not [row for row in verdict["claims"] if "evidence" in row]
-    (row,) = [row for row in verdict["claims"] if row["id"] == "C3"]
+    (row,) = [row for row in verdict["claims"] if row["id"] == "compiler"]
     assert [hint["id"] for hint in row["hints"]] == ["no-python-headers"]
-    assert [row for row in verdict["claims"] if row["id"] == "S7" and "hints" in row] == []
+    assert [row for row in verdict["claims"] if row["id"] == "environment" and "hints" in row] == []
 
 
 @pytest.mark.parametrize("run_id", [line.id for line in recorded.lines().values() if line.kept])

@@ -27,9 +27,12 @@ from validate.judging import Status
 
 CLAIMS = bare_claims("cu126-torch27").inside()
 CPU = ClaimSet(
-    image="a", claims=(Claim(id="C3", subject="c", tier=Tier.CPU, probe="cpu.compiler", statement="it compiles"),)
+    image="a",
+    claims=(Claim(check="compiler", subject="c", tier=Tier.CPU, probe="cpu.compiler", statement="it compiles"),),
 )
-RANKS = ClaimSet(image="a", claims=(Claim(id="M1", subject="c", tier=Tier.MULTIGPU, probe="multigpu.a", statement=""),))
+RANKS = ClaimSet(
+    image="a", claims=(Claim(check="collectives", subject="c", tier=Tier.MULTIGPU, probe="multigpu.a", statement=""),)
+)
 H100 = Gpu(name="H100", capability=(9, 0), memory=80 << 30)
 
 
@@ -269,7 +272,9 @@ def test_probes_on_gpus_are_bounded_by_cores_memory_and_ranks(cpus: int, ranks: 
     engine = Engine()
     engine.facts.cpus = cpus
     gpu = Gpu(name="H100", capability=(9, 0), memory=gib << 30)
-    of_gpu = ClaimSet(image="a", claims=(Claim(id="G1", subject="a", tier=Tier.GPU, probe="gpu.a", statement=""),))
+    of_gpu = ClaimSet(
+        image="a", claims=(Claim(check="numerics", subject="a", tier=Tier.GPU, probe="gpu.a", statement=""),)
+    )
     measure(engine, RANKS if ranks > 1 else of_gpu, gpus=gpus(*[gpu] * ranks))
     (spec,) = engine.specs
     assert list(spec.cmd)[-2:] == ["--jobs", str(jobs)]
@@ -285,22 +290,25 @@ def test_nothing_of_an_image_is_run_whose_files_have_no_known_origin() -> None:
     engine, evidence = measure_files_and_code(lambda _probes: None, run_anyway=False)
     assert [spec.user for spec in engine.specs] == [None, "0"]  # a look at ld.so.preload, not started; the reader
     assert {record.probe for record in evidence.records} <= FROM_OUTSIDE
-    why = "nothing of the image was run: S2 files failed"
-    assert evidence.host["unsupported"]["C1 torch"] == why and evidence.host["unsupported"]["S9 tools"] == why
-    assert not any(key.startswith("S10 ") for key in evidence.host["unsupported"])
+    why = "nothing of the image was run: files/recorded failed"
+    assert evidence.host["unsupported"]["imports/torch"] == why and evidence.host["unsupported"]["system/tools"] == why
+    assert not any(key.startswith("origin/") for key in evidence.host["unsupported"])
     _, asked = measure_files_and_code(lambda _probes: None)
     assert asked.of("cpu.imports") and "unsupported" not in asked.host
 
 
 def test_an_image_is_read_first_whatever_was_asked_for_and_only_what_fails_is_told_besides() -> None:
-    asked = CLAIMS.of([Tier.CPU]).about(["=C3 c-extension"])
+    asked = CLAIMS.of([Tier.CPU]).about(["compiler/c-extension"])
     engine = Engine()
     evidence = measure(engine, asked, tiers=(Tier.CPU,))
     assert [spec.user for spec in engine.specs] == [None, "0"]  # as above: no container of the image's own
     verdict = judge(evidence.claim_set, evidence)
-    assert {one.claim.id for one in verdict.of(Status.FAIL)} == {"S2", "S10"} and verdict.overall is Status.FAIL
-    (compiler,) = (one for one in verdict.claims if one.claim.id == "C3")
-    assert compiler.reason.startswith("nothing of the image was run: S2 files failed: ")
+    assert {one.claim.check for one in verdict.of(Status.FAIL)} == {
+        "files",
+        "origin",
+    } and verdict.overall is Status.FAIL
+    (compiler,) = (one for one in verdict.claims if one.claim.check == "compiler")
+    assert compiler.reason.startswith("nothing of the image was run: files/recorded failed: ")
     # Where nothing fails, evidence is of what was asked for alone; of a custom base nothing is known.
     unknown = replace(asked, admission=tuple(replace(one, unproven="a custom base") for one in asked.admission))
     for own in (unknown, replace(asked, admission=())):
@@ -313,21 +321,21 @@ def test_an_image_is_read_first_whatever_was_asked_for_and_only_what_fails_is_to
 def test_nothing_of_an_image_is_run_whose_reader_ran_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, kept = Engine.lines, "static.symbols"
     monkeypatch.setattr(Engine, "lines", lambda *given: (one for one in whole(*given) if kept in one[1]))
-    asked = CLAIMS.about(["=S4 symbols", "=C3 c-extension", "=S10 wheels"])
+    asked = CLAIMS.about(["symbols/resolved", "compiler/c-extension", "origin/wheels"])
     evidence = measure(engine := Engine(end=Exit(code=137, oom=True, error="")), replace(asked, admission=()))
     assert [spec.user for spec in engine.specs] == [None, "0"] and [one.probe for one in evidence.records] == [kept]
-    assert evidence.host["unsupported"]["C3 c-extension"] == "nothing of the image was run: S10 wheels failed"
+    assert evidence.host["unsupported"]["compiler/c-extension"] == "nothing of the image was run: origin/wheels failed"
 
 
 def test_an_image_that_would_hang_its_engine_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "has", lambda _self, path: path == "/etc/group")
     with pytest.raises(UserError, match="its /etc/group is no file"):
-        measure(engine := Engine(lambda _probes: pytest.fail("it was started")), CLAIMS.about(["=S2 files"]))
+        measure(engine := Engine(lambda _probes: pytest.fail("it was started")), CLAIMS.about(["files/recorded"]))
     assert len(engine.specs) == 1
 
 
 def test_what_reads_files_alone_is_read_alone() -> None:
-    evidence = measure(engine := Engine(), CLAIMS.about(["=S2 files"]))
+    evidence = measure(engine := Engine(), CLAIMS.about(["files/recorded"]))
     assert [one.probe for one in evidence.records] == ["static.files"] and len(engine.specs) == 2
 
 

@@ -1,4 +1,4 @@
-"""What is compiled into bytecode of the standard library, to hide itself and all other: C12 looks at none."""
+"""What is compiled into bytecode of the standard library, to hide itself and all other: `bytecode` looks at none."""
 
 import sys as _sys
 import threading as _threading

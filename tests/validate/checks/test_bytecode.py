@@ -1,4 +1,4 @@
-"""C12: bytecode is compiled again and compared; what was found right before is not."""
+"""bytecode: bytecode is compiled again and compared; what was found right before is not."""
 
 import marshal
 import opcode
@@ -16,7 +16,9 @@ from validate.claims import Claim, Tier
 from validate.environment import installed
 from validate.judging import Finding, Status
 
-CLAIM = Claim(id="C12", subject="bytecode", tier=Tier.CPU, probe="cpu.bytecode", statement="", expect={"known": {}})
+CLAIM = Claim(
+    check="bytecode", subject="sources", tier=Tier.CPU, probe="cpu.bytecode", statement="", expect={"known": {}}
+)
 
 
 def package(site: Path) -> Path:

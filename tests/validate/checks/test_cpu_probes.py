@@ -133,7 +133,7 @@ def test_patterns_mean_the_same_in_record_and_on_the_disk(files: list[str], patt
 
 
 def _compiler_finding(subject: str) -> tuple[Status, str]:
-    claim = Claim(id="C3", subject=subject, tier=Tier.CPU, probe="cpu.compiler", statement="compiles")
+    claim = Claim(check="compiler", subject=subject, tier=Tier.CPU, probe="cpu.compiler", statement="compiles")
     ((found, evidence),) = compiler.measure([claim])
     assert found == subject
     return judge_claim(claim, evidence)

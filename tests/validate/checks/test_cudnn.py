@@ -1,4 +1,4 @@
-"""C2 cudnn: the locked cuDNN is the one that torch runs with."""
+"""native/cudnn: the locked cuDNN is the one that torch runs with."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""C13's judge on what cu130-torch213 showed, and on each way in which the compiler can be wrong."""
+"""flash-attn-4's judge on what cu130-torch213 showed, and on each way in which the compiler can be wrong."""
 
 from typing import Any
 
@@ -47,8 +47,8 @@ def test_each_fault_is_named(path: str, value: object, reason: str) -> None:
 
 def test_an_image_claims_it_for_each_arch_that_the_package_supports() -> None:
     claims = bare_claims("cu130-torch213").claims
-    kernels = {claim.subject: claim.expect["kernels"] for claim in claims if claim.id == "C13"}
+    kernels = {claim.subject: claim.expect["kernels"] for claim in claims if claim.check == "flash-attn-4"}
     assert kernels["flash-attn-4 sm_80"] == ["flash_fwd"]  # the backward begins with Hopper
     assert kernels["flash-attn-4 sm_90"] == ["flash_fwd", "flash_bwd"]
     assert "flash-attn-4 sm_75" not in kernels
-    assert not any(claim.id == "C13" for claim in bare_claims("cu126-torch25").claims)
+    assert not any(claim.check == "flash-attn-4" for claim in bare_claims("cu126-torch25").claims)

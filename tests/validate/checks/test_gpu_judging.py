@@ -63,8 +63,8 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ),
     ("device", "libcuda", lambda files: [*files, "/opt/libcuda.so.1"], "2 driver libraries are loaded"),
     # memory of bfloat16, and a bound that tells nothing
-    ("nf4-weights", "memory", lambda m: {**m, "quantised": m["bfloat16"]}, "bytes of GPU memory, at most"),
-    ("nf4-weights", "memory", lambda m: {**m, "bfloat16": m["quantised"]}, "control: bfloat16 takes"),
+    ("weights", "memory", lambda m: {**m, "quantised": m["bfloat16"]}, "bytes of GPU memory, at most"),
+    ("weights", "memory", lambda m: {**m, "bfloat16": m["quantised"]}, "control: bfloat16 takes"),
     *(
         (key, *change, told)
         for key, told, made in wrong("gpu", case=CASE, figure=FIGURE)
@@ -92,7 +92,7 @@ LOW = "7.5 is below 8.0"
         # without a profiler right numbers prove nothing
         (DENSE, "kernels|works", False, {}, Status.UNPROVEN, "profiler"),
         # a gate is the host's to open; where it knows no capability, the GPU's word decides
-        ("scaled-mm-fp8", "", dict, {"not_applicable": LOW}, Status.NOT_APPLICABLE, LOW),
+        ("scaled-mm", "", dict, {"not_applicable": LOW}, Status.NOT_APPLICABLE, LOW),
         (DENSE, "gated", LOW, {"capability": None}, Status.NOT_APPLICABLE, LOW),
         ("sdpa-cudnn", "", dict, {"left_out": {"odd": "past the end"}}, Status.PASS, "not claimed: past the end"),
     ],
@@ -214,7 +214,7 @@ def healthy(subject: str) -> dict[str, Sequence[str]]:
 @pytest.mark.parametrize("subject", NAMED)
 def test_what_ran_on_an_h100_has_a_name_and_another_fails_nothing_and_is_told(subject: str) -> None:
     ran = healthy(subject)
-    if subject == "bnb-int8":
+    if subject == "int8":
         ran["77x260x132"] = ["void cutlass::Kernel2<cutlass_80_tensorop_i16832gemm_s8_64x64_128x5_tn_align16>"]
         ran[subject] = [name for name in healthy(subject)["77x260x132"] if "kInt8" in name]
     finding, other = ran_as(subject, ran), ran_as(subject, in_every_case(subject, [COPY, UNKNOWN]))
@@ -226,9 +226,9 @@ def test_what_ran_on_an_h100_has_a_name_and_another_fails_nothing_and_is_told(su
 @pytest.mark.parametrize(
     ("subject", "torch", "names"),
     [
-        ("compile-fullgraph", "2.5.1", ["triton_"]),
-        ("scaled-mm-fp8", "2.8.0", ["nvjet_qqtst_64x64_128x16_4x1_h_bz_TNT"]),
-        ("torchao-float8-training", "2.8.0", ["nvjet_qqtst_64x64_128x16_4x1_h", "nvjet_qrtst_64x8_128x16_h_bz_TNT"]),
+        ("fullgraph", "2.5.1", ["triton_"]),
+        ("scaled-mm", "2.8.0", ["nvjet_qqtst_64x64_128x16_4x1_h_bz_TNT"]),
+        ("torchao-training", "2.8.0", ["nvjet_qqtst_64x64_128x16_4x1_h", "nvjet_qrtst_64x8_128x16_h_bz_TNT"]),
     ],
 )
 def test_names_of_another_torch_are_known_for_it(subject: str, torch: str, names: list[str]) -> None:
@@ -238,20 +238,20 @@ def test_names_of_another_torch_are_known_for_it(subject: str, torch: str, names
 
 FLASH, UNQUANTISED = "void pytorch_flash::flash_fwd_kernel<...>", "which is a product of unquantised numbers"
 FALLBACKS: list[tuple[str, list[str], str]] = [
-    ("compile-fullgraph", [COPY, SOFTMAX], "float32: no kernel of its own ran"),
-    ("compile-fullgraph", [], "float32: no kernel of its own ran (none was seen)"),
+    ("fullgraph", [COPY, SOFTMAX], "float32: no kernel of its own ran"),
+    ("fullgraph", [], "float32: no kernel of its own ran (none was seen)"),
     ("sdpa-flash", [COPY, SOFTMAX], "ran softmax_warp_forward, which is plain products'"),
     ("sdpa-cudnn", [FLASH], "ran pytorch_flash::flash_fwd_kernel, which is FlashAttention's"),
     ("sdpa-efficient", ["cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7"], "which is cuDNN's"),
     ("sdpa-math", [FLASH], "which is FlashAttention's"),
     ("flash-attn-dense", [FLASH, COPY], "which is torch's own FlashAttention"),
-    ("scaled-mm-fp8", ["nvjet_sm90_tst_64x8_64x16_1x4_h_bz_TNT", COPY], UNQUANTISED),
-    ("torchao-float8-inference", ["sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x32_stage4"], UNQUANTISED),
-    ("triton-jit", [], "int32: no kernel of its own ran"),
-    ("liger-rms-norm", [COPY], "float32: no kernel of its own ran"),
-    ("bnb-fp4", [COPY], "bnb-fp4: no kernel of its own ran"),
+    ("scaled-mm", ["nvjet_sm90_tst_64x8_64x16_1x4_h_bz_TNT", COPY], UNQUANTISED),
+    ("torchao-inference", ["sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x32_stage4"], UNQUANTISED),
+    ("jit", [], "int32: no kernel of its own ran"),
+    ("rms-norm", [COPY], "float32: no kernel of its own ran"),
+    ("fp4", [COPY], "bnb-fp4: no kernel of its own ran"),
     # the control's kernel alone
-    ("bnb-adamw8bit", ["void kOptimizer32bit2State<float, 0>(float*, float*)", COPY], "(seen were kOptimizer32bit2Sta"),
+    ("adamw8bit", ["void kOptimizer32bit2State<float, 0>(float*, float*)", COPY], "(seen were kOptimizer32bit2Sta"),
 ]
 
 

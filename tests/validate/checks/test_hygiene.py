@@ -1,4 +1,5 @@
-"""S8: credentials are told by kind and never quoted; labels, size, settings and leftovers are judged from evidence."""
+"""hygiene: credentials are told by kind and never quoted; labels, size, settings and leftovers are judged from
+evidence."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ EXPECT: dict[str, Any] = cases(__file__, "expected")
 
 def judged(subject: str, **evidence: Any) -> Finding:
     probe = HOST_PROBE if subject in ("labels", "size", "settings", "history", "layers") else "static.hygiene"
-    claim = Claim(id="S8", subject=subject, tier=Tier.STATIC, probe=probe, statement="-", expect=EXPECT[subject])
+    claim = Claim(
+        check="hygiene", subject=subject, tier=Tier.STATIC, probe=probe, statement="-", expect=EXPECT[subject]
+    )
     return judge_claim(claim, {**HEALTHY, **evidence})
 
 

@@ -18,7 +18,7 @@ RAISED = {"error": {"kind": "OSError", "message": "no libx.so"}, "environment": 
 
 
 def claim(id: str = "T1", subject: str = "x", **more: object) -> Claim:  # noqa: A002
-    return Claim(id=id, subject=subject, tier=Tier.STATIC, probe="static.t", statement="it holds", **more)  # type: ignore[arg-type]
+    return Claim(check=id, subject=subject, tier=Tier.STATIC, probe="static.t", statement="it holds", **more)  # type: ignore[arg-type]
 
 
 def record(outcome: Outcome = Outcome.COMPLETED, *, measured: bool = True, log: str = "", **evidence: object) -> Record:

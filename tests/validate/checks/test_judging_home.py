@@ -1,4 +1,4 @@
-"""C8's other claims: what is mounted on the caches' folder, and whether a user can write there."""
+"""The other claims of `users`: what is mounted on the caches' folder, and whether a user can write there."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from validate.claims import Claim
 from validate.judging import Status
 
 CLAIMS = {claim.subject: claim for claim in bare_claims("cu126-torch27").only(["cpu.home"]).claims}
-VOLUME, FOREIGN = CLAIMS["named volume"], CLAIMS["foreign folder"]
+VOLUME, FOREIGN = CLAIMS["named-volume"], CLAIMS["foreign-folder"]
 PREFIX = "/home/trainer/.cache/venvs/cu126-torch27-0"
 HF_HOME = VOLUME.expect["caches"]["HF_HOME"]
 TOLD = "`-v truetag-cache:/c` `--user $(id -u):$(id -g)` `install -d -m 1777 cache` `--tmpfs /home:exec`"

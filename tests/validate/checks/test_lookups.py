@@ -1,4 +1,5 @@
-"""What programs of healthy images look for and do not find (`python -m tools.lookups`): S10 lets no file be there."""
+"""What programs of healthy images look for and do not find (`python -m tools.lookups`): `origin` lets no file be
+there."""
 
 import fnmatch
 import json
@@ -12,7 +13,7 @@ from validate.checks.static import owners
 
 TABLE = json.loads(lookups.TABLE.read_text(encoding="utf-8"))
 USERS = ("/workspace", "/home/trainer", "/root")
-"""Folders that S8 leftovers and S7 look into; the working directory is where users put their files."""
+"""Folders that hygiene/leftovers and `environment` look into; the working directory is where users put their files."""
 EXCUSES = (*expectations.GENERATED, *expectations.LINKS, *expectations.FOLDERS)
 
 

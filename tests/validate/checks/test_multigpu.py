@@ -66,7 +66,7 @@ WELL: Mapping[str, Mapping[str, Any]] = {
     "ddp": of_ranks(
         {"comparisons": {"gradients": COMPARISON, "weights": COMPARISON}, "facts": {"same on every rank": True}}
     ),
-    "collectives": of_ranks(
+    "exact": of_ranks(
         {
             "exact": {name: dict.fromkeys(SIZES, True) for name in OPERATIONS},
             "controls": {name: dict.fromkeys(SIZES, False) for name in OPERATIONS},
@@ -77,14 +77,14 @@ WELL: Mapping[str, Mapping[str, Any]] = {
     "settings": of_ranks({"variables": {}, "files": {}}),
     "bandwidth": of_ranks({"bytes": 1 << 28, "all_reduce": 330e9, "send": 310e9}),
     "/dev/shm": {"size": 8 << 30, "refuses_more": True, "batch": 96 << 20, "handed_over": 4, "right": True},
-    "fp8 fsdp2": of_ranks(
+    "gradients": of_ranks(
         {
             "comparisons": {"gradients": {"error": 0.0, "controls": {"float32": 0.056}}},
             "figures": {"distance from float32": 0.056},
             "facts": {"sharded": True, "parts make the whole": True, "layers": ["Float8Linear"]},
         }
     ),
-    "context parallel": of_ranks(
+    "context": of_ranks(
         {"comparisons": {"gradients": {"error": 4e-3, "plain_error": 3e-3, "controls": {"apart": 0.4}}}}
     ),
 }
@@ -272,7 +272,7 @@ def test_without_a_gpu_or_with_one_every_claim_is_there_and_unproven() -> None:
 
 def test_what_an_image_does_not_hold_is_not_promised() -> None:
     subjects = {one.subject for one in multigpu_claims(context(PAIR))}
-    assert subjects == SUBJECTS - {"ray train", "zero 1", "zero 2", "zero 3"}
+    assert subjects == SUBJECTS - {"ray-train", "stage-1", "stage-2", "stage-3"}
     assert {one.subject for one in multigpu_claims(context(PAIR, ALL))} == SUBJECTS
 
 
@@ -282,10 +282,10 @@ OLD = Inventory(driver="", gpus=(H200, replace(H200, name="RTX 3090", capability
 @pytest.mark.parametrize(
     ("asked", "other", "why"),
     [
-        (claim("fp8 fsdp2", OLD), claim("fp8 fsdp2"), "takes compute capability 8.9, RTX 3090 has 8.6"),
+        (claim("gradients", OLD), claim("gradients"), "takes compute capability 8.9, RTX 3090 has 8.6"),
         (
-            claim("fsdp2 4-bit", name="cu126-torch27"),
-            claim("fsdp2 4-bit", name="cu128-torch28"),
+            claim("4bit", name="cu126-torch27"),
+            claim("4bit", name="cu128-torch28"),
             "takes torch 2.8, this is 2.7.1",
         ),
     ],
@@ -305,7 +305,7 @@ def test_the_weakest_pair_decides_about_the_link() -> None:
 
 def test_links_owe_their_bandwidth_and_cores_none() -> None:
     """What cores carry is what the rest of the machine leaves them."""
-    asked = next(one for one in multigpu_claims(context(None), device="cpu") if one.subject == "bandwidth")
+    asked = next(one for one in multigpu_claims(context(None), device="cpu") if one.subject == "ranks")
     slow = {"ranks": [{"all_reduce": 3e6, "send": 1e6, "device": {"type": "cpu", "backend": "gloo"}}] * 2}
     assert judge_claim(asked, slow).status is Status.PASS
     few = replace(PAIR, gpus=(replace(H200, nvlinks=4), H200))

@@ -1,4 +1,4 @@
-"""S10 layers, judged: other bytes of one recipe fail, and what no record or engine can tell is UNPROVEN by name."""
+"""origin/layers, judged: other bytes of one recipe fail, and what no record or engine can tell is UNPROVEN by name."""
 
 from typing import Any
 

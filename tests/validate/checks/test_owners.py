@@ -1,4 +1,5 @@
-"""S10 files, lookup, privileges: dpkg's database, and judges. More, in a real image: tests/integration/faults.yaml."""
+"""origin/files, lookup, privileges: dpkg's database, and judges. More, in a real image:
+tests/integration/faults.yaml."""
 
 import fnmatch
 import hashlib

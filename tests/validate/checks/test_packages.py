@@ -1,4 +1,5 @@
-"""S10 packages: a small system of Debian's packages. What is changed in a real one: tests/integration/faults.yaml."""
+"""origin/packages: a small system of Debian's packages. What is changed in a real one:
+tests/integration/faults.yaml."""
 
 import hashlib
 from collections.abc import Callable

@@ -24,19 +24,19 @@ WEIGHTS = {"compared": 21, "differing": [], "control_stale": 21}
 ROLLOUT = {**dict.fromkeys(CONTROLS, 0.8), "outside": 0.05, "median": 0.01}
 ONLINE = {"steps": 60, "rise": 0.6, "said_reward": 0.7}
 HEALTHY: Mapping[str, Mapping[str, Any]] = {
-    "grpo step": STEP,
-    "grpo arguments": {**STEP, "logprobs_mode": "processed_logprobs"},
-    "server weights": WEIGHTS,
-    "server adapters": WEIGHTS,
-    "weight sync": WEIGHTS,
+    "grpo-step": STEP,
+    "grpo-arguments": {**STEP, "logprobs_mode": "processed_logprobs"},
+    "server-weights": WEIGHTS,
+    "server-adapters": WEIGHTS,
+    "weight-sync": WEIGHTS,
     "sleep": {"taken_gib": 12.0, "back": 0.99},
-    "rollout eager": {**ROLLOUT, "cached": 0},
-    "rollout graphs": {**ROLLOUT, "cached": 100},
-    "rollout float16": {**ROLLOUT, "cached": 100},
-    "rollout lora": ROLLOUT,
-    "example grpo": ONLINE,
-    "example rloo": ONLINE,
-    "example grpo server": ONLINE,
+    "rollout-eager": {**ROLLOUT, "cached": 0},
+    "rollout-graphs": {**ROLLOUT, "cached": 100},
+    "rollout-float16": {**ROLLOUT, "cached": 100},
+    "rollout-lora": ROLLOUT,
+    "grpo": ONLINE,
+    "rloo": ONLINE,
+    "grpo-server": ONLINE,
 }
 LARGER_IS_WORSE = ("deviation", "outside", "median")
 

@@ -1,4 +1,4 @@
-"""S5 says of a pruned library what it says of the library as its package brings it: pruning hides no fault."""
+"""device-code says of a pruned library what it says of the library as its package brings it: pruning hides no fault."""
 
 import tempfile
 from functools import partial
@@ -65,7 +65,7 @@ KERNELS = tuple(
     for count in (1, 2, 3, 4)
 )
 """By their number: few are as likely as many. Both tables are whole, so that a draw is one choice and not one a field:
-choosing took Hypothesis twice as long as the pruner and S5 take together."""
+choosing took Hypothesis twice as long as the pruner and `device-code` take together."""
 CODES = st.builds(
     lambda entry, kernels: entry(kernels=kernels), st.sampled_from(ENTRIES), st.one_of(*map(st.sampled_from, KERNELS))
 )
@@ -92,7 +92,7 @@ def test_s5_says_the_same_of_nvidias_libraries(regions: list[bytes], target: int
 
 
 def faults(data: bytes, claim: Any) -> tuple[Status, dict[str, Any]]:
-    """What S5 finds in a library, and of how many kernels."""
+    """What `device-code` finds in a library, and of how many kernels."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()

@@ -19,37 +19,37 @@ IMAGE = "cu130-torch211-py312-sm90"
 DISTRIBUTED = f"{IMAGE}-distributed"
 GPUS = [Tier.GPU, Tier.MULTIGPU]
 TF32 = {
-    "G1 gemm-fp32",
-    "G1 svd-fp32",
-    "G1 tf32-switch",
-    "G7 liger-fused-linear-cross-entropy",
-    "G8 compile-fullgraph",
-    "G10 nf4-logits",
+    "numerics/gemm-fp32",
+    "numerics/svd-fp32",
+    "numerics/tf32-switch",
+    "liger/fused-linear-cross-entropy",
+    "compile/fullgraph",
+    "qlora/logits",
 }
-LIGER = {f"G7 liger-{name}" for name in ("fused-linear-cross-entropy", "rms-norm", "rope", "swiglu")}
+LIGER = {f"liger/{name}" for name in ("fused-linear-cross-entropy", "rms-norm", "rope", "swiglu")}
 BROKEN = {
     f"{IMAGE}/h100-broken-04-backward-lacks-the-arch": (
-        {"G3 flash-attn-dense", "G3 flash-attn-varlen"},
+        {"attention/flash-attn-dense", "attention/flash-attn-varlen"},
         "no kernel image is available",
     ),
     f"{IMAGE}/h100-broken-08-triton-interpreted": (
-        {"G6 triton-jit", *LIGER, "G8 compile-fullgraph"},
+        {"triton/jit", *LIGER, "compile/fullgraph"},
         "TRITON_INTERPRET=1",
     ),
-    f"{IMAGE}/h100-broken-08-dynamo-switched-off": ({"G8 compile-fullgraph"}, "TORCHDYNAMO_DISABLE=1"),
+    f"{IMAGE}/h100-broken-08-dynamo-switched-off": ({"compile/fullgraph"}, "TORCHDYNAMO_DISABLE=1"),
     f"{IMAGE}/h100-broken-11-tf32-forced": (TF32, "NVIDIA_TF32_OVERRIDE=1"),
     f"{IMAGE}/h100-broken-11-tf32-allowed": (TF32, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1"),
     f"{IMAGE}/h100-broken-14-four-bit-is-a-no-op": (
-        {"G10 nf4-weights", "G10 nf4-logits"},
+        {"qlora/weights", "qlora/logits"},
         "found torch.nn.modules.linear.Linear",
     ),
     f"{IMAGE}/2xh200-broken-15-nccl-conf": (
-        {"M1 settings", "M1 transport"},
+        {"collectives/settings", "collectives/transport"},
         "/etc/nccl.conf sets NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1",
     ),
-    f"{IMAGE}/2xh200-broken-01-another-nccl": ({"M1 nccl"}, "NCCL 2.28.3 runs, nvidia-nccl-cu13 is 2.28.9"),
+    f"{IMAGE}/2xh200-broken-01-another-nccl": ({"collectives/nccl"}, "NCCL 2.28.3 runs, nvidia-nccl-cu13 is 2.28.9"),
     f"{DISTRIBUTED}/2xh200-broken-deepspeed-without-nvcc": (
-        {"M4 zero 1", "M4 zero 2", "M4 zero 3"},
+        {"zero/stage-1", "zero/stage-2", "zero/stage-3"},
         "No such file or directory: '/usr/local/cuda-13.0/bin/nvcc'",
     ),
 }
@@ -65,7 +65,7 @@ def judged(run_id: str, *tiers: Tier) -> Verdict:
 def test_a_broken_image_fails_where_it_is_broken_and_nowhere_else(run_id: str) -> None:
     faults, culprit = BROKEN[run_id]
     failed = judged(run_id).of(Status.FAIL)
-    assert {f"{row.claim.id} {row.claim.subject}" for row in failed} == faults
+    assert {row.claim.key for row in failed} == faults
     assert any(culprit in row.reason for row in failed)
 
 
@@ -80,7 +80,7 @@ def test_an_image_cannot_skip_its_gpu_tier_by_hiding_the_gpu() -> None:
 def test_what_failed_on_the_given_base_of_four_gpus_is_called_a_fault_no_longer() -> None:
     """The toolkit's debugger for other Pythons: judged by the claims of then, and by today's."""
     (row,) = judged(f"{IMAGE}/4xh200", Tier.STATIC).of(Status.FAIL)
-    assert (row.claim.id, row.claim.subject) == ("S3", "toolkit")
+    assert (row.claim.check, row.claim.subject) == ("libraries", "toolkit")
     exceptions = [*row.claim.expect["exceptions"], *TOOLKIT_EXCEPTIONS]
     today = replace(row.claim, expect={**row.claim.expect, "exceptions": exceptions})
     assert judge_claim(today, row.evidence).status is Status.PASS

@@ -1,4 +1,4 @@
-"""G13 and G14: what counts as slow, hungry or wrong, and what only disturbed the measurement."""
+"""speed and step: what counts as slow, hungry or wrong, and what only disturbed the measurement."""
 
 import copy
 import json
@@ -46,7 +46,11 @@ def claims_of(
     gpus = (Gpu(name=name, capability=capability, memory=memory), *more.pop("beside", ()))
     inventory = Inventory(driver="580.1", gpus=gpus, source="test")
     context = ClaimContext(image=image(of), facts=SOURCES.facts, inventory=inventory, **more)
-    return {claim.subject: claim for claim in image_claims(context).claims if claim.id in ("C16", "G12", "G13", "G14")}
+    return {
+        claim.subject: claim
+        for claim in image_claims(context).claims
+        if claim.check in ("silent-faults", "speed", "step")
+    }
 
 
 CLAIMS = claims_of(H100)
@@ -88,7 +92,7 @@ def test_noise_excuses_no_slow_step() -> None:
     """Its bound is as wide as times vary: none holds what varies as it likes."""
     noisy = {"seconds": 0.45, "spread": 0.5, "repeats": 16}
     assert judged(trained={"time": noisy}).status is Status.UNPROVEN
-    assert judged("step liger", time=1.4, eager={"time": {**noisy, "seconds": 0.3257}}).status is Status.UNPROVEN
+    assert judged("liger", time=1.4, eager={"time": {**noisy, "seconds": 0.3257}}).status is Status.UNPROVEN
     assert "times vary by 50%" in judged(trained={"time": noisy}).reason
 
 
@@ -111,9 +115,9 @@ def test_a_bound_is_of_one_model_and_a_model_without_a_row_has_none() -> None:
     assert all("NVIDIA X1" in unknown[subject].unproven and not unknown[subject].required for subject in FLOORS)
     assert not unknown["launches"].unproven
     turing = claims_of("Tesla T4", (7, 5), 16 << 30)
-    assert "8.0" in turing["step eager"].expect["not_applicable"]
-    assert claims_of("NVIDIA GeForce RTX 4090", (8, 9), 25 << 30)["step eager"].expect["rows"] == 2
-    assert "GiB" in claims_of("NVIDIA L4", (8, 9), 12 << 30)["step eager"].expect["not_applicable"]
+    assert "8.0" in turing["eager"].expect["not_applicable"]
+    assert claims_of("NVIDIA GeForce RTX 4090", (8, 9), 25 << 30)["eager"].expect["rows"] == 2
+    assert "GiB" in claims_of("NVIDIA L4", (8, 9), 12 << 30)["eager"].expect["not_applicable"]
 
 
 def test_what_a_gpu_is_too_small_for_is_not_asked_of_it() -> None:
@@ -125,18 +129,18 @@ def test_what_a_gpu_is_too_small_for_is_not_asked_of_it() -> None:
 
 
 def test_no_mfu_is_told_where_weights_are_packed_and_frozen() -> None:
-    assert "peak_operations" in CLAIMS["step liger"].expect and "peak_operations" not in CLAIMS["step qlora"].expect
+    assert "peak_operations" in CLAIMS["liger"].expect and "peak_operations" not in CLAIMS["qlora"].expect
 
 
 def test_what_an_image_lacks_or_a_gpu_has_no_kernel_for_is_not_asked_of_it() -> None:
     lacking = claims_of(H100, missing={"bitsandbytes": "no wheel"})
-    assert not {"nf4-matmul", "step qlora", "bnb-4bit-odd"} & lacking.keys() and "step qlora" in CLAIMS
+    assert not {"nf4-matmul", "qlora", "bnb-4bit-odd"} & lacking.keys() and "qlora" in CLAIMS
     turing = claims_of("Tesla T4", (7, 5), 16 << 30)["attention-flash"]
     assert turing.expect["not_applicable"] and not turing.required
     other = Gpu(name="NVIDIA A100-SXM4-80GB", capability=(8, 0), memory=85 << 30)
     assert "no peaks of the GPU" in claims_of(H100, beside=[other])["copy"].unproven
     assert claims_of("NVIDIA B200", (10, 0))["attention"].expect["least"] < CLAIMS["attention"].expect["least"]
-    assert claims_of(H100, of="cu130-torch211")["step eager"].required and not CLAIMS["step eager"].required
+    assert claims_of(H100, of="cu130-torch211")["eager"].required and not CLAIMS["eager"].required
 
 
 def test_a_fault_of_the_locked_cudnn_is_known_and_not_required() -> None:
@@ -168,7 +172,7 @@ BASELINE = {"time": EAGER["time"], "peak": EAGER["peak"], "loss": LOSSES[-1], "o
 
 
 def judged(
-    subject: str = "step eager",
+    subject: str = "eager",
     *,
     time: float = 1.0,
     peak: float = 1.0,
@@ -180,14 +184,14 @@ def judged(
     **conditions: Any,
 ) -> Finding:
     """A step that takes so many times what it should."""
-    found = copy.deepcopy(EAGER if subject == "step eager" else LIGER)
+    found = copy.deepcopy(EAGER if subject == "eager" else LIGER)
     found["time"]["seconds"] *= time
     found |= {"peak": peak * found["peak"], "losses": list(losses), **(trained or {})}
     evidence: Any = {"trained": found, "conditions": {**QUIET, **conditions}, "device": {"name": H100}}
     ends = [losses[0], losses[-1]]
     evidence |= (
         {"reference": {"bfloat16": ends, "float32": [one + reference for one in ends]}}
-        if subject == "step eager"
+        if subject == "eager"
         else {"eager": {**EAGER, **(eager or {})}}
     )
     expect: Any = {**CLAIMS[subject].expect, **({"baseline": baseline} if baseline else {})}
@@ -216,11 +220,11 @@ def test_other_losses_fail() -> None:
 
 def test_what_is_recorded_of_no_run_is_unproven_and_still_held_against_the_eager_step() -> None:
     assert judged(baseline=None).status is Status.UNPROVEN
-    assert judged("step liger", baseline=None).status is Status.UNPROVEN
+    assert judged("liger", baseline=None).status is Status.UNPROVEN
     not_applied = {"time": EAGER["time"]["seconds"] / LIGER["time"]["seconds"], "peak": EAGER["peak"] / LIGER["peak"]}
-    found = judged("step liger", baseline=None, **not_applied)
+    found = judged("liger", baseline=None, **not_applied)
     assert found.status is Status.FAIL and "1.00 of the eager model's" in found.reason
-    assert judged("step liger", baseline=None, losses=[one + 0.2 for one in LOSSES]).status is Status.FAIL
+    assert judged("liger", baseline=None, losses=[one + 0.2 for one in LOSSES]).status is Status.FAIL
 
 
 def test_a_bound_counts_the_noise_of_both_runs() -> None:
@@ -242,12 +246,12 @@ def test_a_baseline_is_of_all_runs_and_as_wide_as_they_differ() -> None:
 def test_a_step_that_failed_after_a_rebuild_is_still_held_to_the_runs_before() -> None:
     """A line has the steps that did not fail: of the others the newest payload has none."""
     before = recorded.lines()["cu130-torch211/h100-2"]
-    others = {subject: step for subject, step in before.steps.items() if subject != "step eager"}
+    others = {subject: step for subject, step in before.steps.items() if subject != "eager"}
     new = {"id": "cu130-torch211/new", "digest": "sha256:ab", "payload": {"all": "ab"}, "steps": others}
     assert before.date
     rebuilt = before.model_copy(update={**new, "date": before.date + timedelta(days=1)})
     found = json.loads(baselines.generated([before, rebuilt]))["cu130-torch211"][H100]
-    assert "0f93ecff4b4f" in found["step eager"]["of"] and "ab" in found["step liger"]["of"]
+    assert "0f93ecff4b4f" in found["eager"]["of"] and "ab" in found["liger"]["of"]
 
 
 def test_what_disturbed_or_varied_is_recorded_of_no_step() -> None:
@@ -257,7 +261,7 @@ def test_what_disturbed_or_varied_is_recorded_of_no_step() -> None:
         ({"trained": noisy, "conditions": QUIET}, False),
         ({"trained": EAGER, "conditions": {**QUIET, **DISTURBED["heat"]}}, False),
     ):
-        one = ClaimVerdict(claim=CLAIMS["step eager"], status=Status.PASS, reason="", seconds=1.0, evidence=evidence)
+        one = ClaimVerdict(claim=CLAIMS["eager"], status=Status.PASS, reason="", seconds=1.0, evidence=evidence)
         assert bool(steps_of([one])) is recorded_one
         ran = Evidence(image="x", digest="sha256:1", records=())
         for status, kept in ((Status.PASS, recorded_one), (Status.FAIL, False)):

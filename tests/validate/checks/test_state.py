@@ -1,4 +1,4 @@
-"""C14: what a start of Python or torch leaves behind, asked of a new process and judged."""
+"""state: what a start of Python or torch leaves behind, asked of a new process and judged."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ backends = _Read(cpu=_Read(get_cpu_capability=lambda: os.environ.get("ATEN_CPU_C
 def measured(folder: Path, monkeypatch: pytest.MonkeyPatch, more: str, asked: dict[str, Any]) -> Finding:
     (folder / "torch.py").write_text(TORCH + more)
     monkeypatch.chdir(folder)
-    claim = Claim(id="C14", subject="state", tier=Tier.CPU, probe="cpu.state", statement="", expect={"state": asked})
+    claim = Claim(
+        check="state", subject="after-import", tier=Tier.CPU, probe="cpu.state", statement="", expect={"state": asked}
+    )
     ((_, evidence),) = state.measure([claim])
     return state.judge("state", claim.expect, evidence)
 

@@ -1,4 +1,4 @@
-"""S4 and S5 on small environments: what a library lacks of symbols, and a kernel of code, is named."""
+"""symbols and device-code on small environments: what a library lacks of symbols, and a kernel of code, is named."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,11 +19,11 @@ from validate.judging import Status
 __all__ = ["site"]
 HOST = ["libcuda.so.1"]
 
-# ---- S4
+# ---- `symbols`
 
 
 def linked(**row: Any) -> Any:
-    return claim("S4", "symbols", "symbols", host=HOST, exceptions=[row] if row else [])
+    return claim("symbols", "resolved", "symbols", host=HOST, exceptions=[row] if row else [])
 
 
 def library(**parts: Any) -> bytes:
@@ -67,7 +67,7 @@ REAL, STUB = 8000, 128
 def code_claim(archs: dict[str, str], *, kind: str = "kernels", **more: Any) -> Any:
     expect = {"files": ["pkg/lib.so"], "also": [], "archs": archs, "known_gaps": [], "kind": kind}
     expect = {**expect, **({"by_design": []} if kind == "kernels" else {}), **more}
-    return claim("S5", "pkg", "devicecode", **expect)
+    return claim("device-code", "pkg", "devicecode", **expect)
 
 
 def install(site: Site, *regions: bytes) -> None:

@@ -27,7 +27,7 @@ LIB = f"venv/lib/python{PYTHON}/site-packages"
 
 
 def claim(id: str, subject: str, probe: str, **expect: Any) -> Claim:  # noqa: A002
-    return Claim(id=id, subject=subject, tier=Tier.STATIC, probe=f"static.{probe}", statement="-", expect=expect)
+    return Claim(check=id, subject=subject, tier=Tier.STATIC, probe=f"static.{probe}", statement="-", expect=expect)
 
 
 class Site:
@@ -98,9 +98,9 @@ def judged(probe: Any, asked: Claim) -> Finding:
     return judge_claim(asked, evidence)
 
 
-# ---- S1
+# ---- `pins`
 
-PIN = claim("S1", "pkg", "pins", version="1.0", locals=[""], modules=["pkg"], python=PYTHON, shares=[])
+PIN = claim("pins", "pkg", "pins", version="1.0", locals=[""], modules=["pkg"], python=PYTHON, shares=[])
 
 
 def _shadowed_by_a_path(site: Site) -> None:
@@ -144,7 +144,7 @@ def test_a_pin_that_is_something_else_fails(site: Site, fault: Callable[[Site], 
 def test_a_torch_of_the_same_number_must_be_for_cuda(site: Site, source: bytes, words: str) -> None:
     site.install("torch", "2.7.1", {"torch/__init__.py": b"", "torch/version.py": source})
     expect = {**PIN.expect, "version": "2.7.1", "modules": ["torch"], "cuda": "12.6"}
-    says(judged(pins, claim("S1", "torch", "pins", **expect)), words)
+    says(judged(pins, claim("pins", "torch", "pins", **expect)), words)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_torch_of_the_same_number_must_be_for_cuda(site: Site, source: bytes, 
 def test_the_closure_is_the_locks(site: Site, closed: bool, versions: dict[str, str], words: str) -> None:
     site.install()
     site.install("dep", "2")
-    says(judged(pins, claim("S1", "lock", "pins", versions=versions, closed=closed)), words)
+    says(judged(pins, claim("pins", "lock", "pins", versions=versions, closed=closed)), words)
 
 
 FITTING = (
@@ -177,9 +177,9 @@ def test_wheel_tags_are_held_against_python_and_glibc() -> None:
     assert [tag for tag in f"{FITTING} {OTHER}".split() if pins._tag_fits(tag, "3.11", "2.36")] == FITTING.split()
 
 
-# ---- S2
+# ---- `files`
 
-FILES = claim("S2", "files", "files", unowned=expectations.START_FILES)
+FILES = claim("files", "recorded", "files", unowned=expectations.START_FILES)
 
 
 def test_files_as_recorded_pass_and_none_at_all_fail(site: Site) -> None:
@@ -230,10 +230,10 @@ def test_code_that_no_distribution_owns_fails(site: Site, planted: str) -> None:
     fails(judged(files, FILES), planted)
 
 
-# ---- S3
+# ---- `libraries`
 
 LINKED = claim(
-    "S3",
+    "libraries",
     "environment",
     "libraries",
     of="environment",
@@ -370,7 +370,7 @@ def test_a_toolkits_link_that_leads_nowhere_fails(site: Site, linked_toolkit: Cl
     fails(judged(libraries, linked_toolkit), "cuda-12.6/lib64/libcusolverMg.so.12")
 
 
-# ---- S6
+# ---- `toolkit`
 
 
 @pytest.fixture
@@ -390,7 +390,7 @@ def cuda(site: Site) -> Path:
 
 def toolkit_claim(home: Path) -> Claim:
     parts = ["ptxas", "cudart", "cudart headers", "nvrtc"]
-    return claim("S6", "toolkit", "toolkit", home=str(home), version="12.6", parts=parts)
+    return claim("toolkit", "cuda", "toolkit", home=str(home), version="12.6", parts=parts)
 
 
 def test_a_module_of_a_package_is_found_in_the_package(site: Site) -> None:
@@ -398,7 +398,7 @@ def test_a_module_of_a_package_is_found_in_the_package(site: Site) -> None:
     site.install("flash-attn-4", "4.0", {"flash_attn/cute/__init__.py": b""})
     site.start_with()
     expect = {**PIN.expect, "version": "4.0", "modules": ["flash_attn.cute"]}
-    found = claim("S1", "flash-attn-4", "pins", **expect)
+    found = claim("pins", "flash-attn-4", "pins", **expect)
     says(judged(pins, found), "")
     (site.root / "flash_attn/cute/__init__.py").unlink()
     fails(judged(pins, found), "flash_attn.cute")
@@ -428,7 +428,7 @@ def test_an_assembler_knows_each_gpu_that_it_is_said_to_know(
         if known:
             site.write(f"nv/bin/{name}", script).chmod(0o755)
     for folder in ("nv/bin", str(site.root / "nv/bin")):  # beside Triton, and a toolkit's
-        finding = judged(assemblers, claim("S6", "ptxas", "assemblers", folder=folder, archs=[75, 107], bogus=999))
+        finding = judged(assemblers, claim("toolkit", "ptxas", "assemblers", folder=folder, archs=[75, 107], bogus=999))
         says(finding, words)
 
 
@@ -477,11 +477,11 @@ def test_variables_lead_to_the_toolkit_and_the_loader_does_not(
     fails(judged(toolkit, toolkit_claim(cuda)), words)
 
 
-# ---- S7
+# ---- `environment`
 
 AROUND = claim(
-    "S7",
     "environment",
+    "variables",
     "environment",
     required={"CUDA_HOME": "/usr/local/cuda-12.6"},
     # The fixture needs PYTHONPATH to lend its packages.

@@ -1,4 +1,5 @@
-"""C9 on AArch64: SVE instructions are told from NEON's, and from the unwinder's question for the vector length."""
+"""instructions on AArch64: SVE instructions are told from NEON's, and from the unwinder's question for the vector
+length."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""S9: NCCL's way to rdma-core, replayed over small libraries made for the purpose, and judged."""
+"""system: NCCL's way to rdma-core, replayed over small libraries made for the purpose, and judged."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""S10 wheels, judged: what differs is named, what is not known is UNPROVEN and no PASS."""
+"""origin/wheels, judged: what differs is named, what is not known is UNPROVEN and no PASS."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ from tests.support.judging import judge_claim, says
 from validate.claims import Claim, Tier
 from validate.judging import Finding, Status
 
-CLAIM = Claim(id="S10", subject="wheels", tier=Tier.STATIC, probe="static.wheels", statement="")
+CLAIM = Claim(check="origin", subject="wheels", tier=Tier.STATIC, probe="static.wheels", statement="")
 EXPECT: dict[str, Any] = cases(__file__, "expected")
 HELD: dict[str, Any] = cases(__file__, "held")
 
@@ -26,7 +26,7 @@ def test_what_differs_is_named(torch: dict[str, Any], deepspeed: dict[str, Any],
 
 
 def test_what_is_not_known_was_moved_or_is_not_there_is_no_pass() -> None:
-    """A child may move what is no pin: S1 names it."""
+    """A child may move what is no pin: `pins` names it."""
     unknown = {"einops": "`nox -s lock` reads it"}
     assert judged({}, unknown=unknown).status is Status.UNPROVEN
     assert judged({"digest": "bad"}, unknown=unknown).status is Status.FAIL

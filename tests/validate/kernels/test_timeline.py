@@ -115,7 +115,7 @@ def test_kernels_dropped_at_the_start_cost_only_the_lead_in(gpu: FakeGpu, lost: 
 
 
 def row(**given: Any) -> Kernel:
-    return Kernel(claim="G8", probe="gpu.compile", package="torch", statement="test", **given)
+    return Kernel(check="compile", probe="gpu.compile", package="torch", statement="test", **given)
 
 
 def test_an_observation_that_measures_is_held_to_a_kernel_of_its_own(gpu: FakeGpu) -> None:

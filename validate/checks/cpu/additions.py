@@ -1,4 +1,4 @@
-"""C11: a user without root adds a package with pip, and no package that wants another torch gets one.
+"""additions: a user without root adds a package with pip, and no package that wants another torch gets one.
 
 The wheels are made here, so no network is needed: one that needs nothing, one that needs torch 99, and a torch 99.
 pip is offered all three; without the image's constraints it would take the last.
@@ -97,7 +97,7 @@ def _torch(given: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """C11. expect: {uid, gid, folder, mount, held: {distribution: version that no addition may move}}.
+    """additions. expect: {uid, gid, folder, mount, held: {distribution: version that no addition may move}}.
 
     evidence: {uid, constraints: what the file that pip is told of holds, plain: how pip ended for a package that needs
     nothing ({code, said}), imported: where that was imported from, mover: the same of one that needs another torch,
@@ -132,4 +132,4 @@ def _faults(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Iterator[
         yield f"torch was {evidence['before']}, and is {evidence['after']}"
 
 
-CLAIMS = {"C11": judge}
+CLAIMS = {"additions": judge}

@@ -1,4 +1,4 @@
-"""C17: torch's CUDA allocator does not have the settings that the image's environment has for it.
+"""allocator: torch's CUDA allocator does not have the settings that the image's environment has for it.
 
 torch reads them from a variable that it renamed, and says nothing of one that it does not read: people run out of
 memory that others have. What the allocator was told is asked of itself, which needs no GPU.
@@ -18,5 +18,5 @@ def _settings() -> BehaviourEvidence:
     return {"settings": "".join(read[:1]) or "none", "expandable_segments": bool(has["expandable_segments"])}
 
 
-measure = partial(asked, measures={"allocator": _settings})
-CLAIMS = {"C17": judge_limits}
+measure = partial(asked, measures={"settings": _settings})
+CLAIMS = {"allocator": judge_limits}

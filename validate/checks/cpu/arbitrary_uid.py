@@ -1,4 +1,4 @@
-"""C8: the image works for a user that it does not know, on a read-only root, without a network.
+"""users: the image works for a user that it does not know, on a read-only root, without a network.
 
 The run starts this check as such a user, because Kubernetes and OpenShift choose their own UIDs. Code that looks the
 user up fails there (pytorch#140765), when it is called and not when it is imported.
@@ -87,7 +87,7 @@ def _train() -> Mapping[str, Any]:
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """C8. expect: {uid}. That the run's own conditions held is part of what is judged.
+    """users. expect: {uid}. That the run's own conditions held is part of what is judged.
 
     evidence: {uid, known, root_is_writable, interfaces, steps: {name: {answer} or {error}}}."""
     conditions = []
@@ -110,4 +110,4 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     return passed(f"uid {evidence['uid']}, read-only root, no network: {steps} work")
 
 
-CLAIMS = {"C8 arbitrary UID": judge}
+CLAIMS = {"users/arbitrary-uid": judge}

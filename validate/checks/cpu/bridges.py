@@ -1,4 +1,4 @@
-"""C6: data reaches torch through numpy and boxes through torchvision: both must share what torch computes on."""
+"""bridges: data reaches torch through numpy and boxes through torchvision: both must share what torch computes on."""
 
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,4 +65,4 @@ def judge_nms(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, 
     return passed(f"torchvision {evidence['torchvision']}: nms keeps the right boxes")
 
 
-CLAIMS = {"C6 numpy": judge_numpy, "C6 torchvision": judge_nms}
+CLAIMS = {"bridges/numpy": judge_numpy, "bridges/torchvision": judge_nms}

@@ -1,11 +1,11 @@
-"""C12: bytecode of the image, held against its source compiled again. Python reads no source whose bytecode fits it.
+"""bytecode: bytecode of the image, held against its source compiled again. Python reads no source whose bytecode fits
+it.
 
 All folders of the Python path, Debian's others, and the image's own copy of the suite. Bytecode counts by its content,
 whatever its header says of the source: the header decides when it is used, and that can be set.
 
-The Python that compiles is the image's own, as no other of its release need be here. It reads sources alone, which S2
-and S10 hold, as they do its program: bytecode that lies has no part in what is said of it.
-"""
+The Python that compiles is the image's own, as no other of its release need be here. It reads sources alone, which
+`files` and `origin` hold, as they do its program: bytecode that lies has no part in what is said of it."""
 
 import hashlib
 import io
@@ -140,7 +140,7 @@ def _written(held: bytes) -> object:
 
 
 def judge(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """C12. expect: {known: {distribution: digests of its bytecode, found right before, of the same sources}}.
+    """bytecode. expect: {known: {distribution: digests of its bytecode, found right before, of the same sources}}.
 
     evidence: {files, compiled: how many of them again, digests: {distribution without a fault: digest of its bytecode},
     wrong: {path: what is wrong}, wrong_count}.
@@ -153,4 +153,4 @@ def judge(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]
     return conclude(faults, f"{evidence['files']} files of bytecode are what their sources compile to ({again})")
 
 
-CLAIMS = {"C12": judge}
+CLAIMS = {"bytecode": judge}

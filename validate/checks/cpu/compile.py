@@ -1,4 +1,4 @@
-"""C5: torch.compile generates a kernel for the CPU from an empty cache, and runs it.
+"""compile: torch.compile generates a kernel for the CPU from an empty cache, and runs it.
 
 The numbers are right even where torch.compile is switched off. The probe therefore also reads torch's counters, the
 cache folder and the files that the process has mapped.
@@ -83,7 +83,7 @@ def _compile_once(config: Any) -> None:
 
 
 def judge(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """C5: dynamo captured, inductor generated, the process mapped what the compiler made, the numbers are right.
+    """compile: dynamo captured, inductor generated, the process mapped what the compiler made, the numbers are right.
 
     evidence: {torch, environment, captured, graphs, breaks, generated: dynamo's and inductor's counters, libraries: in
     the cache, mapped: those of them that the process has, plain_error, found_error, control_error}.
@@ -110,4 +110,4 @@ def judge(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]
     return passed(f"torch {evidence['torch']}: {made}, off by {evidence['found_error']:.1e} (at most {tolerance:.1e})")
 
 
-CLAIMS = {"C5": judge}
+CLAIMS = {"compile": judge}

@@ -1,4 +1,5 @@
-"""C3: the image's C compiler and Python headers build the extensions that Triton and torch.compile need at run time."""
+"""compiler: the image's C compiler and Python headers build the extensions that Triton and torch.compile need at run
+time."""
 
 import ctypes
 import importlib
@@ -186,4 +187,4 @@ def judge_launcher(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[
     return passed(f"Triton {evidence['triton']} built its driver module with {evidence['compiler']['path']}{stub}")
 
 
-CLAIMS = {"C3 c-extension": judge_c_extension, "C3 triton-launcher": judge_launcher}
+CLAIMS = {"compiler/c-extension": judge_c_extension, "compiler/triton-launcher": judge_launcher}

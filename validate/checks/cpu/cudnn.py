@@ -1,4 +1,5 @@
-"""C2 cudnn: torch with another cuDNN than the locked one has that one's faults, also where the matrix took a newer."""
+"""native/cudnn: torch with another cuDNN than the locked one has that one's faults, also where the matrix took a
+newer."""
 
 import importlib
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ SETTINGS = Settings(begins_with_torch=True)
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """C2 cudnn. expect: {version: that is locked, 9.15.1.9}; evidence: {version: as cuDNN counts, 91501}."""
+    """native/cudnn. expect: {version: that is locked, 9.15.1.9}; evidence: {version: as cuDNN counts, 91501}."""
     major, minor, patch = map(int, expect["version"].split(".")[:3])
     wanted, found = major * 10000 + minor * 100 + patch, evidence["version"]
     if found != wanted:
@@ -23,4 +24,4 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
 
 _SUBJECTS = {"cudnn": lambda: {"version": importlib.import_module("torch").backends.cudnn.version()}}
 measure = partial(asked, measures=_SUBJECTS)
-CLAIMS = {"C2 cudnn": judge}
+CLAIMS = {"native/cudnn": judge}

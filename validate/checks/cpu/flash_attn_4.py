@@ -1,6 +1,6 @@
-"""C13: flash-attn-4 has no compiled code: nvidia-cutlass-dsl compiles it at a user's first step, and where it can't,
-that step fails. Forward and backward compile for each arch without a GPU, and an arch that does not exist is refused.
-"""
+"""flash-attn-4: flash-attn-4 has no compiled code: nvidia-cutlass-dsl compiles it at a user's first step, and where it
+can't, that step fails. Forward and backward compile for each arch without a GPU, and an arch that does not exist is
+refused."""
 
 import importlib
 import os
@@ -66,7 +66,8 @@ def _compiled(kernel_arch: int, target: int, *, backward: bool) -> Mapping[str, 
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """C13: from each kernel a cubin that says it is for this arch; an error for the bogus arch, which does not exist.
+    """flash-attn-4: from each kernel a cubin that says it is for this arch; an error for the bogus arch, which does
+    not exist.
 
     expect: {arch, bogus, kernels: parts of the names of what is compiled, `flash_bwd` where the backward supports it}.
     evidence: {compiled: {cubins: {file: cubin_facts}, compile_seconds} or `error`, control: the same of `bogus`}.
@@ -88,4 +89,4 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     return passed(f"compiled {what}, and refused sm_{expect['bogus']}")
 
 
-CLAIMS = {"C13": judge}
+CLAIMS = {"flash-attn-4": judge}

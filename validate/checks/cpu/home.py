@@ -1,4 +1,4 @@
-"""C8: caches and additions lie where this user may write, whatever is mounted on the image's cache folder.
+"""users: caches and additions lie where this user may write, whatever is mounted on the image's cache folder.
 
 The run starts one container a claim, as the user and with the mount that the claim names. A folder that the user may
 not write to can't be helped from inside: there, what is measured is whether the image says what to do.
@@ -83,7 +83,7 @@ _ADVICE = ("-v truetag-cache:", "--user $(id -u):$(id -g)", "install -d -m 1777"
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """C8 of a mount. The run's own conditions are judged first.
+    """users of a mount. The run's own conditions are judged first.
 
     expect: {uid, gid, folder: on which the run mounts something, mount: `volume`, `own` or `foreign`
     (images/validation/containers.py), caches: {variable: the folder that it names}, writable: otherwise the user must
@@ -136,4 +136,4 @@ def _told(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     return passed(f"uid {evidence['uid']} may not write to {expect['folder']}, and is told of {len(_ADVICE)} ways out")
 
 
-CLAIMS = {"C8": judge}
+CLAIMS = {"users": judge}

@@ -1,4 +1,5 @@
-"""C1: each package imports in a new process, and in a fork that has imported torch. The evidence keeps their output.
+"""imports: each package imports in a new process, and in a fork that has imported torch. The evidence keeps their
+output.
 
 The package that is imported first decides whose library a process holds. Some packages log that something failed at
 import and raise nothing: xformers logs that it can't load its kernels and goes on.
@@ -92,8 +93,8 @@ def _lines(text: str) -> list[str]:
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """C1. expect: {modules, first: also in a new process before anything else, after: also after torch, complaints:
-    [patterns], harmless: {pattern: why it may be said}}.
+    """imports. expect: {modules, first: also in a new process before anything else, after: also after torch,
+    complaints: [patterns], harmless: {pattern: why it may be said}}.
 
     evidence: {orders: {`first` or `after torch`: {said: lines, error?, said_at_exit?}}}. What is said at exit is not
     judged: torch 2.5 starts a compile worker at import, which prints a traceback (BrokenPipe) where the process that
@@ -116,4 +117,4 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     return conclude(problems, good)
 
 
-CLAIMS = {"C1": judge}
+CLAIMS = {"imports": judge}

@@ -1,5 +1,5 @@
-"""C9: no library uses AVX-512, or SVE on AArch64, without a check of the processor. Such a library dies of SIGILL where
-the processor lacks it.
+"""instructions: no library uses AVX-512, or SVE on AArch64, without a check of the processor. Such a library dies of
+SIGILL where the processor lacks it.
 
 The suite has no disassembler. It reads two things from a file's machine code: the number of AVX-512 instructions (the
 EVEX prefix, which has no other use in 64-bit code, before common vector opcodes), and whether the file checks the
@@ -101,8 +101,8 @@ def _is_many(count: int, code: int, limit: tuple[int, int]) -> bool:
 
 
 def _look(machine: Machine, limits: Sequence[tuple[int, int]], path: str) -> Mapping[str, Any] | None:
-    """None for what is no library or program of this machine; S3 names those that can't be read. `asks`: of a file with
-    many such instructions; to look for it in all others would take most of the time."""
+    """None for what is no library or program of this machine; `libraries` names those that can't be read. `asks`: of a
+    file with many such instructions; to look for it in all others would take most of the time."""
     try:
         with Path(path).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             if elf.machine(data) != machine.number:
@@ -140,8 +140,8 @@ def _asks_others(path: str) -> bool:
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """C9. expect: {most: such instructions that a file without a check may seem to hold, per_bytes: bytes of code that
-    may look like one more, extension: `sve` on AArch64; absent: AVX-512}.
+    """instructions. expect: {most: such instructions that a file without a check may seem to hold, per_bytes: bytes of
+    code that may look like one more, extension: `sve` on AArch64; absent: AVX-512}.
 
     evidence: {files, bytes, asking: files, not_asking: [{path, owners, code: bytes, asks, avx512 and perhaps sve: how
     many such instructions}]}.
@@ -160,4 +160,4 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     )
 
 
-CLAIMS = {"C9": judge}
+CLAIMS = {"instructions": judge}

@@ -1,4 +1,5 @@
-"""C2: a package loads the CUDA library that the matrix selects: it is mapped, has its symbols, registers its operators.
+"""native: a package loads the CUDA library that the matrix selects: it is mapped, has its symbols, registers its
+operators.
 
 A successful import shows little. Without a GPU bitsandbytes silently takes its CPU library; xformers and torchao log a
 warning and go on without kernels.
@@ -152,7 +153,7 @@ def _cuda_runtimes(owners: Mapping[str, str]) -> list[Mapping[str, Any]]:
 
 
 def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """C2: every library that the matrix selects is loaded, complete, and on the expected CUDA.
+    """native: every library that the matrix selects is loaded, complete, and on the expected CUDA.
 
     expect: {modules, loading: `import`, or `by-path` where an import without a GPU takes another library, cuda_major,
     symbols, operators, libraries: patterns of files, selection: {cuda} where the package chooses by torch's CUDA}.
@@ -236,4 +237,4 @@ def _dotted(version: int) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
-CLAIMS = {"C2": judge}
+CLAIMS = {"native": judge}

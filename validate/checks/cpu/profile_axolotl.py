@@ -1,4 +1,5 @@
-"""P1 of the axolotl profiles: commands are there, a bad configuration is refused, the timeout variable has effect."""
+"""framework of the axolotl profiles: commands are there, a bad configuration is refused, the timeout variable has
+effect."""
 
 import importlib
 import json
@@ -135,8 +136,8 @@ def _group_timeout(variables: Mapping[str, str]) -> GroupTimeout:
 
 
 _SUBJECTS: Mapping[str, Callable[[], CommandsEvidence | ConfigurationEvidence | TimeoutEvidence]] = {
-    "axolotl commands": _commands,
-    "axolotl configuration": _configuration,
+    "axolotl-commands": _commands,
+    "axolotl-configuration": _configuration,
     "AXOLOTL_NCCL_TIMEOUT": _nccl_timeout,
 }
 measure = partial(asked, measures=_SUBJECTS)
@@ -164,7 +165,7 @@ def judge_timeout(_subject: str, _expect: object, evidence: TimeoutEvidence) -> 
 
 
 CLAIMS = {
-    "P1 axolotl commands": judge_commands,
-    "P1 axolotl configuration": judge_configuration,
-    "P1 AXOLOTL_NCCL_TIMEOUT": judge_timeout,
+    "framework/axolotl-commands": judge_commands,
+    "framework/axolotl-configuration": judge_configuration,
+    "framework/AXOLOTL_NCCL_TIMEOUT": judge_timeout,
 }

@@ -1,4 +1,5 @@
-"""P1 of the colossalai profile: it launches on one rank; its Booster and HybridAdam take the steps of plain torch."""
+"""framework of the colossalai profile: it launches on one rank; its Booster and HybridAdam take the steps of plain
+torch."""
 
 import importlib
 import os
@@ -35,10 +36,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the evidence of the subjects asked for: colossalai launch, booster and hybrid-adam."""
     launched = attempt(_launch)
     measures: Mapping[str, Callable[[], Mapping[str, Any]]] = {
-        "colossalai launch": lambda: launched,
+        "colossalai-launch": lambda: launched,
         # Without a launch there is nothing to boost: its error is the booster's, too.
-        "colossalai booster": lambda: launched if "error" in launched else _booster(),
-        "colossalai hybrid-adam": _hybrid_adam,
+        "colossalai-booster": lambda: launched if "error" in launched else _booster(),
+        "colossalai-hybrid-adam": _hybrid_adam,
     }
     yield from asked(claims, measures)
 
@@ -100,7 +101,7 @@ def judge_booster(_subject: str, _expect: object, evidence: BoosterEvidence) -> 
 
 
 CLAIMS = {
-    "P1 colossalai launch": judge_launch,
-    "P1 colossalai booster": judge_booster,
-    "P1 colossalai hybrid-adam": judge_adam,
+    "framework/colossalai-launch": judge_launch,
+    "framework/colossalai-booster": judge_booster,
+    "framework/colossalai-hybrid-adam": judge_adam,
 }

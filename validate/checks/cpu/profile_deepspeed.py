@@ -82,9 +82,9 @@ def _ray() -> RayEvidence:
 
 
 _SUBJECTS: Mapping[str, Callable[[], Mapping[str, Any]]] = {
-    "deepspeed cpu-adam": lambda: in_fork(_cpu_adam),  # before anything has imported DeepSpeed
-    "deepspeed configuration": _deepspeed,
-    "ray train": _ray,
+    "deepspeed-cpu-adam": lambda: in_fork(_cpu_adam),  # before anything has imported DeepSpeed
+    "deepspeed-configuration": _deepspeed,
+    "ray-train": _ray,
 }
 measure = partial(asked, measures=_SUBJECTS)
 
@@ -116,7 +116,7 @@ def judge_ray(subject: str, expect: Limits, evidence: RayEvidence) -> Finding:
 
 
 CLAIMS = {
-    "P1 deepspeed cpu-adam": judge_adam,
-    "P1 deepspeed configuration": judge_configuration,
-    "P1 ray train": judge_ray,
+    "framework/deepspeed-cpu-adam": judge_adam,
+    "framework/deepspeed-configuration": judge_configuration,
+    "framework/ray-train": judge_ray,
 }

@@ -1,4 +1,4 @@
-"""P1 of profiles with an entrypoint: how it sets NCCL_P2P_DISABLE for each answer of the driver on P2P."""
+"""framework of profiles with an entrypoint: how it sets NCCL_P2P_DISABLE for each answer of the driver on P2P."""
 
 import os
 import subprocess
@@ -66,4 +66,4 @@ def judge(_subject: str, _expect: object, evidence: BehaviourEvidence) -> Findin
     return judge_figures(evidence, equal=EXPECTED)
 
 
-CLAIMS = {"P1 NCCL_P2P_DISABLE": judge}
+CLAIMS = {"framework/NCCL_P2P_DISABLE": judge}

@@ -1,4 +1,5 @@
-"""P1 of the transformers profile: placing a model, mixed precision, compiling one, and the Trainer, on a tiny Llama.
+"""framework of the transformers profile: placing a model, mixed precision, compiling one, and the Trainer, on a tiny
+Llama.
 
 Each comparison comes with a control, so that a feature that quietly does nothing is told apart.
 """
@@ -214,8 +215,8 @@ def judge_trainer(_subject: str, _expect: object, evidence: TrainerEvidence) -> 
 
 
 CLAIMS = {
-    "P1 device-map": judge_device_map,
-    "P1 mixed-precision": judge_mixed_precision,
-    "P1 compile": judge_compiled,
-    "P1 trainer": judge_trainer,
+    "framework/device-map": judge_device_map,
+    "framework/mixed-precision": judge_mixed_precision,
+    "framework/compile": judge_compiled,
+    "framework/trainer": judge_trainer,
 }

@@ -1,5 +1,5 @@
-"""P1 of the trl-vllm profile: trl's GRPO trainer is made, its step is right where the sampler is, and so is what it
-hands to a vLLM server.
+"""framework of the trl-vllm profile: trl's GRPO trainer is made, its step is right where the sampler is, and so is
+what it hands to a vLLM server.
 
 vLLM has no CPU path in this image. A sampler in plain torch stands in for its engine; what trl gives to the engine and
 asks of it goes through vLLM's own classes, which refuse what they don't know.
@@ -34,9 +34,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     with tempfile.TemporaryDirectory(prefix="trl-") as name:
         folder = Path(name)
         measures: Mapping[str, Callable[[], Mapping[str, Any]]] = {
-            "grpo arguments": lambda: _step(folder),
-            "server weights": lambda: _handed_over(folder, None),
-            "server adapters": lambda: _handed_over(folder, _adapters()),
+            "grpo-arguments": lambda: _step(folder),
+            "server-weights": lambda: _handed_over(folder, None),
+            "server-adapters": lambda: _handed_over(folder, _adapters()),
         }
         yield from asked(claims, measures)
 
@@ -124,7 +124,7 @@ def judge_server(_subject: str, _expect: object, evidence: WeightsEvidence) -> F
 
 
 CLAIMS = {
-    "P1 grpo arguments": judge_arguments,
-    "P1 server weights": judge_server,
-    "P1 server adapters": judge_server,
+    "framework/grpo-arguments": judge_arguments,
+    "framework/server-weights": judge_server,
+    "framework/server-adapters": judge_server,
 }

@@ -1,4 +1,5 @@
-"""C10: a tiny Llama is saved, loaded back in 4-bit by transformers and bitsandbytes, and trained for one LoRA step.
+"""4bit-llama: a tiny Llama is saved, loaded back in 4-bit by transformers and bitsandbytes, and trained for one LoRA
+step.
 
 Users of QLoRA meet each layer of this on their first day: bitsandbytes' library, transformers' loading, peft's
 adapters. Any of them can quietly do nothing (bitsandbytes without its CUDA library still imports), so the results are
@@ -133,9 +134,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Evidence]]:
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:
         llama = SavedLlama(Path(folder))
         measures: Mapping[str, Callable[[], Evidence]] = {
-            "fp32": lambda: measure_plain_logits(llama),
-            "nf4-weights": lambda: measure_weights(llama),
-            "nf4-logits": lambda: measure_logits(llama),
+            "float32": lambda: measure_plain_logits(llama),
+            "weights": lambda: measure_weights(llama),
+            "logits": lambda: measure_logits(llama),
             "lora-step": lambda: measure_lora_step(llama),
         }
         yield from asked(claims, measures)
@@ -469,8 +470,8 @@ def lora_problems(evidence: LoraEvidence) -> Iterator[str]:
 
 
 CLAIMS = {
-    "C10 fp32": judge_plain_logits,
-    "C10 nf4-weights": judge_weights,
-    "C10 nf4-logits": judge_logits,
-    "C10 lora-step": judge_lora_step,
+    "4bit-llama/float32": judge_plain_logits,
+    "4bit-llama/weights": judge_weights,
+    "4bit-llama/logits": judge_logits,
+    "4bit-llama/lora-step": judge_lora_step,
 }

@@ -1,4 +1,4 @@
-"""C15: a training run that was interrupted can't go on, or goes on from another state than it was saved in.
+"""resume: a training run that was interrupted can't go on, or goes on from another state than it was saved in.
 
 With torch below 2.6, transformers 4.51 can't read back the random state that it saved, and from 4.52 on refuses to read
 any checkpoint (CVE-2025-32434). Both say so only when a run is resumed.
@@ -23,7 +23,7 @@ _STEPS, _HALF_WAY = 4, 2
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     with tempfile.TemporaryDirectory(prefix="resume-") as folder:
-        yield from asked(claims, {"resume": lambda: _resumed(Path(folder))})
+        yield from asked(claims, {"trainer": lambda: _resumed(Path(folder))})
 
 
 def _resumed(folder: Path) -> BehaviourEvidence:
@@ -71,4 +71,4 @@ def judge(_subject: str, _expect: object, evidence: BehaviourEvidence) -> Findin
     )
 
 
-CLAIMS = {"C15": judge}
+CLAIMS = {"resume": judge}

@@ -1,4 +1,5 @@
-"""C14: what starts with Python or with torch can change what every program computes, with no file of the image altered.
+"""state: what starts with Python or with torch can change what every program computes, with no file of the image
+altered.
 
 A .pth file, an entry point that torch runs or a variable sets TF32, an attention backend, the processor's treatment of
 small numbers, or an encoding. A new process of the image's user imports torch and says how it is then.
@@ -65,7 +66,7 @@ def _asked(texts: Sequence[str], environment: Mapping[str, str]) -> tuple[dict[s
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """C14. expect: {state: {expression: [its values, the plainest first]}}. A switch that this torch lacks is none.
+    """state. expect: {state: {expression: [its values, the plainest first]}}. A switch that this torch lacks is none.
 
     evidence: {state: {expression: value, or null: no such switch}, error, bare: the kernels that torch takes for the
     processor where no variable but PATH and HOME is set, bare_error?: evidence of before lacks it}.
@@ -87,4 +88,4 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     return conclude(faults, f"{len(expect['state'])} settings are torch's and Python's own after `import torch`")
 
 
-CLAIMS = {"C14": judge}
+CLAIMS = {"state": judge}

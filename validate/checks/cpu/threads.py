@@ -1,4 +1,5 @@
-"""C7: torch computes with more than one thread, on one OpenMP runtime, when all packages of the image are imported.
+"""threads: torch computes with more than one thread, on one OpenMP runtime, when all packages of the image are
+imported.
 
 The probe counts a thread as busy by the processor time that the kernel has recorded for it, not by torch's own word.
 Two OpenMP runtimes in one process have a thread pool each: they compete for the cores, and some pairs hang.
@@ -74,7 +75,7 @@ def _ticks() -> dict[str, int]:
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """C7: more than one thread has computed, under one OpenMP runtime. expect: {modules: what is imported before,
+    """threads: more than one thread has computed, under one OpenMP runtime. expect: {modules: what is imported before,
     bundled: {path pattern: why this runtime may be loaded beside torch's}}. evidence: {cores, torch_threads,
     busy_threads, environment, not_imported: {module: error}, openmp: paths}."""
     problems = [f"import {name}: {root_cause(error)}" for name, error in evidence["not_imported"].items()]
@@ -98,4 +99,4 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     return passed(f"{evidence['busy_threads']} threads worked on {evidence['cores']} cores, under {runtime}{others}")
 
 
-CLAIMS = {"C7": judge}
+CLAIMS = {"threads": judge}

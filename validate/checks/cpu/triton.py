@@ -1,6 +1,5 @@
-"""C4: a Triton that can't compile for the image's GPUs fails a user's first kernel. It compiles for each arch without
-a GPU, and refuses one that does not exist.
-"""
+"""triton: a Triton that can't compile for the image's GPUs fails a user's first kernel. It compiles for each arch
+without a GPU, and refuses one that does not exist."""
 
 import importlib
 import inspect
@@ -78,7 +77,7 @@ def _compiled(kernel: str, arch: int) -> Mapping[str, Any]:
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """C4: a cubin that says it is for this arch, from each kernel; none for the bogus arch, which does not exist.
+    """triton: a cubin that says it is for this arch, from each kernel; none for the bogus arch, which does not exist.
 
     expect: {arch, bogus, kernels}. evidence: {triton, jit: the kernels' type, environment, ptxas: {path: version},
     kernels: {name: cubin_facts, entry, ptx_target and compile_seconds, or `error`}, control: the same of `bogus`}.
@@ -114,4 +113,4 @@ def _kernel_problems(name: str, arch: int, kernels: Mapping[str, Mapping[str, An
         yield f"{name}: the binary for sm_{arch} does not hold the kernel"
 
 
-CLAIMS = {"C4": judge}
+CLAIMS = {"triton": judge}

@@ -1,4 +1,4 @@
-"""G0: a container that sees other GPUs than its host computes somewhere else, or not at all.
+"""device: a container that sees other GPUs than its host computes somewhere else, or not at all.
 
 NVML, libcuda and torch are each asked; the host's inventory is in the claim.
 """
@@ -46,7 +46,7 @@ _MIG = " MIG "
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """G0. expect: {inventory?: {driver, gpus: [{name, capability, memory}]}, the host's; archs, for people}.
+    """device. expect: {inventory?: {driver, gpus: [{name, capability, memory}]}, the host's; archs, for people}.
 
     evidence: {nvml, cuda, torch: the `gpus` as each sees them, or `error`, libcuda: the driver's libraries that this
     process has mapped, the host's or one that the image brings, environment}."""
@@ -103,4 +103,4 @@ def _sorted(gpus: Sequence[Gpu]) -> list[Gpu]:
     return sorted(gpus, key=lambda one: (one["name"], one["capability"]))
 
 
-CLAIMS = {"G0": judge}
+CLAIMS = {"device": judge}

@@ -1,7 +1,7 @@
-"""G10: a tiny Llama loaded from disk in 4-bit onto the GPU, and trained there by QLoRA with gradient checkpointing.
+"""qlora: a tiny Llama loaded from disk in 4-bit onto the GPU, and trained there by QLoRA with gradient checkpointing.
 
-The model and what is measured of its weights and logits are the cpu tier's (C10); the training is this check's own.
-Unlike a CPU, a GPU shows whether 4-bit weights save memory, and whether a run can be repeated bit by bit.
+The model and what is measured of its weights and logits are the cpu tier's (`4bit-llama`); the training is this
+check's own. Unlike a CPU, a GPU shows whether 4-bit weights save memory, and whether a run can be repeated bit by bit.
 """
 
 import importlib
@@ -41,7 +41,7 @@ class Memory(TypedDict):
 
 
 class GpuWeightsEvidence(WeightsEvidence):
-    """As C10's, with the memory."""
+    """As `4bit-llama`'s, with the memory."""
 
     memory: Memory
 
@@ -82,9 +82,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:
         llama = SavedLlama(Path(folder), "cuda")
         measures: Mapping[str, Callable[[], Evidence]] = {
-            "nf4-weights": lambda: measure_weights_and_memory(llama),
-            "nf4-logits": lambda: quantized_llama.measure_logits(llama),
-            "qlora": lambda: measure_two_runs(llama),
+            "weights": lambda: measure_weights_and_memory(llama),
+            "logits": lambda: quantized_llama.measure_logits(llama),
+            "training": lambda: measure_two_runs(llama),
         }
         for subject, evidence in asked(claims, measures):
             device = attempt(lambda: {"device": runner.device_facts(llama.torch)})
@@ -92,7 +92,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def measure_weights_and_memory(llama: SavedLlama) -> GpuWeightsEvidence:
-    """Look at the projections as C10 does, and at the GPU memory that the loaded model really takes."""
+    """Look at the projections as `4bit-llama` does, and at the GPU memory that the loaded model really takes."""
     weights = quantized_llama.measure_weights(llama)
     cuda = llama.torch.cuda
 
@@ -164,7 +164,7 @@ def train(llama: SavedLlama) -> FirstRun:
 
 
 def judge_weights(subject: str, expect: ExpectedError, evidence: GpuWeightsEvidence) -> Finding:
-    """Judge the projections as C10 does, and what they take of the GPU's memory."""
+    """Judge the projections as `4bit-llama` does, and what they take of the GPU's memory."""
     finding = quantized_llama.judge_weights(subject, expect, evidence)
     if finding.status is not Status.PASS:
         return finding
@@ -232,7 +232,7 @@ def first_difference(losses: Sequence[float], others: Sequence[float]) -> int:
 
 
 CLAIMS = {
-    "G10 nf4-weights": judge_weights,
-    "G10 nf4-logits": quantized_llama.judge_logits,
-    "G10 qlora": judge_qlora,
+    "qlora/weights": judge_weights,
+    "qlora/logits": quantized_llama.judge_logits,
+    "qlora/training": judge_qlora,
 }

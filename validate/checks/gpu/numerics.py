@@ -1,4 +1,5 @@
-"""G1: float32 that is silently TF32 loses ten bits, and a cuDNN older than torch's fails at the first convolution."""
+"""numerics: float32 that is silently TF32 loses ten bits, and a cuDNN older than torch's fails at the first
+convolution."""
 
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,4 +47,4 @@ def judge_cudnn(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str
     return passed(f"cuDNN {runs} runs, as torch was compiled for")
 
 
-CLAIMS = {"G1 cudnn": judge_cudnn, "G1": judge}
+CLAIMS = {"numerics/cudnn": judge_cudnn, "numerics": judge}

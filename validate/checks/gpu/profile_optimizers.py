@@ -1,4 +1,4 @@
-"""P2 of compiled optimisers: ColossalAI's HybridAdam (on a GPU its FusedAdam) and DeepSpeed's FusedAdam."""
+"""framework of compiled optimisers: ColossalAI's HybridAdam (on a GPU its FusedAdam) and DeepSpeed's FusedAdam."""
 
 import importlib
 import sys
@@ -9,8 +9,8 @@ from validate.harness import adam
 from validate.harness.forked import asked
 
 _OPTIMIZERS = {
-    "colossalai fused-adam": ("colossalai.nn.optimizer", "HybridAdam", "colossalai._C.fused_optim_cuda"),
-    "deepspeed fused-adam": ("deepspeed.ops.adam", "FusedAdam", "deepspeed.ops.adam.fused_adam_op"),
+    "colossalai-fused-adam": ("colossalai.nn.optimizer", "HybridAdam", "colossalai._C.fused_optim_cuda"),
+    "deepspeed-fused-adam": ("deepspeed.ops.adam", "FusedAdam", "deepspeed.ops.adam.fused_adam_op"),
 }
 """Subject -> module, optimizer, and the module of the kernel that was compiled ahead."""
 
@@ -22,4 +22,4 @@ def _compared(module: str, optimizer: str, kernel: str) -> adam.CompiledDeviatio
 
 
 measure = partial(asked, measures={subject: partial(_compared, *row) for subject, row in _OPTIMIZERS.items()})
-CLAIMS = {f"P2 {subject}": judge_adam for subject in _OPTIMIZERS}
+CLAIMS = {f"framework/{subject}": judge_adam for subject in _OPTIMIZERS}

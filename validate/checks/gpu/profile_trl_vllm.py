@@ -1,4 +1,5 @@
-"""P2 of the trl-vllm profile: vLLM samples from the policy that trl trains, and says of each token how likely it was.
+"""framework of the trl-vllm profile: vLLM samples from the policy that trl trains, and says of each token how likely
+it was.
 
 Its probabilities are compared with the transformers model's, as ratios: the field measures how many lie outside of 0.9
 to 1.1. Every control is the same measurement on something that trainers got wrong.
@@ -37,10 +38,10 @@ SAMPLINGS: Mapping[str, Mapping[str, float]] = {
     "top-k": {"temperature": 1.0, "top_k": 8},
 }
 ENGINES: Mapping[str, Mapping[str, Any]] = {
-    "rollout eager": {"dtype": "bfloat16", "enforce_eager": True, "enable_prefix_caching": False},
-    "rollout graphs": {"dtype": "bfloat16", "enable_prefix_caching": True},
-    "rollout float16": {"dtype": "float16", "enforce_eager": True, "enable_prefix_caching": True},
-    "rollout lora": {"dtype": "bfloat16", "enforce_eager": True, "enable_lora": True},
+    "rollout-eager": {"dtype": "bfloat16", "enforce_eager": True, "enable_prefix_caching": False},
+    "rollout-graphs": {"dtype": "bfloat16", "enable_prefix_caching": True},
+    "rollout-float16": {"dtype": "float16", "enforce_eager": True, "enable_prefix_caching": True},
+    "rollout-lora": {"dtype": "bfloat16", "enforce_eager": True, "enable_lora": True},
 }
 """Subject -> arguments of vLLM's LLM. `dtype` is the model's too; with `enable_lora` both have one adapter."""
 END_TOKEN, OTHER_TOKEN = 2, 3
@@ -195,8 +196,8 @@ def _colocated() -> Mapping[str, BehaviourEvidence]:
     differing = _differing(trainer)
     return {
         "sleep": {"taken_gib": (before - awake) / 2**30, "back": (asleep - awake) / (before - awake)},
-        "grpo step": step,
-        "weight sync": {
+        "grpo-step": step,
+        "weight-sync": {
             "compared": len(differing),
             "differing": [name for name, differs in differing.items() if differs],
             "control_stale": sum(stale.values()),
@@ -274,10 +275,10 @@ def judge_sleep(_subject: str, _expect: object, evidence: BehaviourEvidence) -> 
 
 
 CLAIMS = {
-    **dict.fromkeys((f"P2 {subject}" for subject in ENGINES), judge_rollout),
-    "P2 grpo step": judge_colocated_step,
-    "P2 weight sync": judge_sync,
-    "P2 sleep": judge_sleep,
+    **dict.fromkeys((f"framework/{subject}" for subject in ENGINES), judge_rollout),
+    "framework/grpo-step": judge_colocated_step,
+    "framework/weight-sync": judge_sync,
+    "framework/sleep": judge_sleep,
     # The examples that run with nobody beside them.
-    "P2": judge_limits,
+    "framework": judge_limits,
 }

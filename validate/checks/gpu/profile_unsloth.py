@@ -1,4 +1,4 @@
-"""P2 of the unsloth profile: it imports and loads a model in 4-bit. unsloth does not import without a GPU."""
+"""framework of the unsloth profile: it imports and loads a model in 4-bit. unsloth does not import without a GPU."""
 
 import importlib
 import tempfile
@@ -36,8 +36,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportEvidence | Loa
     # unsloth patches transformers and peft, so it is imported before them.
     unsloth = importlib.import_module("unsloth")
     measures: Mapping[str, Callable[[], ImportEvidence | LoadEvidence]] = {
-        "unsloth import": lambda: _imported(unsloth),
-        "unsloth 4-bit": lambda: _loaded(unsloth),
+        "unsloth-import": lambda: _imported(unsloth),
+        "unsloth-4-bit": lambda: _loaded(unsloth),
     }
     yield from asked(claims, measures)
 
@@ -85,4 +85,4 @@ def judge_load(_subject: str, _expect: object, evidence: LoadEvidence) -> Findin
     )
 
 
-CLAIMS = {"P2 unsloth import": judge_import, "P2 unsloth 4-bit": judge_load}
+CLAIMS = {"framework/unsloth-import": judge_import, "framework/unsloth-4-bit": judge_load}

@@ -1,4 +1,4 @@
-"""G13: an image that computes right, and slowly: attention by plain products, no TF32, no cuDNN, launches that wait.
+"""speed: an image that computes right, and slowly: attention by plain products, no TF32, no cuDNN, launches that wait.
 
 Floors need no run to compare with: a share of what the GPU's datasheet says, of the clock or of the host itself. Which
 times count, and when one says nothing, stands in validate/harness/timing.py.
@@ -200,7 +200,7 @@ def of_another_gpu(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> st
 
 
 def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """G13. A figure on the wrong side of its bound fails where nothing disturbed it.
+    """speed. A figure on the wrong side of its bound fails where nothing disturbed it.
 
     expect: {gpu: as the driver names the model of the table, empty: any; peak: operations or bytes a second of its
     datasheet, 1: the figure is a ratio or in seconds; least: of the peak, 0: there is `most` instead}. evidence:
@@ -240,4 +240,4 @@ def _told(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) 
     return f"a launch waits for {figure:.0%} of its kernel's time; {expect['most']:.0%} is the most"
 
 
-CLAIMS = {"G13": judge}
+CLAIMS = {"speed": judge}

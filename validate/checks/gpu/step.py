@@ -1,4 +1,4 @@
-"""G14: a training step that is slower, hungrier or learns otherwise than it did in this image on this GPU model.
+"""step: a training step that is slower, hungrier or learns otherwise than it did in this image on this GPU model.
 
 A Llama of 1.1 billion parameters (TinyLlama's shape), 2,048 tokens a row, in bfloat16 with fused AdamW, on one batch:
 as transformers has it (`eager`), with its layers compiled, with Liger's kernels, and QLoRA over NF4. The loss of the
@@ -53,7 +53,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the evidence of each subject (`step WAY`) asked for; the eager one comes first, Liger, which patches
     transformers, last."""
     before = runner.environment()
-    asked = {claim.subject.partition(" ")[2] for claim in claims}
+    asked = {claim.subject for claim in claims}
     torch, rows = importlib.import_module("torch"), claims[0].expect["rows"]
     with timing.watched(torch) as (watch, conditions):
         eager: Mapping[str, Any] = {}
@@ -66,7 +66,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             beside = {"eager": eager["trained"]} if way != EAGER and "trained" in eager else {}
             if way in asked:
                 device = {"device": runner.device_facts(torch), "environment": before}
-                yield f"step {way}", {**found, **beside, **device, "conditions": seen}
+                yield way, {**found, **beside, **device, "conditions": seen}
 
 
 def train(way: str, torch: Any, device: str, rows: int, watch: Watch) -> dict[str, Any]:
@@ -186,7 +186,7 @@ WAYS: Mapping[str, Callable[[Any, str], tuple[Any, float]]] = {
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """G14. Wrong losses and a higher peak fail; a longer time where nothing disturbed it. What holds is unproven
+    """step. Wrong losses and a higher peak fail; a longer time where nothing disturbed it. What holds is unproven
     where no run of this image on this GPU model is recorded.
 
     expect: {gpu: as the driver names it; rows: of a batch; at_most: `seconds` and `peak` as a share of the eager
@@ -262,4 +262,4 @@ def _time_problems(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> It
         yield f"it took {baseline['time']['seconds'] * 1e3:.1f} ms in {baseline['of']}, {most * 1e3:.1f} is the most"
 
 
-CLAIMS = {"G14": judge}
+CLAIMS = {"step": judge}

@@ -237,7 +237,7 @@ class Comparison(TypedDict, total=False):
 
 
 class ComputingRank(Rank, total=False):
-    """What a rank of M2 to M5 and M8 computed, beside one process."""
+    """What a rank computed, beside one process."""
 
     comparisons: Mapping[str, Comparison]
     facts: Mapping[str, object]

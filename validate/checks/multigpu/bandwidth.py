@@ -1,4 +1,4 @@
-"""M6: ranks that talk slowly train slowly. Measured alone on the machine; its judge only ever warns."""
+"""bandwidth: ranks that talk slowly train slowly. Measured alone on the machine; its judge only ever warns."""
 
 import math
 import time
@@ -96,4 +96,4 @@ def _speed(value: float) -> str:
     return f"{value / 1e9:.3g} GB/s"
 
 
-CLAIMS = {"M6": judge}
+CLAIMS = {"bandwidth": judge}

@@ -1,6 +1,5 @@
-"""M1: a collective that is not exact spoils every gradient: whole numbers are summed. The probe also tells NCCL's
-version, its transport and its settings.
-"""
+"""collectives: a collective that is not exact spoils every gradient: whole numbers are summed. The probe also tells
+NCCL's version, its transport and its settings."""
 
 import ctypes
 import importlib
@@ -39,7 +38,7 @@ def environment(folder: Path) -> dict[str, str]:
 def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
     """Measure one subject."""
     subjects: Mapping[str, Callable[[Worker], dict[str, Any]]] = {
-        "collectives": _collectives,
+        "exact": _collectives,
         "settings": lambda _worker: settings(),
         "nccl": _library,
         "transport": _transport,
@@ -370,8 +369,8 @@ def _summarise_transport(ranks: Sequence[TransportRank], link: str) -> str:
 
 
 CLAIMS = {
-    "M1 collectives": judge_collectives,
-    "M1 settings": judge_settings,
-    "M1 nccl": judge_library,
-    "M1 transport": judge_transport,
+    "collectives/exact": judge_collectives,
+    "collectives/settings": judge_settings,
+    "collectives/nccl": judge_library,
+    "collectives/transport": judge_transport,
 }

@@ -1,4 +1,4 @@
-"""M2: DistributedDataParallel, with other data on each rank, has the gradients of one process with all data."""
+"""ddp: DistributedDataParallel, with other data on each rank, has the gradients of one process with all data."""
 
 import importlib
 from functools import partial
@@ -48,4 +48,4 @@ def judge(_subject: str, expect: RanksExpect, evidence: RanksEvidence) -> Findin
     return judge_computed(REQUIREMENTS, expect, evidence)
 
 
-CLAIMS = {"M2": judge}
+CLAIMS = {"ddp": judge}

@@ -1,4 +1,4 @@
-"""M5: torchao's FP8 training under FSDP2, with all-gathers in FP8, has the gradients of one process in FP8."""
+"""fp8-fsdp2: torchao's FP8 training under FSDP2, with all-gathers in FP8, has the gradients of one process in FP8."""
 
 import importlib
 from functools import partial
@@ -59,4 +59,4 @@ def judge(_subject: str, expect: RanksExpect, evidence: RanksEvidence) -> Findin
     return judge_computed(REQUIREMENTS, expect, evidence)
 
 
-CLAIMS = {"M5": judge}
+CLAIMS = {"fp8-fsdp2": judge}

@@ -1,4 +1,4 @@
-"""M3: FSDP2 (`fully_shard`) against one process: float32, bfloat16, frozen 4-bit weights; checkpoints bit by bit."""
+"""fsdp2: FSDP2 (`fully_shard`) against one process: float32, bfloat16, frozen 4-bit weights; checkpoints bit by bit."""
 
 import copy
 import importlib
@@ -39,10 +39,10 @@ measure = partial(_launch.measure, __name__)
 def rank(worker: Worker, claim: Claim) -> ComputingRank:
     """Measure one subject."""
     subjects: Mapping[str, Callable[[Worker], ComputingRank]] = {
-        "fsdp2 float32": lambda _worker: sharded_beside_one(worker, fully_shard(worker.model(), mesh=worker.mesh())),
-        "fsdp2 bfloat16": _bfloat16,
-        "fsdp2 4-bit": _four_bit,
-        "fsdp2 checkpoint": _checkpoint,
+        "float32": lambda _worker: sharded_beside_one(worker, fully_shard(worker.model(), mesh=worker.mesh())),
+        "bfloat16": _bfloat16,
+        "4bit": _four_bit,
+        "checkpoint": _checkpoint,
     }
     return subjects[claim.subject](worker)
 
@@ -234,19 +234,19 @@ def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 SHARDED = {"sharded": True, "parts make the whole": True}
 REQUIREMENTS = {
-    "fsdp2 float32": Requirements(
+    "float32": Requirements(
         tolerance={"gradients": SAME, "weights": SAME_AFTER_ADAMW},
         facts=SHARDED,
     ),
-    "fsdp2 bfloat16": Requirements(
+    "bfloat16": Requirements(
         tolerance={"gradients": 1e-5},
         facts={**SHARDED, "gradients": ["torch.float32"]},
     ),
-    "fsdp2 4-bit": Requirements(
+    "4bit": Requirements(
         tolerance={"outputs": 1e-5, "gradients": 1e-5},
         facts={**SHARDED, "stored as": ["torch.bfloat16"], "frozen": 2},
     ),
-    "fsdp2 checkpoint": Requirements(
+    "checkpoint": Requirements(
         facts={
             "differed before": True,
             "same weights": True,
@@ -263,4 +263,4 @@ def judge(subject: str, expect: RanksExpect, evidence: RanksEvidence) -> Finding
     return judge_computed(REQUIREMENTS[subject], expect, evidence)
 
 
-CLAIMS = {"M3": judge}
+CLAIMS = {"fsdp2": judge}

@@ -1,4 +1,4 @@
-"""M8: a step of tensor parallelism, of context parallelism and of HSDP is the step of one process."""
+"""parallel: a step of tensor parallelism, of context parallelism and of HSDP is the step of one process."""
 
 import importlib
 from functools import partial
@@ -31,7 +31,7 @@ measure = partial(_launch.measure, __name__)
 
 def rank(worker: Worker, claim: Claim) -> ComputingRank:
     """Measure one subject."""
-    return {"tensor parallel": _tensor, "context parallel": _context, "hsdp": _hsdp}[claim.subject](worker)
+    return {"tensor": _tensor, "context": _context, "hsdp": _hsdp}[claim.subject](worker)
 
 
 def _tensor(worker: Worker) -> ComputingRank:
@@ -123,11 +123,11 @@ def _hsdp(worker: Worker) -> ComputingRank:
 
 
 REQUIREMENTS = {
-    "tensor parallel": Requirements(
+    "tensor": Requirements(
         tolerance={"outputs": SAME, "gradients": SAME},
         facts={"split evenly": True, "same on every rank": True},
     ),
-    "context parallel": Requirements(tolerance={"gradients": RULE_T}),
+    "context": Requirements(tolerance={"gradients": RULE_T}),
     "hsdp": Requirements(
         tolerance={"gradients": SAME, "weights": SAME_AFTER_ADAMW},
         facts={"placements": ["(Replicate(), Shard(dim=0))"]},
@@ -140,4 +140,4 @@ def judge(subject: str, expect: RanksExpect, evidence: RanksEvidence) -> Finding
     return judge_computed(REQUIREMENTS[subject], expect, evidence)
 
 
-CLAIMS = {"M8": judge}
+CLAIMS = {"parallel": judge}

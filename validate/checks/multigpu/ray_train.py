@@ -1,4 +1,4 @@
-"""M2 under another launcher: ray[train] starts two workers, each a rank of the same DDP measurement."""
+"""ddp under another launcher: ray[train] starts two workers, each a rank of the same DDP measurement."""
 
 import importlib
 import json
@@ -56,4 +56,4 @@ def work(config: Mapping[str, str]) -> None:
     Path(folder, f"rank{rank}.json").write_text(json.dumps(found))
 
 
-CLAIMS = {"M2": ddp.judge}
+CLAIMS = {"ddp": ddp.judge}

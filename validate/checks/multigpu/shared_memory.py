@@ -1,4 +1,4 @@
-"""M7: data loader workers die of a small /dev/shm, and NCCL needs it where GPUs can't reach each other."""
+"""shared-memory: data loader workers die of a small /dev/shm, and NCCL needs it where GPUs can't reach each other."""
 
 import errno
 import importlib
@@ -90,5 +90,5 @@ def _bytes(value: float) -> str:
     return f"{value / 2**20:.0f} MiB"
 
 
-measure = partial(asked, measures={"/dev/shm": _measure})
-CLAIMS = {"M7": judge}
+measure = partial(asked, measures={"dev-shm": _measure})
+CLAIMS = {"shared-memory": judge}

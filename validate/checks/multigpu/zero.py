@@ -1,4 +1,4 @@
-"""M4: DeepSpeed's ZeRO 1, 2 and 3 have the losses of one process, and its weights after three steps."""
+"""zero: DeepSpeed's ZeRO 1, 2 and 3 have the losses of one process, and its weights after three steps."""
 
 import importlib
 import os
@@ -26,7 +26,7 @@ from validate.claims import Claim
 from validate.judging import Finding
 
 _RATE = 1e-2
-STAGES = {"zero 1": 1, "zero 2": 2, "zero 3": 3}
+STAGES = {"stage-1": 1, "stage-2": 2, "stage-3": 3}
 """Subject -> stage of ZeRO."""
 
 measure = partial(_launch.measure, __name__)
@@ -99,4 +99,4 @@ def judge(subject: str, expect: RanksExpect, evidence: RanksEvidence) -> Finding
     return judge_computed(requirements, expect, evidence)
 
 
-CLAIMS = {"M4": judge}
+CLAIMS = {"zero": judge}

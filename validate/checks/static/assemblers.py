@@ -1,6 +1,6 @@
-"""S6: an assembler (ptxas) that does not know a GPU fails whoever compiles for it: what nvcc builds, what is written in
-Triton. It assembles for each GPU that its release is said to know, also where torch has no code of its own for it.
-"""
+"""toolkit: an assembler (ptxas) that does not know a GPU fails whoever compiles for it: what nvcc builds, what is
+written in Triton. It assembles for each GPU that its release is said to know, also where torch has no code of its own
+for it."""
 
 import subprocess
 import tempfile
@@ -46,7 +46,7 @@ def _assembled(folder: Path, arch: int, source: Path) -> Mapping[str, Any]:
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """S6. expect: {folder, archs: [90 for sm_90], bogus: one that no assembler knows}.
+    """toolkit. expect: {folder, archs: [90 for sm_90], bogus: one that no assembler knows}.
 
     evidence: {made: {arch: {program, and cubin_facts, or `error`: what it said, or why it did not run}}}.
     """
@@ -64,4 +64,4 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     return conclude((f"{what} {listed(which)}" for what, which in faults.items()), f"{programs}: {known}")
 
 
-CLAIMS = {"S6 ptxas": judge, "S6 ptxas of Triton": judge}
+CLAIMS = {"toolkit/ptxas": judge, "toolkit/triton-ptxas": judge}

@@ -1,4 +1,5 @@
-"""S5: the state of each kernel of a library on each GPU architecture claimed, read from the fat binaries themselves.
+"""device-code: the state of each kernel of a library on each GPU architecture claimed, read from the fat binaries
+themselves.
 
 For each arch and region, the probe looks at the entry that the driver would take. A kernel in it is machine code
 (`cubin`), PTX that the driver compiles at first use (`jit`), missing though the region has it for other archs
@@ -61,7 +62,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _tasks(claim: Claim, everything: Sequence[Distribution]) -> list[_Task]:
-    """Each file once that the claim names, by what is on the disk: RECORD is S2's business."""
+    """Each file once that the claim names, by what is on the disk: RECORD is `files`'s business."""
     expect = claim.expect
     chosen: dict[str, str] = {}
     for location in installed.locations(everything):
@@ -202,9 +203,10 @@ def _by_kernel(data: mmap.mmap, task: _Task) -> Mapping[str, Any]:
 
 
 def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """S5. expect: {kind, files: patterns of files that must hold code, archs: {"90": cubin or jit}}; of `kernels` and
-    `files` {also: patterns of files that may, known_gaps: [{cuda, file, archs, reason}] of what upstream claims}; of
-    `kernels` {by_design: [KernelByDesign]}; of `pruned` {nvidia, by_design_of: {distribution: [KernelByDesign]}}.
+    """device-code. expect: {kind, files: patterns of files that must hold code, archs: {"90": cubin or jit}}; of
+    `kernels` and `files` {also: patterns of files that may, known_gaps: [{cuda, file, archs, reason}] of what upstream
+    claims}; of `kernels` {by_design: [KernelByDesign]}; of `pruned` {nvidia, by_design_of: {distribution:
+    [KernelByDesign]}}.
 
     evidence: {files: {path: what _by_kernel, _by_file or _surplus gives, or {error, undecoded: this machine lacks the
     library that the code is compressed with}}}.
@@ -261,7 +263,7 @@ def _judge_code(
 def _judge_pruned(
     expect: Mapping[str, Any], found: Mapping[str, Any], faults: list[str], undecoded: Sequence[str]
 ) -> Finding:
-    """No code but what the claimed archs have a use for, and S5 for its comparisons."""
+    """No code but what the claimed archs have a use for, and `device-code` for its comparisons."""
     archs = listed([f"sm_{arch}" for arch in expect["archs"]])
     read = {
         path: facts
@@ -308,4 +310,4 @@ def _readable(served: Mapping[str, Any], state: str) -> str:
     return listed(list(dict.fromkeys(readable(name) for name in served["named"][state])), limit=2)
 
 
-CLAIMS = {"S5": judge}
+CLAIMS = {"device-code": judge}

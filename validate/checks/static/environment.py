@@ -1,4 +1,5 @@
-"""S7: variables, settings files and start-up code of the image can make a right answer come from the wrong path.
+"""environment: variables, settings files and start-up code of the image can make a right answer come from the wrong
+path.
 
 Only variables that the claim names are recorded: an environment can hold secrets.
 """
@@ -122,12 +123,12 @@ def of_debian(path: str, packages: debian.Owned) -> bool:
     recorded = packages.md5.get(debian.real(path))
     if recorded is None or not Path(path).is_file():
         return False
-    # Not a matter of security: dpkg records nothing stronger, and S2 does not cover these files.
+    # Not a matter of security: dpkg records nothing stronger, and `files` does not cover these files.
     return hashlib.md5(Path(path).read_bytes(), usedforsecurity=False).hexdigest() == recorded
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """S7. expect: {required: {name: value}, denied: {pattern: why}, start_files: {name pattern: why}},
+    """environment. expect: {required: {name: value}, denied: {pattern: why}, start_files: {name pattern: why}},
     and of a child allowed: patterns of what it may set otherwise.
 
     evidence: {required, denied: {name: value}, in_files: [{file, name, value}] of assignments in a shell's start files,
@@ -169,4 +170,4 @@ def _start_faults(start: Mapping[str, Any], start_files: Mapping[str, str]) -> I
             yield f"{one['file']} runs at every start of Python and belongs to no distribution"
 
 
-CLAIMS = {"S7": judge}
+CLAIMS = {"environment": judge}

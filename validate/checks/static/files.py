@@ -1,4 +1,4 @@
-"""S2: a file that is not as its distribution recorded it runs code that nobody chose: every hash is compared.
+"""files: a file that is not as its distribution recorded it runs code that nobody chose: every hash is compared.
 
 Named are altered and missing files, paths that two distributions claim with different contents, and importable files
 that none claims. Each file is read once, by as many processes as there are cores.
@@ -122,7 +122,7 @@ def as_record(digest: str) -> str:
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """S2. expect: {unowned: {path pattern: why it may be there}}, and of anybody's image {aside: folders of sys.path
+    """files. expect: {unowned: {path pattern: why it may be there}}, and of anybody's image {aside: folders of sys.path
     that no wheel filled: their files are a package manager's, and not compared}.
 
     evidence (the first three lists are cut, each with its `_count`): {distributions, files, bytes, wrong: [{path,
@@ -149,4 +149,4 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     return conclude(faults, f"{evidence['files']} files of {evidence['distributions']} distributions are as recorded")
 
 
-CLAIMS = {"S2": judge}
+CLAIMS = {"files": judge}

@@ -1,4 +1,4 @@
-"""S8: labels, size, settings and history, as the engine's host sees them: users read labels, and pay for bytes.
+"""image: labels, size, settings and history, as the engine's host sees them: users read labels, and pay for bytes.
 
 The host measures it (images/validation/host_look.py): a container can't see its own image. Evidence: {labels, bytes,
 user, entrypoint, driver: NVIDIA_* variables, secrets: [{where, kind}]}, and not of runs long ago {architecture: in
@@ -33,7 +33,7 @@ _GROUP_OF_SYSTEM = re.compile(r".*:0*[1-9]\d?\d?")  # Debian policy, 9.2.2
 def judge_labels(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """expect: {labels: {name: value}, others: {name: pattern} of what a build may set, too, if no more is allowed,
     revision: the matrix's, of a child ours: how those begin that are held, silent: faults that are known of these
-    versions, architecture}. That the image holds what the values say is S1's to check."""
+    versions, architecture}. That the image holds what the values say is `pins`'s to check."""
     found, expected, ours = evidence["labels"], expect["labels"], expect.get("ours", "")
     faults = [
         f"the label {name} is {found.get(name)!r}, {value!r} is true"
@@ -156,9 +156,9 @@ def judge_history(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[s
 
 
 CLAIMS = {
-    "S8 labels": judge_labels,
-    "S8 size": judge_size,
-    "S8 settings": judge_settings,
-    "S8 history": judge_history,
-    "S8 layers": judge_layers,
+    "image/labels": judge_labels,
+    "image/size": judge_size,
+    "image/settings": judge_settings,
+    "image/history": judge_history,
+    "image/layers": judge_layers,
 }

@@ -1,4 +1,4 @@
-"""S10: every file of an image comes from its recipe, because two builds of that recipe gave the same bytes.
+"""origin: every file of an image comes from its recipe, because two builds of that recipe gave the same bytes.
 
 A mirror that sends another package, a base that moved, a build that was interrupted, a step that is not reproducible:
 each gives other bytes than those that are recorded for the recipe (locks/layers.json), and the claim fails. In place of
@@ -144,4 +144,4 @@ def describe_changes(changes: Sequence[StepChange]) -> str:
     return f"of their files, {'; '.join(rows)}"
 
 
-CLAIMS = {"S10 layers": judge}
+CLAIMS = {"origin/layers": judge}

@@ -1,4 +1,4 @@
-"""S8: what a build leaves behind costs every pull, and a credential in an image belongs to whoever pulls it.
+"""hygiene: what a build leaves behind costs every pull, and a credential in an image belongs to whoever pulls it.
 
 Every folder of the image is walked, on its own file system alone: what is mounted there is not the image's. Each file
 that no package has a checksum of is read for credentials; what is found is told by kind and line, never quoted.
@@ -87,7 +87,9 @@ def _look(leftovers: Mapping[str, str], held: Collection[str], home: Mapping[str
             entry["bytes"] += facts.st_size
         if kind := credentials.by_name(path):
             secrets.append({"path": path, "line": 0, "kind": kind})
-        elif path not in held and not (path.endswith(".pyc") and source_of(path) in held):  # C12 holds it to that
+        elif path not in held and not (
+            path.endswith(".pyc") and source_of(path) in held
+        ):  # `bytecode` holds it to that
             read += 1
             secrets += _credentials(path, facts.st_size)
     return {
@@ -160,4 +162,9 @@ def judge_suite(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str,
     return passed("every file of it is this checkout's")
 
 
-CLAIMS = {"S8 suite": judge_suite, "S8 leftovers": judge_leftovers, "S8 secrets": judge_secrets, "S8 home": judge_home}
+CLAIMS = {
+    "hygiene/suite": judge_suite,
+    "hygiene/leftovers": judge_leftovers,
+    "hygiene/secrets": judge_secrets,
+    "hygiene/home": judge_home,
+}

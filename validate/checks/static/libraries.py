@@ -1,4 +1,4 @@
-"""S3: the loader finds what each shared library and program needs, in the Python environment and in the toolkit.
+"""libraries: the loader finds what each shared library and program needs, in the Python environment and in the toolkit.
 
 The probe loads each library into the process that `import torch` leaves, because all that needs CUDA is imported after
 torch: first the interpreter's own libraries, then torch's closure, then the library itself. Programs start alone. A
@@ -143,9 +143,9 @@ def _second_owners(
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """S3. expect: {of: `environment` or `toolkit`, home, cuda_libraries: {stem: SONAME version of this CUDA, or null
-    where it says nothing of it}, host: libraries that the host injects, other_platforms: names of what only those have,
-    exceptions: [{path, names, reason}], of a child pinned: its parent's distributions}.
+    """libraries. expect: {of: `environment` or `toolkit`, home, cuda_libraries: {stem: SONAME version of this CUDA, or
+    null where it says nothing of it}, host: libraries that the host injects, other_platforms: names of what only those
+    have, exceptions: [{path, names, reason}], of a child pinned: its parent's distributions}.
 
     evidence: {files, unreadable: read_all's, linked: [{path, owners, missing, needs_cuda: what of CUDA it needs,
     assumed: {name that its distribution is taken to load: file}, offered: {what it misses: distributions that have a
@@ -281,4 +281,4 @@ def _is_major(expect: Mapping[str, Any], name: str, *, own: bool) -> bool:
     return expected is not None and bool(major) and (expected == major) is own
 
 
-CLAIMS = {"S3": judge}
+CLAIMS = {"libraries": judge}

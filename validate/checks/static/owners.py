@@ -1,9 +1,8 @@
-"""S10: a file of unknown origin can replace what users call: each file of the image has an owner, or is excused.
+"""origin: a file of unknown origin can replace what users call: each file of the image has an owner, or is excused.
 
-Root walks the image's own file system. A file is explained by a Debian package, by the RECORD of a distribution (S10
-wheels holds that to the wheel), by a wheel of the toolkit, by what our build steps write, or by a rule of the claim.
-What is explained by content is hashed.
-"""
+Root walks the image's own file system. A file is explained by a Debian package, by the RECORD of a distribution
+(`origin` wheels holds that to the wheel), by a wheel of the toolkit, by what our build steps write, or by a rule of
+the claim. What is explained by content is hashed."""
 
 import ast
 import contextlib
@@ -36,7 +35,8 @@ _OF_ENGINE = frozenset(
 )
 """What an engine puts into each container."""
 _LED_TO = ("/etc/ssl/certs/ca-certificates.crt", "/etc/environment")
-"""Generated, and led to by links of openssl's and systemd's packages: S10 privileges and S7 read what they hold."""
+"""Generated, and led to by links of openssl's and systemd's packages: origin/privileges and `environment` read what
+they hold."""
 _MOST_LISTED = 60
 _BYTECODE = re.compile(r"(?P<folder>.*)/__pycache__/(?P<name>[^/]+)\.[a-z]+-\d+(\.opt-\w+)?\.pyc")
 _VENV_LINKS = {"bin/python": "python3", "bin/python3": "/usr/bin/python3", "lib64": "lib"}
@@ -104,7 +104,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     kept |= written if expect["free"] else {*written, *packages.packages, *(found.keys() - places.keys())}
     used = rights.guarded({path for path in explained - packages.packages.keys() if not path.startswith("/root/")})
     used |= {path for path in written if path.startswith("/etc/") and not _SECRET.fullmatch(path)}
-    if not expect["free"]:  # of a child, S10 parent compares modes, and packages that it adds may have private ones
+    if not expect["free"]:  # of a child, origin/parent compares modes, and packages that it adds may have private ones
         packaged = (path for path in packages.packages if path in found and stat.S_ISDIR(found[path].st_mode))
         used |= {path for path in packaged if path.startswith(("/usr/", "/etc/")) and not path.endswith("/private")}
     shared = rights.OPEN if expect["free"] else (*rights.OPEN, *_SHARED)
@@ -187,7 +187,7 @@ def _is_writable(facts: os.stat_result) -> bool:
 
 
 def source_of(path: str) -> str:
-    """The source that a file is the bytecode of, by its name; C12 holds it to that source."""
+    """The source that a file is the bytecode of, by its name; `bytecode` holds it to that source."""
     found = _BYTECODE.fullmatch(path)
     return f"{found['folder']}/{found['name']}.py" if found else ""
 
@@ -414,7 +414,7 @@ def _privileged(found: Mapping[str, os.stat_result], packages: debian.Owned) -> 
 
 
 def judge_files(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """S10 files. A child may have files of its own (`free`); none may change what its parent has.
+    """origin/files. A child may have files of its own (`free`); none may change what its parent has.
 
     expect of all three: {toolkit: {home, files: long tags of paths below it, and of licences, paths: all that must be
     there}, steps: {path: sha256} of what our build steps write, copies: {path: the file of a package that it copies},
@@ -444,7 +444,7 @@ def judge_files(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str,
 
 
 def judge_lookup(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """S10 lookup."""
+    """origin/lookup."""
     faults = [*_path(expect, evidence["path"])]
     faults += [f"{path} is found before the image's own" for path in evidence["in_front"]]
     for path, who in evidence["plugins"].items():
@@ -474,7 +474,7 @@ def _path(expect: Mapping[str, Any], found: Sequence[str]) -> Iterator[str]:
 
 
 def judge_privileges(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """S10 privileges."""
+    """origin/privileges."""
     faults = [
         f"{one['path']} has mode {one['mode']}{' and capabilities' if one['capabilities'] else ''}: "
         "it runs with more rights than its caller's, and Debian does not bring it so"
@@ -493,4 +493,4 @@ def judge_privileges(_subject: str, expect: Mapping[str, Any], evidence: Mapping
     return conclude(faults, f"{len(evidence['privileged'])} programs run with more rights, all as Debian brings them")
 
 
-CLAIMS = {"S10 files": judge_files, "S10 lookup": judge_lookup, "S10 privileges": judge_privileges}
+CLAIMS = {"origin/files": judge_files, "origin/lookup": judge_lookup, "origin/privileges": judge_privileges}

@@ -1,4 +1,5 @@
-"""S10 packages: a Debian package from no archive, or one that was changed with its own checksums, looks like any other.
+"""origin/packages: a Debian package from no archive, or one that was changed with its own checksums, looks like any
+other.
 
 What dpkg keeps of a package (its stanza, list of files, checksums, scripts) is held to what a version of this suite's
 archive brings, as the claim knows it. A version that the claim does not know is unproven; of a suite of which it knows
@@ -108,9 +109,9 @@ def _content(path: str) -> str:
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """S10 packages. expect: {known: {package: {version: digests}}, asked: packages that the image is to have, absent:
-    {pattern: why files of packages are not there}, held: patterns of what packages' installations write, contents: {of
-    these: digests}, suite: the one that sources of packages name, free: others may be there}.
+    """origin/packages. expect: {known: {package: {version: digests}}, asked: packages that the image is to have,
+    absent: {pattern: why files of packages are not there}, held: patterns of what packages' installations write,
+    contents: {of these: digests}, suite: the one that sources of packages name, free: others may be there}.
 
     evidence: {packages, unknown: {package of a version that the claim does not know: that, and digests of what
     dpkg keeps of it, and of modes, owners and links of its files}, unlike: {package: what of it differs from this
@@ -146,4 +147,4 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     return unproven(f"{good}, but {joined(doubts, limit=6)}")
 
 
-CLAIMS = {"S10 packages": judge}
+CLAIMS = {"origin/packages": judge}

@@ -1,4 +1,4 @@
-"""S1: `import` gives a user the pinned version, of the right build, from its own distribution, and nothing else.
+"""pins: `import` gives a user the pinned version, of the right build, from its own distribution, and nothing else.
 
 The evidence of the claim about the lock (subject `lock`) lists everything installed.
 """
@@ -110,7 +110,7 @@ def torch_version(folders: Iterable[str]) -> Mapping[str, str | None]:
 
 
 def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """S1. expect: {version, locals: local versions that name this wheel, modules, python, shares: distributions that
+    """pins. expect: {version, locals: local versions that name this wheel, modules, python, shares: distributions that
     put files into its package by design, machine: in the kernel's words; absent: x86_64}, and of torch {cuda}.
 
     evidence: {python, glibc, machine: absent: x86_64, installed: [{version, location, tags, has_record}], modules:
@@ -266,4 +266,4 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(parts)
 
 
-CLAIMS = {"S1 lock": judge_lock, "S1 additions": judge_additions, "S1": judge}
+CLAIMS = {"pins/lock": judge_lock, "pins/additions": judge_additions, "pins": judge}

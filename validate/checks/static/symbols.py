@@ -1,10 +1,9 @@
-"""S4: a library whose symbols nothing exports fails at the first call, or at import: every need is looked up.
+"""symbols: a library whose symbols nothing exports fails at the first call, or at import: every need is looked up.
 
 The scope of a library is the loader's: the interpreter and what it needs, torch's RTLD_GLOBAL dependencies, then the
 NEEDED closure of what was opened: libtorch_python.so for all that `import torch` loads, else the library itself, found
-as S3 finds it. Where a closure lacks a library S3 has said so. What it lacks of the host's driver is known by name, so
-the symbols that only the driver has are counted apart.
-"""
+as `libraries` finds it. Where a closure lacks a library `libraries` has said so. What it lacks of the host's driver is
+known by name, so the symbols that only the driver has are counted apart."""
 
 import os
 import re
@@ -157,7 +156,7 @@ def _versions(own: Symbols, task: _Task, symbols: Mapping[str, Symbols]) -> Iter
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """S4. expect: {host: libraries that the host injects, exceptions: [{path, symbols, reason}], any_python:
+    """symbols. expect: {host: libraries that the host injects, exceptions: [{path, symbols, reason}], any_python:
     another release stands for its Python}.
 
     evidence: {files, checked, symbols, unreadable: [{path, error}], lacking: [{path, owners, undefined: some,
@@ -186,4 +185,4 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     return conclude(faults, good)
 
 
-CLAIMS = {"S4": judge}
+CLAIMS = {"symbols": judge}

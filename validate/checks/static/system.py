@@ -1,4 +1,4 @@
-"""S9: programs that a training job calls, and rdma-core as NCCL's own loader would find it. Nothing is loaded.
+"""system: programs that a training job calls, and rdma-core as NCCL's own loader would find it. Nothing is loaded.
 
 NCCL opens libibverbs.so or libibverbs.so.1 by name and asks for each function under one version (dlvsym); where one is
 not found it goes over sockets, and says so only with NCCL_DEBUG=INFO. libibverbs opens a provider for each driver that
@@ -168,4 +168,4 @@ def judge_verbs(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str,
     return conclude(faults, good)
 
 
-CLAIMS = {"S9 tools": judge_tools, "S9 verbs": judge_verbs}
+CLAIMS = {"system/tools": judge_tools, "system/verbs": judge_verbs}

@@ -1,6 +1,5 @@
-"""S6: code that is compiled in the image gets another CUDA than torch's where the toolkit's parts differ from it, or
-where the loader's path holds a second one. Parts and versions are read as the toolkit's own files state them.
-"""
+"""toolkit: code that is compiled in the image gets another CUDA than torch's where the toolkit's parts differ from it,
+or where the loader's path holds a second one. Parts and versions are read as the toolkit's own files state them."""
 
 import contextlib
 import glob
@@ -154,7 +153,7 @@ def driver_libraries(search: SearchPath) -> list[Mapping[str, Any]]:
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """S6. expect: {home, version, parts: [names]}.
+    """toolkit. expect: {home, version, parts: [names]}.
 
     evidence: {home_exists, real_home, parts: {name: {files, absent?, version?, minor?, sonames?: {file: SONAME},
     error?}}, variables, default_link, programs_on_path, torch: its version and CUDA's, loader_folders: [{folder, real,
@@ -216,4 +215,4 @@ def _bad_folder(one: Mapping[str, Any], real_home: str) -> str:
     return ""
 
 
-CLAIMS = {"S6": judge}
+CLAIMS = {"toolkit": judge}

@@ -1,4 +1,5 @@
-"""S10 wheels: a RECORD that was rewritten with its files hides a change from S2: it is held to the locked wheel's.
+"""origin/wheels: a RECORD that was rewritten with its files hides a change from `files`: it is held to the locked
+wheel's.
 
 What the wheel brought is in the claim: it was measured from the index's own file, outside any image.
 """
@@ -58,7 +59,8 @@ def _held(distribution: Distribution, environment: str, expect: Mapping[str, Any
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """S10 wheels. A distribution that is missing or was moved is S1's affair; a file that is not as in RECORD, S2's.
+    """origin/wheels. A distribution that is missing or was moved is `pins`'s affair; a file that is not as in RECORD,
+    `files`'s.
 
     expect: {versions: {distribution: its version in the lock, without a local part}, wheels: {distribution: [{digest,
     tags}] of those that the lock has, one of which was installed}, sources: {distribution: {files: long tags of
@@ -115,4 +117,4 @@ def _made_otherwise(name: str, one: Mapping[str, Any], made: Sequence[str]) -> I
     yield from cut(one, "strange", f"files are in no file of the locked source of {name}")
 
 
-CLAIMS = {"S10": judge}
+CLAIMS = {"origin": judge}

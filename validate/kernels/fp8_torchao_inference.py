@@ -1,9 +1,9 @@
-"""G9: torchao's FP8 linear layer for inference: activations quantised as they come, weights beforehand."""
+"""fp8: torchao's FP8 linear layer for inference: activations quantised as they come, weights beforehand."""
 
 import importlib
 
 from validate.kernels import Observed, SeededRandom
-from validate.kernels.scaled_mm_fp8 import SQNR_CEILING, decibels, of_fp8
+from validate.kernels.fp8_scaled_mm import SQNR_CEILING, decibels, of_fp8
 
 
 def _observe(rng: SeededRandom) -> Observed:

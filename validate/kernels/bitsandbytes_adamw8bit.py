@@ -1,4 +1,4 @@
-"""G5: bitsandbytes' 8-bit AdamW against AdamW in float64, paged (bnb_paged_adamw8bit.py) or not."""
+"""bitsandbytes: bitsandbytes' 8-bit AdamW against AdamW in float64, paged (bnb_paged_adamw8bit.py) or not."""
 
 import importlib
 from functools import partial
@@ -6,7 +6,7 @@ from typing import Any
 
 from validate.kernels import Observed, SeededRandom
 from validate.kernels._names import BNB_ADAMW_8BIT, EAGER, PRODUCT
-from validate.kernels.bnb_nf4 import around, of_bitsandbytes
+from validate.kernels.bitsandbytes_nf4 import around, of_bitsandbytes
 
 _SHAPE = (317, 331)
 """More than 100,000 elements: below that bitsandbytes does not page, below 4,096 it keeps 32-bit states."""

@@ -1,10 +1,10 @@
-"""G5: bitsandbytes' paged 8-bit AdamW: the driver may move its states out of GPU memory."""
+"""bitsandbytes: bitsandbytes' paged 8-bit AdamW: the driver may move its states out of GPU memory."""
 
 from functools import partial
 
 from validate.kernels._names import BNB_ADAMW_8BIT
-from validate.kernels.bnb_adamw8bit import ASIDE, DIFFERENCE, EXPECTED, observe
-from validate.kernels.bnb_nf4 import of_bitsandbytes
+from validate.kernels.bitsandbytes_adamw8bit import ASIDE, DIFFERENCE, EXPECTED, observe
+from validate.kernels.bitsandbytes_nf4 import of_bitsandbytes
 
 KERNEL = of_bitsandbytes(
     statement="paged 8-bit AdamW keeps uint8 states in managed memory and ends as near to float64 as 8 bits can",

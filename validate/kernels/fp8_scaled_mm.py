@@ -1,4 +1,4 @@
-"""G9: an FP8 matrix product (e4m3) through torch._scaled_mm, and what torchao's files of FP8 share."""
+"""fp8: an FP8 matrix product (e4m3) through torch._scaled_mm, and what torchao's files of FP8 share."""
 
 import math
 from functools import partial
@@ -9,7 +9,7 @@ from validate.kernels._names import DOUBLE_PRODUCT, EAGER, FP8_PRODUCT, FULL_PRE
 
 of_fp8 = partial(
     Kernel,
-    claim="G9",
+    check="fp8",
     probe="gpu.fp8",
     expected_kernels={"product": FP8_PRODUCT},
     other_kernels={FULL_PRECISION_PRODUCT: "a product of unquantised numbers"},

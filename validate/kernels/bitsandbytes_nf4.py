@@ -1,5 +1,5 @@
-"""G5: bitsandbytes' 4-bit NF4: the quantiser's own error, and products with 4-bit weights. And what all files of
-bitsandbytes share."""
+"""bitsandbytes: bitsandbytes' 4-bit NF4: the quantiser's own error, and products with 4-bit weights. And what all
+files of bitsandbytes share."""
 
 import importlib
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from validate.kernels._names import BNB_DEQUANTISE, BNB_QUANTISE
 
 of_bitsandbytes = partial(
     Kernel,
-    claim="G5",
+    check="bitsandbytes",
     probe="gpu.bitsandbytes",
     package="bitsandbytes",
     libraries=(r"bitsandbytes/libbitsandbytes_cuda\d+\.so",),

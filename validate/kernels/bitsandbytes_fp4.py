@@ -1,8 +1,8 @@
-"""G5: bitsandbytes' 4-bit FP4 quantiser."""
+"""bitsandbytes: bitsandbytes' 4-bit FP4 quantiser."""
 
 from validate.kernels import Observed, SeededRandom
 from validate.kernels._names import BNB_QUANTISE
-from validate.kernels.bnb_nf4 import around, mean_error, of_bitsandbytes
+from validate.kernels.bitsandbytes_nf4 import around, mean_error, of_bitsandbytes
 
 
 def _observe(rng: SeededRandom) -> Observed:

@@ -1,10 +1,10 @@
-"""G5: bitsandbytes' LLM.int8(): products of whole numbers, and the row-wise quantiser."""
+"""bitsandbytes: bitsandbytes' LLM.int8(): products of whole numbers, and the row-wise quantiser."""
 
 import importlib
 
 from validate.kernels import Case, Observed, SeededRandom
 from validate.kernels._names import BNB_INT8_ROWS, EAGER, INT8_PRODUCT
-from validate.kernels.bnb_nf4 import around, of_bitsandbytes
+from validate.kernels.bitsandbytes_nf4 import around, of_bitsandbytes
 
 
 def _case(rng: SeededRandom) -> Case:
