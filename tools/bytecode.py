@@ -38,7 +38,7 @@ def learned(evidence: Evidence, lock: Lock, folder: Path, where: str) -> dict[st
     """
     found = judge(evidence.claim_set, evidence, [Tier.STATIC, Tier.CPU])
     verdicts = {(one.claim.check, one.claim.subject): one.status for one in found.claims}
-    if wrong := [" ".join(one) for one in _NEEDED if verdicts.get(one) is not Status.PASS]:
+    if wrong := ["/".join(one) for one in _NEEDED if verdicts.get(one) is not Status.PASS]:
         then = "`nox -s validate -- NAME --tier static --tier cpu` of an image where they hold"
         raise UserError(Problem(where=where, cause=f"{', '.join(wrong)} is not PASS in it", then=then), code=1)
     digests = _measured(evidence, "cpu.bytecode", "bytecode")["digests"]

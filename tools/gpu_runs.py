@@ -17,7 +17,7 @@ _HEAD = """\
 
 Every recorded run of a GPU tier, from [runs.jsonl](runs.jsonl); `nox -s generate` makes this page. A verdict holds for
 one image ID. A run with few claims measured only a part of its tier. Claims that failed in a run with the verdict PASS
-are not required: they are known faults of the pinned versions.
+are not required. KNOWN counts silent faults that the pinned versions are known to have.
 
 """
 
@@ -43,8 +43,8 @@ def page(lines: Iterable[RunLine]) -> bytes:
     """Return the content of results/gpu.md."""
     runs = sorted(_on_gpus(lines), key=lambda line: (line.image, line.date or _UNDATED))
     rows = [
-        "| image | image ID | tier | GPUs | date | verdict | PASS | FAIL | UNPROVEN | run |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| image | image ID | tier | GPUs | date | verdict | PASS | FAIL | KNOWN | UNPROVEN | run |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for line in runs:
         rows += _rows(line)
@@ -65,6 +65,8 @@ def _rows(line: RunLine) -> Iterator[str]:
         count = line.tiers.get(tier)
         if count is None:
             continue
-        numbers = [str(count.counts.get(status, 0)) for status in (Status.PASS, Status.FAIL, Status.UNPROVEN)]
+        numbers = [
+            str(count.counts.get(status, 0)) for status in (Status.PASS, Status.FAIL, Status.KNOWN, Status.UNPROVEN)
+        ]
         cells = [line.image, f"`{line.digest[7:19]}`", str(tier), gpus, day, str(count.verdict), *numbers]
         yield f"| {' | '.join(cells)} | {line.id.partition('/')[2]} |"

@@ -6,6 +6,7 @@ The same file travels into the container, so only the standard library is used.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -62,6 +63,10 @@ class Claim:
         """Whether it can be measured in a container."""
         return self.probe not in HOST_PROBES
 
+    def is_named(self, text: str) -> bool:
+        """Tell whether a text names this claim: `pins/torch`, `pins`, `torch`, or a pattern such as `pins/t*`."""
+        return text in (self.check, self.subject) or fnmatch.fnmatchcase(self.key, text)
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Claim:
         return cls(**{**data, "tier": Tier(data["tier"])})
@@ -102,11 +107,8 @@ class ClaimSet:
         return self.where(lambda claim: claim.probe not in probes)
 
     def about(self, texts: Collection[str]) -> ClaimSet:
-        """Those whose `CHECK/SUBJECT` holds one of these texts; of a text with `=` before it, those that are named
-        so."""
-        return self.choose(
-            lambda one: any(one.key == text[1:] if text.startswith("=") else text in one.key for text in texts)
-        )
+        """Return the claims that one of these texts names: see Claim.is_named."""
+        return self.choose(lambda claim: any(claim.is_named(text) for text in texts))
 
     def dumps(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True)

@@ -101,7 +101,7 @@ def _judged(claim: Claim, evidence: Evidence, judges: Judges) -> ClaimVerdict:
         status, reason = _finding(claim, record, measurement, checks.row(judges, claim) or checks.judge_of(claim))
     measured = dict(measurement.evidence) if measurement else {}
     fault = _fault_of_host(claim, measured, evidence.host)
-    if status is Status.FAIL and fault:
+    if status in (Status.FAIL, Status.KNOWN) and fault:
         status, reason = unproven(f"{OF_HOST}{fault}; here: {reason}")
     if record and record.outcome is not Outcome.COMPLETED:
         measured["probe"] = {"outcome": str(record.outcome), "exit_code": record.exit_code, "log": record.log}

@@ -9,7 +9,7 @@ from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 from validate.terminal import wrapped
 
-_OPEN = (Status.FAIL, Status.UNPROVEN)
+_OPEN = (Status.FAIL, Status.KNOWN, Status.UNPROVEN)
 
 
 def summary(verdict: Verdict) -> str:
@@ -37,7 +37,7 @@ def lines(verdict: Verdict, *, reference: str = "", everything: bool = False, no
     said += ["", summary(verdict)]
     if absent := [tier for tier in Tier if not any(one.claim.tier is tier for one in verdict.claims)]:
         said.append(f"not run: {', '.join(absent)}" + (f" ({not_run})" if not_run else ""))
-    for status, word in ((Status.UNPROVEN, "unproven"), (Status.FAIL, "failed")):
+    for status, word in ((Status.UNPROVEN, "unproven"), (Status.KNOWN, "known"), (Status.FAIL, "failed")):
         if verdict.of(status):
             said.append(f"{word}: {', '.join(one.claim.key for one in verdict.of(status))}")
     return said
@@ -97,9 +97,9 @@ def advice(hint: Hint) -> str:
 def markdown(verdict: Verdict) -> str:
     """A page with the overall verdict first and one table row a claim."""
     lines = [f"# {verdict.image}: {verdict.overall}", "", f"Image `{verdict.digest}`. {summary(verdict)}.", ""]
-    lines += ["| verdict | claim | subject | seconds | reason |", "| --- | --- | --- | --- | --- |"]
+    lines += ["| verdict | claim | seconds | reason |", "| --- | --- | --- | --- |"]
     for one in verdict.claims:
-        cells = (str(one.status), one.claim.check, one.claim.subject, f"{one.seconds:.1f}", _reason(one))
+        cells = (str(one.status), one.claim.key, f"{one.seconds:.1f}", _reason(one))
         escaped = (cell.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;") for cell in cells)
         lines.append(f"| {' | '.join(escaped)} |")
     return "\n".join([*lines, ""])

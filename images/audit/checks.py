@@ -42,9 +42,11 @@ def from_verdict(environment: str, verdict: Verdict) -> Iterator[Check]:
         row = _RULES["checks"].get(one.claim.key, {})
         if one.status is Status.NOT_APPLICABLE:
             continue
-        outcome = {Status.PASS: Outcome.NONE, Status.FAIL: Outcome.FAULT}.get(one.status, Outcome.NOT_MEASURED)
+        outcome = {Status.PASS: Outcome.NONE, Status.FAIL: Outcome.FAULT, Status.KNOWN: Outcome.FAULT}.get(
+            one.status, Outcome.NOT_MEASURED
+        )
         yield Check(
-            id=one.claim.check,
+            check=one.claim.check,
             subject=one.claim.subject,
             environment=environment,
             outcome=outcome,
@@ -170,9 +172,9 @@ def of_machine(
 def _check(key: str, faults: Iterable[str], *, environment: str = "", **facts: str) -> Check:
     """A check of audit.yaml that found these faults. `facts`: what its texts say of the image."""
     row, found = _RULES["checks"][key], list(faults)
-    number, _, subject = key.partition("/")
+    name, _, subject = key.partition("/")
     return Check(
-        id=number,
+        check=name,
         subject=subject,
         environment=environment,
         outcome=Outcome.FAULT if found else Outcome.NONE,

@@ -92,8 +92,8 @@ def hygiene() -> ClaimSet:
 def _claims(table: str, expects: Mapping[str, Mapping[str, Any]]) -> Iterator[Claim]:
     """Those of a table of audit.yaml. `expects`: by probe."""
     for key, (probe, statement) in _RULES[table].items():
-        number, _, subject = key.partition("/")
-        yield claim(number, subject, probe, statement, expects[probe])
+        check, _, subject = key.partition("/")
+        yield claim(check, subject, probe, statement, expects[probe])
 
 
 def archs(environment: Mapping[str, Any], code: Sequence[LibraryCode]) -> tuple[Arch, ...]:

@@ -59,6 +59,10 @@ class Check:
     """What to do where no hint is known."""
     seconds: float = 0.0
 
+    @property
+    def key(self) -> str:
+        return f"{self.check}/{self.subject}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:

@@ -102,9 +102,9 @@ def sarif(audit: Audit, location: str) -> str:
     """SARIF 2.1.0 of all faults. `location`: the file of the repository that they are shown at, a Dockerfile say."""
     faults = audit.faults()
     rules = {
-        _rule(one): {
-            "id": _rule(one),
-            "shortDescription": {"text": _rule(one)},
+        one.key: {
+            "id": one.key,
+            "shortDescription": {"text": one.key},
             "help": {"text": _advice(one).strip() or "see docs/audit.md"},
         }
         for one in faults
@@ -114,7 +114,7 @@ def sarif(audit: Audit, location: str) -> str:
         "properties": {"notice": NO_VALIDATION, "image": audit.image, "digest": audit.digest},
         "results": [
             {
-                "ruleId": _rule(one),
+                "ruleId": one.key,
                 "level": str(one.severity),
                 "message": {"text": f"{one.environment}{': ' if one.environment else ''}{one.text}{_advice(one)}"},
                 "locations": [
@@ -131,11 +131,6 @@ def sarif(audit: Audit, location: str) -> str:
     return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
 
 
-def _rule(one: Check) -> str:
-    """`libraries/linked`."""
-    return f"{one.id}-{one.subject}".replace(" ", "-")
-
-
 def _advice(one: Check) -> str:
     known = "".join(f" Cause: {hint.cause} Fix: {hint.fix}" for hint in one.hints[:1])
     return known or (f" Fix: {one.fix}." if one.fix else "")
@@ -147,7 +142,7 @@ class AuditFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["truetag-audit"] = "truetag-audit"
-    schema_version: Literal[3] = 3
+    schema_version: Literal[4] = 4
     notice: str = NO_VALIDATION
     audit: Audit
 
@@ -159,5 +154,5 @@ def dumps(audit: Audit) -> str:
 
 def evidence(entries: Iterable[Mapping[str, Any]]) -> str:
     """The content of audit-evidence.json: what each check was judged from."""
-    entire = {"kind": "truetag-audit-evidence", "schema_version": 1, "entries": list(entries)}
+    entire = {"kind": "truetag-audit-evidence", "schema_version": 2, "entries": list(entries)}
     return json.dumps(entire, indent=1) + "\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from images.config.matrix import Sources
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 ANYWHERE = (Tier.STATIC, Tier.CPU)
 """The tiers that every machine can judge: no image is named without them."""
 _DPKG = "/var/lib/dpkg/status"
+_MOST_NEAR = 6  # names that a message proposes in place of an unknown one
 
 
 def measure_and_judge(
@@ -170,22 +172,26 @@ def claims_of(
 
 
 def chosen(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str]) -> ClaimSet:
-    """The claims of these tiers whose `CHECK/SUBJECT` holds one of the texts. Raises UserError for a text in none."""
-    there = claims.of(tiers)
-    # Those that take longest first: of the last tiers.
-    keys = [claim.key for claim in reversed(there.claims)]
-    problems = [
-        Problem(
-            where=f"--claim {text!r}",
-            cause=f"is in no claim of {claims.image} in {', '.join(tiers)}",
-            then=f"say a part of `CHECK/SUBJECT`, as reports show it: {listed(keys, limit=6)}",
-        )
-        for text in texts
-        if not there.about([text]).claims
-    ]
+    """Return the claims of these tiers that the texts name. Raises UserError for a text that names none."""
+    in_tiers = claims.of(tiers)
+    problems = []
+    for text in texts:
+        if not in_tiers.about([text]).claims:
+            cause = f"names no claim of {claims.image} in {', '.join(tiers)}"
+            then = f"name a claim, or all of a check: {', '.join(_near(text, in_tiers))}"
+            problems.append(Problem(where=f"--claim {text!r}", cause=cause, then=then))
     if problems:
         raise UserError(problems)
-    return there.about(texts)
+    return in_tiers.about(texts)
+
+
+def _near(text: str, claims: ClaimSet) -> list[str]:
+    """Return the names of claims and checks that are nearest to a text; the checks if none is near."""
+    checks = list(dict.fromkeys(claim.check for claim in claims.claims))
+    names = [claim.key for claim in claims.claims]
+    containing = [name for name in names if text in name]
+    near = get_close_matches(text, [*checks, *names], n=_MOST_NEAR, cutoff=0.5)
+    return list(dict.fromkeys([*near, *containing]))[:_MOST_NEAR] or checks
 
 
 def validate_image(

@@ -20,7 +20,7 @@ talk = Console(stderr=True, highlight=False, soft_wrap=True)
 _COLOURS = {
     **dict.fromkeys(("PASS", "ok", "fresh"), "green"),
     **dict.fromkeys(("FAIL", "refused", "error"), "bold red"),
-    **dict.fromkeys(("UNPROVEN", "no lock", "stale", "warning", "due"), "yellow"),
+    **dict.fromkeys(("KNOWN", "UNPROVEN", "no lock", "stale", "warning", "due"), "yellow"),
     **dict.fromkeys(("NOT_APPLICABLE", "impossible"), "dim"),
     **dict.fromkeys(("note", "leased"), "cyan"),
 }

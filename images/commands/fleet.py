@@ -54,7 +54,7 @@ def fleet(
         list[str] | None,
         typer.Option(
             "--claim",
-            metavar="TEXT",
+            metavar="NAME",
             help="Only these claims of --image, as `validate` has it (repeat it).",
         ),
     ] = None,

@@ -38,7 +38,9 @@ def validate(
     claim: Annotated[
         list[str] | None,
         typer.Option(
-            "--claim", metavar="TEXT", help="Only claims with this in `CHECK/SUBJECT`, or `=ID SUBJECT` (repeat it)."
+            "--claim",
+            metavar="NAME",
+            help="Only this claim (`pins/torch`), check (`pins`), subject (`torch`) or pattern (`pins/t*`). Repeat it.",
         ),
     ] = None,
     run_anyway: Annotated[

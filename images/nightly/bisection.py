@@ -120,7 +120,7 @@ def breakages(
     def bisected(claim: ClaimRow, left: Sequence[ClaimRow]) -> BreakageLine:
         start, built, unresolved = time.monotonic(), set[str](), list[frozenset[str]]()
         movable = [one.name for one in changed if one.before and one.after]
-        options.progress(planned.name, f"bisecting {claim.brief} over {len(movable)} packages")
+        options.progress(planned.name, f"bisecting {claim.key} over {len(movable)} packages")
 
         def validated(moved: frozenset[str], tiers: Sequence[Tier]) -> SetResult | None:
             mixture = sets.mixed(control, newer, moved, options.run)
@@ -134,7 +134,7 @@ def breakages(
             told = _fails(found, claim) if found else None
             unresolved.extend([moved] if told is None else [])
             names = " ".join(one.name for one in changed if one.name in moved)
-            options.progress(planned.name, f"{claim.brief} with {len(moved)} moved: {_SAID[told]} ({names})")
+            options.progress(planned.name, f"{claim.key} with {len(moved)} moved: {_SAID[told]} ({names})")
             return told is True
 
         found = smallest(movable, attempt)

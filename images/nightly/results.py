@@ -76,6 +76,10 @@ class Expected(Row):
     reason: str
     """Why it failed in this run; empty where it passed."""
 
+    @property
+    def key(self) -> str:
+        return f"{self.check}/{self.subject}"
+
 
 class JobLine(Row):
     """One image, built from one set of versions and validated."""
@@ -181,7 +185,7 @@ def sentence(culprits: Sequence[Change], claims: Sequence[ClaimRow]) -> str:
     reason."""
     moved = " with ".join(map(str, culprits))
     verb = "breaks" if len(culprits) == 1 else "together break"
-    names = list(dict.fromkeys(claim.brief for claim in claims))
+    names = list(dict.fromkeys(claim.key for claim in claims))
     told = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
     return f"{moved} {verb} {told}: {shortened(claims[0].reason)}"
 

@@ -186,5 +186,5 @@ def unexpected_passes(claims: Sequence[ClaimRow], rows: Sequence[ExpectedFailure
     for row in rows:
         about = [claim for claim in claims if row.claim in (claim.check, claim.key)]
         if all(claim.verdict is Status.PASS for claim in about):
-            found += [Expected(check=one.id, subject=one.subject, issue=row.issue, reason="") for one in about]
+            found += [Expected(check=one.check, subject=one.subject, issue=row.issue, reason="") for one in about]
     return found

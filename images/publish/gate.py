@@ -24,7 +24,7 @@ _BOUNDS = frozenset("at_most baseline fault known least most peak peak_operation
 meanwhile."""
 _NOT_ASKED = "the attestation has no such claim"
 _TOLD = {"revision", "claims"}
-"""Of `image`: another revision of the matrix, which is told, and the digest of claims, which hold it."""
+"""Of `image` and `hygiene`: another revision of the matrix, which is told, and the digest of claims, which hold it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ def _not_measured(claim: Claim, own: Claim | None, not_here: Collection[str]) ->
         for rows, name in itertools.product(tables, not_here):
             rows.pop(name, None)
     keys = today.keys() | then.keys()
-    if claim.check == "image":
+    if claim.check in ("image", "hygiene"):
         keys -= _TOLD
     if claim.check in ("silent-faults", "speed", "step"):
         keys -= _BOUNDS

@@ -7,8 +7,8 @@
 | CycloneDX SBOM | what is in it |
 
 One test result tells of every tier: `cosign verify-attestation --policy` and Kyverno want each statement of a type to
-fit, so a policy could not ask for a tier that had a statement of its own. UNPROVEN is in no list of tests, as consumers
-take `warnedTests` for passed ones. Sources: in-toto attestation framework 1.1, DSSE protocol 1.0.2.
+fit, so a policy could not ask for a tier that had a statement of its own. UNPROVEN and KNOWN are in no list of tests,
+as consumers take `warnedTests` for passed ones. Sources: in-toto attestation framework 1.1, DSSE protocol 1.0.2.
 """
 
 import base64
@@ -23,7 +23,7 @@ from typing import Any, Self
 from images.errors import command, failed
 from images.host.hashing import sha256
 from images.publish import gate
-from images.validation.rows import parse_evidence
+from images.validation.rows import OlderSchemaError, parse_evidence
 from validate.claims import Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict, judge
@@ -67,6 +67,13 @@ def attested(evidence_file: bytes, where: str) -> Attestation:
     """Judge the evidence of a validation run again. Raises UserError: it can't be read, or was changed."""
     try:
         evidence = parse_evidence(evidence_file.decode())
+    except OlderSchemaError as error:
+        cause = (
+            f"its evidence can't be judged here: {error}. It is signed, so it can't be converted: verify it with the "
+            "release of truetag that published it, or validate the image again and publish it anew"
+        )
+        then = f"validate the image again: `{command('validate', 'NAME', '--image', 'REF')}`"
+        raise failed(where, cause, then) from None
     except ValueError as error:
         then = f"validate the image again: `{command('validate', 'NAME', '--image', 'REF')}`"
         raise failed(where, f"is no attestation: {str(error).splitlines()[0]}", then) from None
@@ -161,7 +168,7 @@ class Statement:
 
 def test_result(found: Sequence[Attestation], origin_exception: str = "") -> dict[str, Any]:
     """The predicate of what all validation runs of an image say together, each with its verdict by today's claims:
-    tests are named `TIER/CLAIM SUBJECT`. `origin_exception`: as the policy has it.
+    tests are named `TIER/CHECK/SUBJECT`. `origin_exception`: as the policy has it.
     """
     packed = [lzma.compress(one) for one in sorted({one.evidence_file for one in found})]
     rows = [

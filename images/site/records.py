@@ -36,7 +36,7 @@ LINES = "runs.jsonl"
 _EVIDENCE = "evidence"
 _SHOWN = 5
 _UNDATED = datetime.min.replace(tzinfo=UTC)
-_OPEN = (Status.FAIL, Status.UNPROVEN)
+_OPEN = (Status.FAIL, Status.KNOWN, Status.UNPROVEN)
 
 
 class RunLine(Row):
@@ -59,7 +59,7 @@ class RunLine(Row):
     claims: dict[Tier, dict[Status, list[str]]]
     """Tier -> verdict -> claims, each as `CHECK/SUBJECT`."""
     findings: list[ClaimRow]
-    """The claims that are FAIL or UNPROVEN, with their reasons."""
+    """The claims that are FAIL, KNOWN or UNPROVEN, with their reasons."""
     packages: dict[str, str]
     """Distribution -> version, as claim `pins` measured them."""
     bytes: Annotated[int, Field(ge=0)]
@@ -75,12 +75,12 @@ class RunLine(Row):
     """The evidence is in `evidence/ID.json.xz`, so that the run can be judged again."""
 
     def each(self) -> Iterator[tuple[Tier, Status, str, str]]:
-        """Tier, verdict, id and subject of every claim."""
+        """Tier, verdict, check and subject of every claim."""
         for tier, verdicts in self.claims.items():
             for status, keys in verdicts.items():
                 for key in keys:
-                    number, _, subject = key.partition("/")
-                    yield tier, status, number, subject
+                    check, _, subject = key.partition("/")
+                    yield tier, status, check, subject
 
 
 def read(folder: Path = FOLDER) -> tuple[RunLine, ...]:
@@ -102,9 +102,7 @@ def gpu_runs(lines: Iterable[RunLine], image: str) -> list[RunLine]:
     Without those of some of its claims (`validate --claim`): they say nothing of the tier. Each whole one has `device`.
     """
     wanted = (line for line in lines if line.image == image and not line.experiment)
-    runs = [
-        line for line in wanted if any((tier, number) == (Tier.GPU, "device") for tier, _, number, _ in line.each())
-    ]
+    runs = [line for line in wanted if any((tier, check) == (Tier.GPU, "device") for tier, _, check, _ in line.each())]
     return sorted(runs, key=lambda line: line.date or _UNDATED, reverse=True)
 
 
@@ -195,7 +193,7 @@ def judged_again(line: RunLine, content: bytes) -> Verdict:
     if (line.image, line.digest, line.evidence_sha256) != (verdict.image, verdict.digest, evidence.sha256):
         raise failed(where, "the evidence is of another run", then)
     found = {(one.claim.tier, one.status, one.claim.check, one.claim.subject) for one in verdict.claims}
-    if differing := sorted({f"{number} {subject}" for _, _, number, subject in found ^ set(line.each())}):
+    if differing := sorted({f"{check}/{subject}" for _, _, check, subject in found ^ set(line.each())}):
         raise failed(where, f"the verdict is not what the evidence says: {', '.join(differing[:_SHOWN])}", then)
     return verdict
 

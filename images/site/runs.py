@@ -91,11 +91,11 @@ def _of_line(line: RunLine, source: str) -> Run:
     """Claims that are open have their reasons, the others name and verdict."""
     findings = {(one.tier, one.check, one.subject): one for one in line.findings}
     claims = []
-    for tier, status, number, subject in line.each():
+    for tier, status, check, subject in line.each():
         row = ClaimVerdictRow(
-            id=number, tier=tier, subject=subject, required=True, verdict=status, reason="", seconds=0.0
+            check=check, tier=tier, subject=subject, required=True, verdict=status, reason="", seconds=0.0
         )
-        if known := findings.get((tier, number, subject)):
+        if known := findings.get((tier, check, subject)):
             row = row.model_copy(update={"required": known.required, "reason": known.reason})
         claims.append(row)
     return _run(line, source, claims=tuple(claims), packages=line.packages)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from images.errors import Problem, command, wrong
 from validate.claims import Claim, Tier
-from validate.evidence import Evidence, Record
+from validate.evidence import SCHEMA_VERSION, Evidence, Record
 from validate.harness import timing
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
@@ -44,12 +44,7 @@ class ClaimRow(Row):
 
     @property
     def key(self) -> str:
-        return f"{self.check}/{self.subject}".strip()
-
-    @property
-    def brief(self) -> str:
-        """As a sentence names it: without a subject that says nothing."""
-        return self.id if self.subject in ("", "environment") else self.key
+        return f"{self.check}/{self.subject}" if self.subject else self.check
 
 
 class TierCount(Row):
@@ -199,12 +194,20 @@ class EvidenceFile(Row):
     """Of the rest, as JSON with sorted keys and no spaces: tells a file that was edited or damaged. No signature."""
 
 
+class OlderSchemaError(ValueError):
+    """Evidence of a schema in which claims had numbers (`S5 bitsandbytes`)."""
+
+
 def parse_evidence(text: str) -> Evidence:
     """The content of an evidence.json.
 
-    Raises ValueError, as Evidence.loads; JSONDecodeError; pydantic's ValidationError: no evidence of this version.
+    Raises ValueError, as Evidence.loads; OlderSchemaError; JSONDecodeError; pydantic's ValidationError: no evidence.
     """
-    EvidenceFile.model_validate(json.loads(text))
+    data = json.loads(text)
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if isinstance(version, int) and version < SCHEMA_VERSION:
+        raise OlderSchemaError(f"it is of schema version {version}, in which claims had numbers and not names")
+    EvidenceFile.model_validate(data)
     return Evidence.loads(text)
 
 

@@ -236,7 +236,7 @@ def judge_wheel(
     verdict = judge(claims, evidence, [Tier.STATIC])
     where, then = f"{recipe.distribution} {recipe.version}", f"it is not kept; what did the compiler do? {log}"
     problems = [
-        Problem(where=where, cause=f"compiled, but {one.claim.check} is {one.status}: {one.reason}", then=then)
+        Problem(where=where, cause=f"compiled, but {one.claim.key} is {one.status}: {one.reason}", then=then)
         for one in verdict.claims
         if one.status is not Status.PASS
     ]

@@ -44,8 +44,8 @@ def fault(name: str, row: Mapping[str, str]) -> Fault:
         layer = layer.replace(word, text)
     layer = layer if re.match("[A-Z]+ |$", layer) else f"RUN {layer}"
     ((claim, culprit),) = ((key, text) for key, text in row.items() if key not in ("layer", "last"))
-    number, subject = claim.split(" ", 1)
-    return Fault(name, layer, number, subject, culprit, row.get("last", ""))
+    check, subject = claim.split("/", 1)
+    return Fault(name, layer, check, subject, culprit, row.get("last", ""))
 
 
 IMAGES = {
@@ -91,7 +91,7 @@ def test_each_fault_is_caught_by_the_check_named(found: Callable[[str], Found], 
 def test_none_of_them_is_seen_in_the_parent(parent: ImageInfo, out: Path) -> None:
     """The parent's own verdict, of the build that gave it its name."""
     verdict = json.loads((out / NAME / "verdict.json").read_text())
-    found = {(row["id"], row["subject"]): row["verdict"] for row in verdict["claims"]}
+    found = {(row["check"], row["subject"]): row["verdict"] for row in verdict["claims"]}
     assert verdict["digest"] == parent.id
     about = {(fault.claim, fault.subject) for faults in IMAGES.values() for fault in faults.values()}
     assert {key: found.get(key) for key in about} == dict.fromkeys(about, "PASS")

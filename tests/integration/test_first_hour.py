@@ -73,7 +73,9 @@ def validated(engine: Engine, out: Path, *options: str, name: str, version: str)
 def test_a_child_that_adds_a_package_and_code_is_well_and_what_it_added_is_named(
     engine: Engine, parent: ImageInfo, tmp_path: Path
 ) -> None:
-    about = [word for claim in ("pins/", "files/", "environment/", "image/", "origin/") for word in ("--claim", claim)]
+    about = [
+        word for claim in ("pins", "files", "environment", "image", "hygiene", "origin") for word in ("--claim", claim)
+    ]
     done = validated(engine, tmp_path, *about, name="added", version="1.5")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert "packages added: 1 (added 1.5)" in done.stdout
@@ -82,7 +84,7 @@ def test_a_child_that_adds_a_package_and_code_is_well_and_what_it_added_is_named
 
 
 def test_a_child_that_moves_a_pin_fails_as_the_parent_would(engine: Engine, parent: ImageInfo, tmp_path: Path) -> None:
-    done = validated(engine, tmp_path, "--claim", "pins/", name="einops", version="99.0")
+    done = validated(engine, tmp_path, "--claim", "pins", name="einops", version="99.0")
     assert done.returncode == 1
     assert "einops 99.0 is installed, 0.8.2 is expected" in " ".join(done.stdout.split())
     assert "packages moved: 1 (einops 0.8.2 to 99.0)" in done.stdout
@@ -117,7 +119,7 @@ def test_what_a_child_does_to_its_parent_is_told_whoever_owns_the_files(
     dockerfile = "\n".join([f"FROM {NAME}", "USER root", *faults, ""])
     with built(engine, "truetag-test-child-faults", dockerfile) as tag:
         labels, history = validating.described(engine, engine.inspect(tag), NAME)
-        only = ("origin/layers", "environment/", "image/settings", "image/labels", "state/")
+        only = ("origin/layers", "environment", "image/settings", "image/labels", "state")
         claims = validating.claims_of(image, SOURCES, labels, history, validating.ANYWHERE, only=only)
         verdict = judged(engine, tag, claims)
         child = engine.inspect(tag)

@@ -107,7 +107,7 @@ def test_a_broken_image_says_so_itself_with_the_fix(engine: Engine, broken: str)
     done = run(engine, broken, ["validate", "--json"])
     verdict = json.loads(done.stdout)
     assert (done.code, verdict["overall"]) == (1, "FAIL")
-    failed = {(row["id"], row["subject"]): row for row in verdict["claims"] if row["verdict"] == "FAIL"}
+    failed = {(row["check"], row["subject"]): row for row in verdict["claims"] if row["verdict"] == "FAIL"}
     assert set(failed) == {("environment", "variables"), ("native", "bitsandbytes")}
     assert "libbitsandbytes_cuda126.so" in failed["native", "bitsandbytes"]["reason"]
     assert failed["native", "bitsandbytes"]["hints"][0]["id"] == "bitsandbytes-library"
@@ -187,7 +187,7 @@ def test_doctor_survives_a_torch_that_does_not(engine: Engine, current: str) -> 
 
 
 def test_a_recorded_run_is_judged_again_without_an_engine(engine: Engine, parent: ImageInfo, tmp_path: Path) -> None:
-    asked = [NAME, "--tier", "static", "--claim", "pins/"]
+    asked = [NAME, "--tier", "static", "--claim", "pins"]
     done = commands.run("validate", *asked, "--out", str(tmp_path), DOCKER_HOST=engine.facts.url)
     assert (tmp_path / "validate").is_dir(), done.stderr
     (folder,) = (tmp_path / "validate").iterdir()

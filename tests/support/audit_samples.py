@@ -31,9 +31,9 @@ def code(path: str, owner: str, **archs: int) -> LibraryCode:
     return LibraryCode(path=f"{SITE}/{path}", owner=owner, nvidia=owner.startswith("nvidia"), archs=archs)
 
 
-def check(text: str, *, id_: str = "libraries", subject: str = "libraries", fix: str = "") -> Check:
+def check(text: str, *, name: str = "libraries", subject: str = "libraries", fix: str = "") -> Check:
     return Check(
-        id=id_,
+        check=name,
         subject=subject,
         outcome=Outcome.FAULT,
         severity=Severity.ERROR,

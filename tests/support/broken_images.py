@@ -59,9 +59,9 @@ def broken(engine: Engine, parent: ImageInfo, name: str, faults: Sequence[Fault]
         yield tag
 
 
-def judged(engine: Engine, reference: str, claims: ClaimSet, *ids: str) -> Verdict:
-    """Judge the claims of these catalogue numbers (all, if none is named)."""
-    chosen = tuple(claim for claim in claims.claims if not ids or claim.check in ids)
+def judged(engine: Engine, reference: str, claims: ClaimSet, *checks: str) -> Verdict:
+    """Judge the claims of these checks (all, if none is named)."""
+    chosen = tuple(claim for claim in claims.claims if not checks or claim.check in checks)
     assert chosen, "a check that looks at nothing finds nothing"
     asked = ClaimSet(image=claims.image, claims=chosen)
     return validating.measure_and_judge(engine, reference, asked, (Tier.STATIC, Tier.CPU), run_anyway=True)[1]

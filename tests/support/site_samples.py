@@ -38,7 +38,14 @@ def claim(
     required: bool = True,
     **more: object,
 ) -> ClaimVerdictRow:
-    plain = {"id": number, "tier": tier, "subject": subject, "required": required, "verdict": verdict, "seconds": 0.5}
+    plain = {
+        "check": number,
+        "tier": tier,
+        "subject": subject,
+        "required": required,
+        "verdict": verdict,
+        "seconds": 0.5,
+    }
     return ClaimVerdictRow.model_validate({**plain, "reason": f"2.7.1, {HOSTILE}", **more})
 
 
@@ -46,7 +53,7 @@ def run(image: str, *claims: ClaimVerdictRow, day: date | None = TODAY, digest: 
     rows = claims or (claim(Tier.STATIC), claim(Tier.CPU, number="imports"))
     plain = {
         "packages": {
-            one.subject: TORCH.get(image, "2.7.1") for one in rows if (one.id, one.verdict) == ("pins", Status.PASS)
+            one.subject: TORCH.get(image, "2.7.1") for one in rows if (one.check, one.verdict) == ("pins", Status.PASS)
         },
         "source": f"results/{image}/{'-'.join(tier_counts(rows))}-{day}",
         "size": 6_900_000_000,

@@ -67,6 +67,15 @@ def test_what_is_open_is_said_first_and_last_and_what_holds_is_counted() -> None
     assert "PASS  pins/torch (static): because" in report.lines(judged, everything=True)
 
 
+def test_a_known_fault_is_shown_and_is_neither_a_failure_nor_a_pass() -> None:
+    judged = verdict(one(Status.PASS), one(Status.KNOWN, required=False, reason="off by 0.5"))
+    lines = report.lines(judged)
+    assert "KNOWN  pins/torch (static): off by 0.5 (not required)" in lines
+    assert "cu126-torch27: PASS (1 PASS, 1 KNOWN)" in lines
+    assert lines[-1] == "known: pins/torch"
+    assert verdict(one(Status.KNOWN)).overall is Status.UNPROVEN, "even where a claim were required, no PASS"
+
+
 def test_a_reason_that_several_claims_share_is_said_once_and_in_one_line_to_a_pipe() -> None:
     judged = verdict(*[one(Status.UNPROVEN, reason="its wheel could not be had " * 9)] * 2)
     (said,) = (line for line in report.text(judged).splitlines() if "could not be had" in line)

@@ -15,7 +15,17 @@ from validate.checks import Settings
 from validate.claims import Claim
 from validate.harness import drawn
 from validate.harness.forked import attempt, in_fork
-from validate.judging import Finding, failed, is_beyond, is_within, not_applicable, passed, scientific, unproven
+from validate.judging import (
+    Finding,
+    failed,
+    is_beyond,
+    is_within,
+    known_fault,
+    not_applicable,
+    passed,
+    scientific,
+    unproven,
+)
 from validate.kernels.silent import error, function, unwritten
 
 SETTINGS = Settings(begins_with_torch=True)
@@ -52,8 +62,8 @@ def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Ma
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """silent-faults. expect: {tolerance, times: as long as the right way, 0: any, gigabytes, alone, known: it is there,
-    fault: a sentence with its remedy}.
+    """silent-faults. expect: {tolerance, times: as long as the right way, 0: any, gigabytes, alone, known: these
+    versions have it, so a wrong result is KNOWN and no FAIL, fault: a sentence with its remedy}.
 
     evidence: {off: how far of the largest right value, control: the same of a wrong result, seconds, gigabytes?,
     figures?}, or {free: GB of GPU memory, where they are too few, of `total`}."""
@@ -64,14 +74,16 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
         return unproven(
             f"{evidence['free']:.0f} of {evidence['total']:.0f} GB of GPU memory are free: too few to reach it"
         )
+    # What raises an error is not silent: by_judge calls that FAIL, whatever is known.
+    wrong = known_fault if expect["known"] else failed
     off = f"off by {scientific(evidence['off'])} of the largest value"
     if not is_within(evidence["off"], tolerance):  # first: what is made of a result that is NaN is NaN as well
-        return failed(f"{off}, at most {scientific(tolerance)} is allowed. {fault}")
+        return wrong(f"{off}, at most {scientific(tolerance)} is allowed. {fault}")
     if not is_beyond(evidence["control"], tolerance):
         return failed(f"control: a wrong result is off by {scientific(evidence['control'])}, which passes as well")
     times = evidence.get("figures", {}).get("times", math.nan)
     if (most := expect.get("times")) and not times <= most:
-        return failed(f"takes {times:.0f} times as long as the right way, {most:g} is the most. {fault}")
+        return wrong(f"takes {times:.0f} times as long as the right way, {most:g} is the most. {fault}")
     figures = {"s": evidence["seconds"], "GB": evidence.get("gigabytes"), **evidence.get("figures", {})}
     took = ", ".join(f"{value:.3g} {name}" for name, value in figures.items() if value is not None)
     return passed(f"{off} ({took})" + (", though these versions are said to have it" if expect["known"] else ""))

@@ -1,4 +1,4 @@
-"""The table of kernels: one file each. Adding a kernel is adding a file and its name in SUBJECTS.
+"""The table of kernels: one file each. Adding a kernel is adding a file and its name in FILES.
 
 A file `kernels/NAME.py` holds `KERNEL`: what it claims, on which GPUs (`supports`), how it is run and what plain
 torch makes of the same inputs (`cases`), how far they may differ (`tolerance`), what must be told apart (controls), and
@@ -16,40 +16,40 @@ from validate.harness import drawn
 from validate.judging import RULE_T as RULE_T
 from validate.kernels._names import EAGER, PRODUCT, Name, patterns
 
-SUBJECTS = (
-    "adamw8bit",
-    "fp4",
-    "int8",
-    "nf4",
-    "paged-adamw8bit",
-    "fullgraph",
-    "conv-fp32",
-    "flash-attn-4-dense",
-    "flash-attn-4-features",
-    "flash-attn-4-varlen",
-    "flash-attn-dense",
-    "flash-attn-varlen",
-    "gemm-fp32",
-    "fused-linear-cross-entropy",
-    "rms-norm",
-    "rope",
-    "swiglu",
-    "scaled-mm",
-    "sdpa-cudnn",
-    "sdpa-efficient",
-    "sdpa-flash",
-    "sdpa-flash-attn-4",
-    "sdpa-math",
-    "svd-fp32",
-    "tf32-switch",
-    "torchao-inference",
-    "torchao-training",
-    "transformers-flash-attn-4",
-    "jit",
-    "xformers-cutlass",
-    "xformers-flash",
+FILES = (
+    "bitsandbytes_adamw8bit",
+    "bitsandbytes_fp4",
+    "bitsandbytes_int8",
+    "bitsandbytes_nf4",
+    "bitsandbytes_paged_adamw8bit",
+    "compile_fullgraph",
+    "conv_fp32",
+    "flash_attn_4_dense",
+    "flash_attn_4_features",
+    "flash_attn_4_varlen",
+    "flash_attn_dense",
+    "flash_attn_varlen",
+    "fp8_scaled_mm",
+    "fp8_torchao_inference",
+    "fp8_torchao_training",
+    "gemm_fp32",
+    "liger_fused_linear_cross_entropy",
+    "liger_rms_norm",
+    "liger_rope",
+    "liger_swiglu",
+    "sdpa_cudnn",
+    "sdpa_efficient",
+    "sdpa_flash",
+    "sdpa_flash_attn_4",
+    "sdpa_math",
+    "svd_fp32",
+    "tf32_switch",
+    "transformers_flash_attn_4",
+    "triton_jit",
+    "xformers_cutlass",
+    "xformers_flash",
 )
-"""The kernels, as claims name them: `flash-attn-dense` is in `flash_attn_dense.py`."""
+"""The files of kernels: CHECK_SUBJECT, or SUBJECT where a check has kernels of several packages."""
 SEED = drawn.seed()
 Observed = Mapping[str, Any]
 """{"figures": {name: {"value", "controls"}}, "facts": {name: value}}: what is no comparison of tensors."""
@@ -114,7 +114,7 @@ class Case:
 class Kernel:
     """One row of the table."""
 
-    claim: str
+    check: str
     """The claim's check: `attention`."""
     probe: str
     """The probe that runs it, `gpu.MODULE`: kernels of one probe share a process."""
@@ -173,11 +173,21 @@ def expected_path(row: Kernel, versions: Mapping[str, str]) -> dict[str, Any]:
 
 
 def table() -> Mapping[str, Kernel]:
-    """Return every kernel by its subject."""
-    return {subject: kernel(subject) for subject in SUBJECTS}
+    """Return every kernel by its claim's subject: the file's name with dashes, without the check's name before it."""
+    rows = {}
+    for name in FILES:
+        row = _row(name)
+        rows[name.replace("_", "-").removeprefix(f"{row.check}-")] = row
+    return rows
 
 
-def kernel(subject: str) -> Kernel:
-    """One kernel by its subject. Raises ImportError."""
-    found: Kernel = importlib.import_module(f"{__name__}.{subject.replace('-', '_')}").KERNEL
-    return found
+def kernel(check: str, subject: str) -> Kernel:
+    """Return the kernel of a claim, from CHECK_SUBJECT.py or SUBJECT.py. Raises ImportError."""
+    name = subject.replace("-", "_")
+    with_check = f"{check}_{name}".replace("-", "_")
+    return _row(with_check if with_check in FILES else name)
+
+
+def _row(name: str) -> Kernel:
+    row: Kernel = importlib.import_module(f"{__name__}.{name}").KERNEL
+    return row

@@ -28,7 +28,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the evidence of each kernel that is asked for: the `measure` of all probes of kernels."""
     before = environment()  # torch itself sets variables once it is imported
     for claim in claims:
-        found = attempt(lambda: examine(claim.subject, kernel(claim.subject), cases=claim.expect["cases"]))  # noqa: B023
+        found = attempt(lambda: examine(claim.subject, kernel(claim.check, claim.subject), cases=claim.expect["cases"]))  # noqa: B023
         yield claim.subject, {**found, "environment": before}
 
 

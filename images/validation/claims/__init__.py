@@ -28,7 +28,7 @@ def image_claims(context: ClaimContext) -> ClaimSet:
         claims += profile_claims(context)
     found = []
     for one in claims:
-        reason = image.unproven.get(one.key, image.unproven.get(one.id, ""))
+        reason = image.unproven.get(one.key, image.unproven.get(one.check, ""))
         if one.subject in missing:
             reason = f"{one.subject} is not in this image: {missing[one.subject]}"
         found.append(replace(one, required=False, unproven=reason) if reason else one)

@@ -85,14 +85,14 @@ class ClaimContext:
         )
 
 
-def silent_claims(context: ClaimContext, id: str) -> Iterator[Claim]:  # noqa: A002
-    """silent-faults. One that the versions are known to have is not required."""
+def silent_claims(context: ClaimContext, tier: Tier) -> Iterator[Claim]:
+    """The silent faults that show in this tier. One that the versions are known to have is not required."""
     gpus = context.inventory.gpus if context.inventory else ()
     locked = [("cudnn", version) for name, version in context.locked.get("torch", {}).items() if "-cudnn-cu" in name]
     versions = {**context.image.versions, **dict(locked)}
     for subject, row in silent.faults().items():
         lacking = row.package not in versions or row.package in context.missing
-        if lacking or row.cpu != (id == "silent-faults") or not within(versions["torch"], row.torch):
+        if lacking or row.cpu != (tier is Tier.CPU) or not within(versions["torch"], row.torch):
             continue
         known, gate = row.of(versions), next(filter(None, (_too_small(row, gpu) for gpu in gpus)), "")
         expect: dict[str, Any] = {"known": known, "fault": str(row), **({"not_applicable": gate} if gate else {})}
@@ -100,7 +100,7 @@ def silent_claims(context: ClaimContext, id: str) -> Iterator[Claim]:  # noqa: A
         statement = f"{row.issue} is not in it: {row.what}"
         unproven = "" if row.cpu else context.no_gpu
         probe = "cpu.silent" if row.cpu else "gpu.silent"
-        yield claim(id, subject, probe, statement, expect, required=not (known or gate), unproven=unproven)
+        yield claim("silent-faults", subject, probe, statement, expect, required=not (known or gate), unproven=unproven)
 
 
 def _too_small(row: SilentFault, gpu: Gpu) -> str:
@@ -122,7 +122,7 @@ def below(gpus: Iterable[Gpu], least: tuple[int, ...]) -> str:
 
 
 def claim(
-    id: str,  # noqa: A002  as the field
+    check: str,
     subject: str,
     probe: str,
     statement: str,
@@ -134,4 +134,4 @@ def claim(
     `expect` keeps to the types of its check (validate/checks/), which a test sees to for every image.
     """
     tier = Tier.STATIC if probe in HOST_PROBES else Tier(probe.partition(".")[0])
-    return Claim(check=id, subject=subject, tier=tier, probe=probe, statement=statement, expect=expect or {}, **more)
+    return Claim(check=check, subject=subject, tier=tier, probe=probe, statement=statement, expect=expect or {}, **more)

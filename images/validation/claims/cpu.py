@@ -11,7 +11,7 @@ from images.planning import expectations, user_overlay
 from images.planning.image import Image, Pin
 from images.planning.user_overlay import USER
 from images.validation.claims.context import BOGUS_ARCH, ClaimContext, claim, silent_claims
-from validate.claims import ARBITRARY_UID, Claim
+from validate.claims import ARBITRARY_UID, Claim, Tier
 from validate.harness import nf4
 
 _TRITON_MINIMUM = Arch(7, 0)
@@ -52,7 +52,7 @@ def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
     if image.pin("transformers") and image.pin("accelerate"):
         resumes = "transformers' Trainer saves a run, and resumes it to the same weights"
         yield claim("resume", "trainer", "cpu.resume", resumes)
-    yield from silent_claims(context, "silent-faults")
+    yield from silent_claims(context, Tier.CPU)
     reads = "torch's CUDA allocator has these settings"
     for name, text in image.environment.items():
         if name.endswith("_ALLOC_CONF"):
@@ -176,11 +176,11 @@ def _at_work(context: ClaimContext) -> Iterator[Claim]:
 
 
 def quantised_llama(
-    context: ClaimContext, number: str, probe: str, statements: Mapping[str, str], unproven: str = ""
+    context: ClaimContext, check: str, probe: str, statements: Mapping[str, str], unproven: str = ""
 ) -> Iterator[Claim]:
     """Write `4bit-llama` or `qlora`, a tiny Llama in 4-bit, where everything for it is pinned."""
     if not all(context.image.pin(name) for name in _QUANTISED_LLAMA_NEEDS):
         return
     for subject, statement in statements.items():
         expect = nf4.EXPECTED if subject == "weights" else None
-        yield claim(number, subject, probe, statement, expect, unproven=unproven)
+        yield claim(check, subject, probe, statement, expect, unproven=unproven)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from images.config import yamlfile
 from images.validation.claims.context import ClaimContext, claim, silent_claims
 from images.validation.claims.cpu import quantised_llama
-from validate.claims import Claim
+from validate.claims import Claim, Tier
 from validate.kernels import Capability, Kernel, dtype_of, expected_path, table
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def gpu_claims(context: ClaimContext) -> Iterator[Claim]:
     yield claim("device", "gpus", "gpu.device", statement, sees, unproven=no_gpu)
     statement = "the cuDNN that runs is compatible with the one torch was compiled for"
     yield claim("numerics", "cudnn", "gpu.numerics", statement, unproven=no_gpu)
-    for subject, row in sorted(table().items(), key=lambda item: (item[1].claim, item[0])):
+    for subject, row in sorted(table().items(), key=lambda item: (item[1].check, item[0])):
         if row.package not in versions or not all(name in versions for name in row.needs):
             continue
         expect = _expect(row, capabilities, versions)
@@ -47,9 +47,9 @@ def gpu_claims(context: ClaimContext) -> Iterator[Claim]:
         unproven = no_gpu if missing is None else f"{row.package} is not in this image: {missing}"
         # What this GPU or this version can't do is not held against the image.
         required = missing is None and "not_applicable" not in expect
-        yield claim(row.claim, subject, row.probe, row.statement, expect, required=required, unproven=unproven)
+        yield claim(row.check, subject, row.probe, row.statement, expect, required=required, unproven=unproven)
     yield from quantised_llama(context, "qlora", "gpu.llama", _QUANTISED_LLAMA, no_gpu)
-    yield from silent_claims(context, "silent-faults")
+    yield from silent_claims(context, Tier.GPU)
     yield from _floors(context, versions)
     yield from _steps(context)
 

@@ -12,8 +12,6 @@ from images.validation.claims.context import ClaimContext, below, claim
 from images.validation.claims.examples import EXAMPLES, Example, expect_of
 from validate.claims import Claim
 
-TIERS = {"cpu": "framework", "gpu": "framework", "multigpu": "framework"}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour:
@@ -272,7 +270,7 @@ def _behaviour_claims(context: ClaimContext, behaviour: Behaviour) -> Iterator[C
 
     tier = behaviour.probe.partition(".")[0]
     yield claim(
-        TIERS[tier],
+        "framework",
         behaviour.subject,
         behaviour.probe,
         behaviour.statement,
@@ -293,7 +291,7 @@ def _example_claims(context: ClaimContext, example: Example) -> Iterator[Claim]:
         if reason:
             expect["not_applicable"] = reason
         yield claim(
-            TIERS[tier],
+            f"{tier}-examples",
             example.subject,
             example.probe or f"{tier}.examples",
             example.statement,

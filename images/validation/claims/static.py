@@ -162,4 +162,5 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
         ("secrets", "static.hygiene", "no file holds a credential", leftovers),
         ("home", "static.hygiene", "the home is for every user to write to", leftovers),
     ):
-        yield claim("image", subject, probe, statement, expect, required=subject != "layers")
+        check = "image" if probe == HOST_PROBE else "hygiene"
+        yield claim(check, subject, probe, statement, expect, required=subject != "layers")

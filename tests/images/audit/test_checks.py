@@ -120,7 +120,7 @@ def test_what_keeps_packages_from_a_machine_is_told(gpu: str, driver: str, told:
 @pytest.mark.parametrize(("cudnn", "fault"), [("9.10.2.21", True), ("9.15.1.9", False)])
 def test_versions_with_an_ordinary_silent_fault_are_told(cudnn: str, fault: bool) -> None:
     found = environment(distribution("torch", "2.8.0"), distribution("nvidia-cudnn-cu12", cudnn))
-    ordinary = next(one for one in checks.of_versions(found, FACTS) if one.subject == "silent faults")
+    ordinary = next(one for one in checks.of_versions(found, FACTS) if one.subject == "silent-faults")
     assert (ordinary.outcome is Outcome.FAULT) is fault and (("pytorch#163539" in ordinary.text) is fault)
 
 

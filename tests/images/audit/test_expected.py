@@ -45,7 +45,7 @@ def test_an_environment_with_torch_is_held_to_what_needs_no_gpu() -> None:
 def test_an_environment_without_torch_is_read_alone() -> None:
     for torch in (("", ""), ("2.7.1+cpu", "None"), ("2.7.1", "9.0"), ("odd", "12.6")):
         claims = _claims(distribution("numpy", "2.0"), torch=torch)
-        assert {one.id for one in claims} == {"files", "libraries", "symbols", "environment"}
+        assert {one.check for one in claims} == {"files", "libraries", "symbols", "environment"}
 
 
 def test_packages_of_which_nothing_is_known_are_left_out_with_the_reason() -> None:
@@ -77,18 +77,18 @@ def _conflict(path: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("subject", "found", "fault"),
     [
-        ("files", {}, ""),
-        ("files", {"wrong": [{"path": f"{SITE}/a.py", "owners": {"a 1": "altered"}}]}, "a.py of a 1 is altered"),
-        ("files", {"wrong": [{"path": f"{SITE}/a.py", "owners": {"c 1": "altered"}}], "conda": ("c",)}, ""),
-        ("files", {"in_conflict": [_conflict(f"{SITE}/a/x.so")]}, "x.so is claimed by a 1 and b 1"),
-        ("files", {"in_conflict": [_conflict(f"{SITE}/tests/__init__.py")]}, ""),
-        ("files", {"in_conflict": [_conflict(f"{SITE}/a/README.md")]}, ""),
-        ("files", {"unowned": [f"{SITE}/x.py"]}, ""),
+        ("recorded", {}, ""),
+        ("recorded", {"wrong": [{"path": f"{SITE}/a.py", "owners": {"a 1": "altered"}}]}, "a.py of a 1 is altered"),
+        ("recorded", {"wrong": [{"path": f"{SITE}/a.py", "owners": {"c 1": "altered"}}], "conda": ("c",)}, ""),
+        ("recorded", {"in_conflict": [_conflict(f"{SITE}/a/x.so")]}, "x.so is claimed by a 1 and b 1"),
+        ("recorded", {"in_conflict": [_conflict(f"{SITE}/tests/__init__.py")]}, ""),
+        ("recorded", {"in_conflict": [_conflict(f"{SITE}/a/README.md")]}, ""),
+        ("recorded", {"unowned": [f"{SITE}/x.py"]}, ""),
         ("strays", {"unowned": [f"{SITE}/x.py"]}, "x.py belongs to no distribution"),
         ("strays", {"unowned": [f"{SITE}/x.py"], "kind": "conda"}, ""),
         ("strays", {"in_conflict": [_conflict(f"{SITE}/tests/__init__.py")]}, "tests/__init__.py is claimed by"),
         ("strays", {}, ""),
-        ("files", {"files": 0}, ""),
+        ("recorded", {"files": 0}, ""),
     ],
 )
 def test_files_and_strays(subject: str, found: dict[str, Any], fault: str) -> None:

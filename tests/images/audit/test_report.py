@@ -11,12 +11,12 @@ from images.audit.model import NO_VALIDATION
 from tests.support.audit_samples import audit, check
 from tests.support.checkout import ROOT
 
-FAULTY = audit([check("x needs liby.so", fix="install it"), check("a%b\nc", check="hygiene", subject="secrets")])
+FAULTY = audit([check("x needs liby.so", fix="install it"), check("a%b\nc", name="hygiene", subject="secrets")])
 
 
 def test_sarif_has_a_rule_and_a_place_for_each_fault() -> None:
     (run,) = json.loads(report.sarif(FAULTY, "docker/Dockerfile"))["runs"]
-    assert [one["id"] for one in run["tool"]["driver"]["rules"]] == ["S3-libraries", "S8-secrets"]
+    assert [one["id"] for one in run["tool"]["driver"]["rules"]] == ["libraries/libraries", "hygiene/secrets"]
     assert [one["level"] for one in run["results"]] == ["error", "error"]
     places = [one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for one in run["results"]]
     assert places == ["docker/Dockerfile"] * 2

@@ -67,9 +67,7 @@ def test_what_a_claim_says_of_itself_or_a_probe_saw_is_no_gap() -> None:
 
 
 def test_a_claim_that_is_not_required_is_told_and_withholds_no_name() -> None:
-    told = replace(
-        claim("adapters", number="cpu-examples", tier=Tier.CPU, probe="cpu.profile_trl_vllm"), required=False
-    )
+    told = replace(claim("adapters", number="framework", tier=Tier.CPU, probe="cpu.profile_trl_vllm"), required=False)
     assert withheld(*GOOD, record("cpu.profile_trl_vllm", "adapters"), more=(told,)) == ""
 
 
@@ -93,20 +91,38 @@ CLAIMS = ClaimSet(
 
 
 def subjects(texts: list[str], tiers: tuple[Tier, ...] = tuple(Tier)) -> list[str]:
-    return [claim.subject.split()[-1] for claim in validating.chosen(CLAIMS, tiers, texts).claims]
+    return [claim.subject.removeprefix("axolotl-") for claim in validating.chosen(CLAIMS, tiers, texts).claims]
 
 
-def test_claims_are_chosen_by_a_part_of_their_id_and_subject() -> None:
+def test_claims_are_chosen_by_name_by_check_and_by_pattern() -> None:
     assert subjects(["multigpu-examples"]) == ["zero2", "zero2-offload", "fsdp2"]
-    assert subjects(["fsdp2", "imports/torch"]) == ["torch", "fsdp2"]
     assert subjects(["multigpu-examples/axolotl-zero2"]) == ["zero2"]
+    assert subjects(["multigpu-examples/axolotl-zero2*"]) == ["zero2", "zero2-offload"]
+    assert subjects(["torch"]) == ["torch"]
+    assert subjects(["*/torch", "multigpu-examples/axolotl-fsdp2"]) == ["torch", "fsdp2"]
 
 
-def test_a_text_that_is_in_no_claim_of_these_tiers_is_refused_with_what_is_there() -> None:
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        ("import/torch", "imports/torch"),
+        ("imports/", "imports"),
+        ("zero2", "multigpu-examples/axolotl-zero2"),
+        ("S5 bitsandbytes", "imports, multigpu-examples"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_what_is_near(text: str, near: str) -> None:
+    with pytest.raises(UserError) as refused:
+        subjects([text])
+    (problem,) = refused.value.problems
+    assert problem.where == f"--claim {text!r}" and near in problem.then
+
+
+def test_a_name_of_no_claim_of_these_tiers_is_refused_with_what_is_there() -> None:
     with pytest.raises(UserError) as refused:
         subjects(["multigpu-examples", "attention"], (Tier.CPU,))
     assert [problem.where for problem in refused.value.problems] == [
         "--claim 'multigpu-examples'",
         "--claim 'attention'",
     ]
-    assert all("imports/torch" in problem.then and "cpu" in problem.cause for problem in refused.value.problems)
+    assert all("imports" in problem.then and "cpu" in problem.cause for problem in refused.value.problems)

@@ -183,9 +183,8 @@ def test_examples_with_flash_attn_4_are_claimed_from_hopper_on(capability: tuple
     gpus = (Gpu(name="x", capability=capability, memory=80 << 30),)
     attached = Attachment(mode=GpuMode.CDI, reason="", inventory=Inventory(driver="580.1", gpus=gpus, source="test"))
     context = ClaimContext(image=sources_image("cu130-torch214-transformers"), facts=REAL.facts)
-    claims = {
-        one.subject: one for one in image_claims(context.on_host(attached, ())).claims if one.check == "framework"
-    }
+    found = image_claims(context.on_host(attached, ())).claims
+    claims = {one.subject: one for one in found if one.check == "gpu-examples"}
     assert claims["flash4"].required is held and claims["bf16"].required
     assert ("takes compute capability 9.0" in claims["flash4"].expect.get("not_applicable", "")) is not held
     assert claims["flash4"].expect["at_least"]["flash_attn_4"] == 1, "else torch's own attention would do"

@@ -157,7 +157,14 @@ def test_evidence_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [(lambda e: e.replace(b'"26.3"', b'"26.4"'), "changed after it was measured"), (lambda _: b"no JSON", "no attest")],
+    [
+        (lambda e: e.replace(b'"26.3"', b'"26.4"'), "changed after it was measured"),
+        (lambda _: b"no JSON", "no attest"),
+        (
+            lambda e: e.replace(b'"schema_version": 3', b'"schema_version": 2'),
+            "claims had numbers.* can't be converted",
+        ),
+    ],
 )
 def test_a_run_that_was_edited_is_refused(change: Callable[[bytes], bytes], words: str) -> None:
     with pytest.raises(UserError, match=words):

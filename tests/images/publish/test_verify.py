@@ -288,6 +288,18 @@ def test_a_test_result_that_says_more_than_its_evidence_is_a_fault() -> None:
     assert fault_of(with_attached(TEST_RESULT, lie), "attestation") == why
 
 
+def test_an_attestation_of_claims_with_numbers_is_told_to_be_one_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = with_attached(CYCLONEDX, {})
+    older = tuple(
+        one.replace(b'"schema_version": 3', b'"schema_version": 2') for one in found.of(TEST_RESULT)[0].evidence
+    )
+    monkeypatch.setattr(Statement, "evidence", property(lambda _: older))
+    told = fault_of(found, "attestation")
+    assert "schema version 2, in which claims had numbers" in told and "can't be converted: verify it with" in told
+
+
 @pytest.mark.parametrize("predicate", [{}, {"configuration": 5}, {"configuration": [{"content": "?"}]}])
 def test_a_test_result_that_cannot_be_read_is_told(predicate: Any) -> None:
     assert "can't be read" in fault_of(with_attached(TEST_RESULT, predicate), "attestation")

@@ -65,12 +65,15 @@ def test_the_newest_run_of_a_gpu_tier_is_told_to_who_chooses() -> None:
 def test_counts_and_findings_of_a_line_are_those_of_its_claims(line: RunLine) -> None:
     for tier, verdicts in line.claims.items():
         assert line.tiers[tier].counts == {status: len(keys) for status, keys in verdicts.items()}
-    unsettled = {(tier, key) for tier, status, key in _claims(line) if status in (Status.FAIL, Status.UNPROVEN)}
+    unsettled = {(tier, key) for tier, status, key in _claims(line) if status in UNSETTLED}
     assert {(one.tier, one.key) for one in line.findings} == unsettled
 
 
+UNSETTLED = (Status.FAIL, Status.KNOWN, Status.UNPROVEN)
+
+
 def _claims(line: RunLine) -> list[tuple[str, Status, str]]:
-    return [(tier, status, f"{number} {subject}") for tier, status, number, subject in line.each()]
+    return [(tier, status, f"{check}/{subject}") for tier, status, check, subject in line.each()]
 
 
 def test_all_kept_evidence_has_a_line_and_is_small() -> None:

@@ -61,7 +61,7 @@ def test_a_child_may_add_packages_and_code_but_not_move_a_pin_or_lie_in_our_labe
     }
     assert of_child("image", "labels").expect["labels"]["dev.truetag.torch"] == "2.7.1"
     assert not of_child("image", "size").required and of_child("image", "settings").required
-    assert {one.id for one in child.claims(PARENT).claims} == {one.id for one in PARENT.claims} | {"state"}
+    assert {one.check for one in child.claims(PARENT).claims} == {one.check for one in PARENT.claims} | {"state"}
 
 
 @pytest.mark.parametrize(("added", "variables", "nvcc", "told"), cases(__file__, "added"))

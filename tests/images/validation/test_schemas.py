@@ -63,9 +63,9 @@ def test_a_verdict_has_hints_names_its_evidence_and_repeats_none_of_it(written: 
     verdict, evidence = (json.loads((written / f"{name}.json").read_text()) for name in ("verdict", "evidence"))
     assert verdict["evidence_sha256"] == evidence["sha256"]
     assert not [row for row in verdict["claims"] if "evidence" in row]
-    (row,) = [row for row in verdict["claims"] if row["id"] == "compiler"]
+    (row,) = [row for row in verdict["claims"] if row["check"] == "compiler"]
     assert [hint["id"] for hint in row["hints"]] == ["no-python-headers"]
-    assert [row for row in verdict["claims"] if row["id"] == "environment" and "hints" in row] == []
+    assert [row for row in verdict["claims"] if row["check"] == "environment" and "hints" in row] == []
 
 
 @pytest.mark.parametrize("run_id", [line.id for line in recorded.lines().values() if line.kept])
@@ -124,7 +124,7 @@ def test_one_tier_of_it_can_be_judged_and_one_that_was_not_measured_is_no_verdic
         (lambda text: "[]", "is no evidence"),
         (lambda text: json.dumps({**json.loads(text), "claims": []}), "claims"),
         (lambda text: '{"records": 3, "claims": 4}', "schema_version: "),
-        (lambda text: '{"schema_version": 1, "records": []}', "schema_version: "),
+        (lambda text: '{"schema_version": 2, "records": []}', "claims had numbers and not names"),
     ],
 )
 def test_a_file_that_was_tampered_with_is_a_clear_error(change: Any, words: str, written: Path) -> None:

@@ -53,15 +53,15 @@ WRONG: list[tuple[str, str, Any, str]] = [
     # torch's own kernel or library in its place
     (DENSE, "kernels|matching", lambda seen: dict.fromkeys(seen), "no CUDA kernel like"),
     (DENSE, "libraries", lambda mapped: dict.fromkeys(mapped), "no library like"),
-    ("device", "", lambda e: {**e, "cuda": {"gpus": []}, "torch": {"gpus": []}}, "host injected 1 GPUs, 0 are seen"),
-    ("device", "cuda|gpus", lambda gpus: gpus * 2, "injected 1 GPUs, 2 are seen"),
+    ("gpus", "", lambda e: {**e, "cuda": {"gpus": []}, "torch": {"gpus": []}}, "host injected 1 GPUs, 0 are seen"),
+    ("gpus", "cuda|gpus", lambda gpus: gpus * 2, "injected 1 GPUs, 2 are seen"),
     (
-        "device",
+        "gpus",
         "",
         lambda e: {**e, "cuda": {"gpus": A100}, "torch": {"gpus": A100}},
         "GPU 0 is NVIDIA A100 (8.0), the host says NVIDIA H100 80GB HBM3 (9.0)",
     ),
-    ("device", "libcuda", lambda files: [*files, "/opt/libcuda.so.1"], "2 driver libraries are loaded"),
+    ("gpus", "libcuda", lambda files: [*files, "/opt/libcuda.so.1"], "2 driver libraries are loaded"),
     # memory of bfloat16, and a bound that tells nothing
     ("weights", "memory", lambda m: {**m, "quantised": m["bfloat16"]}, "bytes of GPU memory, at most"),
     ("weights", "memory", lambda m: {**m, "bfloat16": m["quantised"]}, "control: bfloat16 takes"),
@@ -158,13 +158,13 @@ def test_a_mig_slice_is_its_gpus(gpu: str, fits: bool) -> None:
     host = {"name": "NVIDIA H100 80GB HBM3", "capability": [9, 0], "memory": 1, "nvlinks": 0}
     seen = {"gpus": [{"name": f"{gpu} MIG 1g.10gb", "capability": [9, 0], "memory": 1}]}
     inventory = {"driver": "", "gpus": [host, host]}
-    found = judged("device", "", lambda e: {**e, "cuda": seen, "torch": seen}, inventory=inventory)
+    found = judged("gpus", "", lambda e: {**e, "cuda": seen, "torch": seen}, inventory=inventory)
     assert (found.status is Status.PASS) is fits and ("is a slice of no GPU" in found.reason) is not fits
 
 
 def test_without_an_inventory_libcuda_and_torch_must_agree() -> None:
-    assert judged("device", inventory=None).status is Status.PASS
-    assert judged("device", "torch|gpus", [], inventory=None).status is Status.FAIL
+    assert judged("gpus", inventory=None).status is Status.PASS
+    assert judged("gpus", "torch|gpus", [], inventory=None).status is Status.FAIL
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ FALLBACKS: list[tuple[str, list[str], str]] = [
     ("torchao-inference", ["sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x32_stage4"], UNQUANTISED),
     ("jit", [], "int32: no kernel of its own ran"),
     ("rms-norm", [COPY], "float32: no kernel of its own ran"),
-    ("fp4", [COPY], "bnb-fp4: no kernel of its own ran"),
+    ("fp4", [COPY], "fp4: no kernel of its own ran"),
     # the control's kernel alone
     ("adamw8bit", ["void kOptimizer32bit2State<float, 0>(float*, float*)", COPY], "(seen were kOptimizer32bit2Sta"),
 ]

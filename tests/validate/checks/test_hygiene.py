@@ -19,10 +19,9 @@ EXPECT: dict[str, Any] = cases(__file__, "expected")
 
 
 def judged(subject: str, **evidence: Any) -> Finding:
-    probe = HOST_PROBE if subject in ("labels", "size", "settings", "history", "layers") else "static.hygiene"
-    claim = Claim(
-        check="hygiene", subject=subject, tier=Tier.STATIC, probe=probe, statement="-", expect=EXPECT[subject]
-    )
+    of_host = subject in ("labels", "size", "settings", "history", "layers")
+    check, probe = ("image", HOST_PROBE) if of_host else ("hygiene", "static.hygiene")
+    claim = Claim(check=check, subject=subject, tier=Tier.STATIC, probe=probe, statement="-", expect=EXPECT[subject])
     return judge_claim(claim, {**HEALTHY, **evidence})
 
 

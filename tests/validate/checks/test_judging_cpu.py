@@ -54,7 +54,10 @@ def test_healthy_image_is_green() -> None:
     verdict = judged_set(CLAIMS, RECORDS)
     assert {c.claim.subject: c.reason for c in verdict.claims if c.status is not Status.PASS} == {}
     assert verdict.overall is Status.PASS
-    assert {claim.check for claim in CLAIMS.claims} == {f"C{number}" for number in range(1, 13)}
+    assert {claim.check for claim in CLAIMS.claims} == {
+        *("imports", "native", "compiler", "triton", "compile", "bridges", "threads", "users", "instructions"),
+        *("4bit-llama", "additions", "bytecode"),
+    }
 
 
 @pytest.mark.parametrize(("key", "culprit", "changes"), ROWS, ids=[f"{key} {culprit}" for key, culprit, _ in ROWS])
@@ -74,7 +77,7 @@ UNREAD |= {
 """What a verdict does not rest on."""
 
 
-@pytest.mark.parametrize("claim", CLAIMS.claims, ids=lambda claim: f"{claim.check}-{claim.subject}")
+@pytest.mark.parametrize("claim", CLAIMS.claims, ids=lambda claim: claim.key)
 def test_evidence_with_a_part_missing_is_never_green(claim: Claim) -> None:
     assert judged(claim, {}).status is not Status.PASS
     for key in evidence_of(claim).keys() - UNREAD.get(claim.check, set()):

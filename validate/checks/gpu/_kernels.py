@@ -6,4 +6,4 @@ from validate.kernels.runner import measure
 
 __all__ = ["CLAIMS", "measure"]
 
-CLAIMS = dict.fromkeys(("attention", "bitsandbytes", "triton", "liger", "compile", "fp8"), judge)
+CLAIMS = dict.fromkeys(("attention", "bitsandbytes", "triton/jit", "liger", "compile/fullgraph", "fp8"), judge)

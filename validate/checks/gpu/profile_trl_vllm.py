@@ -280,5 +280,5 @@ CLAIMS = {
     "framework/weight-sync": judge_sync,
     "framework/sleep": judge_sleep,
     # The examples that run with nobody beside them.
-    "framework": judge_limits,
+    "gpu-examples": judge_limits,
 }
