@@ -366,8 +366,8 @@ def built(engine: Engine, options: BuildOptions, progress: Progress) -> Validate
 def without_unproven_origin(verdict: Verdict) -> Verdict:
     """Return a verdict without the claim about the origin, unless that failed.
 
-    No build of a canary's lock is recorded before somebody takes it: its origin is UNPROVEN by nature, which says
-    nothing of its versions. So both the control and the canary are compared without the claim.
+    No build of a canary's lock is recorded before somebody takes it, so its origin is always UNPROVEN. That says
+    nothing about its versions: control and canary are compared without the claim.
     """
     counted = [one for one in verdict.claims if one.claim.probe != ORIGIN_PROBE or one.status is Status.FAIL]
     return replace(verdict, claims=tuple(counted))

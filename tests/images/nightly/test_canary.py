@@ -13,6 +13,9 @@ from images.nightly import sets
 from images.nightly.sets import Locked
 from images.planning import plan
 from tests.support.nightly_samples import CONTROL, MOVES, SOURCES, at
+from validate.claims import ORIGIN_PROBE, Claim, Tier
+from validate.judge import ClaimVerdict, Verdict
+from validate.judging import Status
 
 
 def test_held_layers_are_exact_and_pins_move_upward_within_ranges_and_facts() -> None:
@@ -40,6 +43,21 @@ def test_what_the_facts_speak_against_is_left_out_and_what_they_do_not_know_is_n
     image = plan.plan_one(name, older).image
     assert image is not None
     assert "unsloth" not in sets.refused_by_facts(image, older)
+
+
+def test_a_canary_is_not_held_to_a_record_that_nobody_can_have_made_yet() -> None:
+    origin = Claim(id="S10", subject="layers", tier=Tier.STATIC, probe=ORIGIN_PROBE, statement="x")
+
+    def verdict(status: Status) -> Verdict:
+        rows = [
+            ClaimVerdict(claim=claim, status=status, reason="", seconds=0, evidence={})
+            for claim in (origin, replace(origin, id="S2", probe="static.files"))
+        ]
+        return Verdict(image="x", digest="", claims=tuple(rows), evidence_sha256="")
+
+    for status, kept in ((Status.UNPROVEN, ["S2"]), (Status.PASS, ["S2"]), (Status.FAIL, ["S10", "S2"])):
+        found = sets.without_unproven_origin(verdict(status))
+        assert [one.claim.id for one in found.claims] == kept
 
 
 def test_changes_come_pins_first() -> None:

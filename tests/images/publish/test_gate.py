@@ -8,8 +8,9 @@ import pytest
 from images.errors import UserError
 from images.publish import gate
 from tests.support.attested import NAME, PIP, evidence, judged
-from validate.claims import Claim, ClaimSet, Tier
+from validate.claims import ORIGIN_PROBE, Claim, ClaimSet, Tier
 from validate.judge import Verdict
+from validate.judging import Status
 
 CPU = replace(PIP, tier=Tier.CPU)
 PASS = judged(PIP)
@@ -51,6 +52,26 @@ def test_what_opens_the_gate(verdicts: list[Verdict], tiers: list[Tier], refusal
     found = gate.refusals(verdicts, tiers)
     assert len(found) == len(refusals)
     assert all(words in reason for words, reason in zip(refusals, found, strict=True)), found
+
+
+ORIGIN = Claim(id="S10", subject="layers", tier=Tier.STATIC, probe=ORIGIN_PROBE, statement="x", unproven="by tag")
+
+
+def test_an_unproven_origin_closes_the_gate_unless_somebody_says_why_it_may_not() -> None:
+    verdict = by_today(PIP, ORIGIN)
+    assert gate.refusals([verdict], STATIC) != ()
+    assert gate.refusals([verdict], STATIC, origin_exception="the mirror is down") == ()
+    failed = replace(verdict.claims[1], status=Status.FAIL)
+    broken = replace(verdict, claims=(verdict.claims[0], failed))
+    assert gate.refusals([broken], STATIC, origin_exception="the mirror is down") != (), "a FAIL has no exception"
+    another = by_today(replace(PIP, unproven="no wheel"), ORIGIN)
+    assert gate.refusals([another], STATIC, origin_exception="x") != (), "it is for the origin alone"
+
+
+def test_what_is_recorded_of_layers_later_answers_for_the_same_evidence() -> None:
+    own = replace(ORIGIN, unproven="", expect={"layers": []})
+    assert gate._not_measured(replace(own, expect={"layers": [{"layer": "torch"}]}), own, set()) == ""
+    assert gate._not_measured(own, None, set()) != ""
 
 
 def test_a_wheel_that_only_the_machine_that_built_the_image_knows_is_no_other_expectation() -> None:

@@ -16,7 +16,7 @@ from images.publish import statements
 from images.publish.statements import FAILED, PASSED, PROVENANCE, TEST_RESULT, TIERS, UNPROVEN, Attestation, Statement
 from tests.support.attested import DIGEST, PIP, evidence
 from tests.support.published import CLAIMS, GPU_PIP, result_of, validated
-from validate.claims import Claim
+from validate.claims import ORIGIN_PROBE, Claim, Tier
 
 EARLY, LATE = "2026-11-01T10:00:00+00:00", "2026-11-20T12:00:00+02:00"
 
@@ -33,6 +33,18 @@ def test_what_is_signed_is_as_the_protocol_has_it() -> None:
     """The form of protocol.md's example, with our payload type: lengths in bytes, in decimal."""
     signed = Statement(payload="hellö".encode()).signed_bytes
     assert signed == b"DSSEv1 28 application/vnd.in-toto+json 6 hell\xc3\xb6"
+
+
+def test_an_exception_for_the_origin_is_named_in_the_test_result() -> None:
+    origin = Claim(id="S10", subject="layers", tier=Tier.STATIC, probe=ORIGIN_PROBE, statement="x", unproven="by tag")
+    run = trial(PIP, origin)
+    assert statements.test_result([run])[TIERS]["static"]["result"] == UNPROVEN
+    said = statements.test_result([run], "the mirror is down")
+    assert said[statements.ORIGIN_EXCEPTION] == "the mirror is down" and said[TIERS]["static"]["result"] == PASSED
+    assert said[TIERS]["static"]["unproven"] == ["S10 layers"], "it is named among what is not proven, too"
+    assert list(statements.test_result_faults(statement(said), [run])) == []
+    silent = {key: value for key, value in said.items() if key != statements.ORIGIN_EXCEPTION}
+    assert list(statements.test_result_faults(statement(silent), [run])) == ["the static tier did not pass"]
 
 
 @given(st.dictionaries(st.text(), st.text()), st.binary())
