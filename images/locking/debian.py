@@ -10,8 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -20,7 +19,7 @@ from posixpath import basename as file_name
 from urllib.parse import unquote
 
 from images.config import paths
-from images.errors import UserError, command, failed, wrong
+from images.errors import command, failed, wrong
 from images.planning.expectations import DEBIAN_PYTHON, DEBIAN_TOOLS
 from images.planning.image import Base
 
@@ -40,8 +39,6 @@ INCLUDED = ("apt", "ca-certificates")
 """What a base has beside the packages that Debian calls essential or required."""
 KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _LINE = re.compile(r"([0-9a-f]{64})  (debian(?:-security)?/pool/\S+_\S+_\w+\.deb)")
-_PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]+ [\w.+:~-]+", re.ASCII)
-"""A name and a version (Debian policy, 5.6.7 and 5.6.12): apt would take others for options."""
 _PLAIN = re.compile(r"https?://[^@]+$")
 _HEAD = """\
 # {suite} {architecture} {day}
@@ -175,29 +172,10 @@ def resolve(base: Base, now: datetime) -> DebianLock:
     )
 
 
-def checksums(suite: str, architecture: str, packages: Iterable[str]) -> dict[str, str]:
-    """`NAME VERSION` -> the `md5sums` of that package, of those that a suite's lists have. Raises UserError."""
-    found = {}
-    with tempfile.TemporaryDirectory(prefix="truetag-apt-") as scratch:
-        apt = _apt(scratch, suite, architecture)
-        for one in filter(_PACKAGE.fullmatch, packages):
-            with suppress(UserError):
-                _said([*apt, "download", "--print-uris", one.replace(" ", "=")])
-                found[one] = ""
-        for one in found:
-            _said([*apt, "download", one.replace(" ", "=")], scratch)
-            (file,) = Path(scratch).glob(f"{one.split()[0]}_*.deb")
-            found[one] = _said(["dpkg-deb", "--info", str(file), "md5sums"])
-            file.unlink()  # an image may say that it has two versions
-    return found
-
-
-def _said(words: Sequence[str], cwd: str | None = None) -> str:
+def _said(words: Sequence[str]) -> str:
     english = {**os.environ, "LC_ALL": "C"}
     try:
-        done = subprocess.run(
-            words, cwd=cwd, env=english, capture_output=True, text=True, errors="replace", check=False
-        )
+        done = subprocess.run(words, env=english, capture_output=True, text=True, errors="replace", check=False)
     except FileNotFoundError:
         then = "lock it on Debian or Ubuntu, or in a container of them"
         raise failed("apt-get", "is not on this machine", then) from None
