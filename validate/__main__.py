@@ -10,6 +10,9 @@ from pathlib import Path
 COMMANDS = {
     "validate": "validate.inside",
     "doctor": "validate.doctor.main",
+    # doctor starts these two as processes of their own.
+    "doctor-driver": "validate.doctor.ask_driver",
+    "doctor-torch": "validate.doctor.ask_torch",
     "survey": "validate.survey.main",
     "packages": "validate.survey.packages",
 }

@@ -161,11 +161,11 @@ def test_a_gpu_without_code_is_left_out_by_the_name_that_the_variable_has_for_it
 def test_disks_are_those_of_this_folder_and_of_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "not" / "there"))
-    (disk,) = hardware._disks()
+    (disk,) = hardware.disks()
     assert (disk.path, disk.holds) == (str(tmp_path), "checkpoints and downloads")
     assert 0 < disk.free <= shutil.disk_usage(tmp_path).total
     monkeypatch.setenv("HF_HOME", "/proc/self")
-    found = [(one.path, one.holds) for one in hardware._disks()]
+    found = [(one.path, one.holds) for one in hardware.disks()]
     assert found == [(str(tmp_path), "checkpoints"), ("/proc/self", "downloads")]
 
 
@@ -242,16 +242,17 @@ def test_a_gpu_that_tritons_ptxas_does_not_know_is_told(
     for file, archs in files.items():
         Path(file).write_text('#!/bin/sh\necho "' + ",".join(f"'sm_{arch}'" for arch in archs.split()) + '"\n')
         Path(file).chmod(0o755)
-    found = hardware.interpret([], hardware._ask(hardware._ASK_TORCH, ["{}", "[]"], isolated=False), Hardware())
+    found = hardware.interpret(
+        [], hardware.ask([sys.executable, str(ROOT / "validate"), "doctor-torch"], "torch"), Hardware()
+    )
     assert [one.name for one in found.hardware.gpus] == ["B300"]
     warnings = advise(found.hardware, found.stack).warnings
     assert any("Triton's ptxas does not know B300 (sm_103)" in one for one in warnings) is warned
 
 
 def test_a_crash_of_torch_is_a_finding_and_not_an_end() -> None:
-    answers = hardware._ask(
-        "say(torch='2.7.1')\nimport os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", [], isolated=True
-    )
+    crashing = "import os; from validate.doctor.answers import report; report(torch='2.7.1'); os.kill(os.getpid(), 11)"
+    answers = hardware.ask([sys.executable, "-c", crashing], "torch")
     assert answers[0] == {"torch": "2.7.1"} and "status -11" in answers[1]["error"]
 
 

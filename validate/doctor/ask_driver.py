@@ -1,0 +1,24 @@
+"""A process of its own: report what the driver and the machine say. A broken driver may crash it."""
+
+from collections.abc import Sequence
+
+from validate import host_faults
+from validate.doctor.answers import report
+from validate.environment import host, nvml
+
+
+def main(_arguments: Sequence[str] = ()) -> int:
+    """Report the GPUs, by CUDA and by NVML, and what is wrong with the machine."""
+    errors = []
+    for name, ask in (("computing", nvml.computing), ("managed", nvml.managed)):
+        try:
+            report(**{name: ask()})
+        except nvml.DriverError as error:
+            errors.append(str(error))
+
+    # Without a driver both fail, with the same cause.
+    for error_text in errors[:1]:
+        report(error=error_text)
+    for fault in host_faults.of_machine(host.read()):
+        report(error=fault)
+    return 0

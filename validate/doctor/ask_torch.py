@@ -1,0 +1,104 @@
+"""A process of its own: report what torch and other packages say of themselves. Any of them may crash it."""
+
+import importlib
+import os
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any
+
+from validate.doctor.answers import report
+
+_IMPORTED = {
+    "flash-attn": "flash_attn",
+    "flash-attn-4": "flash_attn.cute",
+    "xformers": "xformers.ops",
+    "bitsandbytes": "bitsandbytes",
+    "transformers": "transformers",
+}
+"""What settings depend on, and the module whose import shows that it works."""
+_INSTALLED = ("axolotl", "colossalai", "deepspeed", "unsloth")
+"""Frameworks whose import takes long, or needs a GPU: that they are installed is enough."""
+_TWO_ASSEMBLERS_FROM = 100
+"""The first architecture for which Triton has an assembler of its own, ptxas-blackwell."""
+
+
+def main(_arguments: Sequence[str] = ()) -> int:
+    """Report torch, its GPUs, and the packages."""
+    _report_torch()
+    for name in _INSTALLED:
+        with suppress(metadata.PackageNotFoundError):
+            report(package=[name, metadata.version(name)])
+    for name, module in _IMPORTED.items():
+        _report_imported(name, module)
+    return 0
+
+
+def _report_torch() -> None:
+    try:
+        torch: Any = importlib.import_module("torch")
+    except BaseException as error:
+        report(torch_error=_text(error))
+        return
+
+    report(torch=torch.__version__, cuda=torch.version.cuda)
+    # A torch for CPUs has no such function.
+    with suppress(AttributeError):
+        report(archs=torch._C._cuda_getArchFlags().split())
+
+    try:
+        torch.cuda.init()
+        for index in range(torch.cuda.device_count()):
+            properties = torch.cuda.get_device_properties(index)
+            gpu = {
+                "name": properties.name,
+                "capability": [properties.major, properties.minor],
+                "memory": properties.total_memory,
+                "unified": bool(getattr(properties, "is_integrated", 0)),
+                "assembled": _triton_assembles(properties.major * 10 + properties.minor),
+            }
+            report(gpu=gpu)
+    except BaseException as error:
+        report(cuda_error=_text(error))
+
+
+def _report_imported(name: str, module: str) -> None:
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return
+    try:
+        importlib.import_module(module)
+        report(package=[name, version])
+    except BaseException as error:
+        report(broken=[name, _text(error)])
+
+
+def _triton_assembles(arch: int) -> bool:
+    """Tell whether the ptxas that Triton takes for an architecture knows it; True if it can't be asked.
+
+    By Triton's own rule, a variable counts before the file beside it, and Blackwell's assembler before the other.
+    """
+    triton = util.find_spec("triton")
+    names = ["ptxas-blackwell", "ptxas"] if arch >= _TWO_ASSEMBLERS_FROM else ["ptxas"]
+    candidates = []
+    for name in names:
+        variable = f"TRITON_{name.upper().replace('-', '_')}_PATH"
+        candidates.append(os.environ.get(variable, ""))
+        if triton and triton.origin:
+            candidates.append(str(Path(triton.origin).parent / "backends" / "nvidia" / "bin" / name))
+
+    for assembler in filter(os.path.isfile, candidates):
+        try:
+            done = subprocess.run([assembler, "--help"], capture_output=True, text=True, timeout=20)
+        except (OSError, subprocess.SubprocessError):
+            return True
+        lists_targets = "'sm_" in done.stdout
+        return not lists_targets or f"'sm_{arch}'" in done.stdout
+    return True
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
