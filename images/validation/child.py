@@ -60,7 +60,8 @@ class Changes:
         for change in self.files:
             paths = [*(f"{path} removed" for path in change["removed"])]
             paths += [f"{path}: {difference}" for path, difference in change["replaced"].items()]
-            step, examples = change["step"][:120], listed(paths, limit=10)
+            step = change["step"].replace("RUN /bin/sh -c ", "RUN ")[:120]
+            examples = listed(paths, limit=10)
             told.append(f"files of the parent changed by `{step}`: {change['count']} ({examples})")
         return [
             f"steps above the parent: {len(self.steps)}",

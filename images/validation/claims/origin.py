@@ -21,7 +21,7 @@ def origin_claims(context: ClaimContext) -> Iterator[Claim]:
                 recipe=row.digest,
                 diff_id=known.diff_id if known else "",
                 written_as=list(known.written_as) if known else [],
-                builds=[str(build) for build in known.builds] if known else [],
+                builds=[build.on for build in known.builds] if known else [],
             )
         )
     expect = OriginExpectation(

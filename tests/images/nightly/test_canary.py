@@ -46,18 +46,18 @@ def test_what_the_facts_speak_against_is_left_out_and_what_they_do_not_know_is_n
 
 
 def test_a_canary_is_not_held_to_a_record_that_nobody_can_have_made_yet() -> None:
-    origin = Claim(id="S10", subject="layers", tier=Tier.STATIC, probe=ORIGIN_PROBE, statement="x")
+    origin = Claim(check="origin", subject="layers", tier=Tier.STATIC, probe=ORIGIN_PROBE, statement="x")
 
     def verdict(status: Status) -> Verdict:
         rows = [
             ClaimVerdict(claim=claim, status=status, reason="", seconds=0, evidence={})
-            for claim in (origin, replace(origin, id="S2", probe="static.files"))
+            for claim in (origin, replace(origin, check="files", probe="static.files"))
         ]
         return Verdict(image="x", digest="", claims=tuple(rows), evidence_sha256="")
 
-    for status, kept in ((Status.UNPROVEN, ["S2"]), (Status.PASS, ["S2"]), (Status.FAIL, ["S10", "S2"])):
+    for status, kept in ((Status.UNPROVEN, ["files"]), (Status.PASS, ["files"]), (Status.FAIL, ["origin", "files"])):
         found = sets.without_unproven_origin(verdict(status))
-        assert [one.claim.id for one in found.claims] == kept
+        assert [one.claim.check for one in found.claims] == kept
 
 
 def test_changes_come_pins_first() -> None:

@@ -54,7 +54,7 @@ def test_what_opens_the_gate(verdicts: list[Verdict], tiers: list[Tier], refusal
     assert all(words in reason for words, reason in zip(refusals, found, strict=True)), found
 
 
-ORIGIN = Claim(id="S10", subject="layers", tier=Tier.STATIC, probe=ORIGIN_PROBE, statement="x", unproven="by tag")
+ORIGIN = Claim(check="origin", subject="layers", tier=Tier.STATIC, probe=ORIGIN_PROBE, statement="x", unproven="by tag")
 
 
 def test_an_unproven_origin_closes_the_gate_unless_somebody_says_why_it_may_not() -> None:

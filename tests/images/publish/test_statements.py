@@ -36,12 +36,14 @@ def test_what_is_signed_is_as_the_protocol_has_it() -> None:
 
 
 def test_an_exception_for_the_origin_is_named_in_the_test_result() -> None:
-    origin = Claim(id="S10", subject="layers", tier=Tier.STATIC, probe=ORIGIN_PROBE, statement="x", unproven="by tag")
+    origin = Claim(
+        check="origin", subject="layers", tier=Tier.STATIC, probe=ORIGIN_PROBE, statement="x", unproven="by tag"
+    )
     run = trial(PIP, origin)
     assert statements.test_result([run])[TIERS]["static"]["result"] == UNPROVEN
     said = statements.test_result([run], "the mirror is down")
     assert said[statements.ORIGIN_EXCEPTION] == "the mirror is down" and said[TIERS]["static"]["result"] == PASSED
-    assert said[TIERS]["static"]["unproven"] == ["S10 layers"], "it is named among what is not proven, too"
+    assert said[TIERS]["static"]["unproven"] == ["origin/layers"], "it is named among what is not proven, too"
     assert list(statements.test_result_faults(statement(said), [run])) == []
     silent = {key: value for key, value in said.items() if key != statements.ORIGIN_EXCEPTION}
     assert list(statements.test_result_faults(statement(silent), [run])) == ["the static tier did not pass"]

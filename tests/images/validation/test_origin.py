@@ -11,7 +11,7 @@ from validate.claims import ORIGIN_PROBE, Claim, ClaimSet, Tier
 
 LAYER = {"layer": "torch", "written_as": ["sha256:old"], "diff_id": "sha256:new"}
 CLAIM = Claim(
-    id="S10", subject="layers", tier=Tier.STATIC, probe=ORIGIN_PROBE, statement="x", expect={"layers": [LAYER]}
+    check="origin", subject="layers", tier=Tier.STATIC, probe=ORIGIN_PROBE, statement="x", expect={"layers": [LAYER]}
 )
 CLAIMS = ClaimSet(image="x", claims=(CLAIM,))
 

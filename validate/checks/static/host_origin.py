@@ -113,7 +113,8 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
         return unproven("its suite's layer can't be read here: validate it as root on the engine's own machine")
 
     builds = sorted({build for row in expected for build in row["builds"]})
-    good = f"{len(expected)} layers and settings are, bit for bit, those of the recorded builds ({listed(builds)})"
+    layers = [row for row in expected if row["layer"] != SETTINGS_ROW]
+    good = f"{len(layers)} layers are, bit for bit, what {listed(builds)} gave"
     return passed(f"{good}; {describe_changes(evidence['changes'])}" if expect["is_derived"] else good)
 
 
@@ -126,11 +127,9 @@ def strange_layers(measured: dict[str, str], expected: Sequence[ExpectedLayer]) 
 def describe_difference(row: ExpectedLayer, diff_id: str) -> str:
     """Say how a layer of the image differs from the recorded one."""
     recorded = row["diff_id"].removeprefix("sha256:")[:_CHARACTERS]
-    if not diff_id:
-        return f"the layer {row['layer']} is missing ({recorded} is recorded)"
     found = diff_id.removeprefix("sha256:")[:_CHARACTERS]
     what = "its settings are" if row["layer"] == SETTINGS_ROW else f"the layer {row['layer']} is"
-    return f"{what} {found}, and {recorded} by {listed(row['builds'])}"
+    return f"{what} {found or 'missing'}; {listed(row['builds'])} gave {recorded}"
 
 
 def describe_changes(changes: Sequence[StepChange]) -> str:
