@@ -13,7 +13,17 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-ADMISSION = ("files", "origin")
+ADMISSION = (
+    "files",
+    "records",
+    "wheel-tags",
+    "bytecode",
+    "debian",
+    "modes",
+    "lookup",
+    "authorities",
+    "origin",
+)
 """Claims about each file of an image: judged before anything of it runs (images/validation/admission.py)."""
 HOST_PROBE = "host.image"
 ORIGIN_PROBE = "host.origin"
@@ -33,6 +43,19 @@ class Tier(str, Enum):
     MULTIGPU = "multigpu"
 
     __str__ = str.__str__  # Python 3.10, which a foreign base may bring, has no StrEnum
+
+
+class ImageKind(str, Enum):
+    """Whose image it is, which decides what it may have of its own. In claims: `expect["image_kind"]`."""
+
+    OURS = "ours"
+    """Built by our Dockerfile on a base of the matrix: all that is in it is known."""
+    ON_CUSTOM_BASE = "on custom base"
+    """Built by our Dockerfile on somebody's base: what that brings is not known."""
+    DERIVED = "derived"
+    """Built by somebody's Dockerfile on one of our images."""
+
+    __str__ = str.__str__
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -198,8 +198,7 @@ def _run_probe(
 
 def _reads_files(probe: str) -> bool:
     """And so asks nothing of the Python that runs it, which knows how a user's would start from files alone."""
-    settings = checks.settings(probe)
-    return settings.reads_files_only or settings.ignores_bytecode or probe.startswith(f"{Tier.STATIC}.")
+    return checks.settings(probe).reads_files_only or probe.startswith(f"{Tier.STATIC}.")
 
 
 def _run_forked(

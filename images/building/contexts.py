@@ -101,7 +101,7 @@ def prepare(
         options.sources.facts,
         missing=gathered.missing,
         custom_base=bool(base.python),
-        outside=prebuilt.contents(image, gathered.files.values()),
+        outside=prebuilt.records(image, gathered.files.values()),
     )
     made_of = origin.of_build(
         image,

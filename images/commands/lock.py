@@ -1,4 +1,4 @@
-"""`lock`: images resolved into hash-pinned locks, what the locked files bring, and the Debian packages below them."""
+"""`lock`: images resolved into hash-pinned locks, RECORDs of the locked wheels, and the Debian packages below."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,14 +11,13 @@ import typer
 
 from images.commands import common
 from images.commands.options import Check, MatrixFile, Selectors
-from images.config import paths
 from images.config.matrix import Sources
 from images.context import base_images, pruner
 from images.errors import Problem, UserError, command
-from images.locking import contents, debian, lock_file, measure_contents, resolve
+from images.locking import debian, lock_file, measure_records, resolve, wheel_records
 from images.planning import plan
 from images.planning.image import Image
-from images.wheels import pruned_contents
+from images.wheels import pruned_records
 
 
 def lock(
@@ -31,9 +30,9 @@ def lock(
 ) -> None:
     """Resolve images into hash-pinned locks under locks/.
 
-    Without selectors, every accepted image. Beside the locks, locks/wheels/ gets what their files bring, read from the
-    index by range requests (claim `origin`), and locks/debian/ the Debian packages that all images on one base share.
-    """
+    Without selectors, every accepted image. Beside the locks, locks/records.json gets a digest of each wheel's RECORD,
+    read from the index by range requests (claim `records`), and locks/debian/ the Debian packages that all images on
+    one base share."""
     sources = common.sources(matrix)
     folder = sources.workspace.locks
     images = common.accepted(selectors or [], sources)
@@ -51,12 +50,10 @@ def lock(
     # An image for one architecture need not stand in the matrix: who names it has its pruned files read, too.
     known = {image.name: image for image in (*everything, *images)}
     locked = [image for image in known.values() if image.lock_name in renewed]
-    read = _check_contents(locked, folder, again) if check else _write_contents(locked, folder)
+    read = _check_records(locked, folder, again) if check else _write_records(locked, folder)
     if not selectors and not check:
         kept = [lock_file.read(one, folder) for one in everything if lock_file.is_present(one, folder)]
-        for path in measure_contents.leftovers(kept, folder):
-            path.unlink()
-            typer.echo(f"removed {paths.shown(path)}")
+        lock_file.put(measure_records.without_leftovers(kept, folder), folder)
     changed = f"{common.counted(len(stale), 'file')} changed" if stale else "all were current"
     typer.echo(f"{common.counted(len(renewed), 'lock')}: {changed}; {read}")
     for text in debian_packages(images, sources, upgrade=upgrade, check=check):
@@ -101,29 +98,29 @@ def debian_packages(images: Sequence[Image], sources: Sources, *, upgrade: bool,
         yield f"{common.counted(len(moved), 'package')} of {len(new.versions)} moved: {of}" if old else f"locked {of}"
 
 
-def _write_contents(images: Sequence[Image], folder: Path) -> str:
-    """Read what the locks' files bring, as far as it is not known. Each image's is kept as soon as it is there."""
+def _write_records(images: Sequence[Image], folder: Path) -> str:
+    """Read the RECORDs of wheels in these images' locks, as far as they are not known."""
     locks = {image.lock_name: lock_file.read(image, folder) for image in images}
-    found = measure_contents.update(locks, folder, tell=common.tell)
-    lock_file.put(found, folder)
-    changed = len(found)
-    for image in (image for image in images if image.pruning):
-        found = pruned_contents.update(image, lock_file.read(image, folder), folder, on_progress=common.tell)
-        lock_file.put(found, folder)
-        changed += len(found)
-    return f"read what {common.counted(changed, 'package')} bring" if changed else "what their files bring was known"
+    before = wheel_records.read(folder)
+    lock_file.put(measure_records.update(locks, folder, tell=common.tell), folder)
+    for image in images:
+        if image.pruning:
+            lock = lock_file.read(image, folder)
+            lock_file.put(pruned_records.update(image, lock, folder, on_progress=common.tell), folder)
+    after = wheel_records.read(folder)
+    changed = [name for name, rows in after.items() if before.get(name) != rows]
+    return f"read the RECORDs of {common.counted(len(changed), 'package')}" if changed else "all RECORDs were known"
 
 
-def _check_contents(images: Sequence[Image], folder: Path, then: str) -> str:
-    """Raises UserError for packages whose files nobody has read."""
-    problems: dict[str, Problem] = {}
+def _check_records(images: Sequence[Image], folder: Path, then: str) -> str:
+    """Raises UserError for packages whose RECORDs nobody has read."""
+    releases = set()
     for image in images:
         lock = lock_file.read(image, folder)
-        packages = [one.package for one in measure_contents.lacking(lock)]
-        for package in (*packages, *(package for package, _ in pruner.unmeasured(image.pruning, lock))):
-            cause = f"does not say what files of {package.name} {package.version} bring"
-            where = f"locks/{contents.place(package)}"
-            problems[where] = Problem(where=where, cause=cause, then=then)
-    if problems:
-        raise UserError([*problems.values()], code=1)
-    return "what their files bring is known"
+        releases |= {wheel_records.release(wheel.package) for wheel in measure_records.lacking(lock)}
+        releases |= {wheel_records.release(package) for package, _ in pruner.unmeasured(image.pruning, lock)}
+    if releases:
+        where = f"locks/{wheel_records.FILE}"
+        causes = [f"does not have the RECORD of {release}" for release in sorted(releases)]
+        raise UserError([Problem(where=where, cause=cause, then=then) for cause in causes], code=1)
+    return "all RECORDs are known"

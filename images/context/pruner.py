@@ -49,10 +49,13 @@ def unmeasured(wanted: Pruning | None, lock: Lock) -> list[tuple[Package, str]]:
     """Locked wheels, by their sha256, that this pruner reads, and of which it is not known what it leaves."""
     if wanted is None:
         return []
-    today, known = key(wanted), lock.contents
-    packages = (package for package in lock.packages() if reads(wanted, package.name))
-    wheels = [(package, digest) for package in packages for digest in package.hashes if digest in known]
-    return [one for one in wheels if known[one[1]].native and today not in known[one[1]].pruned]
+    today, found = key(wanted), []
+    for package in lock.packages():
+        for digest in package.hashes if reads(wanted, package.name) else ():
+            known = lock.records.get(digest)
+            if known and known.native and today not in known.pruned:
+                found.append((package, digest))
+    return found
 
 
 def reads(wanted: Pruning | None, distribution: str) -> bool:

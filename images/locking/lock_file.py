@@ -22,9 +22,9 @@ from images.config.platforms import Platform, of_machine
 from images.errors import Problem, UserError, command, wrong
 from images.host.cache import write_whole
 from images.host.hashing import sha256
-from images.locking import contents, inputs
-from images.locking.contents import Known
+from images.locking import inputs, wheel_records
 from images.locking.inputs import LockInputs, Package, lock_inputs
+from images.locking.wheel_records import Known
 from images.planning.image import Image
 
 RECORD = "lock.json"
@@ -47,8 +47,8 @@ class Lock:
     """Layer (`toolkit` and `tools` too) -> its packages."""
     edited: tuple[str, ...] = ()
     """Files that are not what the lock's record says they were: edited by hand, or merged."""
-    contents: Known = field(default_factory=dict)
-    """What its files bring, as far as it was measured."""
+    records: Known = field(default_factory=dict)
+    """The RECORDs of its wheels, as far as they were read."""
 
     def packages(self) -> Iterator[Package]:
         """Those of the Python layers."""
@@ -108,8 +108,8 @@ def blocked(image: Image, status: Status) -> str:
 
 
 def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
-    """The image's lock in the folder of locks, with what its files bring as far as that or `known` (another folder of
-    locks) says it. Raises UserError: there is none, or it is older than the pins.
+    """The image's lock in the folder of locks, with the RECORDs of its wheels as far as that or `known` (another folder
+    of locks) has them. Raises UserError: there is none, or it is older than the pins.
     """
     status, differences = state(image, folder)
     again = f"`{command('lock', image.lock_name)}`"
@@ -123,8 +123,8 @@ def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
         raise wrong(where, cause, f"{again} makes a new one{committed}")
     lock = load(folder / image.lock_name)
     packages = [package for layer in lock.layers.values() for package in layer]
-    of_others = contents.read(packages, known) if known else {}
-    return replace(lock, contents={**of_others, **contents.read(packages, folder)})
+    of_others = wheel_records.read_for(packages, known) if known else {}
+    return replace(lock, records={**of_others, **wheel_records.read_for(packages, folder)})
 
 
 def load(place: Path) -> Lock:

@@ -100,7 +100,7 @@ def _before_merging(text: str, found: ImageResult, sources: Sources) -> list[str
     todo = [f"{one.name} would be refused: {'; '.join(one.reasons)}" for one in refused]
     if stale:
         todo.append(f"validate those that share the stack, too: {' '.join(stale)}")
-    renew = f"`{command('lock', found.image, *stale)}` renews locks, and reads what their new files bring"
+    renew = f"`{command('lock', found.image, *stale)}` renews locks, and reads the RECORDs of their new wheels"
     record = f"`python -m tools.reproduce {found.image} --record` builds it twice and records its layers"
     return [*todo, renew, f"{record}; until then `publish` refuses the image, as its origin is UNPROVEN"]
 

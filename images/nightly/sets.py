@@ -30,7 +30,7 @@ from images.engine.failures import BuildFailed
 from images.engine.progress import Progress
 from images.errors import UserError
 from images.host.hashing import sha256
-from images.locking import debian, lock_file, measure_contents, resolve, uv
+from images.locking import debian, lock_file, measure_records, resolve, uv
 from images.locking.inputs import LockInputs
 from images.locking.lock_file import Lock
 from images.nightly.results import Change, Job
@@ -336,12 +336,13 @@ def built(engine: Engine, options: BuildOptions, progress: Progress) -> Validate
 
     def validate(locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
         start, name, installed = time.monotonic(), f"{locked.image.name}-{label}", dict[str, str]()
-        # The lock with what its files bring, which `origin` asks: written into a folder of locks, beside what is known.
+        # The lock with the RECORDs of its wheels, which `records` asks: written into a folder of locks, beside what is
+        # known.
         folder, known = options.out / "locks" / label, options.sources.workspace.locks
         own = {f"{locked.image.lock_name}/{path}": text for path, text in lock_file.written(locked.lock).items()}
         lock_file.write(own, folder)
         lock = lock_file.read(locked.image, folder, known)
-        lock_file.put(measure_contents.update({str(locked.image.name): lock}, folder), folder)
+        lock_file.put(measure_records.update({str(locked.image.name): lock}, folder), folder)
         lock = lock_file.read(locked.image, folder, known)
         is_control = label == Job.CONTROL
         how = replace(options, suffix=f"-{label}", tiers=tiers or options.tiers, no_cache=is_control)

@@ -1,18 +1,14 @@
 """What every image is held to: tables of images/data, each row with its reason. What a table means stands above it."""
 
-import functools
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packaging.requirements import Requirement
 
 from images.config import yamlfile
-from images.config.paths import DATA
 
 _ROWS: Mapping[str, Any] = {
     **yamlfile.table("expectations.yaml"),
-    **yamlfile.table("owners.yaml"),
     **yamlfile.table("device_code.yaml"),
 }
 DEBIAN_TOOLS: Sequence[str] = (*_ROWS["programs"].values(), *_ROWS["rdma"].values())
@@ -24,14 +20,6 @@ def __getattr__(name: str) -> Any:
         return _ROWS[name.lower()]
     except KeyError:
         raise AttributeError(name) from None
-
-
-@functools.cache
-def debian() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    """`SUITE/ARCHITECTURE` -> `packages`: package -> version -> digests (validate/checks/static/packages.py), and
-    `generated`: file that installations write -> digests. `python -m tools.debian` keeps what images showed."""
-    found: Mapping[str, Any] = json.loads((DATA / "debian.json").read_text(encoding="utf-8"))
-    return found
 
 
 def cuda_libraries(major: int) -> dict[str, str | None]:

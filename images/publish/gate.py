@@ -18,7 +18,7 @@ from validate.evidence import Evidence
 from validate.judge import ClaimVerdict, Verdict, judge
 from validate.judging import Status, listed
 
-_WHEELS = "static.wheels"
+_RECORDS = "static.records"
 _BOUNDS = frozenset("at_most baseline fault known least most peak peak_operations times tolerance".split())
 """What judges of `silent-faults`, `speed` and `step` alone read: the same is measured whatever is recorded or told
 meanwhile."""
@@ -89,7 +89,7 @@ def judged(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ()) -> Verdi
     answers a claim that it was measured for alone: every other is unproven until the image is validated again.
     """
     own = {(one.check, one.subject): one for one in run.claims}
-    not_here = {one.subject for one in claims.claims if one.probe == _WHEELS and one.unproven}
+    not_here = {one.subject for one in claims.claims if one.probe == _RECORDS and one.unproven}
     asked = [
         replace(one, unproven=one.unproven or _not_measured(one, own.get((one.check, one.subject)), not_here))
         for one in claims.of(tiers or [one.tier for one in run.claims]).claims
@@ -107,7 +107,7 @@ def _not_measured(claim: Claim, own: Claim | None, not_here: Collection[str]) ->
     if claim.probe == own.probe == ORIGIN_PROBE:
         return ""  # layers are measured whatever is recorded of them: a later record answers for the same evidence
     today, then = _plain(claim.expect), _plain(own.expect)
-    if claim.probe == _WHEELS:
+    if claim.probe == _RECORDS:
         tables = [rows for rows in then.values() if isinstance(rows, dict)]
         for rows, name in itertools.product(tables, not_here):
             rows.pop(name, None)

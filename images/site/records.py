@@ -3,6 +3,7 @@
 import json
 import lzma
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,6 +26,7 @@ from images.validation.rows import (
     steps_of,
     tier_counts,
 )
+from validate import checks
 from validate.claims import Tier
 from validate.evidence import Evidence
 from validate.judge import ClaimVerdict, Verdict, judge
@@ -183,17 +185,25 @@ def read_evidence(folder: Path, run_id: str) -> bytes:
 
 
 def judged_again(line: RunLine, content: bytes) -> Verdict:
-    """Judge the evidence of a line. Raises UserError: it is damaged, of another run, or contradicts the line."""
+    """Judge the evidence of a line again, without claims that went since.
+
+    Raises UserError: it is damaged, of another run, or contradicts the line.
+    """
     where, then = f"{LINES} {line.id}", "restore the line and its evidence from git"
     try:
         evidence = Evidence.loads(content.decode())
     except (ValueError, LookupError, TypeError) as error:
         raise failed(where, str(error), then) from None
-    verdict = judge(evidence.claim_set, evidence)
+    # Nobody can judge again what no check has any more.
+    asked = tuple(claim for claim in evidence.claims if checks.judge_of(claim))
+    gone = {(claim.check, claim.subject) for claim in evidence.claims if claim not in asked}
+    verdict = judge(replace(evidence.claim_set, claims=asked), evidence)
     if (line.image, line.digest, line.evidence_sha256) != (verdict.image, verdict.digest, evidence.sha256):
         raise failed(where, "the evidence is of another run", then)
     found = {(one.claim.tier, one.status, one.claim.check, one.claim.subject) for one in verdict.claims}
-    if differing := sorted({f"{check}/{subject}" for _, _, check, subject in found ^ set(line.each())}):
+    recorded = {row for row in line.each() if row[2:] not in gone}
+    differing = sorted({f"{check}/{subject}" for _, _, check, subject in found ^ recorded})
+    if differing:
         raise failed(where, f"the verdict is not what the evidence says: {', '.join(differing[:_SHOWN])}", then)
     return verdict
 

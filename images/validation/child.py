@@ -11,18 +11,16 @@ from types import MappingProxyType
 
 from images.config.facts import Conflict, FailingAddition
 from images.engine.configuration import step
-from images.planning import expectations, user_overlay
+from images.planning import expectations
 from images.validation import origin
 from images.validation.claims.context import claim
 from validate.checks.static.host_origin import StepChange
-from validate.claims import Claim, ClaimSet
+from validate.claims import Claim, ClaimSet, ImageKind
 from validate.evidence import Evidence
-from validate.judging import listed, matches
+from validate.judging import listed
 
 _OURS = "dev.truetag."
 _USERS_FILES = "/workspace/*"
-_LOCKS = ("/opt/venv/.lock",)
-"""What `uv pip install` leaves, for everybody to lock."""
 _TOLD = ("/var/cache/apt/*",)
 """Leftovers that other images clean by themselves (Debian's official base: docker-clean) and ours do not."""
 _NAMES = re.compile(r"(?:^ENV |(?<=\s))([A-Za-z_][A-Za-z0-9_]*)=")
@@ -127,18 +125,11 @@ def _of_child(parents: Claim, pinned: list[str]) -> Claim:
         expect["is_derived"] = True
     if "denied" in expect:
         expect["allowed"] = list(expectations.CHILDRENS_VARIABLES)
-    if "free" in expect or (parents.check, parents.subject) == ("image", "settings"):
-        expect["free"] = True
+    if "image_kind" in expect:
+        expect["image_kind"] = ImageKind.DERIVED
     if "leftovers" in expect:
         expect["leftovers"] = {path: what for path, what in expect["leftovers"].items() if path != _USERS_FILES}
         expect["told"] = list(_TOLD)
-    if "plugins" in expect:
-        own = [*expectations.CHILDRENS, *expectations.CHILDRENS_SETTINGS]
-        expect["copies"] = {path: source for path, source in expect["copies"].items() if not matches(path, own)}
-        others = {*expectations.CHILDRENS_PLUGINS, *expectations.CHILDRENS_SETTINGS}
-        expect["plugins"] = {path: who for path, who in expect["plugins"].items() if path not in others}
-        allowed = {**expect.get("privileged", {}), **expectations.PRIVILEGED_IN_CHILDREN}
-        expect |= {"home": user_overlay.HOME, "privileged": allowed, "open": list(_LOCKS)}
     if "labels" in expect:
         expect["labels"] = {name: value for name, value in expect["labels"].items() if name.startswith(_OURS)}
         expect["ours"] = _OURS

@@ -82,13 +82,11 @@ def planned(home: str, claims: ClaimSet, gpus: Attachment, start: bytes = b"") -
     settings = {claim.probe: checks.settings(claim.probe) for claim in claims.claims}
     stranger = [probe for probe, one in settings.items() if one.run_as is RunAs.ARBITRARY_UID]
     claimed = [probe for probe, one in settings.items() if one.run_as is RunAs.EACH_CLAIM]
-    sources = [probe for probe, one in settings.items() if one.ignores_bytecode]
     cpu, of_user = claims.of([Tier.CPU]), {INSIDE: {"user.json": start}}
     uid = f"{ARBITRARY_UID}:{ARBITRARY_UID}"
     plans = [
-        ContainerPlan(name="cpu", claims=cpu.less([*stranger, *claimed, *sources]), writable=run_in),
+        ContainerPlan(name="cpu", claims=cpu.less([*stranger, *claimed]), writable=run_in),
         ContainerPlan(name="static", claims=claims.of([Tier.STATIC]), arguments=OF_USER, files=of_user),
-        ContainerPlan(name="sources", claims=cpu.only(sources), arguments=OF_USER, files=of_user),
         ContainerPlan(name="any-user", claims=cpu.only(stranger), writable=run_in, user=uid),
     ]
     for number, claim in enumerate(cpu.only(claimed).claims):

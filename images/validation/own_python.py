@@ -66,6 +66,7 @@ def user_of(
     `start` empty: the suite reads it from the image's files. `hidden`: files of the image that have another over them.
     """
     found = {"environ": {"HOME": "/root", **image.env}, "directory": image.workdir or "/", "python": python}
+    found["user"] = image.user
     machine = next((one.machine for one in Platform if one.architecture == image.architecture), platform.machine())
     return json.dumps({**found, "start": dict(start), "hidden": list(hidden), "machine": machine}).encode()
 

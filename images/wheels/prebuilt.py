@@ -27,11 +27,10 @@ from images.context import pruner
 from images.errors import Problem, UserError, command, failed, wrong
 from images.host import cache as host_cache
 from images.host.hashing import sha256, sha256_of_file
-from images.locking.contents import rows_of
 from images.locking.inputs import TOOLS, Package
+from images.locking.wheel_records import rows_of
 from images.planning.image import Image, Pin, Prebuilt, has_extensions
 from validate.environment import wheel_contents
-from validate.environment.wheel_contents import Contents
 
 if TYPE_CHECKING:
     from images.wheels.recipe import Recipe
@@ -352,21 +351,21 @@ def supported_tags(python: Minor, glibc: Minor, platform: Platform = Platform.AM
     return frozenset([*own, *compatible_tags(version, interpreter, platforms)])
 
 
-def contents(image: Image, files: Iterable[Path]) -> dict[str, Contents]:
-    """Distribution -> what its wheel brings, of the image's own pins among these wheels.
+def records(image: Image, files: Iterable[Path]) -> dict[str, str]:
+    """Return distribution -> digest of its wheel's RECORD, of the image's own pins among these wheels.
 
     Those that a build prunes are left out: what that leaves of them is not known here.
     """
     names = {pin.name for pin in image.pins}
     found = {str(canonicalize_name(parse_wheel_filename(path.name)[0])): path for path in files}
-    brought = {}
+    digests = {}
     for name, path in found.items():
         if name in names and not pruner.reads(image.pruning, name):
             # Of one that can't be read nothing is known: whoever installs it says why.
             unreadable = suppress(OSError, zipfile.BadZipFile, csv.Error, KeyError, UnicodeDecodeError)
             with unreadable, zipfile.ZipFile(path) as opened:
-                brought[name] = wheel_contents.contents(rows_of(opened))
-    return brought
+                digests[name] = wheel_contents.digest_of(rows_of(opened))
+    return digests
 
 
 def kept_digests(image: Image, missing: Collection[str], compiled: FindWheel) -> dict[str, str]:
@@ -387,10 +386,10 @@ def kept_digests(image: Image, missing: Collection[str], compiled: FindWheel) ->
     return digests
 
 
-def kept(image: Image, missing: Mapping[str, str], compiled: FindWheel, cache: Path) -> dict[str, Contents]:
-    """The same of wheels that a build would find on this machine, for an image that goes without `missing`."""
+def kept(image: Image, missing: Mapping[str, str], compiled: FindWheel, cache: Path) -> dict[str, str]:
+    """Return the same of wheels that a build would find on this machine, for an image that goes without `missing`."""
     official = {wheel.name: cache / "wheels" / wheel.filename for wheel in image.prebuilt}
     pins = [one for one in image.pins if one.name not in missing]
     pins = [one for one in pins if (one.lacking not in missing if one.extensions else not one.locked)]
     found = [compiled(image, pin) or official.get(pin.name) for pin in pins]
-    return contents(image, [path for path in found if path and path.is_file()])
+    return records(image, [path for path in found if path and path.is_file()])

@@ -31,6 +31,7 @@ WORDS = {
     "{extension}": f"{_MOUNTS} sh /run/breaks/extension.sh",
     "{record}": f"{_MOUNTS} python3 /run/breaks/record.py",
     "{install}": INSTALL,
+    "{install under umask 077}": INSTALL.replace("&& pip", "&& umask 077 && pip"),
     "{bitsandbytes}": f"{SITE}/bitsandbytes/libbitsandbytes_cuda126.so",
     "{site}": SITE,
 }

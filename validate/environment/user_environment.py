@@ -21,6 +21,8 @@ class UserEnvironment:
     """Working directory."""
     python: str
     """The interpreter that ran the suite: the environment's own."""
+    user: str = ""
+    """Whom the image starts as, as its USER says: `1001`, `1001:0`, `trainer`; empty: root."""
     machine: str = field(default_factory=lambda: os.uname().machine)
     """Whose programs it runs, in the kernel's words. An emulator answers as the machine that it stands for."""
     start: Mapping[str, Any] = field(default_factory=dict)

@@ -91,7 +91,7 @@ def as_files_say(given: UserEnvironment) -> UserEnvironment:
     """How its Python would start, or the first on PATH that has packages, by the image's files.
 
     Raises LookupError: there is none.
-    A program of that name without any, which stands in front of it, is for `origin` to find.
+    A program of that name without any, which stands in front of it, is for `lookup` to find.
     """
     found, _ = find(package_folders(), given.environ)
     folders = [os.path.dirname(given.python), *given.environ.get("PATH", "").split(":")]  # noqa: PTH120

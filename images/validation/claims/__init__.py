@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from images.host.hashing import sha256
 from images.validation.claims.context import ClaimContext, claim
 from images.validation.claims.cpu import cpu_claims
 from images.validation.claims.gpu import gpu_claims
@@ -11,7 +12,6 @@ from images.validation.claims.static import static_claims
 from images.validation.containers import suite_files
 from validate.checks.static import hygiene
 from validate.claims import ClaimSet
-from validate.environment import wheel_contents
 
 
 def image_claims(context: ClaimContext) -> ClaimSet:
@@ -34,10 +34,10 @@ def image_claims(context: ClaimContext) -> ClaimSet:
         found.append(replace(one, required=False, unproven=reason) if reason else one)
     # `image`. No verdict of ours comes from the image's own copy: that of another checkout is told, and no fault.
     files = suite_files(ClaimSet(image="", claims=tuple(found)))
-    rows = [(path, wheel_contents.record_hash(content)) for path, content in files.items() if path != "claims.json"]
+    sums = {path: sha256(content) for path, content in files.items() if path != "claims.json"}
     statement = "the image's own copy of the suite and its examples is this checkout's"
     held = hygiene.of_claims(files["claims.json"])
-    expect = {"leftovers": {}, "suite": wheel_contents.long_tags(rows), "claims": held}
+    expect = {"leftovers": {}, "suite": hygiene.digest_of_suite(sums), "claims": held}
     suite = claim("hygiene", "suite", "static.hygiene", statement, expect, required=False)
     # The image's own copy of its claims has none about layers: what is recorded of them moves on, and the image stays.
     return ClaimSet(image=str(image.name), claims=(*found, suite, *origin_claims(context)))

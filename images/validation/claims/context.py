@@ -12,8 +12,7 @@ from images.locking.lock_file import Lock
 from images.planning import silent
 from images.planning.image import Image, Pin
 from images.planning.silent import SilentFault
-from validate.claims import HOST_PROBES, Claim, Tier
-from validate.environment.wheel_contents import Contents
+from validate.claims import HOST_PROBES, Claim, ImageKind, Tier
 
 if TYPE_CHECKING:
     from images.context.origin import Origin
@@ -34,9 +33,9 @@ class ClaimContext:
     locked: Closure = field(default_factory=dict)
     """What the lock has for each layer: with the pins, the closure that the image must hold."""
     lock: Lock | None = None
-    """With what its files bring. None: claims about that are unproven."""
-    outside: Mapping[str, Contents] = field(default_factory=dict)
-    """Distribution -> what its wheel brings, of those that are in no lock and were found."""
+    """With the RECORDs of its wheels. None: claims about that are unproven."""
+    outside: Mapping[str, str] = field(default_factory=dict)
+    """Distribution -> digest of its wheel's RECORD, of those that are in no lock and were found."""
     custom_base: bool = False
     """It stands on a custom base, by its own word. What that holds beside the pins is not in the lock, and stays as it
     is: claims about it are unproven, and required, as a label must not loosen what an image is held to."""
@@ -52,6 +51,11 @@ class ClaimContext:
     """The gpu tier is measured: an example that runs there does not run on the CPU as well."""
     injected: Mapping[str, str] = field(default_factory=dict)
     """Variables that the run adds to the image's environment where it attaches GPUs."""
+
+    @property
+    def image_kind(self) -> ImageKind:
+        """Whose image it is. A derived one is held to its parent's claims (images/validation/child.py)."""
+        return ImageKind.ON_CUSTOM_BASE if self.custom_base else ImageKind.OURS
 
     def without_extensions(self, pin: Pin) -> str:
         """Why the image goes without a package's compiled extensions; empty if it has them."""

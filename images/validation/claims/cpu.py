@@ -36,14 +36,6 @@ _QUANTISED_LLAMA = {
 def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
     # The longest probes first: the suite starts them in this order, and waits for the last.
     image = context.image
-    # What was found right once needs no second look: the same bytecode, of sources that the same lock has.
-    known, lock = {}, context.lock
-    for package in lock.packages() if lock else ():
-        files = [lock.contents[one] for one in package.hashes if one in lock.contents] if lock else []
-        if digests := {digest for file in files for digest in file.bytecode}:
-            known[package.name] = sorted(digests)
-    statement = "every file of bytecode is what its source compiles to"
-    yield claim("bytecode", "sources", "cpu.bytecode", statement, {"known": known})
     yield from _imports(image)
     yield from _native(context)
     yield from _compilers(image)

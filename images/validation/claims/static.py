@@ -11,9 +11,11 @@ from images.planning import expectations, user_overlay
 from images.planning.image import Image, Pin
 from images.validation.claims.context import BOGUS_ARCH, ClaimContext, claim
 from images.validation.claims.device_code import device_code_claims
-from images.validation.claims.provenance import ENTRYPOINT, provenance_claims
+from images.validation.claims.files import file_claims
 from validate.claims import HOST_PROBE, Claim
 
+ENTRYPOINT = "/usr/local/bin/entrypoint"
+"""Where templates/stages/image.j2 puts a profile's entrypoint."""
 _STEPS = ("base", "debian", "compilers", "toolkit", "suite", "entrypoint", "workdir", render.LIBRARIES)
 
 
@@ -47,7 +49,7 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
     statement = "NCCL's own loader finds rdma-core, with every function and version that it asks for"
     expect = {"libraries": libraries, "providers": list(expectations.RDMA_PROVIDERS)}
     yield claim("system", "verbs", "static.system", statement, expect, required=required)
-    yield from provenance_claims(context)
+    yield from file_claims(context)
 
 
 def _assemblers(context: ClaimContext) -> Iterator[Claim]:
@@ -133,6 +135,7 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
     settings = {
         "capabilities": list(expectations.DRIVER_CAPABILITIES),
         "entrypoint": entrypoint,
+        "image_kind": context.image_kind,
         **({} if context.custom_base else {"variables": sorted(set_by_us), "layers": layers}),
     }
     leftovers = {"leftovers": dict(expectations.LEFTOVERS)}
@@ -157,7 +160,7 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
         ("size", HOST_PROBE, f"the image is at most {most // 1000**3} GB", {"bytes": most}),
         ("settings", HOST_PROBE, f"it runs as a user, with{without} entrypoint, and asks for the driver", settings),
         ("history", HOST_PROBE, "no credential in variables, labels and build steps", {}),
-        ("layers", HOST_PROBE, "no layer hides a file that travels with it", {"free": context.custom_base}),
+        ("layers", HOST_PROBE, "no layer hides a file that travels with it", {"image_kind": context.image_kind}),
         ("leftovers", "static.hygiene", "no cache, package list or temporary file of the build is left", leftovers),
         ("secrets", "static.hygiene", "no file holds a credential", leftovers),
         ("home", "static.hygiene", "the home is for every user to write to", leftovers),

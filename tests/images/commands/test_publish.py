@@ -18,7 +18,6 @@ from images.validation.claims.context import ClaimContext
 from tests.support import attested
 from tests.support.commands import call
 from tests.support.sources import SOURCES, image
-from validate.environment.wheel_contents import Contents
 from validate.evidence import Evidence
 
 AMD64, ARM64 = "cu130-torch211", "cu130-torch211-arm64"
@@ -73,7 +72,7 @@ def test_what_a_build_measures_answers_all_claims_that_a_publication_writes(
         mode=GpuMode.NVIDIA, reason="x", inventory=Inventory(driver="580.95", gpus=(h100,), source="NVML")
     )
     optional = {pin.name: "not to be had" for pin in found.pins if pin.optional} if wheels == "missing" else {}
-    outside = {pin.name: Contents(digest="x", tags="") for pin in found.pins if not pin.locked} if not optional else {}
+    outside = {pin.name: "x" for pin in found.pins if not pin.locked} if not optional else {}
     measured_for = ClaimContext.of(
         found,
         lock_file.read(found, SOURCES.workspace.locks),

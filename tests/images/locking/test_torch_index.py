@@ -15,7 +15,7 @@ from images.config.names import Minor
 from images.config.paths import CHECKOUT, Workspace
 from images.context.pruner import key
 from images.errors import UserError
-from images.locking import debian, inputs, lock_file, resolve
+from images.locking import debian, inputs, lock_file, resolve, wheel_records
 from images.locking.lock_file import Status
 from images.planning import plan
 from images.planning.image import Image
@@ -174,12 +174,14 @@ def test_without_selectors_every_accepted_image_is_locked_and_a_check_names_what
     assert "3 locks: " in capsys.readouterr().out
     assert sorted(path.parent.name for path in (tmp_path / "locks").glob("*/lock.json")) == names
     lock([], check=True)
-    assert "what their files bring is known" in capsys.readouterr().out
-    read = tmp_path / "locks" / "wheels" / "torch-2.7.1.json"
-    read.unlink()
-    with pytest.raises(UserError, match=r"torch-2\.7\.1\.json: does not say what files of torch 2\.7\.1 bring"):
+    assert "all RECORDs are known" in capsys.readouterr().out
+    table = wheel_records.read(few.workspace.locks)
+    del table["torch 2.7.1"]
+    file = few.workspace.locks / wheel_records.FILE
+    file.write_bytes(without := wheel_records.written(table))
+    with pytest.raises(UserError, match=r"records\.json: does not have the RECORD of torch 2\.7\.1"):
         lock([], check=True)
-    assert not read.exists()
+    assert file.read_bytes() == without
 
 
 def test_the_lock_of_an_image_for_one_arch_is_its_parents_with_what_the_pruner_leaves(
@@ -192,13 +194,14 @@ def test_the_lock_of_an_image_for_one_arch_is_its_parents_with_what_the_pruner_l
     digest = indexes.add(DEFAULT, "torch", "2.7.1", *needs, library=library)
     lock([name])
     assert [path.parent.name for path in (tmp_path / "locks").glob("*/lock.json")] == ["cu126-torch27"]
-    file = tmp_path / "locks" / "wheels" / "torch-2.7.1.json"
-    row = json.loads(file.read_text())[digest]
-    assert wanted.pruning and row["pruned"].keys() == {key(wanted.pruning)}
-    assert row["pruned"][key(wanted.pruning)]["digest"] != row["digest"], "the library has less in it"
+    table = wheel_records.read(few.workspace.locks)
+    row = table["torch 2.7.1"][digest]
+    assert wanted.pruning and row.pruned.keys() == {key(wanted.pruning)}
+    assert row.pruned[key(wanted.pruning)] != row.record, "the library has less in it"
     lock([name], check=True)
-    file.write_text(json.dumps({digest: {**row, "pruned": {}}}))
-    with pytest.raises(UserError, match=r"does not say what files of torch 2\.7\.1 bring"):
+    table["torch 2.7.1"] = {digest: replace(row, pruned={})}
+    (few.workspace.locks / wheel_records.FILE).write_bytes(wheel_records.written(table))
+    with pytest.raises(UserError, match=r"does not have the RECORD of torch 2\.7\.1"):
         lock([name], check=True)
 
 

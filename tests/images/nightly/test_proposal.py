@@ -41,7 +41,7 @@ MOVE = Change(name="einops", before="0.8.2", after="0.9", pinned=True)
 
 @pytest.mark.parametrize(("name", "shares"), [("cu126-torch27", False), ("cu128-torch28", True)])
 def test_a_proposal_tells_to_read_what_the_files_of_its_locks_bring(name: str, shares: bool, tmp_path: Path) -> None:
-    """The patch has no locks/wheels, without which `origin` is UNPROVEN: of those that share the stack, too."""
+    """The patch has no locks/records.json, without which `records` is UNPROVEN: of those that share the stack, too."""
     (planned,) = plan.select([name], SOURCES)
     assert planned.image is not None
     found = ImageResult(
@@ -51,7 +51,7 @@ def test_a_proposal_tells_to_read_what_the_files_of_its_locks_bring(name: str, s
         proposed=Locked(image=planned.image, lock=lock_file.read(planned.image, SOURCES.workspace.locks)),
     )
     folder = Path(proposal.write(found, SOURCES, tmp_path))
-    assert "locks/wheels" not in (folder / proposal.PATCH).read_text()
+    assert "locks/records.json" not in (folder / proposal.PATCH).read_text()
     before_merging = (folder / proposal.LOG).read_text().partition("Before it is merged:")[2]
     (locks,) = re.findall(r"`nox -s lock -- (.+?)`", before_merging)
     assert locks.split()[0] == name and (len(locks.split()) > 1) == shares

@@ -17,7 +17,7 @@ PASS = judged(PIP)
 OTHER = replace(PIP, subject="torch")
 OPTIONAL = replace(PIP, required=False)
 LESS = replace(PIP, expect={**PIP.expect, "version": "25"})
-WHEELS = replace(PIP, subject="wheels", probe="static.wheels", expect={"wheels": {}})
+WHEELS = replace(PIP, subject="wheels", probe="static.records", expect={"wheels": {}})
 BUILT_HERE = replace(WHEELS, expect={"wheels": {"flash-attn": [{"digest": "x"}]}})
 
 

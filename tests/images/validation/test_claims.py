@@ -1,7 +1,7 @@
 """Claims are written from the resolved image: nothing of them depends on what a container holds."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import jsonschema_rs
@@ -10,12 +10,12 @@ import pytest
 from images.config import schema
 from images.config.paths import CHECKOUT
 from images.locking import lock_file
-from images.locking.contents import FileContents
+from images.locking.wheel_records import WheelRecord
 from images.planning import expectations, plan
 from images.planning.image import Image
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.provenance import provenance_claims
+from images.validation.claims.files import file_claims
 from tests.support import sources
 from tests.support.cases import cases
 from tests.support.checkout import ROOT
@@ -122,7 +122,11 @@ def test_what_is_expected_follows_matrix_and_facts(name: str, key: str, what: st
 
 @pytest.mark.parametrize(
     ("name", "key"),
-    [("cu126-torch27", "pins/lock"), ("cu126-torch27-sm90", "device-code/pruned"), ("cu126-torch27", "origin/wheels")],
+    [
+        ("cu126-torch27", "pins/lock"),
+        ("cu126-torch27-sm90", "device-code/pruned"),
+        ("cu126-torch27", "records/locked"),
+    ],
 )
 def test_what_a_base_of_ones_own_brought_is_not_promised(name: str, key: str) -> None:
     found = claims(name, custom_base=True)
@@ -229,32 +233,31 @@ def test_hybrid_adam_is_had_with_the_extensions_or_with_nvcc() -> None:
     assert not example("cu124-torch25-devel-colossalai", lacking).unproven
 
 
-def wheels_claim(name: str, **changed: object) -> Claim:
-    """origin/wheels of an image; each row of the contents of its lock with these fields changed."""
+def records_claim(name: str, change: Callable[[WheelRecord], WheelRecord | None]) -> Claim:
+    """Return records/locked of an image, where each row of its lock's RECORDs is changed so; None: it is not known."""
     image = sources.image(name)
     lock = lock_file.read(image, CHECKOUT.locks)
-    contents: Mapping[str, FileContents] = {
-        digest: replace(row, **changed)  # type: ignore[arg-type]
-        for digest, row in lock.contents.items()
-    }
-    context = ClaimContext.of(image, replace(lock, contents=contents), SOURCES.facts, missing={}, custom_base=False)
-    (found,) = (claim for claim in provenance_claims(context) if claim.subject == "wheels")
+    changed = {digest: change(row) for digest, row in lock.records.items()}
+    records = {digest: row for digest, row in changed.items() if row}
+    context = ClaimContext.of(image, replace(lock, records=records), SOURCES.facts, missing={}, custom_base=False)
+    (found,) = (claim for claim in file_claims(context) if claim.key == "records/locked")
     return found
 
 
 @pytest.mark.parametrize(
-    ("name", "changed", "required", "known"),
+    ("name", "change", "required", "known"),
     [
-        ("cu126-torch27", {}, True, True),
-        ("cu126-torch27-sm90", {}, True, True),
-        ("cu126-torch27-sm90", {"pruned": {}}, False, False),  # nobody has read what a changed pruner leaves
-        ("cu126-torch27", {"pruned": {}}, True, True),
-        ("cu126-torch27", {"wheel": None}, True, False),
+        ("cu126-torch27", lambda row: row, True, True),
+        ("cu126-torch27-sm90", lambda row: row, True, True),
+        # Nobody has read what a changed pruner leaves.
+        ("cu126-torch27-sm90", lambda row: replace(row, pruned={}), False, False),
+        ("cu126-torch27", lambda row: replace(row, pruned={}), True, True),
+        ("cu126-torch27", lambda _row: None, True, False),
     ],
 )
-def test_contents_are_required_but_those_of_a_changed_pruner(
-    name: str, changed: dict[str, object], required: bool, known: bool
+def test_records_are_required_but_those_of_a_changed_pruner(
+    name: str, change: Callable[[WheelRecord], WheelRecord | None], required: bool, known: bool
 ) -> None:
-    found = wheels_claim(name, **changed)
+    found = records_claim(name, change)
     assert found.required is required and ("torch" not in found.expect["unknown"]) is known
     assert known or f"`lock {name}`" in found.expect["unknown"]["torch"]

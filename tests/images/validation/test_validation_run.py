@@ -20,7 +20,7 @@ from images.validation import containers, host_look, validation_run
 from tests.support.claims import bare_claims
 from tests.support.engine_contents import image_info
 from validate import channel, checks
-from validate.claims import Claim, ClaimSet, Tier
+from validate.claims import ADMISSION, Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judge import judge
 from validate.judging import Status
@@ -303,10 +303,8 @@ def test_an_image_is_read_first_whatever_was_asked_for_and_only_what_fails_is_to
     evidence = measure(engine, asked, tiers=(Tier.CPU,))
     assert [spec.user for spec in engine.specs] == [None, "0"]  # as above: no container of the image's own
     verdict = judge(evidence.claim_set, evidence)
-    assert {one.claim.check for one in verdict.of(Status.FAIL)} == {
-        "files",
-        "origin",
-    } and verdict.overall is Status.FAIL
+    assert {one.claim.check for one in verdict.of(Status.FAIL)} == {*ADMISSION} - {"lookup", "origin"}
+    assert verdict.overall is Status.FAIL
     (compiler,) = (one for one in verdict.claims if one.claim.check == "compiler")
     assert compiler.reason.startswith("nothing of the image was run: files/recorded failed: ")
     # Where nothing fails, evidence is of what was asked for alone; of a custom base nothing is known.
@@ -321,10 +319,10 @@ def test_an_image_is_read_first_whatever_was_asked_for_and_only_what_fails_is_to
 def test_nothing_of_an_image_is_run_whose_reader_ran_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, kept = Engine.lines, "static.symbols"
     monkeypatch.setattr(Engine, "lines", lambda *given: (one for one in whole(*given) if kept in one[1]))
-    asked = CLAIMS.about(["symbols/resolved", "compiler/c-extension", "origin/wheels"])
+    asked = CLAIMS.about(["symbols/resolved", "compiler/c-extension", "records/locked"])
     evidence = measure(engine := Engine(end=Exit(code=137, oom=True, error="")), replace(asked, admission=()))
     assert [spec.user for spec in engine.specs] == [None, "0"] and [one.probe for one in evidence.records] == [kept]
-    assert evidence.host["unsupported"]["compiler/c-extension"] == "nothing of the image was run: origin/wheels failed"
+    assert evidence.host["unsupported"]["compiler/c-extension"] == "nothing of the image was run: records/locked failed"
 
 
 def test_an_image_that_would_hang_its_engine_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def test_healthy_image_is_green() -> None:
     assert verdict.overall is Status.PASS
     assert {claim.check for claim in CLAIMS.claims} == {
         *("imports", "native", "compiler", "triton", "compile", "bridges", "threads", "users", "instructions"),
-        *("4bit-llama", "additions", "bytecode"),
+        *("4bit-llama", "additions"),
     }
 
 

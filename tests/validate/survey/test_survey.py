@@ -51,7 +51,7 @@ def test_the_interpreter_that_path_finds_first_comes_first(tmp_path: Path) -> No
 
 
 def test_files_are_read_for_the_first_python_that_has_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that stands in front of it, with none, is a finding of `origin` and no end of the reading."""
+    """One that stands in front of it, with none, is a finding of `lookup` and no end of the reading."""
     folders = [_site(tmp_path / "a"), _site(tmp_path / "b")]
     (tmp_path / "front").mkdir()
     (tmp_path / "front/python3").write_text("#!/bin/sh\n")

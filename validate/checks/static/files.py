@@ -70,15 +70,32 @@ def _compare(everything: Sequence[Distribution]) -> Mapping[str, Any]:
 
 
 def _unowned(everything: Sequence[Distribution], expected: Mapping[str, object]) -> Iterator[str]:
-    """Importable files beside installed packages that no RECORD lists. Bytecode of an owned source is owned."""
+    """Yield importable files and folders beside installed packages that no RECORD lists.
+
+    Bytecode of an owned source is owned. A folder without any file is imported all the same (PEP 420): code that asks
+    whether apex is there, say, takes one that an uninstallation left for the package.
+    """
     listed = {entry.path for distribution in everything for entry in distribution.entries or ()}
     for location in {distribution.location for distribution in everything if distribution.entries is not None}:
+        yield from (f"{folder}/" for folder in _folders_without_files(location))
         for folder, folders, files in os.walk(location):
             folders[:] = [name for name in folders if name != "__pycache__"]
             for name in files:
                 path = f"{folder}/{name}"
                 if path not in listed and (name.endswith(_CODE) or ".so." in name):
                     yield path
+
+
+def _folders_without_files(location: str) -> Iterator[str]:
+    """Yield the importable folders of a folder of packages that hold nothing, or nothing but bytecode."""
+    for entry in os.scandir(location):
+        if entry.name.isidentifier() and entry.is_dir(follow_symlinks=False):
+            files: list[str] = []
+            for folder, _, names in os.walk(entry.path):
+                if not folder.endswith("/__pycache__"):
+                    files += names
+            if entry.name != "__pycache__" and not files:
+                yield entry.path
 
 
 def size(path: str) -> int:

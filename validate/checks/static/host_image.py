@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from validate.claims import ImageKind
 from validate.judging import Finding, conclude, failed, listed, passed, unproven
 
 _COMMAND, _DIRECTORY, _USER = ["bash"], "/workspace", "1001"
@@ -78,17 +79,18 @@ def judge_size(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, 
 
 def judge_settings(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """expect: {capabilities: what the container runtime must inject of the driver, entrypoint, variables: names of all
-    that the image sets, absent: others may be set, too, layers: names of steps that make one; of a child free: its
-    user, start and health check are its own}.
+    that the image sets, absent: others may be set, too, layers: names of steps that make one, image_kind: a derived
+    image's user, start and health check are its own}.
     """
-    faults, expected, free = list[str](), expect["entrypoint"], expect.get("free", False)
+    faults, expected = list[str](), expect["entrypoint"]
+    is_derived = expect.get("image_kind") == ImageKind.DERIVED
     driver = evidence["driver"]
-    if evidence["user"] != _USER and not free:
+    if evidence["user"] != _USER and not is_derived:
         faults.append(f"it runs as {evidence['user'] or 'root'}")
-    if evidence["entrypoint"] != expected and not free:
+    if evidence["entrypoint"] != expected and not is_derived:
         found = " ".join(evidence["entrypoint"])[:80] or "none"
         faults.append(f"an entrypoint comes before what users run: {found}, {' '.join(expected) or 'none'} is expected")
-    if free:
+    if is_derived:
         expected = evidence["entrypoint"]
         faults += _of_a_child(evidence.get("further", {}))
         known = expect.get("variables", driver)
@@ -140,13 +142,15 @@ def _of_nobody(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Iterat
 
 
 def judge_layers(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """expect: {free: of a child}. evidence: {unread: why}, or {files: of all layers, hidden: those that a later one
-    or a mount hides, but for a base's that steps replace, secrets: [{path, kind}] in any of these}."""
+    """expect: {image_kind: what somebody's base or steps hide is theirs}. evidence: {unread: why}, or {files: of all
+    layers, hidden: those that a later one or a mount hides, but for a base's that steps replace, secrets: [{path,
+    kind}] in any of these}."""
     if "unread" in evidence:
         return unproven(evidence["unread"])
     hidden = evidence["hidden"]
     faults = [f"{one['path']} of a layer holds {one['kind']}, and travels with it" for one in evidence["secrets"]]
-    faults += [] if expect.get("free") else [f"{path} is in a layer and in no container" for path in hidden]
+    if expect.get("image_kind", ImageKind.OURS) == ImageKind.OURS:
+        faults += [f"{path} is in a layer and in no container" for path in hidden]
     return conclude(faults, f"{evidence['files']} entries of layers; hidden: {listed(hidden) if hidden else 'none'}")
 
 

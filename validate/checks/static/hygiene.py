@@ -14,24 +14,26 @@ from pathlib import Path
 from typing import Any
 
 from validate.checks import RunAs, Settings
-from validate.checks.static.files import as_record, hashes
-from validate.checks.static.owners import source_of, walked
+from validate.checks.static.files import hashes
 from validate.claims import Claim
 from validate.environment import credentials, debian, installed, wheel_contents
+from validate.environment.image_paths import read_image_paths, source_of_bytecode
 from validate.environment.patterns import first_of
 from validate.judging import Finding, conclude, failed, listed, passed, unproven
 
-SETTINGS = Settings(reads_files_only=True, shared_reads=(debian.owned, walked), run_as=RunAs.ROOT)
+SETTINGS = Settings(reads_files_only=True, shared_reads=(debian.owned, read_image_paths), run_as=RunAs.ROOT)
 
 _LARGEST_TEXT, _LARGEST_PROGRAM = 64 << 20, 4 << 20
 _MOST_LISTED = 40
+_OWN_COPY = "/opt/truetag"
+_DPKGS_OWN = f"{debian.DATABASE}/info/"
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     given, _, everything = installed.of_user()
     entries = (entry for one in everything for entry in one.entries or () if entry.sha256)
     held = {debian.real(entry.path) for entry in entries if not wheel_contents.is_note(entry.path)}
-    held |= debian.owned().md5.keys() | set(debian.kept_of_packages())
+    held |= debian.owned().md5.keys()
     patterns = {pattern: what for claim in claims for pattern, what in claim.expect["leftovers"].items()}
     evidence = _look(patterns, held, _home(given.environ.get("HOME", "")))
     for claim in claims:
@@ -39,25 +41,27 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield claim.subject, {**evidence, "foreign": foreign}
 
 
-def _foreign(expect: Mapping[str, Any], top: str = "/opt/truetag") -> Iterator[str]:
-    """Files of the image's own copy of the suite that these long tags are not of, and how many of these are of none."""
-    tags = expect["suite"]
-    files = {str(path) for part in ("validate", "examples") for path in Path(top, part).rglob("*") if path.is_file()}
-    known, lacking = wheel_contents.knows(tags), len(tags) * 3 // 4 // wheel_contents.LONG_TAG_BYTES
-    for path, digest in sorted(hashes([one for one in files if not source_of(one)], "sha256").items()):
-        if known(path.removeprefix(f"{top}/"), as_record(digest)):
-            lacking -= 1
-        else:
-            yield path
+def _foreign(expect: Mapping[str, Any], top: str = _OWN_COPY) -> Iterator[str]:
+    """Yield what of the image's own copy of the suite is not this checkout's."""
+    files: list[str] = []
+    for part in ("validate", "examples"):
+        files += [str(path) for path in Path(top, part).rglob("*") if path.is_file()]
+    sums = hashes([path for path in files if not source_of_bytecode(path)], "sha256")
+    if digest_of_suite({path.removeprefix(f"{top}/"): digest for path, digest in sums.items()}) != expect["suite"]:
+        yield top
     claims = Path(top, "claims.json")
     if claims.is_file() and of_claims(claims.read_bytes()) != expect.get("claims"):
         yield str(claims)
-    if lacking:
-        yield f"{lacking} files that it lacks"
+
+
+def digest_of_suite(files: Mapping[str, str]) -> str:
+    """Return one digest of the suite's files, given the sha256 of each by its path below the suite's folder."""
+    lines = sorted(f"{path}\0{digest}\n" for path, digest in files.items())
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def of_claims(claims: bytes) -> str:
-    """Of claims of the static tier, which are the same on each machine, but for the one about this digest."""
+    """Return the digest of the static claims, without the claim that holds this digest."""
     rows = [one for one in json.loads(claims)["claims"] if one["tier"] == "static" and one["subject"] != "suite"]
     return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
 
@@ -76,7 +80,7 @@ def _look(leftovers: Mapping[str, str], held: Collection[str], home: Mapping[str
     left: dict[str, dict[str, Any]] = {}
     secrets: list[Mapping[str, Any]] = []
     files = read = 0
-    device, (found, unreadable) = os.lstat("/").st_dev, walked()
+    device, (found, unreadable) = os.lstat("/").st_dev, read_image_paths()
     for path, facts in sorted(found.items()):
         if not stat.S_ISREG(facts.st_mode) or not facts.st_size or facts.st_dev != device:
             continue
@@ -87,9 +91,7 @@ def _look(leftovers: Mapping[str, str], held: Collection[str], home: Mapping[str
             entry["bytes"] += facts.st_size
         if kind := credentials.by_name(path):
             secrets.append({"path": path, "line": 0, "kind": kind})
-        elif path not in held and not (
-            path.endswith(".pyc") and source_of(path) in held
-        ):  # `bytecode` holds it to that
+        elif path not in held and source_of_bytecode(path) not in held and not path.startswith(_DPKGS_OWN):
             read += 1
             secrets += _credentials(path, facts.st_size)
     return {
@@ -119,7 +121,7 @@ def judge_leftovers(_subject: str, expect: Mapping[str, Any], evidence: Mapping[
 
     evidence of all: {files, read, unreadable, leftovers: {pattern: {files, bytes, example}}, secrets: [{path, line (0:
     the file's name tells), kind}], secrets_count, home: {path, mode, for_all: to write to} or {path, error},
-    foreign: files of the image's own copy of the suite that the claim's has not so, and how many it lacks}.
+    foreign: what of the image's own copy of the suite is another than the claim's}.
     """
     found = {
         pattern: f"{one['files']} files ({one['bytes'] / 1e6:.1f} MB) of {expect['leftovers'][pattern]} are left: "
@@ -156,7 +158,7 @@ def judge_home(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, 
 
 
 def judge_suite(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """expect: {suite: long tags of paths and hashes below /opt/truetag, claims: digest of its claims there}."""
+    """expect: {suite: digest of its files below /opt/truetag, claims: digest of its claims there}."""
     if others := evidence["foreign"]:
         return unproven(f"what its `validate` runs is another suite than this checkout's: {listed(others)}")
     return passed("every file of it is this checkout's")

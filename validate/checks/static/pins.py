@@ -16,6 +16,7 @@ from validate.binaries.loader import X86_64, Files, Process, SearchPath, machine
 from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import installed
+from validate.environment.wheel_tags import Target, fits
 from validate.judging import Finding, conclude, failed, listed
 
 SETTINGS = Settings(reads_files_only=True)
@@ -151,38 +152,9 @@ def _tag_faults(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, 
         yield f"the interpreter is of {machine}, {wanted} is expected"
     if evidence["python"] != expect["python"]:
         yield f"the interpreter is Python {evidence['python']}, {expect['python']} is expected"
-    if tags and not any(_tag_fits(tag, evidence["python"], evidence["glibc"], wanted) for tag in tags):
+    target = Target(python=evidence["python"], machine=wanted, glibc=evidence["glibc"])
+    if tags and not any(fits(tag, target) for tag in tags):
         yield f"{subject}'s wheel is for {listed(list(tags))}, not for this Python and glibc {evidence['glibc']}"
-
-
-def _tag_fits(tag: str, python: str, glibc: str, machine: str = X86_64.name) -> bool:
-    """A wheel tag against glibc Linux with CPython on a machine (packaging.python.org, platform compatibility tags)."""
-    parts = tag.split("-")
-    if len(parts) != 3:
-        return False
-    interpreters, abis, platforms = (part.split(".") for part in parts)
-    minor = int(python.partition(".")[2])
-    exact = f"cp3{minor}"
-    fits = exact in interpreters and bool({exact, "abi3", "none"} & set(abis))
-    fits |= "abi3" in abis and any(_minor(one, "cp3") <= minor for one in interpreters)
-    fits |= "none" in abis and any(_minor(one, "py3") <= minor for one in interpreters)
-    return fits and any(_platform_fits(platform, glibc, machine) for platform in platforms)
-
-
-def _minor(interpreter: str, prefix: str) -> int:
-    """Lowest minor version of Python 3 that `py3`, `py310` or `cp39` names; out of reach for others."""
-    found = re.fullmatch(rf"{prefix}(\d*)", interpreter)
-    return int(found[1] or 0) if found else 1000
-
-
-def _platform_fits(platform: str, glibc: str, machine: str) -> bool:
-    legacy = {"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "manylinux2014": "manylinux_2_17"}
-    for old, new in legacy.items():
-        platform = platform.replace(f"{old}_", f"{new}_")
-    if platform in ("any", f"linux_{machine}"):
-        return True
-    found = re.fullmatch(rf"manylinux_(\d+)_(\d+)_{machine}", platform)
-    return found is not None and (int(found[1]), int(found[2])) <= tuple(map(int, glibc.split(".")[:2]))
 
 
 def _module_faults(subject: str, expect: Mapping[str, Any], module: str, found: Mapping[str, Any]) -> Iterator[str]:

@@ -78,7 +78,7 @@ def _library(stem: str, home: Path) -> Mapping[str, Any]:
     for path in sonames:
         with contextlib.suppress(ElfError, OSError):
             sonames[path] = elf.read(path).soname
-    return {"files": list(sonames), "sonames": sonames}
+    return {"files": list(sonames), "sonames": sonames, "links": [str(path) for path in home.glob(f"lib*/{stem}.so")]}
 
 
 def _versioned_library(stem: str, companion: str, home: Path) -> Mapping[str, Any]:
@@ -110,6 +110,9 @@ _PARTS: Mapping[str, Callable[[Path], Mapping[str, Any]]] = {
     "nvvm": partial(_library, "libnvvm"),
     "libdevice": partial(_present, ["nvvm/libdevice/libdevice.10.bc"]),
     "crt headers": partial(_present, ["include/crt/host_config.h", "include/crt/device_functions.h"]),
+    "half-precision headers": partial(
+        _present, [f"include/cuda_{name}" for name in ("fp16.h", "fp16.hpp", "bf16.h", "bf16.hpp")]
+    ),
     "compiler passes": partial(_present, ["nvvm/bin/cicc", "bin/cudafe++", "bin/fatbinary", "bin/nvlink"]),
 }
 """What a toolkit is made of, and how each part is looked at."""
@@ -156,8 +159,9 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     """toolkit. expect: {home, version, parts: [names]}.
 
     evidence: {home_exists, real_home, parts: {name: {files, absent?, version?, minor?, sonames?: {file: SONAME},
-    error?}}, variables, default_link, programs_on_path, torch: its version and CUDA's, loader_folders: [{folder, real,
-    from: what says so, exists}], driver_libraries: [{path, real}]}.
+    links?: names without a version, by which compilers link, error?}}, variables, default_link, programs_on_path,
+    torch: its version and CUDA's, loader_folders: [{folder, real, from: what says so, exists}], driver_libraries:
+    [{path, real}]}.
     """
     home, version = expect["home"], expect["version"]
     if not evidence["home_exists"]:
@@ -195,6 +199,8 @@ def _part_faults(part: str, found: Mapping[str, Any], version: str) -> Iterator[
         yield f"{found['files'][0]} does not run: {found['error']}"
     elif "minor" in found and found["minor"] != version:
         yield f"{found['files'][0]} is of CUDA {found['minor']}, {version} is expected"
+    if part == "cudart" and not found.get("links", True):
+        yield "the toolkit's cudart has no libcudart.so, by which compilers link it"
     for path, soname in found.get("sonames", {}).items():
         stem, major = soname_major(soname or "")
         if not stem:

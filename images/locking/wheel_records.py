@@ -1,0 +1,102 @@
+"""`locks/records.json`: one digest for each wheel of a lock, of the RECORD inside it.
+
+It is measured from the index and never from an image: `records` holds installed RECORDs to it. A row belongs to the
+sha256 of one wheel, so it never gets old."""
+
+import csv
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from images.config import paths
+from images.errors import command, wrong
+from images.locking.inputs import Package
+from validate.environment import wheel_contents
+from validate.environment.wheel_contents import Rows
+
+FILE = "records.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelRecord:
+    """What is known of the RECORD of one wheel."""
+
+    record: str
+    """Its digest (validate/environment/wheel_contents.py)."""
+    native: bool = False
+    """The wheel has libraries: the pruner reads them in an image for one GPU architecture."""
+    pruned: Mapping[str, str] = field(default_factory=dict)
+    """Digest of the RECORD as the pruner leaves it, by the pruner's key (images/wheels/pruned_records.py)."""
+
+
+Known = Mapping[str, WheelRecord]
+"""sha256 of a wheel -> its RECORD."""
+Table = dict[str, dict[str, WheelRecord]]
+"""`NAME VERSION` -> Known of that release."""
+
+
+def release(package: Package) -> str:
+    """Return the key of a package in the table: `torch 2.7.1`."""
+    return f"{package.name} {package.version}"
+
+
+def read_for(packages: Iterable[Package], folder: Path) -> Known:
+    """Return what is known of these packages' wheels. `folder` has the locks. Raises UserError: a damaged file."""
+    table = read(folder)
+    known: dict[str, WheelRecord] = {}
+    for package in packages:
+        rows = table.get(release(package), {})
+        known.update({digest: rows[digest] for digest in package.hashes if digest in rows})
+    return known
+
+
+def read(folder: Path) -> Table:
+    """Return the whole table; nothing where there is none. Raises UserError: a damaged file."""
+    file = folder / FILE
+    if not file.is_file():
+        return {}
+    try:
+        table: Table = {}
+        for name, rows in json.loads(file.read_bytes()).items():
+            table[name] = {digest: WheelRecord(**row) for digest, row in rows.items()}
+        return table
+    except (ValueError, TypeError, AttributeError):
+        then = f"`git checkout {paths.shown(file)}`, or remove it: `{command('lock')}` reads every wheel's RECORD again"
+        raise wrong(paths.shown(file), "is damaged", then) from None
+
+
+def written(table: Table) -> bytes:
+    """Return the content of the file: a line for each wheel."""
+    releases = []
+    for name, rows in sorted(table.items()):
+        lines = [f"  {json.dumps(digest)}: {json.dumps(_as_json(row))}" for digest, row in sorted(rows.items())]
+        releases.append(f" {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n }")
+    return ("{\n" + ",\n".join(releases) + "\n}\n").encode()
+
+
+def _as_json(row: WheelRecord) -> dict[str, Any]:
+    found: dict[str, Any] = {"record": row.record}
+    if row.native:
+        found["native"] = True
+    if row.pruned:
+        found["pruned"] = dict(sorted(row.pruned.items()))
+    return found
+
+
+def rows_of(wheel: zipfile.ZipFile) -> Rows:
+    """Return the rows of a wheel's RECORD. Raises KeyError: it has no RECORD, or several."""
+    records = [name for name in wheel.namelist() if re.fullmatch(r"[^/]+\.dist-info/RECORD", name)]
+    if len(records) != 1:
+        raise KeyError(f"{len(records)} RECORD files")
+    text = wheel.read(records[0]).decode()
+    return wheel_contents.rows_of_wheel(csv.reader(io.StringIO(text, newline="")))
+
+
+def shown(url: str) -> str:
+    """Return the file of a URL, for messages."""
+    return url.partition("#")[0].rpartition("/")[2]

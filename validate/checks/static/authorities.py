@@ -1,0 +1,78 @@
+"""origin authorities: downloads of a training job fail where Debian's certificate authorities are gone, and trust
+whoever a company's build adds.
+
+A company's own authority is no fault: it is reported, so that nobody publishes it unawares.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypedDict
+
+from validate.checks import RunAs, Settings
+from validate.claims import Claim
+from validate.environment import debian
+from validate.judging import Finding, failed, passed
+
+SETTINGS = Settings(reads_files_only=True, shared_reads=(debian.owned,), run_as=RunAs.ROOT)
+
+_TRUSTED = "/etc/ssl/certs"
+_BROUGHT_BY_DEBIAN = "/usr/share/ca-certificates/"
+_END = "-----END CERTIFICATE-----"
+
+
+class Measured(TypedDict):
+    """How many certificate authorities programs of the image trust."""
+
+    trusted: int
+    added: int
+    """Trusted, and in no Debian package."""
+    lost: int
+    """In Debian's ca-certificates, and not trusted."""
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
+    """Compare what is trusted with what Debian's ca-certificates brings."""
+    files = [Path(path) for path in debian.owned().md5 if path.startswith(_BROUGHT_BY_DEBIAN)]
+    evidence = compare(files, Path(_TRUSTED))
+    for claim in claims:
+        yield claim.subject, evidence
+
+
+def compare(brought: Sequence[Path], trusted: Path) -> Measured:
+    """Return how the certificates of a folder differ from those in Debian's files.
+
+    OpenSSL looks them up by links of their hashes; curl, git and Python's requests read them in one file.
+    """
+    of_debian = set()
+    for file in brought:
+        of_debian.update(read_certificates(file))
+    bundle = set(read_certificates(trusted / "ca-certificates.crt"))
+    linked = set()
+    for link in trusted.glob("????????.[0-9]*"):
+        linked.update(read_certificates(link))
+    return {
+        "trusted": len(bundle | linked),
+        "added": len((bundle | linked) - of_debian),
+        "lost": len(of_debian - (bundle & linked)),
+    }
+
+
+def read_certificates(file: Path) -> list[str]:
+    """Return the certificates of a PEM file, without line breaks."""
+    parts = "\n".join(debian.lines(file)).split(_END)
+    return ["".join(part.split()) for part in parts if part.strip()]
+
+
+def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
+    """Fail where Debian's authorities are not trusted; report others."""
+    if evidence["lost"]:
+        return failed(f"{evidence['lost']} certificate authorities that Debian brings are not trusted")
+    if not evidence["trusted"]:
+        return failed("no certificate authority is trusted: no download over HTTPS works")
+    good = f"{evidence['trusted']} certificate authorities are trusted"
+    if evidence["added"]:
+        return passed(f"{good}; Debian does not bring {evidence['added']} of them")
+    return passed(f"{good}, all of them Debian's")
+
+
+CLAIMS = {"authorities": judge}

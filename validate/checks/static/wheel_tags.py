@@ -1,0 +1,73 @@
+"""origin wheel-tags: a wheel of another Python or processor is copied in like any other, and fails when it is imported.
+
+`pip install --python-version 3.10 --target`, `uv pip install --python-platform` and a COPY from another image do that.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TypedDict
+
+from validate.checks import Settings
+from validate.claims import Claim
+from validate.environment import installed
+from validate.environment.wheel_tags import Target, fits
+from validate.judging import Finding, conclude, failed, listed
+
+SETTINGS = Settings(reads_files_only=True)
+
+
+class InstalledWheel(TypedDict):
+    """A wheel that does not fit."""
+
+    name: str
+    location: str
+    """The folder of sys.path that holds it."""
+    tags: list[str]
+
+
+class Measured(TypedDict):
+    """Wheels on the Python path of the image's user."""
+
+    python: str
+    machine: str
+    wheels: int
+    """How many say what they were built for."""
+    misfits: list[InstalledWheel]
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
+    """Compare the tags of each installed wheel with the image's Python."""
+    user, start, distributions = installed.of_user()
+    target = Target(python=start.version, machine=user.machine)
+    wheels = 0
+    misfits: list[InstalledWheel] = []
+    for distribution in distributions:
+        if not distribution.tags:
+            continue
+        wheels += 1
+        if not any(fits(tag, target) for tag in distribution.tags):
+            tags = list(distribution.tags)
+            misfits.append({"name": distribution.name, "location": distribution.location, "tags": tags})
+    for claim in claims:
+        yield (
+            claim.subject,
+            {
+                "python": target.python,
+                "machine": target.machine,
+                "wheels": wheels,
+                "misfits": misfits,
+            },
+        )
+
+
+def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
+    """Name each wheel that is for another Python or processor than the image's."""
+    if not evidence["wheels"]:
+        return failed("no installed wheel says what it was built for")
+    image = f"Python {evidence['python']} on {evidence['machine']}"
+    faults = []
+    for wheel in evidence["misfits"]:
+        faults.append(f"{wheel['name']} in {wheel['location']} is built for {listed(wheel['tags'])}, not for {image}")
+    return conclude(faults, f"{evidence['wheels']} wheels are for {image}")
+
+
+CLAIMS = {"wheel-tags": judge}

@@ -1,0 +1,89 @@
+"""Every path of an image, as root reads them from the image's own file system."""
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import NamedTuple
+
+_NOT_OF_THE_IMAGE = ("/proc", "/sys", "/dev", "/judge")
+"""The kernel's, and where the suite lies."""
+_BYTECODE = re.compile(r"(?P<folder>.*)/__pycache__/(?P<name>[^/]+)\.[a-z]+-\d+(\.opt-\w+)?\.pyc")
+
+
+class ImagePaths(NamedTuple):
+    """What is in an image."""
+
+    facts: Mapping[str, os.stat_result]
+    """Path -> what lstat says of it. Folders, too."""
+    unreadable: list[str]
+    """Folders of the image that can't be listed."""
+
+
+@cache
+def read_image_paths() -> ImagePaths:
+    """List every path of the image, once a process."""
+    unreadable: list[str] = []
+    return ImagePaths(dict(walk("/", unreadable)), unreadable)
+
+
+def walk(top: str, unreadable: list[str]) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield every path below a folder, folders too, and append folders that can't be listed to `unreadable`.
+
+    Declared volumes are on file systems of their own, and are the image's. Single files that an
+    engine mounts (/etc/hosts, say) are not.
+    """
+    root_device = os.lstat(top).st_dev
+    folders = [(top, root_device)]
+    while folders:
+        folder, device = folders.pop()
+        try:
+            entries = list(os.scandir(folder))
+        except OSError:
+            if device == root_device:
+                unreadable.append(folder)
+            continue
+
+        for entry in entries:
+            path = f"{'' if folder == '/' else folder}/{entry.name}"
+            if path in _NOT_OF_THE_IMAGE:
+                continue
+            try:
+                facts = entry.stat(follow_symlinks=False)
+            except OSError:  # it went while its folder was read
+                continue
+            is_folder = stat.S_ISDIR(facts.st_mode)
+            is_mounted_file = not is_folder and facts.st_dev not in (root_device, device)
+            if is_mounted_file:
+                continue
+            yield path, facts
+            if is_folder:
+                folders.append((path, facts.st_dev))
+
+
+def source_of_bytecode(path: str) -> str:
+    """Return the source that a `.pyc` file is made from, by its name; empty for other files."""
+    match = _BYTECODE.fullmatch(path)
+    return f"{match['folder']}/{match['name']}.py" if match else ""
+
+
+def with_folders_above(paths: Iterable[str]) -> set[str]:
+    """Return these paths and every folder above one of them."""
+    found = set(paths)
+    for path in list(found):
+        folder = path.rpartition("/")[0]
+        while folder and folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return found
+
+
+def is_plain_file(facts: os.stat_result) -> bool:
+    """Return whether a path is a regular file: no folder, link, device, pipe or socket."""
+    return stat.S_ISREG(facts.st_mode)
+
+
+def is_link(facts: os.stat_result) -> bool:
+    """Return whether a path is a symbolic link."""
+    return stat.S_ISLNK(facts.st_mode)
