@@ -333,8 +333,7 @@ def require_equal(name: str, differences: Sequence[Difference]) -> None:
     """Raise UserError where layers differ."""
     if not differences:
         return
-    names = ", ".join(row.layer for row in differences)
-    cause = f"{len(differences)} layers differ: {names}"
+    cause = f"the builds differ in {', '.join(row.layer for row in differences)}"
     raise UserError(Problem(where=name, cause=cause, then="the table names the files"), code=1)
 
 

@@ -31,7 +31,8 @@ def test_the_files_that_differ_are_named_and_nothing_is_left(
     engine: Engine, image: Image, base: BaseContext, tmp_path: Path
 ) -> None:
     options = BuildOptions(sources=SOURCES, host=host_settings(), out=tmp_path)
-    unsteady = reproduce.Reproduction(engine, image, base, options, None)
+    network = host_settings().network(local=engine.facts.local)
+    unsteady = reproduce.Reproduction(engine, image, base, options, network)
     # Named as a step of ours, and it gives other bytes each time.
     step = "sh /run/scripts/debian.sh || mkdir /opt/folder && date +%N >/opt/folder/now"
     unsteady.context = {"Dockerfile": f"FROM {base.reference}\nRUN {step}\n".encode()}
