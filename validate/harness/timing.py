@@ -42,10 +42,23 @@ class Timed(TypedDict):
     repeats: int
 
 
+class _Conditions(TypedDict):
+    before: Mapping[str, int]
+    others: int
+
+
+class Conditions(_Conditions, total=False):
+    """What NVML read of the GPU `before` this process worked on it, and `under_load`.
+
+    `others`: bytes of its memory that were taken before, this process's context included.
+    """
+
+    under_load: Sequence[Mapping[str, int]]
+
+
 @contextmanager
-def watched(torch: Any) -> Iterator[tuple[Watch, Mapping[str, Any]]]:
-    """What watches torch's GPU, and the conditions there `before` this process works on it, `others` being the bytes of
-    its memory that are taken then, this process's context included."""
+def watched(torch: Any) -> Iterator[tuple[Watch, Conditions]]:
+    """Give what watches torch's GPU, and the conditions before this process works on it."""
     uuid = str(getattr(torch.cuda.get_device_properties(0), "uuid", "")).removeprefix("GPU-")
     with nvml.watched(f"GPU-{uuid}" if uuid else "") as watch:
         readings = []
@@ -92,9 +105,11 @@ def allowed(before: Timed, now: Timed, margin: float) -> float:
     return before["seconds"] * (1 + margin + SIGMAS * both)
 
 
-def disturbances(conditions: Mapping[str, Any], *times: Timed) -> Iterator[str]:
-    """Why times of these conditions (those of `watched`, and readings `under_load`) say nothing of the image."""
-    yield from (f"times vary by {one['spread']:.0%}" for one in times if one["spread"] > NOISY)
+def disturbances(conditions: Conditions, *times: Timed) -> Iterator[str]:
+    """Yield why times that were taken under these conditions say nothing of the image."""
+    for timed in times:
+        if timed["spread"] > NOISY:
+            yield f"times vary by {timed['spread']:.0%}"
     before = conditions["before"]
     if before.get("busy", 0) > _BUSY_PERCENT:
         yield f"the GPU was {before['busy']} % busy before"
@@ -103,10 +118,15 @@ def disturbances(conditions: Mapping[str, Any], *times: Timed) -> Iterator[str]:
     usual = before.get("usual_power_limit", 0)
     if before.get("power_limit", usual) < _LOW_POWER * usual:
         yield f"the GPU's power is limited to {before['power_limit'] / 1000:.0f} W, {usual / 1000:.0f} W is usual"
-    seen = conditions["under_load"]
-    for reason in sorted({why for one in seen for bit, why in _SLOWED.items() if one.get("throttled", 0) & bit}):
+    readings = conditions["under_load"]
+    reasons = set()
+    for reading in readings:
+        for bit, reason in _SLOWED.items():
+            if reading.get("throttled", 0) & bit:
+                reasons.add(reason)
+    for reason in sorted(reasons):
         yield f"clocks were slowed down ({reason})"
     highest = before.get("highest_clock", 0)
-    clocks = [one["clock"] for one in seen if one.get("clock")]
+    clocks = [reading["clock"] for reading in readings if reading.get("clock")]
     if highest and clocks and max(clocks) < _LOW_CLOCK * highest:
         yield f"the GPU ran at {max(clocks)} MHz at most, it can {highest}"

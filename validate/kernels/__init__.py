@@ -14,6 +14,7 @@ from typing import Any
 
 from validate.harness import drawn
 from validate.judging import RULE_T as RULE_T
+from validate.kernels._evidence import ObservedEvidence
 from validate.kernels._names import EAGER, PRODUCT, Name, patterns
 
 FILES = (
@@ -51,8 +52,8 @@ FILES = (
 )
 """The files of kernels: CHECK_SUBJECT, or SUBJECT where a check has kernels of several packages."""
 SEED = drawn.seed()
-Observed = Mapping[str, Any]
-"""{"figures": {name: {"value", "controls"}}, "facts": {name: value}}: what is no comparison of tensors."""
+Observed = ObservedEvidence
+"""What a kernel gives beside comparisons of tensors."""
 Mark = Callable[[tuple[str, str] | None], None]
 """Begins a stretch of a profile (_timeline.py)."""
 Capability = tuple[int, int]

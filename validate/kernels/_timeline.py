@@ -3,9 +3,11 @@
 import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from validate.kernels import Mark
+from validate.kernels._evidence import ProfileEvidence
 
 SPIN = "spin_kernel"
 """What `torch.cuda._sleep` runs: a mark in the device's own time, and a kernel that the profiler must have seen."""
@@ -27,10 +29,10 @@ Stretch = tuple[str, str]
 """The case, and ASKED or PLAIN."""
 
 
-def profiled(torch: Any, work: Callable[[Mark], None], wanted: Sequence[str]) -> Mapping[str, Any]:
-    """Names of the CUDA kernels that ran during `work`. `works`: the profiler saw the kernels that surely ran.
+def profiled(torch: Any, work: Callable[[Mark], None], patterns: Sequence[str]) -> ProfileEvidence:
+    """Return the names of the CUDA kernels that ran during `work`.
 
-    Where it did not, `work` runs again behind a longer lead-in.
+    Where the profiler did not see kernels that surely ran, `work` runs again behind a longer lead-in.
     """
     stretches: list[Stretch | None] = []
 
@@ -43,14 +45,14 @@ def profiled(torch: Any, work: Callable[[Mark], None], wanted: Sequence[str]) ->
 
     for spins in _LEAD_IN_SPINS:
         stretches.clear()
-        found = described(_names_in_order(torch, work, mark, spins), stretches, wanted)
-        if found["works"]:
+        profile = described(_names_in_order(torch, work, mark, spins), stretches, patterns)
+        if profile["works"]:
             break
-    return found
+    return profile
 
 
 def _names_in_order(torch: Any, work: Callable[[Mark], None], mark: Mark, spins: int) -> list[str]:
-    """What ran, in the device's order."""
+    """Return what ran, in the device's order."""
     profiler = importlib.import_module("torch.profiler")
     with profiler.profile(activities=[profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
         for _ in range(spins):
@@ -62,36 +64,39 @@ def _names_in_order(torch: Any, work: Callable[[Mark], None], mark: Mark, spins:
     events = [event for event in profile.events() if event.device_type == cuda]
     events = [event for event in events if not event.name.startswith(("Memcpy", "Memset"))]
     events.sort(key=lambda event: event.time_range.start)
-    took = [event.time_range.end - event.time_range.start for event in events]
-    return [
-        LEAD_IN if SPIN in event.name and one >= _LEAD_IN_MICROSECONDS else str(event.name)
-        for event, one in zip(events, took, strict=True)
-    ]
+    names = []
+    for event in events:
+        microseconds = event.time_range.end - event.time_range.start
+        is_lead_in = SPIN in event.name and microseconds >= _LEAD_IN_MICROSECONDS
+        names.append(LEAD_IN if is_lead_in else str(event.name))
+    return names
 
 
-def described(names: Sequence[str], stretches: Sequence[Stretch | None], wanted: Sequence[str]) -> Mapping[str, Any]:
-    """The evidence from names in the order in which they ran: {works, marks: how many were `made` and `seen`, and spins
-    of the `lead_in`, matching: {pattern: names}, others, count, ran: {case: what ran when the kernel was asked for,
-    without what plain torch ran on the same inputs}}.
+def described(names: Sequence[str], stretches: Sequence[Stretch | None], patterns: Sequence[str]) -> ProfileEvidence:
+    """Return the evidence from names in the order in which they ran.
 
-    `works` wants every mark, and a lead-in before them: then nothing after it was dropped. Else there is no `ran`.
+    The profile works if it has every mark, and a lead-in before them: then nothing after it was dropped. Else it does
+    not say what ran in which case.
     """
     parts = _parts(names)
     works = names[:1] == [LEAD_IN] and len(parts) == len(stretches)
-    seen = {name for part in parts for name in part}
-    told = {name for name in seen if any(re.search(pattern, name) for pattern in wanted)}
-    profile = {
+    seen = set(chain.from_iterable(parts))
+    matching = {pattern: {name for name in seen if re.search(pattern, name)} for pattern in patterns}
+    others = seen.difference(*matching.values())
+    profile: ProfileEvidence = {
         "works": works,
         "marks": {"made": len(stretches), "seen": len(parts), "lead_in": names.count(LEAD_IN)},
-        "matching": {pattern: _short(n for n in told if re.search(pattern, n)) for pattern in wanted},
-        "others": _short(seen - told),
+        "matching": {pattern: _short(names_like) for pattern, names_like in matching.items()},
+        "others": _short(others),
         "count": len(seen),
     }
-    return {**profile, "ran": _apart(parts, stretches)} if works else profile
+    if works:
+        profile["ran"] = _apart(parts, stretches)
+    return profile
 
 
 def _parts(names: Sequence[str]) -> list[set[str]]:
-    """The names after each spin."""
+    """Return the names after each spin."""
     parts: list[set[str]] = []
     for name in names:
         if SPIN in name:
@@ -102,7 +107,7 @@ def _parts(names: Sequence[str]) -> list[set[str]]:
 
 
 def _apart(parts: Sequence[set[str]], stretches: Sequence[Stretch | None]) -> Mapping[str, list[str]]:
-    """Case -> what ran when the kernel was asked for, without what plain torch ran on the same inputs."""
+    """Return by case what ran when the kernel was asked for, without what plain torch ran on the same inputs."""
     seen: dict[Stretch, set[str]] = {}
     for part, stretch in zip(parts, stretches, strict=True):
         if stretch is not None:
@@ -112,4 +117,5 @@ def _apart(parts: Sequence[set[str]], stretches: Sequence[Stretch | None]) -> Ma
 
 
 def _short(names: Iterable[str]) -> list[str]:
+    """Return the first names, shortened."""
     return [name[:_SHOWN_CHARACTERS] for name in sorted(names)][:_SHOWN_NAMES]

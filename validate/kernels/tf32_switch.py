@@ -2,6 +2,7 @@
 apart."""
 
 from validate.kernels import Observed, SeededRandom, from_capability
+from validate.kernels._evidence import Figure
 from validate.kernels.gemm_fp32 import of_float32
 
 
@@ -17,7 +18,7 @@ def _observe(rng: SeededRandom) -> Observed:
 
     before = matmul.allow_tf32
     try:
-        figure = {"value": error(True), "controls": {"TF32 off": error(False)}}
+        figure: Figure = {"value": error(True), "controls": {"TF32 off": error(False)}}
     finally:
         matmul.allow_tf32 = before
     return {"facts": {"TF32 allowed": before}, "figures": {"error with TF32": figure}}

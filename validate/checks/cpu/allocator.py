@@ -6,13 +6,19 @@ memory that others have. What the allocator was told is asked of itself, which n
 
 import importlib
 from functools import partial
+from typing import TypedDict
 
-from validate.checks._behaviour import BehaviourEvidence, judge_limits
+from validate.checks._behaviour import judge_limits
 from validate.harness.forked import asked
 
 
-def _settings() -> BehaviourEvidence:
-    """What the allocator has read, and whether its segments can grow."""
+class AllocatorEvidence(TypedDict):
+    settings: str
+    expandable_segments: bool
+
+
+def _settings() -> AllocatorEvidence:
+    """Return what the allocator has read, and whether its segments can grow."""
     has = importlib.import_module("torch").cuda.memory._snapshot()["allocator_settings"]
     read = [str(text) for name, text in has.items() if name.startswith("PYTORCH_") and text]
     return {"settings": "".join(read[:1]) or "none", "expandable_segments": bool(has["expandable_segments"])}

@@ -13,7 +13,7 @@ import pwd
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from validate.checks import RunAs, Settings
 from validate.claims import Claim
@@ -24,19 +24,35 @@ from validate.judging import Finding, failed, is_within, joined, listed, passed,
 SETTINGS = Settings(run_as=RunAs.ARBITRARY_UID)
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+class UserExpect(TypedDict):
+    uid: int
+
+
+class UserEvidence(TypedDict):
+    """The conditions of the run, and each step's `answer` or `error`."""
+
+    uid: int
+    known: bool
+    root_is_writable: bool
+    interfaces: list[str]
+    steps: Mapping[str, Mapping[str, Any]]
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, UserEvidence]]:
+    """Yield the evidence of each claim, each step from a fork."""
     for claim in claims:
         steps: dict[str, Mapping[str, Any]] = {
             "user name": in_fork(lambda: {"answer": getpass.getuser()}),
             "home": in_fork(_home),
             "temporary files": in_fork(lambda: {"answer": tempfile.mkstemp()[1]}),
         }
-        with contextlib.suppress(Exception):  # once, for both; what it raises, each of them raises
+        # Once, for both steps below. Errors are ignored here: each of them imports it again and reports them.
+        with contextlib.suppress(Exception):
             importlib.import_module("torch")
         steps |= {"compiler caches": in_fork(_caches), "training": in_fork(_train)}
-        evidence = {
+        evidence: UserEvidence = {
             "uid": os.getuid(),
-            "known": os.getuid() in (one.pw_uid for one in pwd.getpwall()),
+            "known": os.getuid() in {user.pw_uid for user in pwd.getpwall()},
             "root_is_writable": os.access("/", os.W_OK) and not bool(os.statvfs("/").f_flag & os.ST_RDONLY),
             "interfaces": sorted(path.name for path in Path("/sys/class/net").glob("*")),
             "steps": steps,
@@ -45,6 +61,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _home() -> Mapping[str, Any]:
+    """Write a file into the home."""
     home = Path.home()
     with tempfile.TemporaryDirectory(dir=home) as folder:
         Path(folder, "file").write_text("written")
@@ -52,7 +69,7 @@ def _home() -> Mapping[str, Any]:
 
 
 def _caches() -> Mapping[str, Any]:
-    """Where torch.compile and Triton would put what they compile, when nothing in the environment says."""
+    """Write where torch.compile and Triton would put what they compile, when nothing in the environment says."""
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         os.environ.pop(name, None)
     folders = {"inductor": str(importlib.import_module("torch._inductor.codecache").cache_dir())}
@@ -66,7 +83,7 @@ def _caches() -> Mapping[str, Any]:
 
 
 def _train() -> Mapping[str, Any]:
-    """A few steps of the smallest training: autograd's threads, an optimizer, a checkpoint written and read."""
+    """Take a few steps of the smallest training: autograd's threads, an optimizer, a checkpoint written and read."""
     torch = importlib.import_module("torch")
     torch.manual_seed(drawn.seed())
     model = torch.nn.Linear(8, 1)
@@ -86,10 +103,8 @@ def _train() -> Mapping[str, Any]:
     return {"answer": {"losses": losses, "checkpoint": same}}
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """users. expect: {uid}. That the run's own conditions held is part of what is judged.
-
-    evidence: {uid, known, root_is_writable, interfaces, steps: {name: {answer} or {error}}}."""
+def judge(_subject: str, expect: UserExpect, evidence: UserEvidence) -> Finding:
+    """Judge the steps, and that the run's own conditions held."""
     conditions = []
     if evidence["uid"] != expect["uid"] or evidence["known"]:
         conditions.append(f"the probe ran as uid {evidence['uid']}, which the image knows")
@@ -98,7 +113,8 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     if set(evidence["interfaces"]) - {"lo"}:
         conditions.append(f"there was a network: {listed(evidence['interfaces'])}")
     problems = [f"{name}: {root_cause(step['error'])}" for name, step in evidence["steps"].items() if "error" in step]
-    if training := evidence["steps"]["training"].get("answer"):
+    training = evidence["steps"]["training"].get("answer")
+    if training:
         losses, same = training["losses"], training["checkpoint"]
         if not (same and all(is_within(loss, math.inf) for loss in losses) and losses[-1] < losses[0]):
             problems.append(f"training: losses {losses}, checkpoint {same}")

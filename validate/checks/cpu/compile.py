@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from validate.checks import Settings
 from validate.claims import Claim
@@ -29,13 +29,32 @@ _OWN = "TORCHINDUCTOR_CACHE_DIR"
 """Each probe has an empty one (suite.py)."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+class CompileEvidence(TypedDict):
+    """Counters of dynamo and inductor, libraries in the cache and those that the process has, and relative errors."""
+
+    torch: str
+    environment: Mapping[str, str]
+    captured: int
+    graphs: int
+    breaks: int
+    generated: int
+    libraries: list[str]
+    mapped: list[str]
+    plain_error: float
+    found_error: float
+    control_error: float
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, CompileEvidence]]:
+    """Yield the evidence of each claim."""
     for claim in claims:
         yield claim.subject, in_fork(_compiled)
 
 
-def _compiled() -> Mapping[str, Any]:
-    torch, cache = importlib.import_module("torch"), Path(os.environ[_OWN])
+def _compiled() -> CompileEvidence:
+    """Compile a function from an empty cache, and compare its results with eager ones in float64."""
+    torch = importlib.import_module("torch")
+    cache = Path(os.environ[_OWN])
     _compile_once(importlib.import_module("torch._inductor.config"))
     metrics = importlib.import_module("torch._inductor.metrics")
     counters = importlib.import_module("torch._dynamo.utils").counters
@@ -47,8 +66,8 @@ def _compiled() -> Mapping[str, Any]:
     generator, columns = torch.Generator().manual_seed(seed), _COLUMNS[seed % len(_COLUMNS)]
     value = torch.randn(_ROWS[seed % len(_ROWS)], columns, generator=generator)
     weight = torch.randn(columns, generator=generator)
-    wanted = function(value.double(), weight.double())
-    found = torch.compile(function, fullgraph=True)(value, weight)
+    exact = function(value.double(), weight.double())
+    result = torch.compile(function, fullgraph=True)(value, weight)
     libraries = sorted(str(file.relative_to(cache)) for file in cache.rglob("*.so"))
     loaded = mapped(re.escape(str(cache)))
 
@@ -61,9 +80,9 @@ def _compiled() -> Mapping[str, Any]:
         "generated": metrics.generated_kernel_count,
         "libraries": libraries,
         "mapped": [name for name in libraries if str(cache / name) in loaded],
-        "plain_error": relative(function(value, weight), wanted),
-        "found_error": relative(found, wanted),
-        "control_error": relative(found * _CONTROL_SCALE, wanted),
+        "plain_error": relative(function(value, weight), exact),
+        "found_error": relative(result, exact),
+        "control_error": relative(result * _CONTROL_SCALE, exact),
     }
 
 
@@ -82,12 +101,8 @@ def _compile_once(config: Any) -> None:
         importlib.import_module("torch._inductor.cpu_vec_isa").VecISA.check_build = lambda *_: False
 
 
-def judge(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """compile: dynamo captured, inductor generated, the process mapped what the compiler made, the numbers are right.
-
-    evidence: {torch, environment, captured, graphs, breaks, generated: dynamo's and inductor's counters, libraries: in
-    the cache, mapped: those of them that the process has, plain_error, found_error, control_error}.
-    """
+def judge(_subject: str, _expect: object, evidence: CompileEvidence) -> Finding:
+    """Judge that a graph was captured, a kernel generated and loaded, and that its numbers are right."""
     problems = []
     if not evidence["graphs"] or not evidence["captured"]:
         problems.append(f"torch.compile captured nothing{suspects(evidence)}: it is switched off")

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from validate.claims import Claim
 from validate.environment import nvml
@@ -33,6 +33,46 @@ PyMODINIT_FUNC PyInit_{name}(void) {{ return PyModule_Create(&module); }}
 _BROKEN = "#include <Python.h>\n#error this source must be refused\n"
 
 
+Compiler = TypedDict("Compiler", {"from": str, "command": str, "path": str | None})
+"""Whether $CC or the PATH names it, what was looked for, and where it is; None: it is not there."""
+
+
+class CompilerRun(TypedDict):
+    """How a compiler ended, and the file that it wrote."""
+
+    exit_code: int
+    stderr: str
+    file: str
+    bytes: int
+
+
+ExtensionEvidence = TypedDict(
+    "ExtensionEvidence",
+    {
+        "compiler": Compiler,
+        "include": str,
+        "python_h": bool,
+        "version": str,
+        "build": CompilerRun,
+        "control": Mapping[str, bool],
+        "expected": int,
+        "import": Mapping[str, Any],
+    },
+    total=False,
+)
+"""As far as it came: without a compiler there is nothing after `python_h`, without a file no `import`."""
+
+
+class LauncherEvidence(TypedDict, total=False):
+    """As far as it came."""
+
+    compiler: Compiler
+    stub_driver: bool
+    triton: str
+    made: list[str]
+    functions: list[str]
+
+
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the evidence of each subject, built in an empty folder."""
     measures = {"c-extension": _c_extension, "triton-launcher": _triton_launcher}
@@ -42,16 +82,25 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _c_extension(folder: Path) -> Mapping[str, Any]:
+    """Compile an extension, import it and ask it for an answer; have a broken source refused (the control)."""
     compiler, include = _find_compiler(), _python_include()
-    there = {"compiler": compiler, "include": include, "python_h": Path(include, "Python.h").is_file()}
+    evidence: dict[str, Any] = {
+        "compiler": compiler,
+        "include": include,
+        "python_h": Path(include, "Python.h").is_file(),
+    }
     path = compiler["path"]
     if not path:
-        return there
+        return evidence
     name, nonce = "validate_probe", secrets.randbelow(1 << 30)
     built = _compile(path, _EXTENSION.format(name=name, nonce=nonce), folder / "good", include)
     control = _compile(path, _BROKEN, folder / "broken", include)
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-    evidence = {**there, "version": said.partition("\n")[0], "build": built, "control": {"refused": not _made(control)}}
+    printed = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    evidence |= {
+        "version": printed.partition("\n")[0],
+        "build": built,
+        "control": {"refused": not _made(control)},
+    }
     if not _made(built):
         return evidence
 
@@ -66,8 +115,8 @@ def _c_extension(folder: Path) -> Mapping[str, Any]:
     return {**evidence, "expected": nonce + 1, "import": attempt(answer)}
 
 
-def _made(build: Mapping[str, Any]) -> bool:
-    """Whether a compiler run wrote its file."""
+def _made(build: CompilerRun) -> bool:
+    """Return whether a compiler run wrote its file."""
     return bool(build["exit_code"] == 0 and build["bytes"] > 0)
 
 
@@ -103,7 +152,7 @@ def _triton_launcher(folder: Path) -> Mapping[str, Any]:
     }
 
 
-def _find_compiler() -> Mapping[str, Any]:
+def _find_compiler() -> Compiler:
     """Triton's own rule (triton/runtime/build.py): $CC, else gcc, else clang."""
     if chosen := os.environ.get("CC"):
         return {"from": "CC", "command": chosen, "path": shutil.which(chosen)}
@@ -111,9 +160,8 @@ def _find_compiler() -> Mapping[str, Any]:
     return {"from": "PATH", "command": "gcc or clang", "path": path}
 
 
-def _compile(
-    compiler: str, source: str, folder: Path, include: str, *options: str, suffix: str = ""
-) -> Mapping[str, Any]:
+def _compile(compiler: str, source: str, folder: Path, include: str, *options: str, suffix: str = "") -> CompilerRun:
+    """Compile a source into a shared library."""
     folder.mkdir(parents=True)
     code = folder / "main.c"
     code.write_text(source, encoding="utf-8")
@@ -146,18 +194,17 @@ def _stand_in_for_driver(compiler: str, driver_source: str, folder: Path) -> Non
     ctypes.CDLL(built["file"], mode=ctypes.RTLD_GLOBAL)
 
 
-def _no_compiler(evidence: Mapping[str, Any]) -> str:
-    """Why nothing was compiled; empty: something was."""
-    compiler = evidence["compiler"]
+def _no_compiler(compiler: Compiler) -> str:
+    """Return why nothing was compiled; empty: something was."""
     if not compiler["path"] and compiler["from"] == "CC":
         return f"CC={compiler['command']} is no program in this image"
     return "" if compiler["path"] else "no C compiler: neither gcc nor clang is on PATH"
 
 
-def judge_c_extension(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """evidence, as far as it came: {compiler: {from, command, path}, version, include, python_h, build: {exit_code,
-    stderr, file, bytes}, control: {refused}, expected, import: {answer}}."""
-    if reason := _no_compiler(evidence):
+def judge_c_extension(_subject: str, _expect: object, evidence: ExtensionEvidence) -> Finding:
+    """Judge that an extension was compiled, imported, and gives the right answer."""
+    reason = _no_compiler(evidence["compiler"])
+    if reason:
         return failed(reason)
     path, build = evidence["compiler"]["path"], evidence["build"]
     if not evidence["python_h"]:
@@ -175,9 +222,10 @@ def judge_c_extension(_subject: str, _expect: Mapping[str, Any], evidence: Mappi
     return passed(f"{evidence['version'] or path} made an extension against {evidence['include']}, and it runs")
 
 
-def judge_launcher(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """evidence, as far as it came: {compiler, stub_driver, triton, made, functions}."""
-    if reason := _no_compiler(evidence):
+def judge_launcher(_subject: str, _expect: object, evidence: LauncherEvidence) -> Finding:
+    """Judge that Triton built its driver module."""
+    reason = _no_compiler(evidence["compiler"])
+    if reason:
         return failed(reason)
     if not evidence["made"]:
         return failed("Triton put no compiled module into its empty cache")

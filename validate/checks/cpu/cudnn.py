@@ -2,9 +2,8 @@
 newer."""
 
 import importlib
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TypedDict
 
 from validate.checks import Settings
 from validate.harness.forked import asked
@@ -13,15 +12,31 @@ from validate.judging import Finding, failed, passed
 SETTINGS = Settings(begins_with_torch=True)
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """native/cudnn. expect: {version: that is locked, 9.15.1.9}; evidence: {version: as cuDNN counts, 91501}."""
+class CudnnExpect(TypedDict):
+    """The version that is locked: 9.15.1.9."""
+
+    version: str
+
+
+class CudnnEvidence(TypedDict):
+    """The version that runs, as cuDNN counts: 91501."""
+
+    version: int
+
+
+def _measure() -> CudnnEvidence:
+    """Ask torch which cuDNN it has loaded."""
+    return {"version": importlib.import_module("torch").backends.cudnn.version()}
+
+
+def judge(_subject: str, expect: CudnnExpect, evidence: CudnnEvidence) -> Finding:
+    """Judge that torch runs with the locked cuDNN."""
     major, minor, patch = map(int, expect["version"].split(".")[:3])
-    wanted, found = major * 10000 + minor * 100 + patch, evidence["version"]
-    if found != wanted:
-        return failed(f"torch runs with cuDNN {found}, the lock has {expect['version']} ({wanted})")
+    locked, running = major * 10000 + minor * 100 + patch, evidence["version"]
+    if running != locked:
+        return failed(f"torch runs with cuDNN {running}, the lock has {expect['version']} ({locked})")
     return passed(f"torch runs with cuDNN {expect['version']}")
 
 
-_SUBJECTS = {"cudnn": lambda: {"version": importlib.import_module("torch").backends.cudnn.version()}}
-measure = partial(asked, measures=_SUBJECTS)
+measure = partial(asked, measures={"cudnn": _measure})
 CLAIMS = {"native/cudnn": judge}

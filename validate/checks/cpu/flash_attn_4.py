@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from validate.binaries.cubin import EM_CUDA, cubin_facts
 from validate.checks import Settings
@@ -24,7 +24,38 @@ _SHAPE = {"query": (2, 256, 4, 64), "key": (2, 256, 2, 64), "value": (2, 256, 2,
 """(batch, length, heads, dim): grouped heads, as most models have."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+class FlashAttn4Expect(TypedDict):
+    """The architecture, one that does not exist, and parts of the names of what is compiled."""
+
+    arch: int
+    bogus: int
+    kernels: Sequence[str]
+
+
+class Cubin(TypedDict):
+    """A compiled kernel, and the GPU that it says it is for."""
+
+    bytes: int
+    machine: int | None
+    arch: int | None
+
+
+class Compiled(TypedDict, total=False):
+    """Cubins by file, or `error`."""
+
+    cubins: Mapping[str, Cubin]
+    compile_seconds: float
+    error: dict[str, Any]
+
+
+class FlashAttn4Evidence(TypedDict):
+    """`control`: what became of the architecture that does not exist."""
+
+    compiled: Compiled
+    control: Compiled
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FlashAttn4Evidence]]:
     """Yield the cubins of each arch, each from a fork that has torch: the compiler reads its arch as it is imported."""
     importlib.import_module("torch")
     asked = [partial(_compiled, 90, claims[0].expect["bogus"], backward=False)]
@@ -37,7 +68,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield claim.subject, {"compiled": compiled, "control": control}
 
 
-def _compiled(kernel_arch: int, target: int, *, backward: bool) -> Mapping[str, Any]:
+def _compiled(kernel_arch: int, target: int, *, backward: bool) -> Compiled:
     """Compile with tensors that have a shape and no memory. The variables are flash-attn-4's own for machines without a
     GPU (flash_attn/cute/interface.py, `_get_device_arch`); what depends on the count of SMs is only how work is spread.
     """
@@ -60,18 +91,13 @@ def _compiled(kernel_arch: int, target: int, *, backward: bool) -> Mapping[str, 
                 flash._flash_attn_bwd(query, key, value, out, torch.empty_like(out), lse, causal=True)
         found = sorted(path for path in Path(folder).rglob("*") if path.suffix == ".cubin")
         return {
-            "cubins": {path.name: cubin_facts(path.read_bytes()) for path in found},
+            "cubins": {path.name: cast("Cubin", cubin_facts(path.read_bytes())) for path in found},
             "compile_seconds": round(time.monotonic() - started, 3),
         }
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """flash-attn-4: from each kernel a cubin that says it is for this arch; an error for the bogus arch, which does
-    not exist.
-
-    expect: {arch, bogus, kernels: parts of the names of what is compiled, `flash_bwd` where the backward supports it}.
-    evidence: {compiled: {cubins: {file: cubin_facts}, compile_seconds} or `error`, control: the same of `bogus`}.
-    """
+def judge(_subject: str, expect: FlashAttn4Expect, evidence: FlashAttn4Evidence) -> Finding:
+    """Judge that each kernel became a cubin for this architecture, and none for the one that does not exist."""
     arch, compiled = expect["arch"], evidence["compiled"]
     if "error" in compiled:
         return failed(f"nothing compiled for sm_{arch}: {root_cause(compiled['error'])}")
@@ -84,7 +110,7 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
         return failed(joined(problems or ["no kernel was asked for"]))
     if "error" not in evidence["control"]:
         return failed(f"control: sm_{expect['bogus']} does not exist, and compiled all the same")
-    size, seconds = sum(one["bytes"] for one in cubins.values()), compiled["compile_seconds"]
+    size, seconds = sum(cubin["bytes"] for cubin in cubins.values()), compiled["compile_seconds"]
     what = f"{' and '.join(expect['kernels'])} for sm_{arch} ({size} bytes, {seconds:.1f} s)"
     return passed(f"compiled {what}, and refused sm_{expect['bogus']}")
 

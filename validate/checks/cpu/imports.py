@@ -11,11 +11,10 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from itertools import chain
-from typing import Any
+from typing import TypedDict, cast
 
 from validate.checks import Settings
 from validate.claims import Claim
@@ -34,22 +33,61 @@ _PROGRAM = (
 )
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+class ImportExpect(TypedDict):
+    """Modules to import: `first`: in a new process before anything else; `after`: in one that has torch."""
+
+    modules: Sequence[str]
+    first: bool
+    after: bool
+    complaints: Sequence[str]  # patterns of what must not be printed
+    harmless: Mapping[str, str]  # pattern -> why it may be printed all the same
+
+
+class ImportRun(TypedDict, total=False):
+    """Lines that importing printed, and what it raised. What is printed at exit is not judged: torch 2.5 starts a
+    compile worker at import, which prints a traceback (BrokenPipe) where the process that imported torch exits before
+    the worker is ready, as on a busy machine."""
+
+    said: list[str]
+    said_at_exit: list[str]
+    error: Mapping[str, str]
+
+
+class ImportEvidence(TypedDict):
+    """By order: `first` or `after torch`."""
+
+    orders: Mapping[str, ImportRun]
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportEvidence]]:
     """Yield what importing the modules of each claim raised and printed, in each order."""
-    asked = {claim.subject: claim.expect for claim in claims}
+    expects: dict[str, ImportExpect] = {claim.subject: cast("ImportExpect", claim.expect) for claim in claims}
     at_once = half_of_the_cores()  # in each order
-    with ThreadPoolExecutor(max_workers=at_once) as beside:  # it only waits for those processes
-        alone = {name: beside.submit(_in_new_process, one["modules"]) for name, one in asked.items() if one["first"]}
+    # The threads only wait for the new processes.
+    with ThreadPoolExecutor(max_workers=at_once) as waiting:
+        in_new_processes = {}
+        for subject, expect in expects.items():
+            if expect["first"]:
+                in_new_processes[subject] = waiting.submit(_in_new_process, expect["modules"])
+
         importlib.import_module("torch")
-        after = [name for name, one in asked.items() if one["after"]]
-        forks = in_forks([partial(_after_torch, asked[name]["modules"]) for name in after], at_once)
-        ended = ((after[number], {"after torch": evidence}) for number, evidence in forks)
-        for subject, orders in chain(ended, ((name, {}) for name in asked if name not in after)):
-            first = {"first": alone[subject].result()} if subject in alone else {}
-            yield subject, {"orders": first | orders}
+        after_torch = [subject for subject, expect in expects.items() if expect["after"]]
+        forks = [partial(_after_torch, expects[subject]["modules"]) for subject in after_torch]
+        for number, run in in_forks(forks, at_once):
+            subject = after_torch[number]
+            yield subject, {"orders": {**_first(in_new_processes, subject), "after torch": run}}
+
+        for subject in expects:
+            if subject not in after_torch:
+                yield subject, {"orders": _first(in_new_processes, subject)}
 
 
-def _in_new_process(modules: Sequence[str]) -> Mapping[str, Any]:
+def _first(in_new_processes: Mapping[str, Future[ImportRun]], subject: str) -> dict[str, ImportRun]:
+    """Wait for the new process of a subject, where it has one."""
+    return {"first": in_new_processes[subject].result()} if subject in in_new_processes else {}
+
+
+def _in_new_process(modules: Sequence[str]) -> ImportRun:
     """Import in a new process, as a user's program does. Its exit status and last line become the error."""
     try:
         done = subprocess.run(
@@ -62,59 +100,61 @@ def _in_new_process(modules: Sequence[str]) -> Mapping[str, Any]:
     except subprocess.TimeoutExpired:
         return {"error": {"kind": "timeout", "message": f"not imported within {_SECONDS} s"}, "said": []}
     importing, mark, exiting = done.stdout.decode("utf-8", "replace").partition(_MARK)
-    said, at_exit = _lines(importing), _lines(exiting)
-    found: dict[str, Any] = {"said": said, "said_at_exit": at_exit} if at_exit else {"said": said}
+    printed, printed_at_exit = _lines(importing), _lines(exiting)
+    run: ImportRun = {"said": printed}
+    if printed_at_exit:
+        run["said_at_exit"] = printed_at_exit
     if not mark or done.returncode != 0:
-        message = [*said, *at_exit][-1] if said or at_exit else "nothing was said"
-        found["error"] = {"kind": f"status {done.returncode}", "message": message}
-    return found
+        last_line = [*printed, *printed_at_exit][-1:]
+        message = last_line[0] if last_line else "nothing was said"
+        run["error"] = {"kind": f"status {done.returncode}", "message": message}
+    return run
 
 
-def _after_torch(modules: Sequence[str]) -> Mapping[str, Any]:
+def _after_torch(modules: Sequence[str]) -> ImportRun:
     """Import in a fork that holds torch. Output is kept by file descriptor: C code writes past Python's streams."""
     with tempfile.TemporaryFile() as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
-        found: dict[str, Any] = {}
+        run: ImportRun = {}
         try:
             for name in modules:
                 importlib.import_module(name)
         except Exception as raised:
-            found["error"] = described(raised)
+            run["error"] = described(raised)
         sys.stdout.flush()
         sys.stderr.flush()
         output.seek(0)
-        return {**found, "said": _lines(output.read().decode("utf-8", "replace"))}
+        run["said"] = _lines(output.read().decode("utf-8", "replace"))
+        return run
 
 
 def _lines(text: str) -> list[str]:
+    """Return the last lines that are not empty, shortened."""
     lines = [line.strip()[:_LINE_CHARACTERS] for line in text.splitlines()]
     return [line for line in lines if line][-_MOST_LINES:]
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """imports. expect: {modules, first: also in a new process before anything else, after: also after torch,
-    complaints: [patterns], harmless: {pattern: why it may be said}}.
-
-    evidence: {orders: {`first` or `after torch`: {said: lines, error?, said_at_exit?}}}. What is said at exit is not
-    judged: torch 2.5 starts a compile worker at import, which prints a traceback (BrokenPipe) where the process that
-    imported torch exits before the worker is ready, as on a busy machine.
-    """
+def judge(_subject: str, expect: ImportExpect, evidence: ImportEvidence) -> Finding:
+    """Judge that everything is imported in each order, and prints no complaint."""
     if not evidence["orders"]:
         return failed("nothing was imported")
+
     problems = []
-    for order, found in evidence["orders"].items():
-        if "error" in found:
-            problems.append(f"imported {order}: {root_cause({**found['error'], 'log': ''})}")
+    for order, run in evidence["orders"].items():
+        if "error" in run:
+            problems.append(f"imported {order}: {root_cause({**run['error'], 'log': ''})}")
             continue
-        for line in found["said"]:
-            bad, harmless = (
-                any(re.search(pattern, line, re.IGNORECASE) for pattern in expect[key])
-                for key in ("complaints", "harmless")
-            )
-            problems += [f"imported {order} it says: {line}"] if bad and not harmless else []
+        for line in run["said"]:
+            if _matches(line, expect["complaints"]) and not _matches(line, expect["harmless"]):
+                problems.append(f"imported {order} it says: {line}")
     good = f"{listed(list(expect['modules']))} imported {' and '.join(evidence['orders'])}, no complaint"
     return conclude(problems, good)
+
+
+def _matches(line: str, patterns: Iterable[str]) -> bool:
+    """Return whether a line holds one of these patterns, in upper or lower case."""
+    return any(re.search(pattern, line, re.IGNORECASE) for pattern in patterns)
 
 
 CLAIMS = {"imports": judge}

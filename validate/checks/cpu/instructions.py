@@ -16,10 +16,10 @@ Four healthy images have at most 1 such instruction in 50 MB; gcc's `-mavx512f` 
 import mmap
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from validate.binaries import dynsym, elf
 from validate.binaries.elf import ElfError
@@ -70,60 +70,126 @@ Documentation/arch/arm64/cpu-feature-registers.rst)."""
 _MOST_LISTED = 20
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+class _Noise(TypedDict):
+    """How many such instructions a file may seem to hold: `most`, and one more for each `per_bytes` of code."""
+
+    most: int
+    per_bytes: int
+
+
+class InstructionsExpect(_Noise, total=False):
+    """`extension`: `sve` on AArch64; absent: AVX-512."""
+
+    extension: str
+
+
+class _Code(TypedDict):
+    path: str
+    code: int
+    avx512: int
+    asks: bool
+
+
+class NativeCode(_Code, total=False):
+    """A file's bytes of code, how many such instructions it seems to hold, and whether it asks for the processor."""
+
+    sve: int
+    owners: list[str]
+
+
+class InstructionsEvidence(TypedDict):
+    """All files; of those with many such instructions, how many ask, and which do not."""
+
+    files: int
+    bytes: int
+    asking: int
+    not_asking: list[NativeCode]
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence]]:
+    """Yield the evidence of each claim."""
     given, _, everything = installed.of_user()
     owners = installed.names_of_owners(everything)
     programs = objects(installed.locations(everything), owners)
     paths = sorted({os.path.realpath(path) for path in programs}, key=size, reverse=True)
     limits = [(int(claim.expect["most"]), int(claim.expect["per_bytes"])) for claim in claims]
     look = partial(_look, machine_named(given.machine), limits)
-    found = [one for one in on_all_cores(look, paths, chunk=4) if one]
+    files = [file for file in on_all_cores(look, paths, chunk=4) if file]
     for claim, limit in zip(claims, limits):  # noqa: B905  Python 3.9
-        many = [one for one in found if _is_many(_vector(one), one["code"], limit)]
-        many.sort(key=_vector, reverse=True)
-        silent = [{**one, "owners": list(owners.get(one["path"], ()))} for one in many if not one["asks"]]
-        evidence = {
-            "files": len(found),
-            "bytes": sum(one["code"] for one in found),
-            "asking": sum(one["asks"] for one in many),
-            "not_asking": silent[:_MOST_LISTED],
-        }
-        yield claim.subject, evidence
+        many = [file for file in files if _is_many(_count(file), file["code"], limit)]
+        many.sort(key=_count, reverse=True)
+        not_asking: list[NativeCode] = []
+        for file in many:
+            if not file["asks"]:
+                not_asking.append({**file, "owners": list(owners.get(file["path"], ()))})
+        yield (
+            claim.subject,
+            {
+                "files": len(files),
+                "bytes": sum(file["code"] for file in files),
+                "asking": len(many) - len(not_asking),
+                "not_asking": not_asking[:_MOST_LISTED],
+            },
+        )
 
 
-def _vector(found: Mapping[str, Any]) -> int:
-    return max(int(found["avx512"]), int(found.get("sve", 0)))
+def _count(file: NativeCode) -> int:
+    """Return how many such instructions a file seems to hold."""
+    return max(file["avx512"], file.get("sve", 0))
 
 
 def _is_many(count: int, code: int, limit: tuple[int, int]) -> bool:
+    """Return whether so many instructions can't be chance in so many bytes of code."""
     most, per_bytes = limit
     return count > most + code // per_bytes
 
 
-def _look(machine: Machine, limits: Sequence[tuple[int, int]], path: str) -> Mapping[str, Any] | None:
-    """None for what is no library or program of this machine; `libraries` names those that can't be read. `asks`: of a
-    file with many such instructions; to look for it in all others would take most of the time."""
+def _look(machine: Machine, limits: Sequence[tuple[int, int]], path: str) -> NativeCode | None:
+    """Count the instructions of a file; None: it is no library or program of this machine.
+
+    `libraries` names files that can't be read.
+    """
     try:
         with Path(path).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             if elf.machine(data) != machine.number:
                 return None
-            parts = [(one.offset, one.offset + one.size) for one in elf.sections(data) if one.flags & _EXECUTABLE]
+            executable = [section for section in elf.sections(data) if section.flags & _EXECUTABLE]
+            parts = [(section.offset, section.offset + section.size) for section in executable]
             code = sum(end - begin for begin, end in parts)
-            if machine == AARCH64:
-                sve = sum(
-                    _sve(data[begin + 3 : end : 4]) - _aligned(_VECTOR_LENGTH, data, begin, end) for begin, end in parts
-                )
-                many = any(_is_many(sve, code, limit) for limit in limits)
-                asks = many and (
-                    _asks_others(path) or any(_aligned(_ID_REGISTER, data, begin, end) for begin, end in parts)
-                )
-                return {"path": path, "code": code, "avx512": 0, "sve": sve, "asks": asks}
-            avx512 = sum(1 for begin, end in parts for _ in _AVX512.finditer(data, begin, end))
-            many = any(_is_many(avx512, code, limit) for limit in limits)
-            asks = many and (_asks_others(path) or any(_CPUID.search(data, begin, end) for begin, end in parts))
-            return {"path": path, "code": code, "avx512": avx512, "asks": asks}
+            count_in = _count_sve if machine == AARCH64 else _count_avx512
+            count = sum(count_in(data, begin, end) for begin, end in parts)
+
+            # Only of a file with many: to look for it in all others would take most of the time.
+            asks = False
+            if any(_is_many(count, code, limit) for limit in limits):
+                asks_in = _reads_id_register if machine == AARCH64 else _runs_cpuid
+                asks = _asks_others(path) or any(asks_in(data, begin, end) for begin, end in parts)
     except (OSError, ValueError, ElfError):
         return None
+
+    if machine == AARCH64:
+        return {"path": path, "code": code, "avx512": 0, "sve": count, "asks": asks}
+    return {"path": path, "code": code, "avx512": count, "asks": asks}
+
+
+def _count_avx512(data: mmap.mmap, begin: int, end: int) -> int:
+    """Count what looks like an AVX-512 instruction."""
+    return sum(1 for _ in _AVX512.finditer(data, begin, end))
+
+
+def _count_sve(data: mmap.mmap, begin: int, end: int) -> int:
+    """Count SVE instructions, without those of libgcc's unwinder."""
+    return _sve(data[begin + 3 : end : 4]) - _aligned(_VECTOR_LENGTH, data, begin, end)
+
+
+def _runs_cpuid(data: mmap.mmap, begin: int, end: int) -> bool:
+    """Return whether code asks an x86 processor what it can do."""
+    return bool(_CPUID.search(data, begin, end))
+
+
+def _reads_id_register(data: mmap.mmap, begin: int, end: int) -> bool:
+    """Return whether code asks an Arm processor what it can do."""
+    return _aligned(_ID_REGISTER, data, begin, end) > 0
 
 
 def _sve(last_bytes: bytes) -> int:
@@ -132,28 +198,23 @@ def _sve(last_bytes: bytes) -> int:
 
 def _aligned(pattern: re.Pattern[bytes], data: mmap.mmap | bytes, begin: int, end: int) -> int:
     """How many whole words of these match: others lie across two instructions."""
-    return sum((found.start() - begin) % 4 == 0 for found in pattern.finditer(data, begin, end))
+    return sum((match.start() - begin) % 4 == 0 for match in pattern.finditer(data, begin, end))
 
 
 def _asks_others(path: str) -> bool:
     return any(_ASKING.fullmatch(name) for name in dynsym.read(path).undefined)
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """instructions. expect: {most: such instructions that a file without a check may seem to hold, per_bytes: bytes of
-    code that may look like one more, extension: `sve` on AArch64; absent: AVX-512}.
-
-    evidence: {files, bytes, asking: files, not_asking: [{path, owners, code: bytes, asks, avx512 and perhaps sve: how
-    many such instructions}]}.
-    """
+def judge(_subject: str, expect: InstructionsExpect, evidence: InstructionsEvidence) -> Finding:
+    """Judge that every file that uses such instructions asks whether the processor has them."""
     extension = expect.get("extension", "avx512")
     name = {"avx512": "AVX-512", "sve": "SVE"}[extension]
     if not evidence["files"]:
         return failed("there is no native code to read")
     faults = [
-        f"{one['path']} of {listed(one['owners']) or 'no distribution'} holds {one.get(extension)} {name} instructions "
+        f"{file['path']} of {listed(file['owners']) or 'no distribution'} holds {_count(file)} {name} instructions "
         "and never asks whether the processor has them"
-        for one in evidence["not_asking"]
+        for file in evidence["not_asking"]
     ]
     return conclude(
         faults, f"{evidence['files']} files of native code; the {evidence['asking']} that use AVX-512 ask first"

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from validate.checks import Settings
 from validate.claims import Claim
@@ -30,7 +30,56 @@ _CUDA_RUNTIME = re.compile(r"/libcudart\.so\.(\d+)[^/]*$")
 _LIBRARY = r"\.so[^/]*$"
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+class _NativeExpect(TypedDict):
+    modules: Sequence[str]
+    loading: str  # `import`, or `by-path` where an import without a GPU takes another library
+    cuda_major: int | None
+    symbols: Sequence[str]
+    operators: Sequence[str]
+    libraries: Sequence[str]  # patterns of files
+
+
+class NativeExpect(_NativeExpect, total=False):
+    """`selection`: {cuda}, where the package chooses its library by torch's CUDA."""
+
+    selection: Mapping[str, str]
+
+
+class Library(TypedDict, total=False):
+    """How a library was loaded, and the symbols that it lacks. Without the last two keys it could not be loaded."""
+
+    mapped_by_import: bool
+    load_error: str | None
+    mapped: bool
+    missing_symbols: list[str]
+
+
+class CudaRuntime(TypedDict):
+    """A CUDA runtime that is mapped: file, owner, and the version that it reports itself (12060 for 12.6)."""
+
+    file: str
+    owner: str | None
+    major: int
+    version: int
+
+
+class NativeEvidence(TypedDict, total=False):
+    """Empty where the distribution is not installed. Where loading it crashed, `error` stands after `files`."""
+
+    version: str
+    root: str
+    files: Mapping[str, bool]  # name -> it is there
+    error: Mapping[str, Any]
+    imports: Mapping[str, Mapping[str, str] | None]  # module -> what importing it raised
+    warnings: list[str]
+    libraries: Mapping[str, Library]
+    operators: Mapping[str, bool | None]  # name -> it has a CUDA kernel; None: torch does not know it
+    selection: Mapping[str, Any] | None
+    cuda_runtimes: list[CudaRuntime]
+    mapped: Mapping[str, str | None]  # library -> its owner
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NativeEvidence]]:
     """Yield the evidence of each distribution, measured in a fork that has imported torch alone."""
     importlib.import_module("torch")
     # Shared libraries by real path, with the distribution whose RECORD lists each.
@@ -46,13 +95,13 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         root = Path(str(distribution.locate_file(""))).resolve()
         names = _library_names(distribution, root, claim.expect["libraries"])
         files = {name: (root / name).is_file() for name in names}
-        loaded = in_fork(partial(_loaded, claim.expect, root, [name for name in names if files[name]], owners))
-        yield claim.subject, {"version": distribution.version, "root": str(root), "files": files, **loaded}
+        present = [name for name in names if files[name]]
+        loaded: NativeEvidence = in_fork(partial(_loaded, cast("NativeExpect", claim.expect), root, present, owners))
+        yield claim.subject, {**loaded, "version": distribution.version, "root": str(root), "files": files}
 
 
-def _loaded(
-    expect: Mapping[str, Any], root: Path, present: Sequence[str], owners: Mapping[str, str]
-) -> Mapping[str, Any]:
+def _loaded(expect: NativeExpect, root: Path, present: Sequence[str], owners: Mapping[str, str]) -> NativeEvidence:
+    """Import the modules, load the libraries, and look at what is mapped."""
     before = mapped(_LIBRARY)
     # A list that grows with what packages log at WARNING or above from now on.
     warnings: list[str] = []
@@ -108,7 +157,8 @@ def _matches(file: str, pattern: str) -> bool:
     return fnmatch(file, pattern) and file.count("/") == pattern.count("/")
 
 
-def _library(path: Path, by_import: Sequence[str], symbols: Sequence[str]) -> Mapping[str, Any]:
+def _library(path: Path, by_import: Sequence[str], symbols: Sequence[str]) -> Library:
+    """Load a library."""
     file = str(path.resolve())
     print(f"loading {path}", flush=True)  # noqa: T201
     try:
@@ -124,7 +174,7 @@ def _library(path: Path, by_import: Sequence[str], symbols: Sequence[str]) -> Ma
 
 
 def _has_cuda_kernel(operator: str) -> bool | None:
-    """None: no such operator is registered."""
+    """Return whether an operator has a CUDA kernel; None: no such operator is registered."""
     c = importlib.import_module("torch._C")
     if operator not in set(c._dispatch_get_all_op_names()):
         return None
@@ -132,7 +182,7 @@ def _has_cuda_kernel(operator: str) -> bool | None:
 
 
 def _bitsandbytes_selection() -> Mapping[str, Any]:
-    """Which file bitsandbytes' own lookup would take on a GPU, BNB_CUDA_VERSION and fallbacks included."""
+    """Return which file bitsandbytes' own lookup would take on a GPU, BNB_CUDA_VERSION and fallbacks included."""
     cuda = str(importlib.import_module("torch").version.cuda)
     major, minor = (int(part) for part in cuda.split(".")[:2])
     specs = importlib.import_module("bitsandbytes.cuda_specs").CUDASpecs(
@@ -142,94 +192,106 @@ def _bitsandbytes_selection() -> Mapping[str, Any]:
     return {"torch_cuda": cuda, "file": Path(path).name, "override": os.environ.get("BNB_CUDA_VERSION")}
 
 
-def _cuda_runtimes(owners: Mapping[str, str]) -> list[Mapping[str, Any]]:
-    """Each CUDA runtime that is mapped: file, owner, and the version it answers itself (12060 for 12.6)."""
-    found: list[Mapping[str, Any]] = []
-    for match in filter(None, map(_CUDA_RUNTIME.search, mapped(""))):
-        path, version = match.string, ctypes.c_int()
-        ctypes.CDLL(path).cudaRuntimeGetVersion(ctypes.byref(version))
-        found.append({"file": path, "owner": owners.get(path), "major": int(match[1]), "version": version.value})
-    return found
+def _cuda_runtimes(owners: Mapping[str, str]) -> list[CudaRuntime]:
+    """Return each CUDA runtime that is mapped."""
+    runtimes: list[CudaRuntime] = []
+    for path in mapped(""):
+        match = _CUDA_RUNTIME.search(path)
+        if match:
+            version = ctypes.c_int()
+            ctypes.CDLL(path).cudaRuntimeGetVersion(ctypes.byref(version))
+            runtimes.append({"file": path, "owner": owners.get(path), "major": int(match[1]), "version": version.value})
+    return runtimes
 
 
-def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """native: every library that the matrix selects is loaded, complete, and on the expected CUDA.
-
-    expect: {modules, loading: `import`, or `by-path` where an import without a GPU takes another library, cuda_major,
-    symbols, operators, libraries: patterns of files, selection: {cuda} where the package chooses by torch's CUDA}.
-    evidence, empty where it is not installed: {version, root, files: {name: it is there}}, and `error` or {imports:
-    {module: what it raised}, warnings, libraries: {name: {mapped_by_import, load_error, mapped, missing_symbols}},
-    operators: {name: it has a CUDA kernel; null: it is unknown}, selection: {torch_cuda, file, override},
-    cuda_runtimes: [{file, owner, major, version}], mapped: {library: owner}}.
-    """
+def judge(subject: str, expect: NativeExpect, evidence: NativeEvidence) -> Finding:
+    """Judge that every library that the matrix selects is loaded, complete, and on the expected CUDA."""
     if not evidence:
         return failed(f"{subject} is not installed")
+
     problems: list[str] = []
-    files = evidence["files"]
-    if not files:
+    if not evidence["files"]:
         problems.append(f"no file matches {listed(list(expect['libraries']))}")
-    problems += (f"{name} is missing" for name, exists in files.items() if not exists)
+    problems += [f"{name} is missing" for name, exists in evidence["files"].items() if not exists]
     if "error" in evidence:
         problems.append(f"loading {subject}: {root_cause(evidence['error'])}")
     else:
-        libraries = evidence["libraries"]
-        for name, facts in libraries.items():
-            if facts["load_error"]:
-                problems.append(f"{name} can't be loaded: {facts['load_error']}")
-            elif not facts["mapped"]:
-                problems.append(f"{name} was loaded but something else is mapped in its place")
-            elif expect["loading"] == "import" and not facts["mapped_by_import"]:
-                problems.append(f"importing {listed(list(expect['modules']))} does not load {name}")
-            elif facts["missing_symbols"]:
-                count = f"{len(facts['missing_symbols'])} of {len(expect['symbols'])} symbols"
-                problems.append(f"{name} lacks {count}: {listed(facts['missing_symbols'])}")
+        problems += _library_problems(expect, evidence["libraries"])
         problems += _operator_problems(expect["operators"], evidence["operators"])
         problems += _runtime_problems(expect["cuda_major"], evidence["cuda_runtimes"])
         problems += _selection_problems(expect, evidence["selection"])
-        problems += (f"import {name}: {root_cause(error)}" for name, error in evidence["imports"].items() if error)
+        problems += [f"import {name}: {root_cause(error)}" for name, error in evidence["imports"].items() if error]
     if problems:
         return failed(joined(problems))
-    with_what = [f"symbols {listed(expect['symbols'])}"] if expect["symbols"] else []
-    with_what += [f"CUDA kernels of {listed(expect['operators'])}"] if expect["operators"] else []
-    with_what += [
-        f"the CUDA {_dotted(found['version'])} runtime of {found['owner'] or found['file']}"
-        for found in evidence["cuda_runtimes"]
-        if expect["cuda_major"] is not None
-    ]
-    return passed(f"{listed(list(evidence['libraries']))} loaded, with {', '.join(with_what)}")
+    return passed(_summarise(expect, evidence))
 
 
-def _operator_problems(expected: Iterable[str], found: Mapping[str, bool | None]) -> Iterator[str]:
-    if absent := [name for name in expected if found.get(name) is None]:
-        yield f"torch does not know {listed(absent)}"
-    if without := [name for name in expected if found.get(name) is False]:
-        yield f"no CUDA kernel is registered for {listed(without)}"
+def _summarise(expect: NativeExpect, evidence: NativeEvidence) -> str:
+    """Write what was loaded, with which symbols, kernels and CUDA runtime."""
+    parts = []
+    if expect["symbols"]:
+        parts.append(f"symbols {listed(expect['symbols'])}")
+    if expect["operators"]:
+        parts.append(f"CUDA kernels of {listed(expect['operators'])}")
+    if expect["cuda_major"] is not None:
+        for runtime in evidence["cuda_runtimes"]:
+            whose = runtime["owner"] or runtime["file"]
+            parts.append(f"the CUDA {_dotted(runtime['version'])} runtime of {whose}")
+    return f"{listed(list(evidence['libraries']))} loaded, with {', '.join(parts)}"
 
 
-def _runtime_problems(major: int | None, runtimes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _library_problems(expect: NativeExpect, libraries: Mapping[str, Library]) -> Iterator[str]:
+    """Yield why a library is not loaded as it is expected."""
+    for name, library in libraries.items():
+        if library["load_error"]:
+            yield f"{name} can't be loaded: {library['load_error']}"
+        elif not library["mapped"]:
+            yield f"{name} was loaded but something else is mapped in its place"
+        elif expect["loading"] == "import" and not library["mapped_by_import"]:
+            yield f"importing {listed(list(expect['modules']))} does not load {name}"
+        elif library["missing_symbols"]:
+            count = f"{len(library['missing_symbols'])} of {len(expect['symbols'])} symbols"
+            yield f"{name} lacks {count}: {listed(library['missing_symbols'])}"
+
+
+def _operator_problems(names: Iterable[str], operators: Mapping[str, bool | None]) -> Iterator[str]:
+    """Yield operators that torch does not know, or that have no CUDA kernel."""
+    unknown = [name for name in names if operators.get(name) is None]
+    if unknown:
+        yield f"torch does not know {listed(unknown)}"
+    without_kernel = [name for name in names if operators.get(name) is False]
+    if without_kernel:
+        yield f"no CUDA kernel is registered for {listed(without_kernel)}"
+
+
+def _runtime_problems(major: int | None, runtimes: Sequence[CudaRuntime]) -> Iterator[str]:
+    """Yield CUDA runtimes that are not the one that is expected; `major` None: none is."""
     if major is None:
         return
     if not runtimes:
         yield f"no CUDA {major} runtime is loaded"
     if len(runtimes) > 1:
-        yield f"{len(runtimes)} CUDA runtimes are loaded: {listed([found['file'] for found in runtimes])}"
-    for found in runtimes:
-        if found["major"] != major or found["version"] // 1000 != major:
-            yield f"expected the CUDA {major} runtime, {found['file']} is {_dotted(found['version'])}"
+        yield f"{len(runtimes)} CUDA runtimes are loaded: {listed([runtime['file'] for runtime in runtimes])}"
+    for runtime in runtimes:
+        if runtime["major"] != major or runtime["version"] // 1000 != major:
+            yield f"expected the CUDA {major} runtime, {runtime['file']} is {_dotted(runtime['version'])}"
 
 
-def _selection_problems(expect: Mapping[str, Any], selection: Mapping[str, Any] | None) -> Iterator[str]:
+def _selection_problems(expect: NativeExpect, selection: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield why the package's own lookup would take another library on a GPU."""
     if "selection" not in expect:
         return
     if selection is None or "error" in selection:
         yield f"its own lookup can't be asked: {root_cause(selection['error']) if selection else 'no answer'}"
         return
-    if selection["torch_cuda"] != expect["selection"]["cuda"]:
-        yield f"torch was compiled for CUDA {selection['torch_cuda']}, not {expect['selection']['cuda']}"
-    wanted = [Path(name).name for name in expect["libraries"]]
-    if selection["file"] not in wanted:
+
+    cuda = expect["selection"]["cuda"]
+    if selection["torch_cuda"] != cuda:
+        yield f"torch was compiled for CUDA {selection['torch_cuda']}, not {cuda}"
+    names = [Path(name).name for name in expect["libraries"]]
+    if selection["file"] not in names:
         override = f" (BNB_CUDA_VERSION={selection['override']})" if selection["override"] else ""
-        yield f"on a GPU it would take {selection['file']}{override}, not {listed(wanted)}"
+        yield f"on a GPU it would take {selection['file']}{override}, not {listed(names)}"
 
 
 def _dotted(version: int) -> str:

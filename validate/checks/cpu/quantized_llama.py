@@ -131,6 +131,8 @@ Evidence = LogitsEvidence | WeightsEvidence | LoraEvidence
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Evidence]]:
     """Yield the evidence of the subjects asked for, in this order."""
+    # Before anything else, as SETTINGS says.
+    importlib.import_module("torch")
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:
         llama = SavedLlama(Path(folder))
         measures: Mapping[str, Callable[[], Evidence]] = {

@@ -10,9 +10,9 @@ import importlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from validate.checks._behaviour import BehaviourEvidence, judge_figures
+from validate.checks._behaviour import judge_figures
 from validate.claims import Claim
 from validate.harness.forked import asked
 from validate.harness.saved_llama import SavedLlama, make_trainer
@@ -21,13 +21,21 @@ from validate.judging import Finding
 _STEPS, _HALF_WAY = 4, 2
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
+ResumeEvidence = TypedDict(
+    "ResumeEvidence",
+    {"step": int, "steps after the checkpoint": int, "deviation": float, "control": float},
+)
+"""Steps of the whole run and of the resumed one; the largest differences of their weights."""
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ResumeEvidence]]:
+    """Yield the evidence of `resume`."""
     with tempfile.TemporaryDirectory(prefix="resume-") as folder:
         yield from asked(claims, {"trainer": lambda: _resumed(Path(folder))})
 
 
-def _resumed(folder: Path) -> BehaviourEvidence:
-    """Steps of the whole run and of the resumed one; the largest differences of their weights."""
+def _resumed(folder: Path) -> ResumeEvidence:
+    """Compare a resumed run with a whole one, and (the control) one that has the saved weights alone."""
     llama = SavedLlama(folder / "model")
     whole, _ = _train(llama, llama.folder, folder / "out")
     half_way = folder / "out" / f"checkpoint-{_HALF_WAY}"
@@ -60,7 +68,7 @@ def _deviation(found: Any, wanted: Any) -> float:
     return max(float((value - expected[name]).abs().max()) for name, value in found.model.state_dict().items())
 
 
-def judge(_subject: str, _expect: object, evidence: BehaviourEvidence) -> Finding:
+def judge(_subject: str, _expect: object, evidence: ResumeEvidence) -> Finding:
     """Judge that the resumed run went on where the first had stopped, and ended with the same weights."""
     return judge_figures(
         evidence,

@@ -8,11 +8,11 @@ Two OpenMP runtimes in one process have a thread pool each: they compete for the
 import importlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TypedDict
 
 from validate.checks import Settings
 from validate.claims import Claim
@@ -32,14 +32,33 @@ _MOST_SECONDS = 20.0
 """Of this process's own processor time, until a second thread has worked: beside load it may be seconds in coming."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+class ThreadsExpect(TypedDict):
+    """`modules` are imported before; `bundled`: pattern of an OpenMP runtime -> why it may be loaded beside torch's."""
+
+    modules: Sequence[str]
+    bundled: Mapping[str, str]
+
+
+class ThreadsEvidence(TypedDict):
+    cores: int
+    torch_threads: int
+    busy_threads: int
+    environment: Mapping[str, str]
+    not_imported: Mapping[str, Mapping[str, str]]
+    openmp: list[str]
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ThreadsEvidence]]:
+    """Yield the evidence of each claim, from a fork that has torch."""
     importlib.import_module("torch")
     for claim in claims:
         yield claim.subject, in_fork(partial(_worked, claim.expect["modules"]))
 
 
-def _worked(modules: Sequence[str]) -> Mapping[str, Any]:
-    torch, given = importlib.import_module("torch"), user_environment.recorded().environ
+def _worked(modules: Sequence[str]) -> ThreadsEvidence:
+    """Import everything, compute, and count the threads that have worked."""
+    torch = importlib.import_module("torch")
+    environ = user_environment.recorded().environ
     errors = {}
     for name in modules:
         try:
@@ -48,9 +67,16 @@ def _worked(modules: Sequence[str]) -> Mapping[str, Any]:
             errors[name] = described(raised)
     matrix = torch.randn(_SIZE, _SIZE)
     before = _ticks()
-    end, most = time.monotonic() + _SECONDS, time.process_time() + _MOST_SECONDS
-    busy, everyone = 0, min(len(os.sched_getaffinity(0)), torch.get_num_threads())
-    while (busy < everyone and time.monotonic() < end) or (busy < min(2, everyone) and time.process_time() < most):
+    end = time.monotonic() + _SECONDS
+    last_processor_second = time.process_time() + _MOST_SECONDS
+    all_threads = min(len(os.sched_getaffinity(0)), torch.get_num_threads())
+    busy = 0
+    while True:
+        # All threads may have worked until the time is up; two must have, however slow the machine is.
+        waits_for_all = busy < all_threads and time.monotonic() < end
+        waits_for_two = busy < min(2, all_threads) and time.process_time() < last_processor_second
+        if not (waits_for_all or waits_for_two):
+            break
         # One product for the BLAS, one loop for OpenMP's own scheduler.
         torch.tanh(matrix @ matrix)
         busy = sum(ticks - before.get(thread, 0) >= _BUSY_TICKS for thread, ticks in _ticks().items())
@@ -58,29 +84,27 @@ def _worked(modules: Sequence[str]) -> Mapping[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "torch_threads": torch.get_num_threads(),
         "busy_threads": busy,
-        "environment": {name: text for name, text in given.items() if name.startswith(("OMP_", "MKL_", "KMP_"))},
+        "environment": {name: text for name, text in environ.items() if name.startswith(("OMP_", "MKL_", "KMP_"))},
         "not_imported": errors,
         "openmp": sorted(set(map(os.path.realpath, mapped(_OPENMP)))),
     }
 
 
 def _ticks() -> dict[str, int]:
-    """Processor time of each thread of this process: utime and stime of proc(5)."""
-    found = {}
+    """Return the processor time of each thread of this process: utime and stime of proc(5)."""
+    ticks = {}
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError):
             fields = (task / "stat").read_text().rpartition(")")[2].split()
-            found[task.name] = int(fields[11]) + int(fields[12])
-    return found
+            ticks[task.name] = int(fields[11]) + int(fields[12])
+    return ticks
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """threads: more than one thread has computed, under one OpenMP runtime. expect: {modules: what is imported before,
-    bundled: {path pattern: why this runtime may be loaded beside torch's}}. evidence: {cores, torch_threads,
-    busy_threads, environment, not_imported: {module: error}, openmp: paths}."""
+def judge(_subject: str, expect: ThreadsExpect, evidence: ThreadsEvidence) -> Finding:
+    """Judge that more than one thread has computed, under one OpenMP runtime."""
     problems = [f"import {name}: {root_cause(error)}" for name, error in evidence["not_imported"].items()]
     bundled = expect["bundled"]
-    runtimes = [path for path in evidence["openmp"] if not any(PurePosixPath(path).match(one) for one in bundled)]
+    runtimes = [path for path in evidence["openmp"] if not _is_bundled(path, bundled)]
     beside = [PurePosixPath(path).name for path in evidence["openmp"] if path not in runtimes]
     if len(runtimes) > 1:
         problems.append(f"{len(runtimes)} OpenMP runtimes in one process: {listed(runtimes)}")
@@ -97,6 +121,11 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     runtime = PurePosixPath(runtimes[0]).name
     others = f" (also loaded, used only by the package that bundles it: {listed(beside)})" if beside else " alone"
     return passed(f"{evidence['busy_threads']} threads worked on {evidence['cores']} cores, under {runtime}{others}")
+
+
+def _is_bundled(path: str, patterns: Iterable[str]) -> bool:
+    """Return whether a package brings this runtime for its own loops."""
+    return any(PurePosixPath(path).match(pattern) for pattern in patterns)
 
 
 CLAIMS = {"threads": judge}

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 from validate.binaries.cubin import EM_CUDA, cubin_facts
 from validate.claims import Claim
@@ -16,6 +16,37 @@ from validate.judging import Finding, failed, joined, passed, root_cause
 
 _CONTROL_KERNEL = "add"
 """It has no reduction and no dot, so that LLVM accepts any arch and ptxas must refuse the bogus one."""
+
+
+class TritonExpect(TypedDict):
+    """The architecture, one that does not exist, and the kernels that this Triton can compile for the first."""
+
+    arch: int
+    bogus: int
+    kernels: Sequence[str]
+
+
+class CompiledKernel(TypedDict, total=False):
+    """What a kernel was compiled to, or `error`."""
+
+    arch: int | None
+    machine: int | None
+    bytes: int
+    entry: bool
+    ptx_target: str
+    compile_seconds: float
+    error: Mapping[str, Any]
+
+
+class TritonEvidence(TypedDict):
+    """`jit` is the kernels' type, `control` what became of the architecture that does not exist."""
+
+    triton: str
+    jit: str
+    environment: Mapping[str, str]
+    ptxas: Mapping[str, Any]
+    kernels: Mapping[str, CompiledKernel]
+    control: CompiledKernel
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -32,6 +63,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _toolchain() -> Mapping[str, Any]:
+    """Return versions, variables and the ptxas that Triton takes."""
     triton = importlib.import_module("triton")
     kernels = importlib.import_module("validate.checks.cpu._kernels")
     return {
@@ -53,6 +85,7 @@ def _ptxas() -> dict[str, object]:
 
 
 def _compiled(kernel: str, arch: int) -> Mapping[str, Any]:
+    """Compile a kernel for an architecture."""
     triton = importlib.import_module("triton")
     target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", arch, 32)
     started = time.monotonic()
@@ -76,18 +109,16 @@ def _compiled(kernel: str, arch: int) -> Mapping[str, Any]:
     }
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """triton: a cubin that says it is for this arch, from each kernel; none for the bogus arch, which does not exist.
-
-    expect: {arch, bogus, kernels}. evidence: {triton, jit: the kernels' type, environment, ptxas: {path: version},
-    kernels: {name: cubin_facts, entry, ptx_target and compile_seconds, or `error`}, control: the same of `bogus`}.
-    """
+def judge(_subject: str, expect: TritonExpect, evidence: TritonEvidence) -> Finding:
+    """Judge that each kernel became a cubin for this architecture, and none for the one that does not exist."""
     if evidence["jit"] != "JITFunction":
         interpret = evidence["environment"].get("TRITON_INTERPRET")
         why = f" (TRITON_INTERPRET={interpret})" if interpret else ""
         return failed(f"kernels are {evidence['jit']} instead of JITFunction{why}: nothing is compiled")
     arch, kernels = expect["arch"], evidence["kernels"]
-    problems = [problem for name in expect["kernels"] for problem in _kernel_problems(name, arch, kernels)]
+    problems: list[str] = []
+    for name in expect["kernels"]:
+        problems.extend(_kernel_problems(name, arch, kernels.get(name)))
     if not expect["kernels"]:
         problems.append("no kernel was asked for")
     if problems:
@@ -99,8 +130,8 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     return passed(f"Triton {evidence['triton']} compiled {what}, and refused sm_{expect['bogus']}")
 
 
-def _kernel_problems(name: str, arch: int, kernels: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    facts = kernels.get(name)
+def _kernel_problems(name: str, arch: int, facts: CompiledKernel | None) -> Iterator[str]:
+    """Yield why a kernel is not the one that was asked for."""
     if facts is None:
         yield f"{name} was not compiled"
     elif "error" in facts:

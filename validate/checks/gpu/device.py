@@ -5,7 +5,7 @@ NVML, libcuda and torch are each asked; the host's inventory is in the claim.
 
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from validate.claims import Claim
 from validate.environment import nvml
@@ -16,10 +16,36 @@ from validate.kernels.judge import dotted
 from validate.kernels.runner import environment
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+class Inventory(TypedDict):
+    """The host's GPUs."""
+
+    driver: str
+    gpus: Sequence[Gpu]
+
+
+class DeviceExpect(TypedDict):
+    """`inventory` is None where the host could not tell; `archs` are those of the image, for people."""
+
+    inventory: Inventory | None
+    archs: Sequence[str]
+
+
+class DeviceEvidence(TypedDict):
+    """GPUs as NVML, libcuda and torch see them, or `error`; the driver's libraries that are mapped."""
+
+    nvml: Mapping[str, Any]
+    cuda: Mapping[str, Any]
+    torch: Mapping[str, Any]
+    libcuda: list[str]
+    environment: Mapping[str, str]
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceEvidence]]:
+    """Yield the evidence of each claim."""
+    # torch itself sets variables once it is imported.
     before = environment()
     for claim in claims:
-        evidence = {
+        evidence: DeviceEvidence = {
             "nvml": attempt(nvml.managed),
             "cuda": attempt(nvml.computing),
             "torch": attempt(_torch),
@@ -30,6 +56,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _torch() -> dict[str, Any]:
+    """Ask torch for its GPUs."""
     torch = importlib.import_module("torch")
     torch.cuda.init()
     gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
@@ -45,11 +72,8 @@ _MIG = " MIG "
 """Between the GPU's name and the slice's, in what libcuda says: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`."""
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """device. expect: {inventory?: {driver, gpus: [{name, capability, memory}]}, the host's; archs, for people}.
-
-    evidence: {nvml, cuda, torch: the `gpus` as each sees them, or `error`, libcuda: the driver's libraries that this
-    process has mapped, the host's or one that the image brings, environment}."""
+def judge(_subject: str, expect: DeviceExpect, evidence: DeviceEvidence) -> Finding:
+    """Judge that libcuda and torch see the GPUs that the host has, through one driver library."""
     for view, seen in (("cuda", evidence["cuda"]), ("torch", evidence["torch"])):
         if "error" in seen:
             return failed(f"{view}: {cause(seen['error'])}{suspects(evidence)}")
@@ -65,7 +89,8 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     return passed(f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}, {names}, driver {driver}, {as_host}")
 
 
-def _inventory_problems(inventory: Mapping[str, Any] | None, evidence: Mapping[str, Any]) -> Iterator[str]:
+def _inventory_problems(inventory: Inventory | None, evidence: DeviceEvidence) -> Iterator[str]:
+    """Yield GPUs that are not the host's."""
     if inventory is None:
         return
     wanted, found = inventory["gpus"], evidence["cuda"]["gpus"]
@@ -88,7 +113,7 @@ def _inventory_problems(inventory: Mapping[str, Any] | None, evidence: Mapping[s
         yield f"the driver's library is {inside}, the host's driver is {inventory['driver']}"
 
 
-def _views_differ(evidence: Mapping[str, Any]) -> Iterator[str]:
+def _views_differ(evidence: DeviceEvidence) -> Iterator[str]:
     """What libcuda counts, torch must see as well."""
     cuda, torch = (_sorted(evidence[view]["gpus"]) for view in ("cuda", "torch"))
     if not cuda:

@@ -2,8 +2,8 @@
 convolution."""
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypedDict
 
 from validate.claims import Claim
 from validate.harness.forked import attempt
@@ -20,8 +20,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Any]]:
         yield CUDNN, attempt(_cudnn)
 
 
-def _cudnn() -> dict[str, Any]:
-    """Versions as cuDNN counts them: 91900 is 9.19.0."""
+CudnnEvidence = TypedDict("CudnnEvidence", {"compiled": list[int], "running": list[int], "torch says": int})
+
+
+def _cudnn() -> CudnnEvidence:
+    """Return versions as cuDNN counts them: 91900 is 9.19.0."""
     torch = importlib.import_module("torch")
     bindings = torch._C._cudnn
     return {
@@ -37,7 +40,8 @@ docs.nvidia.com/deeplearning/cudnn/v9.5.1/developer/forward-compatibility.html. 
 9.8.0 and pin 9.10.2 (pytorch#165801 for 2.9)."""
 
 
-def judge_cudnn(_subject: str, _expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+def judge_cudnn(_subject: str, _expect: object, evidence: CudnnEvidence) -> Finding:
+    """Judge by cuDNN's own rule of compatibility."""
     compiled, running = evidence["compiled"], evidence["running"]
     asked, runs = ".".join(map(str, compiled)), ".".join(map(str, running))
     if compiled[:1] != running[:1] or running[:2] < compiled[:2]:

@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypedDict
 
 from validate.checks import Settings
 from validate.claims import Claim
 from validate.harness import timing
 from validate.harness.forked import attempt
-from validate.harness.timing import Watch
+from validate.harness.timing import Conditions, Timed, Watch
 from validate.judging import Finding, failed, joined, passed, suspects, unproven
 from validate.kernels import runner, xformers_cutlass
+from validate.kernels._evidence import DeviceFacts
 from validate.kernels._flash4 import padded
 from validate.kernels._sdpa import forced
 
@@ -40,28 +41,59 @@ Work = tuple[Callable[[], object], float]
 """What is timed, and how many operations or bytes it takes."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+class SpeedExpect(TypedDict):
+    """A bound of a figure: a share of the peak of a datasheet, or (peak 1) of a ratio or of seconds."""
+
+    gpu: str  # as the driver names the model of the table; empty: any
+    peak: float  # operations or bytes a second
+    least: float  # of the peak; 0: there is `most` instead
+    most: float
+
+
+class Measured(TypedDict, total=False):
+    """A figure, how it was timed, facts about the host, and what the GPU was like under it."""
+
+    figure: float
+    timed: Timed
+    facts: Mapping[str, float]
+    under_load: list[Mapping[str, int]]
+
+
+class SpeedEvidence(Measured, total=False):
+    conditions: Conditions
+    device: DeviceFacts
+    environment: Mapping[str, str]
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SpeedEvidence]]:
     """Yield the evidence of each subject asked for, one after another."""
     before = runner.environment()
     torch = importlib.import_module("torch")
     with timing.watched(torch) as (watch, conditions):
         for claim in claims:
-            found = attempt(partial(of_subject, claim.subject, torch, "cuda", watch))
-            seen = {**conditions, "under_load": found.pop("under_load", [])}
-            device = {"device": runner.device_facts(torch), "environment": before}
-            yield claim.subject, {**found, **device, "conditions": seen}
+            measured = attempt(partial(of_subject, claim.subject, torch, "cuda", watch))
+            under_load = measured.pop("under_load", [])
+            yield (
+                claim.subject,
+                {
+                    **measured,
+                    "device": runner.device_facts(torch),
+                    "environment": before,
+                    "conditions": {**conditions, "under_load": under_load},
+                },
+            )
             gc.collect()
             torch.cuda.empty_cache()
 
 
-def of_subject(subject: str, torch: Any, device: str, watch: Watch) -> dict[str, Any]:
-    """A figure, how it was timed, what the GPU was like under it. `device`: `cpu` is a rehearsal, at small sizes."""
+def of_subject(subject: str, torch: Any, device: str, watch: Watch) -> Measured:
+    """Measure one subject. `device`: `cpu` is a rehearsal, at small sizes."""
     if subject in ALONE_KNOWN:
         return ALONE_KNOWN[subject](torch, device)
     work, amount = WORKS[subject](torch, device)
-    found, seen = timing.times(torch, work, device, warm=_WARM, repeats=_REPEATS, watch=watch)
-    timed = timing.robust(found)
-    return {"figure": amount / timed["seconds"], "timed": timed, "under_load": [seen]}
+    seconds, reading = timing.times(torch, work, device, warm=_WARM, repeats=_REPEATS, watch=watch)
+    timed = timing.robust(seconds)
+    return {"figure": amount / timed["seconds"], "timed": timed, "under_load": [reading]}
 
 
 def _normal(torch: Any, device: str, *shape: int, dtype: str = "bfloat16") -> Any:
@@ -132,8 +164,8 @@ def _as_torch_chooses(query: Any, key: Any, value: Any, causal: bool) -> Any:
     return functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
 
 
-def _launches(torch: Any, _device: str) -> dict[str, Any]:
-    """The share of a kernel's time that its launch waits for."""
+def _launches(torch: Any, _device: str) -> Measured:
+    """Return the share of a kernel's time that its launch waits for."""
     shares = []
     for _ in range(5):
         start = time.perf_counter()
@@ -144,8 +176,8 @@ def _launches(torch: Any, _device: str) -> dict[str, Any]:
     return {"figure": median(shares)}
 
 
-def _allocations(torch: Any, device: str) -> dict[str, Any]:
-    """Seconds to take and give back 64 MiB of the GPU's memory that was used before."""
+def _allocations(torch: Any, device: str) -> Measured:
+    """Return the seconds to take and give back 64 MiB of the GPU's memory that was used before."""
     found = []
     for _ in range(200):
         start = time.perf_counter()
@@ -154,8 +186,8 @@ def _allocations(torch: Any, device: str) -> dict[str, Any]:
     return {"figure": median(found)}
 
 
-def _threads(torch: Any, _device: str) -> dict[str, Any]:
-    """How much faster the host multiplies with the threads that torch takes by itself than with one."""
+def _threads(torch: Any, _device: str) -> Measured:
+    """Return how much faster the host multiplies with the threads that torch takes by itself than with one."""
     one, other = (torch.randn(1536, 1536) for _ in "ab")
     threads, load = torch.get_num_threads(), os.getloadavg()[0]
 
@@ -165,11 +197,24 @@ def _threads(torch: Any, _device: str) -> dict[str, Any]:
         return timing.robust(found)["seconds"]
 
     gain = seconds(1) / seconds(threads)
-    groups = (Path("/sys/fs/cgroup", name) for name in ("cpu.max", "cpu/cpu.cfs_quota_us"))  # of version 2, and of 1
-    quotas = [quota for group in groups if group.is_file() and (quota := group.read_text().split()[0]).isdigit()]
-    limit = {"limit": int(quotas[0]) / 1e5} if quotas else {}  # of 100 ms, the period unless somebody set another
-    facts = {"threads": threads, "cores": len(os.sched_getaffinity(0)), "load": load, **limit}
+    facts: dict[str, float] = {"threads": threads, "cores": len(os.sched_getaffinity(0)), "load": load}
+    limit = _limit_of_container()
+    if limit is not None:
+        facts["limit"] = limit
     return {"figure": gain, "facts": facts}
+
+
+def _limit_of_container() -> float | None:
+    """Return how many cores the container may use; None: all."""
+    # Control groups of version 2, and of version 1.
+    for name in ("cpu.max", "cpu/cpu.cfs_quota_us"):
+        file = Path("/sys/fs/cgroup", name)
+        if file.is_file():
+            quota = file.read_text().split()[0]
+            if quota.isdigit():
+                # Of 100 ms, the period unless somebody set another.
+                return int(quota) / 1e5
+    return None
 
 
 WORKS: Mapping[str, Callable[[Any, str], Work]] = {
@@ -185,7 +230,7 @@ WORKS: Mapping[str, Callable[[Any, str], Work]] = {
     "attention-flash-attn-4": partial(_attention, padded),
     "attention-xformers": partial(_attention, partial(xformers_cutlass.attention, "")),
 }
-ALONE_KNOWN: Mapping[str, Callable[[Any, str], dict[str, Any]]] = {
+ALONE_KNOWN: Mapping[str, Callable[[Any, str], Measured]] = {
     "launches": _launches,
     "allocations": _allocations,
     "host-threads": _threads,
@@ -193,51 +238,62 @@ ALONE_KNOWN: Mapping[str, Callable[[Any, str], dict[str, Any]]] = {
 """What needs no peak to be compared with."""
 
 
-def of_another_gpu(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> str:
-    """Why figures say nothing: they are of another model of GPU than the bound."""
-    name = str(evidence["device"].get("name", ""))
-    return f"measured on {name}, the bound is of {expect['gpu']}" if expect["gpu"] not in ("", name) else ""
+def of_another_gpu(gpu: str, device: DeviceFacts) -> str:
+    """Return why figures say nothing: they are of another model of GPU than the bound."""
+    name = str(device.get("name", ""))
+    return f"measured on {name}, the bound is of {gpu}" if gpu not in ("", name) else ""
 
 
-def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """speed. A figure on the wrong side of its bound fails where nothing disturbed it.
-
-    expect: {gpu: as the driver names the model of the table, empty: any; peak: operations or bytes a second of its
-    datasheet, 1: the figure is a ratio or in seconds; least: of the peak, 0: there is `most` instead}. evidence:
-    {figure, timed?, facts?, conditions, device, environment}."""
-    if reason := of_another_gpu(expect, evidence):
+def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding:
+    """Judge a figure by its bound. On the wrong side of it, it fails where nothing disturbed it."""
+    if reason := of_another_gpu(expect["gpu"], evidence["device"]):
         return unproven(reason)
-    figure, told = evidence["figure"] / expect["peak"], _told(subject, expect, evidence)
-    if expect["peak"] != 1 and figure > _MOST:
-        return failed(
-            f"{told}; {_MOST:.0%} is more than it can: its work was not done, or not timed{suspects(evidence)}"
-        )
-    if figure >= expect["least"] if expect["least"] else figure <= expect["most"]:
-        return passed(told)
+
+    share, summary = evidence["figure"] / expect["peak"], _summary(subject, expect, evidence)
+    if expect["peak"] != 1 and share > _MOST:
+        impossible = f"{_MOST:.0%} is more than it can: its work was not done, or not timed"
+        return failed(f"{summary}; {impossible}{suspects(evidence)}")
+    is_good = share >= expect["least"] if expect["least"] else share <= expect["most"]
+    if is_good:
+        return passed(summary)
+
     facts = evidence.get("facts", {})
-    why = list(timing.disturbances(evidence["conditions"], *([evidence["timed"]] if "timed" in evidence else [])))
-    if "cores" in facts:  # what the GPU does says nothing of the host
-        why = [f"{facts['cores']} cores are too few"] if facts["cores"] < _CORES else []
-        limit = facts.get("limit", facts["cores"])
-        why += [f"the container may use {limit:g} of {facts['cores']} cores"] if limit < facts["cores"] else []
-        why += [f"the host's load is {facts['load']:.0f}"] if facts["load"] > _LOAD * facts["cores"] else []
-    if why:
-        return unproven(f"{told}, but {joined(why)}")
-    return failed(f"{told}{suspects(evidence)}")
+    if "cores" in facts:
+        disturbances = list(_disturbances_of_host(facts))
+    else:
+        times = [evidence["timed"]] if "timed" in evidence else []
+        disturbances = list(timing.disturbances(evidence["conditions"], *times))
+    if disturbances:
+        return unproven(f"{summary}, but {joined(disturbances)}")
+    return failed(f"{summary}{suspects(evidence)}")
 
 
-def _told(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> str:
-    figure = evidence["figure"] / expect["peak"]
-    if expect["peak"] != 1:
-        unit, scale = ("TB/s" if expect["peak"] < 1e13 else "TFLOP/s"), 1e12
-        rate = f"{evidence['figure'] / scale:.3g} {unit}, {figure:.0%} of the datasheet's {expect['peak'] / scale:.4g}"
-        return f"{rate}; {expect['least']:.0%} is the least"
+def _disturbances_of_host(facts: Mapping[str, float]) -> Iterator[str]:
+    """Yield why threads of the host say nothing. What the GPU does says nothing of them."""
+    cores = facts["cores"]
+    if cores < _CORES:
+        yield f"{cores} cores are too few"
+    limit = facts.get("limit", cores)
+    if limit < cores:
+        yield f"the container may use {limit:g} of {cores} cores"
+    if facts["load"] > _LOAD * cores:
+        yield f"the host's load is {facts['load']:.0f}"
+
+
+def _summary(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> str:
+    """Write a figure beside its bound."""
+    figure, peak = evidence["figure"], expect["peak"]
+    least, most = expect["least"], expect["most"]
+    if peak != 1:
+        unit, scale = ("TB/s" if peak < 1e13 else "TFLOP/s"), 1e12
+        rate = f"{figure / scale:.3g} {unit}, {figure / peak:.0%} of the datasheet's {peak / scale:.4g}"
+        return f"{rate}; {least:.0%} is the least"
     if subject == "host-threads":
-        facts = evidence["facts"]
-        return f"{facts['threads']} threads are {figure:.1f} times as fast as one; {expect['least']:g} is the least"
+        threads = evidence["facts"]["threads"]
+        return f"{threads} threads are {figure:.1f} times as fast as one; {least:g} is the least"
     if subject == "allocations":
-        return f"{figure * 1e6:.1f} us to take and give back 64 MiB; {expect['most'] * 1e6:.0f} is the most"
-    return f"a launch waits for {figure:.0%} of its kernel's time; {expect['most']:.0%} is the most"
+        return f"{figure * 1e6:.1f} us to take and give back 64 MiB; {most * 1e6:.0f} is the most"
+    return f"a launch waits for {figure:.0%} of its kernel's time; {most:.0%} is the most"
 
 
 CLAIMS = {"speed": judge}

@@ -11,16 +11,17 @@ import gc
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from validate.checks import Settings
 from validate.checks.gpu.speed import of_another_gpu
 from validate.claims import Claim
 from validate.harness import drawn, timing
 from validate.harness.forked import attempt
-from validate.harness.timing import Watch
+from validate.harness.timing import Conditions, Timed, Watch
 from validate.judging import Finding, failed, is_finite, joined, passed, suspects, unproven
 from validate.kernels import runner
+from validate.kernels._evidence import DeviceFacts
 
 SETTINGS = Settings(runs_alone=True, time_limit=600)
 
@@ -49,27 +50,85 @@ REFERENCE_SLACK = 0.02
 """Between the mean loss in bfloat16 and in float32, on the same weights."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the evidence of each subject (`step WAY`) asked for; the eager one comes first, Liger, which patches
-    transformers, last."""
+class Baseline(TypedDict):
+    """What recorded runs of the image on this GPU model needed, and which runs these are."""
+
+    time: Timed
+    peak: float
+    loss: float
+    of: str
+
+
+class _StepExpect(TypedDict):
+    gpu: str  # as the driver names it
+    rows: int  # of a batch
+    at_most: Mapping[str, float]  # `seconds`, `peak`: shares of the eager model's; `loss`: how far from its losses
+
+
+class StepExpect(_StepExpect, total=False):
+    """`peak_operations`: of the datasheet, a second."""
+
+    baseline: Baseline
+    peak_operations: float
+
+
+class Trained(TypedDict):
+    """What a run needed: seconds a step, bytes of GPU memory at the peak; its losses."""
+
+    time: Timed
+    peak: float
+    losses: list[float]
+    parameters: int
+
+
+class TrainedAndRead(TypedDict, total=False):
+    """A run; `reference`: mean losses on the same weights before and after training, by dtype."""
+
+    trained: Trained
+    reference: Mapping[str, list[float]]
+    under_load: list[Mapping[str, int]]
+
+
+class StepEvidence(TrainedAndRead, total=False):
+    """`eager`: the eager model's run in this process."""
+
+    eager: Trained
+    conditions: Conditions
+    device: DeviceFacts
+    environment: Mapping[str, str]
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StepEvidence]]:
+    """Yield the evidence of each subject (`step WAY`) asked for.
+
+    The eager model comes first, Liger, which patches transformers, last.
+    """
     before = runner.environment()
     asked = {claim.subject for claim in claims}
     torch, rows = importlib.import_module("torch"), claims[0].expect["rows"]
     with timing.watched(torch) as (watch, conditions):
-        eager: Mapping[str, Any] = {}
+        eager: TrainedAndRead = {}
         for way in WAYS:
             if way != EAGER and way not in asked:
                 continue
-            found = attempt(partial(train, way, torch, "cuda", rows, watch))
-            eager = found if way == EAGER else eager
-            seen = {**conditions, "under_load": found.pop("under_load", [])}
-            beside = {"eager": eager["trained"]} if way != EAGER and "trained" in eager else {}
+            run = attempt(partial(train, way, torch, "cuda", rows, watch))
+            under_load = run.pop("under_load", [])
+            if way == EAGER:
+                eager = run
             if way in asked:
-                device = {"device": runner.device_facts(torch), "environment": before}
-                yield way, {**found, **beside, **device, "conditions": seen}
+                described = {
+                    **run,
+                    "device": runner.device_facts(torch),
+                    "environment": before,
+                    "conditions": {**conditions, "under_load": under_load},
+                }
+                evidence = cast("StepEvidence", described)
+                if way != EAGER and "trained" in eager:
+                    evidence["eager"] = eager["trained"]
+                yield way, evidence
 
 
-def train(way: str, torch: Any, device: str, rows: int, watch: Watch) -> dict[str, Any]:
+def train(way: str, torch: Any, device: str, rows: int, watch: Watch) -> TrainedAndRead:
     """Train a new model in one way. `device`: `cpu` is a rehearsal, of a tiny one."""
     gc.collect()
     kept = 0
@@ -107,7 +166,7 @@ def train(way: str, torch: Any, device: str, rows: int, watch: Watch) -> dict[st
             "bfloat16": [said[0], after],
             "float32": [*reference["float32"], _float32_loss(torch, model, tokens)],
         }
-    trained = {
+    trained: Trained = {
         "time": timing.robust(times),
         "peak": peak,
         "losses": said,
@@ -185,81 +244,113 @@ WAYS: Mapping[str, Callable[[Any, str], tuple[Any, float]]] = {
 """How a model is made, in the order of measuring, and its learning rate."""
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """step. Wrong losses and a higher peak fail; a longer time where nothing disturbed it. What holds is unproven
-    where no run of this image on this GPU model is recorded.
+def judge(_subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:
+    """Judge a run. Wrong losses and a higher peak fail; a longer time where nothing disturbed it.
 
-    expect: {gpu: as the driver names it; rows: of a batch; at_most: `seconds` and `peak` as a share of the eager
-    model's, `loss`: how far losses may be from its; baseline?: {time, peak, loss, of: which runs};
-    peak_operations?: of the datasheet, a second}. evidence: {trained: {time, peak: bytes of GPU memory, losses,
-    parameters}; eager?: the same of the eager model in this process;
-    reference: `bfloat16` and `float32`, the mean loss on the same weights before and after training; conditions,
-    device, environment}."""
-    if reason := of_another_gpu(expect, evidence):
+    What holds is unproven where no run of this image on this GPU model is recorded.
+    """
+    if reason := of_another_gpu(expect["gpu"], evidence["device"]):
         return unproven(reason)
+
     trained = evidence["trained"]
-    told = f"{trained['time']['seconds'] * 1e3:.1f} ms a step"
-    if expect.get("peak_operations"):
-        told += f" (MFU {operations(trained, expect['rows']) / expect['peak_operations']:.2f})"
-    told += f", {trained['peak'] / 1e9:.1f} GB, loss {trained['losses'][-1]:.3f} after {len(trained['losses'])} steps"
+    times = [trained["time"]]
+    if "eager" in evidence:
+        times.append(evidence["eager"]["time"])
+    summary = _summary(expect, trained)
     wrong = [*_loss_problems(expect, evidence), *_peak_problems(expect, evidence)]
     slow = list(_time_problems(expect, evidence))
-    times = [trained["time"], *([evidence["eager"]["time"]] if "eager" in evidence else [])]
-    why = list(timing.disturbances(evidence["conditions"], *times))
-    if wrong or (slow and not why):
-        return failed(f"{told}: {joined([*wrong, *slow])}{suspects(evidence)}")
-    if slow or any(one["spread"] > timing.NOISY for one in times):
-        return unproven(f"{told}: {joined([*slow, *why])}")
+    disturbances = list(timing.disturbances(evidence["conditions"], *times))
+    if wrong or (slow and not disturbances):
+        return failed(f"{summary}: {joined([*wrong, *slow])}{suspects(evidence)}")
+    if slow or any(timed["spread"] > timing.NOISY for timed in times):
+        return unproven(f"{summary}: {joined([*slow, *disturbances])}")
     if "baseline" not in expect:
-        return unproven(f"{told}: nothing is wrong by itself, and no run of it on this GPU model is recorded")
-    return passed(f"{told}, as {expect['baseline']['of']}")
+        return unproven(f"{summary}: nothing is wrong by itself, and no run of it on this GPU model is recorded")
+    return passed(f"{summary}, as {expect['baseline']['of']}")
 
 
-def operations(trained: Mapping[str, Any], rows: int) -> float:
-    """Operations a second of the model itself: six a weight and token, and causal attention's products."""
+def _summary(expect: StepExpect, trained: Trained) -> str:
+    """Write what a run needed."""
+    utilisation = ""
+    if expect.get("peak_operations"):
+        share = operations(trained, expect["rows"]) / expect["peak_operations"]
+        utilisation = f" (MFU {share:.2f})"
+    losses = trained["losses"]
+    return (
+        f"{trained['time']['seconds'] * 1e3:.1f} ms a step{utilisation}, {trained['peak'] / 1e9:.1f} GB, "
+        f"loss {losses[-1]:.3f} after {len(losses)} steps"
+    )
+
+
+def operations(trained: Trained, rows: int) -> float:
+    """Return operations a second of the model itself: six a weight and token, and causal attention's products."""
     attention = 6 * _SHAPE["num_hidden_layers"] * _SHAPE["hidden_size"] * _TOKENS
     return float((6 * trained["parameters"] + attention) * rows * _TOKENS / trained["time"]["seconds"])
 
 
-def _loss_problems(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Iterator[str]:
+def _loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
+    """Yield losses that do not fall, or are not float32's, the eager model's or those that were recorded."""
     losses = evidence["trained"]["losses"]
-    if not all(is_finite(loss) for loss in losses):
-        yield f"a loss is {next(loss for loss in losses if not is_finite(loss))}"
+    not_finite = [loss for loss in losses if not is_finite(loss)]
+    if not_finite:
+        yield f"a loss is {not_finite[0]}"
         return
     if losses[-1] >= losses[0] - LEAST_FALL:
         yield f"the loss goes from {losses[0]:.3f} to {losses[-1]:.3f}"
+
     reference = evidence.get("reference") or {"bfloat16": [], "float32": []}
-    for found, wanted in zip(reference["bfloat16"], reference["float32"], strict=True):
-        if not abs(found - wanted) <= REFERENCE_SLACK:
-            yield f"a loss is {found:.4f}, and {wanted:.4f} in float32"
-    eager, baseline = evidence.get("eager"), expect.get("baseline")
-    if eager and (most := expect["at_most"].get("loss")):
-        apart = max(abs(one - other) for one, other in zip(losses, eager["losses"], strict=False))
+    for loss, exact in zip(reference["bfloat16"], reference["float32"], strict=True):
+        if not abs(loss - exact) <= REFERENCE_SLACK:
+            yield f"a loss is {loss:.4f}, and {exact:.4f} in float32"
+
+    most = expect["at_most"].get("loss")
+    if "eager" in evidence and most:
+        pairs = zip(losses, evidence["eager"]["losses"], strict=False)
+        apart = max(abs(loss - eager_loss) for loss, eager_loss in pairs)
         if not apart <= most:
             yield f"losses are up to {apart:.3f} from the eager model's, {most:g} is allowed"
-    if baseline and not abs(losses[-1] - baseline["loss"]) <= LOSS_SLACK:
-        yield f"the loss was {baseline['loss']:.3f} in {baseline['of']}"
+
+    if "baseline" in expect:
+        baseline = expect["baseline"]
+        if not abs(losses[-1] - baseline["loss"]) <= LOSS_SLACK:
+            yield f"the loss was {baseline['loss']:.3f} in {baseline['of']}"
 
 
-def _peak_problems(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Iterator[str]:
-    peak, eager, baseline = evidence["trained"]["peak"], evidence.get("eager"), expect.get("baseline")
+def _peak_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
+    """Yield a peak that is larger than the eager model's allows, or than was recorded."""
+    peak = evidence["trained"]["peak"]
     if peak <= 0:
         yield "torch's allocator counted nothing"
+
     share = expect["at_most"].get("peak")
-    if eager and share and not peak <= share * eager["peak"]:
-        yield f"its peak is {peak / eager['peak']:.2f} of the eager model's, {share:g} is the most"
-    if baseline and not peak <= PEAK_SLACK * baseline["peak"]:
-        yield f"the peak was {baseline['peak'] / 1e9:.1f} GB in {baseline['of']}"
+    if "eager" in evidence and share:
+        eager_peak = evidence["eager"]["peak"]
+        if not peak <= share * eager_peak:
+            yield f"its peak is {peak / eager_peak:.2f} of the eager model's, {share:g} is the most"
+
+    if "baseline" in expect:
+        baseline = expect["baseline"]
+        if not peak <= PEAK_SLACK * baseline["peak"]:
+            yield f"the peak was {baseline['peak'] / 1e9:.1f} GB in {baseline['of']}"
 
 
-def _time_problems(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Iterator[str]:
-    now, eager, baseline = evidence["trained"]["time"], evidence.get("eager"), expect.get("baseline")
-    seconds, share = now["seconds"], expect["at_most"].get("seconds")
-    if eager and share and not seconds <= share * timing.allowed(eager["time"], now, 0.0):
-        yield f"it takes {seconds / eager['time']['seconds']:.2f} of the eager model's time, {share:g} is the most"
-    most = timing.allowed(baseline["time"], now, timing.MARGIN) if baseline else seconds
-    if baseline and not seconds <= most:
-        yield f"it took {baseline['time']['seconds'] * 1e3:.1f} ms in {baseline['of']}, {most * 1e3:.1f} is the most"
+def _time_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
+    """Yield a time that is longer than the eager model's allows, or than was recorded."""
+    timed = evidence["trained"]["time"]
+    seconds = timed["seconds"]
+
+    share = expect["at_most"].get("seconds")
+    if "eager" in evidence and share:
+        eager = evidence["eager"]["time"]
+        if not seconds <= share * timing.allowed(eager, timed, 0.0):
+            yield f"it takes {seconds / eager['seconds']:.2f} of the eager model's time, {share:g} is the most"
+
+    if "baseline" in expect:
+        baseline = expect["baseline"]
+        most = timing.allowed(baseline["time"], timed, timing.MARGIN)
+        if not seconds <= most:
+            recorded = f"{baseline['time']['seconds'] * 1e3:.1f} ms in {baseline['of']}"
+            yield f"it took {recorded}, {most * 1e3:.1f} is the most"
 
 
 CLAIMS = {"step": judge}
