@@ -128,7 +128,7 @@ def test_a_fault_of_the_host_is_named_and_not_the_images(
     one = {"files": {}, "gpu": {}, "error": "", **FAULTS[fault]}
     found = look(monkeypatch, tmp_path, one["files"], one["gpu"], one["error"])
     (hint,) = hints.find(found)
-    assert hint.check == one["row"], "what to do about it stands in hints.yaml"
+    assert hint.id == one["row"], "what to do about it stands in hints.yaml"
     said = "\n".join(report.lines(Verdict(image="i", digest="d", claims=(), faults=tuple(found))))
     assert f"HOST  {found[0]}\n    hint: {hint.cause} {hint.fix}" in said
     blames_the_host(*judged(WRONG, found))
