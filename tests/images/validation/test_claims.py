@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import jsonschema_rs
 import pytest
+import yaml
 
 from images.config import schema
 from images.config.paths import CHECKOUT
@@ -261,3 +262,11 @@ def test_records_are_required_but_those_of_a_changed_pruner(
     found = records_claim(name, change)
     assert found.required is required and ("torch" not in found.expect["unknown"]) is known
     assert known or f"`lock {name}`" in found.expect["unknown"]["torch"]
+
+
+def test_every_fault_that_is_tried_in_a_real_image_names_a_claim_of_it() -> None:
+    rows = yaml.safe_load((ROOT / "tests/integration/faults.yaml").read_text(encoding="utf-8"))
+    keys = {key for faults in rows.values() for row in faults.values() for key in row if key not in ("layer", "last")}
+    image = sources.image("cu126-torch27")
+    context = ClaimContext.of(image, lock_file.read(image, CHECKOUT.locks), SOURCES.facts)
+    assert keys <= {claim.key for claim in image_claims(context).claims}

@@ -1,4 +1,4 @@
-"""origin authorities: a company's own is reported, and Debian's must be there."""
+"""authorities/trusted: a company's own is reported, and Debian's must be there."""
 
 from pathlib import Path
 

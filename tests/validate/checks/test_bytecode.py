@@ -1,4 +1,4 @@
-"""origin bytecode: headers of `.pyc` files against their sources."""
+"""bytecode/headers: headers of `.pyc` files against their sources."""
 
 import importlib.util
 import os

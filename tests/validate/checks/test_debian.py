@@ -1,4 +1,4 @@
-"""origin debian: a small system of Debian's packages. What breaks in a real one: tests/integration/faults.yaml."""
+"""debian/packages: a small system of Debian's packages. What breaks in a real one: tests/integration/faults.yaml."""
 
 import hashlib
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""origin modes: who can read and change what. More, in a real image: tests/integration/faults.yaml."""
+"""modes/users: who can read and change what. More, in a real image: tests/integration/faults.yaml."""
 
 import os
 import stat

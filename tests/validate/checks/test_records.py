@@ -1,4 +1,4 @@
-"""origin records, judged: what differs is named, what is not known is UNPROVEN and no PASS."""
+"""records/locked, judged: what differs is named, what is not known is UNPROVEN and no PASS."""
 
 from typing import Any
 

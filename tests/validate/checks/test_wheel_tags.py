@@ -1,4 +1,4 @@
-"""origin wheel-tags: which wheels fit an image's Python."""
+"""wheel-tags/python: which wheels fit an image's Python."""
 
 import pytest
 

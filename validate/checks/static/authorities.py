@@ -1,4 +1,4 @@
-"""origin authorities: downloads of a training job fail where Debian's certificate authorities are gone, and trust
+"""authorities/trusted: downloads of a training job fail where Debian's certificate authorities are gone, and trust
 whoever a company's build adds.
 
 A company's own authority is no fault: it is reported, so that nobody publishes it unawares.

@@ -1,4 +1,4 @@
-"""origin bytecode: a `.pyc` file that is void costs a compilation at each start; one that is stale runs old code.
+"""bytecode/headers: a `.pyc` file that is void costs a compilation at each start; one that is stale runs old code.
 
 Python takes bytecode by its header (PEP 552): the number of its release, and its source's time and size, or its hash.
 Void is what a `touch`, a COPY without times or an unpacked archive leaves; stale is what "unchecked" bytecode becomes

@@ -1,4 +1,4 @@
-"""origin debian: a full disk, a failed installation script or a COPY into /usr leaves Debian packages broken.
+"""debian/packages: a full disk, a failed installation script or a COPY into /usr leaves Debian packages broken.
 
 dpkg knows each package's state, and the MD5 sum of each of its files. The sums are dpkg's own: they find damage, as
 `dpkg --verify` does, and nobody's intent.

@@ -1,4 +1,4 @@
-"""origin modes: files that the image's user can't read, or that others than root can change.
+"""modes/users: files that the image's user can't read, or that others than root can change.
 
 Reports of the first kind are the most common of all: a build under umask 077, `COPY` of a file that is 0600 on the
 author's machine, a `chown` of a whole folder. The second kind lets any program that runs as the image's user change

@@ -1,4 +1,4 @@
-"""origin records: a tool that changes packages and rewrites their RECORDs hides its damage from `files`.
+"""records/locked: a tool that changes packages and rewrites their RECORDs hides its damage from `files`.
 
 Our own pruner is such a tool, and so is every `strip` or "slim" step that keeps RECORD current. The claim has one
 digest for each wheel of the lock, of the RECORD inside that wheel, measured from the index and outside any image.

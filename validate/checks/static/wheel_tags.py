@@ -1,4 +1,4 @@
-"""origin wheel-tags: a wheel of another Python or processor is copied in like any other, and fails when it is imported.
+"""wheel-tags/python: a wheel of another Python or processor is copied in like any other, and fails when it is imported.
 
 `pip install --python-version 3.10 --target`, `uv pip install --python-platform` and a COPY from another image do that.
 """
