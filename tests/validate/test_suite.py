@@ -135,8 +135,8 @@ def test_static_probes_are_free_of_the_image_and_others_are_not(suite: Path, tmp
 def test_what_ends_the_process_of_all_readers_costs_no_probe_its_verdict(tmp_path: Path, fault: str) -> None:
     folder = planted(tmp_path / "validate", PROBES)
     text = (folder / "suite.py").read_text()
-    assert "_COMMON_SECONDS = 120" in text
-    (folder / "suite.py").write_text(text.replace("_COMMON_SECONDS = 120", "_COMMON_SECONDS = 2"))
+    assert "_PREPARE_SECONDS = 120" in text
+    (folder / "suite.py").write_text(text.replace("_PREPARE_SECONDS = 120", "_PREPARE_SECONDS = 2"))
     records = run(folder, tmp_path, claims("static.good", f"static.{fault}"))
     assert {one.outcome for one in records.values()} == {Outcome.COMPLETED}
     assert records[f"static.{fault}"].measurements[0].evidence in ({"ok": True}, {"alone": True})
@@ -207,7 +207,7 @@ def test_what_takes_longest_begins_first_and_who_asks_to_be_alone_last(suite: Pa
     assert list(run(suite, tmp_path, asked, "--jobs", "1")) == ["static.files", "static.good", "static.flags"]
 
 
-# ---- on few cores probes share the import of torch, and a fork measures and ends as a process of its own would
+# ---- probes share the import of torch, and a fork measures and ends as a process of its own would
 
 TORCH = "import os\nwith open(os.environ['IMPORTS'], 'a') as file:\n    print(os.getpid(), file=file)\n"
 LOOKS = cases(__file__, "looks")
@@ -238,12 +238,6 @@ def measured(
     around = {"PYTHONPATH": str(folder / "site"), "IMPORTS": str(imports), "OF_IMAGE": "kept"}
     records = run(suite, folder, claims(*asked), *how, "--timeout", timeout, **around)
     return records, len(imports.read_text().split())
-
-
-@pytest.mark.parametrize(("jobs", "imports"), [("2", 1), ("16", 2)])
-def test_on_few_cores_probes_share_the_import_as_well(forking: Path, tmp_path: Path, jobs: str, imports: int) -> None:
-    _, imported = measured(forking, tmp_path, TORCH, "cpu.native", "cpu.imports", how=("--jobs", jobs))
-    assert imported == imports
 
 
 def test_probes_share_one_import_and_nothing_else(forking: Path, tmp_path: Path) -> None:
@@ -284,4 +278,6 @@ def test_only_what_begins_with_torch_is_forked() -> None:
     for probe in found:
         file = str(checks.file_of(probe)).replace(".", "/")
         source = (ROOT / "validate" / "checks" / f"{file}.py").read_text()
+        if "saved_llama" in source:  # whose constructor the check calls first
+            source = (ROOT / "validate" / "harness" / "saved_llama.py").read_text() + source
         assert re.findall(r'import_module\("([^"]+)"\)', source)[0] == "torch", probe

@@ -1,6 +1,8 @@
 """Measuring in a forked process: native code that aborts or crashes takes only its own subject with it."""
 
+import ctypes
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -13,8 +15,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 from validate.claims import Claim
 from validate.harness.error_codes import codes_of
@@ -23,6 +26,9 @@ LOG_TAIL_CHARACTERS = 2000
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Where something else runs beside it: threads that wait don't hold its cores. Six runs of cpu.resume on two cores took
 75 s of processor time without it, 38 s with it."""
+_LOOK_SECONDS = 0.01
+"""Between two looks at forks."""
+_PR_SET_PDEATHSIG = 1
 T = TypeVar("T")
 U = TypeVar("U")
 E = TypeVar("E", bound=Mapping[str, object])
@@ -40,32 +46,85 @@ def in_fork(measure: Callable[[], E]) -> E:
 
 def in_forks(measures: Sequence[Callable[[], E]], at_once: int = 1) -> Iterator[tuple[int, E]]:
     """The same of several, `at_once` of them side by side: number and evidence of each, as they end."""
-    waiting, running = list(enumerate(measures)), dict[int, tuple[int, Path]]()
     with tempfile.TemporaryDirectory(prefix="fork-") as folder:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                number, measure = waiting.pop(0)
-                result, log = Path(folder, f"{number}-result"), Path(folder, f"{number}-log")
-                child = os.fork()
-                if child == 0:
-                    _be_the_child(measure, result, log)
-                running[child] = number, result
-            # Of several by their numbers: `os.wait` would take other children of this process, too.
-            flags = os.WNOHANG if len(running) > 1 else 0
-            while not (ended_one := next((pid for pid in running if (end := os.waitpid(pid, flags))[0]), 0)):
-                time.sleep(0.01)
-            status = end[1]
-            number, result = running.pop(ended_one)
-            noise = Path(folder, f"{number}-log").read_text(encoding="utf-8", errors="replace")
-            print(noise, end="", flush=True)  # noqa: T201  the probe's log
-            code = os.waitstatus_to_exitcode(status)
-            death = ended(code) + " before it was done" * (code >= 0)
-            evidence: dict[str, Any] = {"error": {"kind": "crash", "message": death}}
-            if result.exists():
-                evidence = json.loads(result.read_text(encoding="utf-8"))
+        results = [Path(folder, f"{number}-result") for number in range(len(measures))]
+        works = []
+        for measure, result in zip(measures, results):  # noqa: B905  Python 3.9
+            works.append(Work(partial(_write_evidence, measure, result), log=result.with_suffix(".log")))
+
+        for end in fork_each(works, at_once):
+            output = works[end.number].log.read_text(encoding="utf-8", errors="replace")
+            print(output, end="", flush=True)  # noqa: T201  the probe's log
+            evidence: dict[str, Any]
+            if results[end.number].exists():
+                evidence = json.loads(results[end.number].read_text(encoding="utf-8"))
+            else:
+                code = end.exit_code or 0
+                death = ended(code) if code < 0 else f"{ended(code)} before it was done"
+                evidence = {"error": {"kind": "crash", "message": death}}
             if "error" in evidence:
-                evidence["error"]["log"] = noise[-LOG_TAIL_CHARACTERS:]
-            yield number, cast("E", evidence)
+                evidence["error"]["log"] = output[-LOG_TAIL_CHARACTERS:]
+            yield end.number, cast("E", evidence)
+
+
+def _write_evidence(measure: Callable[[], Mapping[str, object]], result: Path) -> None:
+    """Measure, and write the evidence whole or not at all."""
+    text = json.dumps(attempt(measure))
+    partial_result = result.with_suffix(".partial")
+    partial_result.write_text(text, encoding="utf-8")
+    partial_result.rename(result)
+
+
+class Work(NamedTuple):
+    """Something to be done in a fork."""
+
+    run: Callable[[], None]
+    log: Path
+    """Where the fork's output goes."""
+    seconds: float = math.inf
+    """The fork's deadline."""
+
+
+class ForkEnd(NamedTuple):
+    """How a fork came to its end."""
+
+    number: int
+    """Of its work."""
+    exit_code: int | None
+    """Below zero: it was killed by this signal. None: it ran past its deadline."""
+    seconds: float
+
+
+def fork_each(works: Sequence[Work], at_once: int, *, own_sessions: bool = False) -> Iterator[ForkEnd]:
+    """Do each work in a fork of this process, `at_once` of them side by side, and yield how each ends.
+
+    `own_sessions`: each fork leads a session, which is ended with it, so that nothing that it started outlives it. Only
+    such forks can have deadlines.
+    """
+    waiting = list(enumerate(works))
+    running: dict[int, tuple[int, float]] = {}
+    while waiting or running:
+        while waiting and len(running) < at_once:
+            number, work = waiting.pop(0)
+            child = os.fork()
+            if child == 0:
+                _be_the_child(work, own_session=own_sessions)
+            running[child] = number, time.monotonic()
+
+        # Each is asked for by its number: `os.wait` would take other children of this process, too.
+        for child, (number, started) in list(running.items()):
+            has_ended, status = os.waitpid(child, os.WNOHANG)
+            seconds = time.monotonic() - started
+            if not has_ended and seconds < works[number].seconds:
+                continue
+            if own_sessions:
+                end_session(child)
+            if not has_ended:
+                os.waitpid(child, 0)
+            del running[child]
+            yield ForkEnd(number, os.waitstatus_to_exitcode(status) if has_ended else None, seconds)
+        if running:
+            time.sleep(_LOOK_SECONDS)
 
 
 def half_of_the_cores() -> int:
@@ -159,19 +218,24 @@ def ended(status: int) -> str:
     return f"killed by signal {-status}"
 
 
-def _be_the_child(measure: Callable[[], Mapping[str, object]], result: Path, log: Path) -> NoReturn:
-    """Measure, write the result, exit. `os._exit` keeps the parent's exit handlers and unwritten output out of it."""
+def _be_the_child(work: Work, *, own_session: bool) -> NoReturn:
+    """Do the work, and end. `os._exit` keeps the parent's exit handlers and unwritten output out of this process."""
+    code = 1
     try:
         sys.stdout.flush()
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        if own_session:
+            os.setsid()
+            # A parent that is killed takes this process along: no session would end it (prctl(2), PR_SET_PDEATHSIG).
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        output = os.open(work.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
         sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
-        text = json.dumps(attempt(measure))
-        partial = result.with_suffix(".partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.rename(result)
+        work.run()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
         sys.stdout.flush()
         sys.stderr.flush()
-    finally:
-        os._exit(0)
+        os._exit(code)
