@@ -6,7 +6,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 
-from images.building import contexts, records, validating
+from images.building import contexts, naming, records, validating
 from images.building.contexts import BuildOptions
 from images.context import base_images
 from images.engine import Engine, ImageInfo
@@ -103,8 +103,8 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
         records.record_build(folder, str(image.name), engine, info, result, base, gathered, source)
         records.record_validation(folder, evidence, verdict)
         # The name.
-        withheld = validating.why_withheld(verdict, evidence, tiers)
-        if not withheld and (former := validating.give_name(engine, info.id, tag)):
+        withheld = naming.why_withheld(verdict, evidence, tiers)
+        if not withheld and (former := naming.give_name(engine, info.id, tag)):
             warn(former)
     return Built(
         name=name,

@@ -1,36 +1,32 @@
-"""An image against claims: which hold it, on which GPUs, what was measured, the verdict, and the name it earns.
+"""An image against claims: which claims hold it, on which GPUs it is measured, and the verdict.
 
-`build`, `validate` and the workers of a fleet share it, so that all of them judge alike. What claims hold any image is
-told by what it says of itself, and by what stands above it.
+`build`, `validate` and the workers of a fleet share it, so that all of them judge alike. Which claims hold an image
+follows from its labels, and from the build steps above those of our Dockerfile.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from images.config.matrix import Sources
 from images.context import labels as image_labels
 from images.context import origin
-from images.engine import Engine, ImageInfo, configuration, gpus
+from images.engine import Engine, ImageInfo, configuration, gpus, host_gpus
 from images.engine.gpus import NO_GPU, Attachment
 from images.errors import Problem, UserError
 from images.host import cache
 from images.locking import lock_file
 from images.planning.image import Image
-from images.validation import host_look, own_python, validation_run
+from images.validation import child, host_look, own_python, validation_run
+from images.validation.child import Changes
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.wheels import prebuilt
 from validate.claims import ClaimSet, Tier
-from validate.evidence import Evidence, Outcome
-from validate.judge import OF_HOST, Verdict, explain, judge
-from validate.judging import Status, listed
-
-if TYPE_CHECKING:
-    from images.validation.child import Changes
+from validate.evidence import Evidence
+from validate.judge import Verdict, explain, judge
+from validate.judging import listed
 
 ANYWHERE = (Tier.STATIC, Tier.CPU)
 """The tiers that every machine can judge: no image is named without them."""
@@ -49,7 +45,7 @@ def measure_and_judge(
 def find_gpus(
     engine: Engine, image: Image, wanted: str, tiers: Sequence[Tier], say: Callable[[str], None]
 ) -> tuple[Attachment, Sequence[Tier]]:
-    """How containers get GPUs, and the tiers to judge: with none asked for, those that this host's GPUs allow.
+    """Return how containers get GPUs, and the tiers to judge: if none is asked for, those that this host allows.
 
     Raises UserError: a way that can't be had, a driver below the image's minimum.
     """
@@ -61,60 +57,23 @@ def find_gpus(
         return replace(NO_GPU, reason=reason), tiers or ANYWHERE
     if tiers and Tier.GPU not in tiers and Tier.MULTIGPU not in tiers:
         return NO_GPU, tiers
-    from images.engine import host_gpus  # most machines that build have no GPU to look for
 
     attachment = host_gpus.attach(engine, wanted, min_driver=image.min_driver)
-    if tiers or not attachment.attached:
-        return attachment, tiers or ANYWHERE
-    several = attachment.inventory is not None and len(attachment.inventory.gpus) > 1
-    return attachment, (*ANYWHERE, Tier.GPU, *([Tier.MULTIGPU] if several else []))
-
-
-def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) -> str:
-    """Why an image stays a candidate; empty if it gets its name.
-
-    It gets it when the tiers that every machine can judge were judged, no required claim failed, and each probe that
-    was asked for ran to its end. UNPROVEN is no reason where a probe looked, or where the claim says why none can.
-    """
-    if failed := [one for one in verdict.of(Status.FAIL) if one.claim.required]:
-        what = "1 claim" if len(failed) == 1 else f"{len(failed)} claims"
-        return f"{what} failed ({listed([one.claim.key for one in failed])})"
-    if at_fault := next((one.reason for one in verdict.claims if one.reason.startswith(OF_HOST)), ""):
-        return at_fault
-    if left_out := [tier for tier in ANYWHERE if tier not in tiers]:
-        return f"the {' and '.join(left_out)} tier was left out"
-    if other_processor := evidence.host.get("other_processor"):
-        return str(other_processor)
-    asked = [one.claim for one in verdict.claims if not one.claim.unproven]
-    records = {one.probe: evidence.of(one.probe) for one in asked}
-    ran = {probe for probe, record in records.items() if record and record.outcome is not Outcome.MISSING}
-    if unseen := [one.key for one in asked if one.probe not in ran]:
-        memory = ": a container of the validation run ran out of memory" if evidence.host.get("out_of_memory") else ""
-        return f"nobody measured {listed(unseen)}{memory}"
-    unended = sorted(name for name, record in records.items() if record and record.outcome is not Outcome.COMPLETED)
-    return f"{listed(unended)} did not run to the end" if unended else ""
-
-
-def give_name(engine: Engine, image_id: str, name: str) -> str:
-    """Name the image that was judged, by ID: a parallel build may have replaced the candidate by now.
-
-    Returns a sentence about the image that had the name, where it has none any more and keeps its disk space; else "".
-    """
-    former = engine.find(name)
-    engine.tag(image_id, name)
-    candidate = engine.find(f"{name}-candidate")
-    if candidate and candidate.id == image_id:
-        engine.untag(f"{name}-candidate")
-    left = engine.find(former.id) if former and former.id != image_id else None
-    if not left or left.tags:
-        return ""
-    size = f"{left.size / 1e9:.2f} GB, layers of other images included"
-    return f"the former {name} has no name any more ({size}): `docker rmi {left.id[7:19]}` removes it"
+    if tiers:
+        return attachment, tiers
+    if not attachment.attached:
+        return attachment, ANYWHERE
+    if attachment.inventory is None or len(attachment.inventory.gpus) < 2:
+        return attachment, (*ANYWHERE, Tier.GPU)
+    return attachment, tuple(Tier)
 
 
 def described(engine: Engine, info: ImageInfo, name: str) -> tuple[Mapping[str, str], Sequence[str]]:
-    """Labels, and steps (newest first), by which an image of an engine is judged. Where it stands on what the engine
-    calls `name`, that one says what its claims go without: a custom base, or a wheel."""
+    """Return the labels and the build steps (newest first) by which an image of an engine is judged.
+
+    If it stands on what the engine calls `name`, the labels are that image's: they say what the claims go without (a
+    wheel, or a base of ours).
+    """
     parent = host_look.find_parent(engine, name, info) or info
     return parent.labels, host_look.history(engine, name, info)
 
@@ -129,9 +88,9 @@ def claims_of(
     only: Sequence[str] = (),
     attachment: Attachment | None = None,
 ) -> ClaimSet:
-    """The claims that an image with these labels and steps is held to. Reads the image's lock and the wheel cache.
+    """Return the claims that hold an image with these labels and steps. Reads the image's lock and the wheel cache.
 
-    `history`: newest step first, wherever it was read; of one that stands on ours, it is held to them as a child.
+    `history`: newest step first, wherever it was read; steps above ours make it a derived image (validation/child.py).
     `only`: claims that hold one of these texts; empty: all. `attachment`: the GPUs of a host; None: of no host.
     Raises UserError: no lock, a text that is in no claim.
     """
@@ -156,19 +115,23 @@ def claims_of(
     )
     claims = image_claims(context.on_host(attachment, tiers) if attachment else context)
     if configuration.steps_above(history):
-        from images.validation import child  # most images are none
-
-        dead = {name: f"it is no longer maintained: take {row.by}" for name, row in sources.facts.replaced.items()}
-        instead = "remove it (`pip uninstall {}`), or take an image of a torch that it is made for (`plan` lists them)"
-        unfit = {name: f"{why}: {instead.format(name)}" for name, why in image.unfit.items()}
         claims = child.claims(
             claims,
-            {**dead, **unfit},
+            _to_replace(image, sources),
             failing=sources.facts.failing_additions,
             conflicts=sources.facts.conflicts,
             nvcc=image.name.devel,
         )
     return chosen(claims, tiers, only) if only else claims
+
+
+def _to_replace(image: Image, sources: Sources) -> dict[str, str]:
+    """Return the packages that a derived image must not bring, each with what to do instead."""
+    reasons = {name: f"it is no longer maintained: take {row.by}" for name, row in sources.facts.replaced.items()}
+    for name, why in image.unfit.items():
+        remedy = f"remove it (`pip uninstall {name}`), or take an image of a torch that it is made for"
+        reasons[name] = f"{why}: {remedy} (`plan` lists them)"
+    return reasons
 
 
 def chosen(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str]) -> ClaimSet:
@@ -209,8 +172,7 @@ def validate_image(
     """Hold any image to a name's claims. `tiers`: none means all that the machine can. `options`: of
     validation_run.validate.
 
-    A child of that name's image is held to them as a child is (images/validation/child.py), and has changes. Raises
-    UserError.
+    A derived image is held to them as such, and has changes (images/validation/child.py). Raises UserError.
     """
     lock_file.read(image, sources.workspace.locks)  # before anything is asked of the engine
     info = engine.inspect(reference)
@@ -228,18 +190,17 @@ def validate_image(
         on_record=lambda one: say(f"measured {one.probe} in {one.seconds:.1f} s ({one.outcome})"),
         **options,
     )
-    changes = None
-    if steps := configuration.steps_above(history):
-        from images.validation import child
-
-        parent = host_look.find_parent(engine, image.local_name, info)
-        debian = (debian_packages(engine, parent), debian_packages(engine, info)) if parent else None
-        changes = child.changes(evidence, steps, info.env, debian)
-    return tiers, evidence, verdict, changes
+    steps = configuration.steps_above(history)
+    if not steps:
+        return tiers, evidence, verdict, None
+    debian = None
+    if parent := host_look.find_parent(engine, image.local_name, info):
+        debian = debian_packages(engine, parent), debian_packages(engine, info)
+    return tiers, evidence, verdict, child.changes(evidence, steps, info.env, debian)
 
 
 def debian_packages(engine: Engine, info: ImageInfo | None) -> dict[str, str]:
-    """Debian package -> version that an image has installed, of which nothing is run; none of no image."""
-    from images.validation import child
-
-    return child.debian_packages(own_python.read_file(engine, info, _DPKG, most=1 << 24)) if info else {}
+    """Return the Debian packages of an image, with their versions; of no image, none. Nothing of the image is run."""
+    if info is None:
+        return {}
+    return child.debian_packages(own_python.read_file(engine, info, _DPKG, most=1 << 24))

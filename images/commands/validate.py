@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from images.building import records, validating
+from images.building import naming, records, validating
 from images.commands import common
 from images.commands.options import EngineUrl, Gpus, Json, MatrixFile, OutFolder, Passed, Tiers, require_writable
 from images.context import labels as image_labels
@@ -102,10 +102,10 @@ def validate(
         )
         if tag:  # an image that was built elsewhere is recorded and named as `build` does
             records.write_json(folder / "build.json", record)
-            withheld = validating.why_withheld(verdict, found, tiers)
+            withheld = naming.why_withheld(verdict, found, tiers)
             if changes:  # it was held to what an image on top of the built one may change
                 withheld = "it has steps above the image that was built"
-            if not withheld and (former := validating.give_name(docker_engine, info.id, wanted.local_name)):
+            if not withheld and (former := naming.give_name(docker_engine, info.id, wanted.local_name)):
                 common.say(former)
     records.record_validation(folder, found, verdict, None if tag else changes)
     typer.echo(f"{folder}/evidence.json", err=True)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from images.building import validating
+from images.building import naming
 from images.context import base_images
 from images.context.hosting import HostSettings
 from images.engine import Engine
@@ -25,12 +25,12 @@ def test_the_image_that_was_judged_gets_the_name_and_no_other(engine: Engine) ->
     judged = image(engine, "judged", f"{NAME}-candidate")
     later = image(engine, "later", f"{NAME}-candidate")
     try:
-        assert validating.give_name(engine, judged, NAME) == ""
+        assert naming.give_name(engine, judged, NAME) == ""
         assert engine.inspect(NAME).id == judged
         assert engine.inspect(f"{NAME}-candidate").id == later, "another build's candidate is its own"
-        told = validating.give_name(engine, later, NAME)
+        told = naming.give_name(engine, later, NAME)
         assert f"`docker rmi {judged[7:19]}` removes it" in told, "its space is not given back, and that is said"
-        assert validating.give_name(engine, later, NAME) == ""
+        assert naming.give_name(engine, later, NAME) == ""
         assert engine.inspect(NAME).id == later
         assert engine.find(f"{NAME}-candidate") is None
     finally:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from images.building.validating import why_withheld
+from images.building.naming import why_withheld
 from tests.validate.environment.test_nvml import Library
 from validate import hints, host_faults, report
 from validate.claims import Claim, Tier

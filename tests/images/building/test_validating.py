@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from images.building import validating
+from images.building import naming, validating
 from images.errors import UserError
 from tests.support.fleet_records import NAME, claim, claims
 from validate.claims import Claim, ClaimSet, Tier
@@ -40,7 +40,7 @@ def withheld(
     )
     found = Finding(Status[status or "PASS"], "it was looked at")
     verdict = judge(held_to, evidence, tiers, judges=dict.fromkeys(("pins", "imports"), lambda *_: found))
-    return validating.why_withheld(verdict, evidence, tiers)
+    return naming.why_withheld(verdict, evidence, tiers)
 
 
 def test_no_image_gets_a_name_for_what_a_suite_did_not_come_to() -> None:
