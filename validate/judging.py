@@ -109,7 +109,7 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def cause(error: Mapping[str, Any]) -> str:
-    """The first line of an error: CUDA and torch name the cause there."""
+    """Return the first line of an error: CUDA and torch name the cause there."""
     return f"{error['kind']}: {str(error['message']).strip().partition(chr(10))[0][:_HEAD_CHARACTERS]}"
 
 

@@ -58,41 +58,45 @@ class ContainerPlan:
     """Folder -> `volume`: a fresh named volume, to which the engine gives the owner and the mode of the image's folder;
     `own`: an empty folder of the user's own; `foreign`: one of root's, as engines make it for a bind mount of a folder
     that is missing."""
-    environment: Mapping[str, str] = field(default_factory=dict)
     gpus: Attachment = NO_GPU
     ranks: bool = False
     """Probes start a process a GPU."""
-    python: Sequence[str] = IMAGES_PYTHON
     arguments: Sequence[str] = ()
     files: Mapping[str, Files] = field(default_factory=dict)
     """Folder -> more files that are put there."""
 
 
 def planned(home: str, claims: ClaimSet, gpus: Attachment, start: bytes = b"") -> list[ContainerPlan]:
-    """The containers with something to measure, the one that takes longest first. Pure.
+    """Return the containers with something to measure, the one that takes longest first. Pure.
 
-    `home`: of the image's user. `start`: how its processes do (own_python.user_of).
+    `home`: of the image's user. `start`: how its processes start (own_python.user_of).
 
     Claims that are known to be unproven are in none. What runs the image's code gets an empty, writable home. Only the
     containers of the gpu tiers get GPUs: what attaches them (the driver's libraries, LD_LIBRARY_PATH) is never taken
     for the image's.
     """
-    claims = ClaimSet(image=claims.image, claims=tuple(one for one in claims.inside().claims if not one.unproven))
+    claims = claims.inside().where(lambda claim: not claim.unproven)
     run_in = list(dict.fromkeys(["/tmp", posixpath.normpath(home or "/root")]))
-    settings = {claim.probe: checks.settings(claim.probe) for claim in claims.claims}
-    stranger = [probe for probe, one in settings.items() if one.run_as is RunAs.ARBITRARY_UID]
-    claimed = [probe for probe, one in settings.items() if one.run_as is RunAs.EACH_CLAIM]
-    cpu, of_user = claims.of([Tier.CPU]), {INSIDE: {"user.json": start}}
-    uid = f"{ARBITRARY_UID}:{ARBITRARY_UID}"
+    of_user = {INSIDE: {"user.json": start}}
+    cpu = claims.of([Tier.CPU])
+    any_user = cpu.where(lambda claim: checks.settings(claim.probe).run_as is RunAs.ARBITRARY_UID)
+    each_claim = cpu.where(lambda claim: checks.settings(claim.probe).run_as is RunAs.EACH_CLAIM)
+    elsewhere = {claim.probe for part in (any_user, each_claim) for claim in part.claims}
+
     plans = [
-        ContainerPlan(name="cpu", claims=cpu.less([*stranger, *claimed]), writable=run_in),
+        ContainerPlan(name="cpu", claims=cpu.less(elsewhere), writable=run_in),
         ContainerPlan(name="static", claims=claims.of([Tier.STATIC]), arguments=OF_USER, files=of_user),
-        ContainerPlan(name="any-user", claims=cpu.only(stranger), writable=run_in, user=uid),
+        ContainerPlan(name="any-user", claims=any_user, writable=run_in, user=f"{ARBITRARY_UID}:{ARBITRARY_UID}"),
     ]
-    for number, claim in enumerate(cpu.only(claimed).claims):
-        user, mounts = f"{claim.expect['uid']}:{claim.expect['gid']}", {claim.expect["folder"]: claim.expect["mount"]}
-        one = ClaimSet(image=claims.image, claims=(claim,))
-        plans.append(ContainerPlan(name=f"mount-{number}", claims=one, user=user, mounts=mounts))
+    for number, claim in enumerate(each_claim.claims):
+        plans.append(
+            ContainerPlan(
+                name=f"mount-{number}",
+                claims=ClaimSet(image=claims.image, claims=(claim,)),
+                user=f"{claim.expect['uid']}:{claim.expect['gid']}",
+                mounts={claim.expect["folder"]: claim.expect["mount"]},
+            )
+        )
     if gpus.attached:
         several = claims.of([Tier.MULTIGPU])
         plans.append(ContainerPlan(name="gpu", claims=claims.of([Tier.GPU]), writable=run_in, gpus=gpus))
@@ -101,22 +105,22 @@ def planned(home: str, claims: ClaimSet, gpus: Attachment, start: bytes = b"") -
 
 
 def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
-    """The suite as it goes into a container or an image, with its claims and the examples that they name."""
-    suite = {
-        f"validate/{path.relative_to(SUITE)}": path.read_bytes()
-        for path in sorted(SUITE.rglob("*"))
-        if path.suffix in (".py", ".json") and "__pycache__" not in path.parts
-    }
+    """Return the suite as it goes into a container or an image, with its claims and the examples that they name."""
+    files = {}
+    for path in sorted(SUITE.rglob("*")):
+        if path.suffix in (".py", ".json") and "__pycache__" not in path.parts:
+            files[f"validate/{path.relative_to(SUITE)}"] = path.read_bytes()
     # The image's own Python reads no YAML.
-    suite[f"validate/{hints.IN_CONTAINERS}"] = hints.as_json()
+    files[f"validate/{hints.IN_CONTAINERS}"] = hints.as_json()
+
     named = {claim.expect["example"]["folder"] for claim in claims.claims if "example" in claim.expect}
-    examples = {
-        f"examples/{path.relative_to(EXAMPLES)}": path.read_bytes()
-        for folder in (".", "data", *sorted(named))
-        for path in sorted((EXAMPLES / folder).iterdir())
-        if path.is_file() and not path.name.startswith(".")
-    }
-    return {**suite, **examples, "claims.json": claims.dumps().encode()}
+    for folder in (".", "data", *sorted(named)):
+        for path in sorted((EXAMPLES / folder).iterdir()):
+            if path.is_file() and not path.name.startswith("."):
+                files[f"examples/{path.relative_to(EXAMPLES)}"] = path.read_bytes()
+
+    files["claims.json"] = claims.dumps().encode()
+    return files
 
 
 def run_suite(
@@ -181,7 +185,7 @@ def measure_in_container(
 def container_spec(engine: Engine, image: ImageInfo, plan: ContainerPlan) -> ContainerSpec:
     """Return what an engine is asked for, for a planned container."""
     gpus, facts = plan.gpus, engine.facts
-    command = [*plan.python, f"{INSIDE}/validate", "--claims", f"{INSIDE}/claims.json", *plan.arguments]
+    command = [*IMAGES_PYTHON, f"{INSIDE}/validate", "--claims", f"{INSIDE}/claims.json", *plan.arguments]
     if gpus.attached:
         command += ["--jobs", str(_probes_at_once(plan, facts.cpus))]
 
@@ -200,7 +204,7 @@ def container_spec(engine: Engine, image: ImageInfo, plan: ContainerPlan) -> Con
         volumes=list(dict.fromkeys([INSIDE, *plan.files, *mounted.get("foreign", ())])),
         copied_volumes=mounted.get("volume", ()),
         memory=min(GPU_MEMORY if gpus.attached else MEMORY, facts.memory * 3 // 4),
-        env={**gpus.environment(image.env), **plan.environment},
+        env=gpus.environment(image.env),
         user=plan.user,
         binds=gpus.binds,
         devices=gpus.devices,

@@ -27,6 +27,20 @@ class ErrorCodes(TypedDict, total=False):
     """The part of NCCL that could not start: `NVLS`."""
 
 
+class Raised(TypedDict):
+    """An exception as evidence: `error` of what was measured."""
+
+    kind: str
+    """The name of its class; `crash`: the process died."""
+    message: str
+
+
+class ErrorEvidence(Raised, ErrorCodes, total=False):
+    """The same with its numbers, and of a fork with the end of what it printed."""
+
+    log: str
+
+
 _RUNTIME_TEXTS = {
     "all CUDA-capable devices are busy or unavailable": 46,
     "CUDA-capable device(s) is/are busy or unavailable": 46,

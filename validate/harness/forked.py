@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 from validate.claims import Claim
-from validate.harness.error_codes import codes_of
+from validate.harness.error_codes import ErrorEvidence, codes_of
 
 LOG_TAIL_CHARACTERS = 2000
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -32,8 +32,7 @@ _PR_SET_PDEATHSIG = 1
 T = TypeVar("T")
 U = TypeVar("U")
 E = TypeVar("E", bound=Mapping[str, object])
-"""Evidence. `error` is all there is where measuring raised: {kind, message, numbers (ErrorCodes)}, and
-of a fork its `log`."""
+"""Evidence, whose `error` (ErrorEvidence) is all there is where measuring raised."""
 
 
 def in_fork(measure: Callable[[], E]) -> E:
@@ -181,10 +180,10 @@ def on_all_cores(work: Callable[[T], U], items: Sequence[T], *, chunk: int = 1) 
         yield from pool.imap_unordered(work, items, chunk)
 
 
-def described(error: BaseException) -> dict[str, Any]:
+def described(error: BaseException) -> ErrorEvidence:
     """Return an exception as evidence. Long messages keep their start, where the cause stands."""
     message = str(error)[:LOG_TAIL_CHARACTERS]
-    return {"kind": type(error).__name__, "message": message, **codes_of(error)}
+    return cast("ErrorEvidence", {"kind": type(error).__name__, "message": message, **codes_of(error)})
 
 
 def mapped(pattern: str) -> list[str]:

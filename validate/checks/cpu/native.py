@@ -21,6 +21,7 @@ from typing import Any, TypedDict, cast
 from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import installed
+from validate.harness.error_codes import ErrorEvidence
 from validate.harness.forked import attempt, described, in_fork, mapped
 from validate.judging import Finding, failed, joined, listed, passed, root_cause
 
@@ -111,7 +112,7 @@ def _loaded(expect: NativeExpect, root: Path, present: Sequence[str], owners: Ma
             warnings.append(f"{record.name}: {record.getMessage()}"[:500])
 
     logging.getLogger().addHandler(Recorder(level=logging.WARNING))
-    imports: dict[str, Mapping[str, str] | None] = {}
+    imports: dict[str, ErrorEvidence | None] = {}
     for name in expect["modules"]:
         print(f"importing {name}", flush=True)  # noqa: T201  after a crash it is the last line of the log
         try:
