@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from images.building import records, validating
+from images.building import naming, records, validating
 from images.config.matrix import Sources
 from images.config.names import ImageName
 from images.context.labels import LABELS
@@ -93,7 +93,7 @@ def judge_by_our_claims(task: Task, result: Measured, evidence: Evidence, source
 def why_no_pass(verdict: Verdict, evidence: Evidence) -> str:
     """Return why a verdict is not PASS; empty where it is, and each probe ran to its end."""
     # A tier that was left out on purpose (--tier) is no reason here: only a name needs it.
-    cause = validating.why_withheld(verdict, evidence, validating.ANYWHERE)
+    cause = naming.why_withheld(verdict, evidence, validating.ANYWHERE)
     unproven = [row for row in verdict.of(Status.UNPROVEN) if row.claim.required]
     if cause or not unproven:
         return cause
