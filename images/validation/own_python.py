@@ -1,5 +1,6 @@
-"""Reads an image's files from outside: by this process's own Python, taken into a container
-with program, loader, libraries and standard library. It needs, and runs, nothing of the image.
+"""Reads an image's files by this process's own Python, taken into a container of the image.
+
+Program, loader, libraries and standard library come along: it needs, and runs, nothing of the image.
 
 Its ELF interpreter is set to the loader that comes along, so it starts beside any C library, or none.
 """
@@ -11,7 +12,7 @@ import re
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.util import MAGIC_NUMBER
@@ -50,9 +51,9 @@ _LEFT_OUT = frozenset(
 
 
 def require_native(engine: Engine, image: ImageInfo) -> None:
-    """Raises UserError where no Python of this machine runs in the engine's containers: another system or processor."""
-    mine = of_machine(platform.machine()) if platform.system() == "Linux" else None
-    if mine is None or mine.architecture != engine.facts.architecture:
+    """Raise UserError where no Python of this machine runs in the engine's containers: another system or processor."""
+    this_machine = of_machine(platform.machine()) if platform.system() == "Linux" else None
+    if this_machine is None or this_machine.architecture != engine.facts.architecture:
         this = f"this one of {platform.machine()} with {platform.system()}"
         cause = f"the engine's machine is of {engine.facts.architecture}, {this}: its files can't be read from outside"
         raise failed(image.id[:19], cause, "give the command on Linux, on a machine of the engine's processor")
@@ -61,40 +62,61 @@ def require_native(engine: Engine, image: ImageInfo) -> None:
 def user_of(
     image: ImageInfo, *, python: str = "", start: Mapping[str, Any] = MappingProxyType({}), hidden: Sequence[str] = ()
 ) -> bytes:
-    """How a user's process would start in the image, as validate/environment/user_environment.py reads it.
+    """Return how a user's process would start in the image, as validate/environment/user_environment.py reads it.
 
     `start` empty: the suite reads it from the image's files. `hidden`: files of the image that have another over them.
     """
-    found = {"environ": {"HOME": "/root", **image.env}, "directory": image.workdir or "/", "python": python}
-    found["user"] = image.user
-    machine = next((one.machine for one in Platform if one.architecture == image.architecture), platform.machine())
-    return json.dumps({**found, "start": dict(start), "hidden": list(hidden), "machine": machine}).encode()
+    machine = platform.machine()
+    for known in Platform:
+        if known.architecture == image.architecture:
+            machine = known.machine
+    user = {
+        "environ": {"HOME": "/root", **image.env},
+        "directory": image.workdir or "/",
+        "python": python,
+        "user": image.user,
+        "start": dict(start),
+        "hidden": list(hidden),
+        "machine": machine,
+    }
+    return json.dumps(user).encode()
 
 
 def read_file(engine: Engine, image: ImageInfo, path: str, *, most: int = 1 << 16) -> str:
-    """The beginning of a file of an image, of which nothing is run; empty: there is none."""
-    with engine.container(ContainerSpec(image.id, ["true"])) as hidden:
+    """Return the beginning of a file of an image; empty: there is none. The container is never started."""
+    with engine.container(ContainerSpec(image.id, ["true"])) as container:
         try:
-            return hidden.get_file(path, most=most).decode("utf-8", "replace")
+            return container.get_file(path, most=most).decode("utf-8", "replace")
         except FileNotFoundError:
             return ""
 
 
-def hidden(engine: Engine, image: ImageInfo) -> Iterator[str]:
-    """What an image has where the reader of its files lies, or has another over it: nobody could look at it.
+def covered_files(engine: Engine, image: ImageInfo) -> list[str]:
+    """Return the files of an image that nobody can look at: the reader lies over them, or has another file there.
 
-    Raises UserError: an engine could not start it, and would hang.
+    Raises UserError: an engine could not start the image, and would hang.
     """
-    with engine.container(ContainerSpec(image.id, ["true"])) as one:
-        for path in filter(one.has, _READ_AT_START):
+    covered = []
+    with engine.container(ContainerSpec(image.id, ["true"])) as container:
+        for path in _READ_AT_START:
+            if not container.has(path):
+                continue
             try:
-                one.get_file(path, most=1)
+                container.get_file(path, most=1)
             except FileNotFoundError:
-                cause, then = f"its {path} is no file, and an engine reads that at each start", "make it a file"
-                raise failed(image.tags[0] if image.tags else image.id, cause, then) from None
+                cause = f"its {path} is no file, and an engine reads that at each start"
+                raise failed(_name(image), cause, "make it a file") from None
+
         with suppress(FileNotFoundError):
-            yield from [PRELOAD] if one.get_file(PRELOAD, most=1 << 16).strip() else []
-        yield from [INSIDE] if one.has(INSIDE) else []
+            if container.get_file(PRELOAD, most=1 << 16).strip():
+                covered.append(PRELOAD)
+        if container.has(INSIDE):
+            covered.append(INSIDE)
+    return covered
+
+
+def _name(image: ImageInfo) -> str:
+    return image.tags[0] if image.tags else image.id
 
 
 def measure(
@@ -110,23 +132,29 @@ def measure(
 
     `user`, `options`: of `_read`. Raises UserError: it did not start, or was killed; Stopped.
     """
-    asked = ["--claims", f"{INSIDE}/claims.json", *OF_USER, *arguments]
-    said, end, began = _read(engine, image, asked, claims, user, on_record=on_record, **options)
+    command_line = ["--claims", f"{INSIDE}/claims.json", *OF_USER, *arguments]
+    output, end, began = _read(engine, image, command_line, claims, user, on_record=on_record, **options)
     then = "is it an image with a Python on its PATH?"
-    require_end(image, "files", end, began=began, said=said, then=then)
+    require_end(image, "files", end, began=began, said=output, then=then)
 
 
 def document(engine: Engine, image: ImageInfo, verb: str, **options: Any) -> dict[str, Any]:
-    """What a verb of the suite (`survey`, `packages`) prints of an image's files. Raises UserError, Stopped."""
-    nothing, user = ClaimSet(image="", claims=()), user_of(image)
-    lines, _, _ = _read(engine, image, [verb, f"{INSIDE}/user.json"], nothing, user, **options)
+    """Return what a verb of the suite (`survey`, `packages`) prints of an image's files.
+
+    Raises UserError, Stopped.
+    """
+    no_claims = ClaimSet(image="", claims=())
+    lines, _, _ = _read(engine, image, [verb, f"{INSIDE}/user.json"], no_claims, user_of(image), **options)
     for line in lines:
+        if not line.startswith("{"):
+            continue
         with suppress(ValueError, RecursionError):
-            if line.startswith("{") and (found := json.loads(line)):
-                return dict(found)
+            document = json.loads(line)
+            if document:
+                return dict(document)
     tail = " | ".join(lines[-3:]).encode("unicode_escape").decode() or "nothing was printed"
     then = "`docker image inspect` says whether it is a Linux image with a Python; report it if it is"
-    raise failed(image.tags[0] if image.tags else image.id, f"could not be read: {tail}", then)
+    raise failed(_name(image), f"could not be read: {tail}", then)
 
 
 def _read(
@@ -144,10 +172,11 @@ def _read(
     Returns what run_suite does. Raises UserError, Stopped.
     """
     require_native(engine, image)
-    if image.further.get("Volumes") and INSIDE in hidden(engine, image):  # one in there would be filled from the image
+    # A volume in there would be filled from the image.
+    if image.further.get("Volumes") and INSIDE in covered_files(engine, image):
         cause = f"has {INSIDE}, where the suite lies, and declares volumes, by which more files could get there"
         then = f"remove {INSIDE} from the image, or its volumes"
-        raise failed(image.tags[0] if image.tags else image.id, cause, then)
+        raise failed(_name(image), cause, then)
     spec = ContainerSpec(
         image.id,
         [*command(INSIDE), f"{INSIDE}/validate", *arguments],
@@ -162,12 +191,12 @@ def _read(
         capabilities=["DAC_READ_SEARCH"],
     )
     content = {**files(INSIDE), **suite_files(claims), "user.json": user}
-    asked = {claim.probe for claim in claims.claims}
-    return run_suite(engine, spec, {INSIDE: content}, asked=asked, **options)
+    probes = {claim.probe for claim in claims.claims}
+    return run_suite(engine, spec, {INSIDE: content}, asked=probes, **options)
 
 
 def environment(root: str) -> dict[str, str]:
-    """Variables that let nothing of the image into that Python, whatever the image's own variables say."""
+    """Return variables that let nothing of the image into that Python, whatever the image's own variables say."""
     unset = ("LD_PRELOAD", "LD_AUDIT", "LD_ORIGIN_PATH", "LD_DEBUG", "LD_PROFILE", "GLIBC_TUNABLES", "TMPDIR")
     openssl = {"OPENSSL_CONF": "/dev/null", "OPENSSL_MODULES": root, "OPENSSL_ENGINES": root}  # it loads what they name
     own = {"LD_LIBRARY_PATH": f"{root}/{LIBRARIES}", "LC_ALL": "C", "TMPDIR": root}

@@ -199,7 +199,7 @@ def read_files(engine: Engine, image: ImageInfo, evidence: GrowingEvidence) -> C
             looks.append(pool.submit(host_look.inspected, engine, image, evidence.claims))
 
         if to_read.claims:
-            hidden = list(own_python.hidden(engine, image))
+            hidden = own_python.covered_files(engine, image)
             own_python.measure(
                 engine,
                 image,
