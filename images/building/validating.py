@@ -26,7 +26,6 @@ from images.wheels import prebuilt
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict, explain, judge
-from validate.judging import listed
 
 ANYWHERE = (Tier.STATIC, Tier.CPU)
 """The tiers that every machine can judge: no image is named without them."""
