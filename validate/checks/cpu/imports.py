@@ -18,6 +18,7 @@ from typing import TypedDict, cast
 
 from validate.checks import Settings
 from validate.claims import Claim
+from validate.harness.error_codes import ErrorEvidence
 from validate.harness.forked import described, half_of_the_cores, in_forks
 from validate.judging import Finding, conclude, failed, listed, root_cause
 
@@ -50,7 +51,7 @@ class ImportRun(TypedDict, total=False):
 
     said: list[str]
     said_at_exit: list[str]
-    error: Mapping[str, str]
+    error: ErrorEvidence
 
 
 class ImportEvidence(TypedDict):

@@ -71,7 +71,7 @@ class NativeEvidence(TypedDict, total=False):
     root: str
     files: Mapping[str, bool]  # name -> it is there
     error: Mapping[str, Any]
-    imports: Mapping[str, Mapping[str, str] | None]  # module -> what importing it raised
+    imports: Mapping[str, ErrorEvidence | None]  # module -> what importing it raised
     warnings: list[str]
     libraries: Mapping[str, Library]
     operators: Mapping[str, bool | None]  # name -> it has a CUDA kernel; None: torch does not know it

@@ -17,6 +17,7 @@ from typing import TypedDict
 from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import user_environment
+from validate.harness.error_codes import ErrorEvidence
 from validate.harness.forked import described, in_fork, mapped
 from validate.judging import Finding, failed, joined, listed, passed, root_cause, suspects, unproven
 
@@ -44,7 +45,7 @@ class ThreadsEvidence(TypedDict):
     torch_threads: int
     busy_threads: int
     environment: Mapping[str, str]
-    not_imported: Mapping[str, Mapping[str, str]]
+    not_imported: Mapping[str, ErrorEvidence]
     openmp: list[str]
 
 
