@@ -1,4 +1,4 @@
-"""docs/schema/: JSON Schemas of verdict.json, evidence.json and audit.json, from the types that write them.
+"""docs/schema/: JSON Schemas of verdict.json and evidence.json, from the types that write them.
 
 What a check measures is said where it is judged (validate/checks/), and is free in evidence.json's.
 """
@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import json
 
-from images.audit.report import AuditFile
 from images.validation.rows import EvidenceFile, VerdictFile
 
 
 def generated() -> dict[str, bytes]:
     """Path below the project's root -> JSON Schema."""
-    audit = AuditFile.model_json_schema(mode="serialization")
     published = {
         "verdict": VerdictFile.model_json_schema(),
         "evidence": EvidenceFile.model_json_schema(),
-        "audit": {**audit, "title": "audit.json: what an audit found in an image that nobody validated"},
     }
     dated = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     return {

@@ -1,0 +1,1 @@
+"""`audit`: an image or environment that nobody here built, held to claims written from what is installed."""

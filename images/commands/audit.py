@@ -1,91 +1,90 @@
-"""`audit`: faults of an image that nobody here built."""
+"""`audit`: an image or an environment that nobody here built, held to what is true of every sound one."""
 
-from enum import StrEnum
+import json
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from images.audit import conduct, packages, report
-from images.audit.cleaning import text
-from images.audit.model import Severity
+from images.audit import measure
+from images.audit.expected import AUDIT_JUDGES
+from images.audit.measure import Options
+from images.building import records
 from images.commands import common
-from images.commands.options import EngineUrl, require_writable
+from images.commands.options import EngineUrl, Json, OutFolder, Passed, require_writable
 from images.config import matrix as matrix_files
 from images.engine import private_engine
+from images.errors import wrong
 from images.planning import chooser
+from validate import report
+from validate.evidence import Evidence
+from validate.judge import explain, judge
+from validate.judging import Status
 
-
-class FailOn(StrEnum):
-    """Which faults make the exit status 1."""
-
-    ERROR = "error"
-    WARNING = "warning"
-    NEVER = "never"
-
-    @property
-    def severities(self) -> tuple[Severity, ...]:
-        return {"error": (Severity.ERROR,), "warning": (Severity.ERROR, Severity.WARNING), "never": ()}[self]
+NOTICE = (
+    "This is an audit, not a validation: nobody said what should be in it. PASS means that no fault was found by rules "
+    "that hold for every image."
+)
+_REQUIREMENTS = re.compile(r"(^-$|\.(txt|lock|toml)$|(^|/)(Dockerfile|Containerfile)[^/]*$|\.Dockerfile$)")
 
 
 def audit(
     reference: Annotated[
-        str,
-        typer.Argument(
-            metavar="REF|FILE|FOLDER|-",
-            help="Any image; or packages: a lock, requirements, a Dockerfile, a venv, `pip freeze`.",
-        ),
+        str, typer.Argument(metavar="REF|FOLDER", help="Any image, or the folder of a Python environment.")
     ],
     gpu: Annotated[str, typer.Option("--gpu", metavar="MODEL", help="The GPU it shall run on: B200, say.")] = "",
     arch: Annotated[str, typer.Option("--arch", metavar="SM", help="Its architecture, where no table has it.")] = "",
     driver: Annotated[str, typer.Option("--driver", metavar="VERSION", help="That machine's driver.")] = "",
-    python: Annotated[str, typer.Option("--python", metavar="X.Y", help="The Python that packages are for.")] = "",
     run: Annotated[
         bool, typer.Option("--run/--no-run", help="Also run the image's own Python, without a network.")
     ] = True,
-    timeout: Annotated[float, typer.Option("--timeout", min=10, help="Seconds for each container.")] = 1800,
-    fail_on: Annotated[FailOn, typer.Option("--fail-on", help="Which faults make the exit status 1.")] = FailOn.ERROR,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="audit.json, .html, .sarif.")] = None,
-    location: Annotated[
-        str,
-        typer.Option("--location", metavar="FILE", help="Where SARIF shows the faults. Default: FILE, or Dockerfile."),
-    ] = "",
+    everything: Passed = False,
+    as_json: Json = False,
+    out: OutFolder = None,
     engine: EngineUrl = None,
 ) -> None:
-    """Look for faults in any image, lock or environment. An audit is no validation.
+    """Look for faults in any image, or in a Python environment of this machine. An audit is no validation.
 
-    Packages of a file or folder are read without Docker, a GPU, or running any of them.
+    OUT gets the same files as after `validate`. Nothing of an environment's folder runs. Exits with 1 for a fault that
+    breaks something.
     """
+    if _REQUIREMENTS.search(reference) or Path(reference).is_file():
+        then = (
+            "install them into an empty environment (`uv venv checked && uv pip install --python checked -r ...`, or "
+            "`docker build`), and audit that: only what is installed can be read"
+        )
+        raise wrong(reference, "is a list of packages, no image and no environment", then)
     if out:
         require_writable(out)
-    machine = chooser.described(gpu, arch, driver) if gpu or arch or driver else None
-    facts = matrix_files.load_facts()
+    options = Options(
+        facts=matrix_files.load_facts(),
+        machine=chooser.described(gpu, arch, driver) if gpu or arch or driver else None,
+        run=run,
+        say=common.tell,
+    )
 
-    def progress(told: str) -> None:
-        common.talk.print(text(told), style="dim", markup=False)
-
-    # Standard input, a file or folder, or named as locks are: not an image's name.
-    if reference == packages.STDIN or Path(reference).exists() or reference.endswith((".txt", ".lock", ".toml")):
-        version = chooser.python_minor(python) if python else ""
-        found, evidence = packages.audit(reference, version, facts, machine, progress)
+    if Path(reference).is_dir():
+        evidence = measure.audit_folder(Path(reference), options)
     else:
-        with private_engine.open_engine(engine, on_progress=common.say) as docker_engine:
-            if docker_engine.find(reference) is None:
-                common.say(f"pulling {reference}")
-                docker_engine.pull(reference)
-            options = conduct.AuditOptions(run=run, machine=machine, timeout=timeout, progress=progress)
-            found, evidence = conduct.audit(docker_engine, reference, facts, options)
-    common.show(report.terminal(found), report.INDENT)
+        evidence = _audit_image(reference, engine, options)
+    verdict = explain(judge(evidence.claim_set, evidence, judges=AUDIT_JUDGES))
+
     if out:
         out.mkdir(parents=True, exist_ok=True)
-        files = {
-            "audit.json": report.dumps(found),
-            "audit.html": report.html(found),
-            "audit.sarif": report.sarif(found, location or (reference if Path(reference).is_file() else "Dockerfile")),
-            "audit-evidence.json": report.evidence(evidence),
-        }
-        for name, content in files.items():
-            (out / name).write_text(content, encoding="utf-8")
-        common.talk.print(f"wrote {', '.join(files)} to {out}")
-    severities = fail_on.severities
-    raise typer.Exit(1 if severities and found.faults(*severities) else 0)
+        records.record_validation(out, evidence, verdict)
+    if as_json:
+        typer.echo(json.dumps(report.json_data(verdict), indent=1))
+    else:
+        common.show(report.lines(verdict, reference=reference, everything=everything))
+        common.say(NOTICE)
+    raise typer.Exit(1 if any(row.claim.required for row in verdict.of(Status.FAIL)) else 0)
+
+
+def _audit_image(reference: str, engine: str | None, options: Options) -> Evidence:
+    """Measure an image, pulled where the engine lacks it."""
+    with private_engine.open_engine(engine, on_progress=common.say) as docker_engine:
+        if docker_engine.find(reference) is None:
+            common.say(f"pulling {reference}")
+            docker_engine.pull(reference)
+        return measure.audit_image(docker_engine, reference, options)

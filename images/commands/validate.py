@@ -15,7 +15,9 @@ from images.engine import private_engine
 from images.errors import command, failed, wrong
 from images.validation.rows import read_evidence
 from validate import report
+from validate.checks import Judges
 from validate.claims import Tier
+from validate.evidence import Evidence
 from validate.judge import Verdict, explain, judge
 from validate.judging import Status
 
@@ -70,7 +72,7 @@ def validate(
         if absent := [one for one in tier or () if one not in there]:  # nothing of it is UNPROVEN, either
             cause = f"holds no claims of the {' and '.join(absent)} tier"
             raise wrong(str(evidence), cause, f"--tier may name {', '.join(there)}")
-        verdict = explain(judge(recorded.claim_set, recorded, tier or tuple(Tier)))
+        verdict = explain(judge(recorded.claim_set, recorded, tier or tuple(Tier), judges=_judges_of(recorded)))
         _show(verdict, "", everything, as_json=as_json)
         raise typer.Exit(1 if verdict.of(Status.FAIL) else 0)
     if tag and claim:
@@ -115,6 +117,15 @@ def validate(
     if withheld:
         raise failed(reference, f"{withheld}: it gets no name", f"read {folder}/report.md")
     raise typer.Exit(1 if any(one.claim.required for one in verdict.of(Status.FAIL)) else 0)
+
+
+def _judges_of(recorded: Evidence) -> Judges | None:
+    """Return the judges of claims that no check file judges: those that only an audit has."""
+    if recorded.image.startswith("audit of "):
+        from images.audit.expected import AUDIT_JUDGES
+
+        return AUDIT_JUDGES
+    return None
 
 
 def _show(verdict: Verdict, reference: str, everything: bool, *, as_json: bool) -> None:

@@ -1,9 +1,8 @@
-"""Surveys and audits as small values."""
+"""Surveys as small values."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from images.audit.model import Audit, Check, LibraryCode, Outcome, Severity
+from images.audit.device_code import LibraryCode
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 
@@ -29,27 +28,3 @@ def environment(*distributions: dict[str, Any], torch: tuple[str, str] = ("2.7.1
 
 def code(path: str, owner: str, **archs: int) -> LibraryCode:
     return LibraryCode(path=f"{SITE}/{path}", owner=owner, nvidia=owner.startswith("nvidia"), archs=archs)
-
-
-def check(text: str, *, name: str = "libraries", subject: str = "libraries", fix: str = "") -> Check:
-    return Check(
-        check=name,
-        subject=subject,
-        outcome=Outcome.FAULT,
-        severity=Severity.ERROR,
-        text=text,
-        fix=fix,
-        environment="/opt/venv",
-    )
-
-
-def audit(checks: Sequence[Check] = ()) -> Audit:
-    return Audit(
-        image="some/image:1",
-        digest="sha256:0",
-        date="2026-11-22T00:00:00+00:00",
-        size=10**9,
-        system="Debian",
-        user="",
-        checks=tuple(checks),
-    )

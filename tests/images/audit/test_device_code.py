@@ -1,22 +1,18 @@
-"""What device code means: which GPUs, which drivers."""
+"""What device code means: which GPUs."""
 
 import pytest
 
-from images.audit import checks
-from tests.support.audit_samples import code, distribution, environment
-from tests.support.sources import SOURCES
+from images.audit import device_code
+from tests.support.audit_samples import code
 
 MB = 1 << 20
 
 
 def test_machine_code_comes_before_ptx_and_what_neither_serves_is_told() -> None:
-    (torch,) = checks.runs([code("torch/lib/libtorch_cuda.so", "torch", sm_80=MB, sm_90=MB, compute_90=MB)], "12.6")
-    assert (torch.on["75"], torch.on["86"], torch.on["90"], torch.on["120"]) == (
-        "no",
-        "machine code",
-        "machine code",
-        "PTX",
-    )
+    torch = code("torch/lib/libtorch_cuda.so", "torch", sm_80=MB, sm_90=MB, compute_90=MB)
+    assert device_code.support([torch], "12.6", ["75", "86", "90", "120"]) == {
+        "torch": {"75": "no", "86": "machine code", "90": "machine code", "120": "PTX"}
+    }
 
 
 @pytest.mark.parametrize(
@@ -28,17 +24,11 @@ def test_of_alternatives_for_each_cuda_the_one_that_is_loaded_counts(cuda: str, 
         code("bitsandbytes/libbitsandbytes_cuda126.so", "bitsandbytes", sm_80=MB),
         code("bitsandbytes/libbitsandbytes_cuda128.so", "bitsandbytes", sm_120=MB),
     ]
-    (row,) = checks.runs(own, cuda)
-    assert {arch for arch in ("80", "120") if row.on[arch] != "no"} == served
+    (kinds,) = device_code.support(own, cuda, ["80", "120"]).values()
+    assert {arch for arch, kind in kinds.items() if kind != "no"} == served
 
 
-def test_small_remains_are_not_shown() -> None:
-    assert checks.runs([code("nvidia/cufft/lib/libcufft.so.11", "nvidia-cufft", sm_52=320)], "12.6") == ()
-
-
-def test_drivers_are_those_of_torchs_cuda_and_of_the_runtimes_beside_it() -> None:
-    found = checks.drivers([environment(distribution("nvidia-cuda-runtime", "13.0.96"))], SOURCES.facts)
-    assert found == (
-        "CUDA 12.6: driver 525.60.13 or newer (560.28.03 for PTX)",
-        "CUDA 13.0: driver 580 or newer (580.65.06 for PTX)",
+def test_small_remains_do_not_count() -> None:
+    assert (
+        device_code.support([code("nvidia/cufft/lib/libcufft.so.11", "nvidia-cufft", sm_52=320)], "12.6", ["90"]) == {}
     )

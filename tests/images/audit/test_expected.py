@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from images.audit import expected
+from images.audit import expected, survey
 from images.audit.expected import AUDIT_JUDGES
 from images.config.names import Arch
-from images.planning import expectations
+from images.planning import chooser, expectations
 from tests.support.audit_samples import code, distribution, environment
 from tests.support.sources import SOURCES
 from validate.claims import Claim
@@ -21,7 +21,7 @@ CODE = [code("torch/lib/libtorch_cuda.so", "torch", **TORCH)]
 
 
 def _claims(*distributions: dict[str, object], torch: tuple[str, str] = ("2.7.1+cu126", "12.6")) -> tuple[Claim, ...]:
-    return expected.expected(environment(*distributions, torch=torch), CODE, FACTS)[0].claims
+    return tuple(expected.environment_claims(environment(*distributions, torch=torch), CODE, FACTS)[0])
 
 
 def test_torchs_architectures_are_those_it_has_much_code_for() -> None:
@@ -50,19 +50,19 @@ def test_an_environment_without_torch_is_read_alone() -> None:
 
 def test_packages_of_which_nothing_is_known_are_left_out_with_the_reason() -> None:
     odd = (distribution("torch", "2.7.1"), distribution("bitsandbytes", "99.0"), distribution("xformers", "odd!"))
-    claims, left_out = expected.expected(environment(*odd), CODE, FACTS)
-    assert left_out == [
-        "bitsandbytes 99.0: facts.yaml has no row of it",
-        "xformers odd!: no version that can be compared",
-    ]
-    assert not [one for one in claims.claims if one.subject in ("bitsandbytes", "xformers")]
+    claims, left_out = expected.environment_claims(environment(*odd), CODE, FACTS)
+    assert left_out == {
+        "bitsandbytes": "facts.yaml has no row of 99.0",
+        "xformers": "odd! is no version that can be compared",
+    }
+    assert not [one for one in claims if one.subject in ("bitsandbytes", "xformers")]
 
 
 def test_a_library_is_held_to_the_gpus_that_it_has_any_code_for() -> None:
     bitsandbytes = code("bitsandbytes/libbitsandbytes_cuda126.so", "bitsandbytes", sm_80=1000)
     both = environment(distribution("torch", "2.7.1"), distribution("bitsandbytes", "0.49.1"))
-    found, _ = expected.expected(both, [*CODE, bitsandbytes], FACTS)
-    (claim,) = (one for one in found.claims if (one.check, one.subject) == ("device-code", "bitsandbytes"))
+    found, _ = expected.environment_claims(both, [*CODE, bitsandbytes], FACTS)
+    (claim,) = (one for one in found if (one.check, one.subject) == ("device-code", "bitsandbytes"))
     assert claim.expect["archs"] == {"80": "cubin"}
 
 
@@ -101,3 +101,39 @@ def test_files_and_strays(subject: str, found: dict[str, Any], fault: str) -> No
     finding = AUDIT_JUDGES[f"files/{subject}"](subject, expect, {**EMPTY, **counts, **found})
     assert finding.status is (Status.FAIL if fault else Status.PASS)
     assert fault in finding.reason
+
+
+def test_what_is_left_out_is_unproven_and_never_green() -> None:
+    (claim,) = expected.not_audited({"xformers": "facts.yaml has no row of 9"})
+    assert claim.subject == "of-xformers" and claim.unproven and not claim.required
+
+
+@pytest.mark.parametrize(
+    ("gpu", "driver", "told"),
+    [
+        ("RTX 5090", "570.86", "torch has no code for sm_120"),
+        ("RTX 5090", "550.90", "sm_120 (Blackwell) needs driver 570 or newer"),
+        ("RTX 4090", "470.57", "CUDA 12 needs driver 525.60.13 or newer"),
+        ("H100", "550.90", "torchao has no code for sm_90"),
+        ("A100", "550.90", ""),
+    ],
+)
+def test_what_keeps_packages_from_a_machine_is_told(gpu: str, driver: str, told: str) -> None:
+    libraries = [
+        code("torch/lib/libtorch_cuda.so", "torch", sm_80=1 << 30, sm_86=1 << 30, sm_90=1 << 30),
+        code("torchao/_C.abi3.so", "torchao", sm_80=1 << 20),
+    ]
+    machine = chooser.described(gpu, "", driver)
+    claim = expected.machine_claim(environment(distribution("torch", "2.7.1")), libraries, FACTS, machine)
+    archs = [f"{arch.major}{arch.minor}" for arch in machine.archs]
+    finding = survey.judge_machine("machine", claim.expect, survey.machine_evidence(libraries, "12.6", archs))
+    assert finding.status is (Status.FAIL if told else Status.PASS) and told in finding.reason
+
+
+@pytest.mark.parametrize(("peft", "fails"), [("0.17.1", True), ("0.18.0", False)])
+def test_releases_that_fail_together_are_told(peft: str, fails: bool) -> None:
+    found = environment(distribution("peft", peft), distribution("transformers", "5.0.0"))
+    evidence = survey.environment_evidence(found, [])["conflicts"]
+    finding = survey.judge_conflicts("conflicts", expected.conflicts_claim(FACTS).expect, evidence)
+    assert finding.status is (Status.FAIL if fails else Status.PASS)
+    assert ("peft 0.17.1 and transformers 5.0.0 fail together: " in finding.reason) is fails

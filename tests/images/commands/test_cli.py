@@ -13,8 +13,6 @@ import typer
 from typer.testing import CliRunner
 
 from images import cli, errors
-from images.audit.model import Severity
-from images.commands.audit import FailOn
 from images.commands.site import write
 from images.nightly import results
 from images.nightly.results import Job, Outcome
@@ -212,14 +210,10 @@ def test_only_what_a_verb_needs_is_imported(arguments: list[str], absent: tuple[
     assert done.stderr.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize(
-    ("word", "severities"),
-    [("error", {Severity.ERROR}), ("warning", {Severity.ERROR, Severity.WARNING}), ("never", set())],
-)
-def test_the_exit_status_follows_the_gravest_fault(word: str, severities: set[Severity]) -> None:
-    assert set(FailOn(word).severities) == severities
-    done = call("audit", "some/image:1", "--fail-on", "always")
-    assert done.returncode == 2 and "'always' is not one of 'error', 'warning', 'never'" in done.stderr
+@pytest.mark.parametrize("name", ["-", "requirements.txt", "uv.lock", "sub/Dockerfile", "train.Dockerfile"])
+def test_an_audit_of_a_list_of_packages_says_what_to_audit_instead(name: str) -> None:
+    done = call("audit", name)
+    assert done.returncode == 2 and "install them into an empty environment" in done.stderr
 
 
 def test_writing_again_removes_what_is_gone_and_nothing_else(tmp_path: Path) -> None:

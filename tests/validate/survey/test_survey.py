@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from images.audit import checks
+from images.audit import survey
 from tests.support import fatbins
 from tests.support.fatbins import Code
-from tests.support.sources import SOURCES
 from validate.environment.user_environment import UserEnvironment
 from validate.survey import environments, main
 
@@ -100,8 +99,8 @@ def test_a_torch_for_the_cpu_has_no_cuda(tmp_path: Path) -> None:
     assert (torch["version"], torch["cuda"]) == ("2.7.1+cpu", "")
     found = {**one.__dict__, "distributions": [], "torch": torch}
     toolkit = {"home": "/usr/local/cuda", "version": "12.8"}
-    assert not [row for row in checks.of_environment(found, [toolkit]) if "CUDA None" in row.text]
-    assert checks.drivers([found], SOURCES.facts) == ()
+    evidence = survey.environment_evidence(found, [toolkit])["toolkit"]
+    assert list(survey.find_other_toolkits(evidence)) == []
 
 
 def test_device_code_is_counted_by_architecture(tmp_path: Path) -> None:
