@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from images.building.validating import ANYWHERE
 from images.engine import Engine
-from validate.claims import Tier
+from validate.claims import ADMISSION, Tier
 from validate.evidence import Evidence, Outcome
 from validate.judge import OF_HOST, Verdict
 from validate.judging import Status, listed
@@ -16,7 +16,12 @@ def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) ->
     It gets it when the tiers that every machine can judge were judged, no required claim failed, and each probe that
     was asked for ran to its end. UNPROVEN is no reason where a probe looked, or where the claim says why none can.
     """
-    failed = [judged.claim.key for judged in verdict.of(Status.FAIL) if judged.claim.required]
+    # Nothing of an image was run after an admission claim failed, whether that is required or not.
+    failed = [
+        judged.claim.key
+        for judged in verdict.of(Status.FAIL)
+        if judged.claim.required or judged.claim.check in ADMISSION
+    ]
     if failed:
         count = "1 claim" if len(failed) == 1 else f"{len(failed)} claims"
         return f"{count} failed ({listed(failed)})"

@@ -197,12 +197,13 @@ def index(image: Image) -> str:
 
 def search_path(image: Image, base: BaseContext, key: str) -> tuple[str, ...]:
     """Folders of the PATH. First where users add packages: python, and the image's own commands in that environment."""
-    return (
-        f"{user_overlay.environment(image, key)}/bin",
-        base.executable.rpartition("/")[0],
-        f"{image.toolkit_home}/bin",
-        *_SYSTEM_PATH,
-    )
+    additions, toolkit = own_folders(image, key)
+    return (additions, base.executable.rpartition("/")[0], toolkit, *_SYSTEM_PATH)
+
+
+def own_folders(image: Image, key: str) -> tuple[str, str]:
+    """Return the folders of the PATH that every base gets: of what users add, and of the toolkit."""
+    return f"{user_overlay.environment(image, key)}/bin", f"{image.toolkit_home}/bin"
 
 
 def locked_versions(lock: bytes | Path) -> dict[str, str]:

@@ -30,11 +30,20 @@ def file_claims(context: ClaimContext) -> Iterator[Claim]:
     yield claim("modes", "users", "static.modes", statement, kind)
     statement = "nothing is found before what the image brings"
     if context.lock:
-        base = BaseContext(reference="", origin="")
-        path = list(render.search_path(image, base, render.overlay_key(image, context.lock.files)))
+        path = _our_folders_on_path(context, render.overlay_key(image, context.lock.files))
         yield claim("lookup", "paths", "static.lookup", statement, {"path": path, **kind})
     statement = "Debian's certificate authorities are trusted"
     yield claim("authorities", "trusted", "static.authorities", statement)
+
+
+def _our_folders_on_path(context: ClaimContext, key: str) -> list[str]:
+    """Return the folders of the PATH whose order and programs are ours to promise.
+
+    Of a custom base, where its Python lies and what that hides is its own: conda's is before /usr/bin.
+    """
+    if context.custom_base:
+        return list(render.own_folders(context.image, key))
+    return list(render.search_path(context.image, BaseContext(reference="", origin=""), key))
 
 
 def _record_claims(context: ClaimContext) -> Iterator[Claim]:

@@ -71,6 +71,17 @@ def test_a_claim_that_is_not_required_is_told_and_withholds_no_name() -> None:
     assert withheld(*GOOD, record("cpu.profile_trl_vllm", "adapters"), more=(told,)) == ""
 
 
+def test_a_failed_admission_claim_withholds_the_name_though_it_is_not_required() -> None:
+    broken = replace(claim("locked", number="records", probe="static.records"), required=False)
+    not_run = replace(CPU, unproven="nothing of the image was run: records/locked failed")
+    held_to = claims(STATIC, broken, not_run)
+    records = (GOOD[0], record("static.records", "locked"))
+    evidence = Evidence(image=NAME, digest="sha256:1", records=records, host={}, claims=held_to.claims)
+    judges = {"pins": lambda *_: Finding(Status.PASS, "good"), "records": lambda *_: Finding(Status.FAIL, "bad")}
+    verdict = judge(held_to, evidence, BOTH, judges=judges)
+    assert naming.why_withheld(verdict, evidence, BOTH) == "1 claim failed (records/locked)"
+
+
 def test_a_failure_and_a_tier_that_was_left_out_are_told_first() -> None:
     assert withheld(*GOOD, status="FAIL") == "2 claims failed (pins/pip, imports/torch)"
     assert withheld(GOOD[0], tiers=(Tier.STATIC,)) == "the cpu tier was left out"

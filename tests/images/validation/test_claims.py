@@ -137,6 +137,17 @@ def test_what_a_base_of_ones_own_brought_is_not_promised(name: str, key: str) ->
     assert "dev.truetag.pruned" not in labels and labels["dev.truetag.base-origin"] == "custom"
 
 
+def test_the_order_of_a_custom_bases_own_folders_is_not_promised() -> None:
+    lock = lock_file.read(image("cu126-torch27"), SOURCES.workspace.locks)
+    path = {}
+    for custom_base in (False, True):
+        context = ClaimContext.of(image("cu126-torch27"), lock, SOURCES.facts, custom_base=custom_base)
+        path[custom_base] = one(image_claims(context), "lookup", "paths").expect["path"]
+    additions, python, toolkit, *system = path[False]
+    assert python == "/opt/venv/bin" and system, "the image's own"
+    assert path[True] == [additions, toolkit], "conda's Python is elsewhere, and before /usr/bin"
+
+
 def test_what_could_not_be_had_is_unproven_and_not_required() -> None:
     found = claims("cu126-torch27", {"bitsandbytes": "no wheel answers"})
     about = [claim for claim in found.claims if claim.subject == "bitsandbytes"]

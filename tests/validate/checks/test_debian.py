@@ -88,6 +88,10 @@ def test_what_people_do_is_no_fault(root: Path, change: Callable[[Path], object]
 def test_a_custom_base_need_not_be_debians(root: Path) -> None:
     (root / "dpkg/status").unlink()
     evidence = check.compare(f"{root}/dpkg", ImagePaths({}, []))
+    assert check.judge("debian", {"image_kind": ImageKind.ON_CUSTOM_BASE}, evidence).status is Status.FAIL, "it is"
+    (root / "dpkg/info").rename(root / "gone")
+    debian.owned.cache_clear()
+    evidence = check.compare(f"{root}/dpkg", ImagePaths({}, []))
     assert check.judge("debian", {"image_kind": ImageKind.ON_CUSTOM_BASE}, evidence).status is Status.PASS
 
 

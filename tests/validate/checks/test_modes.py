@@ -71,12 +71,18 @@ def test_a_closed_folder_above_is_told_and_what_lies_below_it_is_not() -> None:
         ("/code/x.py", file(0o600), True),
         ("/lib/own/x.py", folder(0o700), True),
         ("/var/lib/private/x", file(0o600), False),
+        ("/code", folder(0o700), True),
+        ("/home", folder(0o700), True),
+        ("/opt", folder(0o700), True),
+        ("/lib/own", folder(0o711), True),
+        ("/code", folder(0o700, uid=1001), False),
+        ("/root", folder(0o700), False),
     ],
 )
 def test_what_the_images_own_user_cannot_read_where_files_for_it_are_is_told(
     path: str, found: os.stat_result, is_fault: bool
 ) -> None:
-    environ = {"HOME": "/home/trainer", "PATH": "/usr/bin", "PYTHONPATH": "/lib/own"}
+    environ = {"HOME": "/home/trainer", "PATH": "/root/.local/bin:/usr/bin", "PYTHONPATH": "/lib/own"}
     environment = UserEnvironment(environ=environ, directory="/code", python="")
     assert bool(dict(modes.find_unreadable_for(TRAINER, environment, {path: found}))) is is_fault
     assert not dict(modes.find_unreadable_for(User(uid=0, gid=0), environment, {path: found})), "root reads all"

@@ -213,10 +213,15 @@ def find_unreadable_for(
     own_folders = [environment.directory, environment.environ.get("HOME", "")]
     for variable in ("PATH", "PYTHONPATH"):
         own_folders += environment.environ.get(variable, "").split(":")
-    below = tuple(f"{folder.rstrip('/')}/" for folder in own_folders if folder.strip("/"))
+    own_folders = [folder.rstrip("/") for folder in own_folders if folder.startswith("/") and folder.strip("/")]
+    below = tuple(f"{folder}/" for folder in own_folders)
+    # Who can't enter a folder reaches nothing in it. Tools that root installed for itself are nobody else's.
+    entered = [folder for folder in own_folders if not f"{folder}/".startswith("/root/")]
+    on_the_way = with_folders_above([*entered, *(folder.rstrip("/") for folder in _OF_USERS)])
 
     for path, facts in paths.items():
-        if not path.startswith((*_OF_USERS, *below)) or is_link(facts):
+        is_where_files_are = path in on_the_way or path.startswith((*_OF_USERS, *below))
+        if not is_where_files_are or is_link(facts):
             continue
         if not user.may_read(facts):
             mode = f"{stat.S_IMODE(facts.st_mode):o}"
