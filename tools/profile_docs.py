@@ -64,9 +64,10 @@ def recorded(folder: Path = records.FOLDER) -> Verdicts:
     runs = [line for line in records.read(folder) if not line.experiment]
     for line in sorted(runs, key=lambda run: run.date or _NO_DATE):
         known = found.setdefault(line.image, {})
-        for _, status, claim_id, subject in line.each():
-            if status is not Status.UNPROVEN or (claim_id, subject) not in known:
-                known[claim_id, subject] = status
+        for row in line.rows():
+            claim = (row.check, row.subject)
+            if row.verdict is not Status.UNPROVEN or claim not in known:
+                known[claim] = row.verdict
     return found
 
 

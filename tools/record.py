@@ -154,12 +154,12 @@ def append(folder: Path, line: records.RunLine, evidence: bytes) -> None:
         write_evidence(folder, line.id, evidence)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / records.LINES).open("a", encoding="utf-8") as file:
-        file.write(records.dumps([line]))
+        file.write(json.dumps(line.model_dump(mode="json"), separators=(",", ":")) + "\n")
 
 
 def write_evidence(folder: Path, run_id: str, content: bytes) -> Path:
     """Compress an evidence.json. The same content gives the same bytes."""
-    path = records.evidence_file(folder, run_id)
+    path = folder / "evidence" / f"{run_id}.json.xz"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
     return path

@@ -57,14 +57,14 @@ def site(
         signing.require(key)
     folders = recorded or [sources.workspace.results]
     nightly = results.read(*(folder / "nightly" for folder in folders))
-    found = [*runs.recorded(*folders), *runs.of_nightly(nightly)]
+    found = [*runs.recorded(folders), *runs.of_nightly(nightly)]
     images = [one.image for one in plan.plan(sources) if one.image]
     states = lock_file.states(images, sources.workspace.locks)
     blocked = {one.lock_name: why for one in images if (why := lock_file.blocked(one, states[str(one.name)]))}
     locked = {image.lock_name: image for image in images if image.lock_name not in blocked}
     locks = {name: lock_file.read(image, sources.workspace.locks) for name, image in locked.items()}
     claims = {str(one.name): image_claims(ClaimContext(image=one, facts=sources.facts)).claims for one in images}
-    published: tuple[runs.Published, ...] = ()
+    published: list[runs.Published] = []
     if source:
         with Registry(Repository.parse(source)) as registry:
             published, attached = runs.published(registry, [*claims], key, common.say)

@@ -19,7 +19,7 @@ from images.site import choosing, index
 from images.site.index import ImageRow, Index, Validation
 from images.site.inputs import SiteInputs, make_index, planned, unjudged
 from images.site.runs import Run, newest_first
-from images.validation.rows import ClaimVerdictRow
+from images.validation.rows import ClaimRow
 from validate.claims import Claim, Tier
 from validate.judging import Status, listed
 
@@ -207,9 +207,9 @@ def _gaps(row: ImageRow, index: Index, runs: Sequence[Run], claims: Sequence[Cla
             yield f"Claims of the {tier} tier that were never run: {listed(names, limit=_SHOWN_CLAIMS)}."
 
 
-def _open_claims(runs: Sequence[Run]) -> list[ClaimVerdictRow]:
+def _open_claims(runs: Sequence[Run]) -> list[ClaimRow]:
     """Return the claims that are not PASS in the newest run that judged them. Runs come newest first."""
-    newest: dict[tuple[str, str, Tier], ClaimVerdictRow] = {}
+    newest: dict[tuple[str, str, Tier], ClaimRow] = {}
     for run in runs:
         for row in run.claims:
             newest.setdefault((row.check, row.subject, row.tier), row)

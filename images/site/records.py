@@ -1,18 +1,15 @@
-"""results/runs.jsonl: one line a validation run, and compressed evidence of the runs that tests replay."""
+"""results/runs.jsonl: one line a validation run. tests/ judge the kept evidence of a line again."""
 
-import json
-import lzma
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field, ValidationError
 
 from images.config import paths
 from images.engine.configuration import SUITE
-from images.errors import Problem, UserError, failed, wrong
+from images.errors import Problem, UserError, wrong
 from images.validation.rows import (
     ClaimRow,
     Row,
@@ -26,17 +23,14 @@ from images.validation.rows import (
     steps_of,
     tier_counts,
 )
-from validate import checks
 from validate.claims import Tier
 from validate.evidence import Evidence
-from validate.judge import ClaimVerdict, Verdict, judge
+from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status, listed
 
 FOLDER = paths.RESOURCES / "results"
 """The checkout's: the documents and the tests are made from it."""
 LINES = "runs.jsonl"
-_EVIDENCE = "evidence"
-_SHOWN = 5
 _UNDATED = datetime.min.replace(tzinfo=UTC)
 _OPEN = (Status.FAIL, Status.KNOWN, Status.UNPROVEN)
 
@@ -76,13 +70,15 @@ class RunLine(Row):
     kept: bool
     """The evidence is in `evidence/ID.json.xz`, so that the run can be judged again."""
 
-    def each(self) -> Iterator[tuple[Tier, Status, str, str]]:
-        """Tier, verdict, check and subject of every claim."""
+    def rows(self) -> Iterator[ClaimRow]:
+        """Yield every claim. Those that are open have a reason."""
+        findings = {(row.tier, row.check, row.subject): row for row in self.findings}
         for tier, verdicts in self.claims.items():
-            for status, keys in verdicts.items():
+            for verdict, keys in verdicts.items():
                 for key in keys:
                     check, _, subject = key.partition("/")
-                    yield tier, status, check, subject
+                    row = ClaimRow(check=check, subject=subject, tier=tier, verdict=verdict, required=True, reason="")
+                    yield findings.get((tier, check, subject), row)
 
 
 def read(folder: Path = FOLDER) -> tuple[RunLine, ...]:
@@ -99,12 +95,16 @@ def read(folder: Path = FOLDER) -> tuple[RunLine, ...]:
 
 
 def gpu_runs(lines: Iterable[RunLine], image: str) -> list[RunLine]:
-    """The runs of the gpu tier of images of that name, whatever their ID, the newest first.
+    """Return the runs of the gpu tier of images of that name, whatever their ID, the newest first.
 
-    Without those of some of its claims (`validate --claim`): they say nothing of the tier. Each whole one has `device`.
+    A run of some claims alone (`validate --claim`) says nothing of the tier. Each whole one has `device`.
     """
-    wanted = (line for line in lines if line.image == image and not line.experiment)
-    runs = [line for line in wanted if any((tier, check) == (Tier.GPU, "device") for tier, _, check, _ in line.each())]
+    runs = []
+    for line in lines:
+        if line.image != image or line.experiment:
+            continue
+        if any(row.tier is Tier.GPU and row.check == "device" for row in line.rows()):
+            runs.append(line)
     return sorted(runs, key=lambda line: line.date or _UNDATED, reverse=True)
 
 
@@ -139,82 +139,53 @@ def gpu_sentence(runs: Sequence[RunLine], drifts: Mapping[str, str]) -> str:
 
 
 def of_this_build(runs: Sequence[RunLine], image_id: str, payload: Mapping[str, str]) -> tuple[str, bool]:
-    """What the runs say of an image with this ID and payload, and whether one is about it."""
+    """Return what the runs say of an image with this ID and payload, and whether one is about it."""
     if not runs:
         return "no run of its gpu tier is recorded, of any build", False
+
     for run in runs:
         if image_id == run.digest:
             return f"this build is, bit for bit, the image whose gpu tier got {_result(run)})", True
     for run in runs:
         if payload and payload == run.payload:
-            told = (
-                f"this build has, bit for bit, the layers and settings of the image whose gpu tier got {_result(run)})"
-            )
-            return f"{told}; its other ID comes of our suite, labels, history, or how the engine writes tars", True
-    run = next((one for one in runs if one.payload), runs[0])
-    differs = [name for name in {**payload, **run.payload} if payload.get(name) != run.payload.get(name)]
-    unknown = ("" if payload else "this build") if run.payload else "that one"
-    what = "has another ID than" if unknown else f"differs in {listed(differs)} from"
-    why = f", and the layers of {unknown} are not known" if unknown else ""
-    hint = "; root on the engine's machine can read whether it holds our suite alone" if differs == [SUITE] else ""
+            same = f"the layers and settings of the image whose gpu tier got {_result(run)})"
+            other = "its other ID comes of our suite, labels, history, or how the engine writes tars"
+            return f"this build has, bit for bit, {same}; {other}", True
+
+    run = next((run for run in runs if run.payload), runs[0])
+    if payload and run.payload:
+        names = [name for name in {**payload, **run.payload} if payload.get(name) != run.payload.get(name)]
+        differs, why = f"differs in {listed(names)} from", ""
+        if names == [SUITE]:
+            why = "; root on the engine's machine can read whether it holds our suite alone"
+        told = f"this build {differs} the image whose gpu tier got {_result(run)}): no recorded run is about it{why}"
+        return told, False
+    unknown = "that one" if payload else "this build"
     return (
-        f"this build {what} the image whose gpu tier got {_result(run)}){why}: no recorded run is about it{hint}",
+        f"this build has another ID than the image whose gpu tier got {_result(run)}), "
+        f"and the layers of {unknown} are not known: no recorded run is about it",
         False,
     )
 
 
 def _result(run: RunLine) -> str:
-    """`PASS on NVIDIA H100, 2026-11-25 (30 claims`."""
-    tier, where = run.tiers[Tier.GPU], ", ".join(dict.fromkeys(run.gpus))
-    when = f", {run.date:%Y-%m-%d}" if run.date else ""
-    return f"{tier.verdict} on {where}{when} ({tier.counts.get(tier.verdict, 0)} claims"
+    """Return `PASS on NVIDIA H100, 2026-11-25 (30 claims`."""
+    count = run.tiers[Tier.GPU]
+    gpus = ", ".join(dict.fromkeys(run.gpus))
+    day = f", {run.date:%Y-%m-%d}" if run.date else ""
+    return f"{count.verdict} on {gpus}{day} ({count.counts.get(count.verdict, 0)} claims"
 
 
-def evidence_file(folder: Path, run_id: str) -> Path:
-    """Where a run's evidence is, if it is kept."""
-    return folder / _EVIDENCE / f"{run_id}.json.xz"
-
-
-def read_evidence(folder: Path, run_id: str) -> bytes:
-    """The evidence.json of a run whose evidence is kept. Raises UserError where it can't be read."""
-    path = evidence_file(folder, run_id)
-    try:
-        return lzma.decompress(path.read_bytes())
-    except (OSError, lzma.LZMAError, EOFError) as error:
-        raise wrong(str(path), f"can't be read: {error}", "restore it from git") from None
-
-
-def judged_again(line: RunLine, content: bytes) -> Verdict:
-    """Judge the evidence of a line again, without claims that went since.
-
-    Raises UserError: it is damaged, of another run, or contradicts the line.
-    """
-    where, then = f"{LINES} {line.id}", "restore the line and its evidence from git"
-    try:
-        evidence = Evidence.loads(content.decode())
-    except (ValueError, LookupError, TypeError) as error:
-        raise failed(where, str(error), then) from None
-    # Nobody can judge again what no check has any more.
-    asked = tuple(claim for claim in evidence.claims if checks.judge_of(claim))
-    gone = {(claim.check, claim.subject) for claim in evidence.claims if claim not in asked}
-    verdict = judge(replace(evidence.claim_set, claims=asked), evidence)
-    if (line.image, line.digest, line.evidence_sha256) != (verdict.image, verdict.digest, evidence.sha256):
-        raise failed(where, "the evidence is of another run", then)
-    found = {(one.claim.tier, one.status, one.claim.check, one.claim.subject) for one in verdict.claims}
-    recorded = {row for row in line.each() if row[2:] not in gone}
-    differing = sorted({f"{check}/{subject}" for _, _, check, subject in found ^ recorded})
-    if differing:
-        raise failed(where, f"the verdict is not what the evidence says: {', '.join(differing[:_SHOWN])}", then)
-    return verdict
-
-
-def dumps(lines: Iterable[RunLine]) -> str:
-    """runs.jsonl."""
-    return "".join(json.dumps(line.model_dump(mode="json"), separators=(",", ":")) + "\n" for line in lines)
-
-
-def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, **more: Any) -> RunLine:
-    """The line of a run that was judged. `more`: `date` (else the evidence's), `experiment`, `kept`.
+def line_of(
+    evidence: Evidence,
+    verdict: Verdict,
+    where: str,
+    *,
+    size: int = 0,
+    experiment: bool = False,
+    kept: bool = False,
+) -> RunLine:
+    """Return the line of a run that was judged. `size`: of the image; 0: as the run measured it, if it did.
 
     Raises UserError where `where` is no word for an id.
     """
@@ -234,13 +205,12 @@ def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, 
         "findings": [row for row in rows if row.verdict in _OPEN],
         "packages": packages(verdict.claims),
         "steps": steps_of(one for one in verdict.claims if one.status is not Status.FAIL),
-        "bytes": size,
+        "bytes": size or _measured_size(verdict.claims),
         "evidence_sha256": evidence.sha256,
         "payload": dict(evidence.host.get("payload") or {}),
         "date": evidence.host.get("date"),
-        "experiment": False,
-        "kept": False,
-        **more,
+        "experiment": experiment,
+        "kept": kept,
     }
     try:
         return RunLine.model_validate(data)
@@ -248,7 +218,19 @@ def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, 
         raise wrong(where, first_fault(error), "use small letters, digits, `.` and `-`") from None
 
 
+def _measured_size(claims: Iterable[ClaimVerdict]) -> int:
+    for verdict in claims:
+        if verdict.claim.key == "image/size":
+            return int(verdict.evidence.get("bytes", 0))
+    return 0
+
+
 def packages(claims: Iterable[ClaimVerdict]) -> dict[str, str]:
-    """Distribution -> version, of the `pins` claims that passed."""
-    measured = [one for one in claims if one.claim.check == "pins" and one.status is Status.PASS]
-    return {one.claim.subject: version for one in measured if (version := installed(one.evidence))}
+    """Return distribution -> version, of the `pins` claims that passed."""
+    versions = {}
+    for verdict in claims:
+        if verdict.claim.check == "pins" and verdict.status is Status.PASS:
+            version = installed(verdict.evidence)
+            if version:
+                versions[verdict.claim.subject] = version
+    return versions

@@ -1,13 +1,13 @@
 """What was ever judged: lines of results/, nightly runs, and the attestations of published images."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 from images.config.names import ImageName
-from images.errors import Problem, UserError, failed
+from images.errors import failed
 from images.nightly import results
 from images.nightly.results import Job, JobLine, Outcome
 from images.publish import attachments
@@ -15,10 +15,8 @@ from images.publish.tags import ImageVersion, immutable_tag
 from images.registry.client import Registry
 from images.site import records
 from images.site.records import RunLine
-from images.validation.rows import ClaimVerdictRow, StepRow, TierCount, VerdictFile
-from validate import report
+from images.validation.rows import ClaimRow, StepRow, TierCount
 from validate.claims import Tier
-from validate.judge import Verdict, explain
 
 _JUDGED = (Outcome.PASS, Outcome.FAIL, Outcome.XFAIL, Outcome.UNPROVEN)
 
@@ -36,8 +34,8 @@ class Run:
     """Where it is recorded: a line of runs.jsonl, a month's file of nightly runs, or a published image."""
     gpus: tuple[str, ...] = ()
     """Names as the driver has them, one a GPU."""
-    claims: tuple[ClaimVerdictRow, ...] = ()
-    """Empty for nightly runs: their lines have only the claims that did not pass."""
+    claims: tuple[ClaimRow, ...] = ()
+    """Those that are open have a reason. Empty for nightly runs: their lines have only claims that did not pass."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """Distribution -> version, as `pins` measured them."""
     size: int = 0
@@ -65,40 +63,18 @@ class Published:
     tags: tuple[str, ...]
 
 
-def recorded(*folders: Path) -> tuple[Run, ...]:
-    """The runs of FOLDER/runs.jsonl (none given: results/) but experiments; kept evidence is judged again.
-
-    Raises UserError with everything that is wrong: a line that can't be read, or that its evidence contradicts.
-    """
-    runs: list[Run] = []
-    problems: list[Problem] = []
-    for folder in folders or (records.FOLDER,):
-        for line in (one for one in records.read(folder) if not one.experiment):
-            run = _of_line(line, f"{records.LINES} {line.id}")
-            try:
-                if line.kept:
-                    content = records.read_evidence(folder, line.id)
-                    run = _with_verdict(run, records.judged_again(line, content))
-            except UserError as error:
-                problems += error.problems
-            runs.append(run)
-    if problems:
-        raise UserError(problems, code=1)
-    return tuple(runs)
+def recorded(folders: Iterable[Path]) -> list[Run]:
+    """Return the runs of each FOLDER/runs.jsonl but experiments. Raises UserError with all lines that can't be read."""
+    runs = []
+    for folder in folders:
+        for line in records.read(folder):
+            if not line.experiment:
+                runs.append(_of_line(line, f"{records.LINES} {line.id}"))
+    return runs
 
 
 def _of_line(line: RunLine, source: str) -> Run:
-    """Claims that are open have their reasons, the others name and verdict."""
-    findings = {(one.tier, one.check, one.subject): one for one in line.findings}
-    claims = []
-    for tier, status, check, subject in line.each():
-        row = ClaimVerdictRow(
-            check=check, tier=tier, subject=subject, required=True, verdict=status, reason="", seconds=0.0
-        )
-        if known := findings.get((tier, check, subject)):
-            row = row.model_copy(update={"required": known.required, "reason": known.reason})
-        claims.append(row)
-    return _run(line, source, claims=tuple(claims), packages=line.packages)
+    return _run(line, source, claims=tuple(line.rows()), packages=line.packages)
 
 
 def _run(line: RunLine | JobLine, source: str, **more: Any) -> Run:
@@ -112,18 +88,6 @@ def _run(line: RunLine | JobLine, source: str, **more: Any) -> Run:
         size=line.bytes,
         steps=line.steps,
         **more,
-    )
-
-
-def _with_verdict(run: Run, verdict: Verdict) -> Run:
-    """Add what only the evidence has: reasons and hints of every claim, the size and the packages."""
-    measured = {(one.claim.check, one.claim.subject): one.evidence for one in verdict.claims}
-    size = measured.get(("image", "size"), {}).get("bytes", 0)
-    return replace(
-        run,
-        claims=tuple(VerdictFile.model_validate(report.json_data(explain(verdict))).claims),
-        size=run.size or size,
-        packages=records.packages(verdict.claims),
     )
 
 
@@ -144,20 +108,23 @@ def of_nightly(lines: Sequence[JobLine | results.BreakageLine]) -> Iterator[Run]
 
 def published(
     registry: Registry, names: Sequence[str], key: str, report_progress: Callable[[str], None]
-) -> tuple[tuple[Published, ...], tuple[Run, ...]]:
-    """The tags of these names that a registry has, and the attestations of what they name.
+) -> tuple[list[Published], list[Run]]:
+    """Return the tags of these names that a registry has, and the attestations of what they name.
 
     With a key, only what its signature covers counts, and what is not signed is reported. Raises UserError: no access,
     or an attestation whose verdict is not what its evidence says.
     """
     tags = set(registry.tags())
     found, attached = [], []
-    for name in (name for name in names if name in tags):
+    for name in names:
+        if name not in tags:
+            continue
         platform = ImageName.parse(name).platform
         remote = attachments.load(registry, registry.get(name), platform=platform)
         counted = attachments.counted(remote, key)
         if ignored := len(remote.statements) - len(counted.statements):
             report_progress(f"{name}: {ignored} attachments are not signed with the key, and are ignored")
+
         version = ImageVersion.of(remote.labels, remote.created)
         fixed = immutable_tag(name, version.created, remote.image_id) if version else ""
         found.append(
@@ -169,11 +136,11 @@ def published(
                 tags=(name, fixed) if fixed in tags else (name,),
             )
         )
-        for number, one in enumerate(counted.attestations, 1):
-            if one.verdict.image != name:
-                cause = f"its attestation is of {one.verdict.image}, the tag says {name}"
+        for number, attestation in enumerate(counted.attestations, 1):
+            verdict = attestation.verdict
+            if verdict.image != name:
+                cause = f"its attestation is of {verdict.image}, the tag says {name}"
                 raise failed(remote.reference, cause, "publish it anew")
-            line = records.line_of(one.evidence, one.verdict, f"attestation-{number}")
-            run = _of_line(line, f"{remote.reference} (attestation {number})")
-            attached.append(_with_verdict(run, one.verdict))
-    return tuple(found), tuple(attached)
+            line = records.line_of(attestation.evidence, verdict, f"attestation-{number}")
+            attached.append(_of_line(line, f"{remote.reference} (attestation {number})"))
+    return found, attached

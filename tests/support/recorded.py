@@ -1,6 +1,7 @@
 """Validation runs that results/ holds: their lines, and the evidence of those that can be judged again."""
 
 import json
+import lzma
 from functools import cache
 from typing import Any
 
@@ -18,7 +19,8 @@ def lines() -> dict[str, RunLine]:
 @cache
 def text(run_id: str) -> str:
     """evidence.json of a run."""
-    return records.read_evidence(records.FOLDER, run_id).decode()
+    path = records.FOLDER / "evidence" / f"{run_id}.json.xz"
+    return lzma.decompress(path.read_bytes()).decode()
 
 
 def evidence(run_id: str) -> Evidence:

@@ -6,7 +6,7 @@ from images.nightly.results import BreakageLine, Change, Expected, Job, JobLine,
 from images.planning import plan
 from images.site.inputs import SiteInputs
 from images.site.runs import Published, Run
-from images.validation.rows import ClaimRow, ClaimVerdictRow, HintRow, TierCount, tier_counts
+from images.validation.rows import ClaimRow, TierCount, tier_counts
 from tests.support.sources import SOURCES
 from validate.claims import Tier
 from validate.judging import Status
@@ -37,19 +37,18 @@ def claim(
     number: str = "pins",
     required: bool = True,
     **more: object,
-) -> ClaimVerdictRow:
+) -> ClaimRow:
     plain = {
         "check": number,
         "tier": tier,
         "subject": subject,
         "required": required,
         "verdict": verdict,
-        "seconds": 0.5,
     }
-    return ClaimVerdictRow.model_validate({**plain, "reason": f"2.7.1, {HOSTILE}", **more})
+    return ClaimRow.model_validate({**plain, "reason": f"2.7.1, {HOSTILE}", **more})
 
 
-def run(image: str, *claims: ClaimVerdictRow, day: date | None = TODAY, digest: str = NEW, **more: object) -> Run:
+def run(image: str, *claims: ClaimRow, day: date | None = TODAY, digest: str = NEW, **more: object) -> Run:
     rows = claims or (claim(Tier.STATIC), claim(Tier.CPU, number="imports"))
     plain = {
         "packages": {
@@ -62,7 +61,7 @@ def run(image: str, *claims: ClaimVerdictRow, day: date | None = TODAY, digest: 
     return Run(image=image, digest=digest, moment=moment, tiers=tier_counts(rows), claims=rows, **{**plain, **more})  # type: ignore[arg-type]
 
 
-def gpu(verdict: Status = Status.PASS, tier: Tier = Tier.GPU) -> ClaimVerdictRow:
+def gpu(verdict: Status = Status.PASS, tier: Tier = Tier.GPU) -> ClaimRow:
     return claim(tier, verdict, subject="device", number="numerics")
 
 
@@ -112,7 +111,6 @@ def breakage(**more: object) -> BreakageLine:
 
 
 EXPECTED = Expected(check="attention", subject="device", issue=f"a/b#1 {HOSTILE}", reason="known")
-HINT = HintRow(id="x", cause=f"It is old. {HOSTILE}", fix="Renew it.", source="a/b#1")
 STATIC_CPU = (claim(Tier.STATIC), claim(Tier.CPU, number="imports"))
 RUNS = (
     run(VALIDATED, *STATIC_CPU, gpu(), gpu(tier=Tier.MULTIGPU), gpus=(H200, H200)),
@@ -120,7 +118,7 @@ RUNS = (
     run(
         PARTLY,
         claim(Tier.STATIC),
-        claim(Tier.STATIC, Status.UNPROVEN, subject="flash-attn", required=False, hints=[HINT.model_dump()]),
+        claim(Tier.STATIC, Status.UNPROVEN, subject="flash-attn", required=False),
         claim(Tier.CPU, number="imports"),
     ),
     run(PARTLY, claim(Tier.STATIC), packages={"torch": "2.7.0"}, day=date(2026, 11, 1), digest=OLD, size=6_100_000_000),

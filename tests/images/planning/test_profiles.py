@@ -248,7 +248,8 @@ def test_the_latest_run_of_a_claim_counts(found: list[Status], counts: Status, t
     for day, status in enumerate(found):
         claims, date = {Tier.CPU: {status: ["imports/torch"]}}, model.date + timedelta(days=day)
         lines.append(model.model_copy(update={"id": f"{model.image}/day-{day}", "date": date, "claims": claims}))
-    (tmp_path / records.LINES).write_text(records.dumps(lines[::-1]))
+    newest_first = "\n".join(line.model_dump_json() for line in reversed(lines))
+    (tmp_path / records.LINES).write_text(newest_first)
     assert profile_docs.recorded(tmp_path) == {model.image: {("imports", "torch"): counts}}
 
 

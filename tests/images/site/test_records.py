@@ -1,6 +1,7 @@
-"""results/: lines that are read, evidence that is judged again, and sizes that stay small."""
+"""results/: lines that are read, kept evidence that is judged again, and sizes that stay small."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,9 +13,9 @@ from images.site import records, runs
 from images.site.records import RunLine
 from tests.support import recorded
 from tests.support.checkout import ROOT
-from tools import record
 from validate import checks
 from validate.claims import Tier
+from validate.judge import judge
 from validate.judging import Status
 
 LINES = recorded.lines()
@@ -26,9 +27,13 @@ H100 = "cu130-torch211-py312-sm90/h100"
 
 @pytest.mark.parametrize("line", KEPT, ids=lambda line: line.id)
 def test_kept_evidence_gets_the_recorded_verdict_for_every_claim(line: RunLine) -> None:
-    verdict = records.judged_again(line, recorded.text(line.id).encode())
-    gone = [claim for claim in recorded.evidence(line.id).claims if claim.key in GONE]
-    assert len(verdict.claims) == sum(len(keys) for tier in line.claims.values() for keys in tier.values()) - len(gone)
+    evidence = recorded.evidence(line.id)
+    assert (line.image, line.digest, line.evidence_sha256) == (evidence.image, evidence.digest, evidence.sha256)
+    # Nobody can judge again what no check has any more.
+    claims = tuple(claim for claim in evidence.claims if claim.key not in GONE)
+    verdict = judge(replace(evidence.claim_set, claims=claims), evidence)
+    judged_again = {(row.claim.tier, row.status, row.claim.check, row.claim.subject) for row in verdict.claims}
+    assert judged_again == {row for row in _claims(line) if "/".join(row[2:]) not in GONE}
 
 
 def test_the_replayed_claims_are_counted_and_those_that_went_are_known() -> None:
@@ -71,15 +76,22 @@ def test_the_newest_run_of_a_gpu_tier_is_told_to_who_chooses() -> None:
 def test_counts_and_findings_of_a_line_are_those_of_its_claims(line: RunLine) -> None:
     for tier, verdicts in line.claims.items():
         assert line.tiers[tier].counts == {status: len(keys) for status, keys in verdicts.items()}
-    unsettled = {(tier, key) for tier, status, key in _claims(line) if status in UNSETTLED}
-    assert {(one.tier, one.key) for one in line.findings} == unsettled
+    unsettled = {row for row in _claims(line) if row[1] in UNSETTLED}
+    assert {(row.tier, row.verdict, row.check, row.subject) for row in line.findings} == unsettled
+    assert {(row.tier, row.verdict, row.check, row.subject) for row in line.rows()} == set(_claims(line))
 
 
 UNSETTLED = (Status.FAIL, Status.KNOWN, Status.UNPROVEN)
 
 
-def _claims(line: RunLine) -> list[tuple[str, Status, str]]:
-    return [(tier, status, f"{check}/{subject}") for tier, status, check, subject in line.each()]
+def _claims(line: RunLine) -> list[tuple[Tier, Status, str, str]]:
+    claims = []
+    for tier, verdicts in line.claims.items():
+        for status, keys in verdicts.items():
+            for key in keys:
+                check, _, subject = key.partition("/")
+                claims.append((tier, status, check, subject))
+    return claims
 
 
 def test_all_kept_evidence_has_a_line_and_is_small() -> None:
@@ -90,70 +102,14 @@ def test_all_kept_evidence_has_a_line_and_is_small() -> None:
     assert max(path.stat().st_size for path in records.FOLDER.rglob("*") if path.is_file()) < 1_000_000
 
 
-def folder_of(tmp_path: Path, line: RunLine, content: bytes) -> Path:
-    (tmp_path / records.LINES).write_text(records.dumps([line]))
-    record.write_evidence(tmp_path, line.id, content)
-    return tmp_path
-
-
-def test_a_line_and_its_evidence_are_read_back(tmp_path: Path) -> None:
-    content = recorded.text(H100).encode()
-    folder = folder_of(tmp_path, LINES[H100], content)
-    (run,) = runs.recorded(folder)
-    assert records.read(folder) == (LINES[H100],)
+def test_a_run_has_the_claims_and_packages_of_its_line() -> None:
+    (run,) = (run for run in runs.recorded([records.FOLDER]) if run.source.endswith(f" {H100}"))
     assert run.gpus == ("NVIDIA H100 80GB HBM3",)
-    assert records.read_evidence(folder, LINES[H100].id) == content
-    assert len(run.claims) == 91 and run.packages["torch"].startswith("2.11.0")
-
-
-def test_without_evidence_a_run_has_the_same_verdicts_and_reasons_where_needed(tmp_path: Path) -> None:
-    line = LINES[H100].model_copy(update={"kept": False})
-    (tmp_path / records.LINES).write_text(records.dumps([line]))
-    (run,) = runs.recorded(tmp_path)
-    (whole,) = (one for one in runs.recorded() if one.source.endswith(line.id))
-    recorded_claims = {(one.check, one.subject): one.verdict for one in run.claims}
-    judged_again = {(one.check, one.subject): one.verdict for one in whole.claims}
-    assert {key: verdict for key, verdict in recorded_claims.items() if " ".join(key) not in GONE} == judged_again
-    assert run.tiers == whole.tiers and run.packages == whole.packages
-
-
-def test_a_line_that_its_evidence_contradicts_is_refused(tmp_path: Path) -> None:
-    claims = json.loads(LINES[H100].model_dump_json())["claims"]
-    claims["static"]["FAIL"] = [claims["static"]["PASS"].pop()]
-    line = RunLine.model_validate_json(json.dumps({**LINES[H100].model_dump(mode="json"), "claims": claims}))
-    with pytest.raises(UserError) as caught:
-        runs.recorded(folder_of(tmp_path, line, recorded.text(H100).encode()))
-    (problem,) = caught.value.problems
-    assert problem.cause == f"the verdict is not what the evidence says: {claims['static']['FAIL'][0]}"
-
-
-@pytest.mark.parametrize(
-    ("content", "cause"),
-    [
-        (b"{", "Expecting property name"),
-        (recorded.text(H100).replace('"exit_code": 0', '"exit_code": 1', 1).encode(), "changed after it was measured"),
-        (recorded.text("cu130-torch211-py312-sm90/2xh200").encode(), "the evidence is of another run"),
-    ],
-)
-def test_evidence_that_is_damaged_or_of_another_run_is_refused(tmp_path: Path, content: bytes, cause: str) -> None:
-    with pytest.raises(UserError) as caught:
-        runs.recorded(folder_of(tmp_path, LINES[H100], content))
-    assert cause in caught.value.problems[0].cause
-
-
-def test_evidence_that_is_missing_or_not_compressed_is_refused(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, LINES[H100], b"{}")
-    path = records.evidence_file(folder, H100)
-    path.write_bytes(b"{}")
-    with pytest.raises(UserError, match="can't be read"):
-        runs.recorded(folder)
-    path.unlink()
-    with pytest.raises(UserError, match="can't be read"):
-        runs.recorded(folder)
+    assert len(run.claims) == len(_claims(LINES[H100])) and run.packages["torch"].startswith("2.11.0")
 
 
 def test_every_bad_line_is_named(tmp_path: Path) -> None:
-    good = records.dumps([LINES[H100]])
+    good = LINES[H100].model_dump_json() + "\n"
     (tmp_path / records.LINES).write_text(good + "{}\n" + good.replace('"image":"', '"image":"../../') + good)
     with pytest.raises(UserError) as caught:
         records.read(tmp_path)

@@ -75,7 +75,7 @@ def by_name() -> Mapping[str, ImageRow]:
 @cache
 def of_the_repository() -> Mapping[str, bytes]:
     """The site of the runs that are recorded: only the worker that tests it makes it."""
-    recorded, nightly = runs.recorded(ROOT / "results"), results.read(ROOT / "results" / "nightly")
+    recorded, nightly = runs.recorded([ROOT / "results"]), results.read(ROOT / "results" / "nightly")
     return pages.files(SiteInputs(sources=SOURCES, today=TODAY, runs=recorded, nightly=nightly))
 
 
