@@ -61,6 +61,11 @@ def owned(database: str = DATABASE) -> Owned:
     return Owned(packages, md5, frozenset(configuration))
 
 
+def listed_packages(database: str = DATABASE) -> set[str]:
+    """Return the packages of which dpkg has a list of files."""
+    return {listing.stem.partition(":")[0] for listing in Path(database, "info").glob("*.list")}
+
+
 def lines(file: Path) -> list[str]:
     """Return the lines of a file; none of what is not there, or no file: a pipe would be waited for."""
     try:

@@ -27,6 +27,10 @@ def test_certificates_beyond_debians_and_those_that_nobody_trusts_are_counted(tm
     assert compared() == (1, 0, 0)
     bundle.write_text(first + second)
     assert compared() == (2, 1, 0)
+    bundle.write_text(f"# the company's\n{second}# the end\n{first}")
+    assert compared() == (2, 1, 0), "words between certificates are none"
+    bundle.rename(tmp_path / "ca-bundle.crt")
+    assert compared() == (2, 1, 0), "Red Hat's name"
 
 
 @pytest.mark.parametrize(

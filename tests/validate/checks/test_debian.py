@@ -61,6 +61,10 @@ def judged(root: Path) -> Finding:
         (lambda root: status(root, "install ok triggers-pending"), "`install ok triggers-pending`"),
         (lambda root: status(root, "install reinstreq half-installed"), "`install reinstreq half-installed`"),
         (lambda root: (root / "dpkg/status").unlink(), "dpkg's database has no package"),
+        (
+            lambda root: (root / "dpkg/status").write_text("Package: first\nStatus: install ok installed\n"),
+            "Debian's tool is in the state `unknown to dpkg's status`",
+        ),
     ],
 )
 def test_what_is_broken_is_named(root: Path, fault: Callable[[Path], object], words: str) -> None:

@@ -37,6 +37,12 @@ def test_the_recorded_bytes_pass_and_the_builds_are_named() -> None:
     assert judge("layers", EXPECT, older).status is Status.PASS, "of an image that names no recipe, bytes decide"
 
 
+def test_a_recipe_without_layers_proves_nothing() -> None:
+    assert judge("layers", {**EXPECT, "layers": []}, evidence()).status is not Status.PASS
+    derived = {**EXPECT, "layers": [expected("settings")], "is_derived": True}
+    assert judge("layers", derived, evidence()).status is Status.UNPROVEN
+
+
 @pytest.mark.parametrize(
     ("measured", "said"),
     [

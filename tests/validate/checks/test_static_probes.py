@@ -521,6 +521,13 @@ def test_a_variable_that_misleads_fails(site: Site, environ: dict[str, str], wor
     says(around(site, **environ), words)
 
 
+def test_a_file_that_the_reader_lies_over_is_not_taken_for_empty(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.start_with(CUDA_HOME="/usr/local/cuda-12.6")
+    covered = replace(user_environment.recorded(), hidden=["/etc/ld.so.preload"])
+    monkeypatch.setattr(user_environment, "recorded", lambda: covered)
+    says(judged(environment, AROUND), "/etc/ld.so.preload is not empty: what it holds can't be read here")
+
+
 def test_an_expected_variable_is_not_denied_and_secrets_stay_out_of_the_evidence(site: Site) -> None:
     site.start_with(NCCL_DEBUG="WARN", HF_TOKEN="hush")
     expected = replace(AROUND, expect={**AROUND.expect, "required": {"NCCL_DEBUG": "WARN"}})

@@ -17,7 +17,9 @@ SETTINGS = Settings(reads_files_only=True, shared_reads=(debian.owned,), run_as=
 
 _TRUSTED = "/etc/ssl/certs"
 _BROUGHT_BY_DEBIAN = "/usr/share/ca-certificates/"
-_END = "-----END CERTIFICATE-----"
+_BUNDLES = ("ca-certificates.crt", "ca-bundle.crt")
+"""All that are trusted, in one file: Debian's, and Red Hat's in a custom base."""
+_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
 class Measured(TypedDict):
@@ -46,7 +48,9 @@ def compare(brought: Sequence[Path], trusted: Path) -> Measured:
     of_debian = set()
     for file in brought:
         of_debian.update(read_certificates(file))
-    bundle = set(read_certificates(trusted / "ca-certificates.crt"))
+    bundle = set()
+    for name in _BUNDLES:
+        bundle.update(read_certificates(trusted / name))
     linked = set()
     for link in trusted.glob("????????.[0-9]*"):
         linked.update(read_certificates(link))
@@ -58,9 +62,13 @@ def compare(brought: Sequence[Path], trusted: Path) -> Measured:
 
 
 def read_certificates(file: Path) -> list[str]:
-    """Return the certificates of a PEM file, without line breaks."""
-    parts = "\n".join(debian.lines(file)).split(_END)
-    return ["".join(part.split()) for part in parts if part.strip()]
+    """Return the certificates of a PEM file, without line breaks and what people write between them."""
+    certificates = []
+    for part in "\n".join(debian.lines(file)).split(_END):
+        _, begin, certificate = part.partition(_BEGIN)
+        if begin:
+            certificates.append("".join(certificate.split()))
+    return certificates
 
 
 def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:

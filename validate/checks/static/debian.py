@@ -19,6 +19,7 @@ SETTINGS = Settings(reads_files_only=True, shared_reads=(debian.owned, read_imag
 
 _MOST_LISTED = 40
 _WHOLE = "installed"
+_UNKNOWN = "unknown to dpkg's status"
 _REMOVED = ("config-files", "not-installed")
 """Last words of states in which a package has no files to compare: dpkg(1), PACKAGE STATES."""
 _LEFT_OUT = tuple(f"/usr/share/{name}/" for name in ("doc", "man", "info", "locale", "lintian", "groff"))
@@ -79,10 +80,14 @@ def compare(database: str, image: ImagePaths) -> Measured:
         else:
             missing[path] = package
 
+    unfinished = {name: state for name, state in states.items() if is_unfinished(state)}
+    # What a `status` that was cut short no longer has.
+    unfinished |= dict.fromkeys(debian.listed_packages(database) - states.keys(), _UNKNOWN)
+
     return {
         "packages": len(states),
         "files": len(sums),
-        "unfinished": {name: state for name, state in states.items() if is_unfinished(state)},
+        "unfinished": dict(sorted(unfinished.items())),
         "altered": _first(altered),
         "altered_count": len(altered),
         "missing": _first(missing),

@@ -82,6 +82,8 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
     record = f"`python -m tools.reproduce {expect['arguments']} --record` builds it twice and records it"
     measured = {row["layer"]: row["diff_id"] for row in evidence["layers"]}
     expected = [row for row in expect["layers"] if row["layer"] != SETTINGS_ROW or not expect["is_derived"]]
+    if not expected:
+        return unproven(f"its recipe has no layers: {record}")
     if not measured:
         return unproven("its history has another number of steps than it has layers, so they can't be told apart")
 
