@@ -79,7 +79,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
                     file: [line.strip()[:_LONGEST_VALUE] for line in lines if line.strip()[:1] not in ("", "#")]
                     for file, lines in _read(_SETTINGS_FILES, given)
                 },
-                **dict.fromkeys(given.hidden, [_CANNOT_BE_READ]),
+                **{file: [_CANNOT_BE_READ] for file in given.hidden},
             },
             "start": {"flags": {"optimize": start.optimize}, "code": list(_start_code(start, everything))},
         }
