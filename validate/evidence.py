@@ -79,7 +79,7 @@ class MeasuredOn(TypedDict, total=False):
     attached: Mapping[str, Any]
     """How containers got the GPUs."""
     faults: Sequence[str]
-    """What is wrong with the machine (environment/host.py)."""
+    """What is wrong with the machine (host_faults.py)."""
     unsupported: Mapping[str, str]
     """Claims, by their keys, that could not be measured there -> why."""
     other_processor: str

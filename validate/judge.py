@@ -1,6 +1,6 @@
 """Claims against evidence: the only place where an image becomes PASS, FAIL or UNPROVEN. Pure.
 
-FAIL makes `build`, `validate` and `judge` exit with 1, UNPROVEN by itself does not; the release gate takes PASS alone
+`build` and `validate` exit with 1 for FAIL, not for UNPROVEN; the release gate accepts only PASS
 (validate/judging.py says more).
 """
 
@@ -42,7 +42,7 @@ class Verdict:
     evidence_sha256: str = ""
     """Of the evidence that was judged; empty where there was none."""
     faults: tuple[str, ...] = ()
-    """Of the machine that it was measured on (environment/host.py)."""
+    """What is wrong with the machine that it was measured on (host_faults.py)."""
 
     @property
     def overall(self) -> Status:

@@ -1,10 +1,10 @@
-"""What a judge gives back. One judge a check, pure: evidence in, finding out.
+"""The result of a judge. Each check has one judge, a pure function from evidence to a finding.
 
-What UNPROVEN means to CI: the claim was not measured (no GPU here, a wheel that could not be had, a probe that did not
-finish), so it is neither kept nor broken, and `validate` and `judge` exit with 1 for FAIL alone. `build` gives no name
-where a probe that was asked for did not finish, either (images/building/validating.py). The release
-gate (`publish`, images/publish/gate.py) takes only PASS: it refuses an image while a required claim of the tiers that
-it asks for is UNPROVEN, and every page shows such a claim as open.
+UNPROVEN means that a claim was not measured: there is no GPU here, a wheel could not be fetched, or
+a probe did not finish. `validate` exits with 1 only for FAIL. `build` also withholds the name if a
+probe that was asked for did not finish (images/building/naming.py). The release gate
+(images/publish/gate.py) accepts only PASS: it refuses an image while a required claim of its tiers
+is UNPROVEN.
 """
 
 import fnmatch

@@ -17,7 +17,7 @@ from images.host.hashing import oci_digest
 CREATED = "2024-01-01T00:00:00Z"
 """The date of every image and step: that of the files that a build writes (images/context/templates.py, EPOCH)."""
 SUITE = "suite"
-"""The layer with the suite and the commands to add packages, which moves with this project (layers.payload)."""
+"""The layer with the suite and the commands to add packages, which moves with this project (layers.read_layers)."""
 ABOVE = "above"
 """A layer of a step that is not ours, in an image that somebody built on one of ours."""
 SETTINGS = "settings"

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 CONFIGURATIONS = "image/overlay2/imagedb/content/sha256"
 CANONICAL = "canonical-layers-1"
-"""Below the cache: what `worked_out` came to. Another number where it comes to anything else."""
+"""Folder of the cache with canonical diff IDs. A change of the canonical form takes another number."""
 FILE, SEGMENT = 1, 2
 """Kinds of entries of a tar-split: the content of a file, and bytes as they are (headers, padding)."""
 _OF_THE_SUITE = (
