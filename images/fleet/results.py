@@ -49,7 +49,11 @@ def finish(task: Task, result: Result, sources: Sources, folder: Path) -> Outcom
     """Judge what a worker brought, and write its files, the verdict last."""
     if isinstance(result, Lost):
         return Outcome(task=task, cause=result.cause)
-    evidence = Evidence.loads(result.evidence)
+    try:
+        evidence = Evidence.loads(result.evidence)
+    except (ValueError, LookupError, TypeError) as error:
+        # A worker whose package is of another release: the other tasks go on.
+        return Outcome(task=task, cause=f"on {result.machine}: its evidence can't be read: {error}")
     try:
         verdict = judge_by_our_claims(task, result, evidence, sources)
     except UserError as error:

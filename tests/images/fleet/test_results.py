@@ -63,6 +63,12 @@ def test_what_another_matrix_built_is_no_result(tmp_path: Path) -> None:
     assert not outcome.cause and json.loads((tmp_path / "build.json").read_text()) == {"digest": "x"}
 
 
+@pytest.mark.parametrize("evidence", ['{"schema_version": 2}', "{", '{"schema_version": 3}'])
+def test_a_worker_of_another_release_does_not_end_the_command(tmp_path: Path, evidence: str) -> None:
+    outcome = results.finish(TASK, brought(evidence=evidence), SOURCES, tmp_path)
+    assert outcome.verdict is None and outcome.cause.startswith("on n1: its evidence can't be read: ")
+
+
 def test_a_lost_task_leaves_nothing_of_an_earlier_run(tmp_path: Path) -> None:
     results.finish(TASK, brought(), SOURCES, tmp_path)
     results.clear(tmp_path)
