@@ -161,7 +161,7 @@ def by_judge(judging: Judge, claim: Claim, evidence: Mapping[str, Any]) -> Findi
     if isinstance(error := evidence.get("error"), Mapping):
         told = f"{root_cause(error)}{suspects(evidence)}"
         told = ". ".join([told, *filter(None, [claim.expect.get("fault")])])
-        return unproven(f"warning: {told}") if checks.settings(claim.probe).errors_are_warnings else failed(told)
+        return failed(told)
     return judging(claim.subject, claim.expect, evidence)
 
 

@@ -23,8 +23,6 @@ class Gpu:
     name: str
     capability: tuple[int, int]
     memory: int
-    nvlinks: int = 0
-    """NVLink connections that are up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +49,7 @@ class Inventory:
 def of_nvml(found: Mapping[str, Any]) -> Inventory | None:
     """What `nvml.managed` read; None where it counts no GPU."""
     gpus = tuple(
-        Gpu(name=one["name"], capability=tuple(one["capability"]), memory=one["memory"], nvlinks=one.get("nvlinks", 0))
-        for one in found["gpus"]
+        Gpu(name=one["name"], capability=tuple(one["capability"]), memory=one["memory"]) for one in found["gpus"]
     )
     links = tuple((one, other, Link(link)) for one, other, link in found.get("links", ()))
     return Inventory(driver=found["driver"], gpus=gpus, source="NVML", links=links) if gpus else None

@@ -88,7 +88,6 @@ def test_every_claim_that_a_cpu_can_rehearse_passes(verdict: Verdict) -> None:
         "ddp",
         "fsdp2",
         "fp8-fsdp2",
-        "bandwidth",
         "shared-memory",
         "parallel",
     }

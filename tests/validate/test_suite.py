@@ -196,9 +196,9 @@ def test_what_is_unproven_or_of_another_tier_is_not_measured(suite: Path, tmp_pa
 
 
 def test_what_takes_longest_begins_first_and_who_asks_to_be_alone_last(suite: Path, tmp_path: Path) -> None:
-    both = claims("multigpu.bandwidth", "cpu.slow")
+    both = claims("multigpu.parallel", "cpu.slow")
     records = run(suite, tmp_path, both, "--jobs", "4")
-    alone, slow = (records[probe].measurements[0].evidence for probe in ("multigpu.bandwidth", "cpu.slow"))
+    alone, slow = (records[probe].measurements[0].evidence for probe in ("multigpu.parallel", "cpu.slow"))
     assert alone["time"] >= slow["time"]
     assert (alone["waits"], slow["waits"]) == (None, "PASSIVE"), "threads that wait hold cores where others want them"
     own = run(suite, tmp_path, both, OMP_WAIT_POLICY="ACTIVE")

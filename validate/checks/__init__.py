@@ -82,8 +82,6 @@ class Settings:
     """It reads files and asks nothing of the image's Python: our own Python runs it, before anything of the image."""
     shared_reads: Sequence[Callable[[], object]] = ()
     """Of a check that reads files: cached functions that run once before the fork, for the forks of others, too."""
-    errors_are_warnings: bool = False
-    """What it raises is reported as a warning: UNPROVEN instead of FAIL."""
     run_as: RunAs = RunAs.IMAGE_USER
 
 

@@ -10,8 +10,6 @@ from typing import Any
 _TEXT = 96
 _P2P_READ, _P2P_NVLINK, _P2P_OK = 0, 2, 0
 """NVML_P2P_CAPS_INDEX_READ and _NVLINK, NVML_P2P_STATUS_OK (nvml.h)."""
-_MOST_NVLINKS = 18
-"""NVML_NVLINK_MAX_LINKS (nvml.h)."""
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR (cuda.h)."""
 _INTEGRATED = 18
@@ -30,8 +28,8 @@ class DriverError(RuntimeError):
 
 
 Gpu = dict[str, Any]
-"""name, capability: [major, minor], memory in bytes; perhaps nvlinks: connections that are up; unified: its memory is
-the machine's, shared with the CPU (GB10, Jetson)."""
+"""name, capability: [major, minor], memory in bytes; perhaps unified: its memory is the machine's, shared
+with the CPU (GB10, Jetson)."""
 
 
 class _Memory(ctypes.Structure):
@@ -39,7 +37,7 @@ class _Memory(ctypes.Structure):
 
 
 def managed(folder: Path | None = None) -> dict[str, Any]:
-    """What NVML says: {"driver", "gpus": [{"name", "capability", "memory", "nvlinks"}], "links": [[0, 1, "nvlink"]]}.
+    """What NVML says: {"driver", "gpus": [{"name", "capability", "memory"}], "links": [[0, 1, "nvlink"]]}.
 
     A link is nvlink, pcie or apart, and left out where NVML can't tell.
     `folder` holds libnvidia-ml.so.1 where the loader does not find it. Raises DriverError.
@@ -74,17 +72,10 @@ def _managed_gpu(library: ctypes.CDLL, device: ctypes.c_void_p) -> Gpu:
         _check("nvmlDeviceGetMemoryInfo", told)
     capability = library.nvmlDeviceGetCudaComputeCapability
     _check("nvmlDeviceGetCudaComputeCapability", capability(device, ctypes.byref(major), ctypes.byref(minor)))
-    # Connections that are up: 0 where the GPU has none.
-    up = 0
-    for link in range(_MOST_NVLINKS):
-        active = ctypes.c_uint()
-        answer = library.nvmlDeviceGetNvLinkState(device, ctypes.c_uint(link), ctypes.byref(active))
-        up += answer == 0 and active.value == 1
     found: Gpu = {
         "name": _text(library.nvmlDeviceGetName, device),
         "capability": [major.value, minor.value],
         "memory": memory.total,
-        "nvlinks": up,
     }
     if told != _NOT_SUPPORTED:
         return found

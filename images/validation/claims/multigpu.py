@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from images.hardware.inventory import Inventory
 
 MOST_RANKS = 8
-_NVLINK_BYTES = 25e9
-"""A link's bytes a second in one direction: NVLink 2, 3 and 4 (NVIDIA's data sheets of V100, A100 and H100); NVLink 5
-has twice that. The minimum is a fraction of it, as what a program gets is less."""
-_NVLINK_SHARE = 0.3
-_PCIE_MINIMUM = 5e9
-"""A third of what 16 lanes of PCIe 4 carry (31.5 GB/s of which 16 reach a program), half of what 8 do."""
-_SHARED_MEMORY_MINIMUM = 1e9
-"""Bytes a second between GPUs that reach each other through the host's memory alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +36,6 @@ class MultigpuRow:
     """The first torch release that can do it."""
     capability: tuple[int, int] = (0, 0)
     """The least compute capability that every GPU must have."""
-    required: bool = True
 
 
 ROWS = (
@@ -157,14 +148,6 @@ ROWS = (
         capability=(8, 9),
     ),
     MultigpuRow(
-        check="bandwidth",
-        subject="ranks",
-        probe="multigpu.bandwidth",
-        statement="ranks talk as fast as their link lets expect (a warning, never a failure)",
-        catches="a link that is there but slow",
-        required=False,
-    ),
-    MultigpuRow(
         check="shared-memory",
         subject="dev-shm",
         probe="multigpu.shared_memory",
@@ -201,12 +184,11 @@ ROWS = (
 def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[Claim]:
     """Write the claims of the multigpu tier. Without a GPU, or with one alone, every claim exists and is unproven.
 
-    `device` "cpu" is a rehearsal: the same probes over gloo. It has no minimum bandwidth, because other load on
-    the machine decides what cores can carry.
+    `device` "cpu" is a rehearsal: the same probes over gloo.
     """
     unproven = context.no_ranks if device == "cuda" else context.no_gpu
     of_all = {"device": device, "ranks": ranks_of(context.inventory)}
-    of_subject = _expect_of_host(context, device)
+    of_subject = _expect_of_host(context)
     for row in ROWS:
         if not all(context.image.pin(name) for name in row.needs):
             continue
@@ -215,8 +197,7 @@ def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[
         if reason:
             expect["not_applicable"] = reason
         # What these GPUs or this torch can't do is not held against the image.
-        required = row.required and not reason
-        yield claim(row.check, row.subject, row.probe, row.statement, expect, required=required, unproven=unproven)
+        yield claim(row.check, row.subject, row.probe, row.statement, expect, required=not reason, unproven=unproven)
 
 
 def ranks_of(inventory: Inventory | None) -> int | None:
@@ -227,26 +208,15 @@ def ranks_of(inventory: Inventory | None) -> int | None:
     return 1 << (min(len(inventory.gpus), MOST_RANKS).bit_length() - 1)
 
 
-def _expect_of_host(context: ClaimContext, device: str) -> Mapping[str, Mapping[str, Any]]:
+def _expect_of_host(context: ClaimContext) -> Mapping[str, Mapping[str, Any]]:
     """Return what is expected of some subjects on this host, or of this image."""
     link = link_of(context.inventory)
     injected = dict(context.injected)
-    minimum = _least_bandwidth(context.inventory, link) if device == "cuda" else 0.0
     return {
         "nccl": {"cuda": str(context.image.wheel_cuda)},
         "settings": {"injected": injected},
         "transport": {"link": link, "injected": injected},
-        "ranks": {"link": link, "minimum": minimum},
     }
-
-
-def _least_bandwidth(inventory: Inventory | None, link: str) -> float:
-    """Return the bytes a second that a link should give at least."""
-    if link == "nvlink":
-        gpus = inventory.gpus if inventory else ()
-        nvlinks = min((gpu.nvlinks for gpu in gpus), default=0)
-        return max(_PCIE_MINIMUM, nvlinks * _NVLINK_BYTES * _NVLINK_SHARE)
-    return _PCIE_MINIMUM if link == "pcie" else _SHARED_MEMORY_MINIMUM
 
 
 def _not_applicable(row: MultigpuRow, context: ClaimContext) -> str:

@@ -47,27 +47,6 @@ BEHAVIOURS = (
         catches="layers that are left on the meta device, or lost on their way to disk and back",
     ),
     Behaviour(
-        subject="mixed-precision",
-        profiles=TRANSFORMERS,
-        probe="cpu.profile_transformers",
-        statement="bf16 mixed precision multiplies in bfloat16, keeps weights and gradients in float32, and learns",
-        catches="mixed precision that does nothing, or casts the weights themselves",
-    ),
-    Behaviour(
-        subject="compile",
-        profiles=TRANSFORMERS,
-        probe="cpu.profile_transformers",
-        statement="torch.compile captures a transformers model, with the same numbers",
-        catches="torch.compile that captures no graph of this transformers",
-    ),
-    Behaviour(
-        subject="trainer",
-        profiles=TRANSFORMERS,
-        probe="cpu.profile_transformers",
-        statement="Trainer trains a model, moves every weight, and saves it",
-        catches="a Trainer that does not fit accelerate, or leaves weights alone",
-    ),
-    Behaviour(
         subject="axolotl-commands",
         profiles=AXOLOTL,
         probe="cpu.profile_axolotl",
@@ -118,13 +97,6 @@ BEHAVIOURS = (
         probe="cpu.profile_colossalai",
         statement="ColossalAI launches, with CUDA_DEVICE_MAX_CONNECTIONS at 1",
         catches="ColossalAI that does not import beside newer transformers or peft",
-    ),
-    Behaviour(
-        subject="colossalai-booster",
-        profiles=COLOSSALAI,
-        probe="cpu.profile_colossalai",
-        statement="ColossalAI's Booster boosts a model, and a step of it is plain torch's step",
-        catches="a step that is not taken, or scaled",
     ),
     Behaviour(
         subject="colossalai-hybrid-adam",

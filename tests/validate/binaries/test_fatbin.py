@@ -9,10 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import fatbins
-from tests.support.cases import cases
 from tests.support.fatbins import FAMILY, LZ4, SPECIFIC, Code
 from validate.binaries import fatbin
-from validate.binaries.demangle import readable
 from validate.binaries.fatbin import Entry, FatbinError
 
 
@@ -198,8 +196,3 @@ def test_code_behind_the_mark_of_what_was_taken_out_is_no_entry_and_seen() -> No
     (region,) = fatbin.regions(data)
     found = [[entry.arch for entry in entries] for entries in (region.entries, region.taken_out, region.hidden)]
     assert found == [[90], [86], [80]]
-
-
-@pytest.mark.parametrize(("symbol", "name"), cases(__file__, "symbols"))
-def test_symbols_are_made_readable(symbol: str, name: str) -> None:
-    assert readable(symbol) == name

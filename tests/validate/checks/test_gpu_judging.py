@@ -155,7 +155,7 @@ def test_suspects_stand_beside_what_they_cause() -> None:
 
 @pytest.mark.parametrize(("gpu", "fits"), [("NVIDIA H100 80GB HBM3", True), ("NVIDIA A100-SXM4-40GB", False)])
 def test_a_mig_slice_is_its_gpus(gpu: str, fits: bool) -> None:
-    host = {"name": "NVIDIA H100 80GB HBM3", "capability": [9, 0], "memory": 1, "nvlinks": 0}
+    host = {"name": "NVIDIA H100 80GB HBM3", "capability": [9, 0], "memory": 1}
     seen = {"gpus": [{"name": f"{gpu} MIG 1g.10gb", "capability": [9, 0], "memory": 1}]}
     inventory = {"driver": "", "gpus": [host, host]}
     found = judged("gpus", "", lambda e: {**e, "cuda": seen, "torch": seen}, inventory=inventory)

@@ -22,17 +22,15 @@ from images.validation import containers
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.multigpu import ROWS, link_of, multigpu_claims
 from tests.support.cases import cases
-from tests.support.judging import fails, judge_claim, spoiled, spoiled_by, wrong
+from tests.support.judging import fails, judge_claim, spoiled_by, wrong
 from tests.support.sources import SOURCES, image
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu.collectives import OPERATIONS, built, parsed
-from validate.claims import Claim, ClaimSet, Tier
-from validate.evidence import Evidence, Outcome, Record
+from validate.claims import Claim, Tier
 from validate.harness.forked import free_port
-from validate.judge import judge
 from validate.judging import Status
 
-H200 = Gpu(name="NVIDIA H200", capability=(9, 0), memory=143 << 30, nvlinks=18)
+H200 = Gpu(name="NVIDIA H200", capability=(9, 0), memory=143 << 30)
 PAIR = Inventory(driver="580.1", gpus=(H200, H200), source="NVML", links=((0, 1, Link.NVLINK),))
 
 
@@ -75,7 +73,6 @@ WELL: Mapping[str, Mapping[str, Any]] = {
     "nccl": of_ranks({"cuda": "13.0", "libraries": [LIBRARY]}),
     "transport": of_ranks({"peer_access": True, "connections": {"P2P/CUMEM": 16}, "taken": {}}),
     "settings": of_ranks({"variables": {}, "files": {}}),
-    "ranks": of_ranks({"bytes": 1 << 28, "all_reduce": 330e9, "send": 310e9}),
     "dev-shm": {"size": 8 << 30, "refuses_more": True, "batch": 96 << 20, "handed_over": 4, "right": True},
     "gradients": of_ranks(
         {
@@ -102,27 +99,6 @@ WRONG = wrong("multigpu")
 @pytest.mark.parametrize(("subject", "reason", "changes"), WRONG, ids=[f"{row[0]}-{row[1]}" for row in WRONG])
 def test_what_is_wrong_fails_and_is_named(subject: str, reason: str, changes: dict[str, Any]) -> None:
     fails(judge_claim(claim(subject), spoiled_by(WELL[subject], changes)), reason)
-
-
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("ranks|1|all_reduce", 9e9),
-        ("ranks|0|send", "nan"),
-        ("ranks|1", KeyError),
-        ("ranks|1|device|backend", "gloo"),
-        ("error", {"kind": "RuntimeError", "message": "NCCL"}),
-    ],
-)
-def test_a_slow_link_is_a_warning_and_never_red(path: str, value: Any) -> None:
-    wanted = claim("ranks")
-    finding = judge_claim(wanted, spoiled(WELL["ranks"], path, value))
-    assert finding.status is Status.UNPROVEN and finding.reason.startswith("warning: ")
-    assert not wanted.required
-    record = Record(probe=wanted.probe, outcome=Outcome.CRASHED, seconds=1.0, exit_code=1, log="rank 1 was killed")
-    evidence = Evidence(image="x", digest="", records=(record,))
-    verdict = judge(ClaimSet(image="x", claims=(wanted,)), evidence, [Tier.MULTIGPU])
-    assert verdict.overall is Status.UNPROVEN
 
 
 def test_variables_that_the_run_lends_are_not_the_images() -> None:
@@ -267,7 +243,7 @@ def test_without_a_gpu_or_with_one_every_claim_is_there_and_unproven() -> None:
     ):
         found = list(multigpu_claims(context(found_gpus, ALL, **options)))
         assert {one.check for one in found} == {
-            *("collectives", "ddp", "fsdp2", "zero", "fp8-fsdp2", "bandwidth", "shared-memory", "parallel")
+            *("collectives", "ddp", "fsdp2", "zero", "fp8-fsdp2", "shared-memory", "parallel")
         }
         assert {one.unproven for one in found} == {reason}
 
@@ -305,15 +281,6 @@ def test_the_weakest_pair_decides_about_the_link() -> None:
     assert (of_image.expect["ranks"], of_image.expect["link"], of_image.unproven) == (None, "", "")
 
 
-def test_links_owe_their_bandwidth_and_cores_none() -> None:
-    """What cores carry is what the rest of the machine leaves them."""
-    asked = next(one for one in multigpu_claims(context(None), device="cpu") if one.subject == "ranks")
-    slow = {"ranks": [{"all_reduce": 3e6, "send": 1e6, "device": {"type": "cpu", "backend": "gloo"}}] * 2}
-    assert judge_claim(asked, slow).status is Status.PASS
-    few = replace(PAIR, gpus=(replace(H200, nvlinks=4), H200))
-    assert claim("ranks").expect["minimum"] > claim("ranks", few).expect["minimum"] > 5e9
-
-
 @pytest.mark.parametrize("machine", [25_276_063_744, 25_276_063_745, 7_000_000_001, 1 << 40])
 def test_ranks_get_whole_pages_of_shared_memory_on_any_machine(machine: int) -> None:
     """The kernel gives whole pages: what the trial asks for is what is found."""
@@ -322,11 +289,11 @@ def test_ranks_get_whole_pages_of_shared_memory_on_any_machine(machine: int) -> 
     assert found > min(machine / 4, containers.SHARED_MEMORY) - (1 << 16)
 
 
-def test_links_and_nvlinks_are_part_of_the_inventory() -> None:
-    row = {"name": "H", "capability": [9, 0], "memory": 1, "nvlinks": 18}
+def test_links_are_part_of_the_inventory() -> None:
+    row = {"name": "H", "capability": [9, 0], "memory": 1}
     found = of_nvml({"driver": "1", "gpus": [row, row], "links": [[0, 1, "nvlink"]]})
     assert found is not None
-    assert found.links == ((0, 1, Link.NVLINK),) and found.gpus[0].nvlinks == 18
+    assert found.links == ((0, 1, Link.NVLINK),)
 
 
 def test_a_hosts_ban_on_multicast_holds_in_its_containers() -> None:

@@ -38,13 +38,13 @@ def test_symbols_of_the_closure_the_interpreter_and_the_driver_are_there(site: S
 
 
 @pytest.mark.parametrize(
-    ("undefined", "culprit"),
-    [("_ZN3c1010TensorImpl5sizesEv", "c10::TensorImpl::sizes"), ("cuInit", "cuInit"), ("plain", "plain")],
+    "undefined",
+    ["_ZN3c1010TensorImpl5sizesEv", "cuInit", "plain"],
 )
-def test_an_undefined_symbol_is_named_with_its_library(site: Site, undefined: str, culprit: str) -> None:
+def test_an_undefined_symbol_is_named_with_its_library(site: Site, undefined: str) -> None:
     """Without the driver among its needs, a driver's symbol is as undefined as any other."""
     site.install("pkg", "1.0", {"pkg/one.so": library(undefined=[undefined])})
-    fails(judged(symbols, linked()), "pkg/one.so of pkg", culprit)
+    fails(judged(symbols, linked()), "pkg/one.so of pkg", undefined)
 
 
 def test_a_version_that_the_library_does_not_define_is_named(site: Site) -> None:
@@ -114,10 +114,10 @@ def test_kernels_that_are_there_and_known_gaps_pass(site: Site, library: bytes, 
     [
         (
             fatbins.library(ALL, fatbins.region(code(80, BWD))),
-            "1 of 2 kernels in pkg/lib.so have no code for sm_90: flash::bwd",
+            "1 of 2 kernels in pkg/lib.so have no code for sm_90: _ZN5flash3bwdEv",
         ),
-        (fatbins.library(fatbins.region(Code(arch=80, kernels={"k": REAL, BWD: REAL}), code(90))), "flash::bwd"),
-        (fatbins.library(fatbins.region(code(80, BWD), code(90, BWD, STUB))), "empty stubs for sm_90: flash::bwd"),
+        (fatbins.library(fatbins.region(Code(arch=80, kernels={"k": REAL, BWD: REAL}), code(90))), "_ZN5flash3bwdEv"),
+        (fatbins.library(fatbins.region(code(80, BWD), code(90, BWD, STUB))), "empty stubs for sm_90: _ZN5flash3bwdEv"),
         (fatbins.library(fatbins.region(code(80), code(90, emptied=True))), "was emptied"),
         (ONLY_PTX, "PTX alone, where machine code is expected, sm_90: k"),
         (elves.make(), "no code for any GPU"),

@@ -47,7 +47,7 @@ def managed(monkeypatch: pytest.MonkeyPatch, memory: int) -> nvml.Gpu:
 def test_a_gpu_tells_its_own_memory_or_shares_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GB10 answers with NVML_ERROR_NOT_SUPPORTED. Another error is one."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    own = {"name": "NVIDIA GB10", "capability": [12, 1], "memory": OWN, "nvlinks": 0}
+    own = {"name": "NVIDIA GB10", "capability": [12, 1], "memory": OWN}
     assert managed(monkeypatch, 0) == own
     assert managed(monkeypatch, NOT_SUPPORTED) == {**own, "memory": machine, "unified": True}
     with pytest.raises(nvml.DriverError, match="nvmlDeviceGetMemoryInfo answers 999"):

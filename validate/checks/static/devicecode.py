@@ -25,7 +25,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from validate.binaries import elf, fatbin, kernel_states
-from validate.binaries.demangle import readable
 from validate.binaries.fatbin import Entry, FatbinError, Region
 from validate.binaries.kernel_states import FAULTS, Code, Excuses, KernelByDesign
 from validate.checks import Settings
@@ -38,6 +37,7 @@ from validate.judging import Finding, Status, conclude, failed, listed, matches,
 SETTINGS = Settings(reads_files_only=True)
 
 _MOST_NAMED = 5
+_LONGEST_NAME = 100
 
 
 class _Task(NamedTuple):
@@ -298,16 +298,17 @@ def _arch_faults(path: str, facts: Mapping[str, Any], arch: str, how: str) -> It
     if served.get("emptied"):
         yield f"the sm_{arch} code of {served['emptied']} of {facts['regions']} regions in {path} was emptied"
     if served.get("absent"):
-        yield f"{served['absent']} {of} have no code for sm_{arch}: {_readable(served, 'absent')}"
+        yield f"{served['absent']} {of} have no code for sm_{arch}: {_named(served, 'absent')}"
     if served.get("stub"):
-        yield f"{served['stub']} {of} are empty stubs for sm_{arch}: {_readable(served, 'stub')}"
+        yield f"{served['stub']} {of} are empty stubs for sm_{arch}: {_named(served, 'stub')}"
     if served.get("jit") and how == "cubin":
         what = "reach through PTX alone, where machine code is expected,"
-        yield f"{served['jit']} {of} {what} sm_{arch}: {_readable(served, 'jit')}"
+        yield f"{served['jit']} {of} {what} sm_{arch}: {_named(served, 'jit')}"
 
 
-def _readable(served: Mapping[str, Any], state: str) -> str:
-    return listed(list(dict.fromkeys(readable(name) for name in served["named"][state])), limit=2)
+def _named(served: Mapping[str, Any], state: str) -> str:
+    """Return the first kernels of a state, as the library names them."""
+    return listed([name[:_LONGEST_NAME] for name in served["named"][state]], limit=2)
 
 
 CLAIMS = {"device-code": judge}

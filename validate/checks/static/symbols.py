@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from validate.binaries import dynsym
-from validate.binaries.demangle import readable
 from validate.binaries.dynsym import Symbols
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import Found, Process, SearchPath, import_torch, machine_named
@@ -27,6 +26,7 @@ SETTINGS = Settings(reads_files_only=True, shared_reads=(libraries.of_user,))
 
 _NUMBER = re.compile(r"\d+")
 _MOST_NAMED = 5
+_LONGEST_NAME = 100
 _MOST_LISTED = 60
 _DRIVER_SYMBOL = re.compile(rb"cu[A-Z]\w+|nvml[A-Z]\w+")
 _PYTHON_SYMBOL = re.compile(rb"_?Py[A-Z_]\w+")
@@ -176,7 +176,7 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
             version, name, file = one["versions"][0]
             faults.append(f"{what} {version} of {name}, which {file} does not define")
         else:
-            names = [readable(name) for name in one["undefined"]][:2]
+            names = [name[:_LONGEST_NAME] for name in one["undefined"][:2]]
             hidden = one["undefined_count"] - len(names)
             more = f" and {hidden} more" if hidden > 0 else ""
             faults.append(f"{what} {', '.join(names)}{more}, which none of its libraries has")
