@@ -34,16 +34,6 @@ Faults = Iterator[str]
 # --- of the whole image ----------------------------------------------------------------------------------------------
 
 
-def find_foreign_interpreters(evidence: Evidence) -> Faults:
-    """Yield each `python` on PATH that is a script, or not the file that its Debian package brought."""
-    by_file = {interpreter["real"]: interpreter for interpreter in evidence["interpreters"]}
-    for interpreter in by_file.values():
-        if not interpreter["elf"]:
-            yield f"{interpreter['path']} is no machine code: something else runs before Python, or in its place"
-        elif interpreter["as_packaged"] is False:
-            yield f"{interpreter['real']} is not the file that its Debian package brought"
-
-
 def find_driver_files(evidence: Evidence) -> Faults:
     """Yield each file of the host's driver that the image brings: it would hide the host's own."""
     for path in evidence["driver_files"]:
@@ -104,7 +94,6 @@ def image_evidence(info: ImageInfo, survey: Mapping[str, Any]) -> dict[str, Evid
     denied = {name: value[:_LONGEST_VALUE] for name, value in sorted(info.env.items()) if value and _why_denied(name)}
     nvidia = {name: value for name, value in info.env.items() if name.startswith("NVIDIA_")}
     return {
-        "interpreters": {"interpreters": list(survey["interpreters"])},
         "driver": {"driver_files": list(survey["driver_files"])},
         "preload": {"preload": list(survey["preload"])},
         "variables": {"variables": denied},
@@ -245,12 +234,6 @@ _SET_ELSEWHERE = "take the variable out of the image; set it where it is needed"
 _OTHER_VERSION = "take a version without it, or keep away from that case"
 
 OF_IMAGE = (
-    Rule(
-        "interpreters",
-        "each python on PATH is the program that its package brought",
-        find_foreign_interpreters,
-        "find the build step that put it there; start Python by its own path",
-    ),
     Rule(
         "driver",
         "no library or program of the host's driver is in the image",

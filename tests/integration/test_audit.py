@@ -57,7 +57,6 @@ def hostile(
 @pytest.mark.engine
 def test_a_hostile_image_is_read_to_the_end_and_all_that_it_plants_is_named(hostile: tuple[Verdict, Path]) -> None:
     found = {row.claim.subject: row.reason for row in hostile[0].of(Status.FAIL)}
-    assert "/usr/local/bin/python3 is no machine code" in found["interpreters"]
     assert "/usr/local/bin/nvidia-smi" in found["driver"]
     assert "/etc/ld.so.preload loads /evil.so into every process" in found["preload"]
     assert "LD_PRELOAD=/evil.so" in found["variables"]

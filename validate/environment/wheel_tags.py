@@ -1,4 +1,4 @@
-"""For which Python, C library and processor a wheel was built, by its tags.
+"""For which Python and processor a wheel was built, by its tags.
 
 https://packaging.python.org/specifications/platform-compatibility-tags: `cp311-cp311-manylinux_2_28_x86_64`.
 """
@@ -6,7 +6,6 @@ https://packaging.python.org/specifications/platform-compatibility-tags: `cp311-
 import re
 from typing import NamedTuple
 
-_LEGACY = {"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "manylinux2014": "manylinux_2_17"}
 _NEVER = 1000
 """A minor version of Python 3 that no interpreter has."""
 
@@ -18,8 +17,6 @@ class Target(NamedTuple):
     """`3.11`."""
     machine: str
     """In the kernel's words: `x86_64`."""
-    glibc: str = ""
-    """`2.36`; empty: any will do."""
 
 
 def fits(tag: str, target: Target) -> bool:
@@ -46,14 +43,7 @@ def _oldest_minor(interpreter: str, prefix: str) -> int:
 
 
 def _platform_fits(platform: str, target: Target) -> bool:
-    for old, new in _LEGACY.items():
-        platform = platform.replace(f"{old}_", f"{new}_")
     if platform in ("any", f"linux_{target.machine}"):
         return True
-    found = re.fullmatch(rf"manylinux_(\d+)_(\d+)_{target.machine}", platform)
-    if not found:
-        return False
-    if not target.glibc:
-        return True
-    has = tuple(map(int, target.glibc.split(".")[:2]))
-    return (int(found[1]), int(found[2])) <= has
+    # Of any glibc: `symbols` looks up the versions that each library needs.
+    return bool(re.fullmatch(rf"manylinux(1|2010|2014|_\d+_\d+)_{target.machine}", platform))

@@ -54,10 +54,8 @@ class _Folder:
     """Empty for Debian's /usr/lib/python3, which all its Pythons share."""
 
 
-def find(packages: Iterable[str], environ: Mapping[str, str]) -> tuple[list[Environment], list[str]]:
-    """Environments among all folders of packages in an image, the one that PATH finds first at the front; and the
-    folders that no interpreter belongs to.
-    """
+def find(packages: Iterable[str], environ: Mapping[str, str]) -> list[Environment]:
+    """Return the environments among all folders of packages in an image, the first on PATH at the front."""
     folders = []
     for path in sorted(packages):
         if found := _FOLDER.fullmatch(path):
@@ -65,18 +63,14 @@ def find(packages: Iterable[str], environ: Mapping[str, str]) -> tuple[list[Envi
             debians = found["kind"] == "dist" and own in _DEBIAN
             folders.append(_Folder(path, "/usr" if debians else own, own, version))
     made: dict[tuple[str, str], Environment] = {}
-    taken: set[str] = set()
     for folder in folders:
         for python, version in _interpreters(folder):
             served = [
                 one.path for one in folders if one.version in ("", version) and folder.prefix in (one.prefix, one.own)
             ]
-            taken.update(served)
             key = (folder.prefix, version)
             made.setdefault(key, _environment(folder.prefix, python, version, served, environ))
-    environments = sorted(made.values(), key=lambda one: (not one.first, one.prefix, one.version))
-    taken.update(path for one in environments for path in one.path)
-    return environments, [one.path for one in folders if one.path not in taken]
+    return sorted(made.values(), key=lambda one: (not one.first, one.prefix, one.version))
 
 
 def package_folders(top: str = "/") -> Iterator[str]:
@@ -93,7 +87,7 @@ def as_files_say(given: UserEnvironment) -> UserEnvironment:
     Raises LookupError: there is none.
     A program of that name without any, which stands in front of it, is for `lookup` to find.
     """
-    found, _ = find(package_folders(), given.environ)
+    found = find(package_folders(), given.environ)
     folders = [os.path.dirname(given.python), *given.environ.get("PATH", "").split(":")]  # noqa: PTH120
     on_path = [one for folder in folders for one in found if f"{one.prefix}/bin" == folder.rstrip("/")]
     if not (first := [*on_path, *found][:1]):

@@ -21,11 +21,10 @@ from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.elf import ElfError
 from validate.binaries.fatbin import FatbinError
 from validate.binaries.loader import SearchPath, objects_under
-from validate.checks.static.environment import of_debian
 from validate.checks.static.files import size
 from validate.checks.static.pins import torch_version
 from validate.checks.static.toolkit import driver_libraries
-from validate.environment import debian, user_environment
+from validate.environment import user_environment
 from validate.harness.forked import on_all_cores
 from validate.survey import environments
 from validate.survey.environments import text_of
@@ -46,19 +45,15 @@ def survey(user: Path, packages: Sequence[str] = ()) -> dict[str, Any]:
     `packages`: folders of packages, if not all are meant; then of no toolkit.
     """
     given = user_environment.read(user)
-    found, orphans = environments.find(packages or environments.package_folders(), given.environ)
+    found = environments.find(packages or environments.package_folders(), given.environ)
     folders = {folder for one in found for folder in one.path if Path(folder).name in environments.PACKAGES}
     toolkits = [] if packages else list(_toolkits())
-    release = dict(line.partition("=")[::2] for line in _lines("/etc/os-release"))
     homes = [toolkit["home"] for toolkit in toolkits]
     libraries = {os.path.realpath(path) for path in objects_under([*sorted(folders), *homes]) if ".so" in path}
     old = [path for path in on_all_cores(_of_numpy_1, sorted(libraries)) if path]
     return {
-        "system": (release.get("PRETTY_NAME") or release.get("NAME") or "").strip("\"'")[:80],
         "toolkits": toolkits,
         "driver_files": sorted(set(_driver_files(given.environ, given.directory))),
-        "preload": _lines("/etc/ld.so.preload"),
-        "interpreters": list(_pythons(given.environ)),
         "environments": [
             {
                 **one.__dict__,
@@ -72,7 +67,6 @@ def survey(user: Path, packages: Sequence[str] = ()) -> dict[str, Any]:
             }
             for one in found
         ],
-        "without_interpreter": orphans,
         "device_code": device_code(sorted(libraries)),
     }
 
@@ -95,12 +89,6 @@ def _torch(one: environments.Environment) -> dict[str, str]:
     return {key: found[name] or "" for key, name in keys.items()} if found["file"] else {}
 
 
-def _lines(path: str) -> list[str]:
-    return [
-        line.strip() for line in text_of(Path(path), _LARGEST).splitlines() if line.strip() and not line.startswith("#")
-    ]
-
-
 def _toolkits() -> Iterator[dict[str, str]]:
     """Folders with a CUDA toolkit, by the version that its own header says (1000 x major + 10 x minor)."""
     homes = {os.path.realpath(path) for path in glob.glob("/usr/local/cuda*") if os.path.isdir(path)}  # noqa: PTH112, PTH207
@@ -110,7 +98,7 @@ def _toolkits() -> Iterator[dict[str, str]]:
         )
         number = int(found[1]) if found else 0
         version = f"{number // 1000}.{number % 1000 // 10}" if number else ""
-        yield {"home": home, "version": version, "nvcc": str(os.path.isfile(f"{home}/bin/nvcc")).lower()}  # noqa: PTH113
+        yield {"home": home, "version": version}
 
 
 def _driver_files(environ: Mapping[str, str], directory: str) -> Iterator[str]:
@@ -123,23 +111,6 @@ def _driver_files(environ: Mapping[str, str], directory: str) -> Iterator[str]:
     for name in _DRIVER_PROGRAMS:
         if found := environments.program((name,), environ.get("PATH", "")):
             yield found
-
-
-def _pythons(environ: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Each program named python on PATH: machine code or not, and as its Debian package brought it or not."""
-    for folder in dict.fromkeys(environ.get("PATH", "").split(":")):
-        for name in ("python3", "python"):
-            path = f"{folder}/{name}"
-            if folder and os.path.isfile(path):  # noqa: PTH113
-                real = os.path.realpath(path)
-                is_elf = environments.is_elf(real)
-                yield {"path": path, "real": real, "elf": is_elf, "as_packaged": _as_packaged(real)}
-
-
-def _as_packaged(path: str) -> bool | None:
-    """Whether a file is as its Debian package brought it. None: no package of Debian lists it."""
-    packages = debian.owned()
-    return of_debian(path, packages) if debian.real(path) in packages.md5 else None
 
 
 _LEAST = 4096

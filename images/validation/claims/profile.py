@@ -54,13 +54,6 @@ BEHAVIOURS = (
         catches="a dependency that axolotl imports and does not declare (torchvision, for a processor of SmolVLM)",
     ),
     Behaviour(
-        subject="axolotl-configuration",
-        profiles=AXOLOTL,
-        probe="cpu.profile_axolotl",
-        statement="axolotl accepts a QLoRA configuration, and refuses QLoRA on 8-bit weights",
-        catches="a schema that ignores what it does not know, so that another model is trained than was asked for",
-    ),
-    Behaviour(
         subject="AXOLOTL_NCCL_TIMEOUT",
         profiles=AXOLOTL_MULTIGPU,
         probe="cpu.profile_axolotl",

@@ -25,7 +25,6 @@ FILES: dict[str, Any] = {
     "toolkits": [],
     "device_code": [],
     "driver_files": [],
-    "interpreters": [],
 }
 
 

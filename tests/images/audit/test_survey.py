@@ -13,7 +13,7 @@ from tests.support.engine_contents import image_info
 from validate.judging import Status
 
 INFO = image_info(env={"PATH": "/usr/bin"}, user="1000")
-FILES: dict[str, Any] = {"interpreters": [], "driver_files": [], "preload": []}
+FILES: dict[str, Any] = {"driver_files": [], "preload": []}
 
 
 def faults_of_image(info: ImageInfo = INFO, **files: object) -> dict[str, str]:
@@ -83,16 +83,6 @@ def test_root_is_told_and_is_not_required() -> None:
 def test_files_of_the_driver_and_what_is_preloaded_are_told() -> None:
     found = faults_of_image(driver_files=["/usr/lib/libcuda.so.1"], preload=["/evil.so"])
     assert "/usr/lib/libcuda.so.1" in found["driver"] and "/evil.so" in found["preload"]
-
-
-def test_a_python_that_is_a_script_or_was_changed_is_told() -> None:
-    script = {"path": "/usr/local/bin/python3", "real": "/usr/local/bin/python3", "elf": False, "as_packaged": None}
-    changed = {"path": "/usr/bin/python3", "real": "/usr/bin/python3.11", "elf": True, "as_packaged": False}
-    unknown = {"path": "/opt/bin/python3", "real": "/opt/bin/python3.11", "elf": True, "as_packaged": None}
-    text = faults_of_image(interpreters=[script, changed, unknown])["interpreters"]
-    assert "/usr/local/bin/python3 is no machine code" in text
-    assert "/usr/bin/python3.11 is not the file that its Debian package brought" in text
-    assert "/opt/bin" not in text
 
 
 def test_a_second_copy_is_told_unless_pip_put_it_over_debians() -> None:

@@ -26,7 +26,6 @@ SPEED = (
     "attention-cudnn",
     "attention-flash",
     "attention-flash-attn-4",
-    "attention-xformers",
     "convolution-bf16",
     "copy",
     "fused-adamw",
@@ -48,7 +47,7 @@ GONE = {
     "framework/mixed-precision",
     "framework/compile",
     "framework/trainer",
-    "framework/colossalai-booster",
+    "framework/axolotl-configuration",
     # It never failed.
     "bandwidth/ranks",
     # Each fault that a floor of speed was made for fails another claim.

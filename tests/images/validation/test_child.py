@@ -81,7 +81,7 @@ def test_what_is_known_of_packages_and_variables_is_held_against_what_a_child_ad
 
 def test_a_child_may_say_more_of_nccl_and_not_bend_it() -> None:
     expect = of_child("environment", "variables").expect
-    start = {"flags": {"optimize": 0}, "changes": {}, "code": []}
+    start = {"flags": {"optimize": 0}, "code": []}
     measured: Any = {
         "required": {},
         "in_files": [],
@@ -121,7 +121,7 @@ def test_a_child_has_its_own_caches_and_not_its_own_constraints() -> None:
         "required": {**expect["required"], "HF_HOME": "/data", "PIP_CONSTRAINT": ""},
         "in_files": [],
         "settings_files": {},
-        "start": {"flags": {"optimize": 0}, "changes": {}, "code": []},
+        "start": {"flags": {"optimize": 0}, "code": []},
         "denied": {"PIP_NO_CACHE_DIR": "1", "PYTHONPATH": "/app"},
     }
     reason = environment.judge("environment", expect, measured).reason

@@ -30,11 +30,6 @@ def test_a_tag_fits_a_python_and_a_processor_or_not(tag: str, does_fit: bool) ->
     assert fits(tag, Target(python="3.11", machine="x86_64")) is does_fit
 
 
-def test_a_glibc_may_be_too_old() -> None:
-    tag = "cp311-cp311-manylinux_2_28_x86_64"
-    assert [fits(tag, Target("3.11", "x86_64", glibc)) for glibc in ("2.27", "2.28", "2.36")] == [False, True, True]
-
-
 def test_a_wheel_of_another_python_is_named() -> None:
     wheel = InstalledWheel(name="markupsafe", location="/site", tags=["cp310-cp310-linux_x86_64"])
     good = Measured(python="3.11", machine="x86_64", wheels=67, misfits=[])

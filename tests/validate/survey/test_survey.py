@@ -24,12 +24,12 @@ def _site(prefix: Path, version: str = "3.11", kind: str = "site-packages", *, p
 def test_a_venv_imports_its_bases_standard_library_and_packages_only_if_it_says_so(tmp_path: Path, both: str) -> None:
     base, own = _site(tmp_path / "base"), _site(tmp_path / "venv")
     (tmp_path / "venv/pyvenv.cfg").write_text(f"home = {tmp_path}/base/bin\ninclude-system-site-packages = {both}\n")
-    found, orphans = environments.find([base, own], {})
+    found = environments.find([base, own], {})
     kinds = {one.prefix: one for one in found}
     venv = kinds[f"{tmp_path}/venv"]
     assert (venv.kind, kinds[f"{tmp_path}/base"].kind) == ("venv", "system")
     packages = [path for path in venv.path if path in (own, base)]
-    assert venv.path[0] == f"{tmp_path}/base/lib/python3.11" and orphans == []
+    assert venv.path[0] == f"{tmp_path}/base/lib/python3.11"
     assert packages == ([own, base] if both == "true" else [own])
 
 
@@ -37,15 +37,15 @@ def test_conda_is_told_by_its_folder_and_its_cache_of_packages_is_no_environment
     own = _site(tmp_path / "conda")
     (tmp_path / "conda/conda-meta").mkdir()
     cached = _site(tmp_path / "conda/pkgs/six-1.16", python=False)
-    found, orphans = environments.find([own, cached], {})
-    assert [one.kind for one in found] == ["conda"] and orphans == [cached]
+    found = environments.find([own, cached], {})
+    assert [one.kind for one in found] == ["conda"]
 
 
 def test_the_interpreter_that_path_finds_first_comes_first(tmp_path: Path) -> None:
     folders = [_site(tmp_path / "a"), _site(tmp_path / "b")]
     for name in ("a", "b"):
         (tmp_path / name / "bin/python3").symlink_to("python3.11")
-    found, _ = environments.find(folders, {"PATH": f"/nowhere:{tmp_path}/b/bin:{tmp_path}/a/bin"})
+    found = environments.find(folders, {"PATH": f"/nowhere:{tmp_path}/b/bin:{tmp_path}/a/bin"})
     assert [(one.prefix, one.first) for one in found] == [(f"{tmp_path}/b", True), (f"{tmp_path}/a", False)]
 
 
@@ -70,11 +70,11 @@ def test_the_path_and_what_runs_at_the_start_are_found_where_python_would(tmp_pa
     Path(own, "x.pth").write_text(f"# comment\nimport os\n{tmp_path}/project\n/not/there\n")
     Path(own, "sitecustomize.py").write_text("x = 1\n")
     environ = {"HOME": f"{tmp_path}/home", "PYTHONPATH": "/first", "PYTHONOPTIMIZE": "1"}
-    (one,), orphans = environments.find([own, user], environ)
+    (one,) = environments.find([own, user], environ)
     assert one.start["modules"] == {"sitecustomize": f"{own}/sitecustomize.py"}
     assert one.start["optimize"] == 1
     assert one.path[0] == "/first" and f"{tmp_path}/project" in one.path and "/not/there" not in one.path
-    assert one.path.index(user) < one.path.index(own) and orphans == []
+    assert one.path.index(user) < one.path.index(own)
 
 
 @pytest.mark.parametrize("suffix", ["dist-info", "egg-info"])
@@ -85,7 +85,7 @@ def test_metadata_tells_who_installed_what(tmp_path: Path, suffix: str) -> None:
     name = "METADATA" if suffix == "dist-info" else "PKG-INFO"
     (info / name).write_text("Name: Some-Thing\nVersion: 1.0\nRequires-Dist: six>=1\n\nbody: none\n")
     (info / "INSTALLER").write_text("conda\n")
-    (one,), _ = environments.find([own], {})
+    (one,) = environments.find([own], {})
     (found,) = environments.distributions(one)
     assert (found["name"], found["installer"], found["requires"]) == ("some-thing", "conda", ["six>=1"])
 
@@ -94,7 +94,7 @@ def test_a_torch_for_the_cpu_has_no_cuda(tmp_path: Path) -> None:
     own = _site(tmp_path / "a")
     Path(own, "torch").mkdir()
     Path(own, "torch/version.py").write_text("__version__ = '2.7.1+cpu'\ncuda: Optional[str] = None\n")
-    (one,), _ = environments.find([own], {})
+    (one,) = environments.find([own], {})
     torch = main._torch(one)
     assert (torch["version"], torch["cuda"]) == ("2.7.1+cpu", "")
     found = {**one.__dict__, "distributions": [], "torch": torch}

@@ -1,5 +1,7 @@
-"""framework of the axolotl profiles: commands are there, a bad configuration is refused, the timeout variable has
-effect."""
+"""framework of the axolotl profiles: commands are there, and the timeout variable has effect.
+
+Their examples train from configurations, and are compared with plain torch.
+"""
 
 import importlib
 import json
@@ -10,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from validate.checks._behaviour import judge_figures
 from validate.harness.forked import LOG_TAIL_CHARACTERS, asked, free_port
@@ -30,42 +32,12 @@ with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as file:
     json.dump({"world": torch.distributed.get_world_size(), "seconds": backend.options._timeout.total_seconds()}, file)
 torch.distributed.destroy_process_group()
 """
-_CONFIGURATION: Mapping[str, object] = {
-    "base_model": "tiny",
-    "load_in_4bit": True,
-    "adapter": "qlora",
-    "lora_r": 8,
-    "lora_alpha": 16,
-    "lora_target_linear": True,
-    "datasets": [{"path": "data.jsonl", "type": "alpaca"}],
-    "micro_batch_size": 1,
-    "gradient_accumulation_steps": 1,
-    "num_epochs": 1,
-    "learning_rate": 2e-4,
-    "optimizer": "adamw_bnb_8bit",
-    "sequence_len": 128,
-    "bf16": True,
-    "output_dir": "out",
-}
-_CONTROL: Mapping[str, object] = {"load_in_8bit": True, "load_in_4bit": False}
-"""QLoRA needs 4-bit weights: axolotl must refuse this."""
-
-
 COMMANDS = ("train", "preprocess", "inference", "evaluate", "merge-lora", "merge-sharded-fsdp-weights")
 DEFAULT_TIMEOUT_SECONDS = 1800.0
 
 
 class CommandsEvidence(TypedDict):
     commands: list[str]
-
-
-class ConfigurationEvidence(TypedDict):
-    """What axolotl reads, and how it refuses QLoRA on 8-bit weights."""
-
-    adapter: str
-    load_in_4bit: bool
-    control_refused: bool
-    refusal: str
 
 
 class GroupTimeout(TypedDict):
@@ -85,30 +57,6 @@ class TimeoutEvidence(GroupTimeout):
 def _commands() -> CommandsEvidence:
     """Load axolotl's command line."""
     return {"commands": sorted(importlib.import_module("axolotl.cli.main").cli.commands)}
-
-
-def _configuration() -> ConfigurationEvidence:
-    validate = importlib.import_module("axolotl.utils.config").validate_config
-    dictionary = importlib.import_module("axolotl.utils.dict").DictDefault
-    capabilities = {"bf16": True, "n_gpu": 1, "compute_capability": "sm_90", "fp8": True}
-    versions = {"torch_version": importlib.import_module("torch").__version__.split("+")[0]}
-
-    def checked(changes: Mapping[str, object]) -> Any:
-        return validate(dictionary({**_CONFIGURATION, **changes}), capabilities, versions)
-
-    found = checked({})
-    refused = ""
-    try:
-        checked(_CONTROL)
-    except ValueError as error:
-        refused = str(error)[:200]
-    return {
-        "adapter": str(found.adapter),
-        "load_in_4bit": bool(found.load_in_4bit),
-        # For its own reason, not because some other key is wrong.
-        "control_refused": "8bit" in refused,
-        "refusal": refused,
-    }
 
 
 def _nccl_timeout() -> TimeoutEvidence:
@@ -135,9 +83,8 @@ def _group_timeout(variables: Mapping[str, str]) -> GroupTimeout:
         return result
 
 
-_SUBJECTS: Mapping[str, Callable[[], CommandsEvidence | ConfigurationEvidence | TimeoutEvidence]] = {
+_SUBJECTS: Mapping[str, Callable[[], CommandsEvidence | TimeoutEvidence]] = {
     "axolotl-commands": _commands,
-    "axolotl-configuration": _configuration,
     "AXOLOTL_NCCL_TIMEOUT": _nccl_timeout,
 }
 measure = partial(asked, measures=_SUBJECTS)
@@ -151,11 +98,6 @@ def judge_commands(_subject: str, _expect: object, evidence: CommandsEvidence) -
     return passed(f"commands {listed(evidence['commands'], limit=8)}")
 
 
-def judge_configuration(_subject: str, _expect: object, evidence: ConfigurationEvidence) -> Finding:
-    """Judge that the configuration is read as it is written, and the control refused."""
-    return judge_figures(evidence, equal={"adapter": "qlora", "load_in_4bit": True, "control_refused": True})
-
-
 def judge_timeout(_subject: str, _expect: object, evidence: TimeoutEvidence) -> Finding:
     """Judge that two ranks wait as long as the variable says."""
     return judge_figures(
@@ -166,6 +108,5 @@ def judge_timeout(_subject: str, _expect: object, evidence: TimeoutEvidence) -> 
 
 CLAIMS = {
     "framework/axolotl-commands": judge_commands,
-    "framework/axolotl-configuration": judge_configuration,
     "framework/AXOLOTL_NCCL_TIMEOUT": judge_timeout,
 }

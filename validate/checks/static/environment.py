@@ -137,7 +137,7 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
 
     evidence: {required, denied: {name: value}, in_files: [{file, name, value}] of assignments in a shell's start files,
     settings_files: {file: lines}, start: {flags, code: [{file, owners, of_debian, does_nothing}] of files that run
-    then, and of before changes: {variable: value that starting Python gave it}}}.
+    then}}.
     """
     required, denied, allowed = expect["required"], expect["denied"], expect.get("allowed", ())
 
@@ -166,8 +166,6 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
 def _start_faults(start: Mapping[str, Any], start_files: Mapping[str, str]) -> Iterator[str]:
     if start["flags"]["optimize"]:
         yield "Python starts with optimisation: every `assert` is gone"
-    for name, value in start.get("changes", {}).items():
-        yield f"starting Python sets {name}={value!r}"
     for one in start["code"]:
         harmless = one["owners"] or one["of_debian"] or one["does_nothing"]
         if not harmless and not matches(PurePosixPath(one["file"]).name, start_files):

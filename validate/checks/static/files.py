@@ -57,12 +57,8 @@ def _compare(everything: Sequence[Distribution]) -> Mapping[str, Any]:
     return {
         "distributions": len(everything),
         "files": len(expected),
-        "bytes": sum(map(size, expected)),
         "wrong": wrong[:_MOST_LISTED],
-        "wrong_count": len(wrong),
         "in_conflict": in_conflict[:_MOST_LISTED],
-        "in_conflict_count": len(in_conflict),
-        "shared_alike_count": sum(len(one) > 1 for one in expected.values()) - len(in_conflict),
         "unowned": unowned[:_MOST_LISTED],
         "unowned_count": len(unowned),
         "without_record": [{"name": one.name, "location": one.location} for one in everything if one.entries is None],

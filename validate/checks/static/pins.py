@@ -12,16 +12,14 @@ from importlib.machinery import ExtensionFileLoader, FileFinder, SourceFileLoade
 from pathlib import Path
 from typing import Any
 
-from validate.binaries.loader import X86_64, Files, Process, SearchPath, machine_named
+from validate.binaries.loader import X86_64, machine_named
 from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import installed
-from validate.environment.wheel_tags import Target, fits
 from validate.judging import Finding, conclude, failed, listed
 
 SETTINGS = Settings(reads_files_only=True)
 
-_GLIBC = re.compile(rb"GNU C Library [^\0]{0,200}release version (\d+\.\d+)")
 _OFF = frozenset(("", "0", "false", "no", "off", "n", "f"))
 
 
@@ -37,9 +35,6 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     suffixes = [f".cpython-{start.version.replace('.', '')}-{machine.triplet}.so", ".abi3.so", ".so"]
     loaders = (ExtensionFileLoader, suffixes), (SourceFileLoader, [".py"]), (SourcelessFileLoader, [".pyc"])
     finders = [(folder, FileFinder(folder, *loaders)) for folder in folders]
-    process = Process(SearchPath.of(given.environ, given.directory, machine), Files(machine))
-    libc = process.resolve("libc.so.6", given.python)
-    said = _GLIBC.search(Path(libc).read_bytes()) if libc else None  # the version that the C library says of itself
     for claim in claims:
         if claim.subject in ("lock", "additions"):
             versions: dict[str, list[str]] = {}
@@ -52,12 +47,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             of_this_name = [distribution for distribution in everything if distribution.name == claim.subject]
             evidence = {
                 "python": start.version,
-                "glibc": said[1].decode() if said else "0",
                 "installed": [
                     {
                         "version": distribution.version,
                         "location": distribution.location,
-                        "tags": list(distribution.tags),
                         "has_record": distribution.entries is not None,
                     }
                     for distribution in of_this_name
@@ -114,7 +107,7 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) 
     """pins. expect: {version, locals: local versions that name this wheel, modules, python, shares: distributions that
     put files into its package by design, machine: in the kernel's words; absent: x86_64}, and of torch {cuda}.
 
-    evidence: {python, glibc, machine: absent: x86_64, installed: [{version, location, tags, has_record}], modules:
+    evidence: {python, machine: absent: x86_64, installed: [{version, location, has_record}], modules:
     {name: {file, owners, providers, through: the entry of sys.path that supplied it}, without a file the folders of a
     `namespace` or `error`}}, and of torch {torch: torch_version's}.
     """
@@ -130,7 +123,7 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) 
         faults.append(f"{subject} {found[0]['version']} is installed, {expect['version']} is expected")
     if not found[0]["has_record"]:
         faults.append(f"{subject} has no RECORD, so its files can't be told from others'")
-    faults += _tag_faults(subject, expect, evidence)
+    faults += _interpreter_faults(expect, evidence)
     for module in expect["modules"]:
         faults += _module_faults(subject, expect, module, evidence["modules"][module])
     if "cuda" in expect:
@@ -145,16 +138,12 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) 
     return conclude(faults, f"{found[0]['version']}, imported from its own files")
 
 
-def _tag_faults(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Iterator[str]:
-    tags = evidence["installed"][0]["tags"]
+def _interpreter_faults(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Iterator[str]:
     machine, wanted = evidence.get("machine", X86_64.name), expect.get("machine", X86_64.name)
     if machine != wanted:
         yield f"the interpreter is of {machine}, {wanted} is expected"
     if evidence["python"] != expect["python"]:
         yield f"the interpreter is Python {evidence['python']}, {expect['python']} is expected"
-    target = Target(python=evidence["python"], machine=wanted, glibc=evidence["glibc"])
-    if tags and not any(fits(tag, target) for tag in tags):
-        yield f"{subject}'s wheel is for {listed(list(tags))}, not for this Python and glibc {evidence['glibc']}"
 
 
 def _module_faults(subject: str, expect: Mapping[str, Any], module: str, found: Mapping[str, Any]) -> Iterator[str]:
