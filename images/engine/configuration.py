@@ -24,10 +24,6 @@ SETTINGS = "settings"
 """Beside the layers: variables, user, folder, entrypoint and command."""
 
 _SAID = ("User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels", *FURTHER)
-_FIELDS = frozenset("architecture config created history os rootfs variant moby.buildkit.buildinfo.v1".split())
-_OF_STEPS = frozenset({"created", "created_by", "empty_layer", "comment"})
-_BUILDERS = re.compile(r"(buildkit\.dockerfile\.v0|debuerreotype [\d.]+)?")
-_EMPTY = re.compile(r'"[^"]*":|""|false|null|[^\w"]')
 _NO_LAYER = frozenset(
     "ARG CMD ENTRYPOINT ENV EXPOSE HEALTHCHECK LABEL MAINTAINER ONBUILD SHELL STOPSIGNAL USER VOLUME".split()
 )
@@ -64,19 +60,6 @@ def canonical(inspected: Mapping[str, Any], steps: Sequence[str]) -> bytes | Non
         "rootfs": {"type": "layers", "diff_ids": layers},
     }
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-
-
-def foreign(configuration: Mapping[str, Any], tomorrow: str) -> list[str]:
-    """Fields of a configuration that no build of our Dockerfiles sets, and dates after `tomorrow` (OCI's words)."""
-    steps = configuration.get("history") or ()
-    inside = {f"config.{key}": value for key, value in (configuration.get("config") or {}).items() if key not in _SAID}
-    fields = {**inside, **{key: value for key, value in configuration.items() if key not in _FIELDS}}
-    found = [key for key, value in fields.items() if _EMPTY.sub("", json.dumps(value))]
-    found += [f"history.{key}" for one in steps for key in one.keys() - _OF_STEPS]
-    found += ["history.comment" for one in steps if not _BUILDERS.fullmatch(str(one.get("comment", "")))]
-    own = (None, "", "v8" if configuration.get("architecture") == "arm64" else "")
-    found += ["variant"] if configuration.get("variant") not in own else []
-    return sorted({*found, *("created" for one in (configuration, *steps) if str(one.get("created", "")) > tomorrow)})
 
 
 def layer_name(step_text: str) -> str:

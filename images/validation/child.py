@@ -132,7 +132,6 @@ def _of_child(parents: Claim, pinned: list[str]) -> Claim:
         expect["told"] = list(_TOLD)
     if "labels" in expect:
         expect["labels"] = {name: value for name, value in expect["labels"].items() if name.startswith(_OURS)}
-        expect["ours"] = _OURS
     required = parents.required and (parents.check, parents.subject) not in _FREE
     return replace(parents, expect=expect, required=required)
 

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from images.engine import Engine, ImageInfo, configuration, layers
@@ -22,7 +21,6 @@ def inspected(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequence[Re
         return ()
     started = time.monotonic()
     steps = [step for step, _ in reversed(engine.history(image.id))]
-    tomorrow = f"{datetime.now(UTC) + timedelta(days=1):%FT%TZ}"
     evidence: dict[str, Any] = {
         "labels": dict(image.labels),
         "bytes": image.size,
@@ -33,7 +31,6 @@ def inspected(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequence[Re
         "directory": image.workdir,
         "further": dict(image.further),
         "layers": [name for name in configuration.payload(image, steps) if name != configuration.SETTINGS],
-        "foreign": configuration.foreign(layers.configuration_of(engine, image), tomorrow),
         "variables": sorted(image.env),
         "driver": {name: value for name, value in image.env.items() if name.startswith("NVIDIA_")},
         "secrets": list(credentials_of(engine, image)),
@@ -75,7 +72,7 @@ def _unseen(engine: Engine, image: ImageInfo) -> dict[str, Any]:
     secrets = ((path, kind) for _, path, data in files for _, kind in credentials.of_file(data, path))
     return {
         "files": count,
-        "hidden": [f"/{path}" for foreign, path, _ in files if foreign][:_MOST_LISTED],
+        "hidden": [f"/{path}" for is_hidden, path, _ in files if is_hidden][:_MOST_LISTED],
         "secrets": [{"path": f"/{path}", "kind": kind} for path, kind in dict.fromkeys(secrets)],
     }
 

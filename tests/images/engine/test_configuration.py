@@ -224,23 +224,3 @@ def test_nothing_of_this_machine_is_read_through_what_a_layer_has_become(tmp_pat
     for name in ("a/b", "c"):
         with pytest.raises(ValueError, match="no file of it"):
             layers.opened(layer, name)
-
-
-def test_what_no_build_of_ours_writes_is_named() -> None:
-    step = {"created": "2024", "created_by": "RUN x", "comment": "buildkit.dockerfile.v0"}
-    plain = {
-        "config": {"Cmd": ["bash"], "Tty": False},
-        "history": [step],
-        "created": "2024",
-        "container_config": {"A": ""},
-    }
-    assert configuration.foreign(plain, "2025") == []
-    other = {
-        **plain,
-        "author": "x",
-        "variant": "v4",
-        "config": {"Tty": True},
-        "history": [{**step, "comment": "x", "created": "2099"}],
-    }
-    assert configuration.foreign(other, "2025") == ["author", "config.Tty", "created", "history.comment", "variant"]
-    assert configuration.foreign({"architecture": "arm64", "variant": "v8"}, "2025") == []

@@ -4,7 +4,7 @@ The host measures it (images/validation/host_look.py): a container can't see its
 user, entrypoint, driver: NVIDIA_* variables, secrets: [{where, kind}]}, and not of runs long ago {architecture: in
 Docker's words, command, directory, further: settings that none of our images has (signals, volumes, steps of a health
 check or of a child's build), variables: names alone, as values may be secrets, layers: names of the steps that made
-them, foreign: what of the configuration no build of ours writes}.
+them}.
 """
 
 import re
@@ -21,39 +21,19 @@ _COMMAND, _DIRECTORY, _USER = ["bash"], "/workspace", "1001"
 _ENDING = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGRTMIN+3", "SIGWINCH")
 """Signals that a program can answer, by writing a checkpoint, say."""
 _LABELS = "dev.truetag."
-_TWINS = {
-    "org.opencontainers.image.version": "matrix-revision",
-    "org.opencontainers.image.base.name": "base",
-    "org.opencontainers.image.base.digest": "base-digest",
-}
-"""Label of OCI's -> ours that says the same (images/context/labels.py)."""
 _PARENTS_FOLDERS = ("/usr", "/etc", "/bin", "/lib", "/lib64", "/sbin", "/opt/venv", "/opt/truetag", "/var/lib/dpkg")
 _GROUP_OF_SYSTEM = re.compile(r".*:0*[1-9]\d?\d?")  # Debian policy, 9.2.2
 
 
 def judge_labels(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """expect: {labels: {name: value}, others: {name: pattern} of what a build may set, too, if no more is allowed,
-    revision: the matrix's, of a child ours: how those begin that are held, silent: faults that are known of these
-    versions, architecture}. That the image holds what the values say is `pins`'s to check."""
-    found, expected, ours = evidence["labels"], expect["labels"], expect.get("ours", "")
+    """expect: {labels: {name: value}, revision: the matrix's, silent: faults that are known of these versions,
+    architecture}. That the image holds what the values say is `pins`'s to check."""
+    found, expected = evidence["labels"], expect["labels"]
     faults = [
         f"the label {name} is {found.get(name)!r}, {value!r} is true"
         for name, value in expected.items()
         if found.get(name) != value
     ]
-    if "others" in expect:
-        closed = [name for name in found if name.startswith(ours) and name not in (*expected, *expect["others"])]
-        faults += [f"no build of ours sets the label {name}" for name in closed]
-        faults += [
-            f"the label {name} is {found[name]!r}, as no build of ours on a base of the matrix writes it"
-            for name, pattern in (expect["others"] if "revision" in expect else {}).items()
-            if name in found and name.startswith(ours) and not re.fullmatch(pattern, found[name])
-        ]
-        faults += [
-            f"the label {name} is {found.get(name)!r}, and {_LABELS}{of} is {found.get(_LABELS + of)!r}"
-            for name, of in _TWINS.items()
-            if not ours and found.get(name) != found.get(_LABELS + of)
-        ]
     architecture, wanted = evidence.get("architecture", ""), expect.get("architecture", "")
     if wanted and architecture != wanted:
         faults.append(f"its configuration says that it is for {architecture or 'no architecture'}, {wanted} is true")
@@ -129,7 +109,6 @@ def _of_nobody(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Iterat
     """What the configuration sets and our Dockerfiles do not: it can change what runs, how fast, or how it ends."""
     layers = evidence.get("layers", expect.get("layers")) or ["of no history"]
     yield from (f"no step of ours makes the layer {one}" for one in layers if one not in expect.get("layers", layers))
-    yield from (f"its configuration holds {one}, which no build of ours writes" for one in evidence.get("foreign", ()))
     for name in evidence.get("variables", ()):
         if name not in expect["variables"]:
             yield f"it sets the variable {name}, which no part of the matrix sets"
