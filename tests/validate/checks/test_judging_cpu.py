@@ -67,12 +67,10 @@ def test_fault_is_caught_and_named(key: str, culprit: str, changes: dict[str, An
     assert culprit in reason
 
 
-UNREAD = {"native": {"mapped", "root", "version", "warnings"}, "triton": {"environment", "ptxas"}, "bridges": {"torch"}}
+UNREAD = {"native": {"version"}, "triton": {"environment", "ptxas"}, "bridges": {"torch"}}
 UNREAD |= {
     "compile": {"environment"},
     "threads": {"environment"},
-    "instructions": {"bytes"},
-    "4bit-llama": {"versions"},
 }
 """What a verdict does not rest on."""
 

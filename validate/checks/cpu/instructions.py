@@ -101,7 +101,6 @@ class InstructionsEvidence(TypedDict):
     """All files; of those with many such instructions, how many ask, and which do not."""
 
     files: int
-    bytes: int
     asking: int
     not_asking: list[NativeCode]
 
@@ -126,7 +125,6 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence
             claim.subject,
             {
                 "files": len(files),
-                "bytes": sum(file["code"] for file in files),
                 "asking": len(many) - len(not_asking),
                 "not_asking": not_asking[:_MOST_LISTED],
             },

@@ -8,7 +8,6 @@ warning and go on without kernels.
 import ctypes
 import importlib
 import importlib.metadata
-import logging
 import os
 import re
 import sys
@@ -28,7 +27,6 @@ from validate.judging import Finding, failed, joined, listed, passed, root_cause
 SETTINGS = Settings(begins_with_torch=True)
 
 _CUDA_RUNTIME = re.compile(r"/libcudart\.so\.(\d+)[^/]*$")
-_LIBRARY = r"\.so[^/]*$"
 
 
 class _NativeExpect(TypedDict):
@@ -68,16 +66,13 @@ class NativeEvidence(TypedDict, total=False):
     """Empty where the distribution is not installed. Where loading it crashed, `error` stands after `files`."""
 
     version: str
-    root: str
     files: Mapping[str, bool]  # name -> it is there
     error: Mapping[str, Any]
     imports: Mapping[str, ErrorEvidence | None]  # module -> what importing it raised
-    warnings: list[str]
     libraries: Mapping[str, Library]
     operators: Mapping[str, bool | None]  # name -> it has a CUDA kernel; None: torch does not know it
     selection: Mapping[str, Any] | None
     cuda_runtimes: list[CudaRuntime]
-    mapped: Mapping[str, str | None]  # library -> its owner
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NativeEvidence]]:
@@ -98,20 +93,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NativeEvidence]]:
         files = {name: (root / name).is_file() for name in names}
         present = [name for name in names if files[name]]
         loaded: NativeEvidence = in_fork(partial(_loaded, cast("NativeExpect", claim.expect), root, present, owners))
-        yield claim.subject, {**loaded, "version": distribution.version, "root": str(root), "files": files}
+        yield claim.subject, {**loaded, "version": distribution.version, "files": files}
 
 
 def _loaded(expect: NativeExpect, root: Path, present: Sequence[str], owners: Mapping[str, str]) -> NativeEvidence:
-    """Import the modules, load the libraries, and look at what is mapped."""
-    before = mapped(_LIBRARY)
-    # A list that grows with what packages log at WARNING or above from now on.
-    warnings: list[str] = []
-
-    class Recorder(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            warnings.append(f"{record.name}: {record.getMessage()}"[:500])
-
-    logging.getLogger().addHandler(Recorder(level=logging.WARNING))
+    """Import the modules and load the libraries."""
     imports: dict[str, ErrorEvidence | None] = {}
     for name in expect["modules"]:
         print(f"importing {name}", flush=True)  # noqa: T201  after a crash it is the last line of the log
@@ -123,16 +109,10 @@ def _loaded(expect: NativeExpect, root: Path, present: Sequence[str], owners: Ma
     by_import = mapped("")
     return {
         "imports": imports,
-        "warnings": warnings,
         "libraries": {name: _library(root / name, by_import, expect["symbols"]) for name in present},
         "operators": {name: _has_cuda_kernel(name) for name in expect["operators"]},
         "selection": attempt(_bitsandbytes_selection) if "selection" in expect else None,
         "cuda_runtimes": _cuda_runtimes(owners),
-        "mapped": {
-            path.removeprefix(f"{root}/"): owners.get(path)
-            for path in mapped(_LIBRARY)
-            if path not in before and "lib-dynload" not in path
-        },
     }
 
 

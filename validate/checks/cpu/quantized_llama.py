@@ -7,7 +7,6 @@ compared with plain torch. Every comparison has controls that must fail it: a re
 quantisation. The check needs no GPU.
 """
 
-import contextlib
 import importlib
 import importlib.metadata
 import math
@@ -39,7 +38,6 @@ from validate.judging import (
 
 SETTINGS = Settings(starts_first=True, begins_with_torch=True)
 
-PACKAGES = ("torch", "transformers", "bitsandbytes", "peft")
 CONTROL_SCALE = {"float32": 1.01, "bfloat16": 1.05}
 """A result scaled so must be told apart. bfloat16's own error through the whole model is 1.5 %."""
 LORA_RATE = 0.1
@@ -49,9 +47,6 @@ QUANTISER_SAMPLE = 1024 * 1024
 """The published mean error is one of so many values. Its deviation shrinks with the root of their number."""
 DECODER_TOLERANCE = 1e-5
 """How far two float32 decoders of the same codes may differ, in units of the weights' deviation."""
-
-Versions = Mapping[str, str | None]
-"""Distribution -> version; None: it is not installed."""
 
 
 class Comparison(TypedDict):
@@ -65,7 +60,6 @@ class Comparison(TypedDict):
 class LogitsEvidence(TypedDict):
     """Comparisons by dtype."""
 
-    versions: Versions
     comparisons: Mapping[str, Comparison]
 
 
@@ -96,7 +90,6 @@ class Projection(Layer, total=False):
 
 
 class _Weights(TypedDict):
-    versions: Versions
     projections: Mapping[str, Projection]
 
 
@@ -118,7 +111,6 @@ class Adapter(TypedDict):
 class LoraEvidence(TypedDict):
     """One step of LoRA, and which frozen weights it changed."""
 
-    versions: Versions
     loss: float
     plain_loss: float
     adapters: Mapping[str, Adapter]
@@ -150,7 +142,6 @@ def measure_plain_logits(llama: SavedLlama) -> LogitsEvidence:
     exact = llama.reference_logits(llama.saved, "float64")
     plain = llama.reference_logits(llama.saved, "float32")
     return {
-        "versions": installed_versions(),
         "comparisons": {"float32": compare("float32", logits, exact, plain)},
     }
 
@@ -160,7 +151,6 @@ def measure_weights(llama: SavedLlama) -> WeightsEvidence:
     # No forward pass before this: on some CPUs bitsandbytes repacks the weights in it.
     model = llama.load_in_4bit("float32")
     return {
-        "versions": installed_versions(),
         "loaded_by": llama.way_to_load_in_4bit,
         "projections": {name: describe_projection(llama, model, name) for name in llama.shape.projections},
     }
@@ -185,7 +175,7 @@ def measure_logits(llama: SavedLlama) -> LogitsEvidence:
         control = {"unquantised weights": relative(unquantised, exact)}
         comparisons[dtype] = Comparison(**{**comparison, "controls": {**comparison["controls"], **control}})
 
-    return {"versions": installed_versions(), "comparisons": comparisons}
+    return {"comparisons": comparisons}
 
 
 def measure_lora_step(llama: SavedLlama) -> LoraEvidence:
@@ -208,22 +198,12 @@ def measure_lora_step(llama: SavedLlama) -> LoraEvidence:
             control=relative(matrix * CONTROL_SCALE["float32"], plain_step.matrices[name]),
         )
     return {
-        "versions": installed_versions(),
         "loss": step.loss,
         "plain_loss": plain_step.loss,
         "adapters": adapters,
         "base_changed": [name for name, digest in after.items() if digest != before.get(name)],
         "base_count": len(before),
     }
-
-
-def installed_versions() -> Versions:
-    """Return the versions of the distributions that take part."""
-    versions: dict[str, str | None] = dict.fromkeys(PACKAGES)
-    for name in PACKAGES:
-        with contextlib.suppress(ImportError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
 
 
 def compare(dtype: str, logits: Any, exact: Any, plain: Any) -> Comparison:

@@ -4,7 +4,6 @@ without a GPU, and refuses one that does not exist."""
 import importlib
 import inspect
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypedDict
@@ -34,7 +33,6 @@ class CompiledKernel(TypedDict, total=False):
     bytes: int
     entry: bool
     ptx_target: str
-    compile_seconds: float
     error: Mapping[str, Any]
 
 
@@ -88,7 +86,6 @@ def _compiled(kernel: str, arch: int) -> Mapping[str, Any]:
     """Compile a kernel for an architecture."""
     triton = importlib.import_module("triton")
     target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", arch, 32)
-    started = time.monotonic()
     kernels = importlib.import_module("validate.checks.cpu._kernels")
     source, constants = importlib.import_module("triton.compiler").ASTSource, kernels.CONSTANTS
     # Triton 3.0 and 3.1 leave constants out of the signature; from 3.2 on they are in it as `constexpr`.
@@ -105,7 +102,6 @@ def _compiled(kernel: str, arch: int) -> Mapping[str, Any]:
         "ptx_target": next(
             (line.split()[1].rstrip(",") for line in built.asm["ptx"].splitlines() if line.startswith(".target")), ""
         ),
-        "compile_seconds": round(time.monotonic() - started, 3),
     }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from validate.checks.cpu import quantized_llama
-from validate.checks.cpu.quantized_llama import LogitsEvidence, Versions, WeightsEvidence
+from validate.checks.cpu.quantized_llama import LogitsEvidence, WeightsEvidence
 from validate.claims import Claim
 from validate.harness.forked import asked, attempt
 from validate.harness.nf4 import ExpectedError
@@ -67,7 +67,6 @@ class FirstRun(Run):
 class QloraEvidence(FirstRun):
     """The first run, and what it has to share with a second one."""
 
-    versions: Versions
     second_run: Run
 
 
@@ -120,7 +119,6 @@ def measure_two_runs(llama: SavedLlama) -> QloraEvidence:
     second = train(llama)
     return {
         **first,
-        "versions": quantized_llama.installed_versions(),
         "second_run": {"losses": second["losses"], "fingerprint": second["fingerprint"]},
     }
 

@@ -24,7 +24,6 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to
 _VARIABLES = re.compile(r"(TORCH_)?NCCL_(?!VERSION$)\w+")
 """NCCL_VERSION is what NVIDIA's CUDA images write down: NCCL does not read it."""
 _VERSION = re.compile(rb"NCCL version (\d+(?:\.\d+)+)\+cuda(\d+\.\d+)")
-_LINES_SHOWN = 12
 
 measure = partial(_launch.measure, __name__)
 
@@ -146,14 +145,11 @@ def _transport(worker: Worker) -> dict[str, Any]:
 
 
 def parsed(log: str) -> dict[str, Any]:
-    """NCCL's INFO log: connections by transport, variables that it took from somewhere, its version."""
+    """NCCL's INFO log: connections by transport, and variables that it took from somewhere."""
     connections = re.findall(r"(?:Channel|\[\d+\]) .*? via ([A-Z][A-Za-z0-9]*(?:/[A-Za-z]+)*)", log)
-    lines = [line.strip() for line in log.splitlines() if " via " in line]
     return {
         "connections": {way: connections.count(way) for way in sorted(set(connections))},
         "taken": dict(re.findall(r"(NCCL_\w+) set (?:by environment )?to (\S+?)\.?(?:\s|$)", log)),
-        "versions": sorted(set(re.findall(r"NCCL version (\S+)", log))),
-        "lines": lines[:_LINES_SHOWN],
     }
 
 
