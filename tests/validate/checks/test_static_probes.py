@@ -121,8 +121,6 @@ def _shadowed_by_a_path(site: Site) -> None:
         (lambda site: [site.install(), site.install("rival", "2", {"pkg/a.py": b""})], "rival also installs files"),
         (lambda site: [site.install(), site.install(version="0.9", contents={})], "installed 2 times"),
         (lambda site: site.install(contents={}), "can't be found"),
-        (lambda site: site.install(tag="cp311-cp311-manylinux_2_17_aarch64"), "aarch64"),
-        (lambda site: site.install(tag="cp35-cp35m-linux_x86_64"), "cp35"),
         (lambda site: site.install(contents={"pkg/data.txt": b""}), "namespace"),
     ],
 )
