@@ -46,6 +46,17 @@ def test_what_others_than_root_can_change_is_told(path: str, found: os.stat_resu
     assert dict(modes.find_changeable({path: found}, {path})) == ({path: fault} if fault else {})
 
 
+def test_programs_that_a_shell_finds_first_are_no_users_to_change() -> None:
+    paths = {
+        "/usr/local/bin": folder(0o777),
+        "/usr/local/bin/entrypoint": file(0o777),
+        "/usr/local/bin/tool": file(0o755, uid=1000),
+        "/usr/local/share/x": file(0o777),
+    }
+    assert modes.open_programs(paths) == {"/usr/local/bin", "/usr/local/bin/entrypoint"}
+    assert len(dict(modes.find_changeable(paths, modes.open_programs(paths)))) == 2
+
+
 @pytest.mark.parametrize(
     ("found", "is_fault"),
     [(file(0o600), True), (file(0o640), True), (folder(0o700), True), (folder(0o754), True), (file(0o644), False)],

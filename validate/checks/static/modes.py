@@ -54,6 +54,8 @@ _READ_BY_EVERY_PROGRAM = (
 _DEBIANS_FOR_ALL = ("/usr/bin/", "/usr/sbin/", "/usr/lib/", "/usr/include/")
 _OF_USERS = ("/opt/", "/usr/local/", "/srv/", "/workspace/")
 """Folders where people put what the image's user is to read."""
+_FIRST_ON_PATH = ("/usr/local/bin", "/usr/local/sbin")
+"""Searched before Debian's own folders, and in no package: an entry point lies there."""
 _BEGINNINGS_OF_PROGRAMS = (b"\x7fELF", b"#!")
 
 
@@ -112,7 +114,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
 
     faults: dict[str, str] = {}
     for found in (
-        find_changeable(paths, with_folders_above(validated | owned.packages.keys())),
+        find_changeable(paths, with_folders_above(validated | owned.packages.keys() | open_programs(paths))),
         find_unreadable_for(read_user(environment.user), environment, paths),
         find_unreadable_for_all(paths, for_all),
         find_future(paths),
@@ -174,6 +176,11 @@ def find_changeable(paths: Mapping[str, os.stat_result], validated: AbstractSet[
         elif facts.st_mode & stat.S_IWOTH:
             is_folder = stat.S_ISDIR(facts.st_mode)
             yield path, "is a folder for everybody to put files into" if is_folder else "may be changed by every user"
+
+
+def open_programs(paths: Mapping[str, os.stat_result]) -> set[str]:
+    """Return what every user may change where a shell looks first. Whose it is there does not matter."""
+    return {path for path, facts in paths.items() if path.startswith(_FIRST_ON_PATH) and facts.st_mode & stat.S_IWOTH}
 
 
 def is_everybodys(path: str) -> bool:
