@@ -23,8 +23,6 @@ MEDIA_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
 """Of a layer (OCI image specification)."""
 RECIPE = f"gzip-{_LEVEL}-{BLOCK}-{zlib_ng.ZLIBNG_RUNTIME_VERSION}"
 """What the bytes depend on, beside the tar."""
-_SLICE = 1 << 12
-"""Bytes that are taken at a time of what others compressed."""
 _FORMAT = 16 + zlib_ng.MAX_WBITS
 """zlib's number for a gzip header around a window of 32 KiB. No time and no name go into that header."""
 _OS, _UNKNOWN = 9, 255
@@ -90,19 +88,6 @@ def compress(
         blob.close()
         raise
     return f"sha256:{digest.hexdigest()}", blob
-
-
-def uncompressed(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The tar of a compressed layer, all members of it. Raises ValueError for what is no gzip."""
-    reading = zlib_ng.decompressobj(wbits=_FORMAT)
-    try:
-        for rest in (chunk[at : at + _SLICE] for chunk in chunks for at in range(0, len(chunk), _SLICE)):
-            while rest:
-                yield reading.decompress(rest)
-                rest = reading.unused_data if reading.eof else b""
-                reading = zlib_ng.decompressobj(wbits=_FORMAT) if reading.eof else reading
-    except zlib_ng.error as error:  # type: ignore[misc]  # the stub's `error` is a value
-        raise ValueError(f"it is no gzip: {error}") from None
 
 
 def _gzip(block: bytes) -> bytes:

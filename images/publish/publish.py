@@ -20,11 +20,12 @@ from images.errors import command, failed, wrong
 from images.publish import attachments, provenance, sbom, signing, statements, tags, verify
 from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
-from images.publish.push import push, require_layers
+from images.publish.push import push
 from images.publish.release import PublishResult, Release, load_same
 from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT, Attestation, Statement
 from images.publish.tags import Action, ImageVersion
 from images.registry.client import Registry
+from images.registry.distribution import Manifest
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
 from validate.judge import ClaimVerdict, Verdict
@@ -144,18 +145,24 @@ def publish(
 
         stored: list[PublishedImage] = []
         for image, known in zip(images, there, strict=True):
-            if known is None:
+            # What this key signed with a counter was compared with the image's layers before it was signed.
+            if known is None or not _has_signed(target, known, public):
                 manifest, sent = push(
-                    engine, image.info, target, options.cache, source=near, created=image.created, on_event=on_event
+                    engine,
+                    image.info,
+                    target,
+                    options.cache,
+                    source=near,
+                    created=image.created,
+                    on_event=on_event,
                 )
                 say(f"sent {sent / 1e6:.0f} MB of layers")
-                same = load_same(target, manifest, image.info.id, f"{repository}@{manifest.digest}")
-                known = attachments.counted(same, public)
-            elif not public or not any(
-                one.counter for one in attachments.signed(target, known.manifest.digest, public)
-            ):
-                # What this key signed with a counter, it read before.
-                require_layers(target, known.manifest, image.info, options.cache)
+                if known is None:
+                    where = f"{repository}@{manifest.digest}"
+                    same = load_same(target, manifest, image.info.id, where)
+                    known = attachments.counted(same, public)
+                else:
+                    _require_same_layers(known, manifest)
             stored.append(_attach(engine, target, image, known, options))
 
         changes, left_out = release.plan(stored)
@@ -163,6 +170,29 @@ def publish(
             moving = [one for one in changes if one.after.digest == digest and one.action is not Action.LEAVE]
             attachments.sign_image(target, digest, options.key, public, [change.tag for change in moving])
         return release.move(stored, changes, left_out)
+
+
+def _has_signed(target: Registry, image: PublishedImage, key: str) -> bool:
+    """Return whether a public key signed an image with a counter, as `publish` does. Raises UserError."""
+    if not key:
+        return False
+    return any(one.counter for one in attachments.signed(target, image.manifest.digest, key))
+
+
+def _require_same_layers(published: PublishedImage, pushed: Manifest) -> None:
+    """See that a published manifest names the layers that the image has here: the same tars give the same blobs.
+
+    A manifest names its layers beside the configuration, and not every client compares the two (podman 4.3.1 does not).
+    Raises UserError.
+    """
+    if published.manifest.layers == pushed.layers:
+        return
+    cause = "names other layers than those of the image, which are stored beside it now"
+    then = (
+        "delete the tags that name it: somebody else put it there, or another version of zlib-ng "
+        "compressed its layers; then publish again"
+    )
+    raise failed(published.reference, cause, then)
 
 
 def _dated(target: Registry, image: LocalImage) -> LocalImage:

@@ -5,7 +5,6 @@ finishes a push that ended halfway. What layers came to when they were compresse
 each: a layer that a registry has is then neither read nor compressed again.
 """
 
-import hashlib
 import json
 import threading
 import time
@@ -16,15 +15,13 @@ from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 
-import requests
-
 from images.engine import Engine, ImageInfo, ignore
 from images.engine.buildkit import BuildEvent, StepFinished, StepProgress, StepStarted
 from images.engine.exported import ImagePart
 from images.errors import UserError, failed, problem_of
 from images.host.cache import write_whole
 from images.host.hashing import oci_digest
-from images.publish.compression import MEDIA_TYPE, RECIPE, SpooledBlob, compress, uncompressed
+from images.publish.compression import MEDIA_TYPE, RECIPE, SpooledBlob, compress
 from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, Manifest, image_manifest
 from images.registry.errors import RegistryError, Stopped, TransientError
@@ -118,52 +115,6 @@ def _compressed(
 def _changed(info: ImageInfo, what: str) -> UserError:
     cause = f"{what} is not what the image ID stands for: the engine's store was changed or is damaged"
     return failed(info.id, cause, "build the image anew")
-
-
-def require_layers(target: Registry, manifest: Manifest, info: ImageInfo, cache: Path) -> None:
-    """See that each layer that a manifest names is the image's own, by its diff ID.
-
-    What it came to when it was compressed here is remembered; any other is read from the registry. A manifest names its
-    layers beside the configuration, and not every client compares the two (podman 4.3.1 does not). Raises UserError.
-    """
-    layers, cause = manifest.layers, ""
-    if len(layers) != len(info.layers):
-        cause = f"names {len(layers)} layers, the image has {len(info.layers)}"
-    for layer, diff_id in zip(layers, info.layers, strict=False):
-        is_known = layer.media_type == MEDIA_TYPE
-        if cause or (is_known and (known := _known(cache, diff_id)) and known.digest == layer.digest):
-            continue
-        if is_known and _diff_id(target, layer) == diff_id:
-            _note(cache, diff_id, layer)
-        else:
-            cause = f"names layer {layer.digest[:19]}, which is not the image's own ({diff_id[:19]})"
-    if cause:
-        then = "delete the tags that name it: whoever may write to this repository put it there; then publish again"
-        raise failed(f"{target.repository}@{manifest.digest}", cause, then)
-
-
-def _diff_id(target: Registry, layer: Descriptor) -> str:
-    """Of a layer as the registry gives it; empty for what is none. Raises RegistryError."""
-
-    def read() -> str:
-        blob, tar = hashlib.sha256(), hashlib.sha256()
-
-        def chunks(answer: requests.Response) -> Iterator[bytes]:
-            for chunk in answer.iter_content(_CHUNK):
-                blob.update(chunk)
-                yield chunk
-
-        try:
-            with target.send("GET", f"blobs/{layer.digest}", stream=True) as answer:
-                for part in uncompressed(chunks(answer)):
-                    tar.update(part)
-        except ValueError:
-            return ""
-        except requests.exceptions.RequestException as error:
-            raise target.broken(error) from None
-        return f"sha256:{tar.hexdigest()}" if f"sha256:{blob.hexdigest()}" == layer.digest else ""
-
-    return target.repeat(read)
 
 
 def _there(target: Registry, source: Repository | None, cache: Path, diff_ids: Sequence[str]) -> dict[str, Descriptor]:

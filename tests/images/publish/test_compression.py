@@ -11,7 +11,7 @@ import pytest
 
 from images.host.hashing import oci_digest
 from images.publish import compression
-from images.publish.compression import BLOCK, RECIPE, SpooledBlob, compress, uncompressed
+from images.publish.compression import BLOCK, RECIPE, SpooledBlob, compress
 
 TAR = b"".join(random.Random(1).randbytes(1 << 10) + bytes(1 << 10) for _ in range(5 << 10))
 """10 MiB, half of it noise: three blocks."""
@@ -33,7 +33,7 @@ def content(tmp_path: Path, chunks: Iterable[bytes], threads: int) -> bytes:
 
 def test_the_same_tar_is_the_same_blob_for_any_reader_and_any_number_of_threads(tmp_path: Path) -> None:
     first = content(tmp_path, [TAR], threads=1)
-    assert gzip.decompress(first) == TAR == b"".join(uncompressed([first[:7], first[7:]]))
+    assert gzip.decompress(first) == TAR
     assert content(tmp_path, pieces(1000), threads=2) == first
     assert content(tmp_path, pieces(3 << 20), threads=4) == first
 

@@ -248,20 +248,20 @@ def layer(content: bytes) -> Descriptor:
 
 
 @pytest.mark.parametrize(
-    ("layers", "words"),
+    "layers",
     [
-        ([layer(OWN), layer(FOREIGN)], "names 2 layers, the image has 1"),
-        ([], "names 0 layers, the image has 1"),
-        ([layer(FOREIGN)], f"names layer {oci_digest(FOREIGN)[:19]}, which is not the image's own"),
-        ([layer(OWN + FOREIGN)], "which is not the image's own"),
-        ([layer(b"no gzip")], "which is not the image's own"),
-        ([Descriptor.of("text/plain", OWN)], "which is not the image's own"),
+        [layer(OWN), layer(FOREIGN)],
+        [],
+        [layer(FOREIGN)],
+        [layer(OWN + FOREIGN)],
+        [layer(b"no gzip")],
+        [Descriptor.of("text/plain", OWN)],
     ],
     ids=["one more", "none", "another", "the same and more", "not compressed", "of another type"],
 )
 @pytest.mark.parametrize("machine", ["the same", "another"])
 def test_no_manifest_with_a_foreign_layer_is_signed(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: list[Descriptor], words: str, machine: str
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: list[Descriptor], machine: str
 ) -> None:
     dated, own = site.publish(PIP, key="").tags[0], site.image().manifest
     for content in (FOREIGN, OWN, OWN + FOREIGN, b"no gzip"):
@@ -271,22 +271,12 @@ def test_no_manifest_with_a_foreign_layer_is_signed(
     with monkeypatch.context() as cosign:  # as `cosign sign` does, and versions did that read no layers
         cosign.setattr(attachments, "_COUNTER", "none")
         attachments.sign_image(site.target, foreign.digest, KEY, KEY, [NAME])
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match="names other layers than those of the image"):
         site.publish(PIP, cache=site.built if machine == "the same" else tmp_path / "other")
     assert len([tag for tag in site.registry.manifests if str(tag).endswith(".sig")]) == 1
 
 
-def test_a_registry_that_gives_another_layer_than_it_names_is_not_believed(site: Site, tmp_path: Path) -> None:
-    dated, own = site.publish(PIP, key="").tags[0], site.image().manifest
-    site.target.put_blob(FOREIGN)
-    site.target.put(image_manifest(own.config, [layer(FOREIGN)], site.image().created), dated)
-    asked = ("GET", f"/v2/images/blobs/{oci_digest(FOREIGN)}")
-    site.registry.before = lambda *request: (200, {}, OWN) if request == asked else True
-    with pytest.raises(UserError, match="which is not the image's own"):
-        site.publish(PIP, cache=tmp_path / "other")
-
-
-def test_what_another_machine_pushed_is_read_before_it_is_signed(site: Site, tmp_path: Path) -> None:
+def test_what_another_machine_pushed_is_compared_before_it_is_signed(site: Site, tmp_path: Path) -> None:
     site.publish(PIP, key="")
     site.publish(PIP, cache=tmp_path / "other")
     assert site.signed() == [1, 1, 1]
