@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 import requests
 from docker import auth
 from docker.errors import DockerException
-from requests.auth import AuthBase
 
 from images.errors import failed
 from images.registry.errors import RegistryError, json_object, problem, refusal
@@ -62,53 +61,33 @@ def origin(url: str) -> tuple[str, str, int]:
     return parts.scheme, parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
-class RegistryAuth(AuthBase):
-    """Answers the challenges of one registry. Requests to other hosts (uploads, pages) never carry its login.
-
-    Each refused request is repeated once, with the new authorization. Sessions may share one object.
-    """
+class Login:
+    """Gives the `Authorization` of one registry, by its challenges. Threads may share one object."""
 
     def __init__(
         self,
         repositories: Sequence[Repository],
         credentials: CredentialStore,
-        token_session: requests.Session,
-        scheme: str,
+        session: requests.Session,
     ) -> None:
-        """The first repository may be written to; the others are read. Tokens are fetched by `token_session`.
-
-        `scheme`: the registry's. Over another one its login is not sent, whatever a redirect says.
-        """
+        """The first repository may be written to; the others are read. Tokens are fetched by `session`."""
         self._repository, *self._others = repositories
-        self._origin = origin(f"{scheme}://{self._repository.api_host}")
         self._credentials = credentials
-        self._session = token_session
-        self._authorization = ""
+        self._session = session
+        self.authorization = ""
+        """What the registry accepted last; empty: it has not asked yet, or we have nothing to give."""
 
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        if origin(request.url or "") == self._origin:
-            if self._authorization:
-                request.headers["Authorization"] = self._authorization
-            request.register_hook("response", self._answer_challenge)  # type: ignore[no-untyped-call]
-        return request
+    def answer(self, challenge: str) -> bool:
+        """Answer a `WWW-Authenticate`. Return whether there is another authorization than before.
 
-    def _answer_challenge(self, refused: requests.Response, **options: Any) -> requests.Response:
-        """The hook that requests calls with every answer; the idiom is that of its HTTPDigestAuth."""
-        if refused.status_code != requests.codes.unauthorized or origin(refused.url) != self._origin:
-            return refused
-        challenge = refused.headers.get("WWW-Authenticate", "")
+        Raises RegistryError and what requests raises.
+        """
+        before = self.authorization
         authorization = self._authorization_for(challenge)
-        if not authorization or authorization == refused.request.headers.get("Authorization"):
-            return refused
-        self._authorization = authorization
-        refused.content  # noqa: B018  # reading it frees the connection
-        refused.close()
-        request = refused.request.copy()
-        request.headers["Authorization"] = authorization
-        answer: requests.Response = refused.connection.send(request, **options)
-        answer.history.append(refused)
-        answer.request = request
-        return answer
+        if not authorization or authorization == before:
+            return False
+        self.authorization = authorization
+        return True
 
     def _authorization_for(self, challenge: str) -> str:
         """The header's value; empty where we have nothing to give. Raises RegistryError."""

@@ -22,7 +22,7 @@ from urllib3.exceptions import InvalidHeader
 
 from images.errors import Problem, root_cause
 from images.host.hashing import oci_digest
-from images.registry.auth import SECONDS, CredentialStore, RegistryAuth, anonymous, docker_credentials, origin
+from images.registry.auth import SECONDS, CredentialStore, Login, anonymous, docker_credentials, origin
 from images.registry.distribution import MANIFEST_TYPES, Descriptor, Manifest
 from images.registry.errors import RegistryError, Stopped, TransientError, json_object, problem, refusal
 from images.registry.reference import Reference, Repository, is_digest, is_loopback
@@ -60,9 +60,9 @@ class Registry:
         self._session = _Session()
         if is_loopback(repository.host):
             self._session.trust_env = False  # as Docker: a proxy can't reach this machine's loopback
-        self.scheme = self._scheme()
-        self._session.auth = RegistryAuth([repository, *mount_from], credentials, self._session, self.scheme)
-        self._root = f"{self.scheme}://{repository.api_host}/v2/{repository.name}/"
+        self._scheme = self._find_scheme()
+        self._login = Login([repository, *mount_from], credentials, self._session)
+        self._root = f"{self._scheme}://{repository.api_host}/v2/{repository.name}/"
 
     def __enter__(self) -> Self:
         return self
@@ -70,7 +70,7 @@ class Registry:
     def __exit__(self, *_: object) -> None:
         self._session.close()
 
-    def repeat(self, work: Callable[[], Result]) -> Result:
+    def _repeat(self, work: Callable[[], Result]) -> Result:
         """Do work again after each TransientError, five times in all. Raises RegistryError, Stopped."""
         for pause in PAUSES:
             try:
@@ -83,67 +83,75 @@ class Registry:
             wait(self.stopping, seconds)
         return work()
 
-    def read(self, path: str, most: int, headers: Mapping[str, str] | None = None) -> tuple[Mapping[str, str], bytes]:
+    def _read(self, path: str, most: int, headers: Mapping[str, str] | None = None) -> tuple[Mapping[str, str], bytes]:
         """Headers and content of an answer. Of one with more than `most` bytes, a little more than these are read."""
 
         def read() -> tuple[Mapping[str, str], bytes]:
             content = bytearray()
-            with self.send("GET", path, headers=headers, stream=True) as answer:
+            with self._send("GET", path, headers=headers, stream=True) as answer:
                 try:
                     for chunk in answer.iter_content(_CHUNK):
                         content += chunk
                         if len(content) > most:
                             break
                 except requests.exceptions.RequestException as error:
-                    raise self.broken(error) from None
+                    raise self._broken(error) from None
                 return answer.headers, bytes(content)
 
-        return self.repeat(read)
+        return self._repeat(read)
 
-    def request(self, method: str, path: str, *, missing_ok: bool = False, **more: Any) -> requests.Response | None:
+    def _request(self, method: str, path: str, *, missing_ok: bool = False, **more: Any) -> requests.Response | None:
         """A request that may be repeated. None for 404 where `missing_ok`. Raises RegistryError."""
         try:
-            return self.repeat(lambda: self.send(method, path, **more))
+            return self._repeat(lambda: self._send(method, path, **more))
         except RegistryError as error:
             if missing_ok and error.status == requests.codes.not_found:
                 return None
             raise
 
-    def send(self, method: str, path: str, **more: Any) -> requests.Response:
-        """One request to the repository, or to a whole URL. Raises TransientError, RegistryError."""
-        url = self._secured(path) if "://" in path else f"{self._root}{path}"
+    def _send(self, method: str, path: str, **more: Any) -> requests.Response:
+        """Send one request to the repository, or to a whole URL. Raises TransientError, RegistryError."""
+        url = path if "://" in path else f"{self._root}{path}"
+        if url.startswith("http://") and self._scheme == "https":
+            cause = f"it names an unencrypted address, http://{urlsplit(url).netloc}"
+            then = (
+                "tell who runs the registry: what it names must begin with https:// "
+                "(a proxy before it must send X-Forwarded-Proto)"
+            )
+            raise RegistryError(Problem(where=str(self.repository), cause=cause, then=then))
         try:
-            answer = self._session.request(method, url, **{"timeout": SECONDS, **more})
+            answer = self._ask(method, url, more)
+            is_refused = answer.status_code == requests.codes.unauthorized and self._is_own(answer.url)
+            if is_refused and self._login.answer(answer.headers.get("WWW-Authenticate", "")):
+                answer.close()
+                answer = self._ask(method, url, more)
             if not answer.ok:
                 answer.content  # noqa: B018  # what is read in parts may break off here, too
         except requests.exceptions.RequestException as error:
             if _is_certificate(error):
                 cause = f"its certificate is not accepted: {root_cause(error)}"
                 raise RegistryError(problem(self.repository, cause)) from None
-            raise self.broken(error) from None
+            raise self._broken(error) from None
         if not answer.ok:
             raise refusal(self.repository, answer)
         return answer
 
-    def broken(self, error: requests.exceptions.RequestException) -> TransientError:
+    def _ask(self, method: str, url: str, options: Mapping[str, Any]) -> requests.Response:
+        """Send a request. It carries our login to the registry itself, and to no other host (uploads, pages)."""
+        headers = dict(options.get("headers") or {})
+        if self._login.authorization and self._is_own(url):
+            headers["Authorization"] = self._login.authorization
+        options = {"timeout": SECONDS, **options, "headers": headers, "auth": anonymous}
+        return self._session.request(method, url, **options)
+
+    def _is_own(self, url: str) -> bool:
+        """Return whether a URL is the registry's, over its own scheme."""
+        return origin(url) == origin(self._root)
+
+    def _broken(self, error: requests.exceptions.RequestException) -> TransientError:
         return TransientError(problem(self.repository, f"the connection broke: {root_cause(error)}"))
 
-    def _secured(self, url: str) -> str:
-        """What a registry named, over https where it is reached so itself. Raises RegistryError.
-
-        A proxy that ends TLS and does not say so (X-Forwarded-Proto) has the registry name itself over http. Docker
-        goes there, without its login, and is refused.
-        """
-        parts, own = urlsplit(url), self.repository.api_host
-        if parts.scheme != "http" or self.scheme == "http":
-            return url
-        if origin(f"https://{parts.netloc.removesuffix(':80')}") == origin(f"https://{own}"):
-            return parts._replace(scheme="https", netloc=own).geturl()
-        cause = f"it names an unencrypted address, http://{parts.netloc}"
-        then = "tell who runs the registry: what it names must begin with https://"
-        raise RegistryError(Problem(where=str(self.repository), cause=cause, then=then))
-
-    def _scheme(self) -> str:
+    def _find_scheme(self) -> str:
         """https; on this machine's loopback http too, as Docker has it, where nobody speaks https."""
         host = self.repository.host
         if not is_loopback(host):
@@ -156,13 +164,13 @@ class Registry:
 
     def check_access(self) -> None:
         """Open an upload and cancel it: may we write here? Raises RegistryError."""
-        self._cancel_upload(self.repeat(self._start_upload))
+        self._cancel_upload(self._repeat(self._start_upload))
 
     def find(self, identifier: str) -> Manifest | None:
         """The manifest of a tag or digest; None where there is none. Raises RegistryError, also for wrong content."""
         headers = {"Accept": ", ".join(MANIFEST_TYPES)}
         try:
-            said, content = self.read(f"manifests/{identifier}", _LARGEST_MANIFEST, headers)
+            said, content = self._read(f"manifests/{identifier}", _LARGEST_MANIFEST, headers)
         except RegistryError as error:
             if error.status == requests.codes.not_found:
                 return None
@@ -186,12 +194,12 @@ class Registry:
     def put(self, manifest: Manifest, tag: str = "") -> None:
         """Store a manifest under a tag, or (`tag` empty) by its digest alone. Raises RegistryError."""
         headers = {"Content-Type": manifest.media_type}
-        self.request("PUT", f"manifests/{tag or manifest.digest}", headers=headers, data=manifest.content)
+        self._request("PUT", f"manifests/{tag or manifest.digest}", headers=headers, data=manifest.content)
 
     def delete_tag(self, tag: str) -> bool:
         """Delete a tag, never the manifest. False where the registry has no such operation. Raises RegistryError."""
         try:
-            self.request("DELETE", f"manifests/{tag}", missing_ok=True)
+            self._request("DELETE", f"manifests/{tag}", missing_ok=True)
         except RegistryError as error:
             if error.status in (400, 405, 501):
                 return False
@@ -203,7 +211,7 @@ class Registry:
         found: list[str] = []
         url = "tags/list?n=1000"
         while url:
-            answer = self.repeat(partial(self.send, "GET", url))
+            answer = self._repeat(partial(self._send, "GET", url))
             found += map(str, json_object(answer).get("tags") or ())
             following = answer.links.get("next", {}).get("url")
             url = urljoin(answer.url, following) if following else ""
@@ -213,7 +221,7 @@ class Registry:
         """A blob's content, checked against its digest. Raises RegistryError."""
         if descriptor.size > _LARGEST_BLOB:
             raise self._invalid(descriptor.digest, f"it has {descriptor.size} bytes, too many to read whole")
-        _, content = self.read(f"blobs/{descriptor.digest}", descriptor.size)
+        _, content = self._read(f"blobs/{descriptor.digest}", descriptor.size)
         if len(content) > descriptor.size:
             raise self._invalid(descriptor.digest, f"it has more bytes than the {descriptor.size} that are declared")
         if oci_digest(content) != descriptor.digest:
@@ -236,7 +244,7 @@ class Registry:
     def held(self, digest: str) -> tuple[bool, int | None]:
         """Whether a blob is there, and its size in bytes where the registry says it. Raises RegistryError."""
         headers = {"Accept-Encoding": "identity"}  # so that the length is the blob's
-        answer = self.request("HEAD", f"blobs/{digest}", headers=headers, missing_ok=True)
+        answer = self._request("HEAD", f"blobs/{digest}", headers=headers, missing_ok=True)
         length = "" if answer is None else answer.headers.get("Content-Length", "")
         return answer is not None, int(length) if length.isdecimal() else None
 
@@ -247,7 +255,7 @@ class Registry:
         """
         if self.has_blob(digest, size):
             return True
-        location = self.repeat(partial(self._start_upload, f"?mount={digest}&from={source.name}"))
+        location = self._repeat(partial(self._start_upload, f"?mount={digest}&from={source.name}"))
         if location:
             self._cancel_upload(location)
             return False
@@ -272,24 +280,24 @@ class Registry:
                 return
             location = self._start_upload()
             headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
-            answer = self.send("PATCH", location, headers=headers, data=_Body(chunks, size), timeout=_UPLOAD_SECONDS)
+            answer = self._send("PATCH", location, headers=headers, data=_Body(chunks, size), timeout=_UPLOAD_SECONDS)
             location = urljoin(answer.url, answer.headers.get("Location", location))
             closing = f"{location}{'&' if '?' in location else '?'}digest={digest}"
-            self.send("PUT", closing, timeout=_UPLOAD_SECONDS)
+            self._send("PUT", closing, timeout=_UPLOAD_SECONDS)
 
-        self.repeat(send)
+        self._repeat(send)
         self.has_blob(digest, size)  # docker-registry keeps what it had, and says that it stored the blob
 
     def _start_upload(self, query: str = "") -> str:
         """Where to send a blob; empty when a mount made sending needless."""
-        answer = self.send("POST", f"blobs/uploads/{query}", headers={"Content-Length": "0"})
+        answer = self._send("POST", f"blobs/uploads/{query}", headers={"Content-Length": "0"})
         if answer.status_code == requests.codes.created:
             return ""
         return urljoin(answer.url, answer.headers.get("Location", ""))
 
     def _cancel_upload(self, location: str) -> None:
         try:
-            self.send("DELETE", location)
+            self._send("DELETE", location)
         except RegistryError:
             return  # registries remove unfinished uploads themselves after a while
 
