@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from images.errors import UserError
 from images.host.hashing import sha256
-from images.publish import statements
+from images.publish import gate, statements
 from images.publish.statements import FAILED, PASSED, PROVENANCE, TEST_RESULT, TIERS, UNPROVEN, Attestation, Statement
-from tests.support.attested import DIGEST, PIP, evidence
+from tests.support.attested import DIGEST, NAME, PIP, evidence
 from tests.support.published import CLAIMS, GPU_PIP, result_of, validated
-from validate.claims import ORIGIN_PROBE, Claim, Tier
+from validate.claims import ORIGIN_PROBE, Claim, ClaimSet, Tier
+from validate.evidence import Measurement, Outcome, Record
+from validate.judging import Status
 
 EARLY, LATE = "2026-11-01T10:00:00+00:00", "2026-11-20T12:00:00+02:00"
 
@@ -47,6 +49,28 @@ def test_an_exception_for_the_origin_is_named_in_the_test_result() -> None:
     assert list(statements.test_result_faults(statement(said), [run])) == []
     silent = {key: value for key, value in said.items() if key != statements.ORIGIN_EXCEPTION}
     assert list(statements.test_result_faults(statement(silent), [run])) == ["the static tier did not pass"]
+
+
+def test_an_origin_that_was_recorded_after_the_run_is_no_fault() -> None:
+    """`build`, then `tools/reproduce --record`, then `publish`: the gate judges the same evidence by the record."""
+
+    def origin(*builds: str) -> Claim:
+        row = {"layer": "base", "recipe": "r", "diff_id": "sha256:1" if builds else "", "written_as": []}
+        expect = {"recipe": "r", "layers": [{**row, "builds": [*builds]}], "arguments": NAME, "is_derived": False}
+        return replace(PIP, check="origin", subject="layers", probe=ORIGIN_PROBE, expect=expect)
+
+    evidence = {"recipe": "r", "layers": [{"layer": "base", "diff_id": "sha256:1"}], "canonical": True}
+    measured = Measurement(subject="layers", seconds=0.1, evidence={**evidence, "beside_suite": [], "changes": []})
+    record = Record(probe=ORIGIN_PROBE, outcome=Outcome.COMPLETED, seconds=0.1, measurements=(measured,))
+    before = trial(PIP, origin()).evidence
+    records = (*(row for row in before.records if row.probe != ORIGIN_PROBE), record)
+    run = statements.attested(replace(before, records=records).dumps().encode(), "a run")
+    assert [row.status for row in run.verdict.claims] == [Status.PASS, Status.UNPROVEN]
+
+    today = gate.judged(run.evidence, ClaimSet(image=NAME, claims=(PIP, origin("20.10", "28.5"))))
+    said = statements.test_result([replace(run, verdict=today)])
+    assert said[TIERS]["static"]["result"] == PASSED
+    assert list(statements.test_result_faults(statement(said), [run])) == []
 
 
 @given(st.dictionaries(st.text(), st.text()), st.binary())
