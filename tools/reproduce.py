@@ -144,7 +144,7 @@ def read_image(engine: Engine, info: ImageInfo, marker: int | None = None) -> tu
     """
     stored = layers.stored(Path(engine.facts.data_root), info.layers) if engine.facts.local else {}
     canonical = {diff_id: diff_id for diff_id in info.layers} | layers.canonical_diff_ids(stored, {}, info.id)
-    listings = exported.entries(engine, info) if stored else [[] for _ in info.layers]
+    listings = exported.entries(engine, info) or [[] for _ in info.layers]
     history = [text for text, _ in reversed(engine.history(info.id)) if not configuration.empty(text)]
     # Names are given without the marker's step, which is none of ours.
     kept = [index for index in range(len(info.layers)) if index != marker]

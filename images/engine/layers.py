@@ -13,17 +13,16 @@ import gzip
 import hashlib
 import json
 import os
-import stat
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import partial
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from images.engine import configuration
 from images.engine.configuration import SUITE
@@ -103,27 +102,29 @@ def canonical_diff_id(layer: StoredLayer) -> str:
     known = cache.folder() / CANONICAL / layer.diff_id.removeprefix("sha256:")
     if known.is_file():
         return known.read_text(encoding="ascii")
-    *members, (end, _) = members_of(layer)
-    files = [(_name(entry).rstrip(b"/"), header, entry) for header, entry in members]
-    names = [name for name, _, _ in files]
-    walked = sorted(files, key=lambda one: one[0].split(b"/")) if names == sorted(names) else files
-    plain = [(name, _plain(header), entry) for name, header, entry in walked]
-    if plain == files:
+    *members, end = members_of(layer)
+    names = [name_of(entry).rstrip(b"/") for _, entry in members]
+    canonical = [(_without_names(header), entry) for header, entry in members]
+    if names == sorted(names):
+        places = sorted(range(len(names)), key=lambda place: names[place].split(b"/"))
+        canonical = [canonical[place] for place in places]
+    if canonical == members:
         return layer.diff_id
+
     digest = hashlib.sha256()
-    for _, header, entry in plain:
-        digest.update(header)
-        for chunk in content_of(layer, entry):
-            digest.update(chunk)
-        digest.update(bytes(-entry.get("size", 0) % tarfile.BLOCKSIZE))
-    digest.update(end)
-    with suppress(OSError):  # else it is worked out again
-        cache.write_whole(known, f"sha256:{digest.hexdigest()}".encode())
-    return f"sha256:{digest.hexdigest()}"
+    for chunk in tar_of(layer, [*canonical, end]):
+        digest.update(chunk)
+    diff_id = f"sha256:{digest.hexdigest()}"
+    with suppress(OSError):  # it is computed again next time
+        cache.write_whole(known, diff_id.encode())
+    return diff_id
 
 
-def _plain(header: bytes) -> bytes:
-    """A file's header in a tar, of which the last block is the ustar one, without names and the kind in the mode."""
+def _without_names(header: bytes) -> bytes:
+    """Return the header of a file without the names of its owners, and without its kind in the mode.
+
+    Its last block is the ustar one.
+    """
     block = bytearray(header[-tarfile.BLOCKSIZE :])
     block[100:108] = b"%07o\0" % (int(block[100:107].rstrip(b"\0 ") or b"0", 8) & 0o7777)
     block[265:329] = bytes(64)
@@ -183,29 +184,19 @@ def canonical_diff_ids(found: Mapping[str, StoredLayer], known: Mapping[str, str
 
 def beside_suite(layer: StoredLayer) -> tuple[str, ...]:
     """Return the paths of the suite's layer that are not the suite's own. Folders on the way there are no finding."""
-    names = [_name(entry) for entry in split(layer) if entry["type"] == FILE]
+    names = [name_of(entry) for entry in split(layer) if entry["type"] == FILE]
     strange = [name for name in names if not name.endswith(b"/") and not name.startswith(_OF_THE_SUITE)]
     return tuple(f"/{os.fsdecode(name)}" for name in strange)
 
 
-def configuration_of(engine: Engine, info: ImageInfo) -> Mapping[str, Any]:
-    """An image's configuration as it is stored; where that can't be read here, as far as the engine tells of it."""
-    with suppress(OSError):
-        if engine.facts.local:
-            content = Path(engine.facts.data_root, CONFIGURATIONS, info.id.removeprefix("sha256:")).read_bytes()
-            return cast("Mapping[str, Any]", json.loads(content))
-    said = engine.inspected(info.id)
-    told = {"author": "Author", "comment": "Comment", "container_config": "ContainerConfig", "config": "Config"}
-    return {key: said.get(name) or {} for key, name in told.items()}
-
-
 def split(layer: StoredLayer) -> Iterator[Any]:
+    """Yield the entries of a layer's tar-split."""
     with gzip.open(layer.split, "rb") as lines:
-        yield from json.loads(b"[%b]" % b",".join(lines))  # at once: in half the time
+        yield from json.loads(b"[%b]" % b",".join(lines))  # as one list: in half the time
 
 
 def members_of(layer: StoredLayer) -> Iterator[tuple[bytes, Any]]:
-    """The header of each file in a layer's tar, and its entry; at last what ends the tar, with none."""
+    """Yield the header of each file in a layer's tar, and its entry; at last what ends the tar, without one."""
     pending, padding = b"", 0
     for entry in split(layer):
         if entry["type"] == SEGMENT:
@@ -216,33 +207,22 @@ def members_of(layer: StoredLayer) -> Iterator[tuple[bytes, Any]]:
     yield pending[padding:], None
 
 
-def _name(entry: Mapping[str, Any]) -> bytes:
+def tar_of(layer: StoredLayer, members: Iterable[tuple[bytes, Any]]) -> Iterator[bytes]:
+    """Yield a layer's tar with these members, in chunks. Raises OSError: a file is gone."""
+    for header, entry in members:
+        yield header
+        if entry and entry.get("size", 0):
+            with open_file(layer, os.fsdecode(name_of(entry))) as stream:
+                yield from iter(partial(stream.read, _CHUNK), b"")
+            yield bytes(-entry["size"] % tarfile.BLOCKSIZE)
+
+
+def name_of(entry: Mapping[str, Any]) -> bytes:
+    """Return the path of an entry, without a slash in front."""
     raw = entry.get("name_raw")  # of names that are no UTF-8
     return base64.b64decode(raw) if raw else os.fsencode(entry["name"].lstrip("/"))
 
 
-def content_of(layer: StoredLayer, entry: Mapping[str, Any]) -> Iterator[bytes]:
-    if not (left := entry.get("size", 0)):
-        return
-    with opened(layer, os.fsdecode(_name(entry))) as stream:
-        while left:
-            chunk = stream.read(min(_CHUNK, left))
-            if not chunk:
-                raise ValueError(f"{os.fsdecode(stream.name)} has fewer bytes than the engine noted")
-            left -= len(chunk)
-            yield chunk
-
-
-_real = lru_cache(maxsize=64)(os.path.realpath)
-
-
-def opened(layer: StoredLayer, name: str) -> FileIO:
-    """A file of a layer. Raises OSError; ValueError where there is none: later in its tar, a link may have taken the
-    place of a folder, and lead to files, pipes and devices of this machine.
-    """
-    folder, _, file = os.path.normpath(f"/{name.lstrip('/')}").rpartition("/")
-    found = _real(f"{layer.files}{folder}")
-    path = f"{found}/{file}"
-    if found != f"{_real(str(layer.files))}{folder}" or not stat.S_ISREG(os.lstat(path).st_mode):
-        raise ValueError(f"{name} is in its tar, and no file of it any more")
-    return FileIO(path)
+def open_file(layer: StoredLayer, path: str) -> FileIO:
+    """Open a file of a layer. Raises OSError."""
+    return FileIO(f"{layer.files}/{path}")

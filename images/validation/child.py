@@ -40,8 +40,8 @@ class Changes:
     """Debian package that differs from the parent's -> `5.1`, `5.1 to 5.2`, `removed`; None: no parent is here."""
     variables: tuple[str, ...]
     """Names that the steps set."""
-    files: Sequence[StepChange]
-    """The paths of the parent that each step replaced or removed."""
+    files: Sequence[StepChange] | None
+    """The paths of the parent that each step replaced or removed; None: the engine's layers can't be read here."""
 
     def lines(self) -> list[str]:
         """In words, a line each kind; Debian's packages and variables count, too."""
@@ -55,7 +55,7 @@ class Changes:
             "variables set": list(self.variables),
         }
         told = [f"{kind}: {len(found)} ({listed(found, limit=30)})" for kind, found in kinds.items() if found]
-        for change in self.files:
+        for change in self.files or ():
             paths = [*(f"{path} removed" for path in change["removed"])]
             paths += [f"{path}: {difference}" for path, difference in change["replaced"].items()]
             step = change["step"].replace("RUN /bin/sh -c ", "RUN ")[:120]
@@ -65,6 +65,7 @@ class Changes:
             f"steps above the parent: {len(self.steps)}",
             *(told or ["no package, variable or file of the parent's differs"]),
             *(["Debian's packages: not compared, the parent is not in this engine"] if unknown else []),
+            *(["files: not compared, this engine's layers can't be read here"] if self.files is None else []),
         ]
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from images.engine import Engine, ImageInfo, configuration, layers
+from images.engine import Engine, ImageInfo, configuration
 from validate.claims import HOST_PROBE, ClaimSet
 from validate.environment import credentials
 from validate.evidence import Measurement, Outcome, Record
@@ -72,7 +72,7 @@ def _unseen(engine: Engine, image: ImageInfo) -> dict[str, Any]:
     secrets = ((path, kind) for _, path, data in files for _, kind in credentials.of_file(data, path))
     return {
         "files": count,
-        "hidden": [f"/{path}" for is_hidden, path, _ in files if is_hidden][:_MOST_LISTED],
+        "hidden": [f"/{path}" for layer, path, _ in files if layer][:_MOST_LISTED],
         "secrets": [{"path": f"/{path}", "kind": kind} for path, kind in dict.fromkeys(secrets)],
     }
 
@@ -83,10 +83,8 @@ def credentials_of(engine: Engine, image: ImageInfo) -> Iterator[dict[str, str]]
     texts += [(f"the label {name}", value) for name, value in image.labels.items()]
     for step, _ in engine.history(image.id):  # with its build arguments
         texts.append((f"the build step `{step[:80].split('=')[0]}`", step))
-    said = layers.configuration_of(engine, image)
-    rest = {**said, "config": {**(said.get("config") or {}), "Env": (), "Labels": ()}}
-    rest["history"] = [{**one, "created_by": ""} for one in said.get("history") or ()]
-    texts += [(f"the field {name} of its configuration", json.dumps(value)) for name, value in rest.items()]
+    settings = {**engine.inspected(image.id)["Config"], "Env": (), "Labels": ()}
+    texts += [(f"{name} of its configuration", json.dumps(value)) for name, value in settings.items()]
     for where, text in texts:
         for _, kind in credentials.in_text(text):
             yield {"where": where, "kind": kind}

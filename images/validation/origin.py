@@ -57,13 +57,19 @@ def with_one_base(payload: Mapping[str, str]) -> dict[str, str]:
 
 
 def changes_above(engine: Engine, image: ImageInfo, steps_above: Sequence[str]) -> list[StepChange]:
-    """Return what the steps of a derived image replaced and removed of the files of the image below."""
+    """Return what the steps of a derived image replaced and removed of the files of the image below.
+
+    Nothing where the engine's store can't be read here: then the evidence is not `canonical`.
+    """
     steps = [configuration.step(text) for text in steps_above if not configuration.empty(text)]
     if not steps:
         return []
     from images.engine import derived, exported  # most images are not derived
 
-    found = derived.changes_by_step(exported.entries(engine, image), len(image.layers) - len(steps), steps)
+    layers = exported.entries(engine, image)
+    if layers is None:
+        return []
+    found = derived.changes_by_step(layers, len(image.layers) - len(steps), steps)
     return [
         StepChange(
             step=change.step,
@@ -75,9 +81,10 @@ def changes_above(engine: Engine, image: ImageInfo, steps_above: Sequence[str]) 
     ]
 
 
-def origin_changes(records: Sequence[Record]) -> list[StepChange]:
-    """Return the changes of a derived image from the records of its validation run."""
+def origin_changes(records: Sequence[Record]) -> list[StepChange] | None:
+    """Return the changes of a derived image from the records of its validation run. None: they could not be read."""
     for record in records:
         if record.probe == ORIGIN_PROBE:
-            return list(record.measurements[0].evidence["changes"])
+            evidence = record.measurements[0].evidence
+            return list(evidence["changes"]) if evidence["canonical"] else None
     return []

@@ -163,7 +163,7 @@ def test_debians_packages_variables_and_altered_files_are_counted() -> None:
     before = child.debian_packages("\n".join([parent.format("curl", "1"), parent.format("less", "1"), own]))
     after = child.debian_packages("\n".join([parent.format("curl", "2"), parent.format("ffmpeg", "7:5.1")]))
     change = {"step": "RUN x", "replaced": {"/a.py": "content"}, "removed": ["/b"], "count": 2}
-    files = Measurement(subject="layers", seconds=1, evidence={"changes": [change]})
+    files = Measurement(subject="layers", seconds=1, evidence={"changes": [change], "canonical": True})
     seen = evidence(installed())
     more = Record(probe=ORIGIN_PROBE, outcome=Outcome.COMPLETED, seconds=1, measurements=(files,))
     found = child.changes(

@@ -122,7 +122,7 @@ def _of_nobody(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Iterat
 
 def judge_layers(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
     """expect: {image_kind: what somebody's base or steps hide is theirs}. evidence: {unread: why}, or {files: of all
-    layers, hidden: those that a later one or a mount hides, but for a base's that steps replace, secrets: [{path,
+    layers, hidden: those that a later one hides, but for a base's that steps replace, secrets: [{path,
     kind}] in any of these}."""
     if "unread" in evidence:
         return unproven(evidence["unread"])
