@@ -21,12 +21,11 @@ class GpuMode(StrEnum):
 
     NONE = "none"
     NVIDIA = "nvidia"
-    CDI = "cdi"
     HOST_DRIVER = "host-driver"
 
 
 AUTO = "auto"
-HELP = "auto|none|nvidia|cdi|host-driver[:FOLDER]"
+HELP = "auto|none|nvidia|host-driver"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +73,8 @@ class Attachment:
 NO_GPU = Attachment(mode=GpuMode.NONE, reason="no GPU was asked for")
 
 
-def parse(wanted: str) -> str:
-    """The mode that `--gpus` names, without its folder. Raises UserError for anything else."""
-    mode = wanted.partition(":")[0]
-    if mode not in (AUTO, *GpuMode) or (":" in wanted and mode != GpuMode.HOST_DRIVER):
-        raise wrong(f"--gpus {wanted}", "is no mode of attaching GPUs", f"say {HELP}")
+def parse(mode: str) -> str:
+    """Return the mode that `--gpus` names. Raises UserError for anything else."""
+    if mode not in (AUTO, *GpuMode):
+        raise wrong(f"--gpus {mode}", "is no mode of attaching GPUs", f"say {HELP}")
     return mode

@@ -16,10 +16,6 @@ from images.hardware.inventory import Inventory, of_nvml
 
 DRIVER_FOLDERS = ("/usr/local/nvidia", "/home/kubernetes/bin/nvidia", "/opt/nvidia-driver")
 """Where container hosts keep the driver in one folder: NVIDIA's old convention, Google's, the GPU operator's."""
-CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
-_CDI_SINCE = (1, 44)
-"""The API version (engine 25) that takes CDI device names."""
-_CDI_ALL = "nvidia.com/gpu=all"
 _ALL_GPUS = {"Driver": "", "Count": -1, "DeviceIDs": None, "Capabilities": [["gpu"]], "Options": {}}
 """The request of `docker run --gpus all`."""
 _HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
@@ -37,7 +33,6 @@ class HostState:
     inventory: Inventory | None = None
     runtime: bool = False
     """NVIDIA's container runtime or its hook is installed."""
-    cdi: tuple[str, ...] = ()
     folder: str = ""
     nodes: tuple[str, ...] = ()
 
@@ -46,7 +41,7 @@ def attach(engine: Engine, wanted: str, *, min_driver: str) -> Attachment:
     """Look at the host and choose. Raises UserError for a mode that can't be had, or a driver below the minimum."""
     if parse(wanted) == GpuMode.NONE:
         return NO_GPU
-    chosen = choose(wanted, look(engine, wanted.partition(":")[2]))
+    chosen = choose(wanted, look(engine))
     if not chosen.attached:
         return chosen
     if chosen.inventory is not None:
@@ -56,7 +51,7 @@ def attach(engine: Engine, wanted: str, *, min_driver: str) -> Attachment:
 
 
 def choose(wanted: str, host: HostState) -> Attachment:
-    """The mode of attaching GPUs. Pure. `auto` tries nvidia, cdi, host-driver, and says why it took one, or none.
+    """The mode of attaching GPUs. Pure. `auto` tries nvidia, then host-driver, and says why it took one, or none.
 
     Raises UserError where a mode is asked for by name and can't be had.
     """
@@ -70,32 +65,26 @@ def choose(wanted: str, host: HostState) -> Attachment:
         of_driver = f"no folder holds the whole driver (looked into {', '.join(DRIVER_FOLDERS)})"
     lacking = {
         GpuMode.NVIDIA: "" if host.runtime else "the engine has no NVIDIA container runtime",
-        GpuMode.CDI: "" if host.cdi else "the engine knows no CDI device of NVIDIA's",
         GpuMode.HOST_DRIVER: of_driver,
     }
     if mode != AUTO:
         if cause := lacking[GpuMode(mode)]:
             raise wrong(f"--gpus {wanted}", cause, "`--gpus auto` takes what there is")
         return _attachment(GpuMode(mode), "asked for", host)
-    if host.inventory is None and not host.runtime and not host.cdi:
-        return replace(NO_GPU, reason="no GPU was found on the engine's host")
-    refused: list[str] = []
-    for one, cause in lacking.items():
+    for way, cause in lacking.items():
         if not cause:
-            return _attachment(one, "; ".join(["chosen by auto", *(f"not {text}" for text in refused)]), host)
-        refused.append(f"{one}: {cause}")
-    reason = f"the host's GPUs can't be attached ({'; '.join(refused)})"
-    return replace(NO_GPU, reason=reason, inventory=host.inventory)
+            refused = [f"not {other}: {why}" for other, why in lacking.items() if why and other is GpuMode.NVIDIA]
+            return _attachment(way, "; ".join(["chosen by auto", *refused]), host)
+    if host.inventory is None:
+        return replace(NO_GPU, reason="no GPU was found on the engine's host")
+    causes = "; ".join(f"{way}: {cause}" for way, cause in lacking.items())
+    return replace(NO_GPU, reason=f"the host's GPUs can't be attached ({causes})", inventory=host.inventory)
 
 
 def _attachment(mode: GpuMode, reason: str, host: HostState) -> Attachment:
     found = Attachment(mode=mode, reason=reason, inventory=host.inventory)
     if mode is GpuMode.NVIDIA:
         return replace(found, device_requests=(_ALL_GPUS,))
-    if mode is GpuMode.CDI:
-        devices = [_CDI_ALL] if _CDI_ALL in host.cdi else list(host.cdi)
-        request = {"Driver": "cdi", "Count": 0, "DeviceIDs": devices, "Capabilities": None, "Options": {}}
-        return replace(found, device_requests=(request,))
     libraries = f"{host.folder}/{_libraries(host.folder) or _LIBRARY_FOLDERS[0]}"
     return replace(found, devices=host.nodes, binds={host.folder: host.folder}, library_path=libraries)
 
@@ -116,29 +105,19 @@ def require_driver(inventory: Inventory, minimum: str) -> None:
         raise failed(f"driver {inventory.driver}", f"is older than {minimum}, which this image's CUDA needs", then)
 
 
-def look(engine: Engine, folder: str = "") -> HostState:
-    """What the engine's host has. Of another machine only what the engine says. Raises UserError for a wrong folder."""
+def look(engine: Engine) -> HostState:
+    """Return what the engine's host has; of another machine only what the engine says."""
     runtime = "nvidia" in engine.facts.runtimes
-    cdi = tuple(name for name in engine.facts.cdi_devices if name.startswith("nvidia.com/gpu="))
     if not engine.facts.local:
-        return HostState(local=False, runtime=runtime, cdi=cdi)
-    if folder and not _libraries(folder):
-        cause = f"{folder} has no lib64/libcuda.so.1"
-        raise wrong("--gpus host-driver", cause, "name the folder that holds the driver")
-    found = folder or next(filter(_libraries, DRIVER_FOLDERS), "")
-    # Engines from 25 on take CDI names where it is switched on; NVIDIA's specifications tell that it was set up.
-    if not cdi and tuple(map(int, engine.facts.api.split("."))) >= _CDI_SINCE:
-        files = (file for folder in CDI_FOLDERS for file in sorted(Path(folder).glob("*")) if file.is_file())
-        if any("nvidia.com/gpu" in file.read_text(errors="replace") for file in files):
-            cdi = (_CDI_ALL,)
+        return HostState(local=False, runtime=runtime)
+    folder = next(filter(_libraries, DRIVER_FOLDERS), "")
     nodes = sorted(map(str, Path("/dev").glob("nvidia[0-9]*")))
     control = [f"/dev/{name}" for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")]
     return HostState(
         local=True,
-        inventory=inventory(found),
+        inventory=inventory(folder),
         runtime=runtime or any(shutil.which(name) for name in _HOOKS),
-        cdi=cdi,
-        folder=found,
+        folder=folder,
         nodes=(*nodes, *(node for node in control if Path(node).exists())) if nodes else (),
     )
 

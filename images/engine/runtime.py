@@ -142,8 +142,6 @@ class EngineFacts:
     cpus: int
     memory: int
     runtimes: tuple[str, ...]
-    cdi_devices: tuple[str, ...] = ()
-    """Devices that the engine found specifications of (28.2 and later), `nvidia.com/gpu=0`."""
     architecture: str = "amd64"
     """Of its processor, in Docker's words. Images of another run emulated."""
     containerd_images: bool = False
@@ -157,7 +155,6 @@ def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) 
     """
     data_root = info.get("DockerRootDir") or ""
     status = dict(info.get("DriverStatus") or ())
-    devices = info.get("DiscoveredDevices") or ()
     facts = EngineFacts(
         url=url,
         version=version.get("Version", "?"),
@@ -168,7 +165,6 @@ def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) 
         cpus=info.get("NCPU", 1),
         memory=info.get("MemTotal", 0),
         runtimes=tuple(sorted(info.get("Runtimes") or ())),
-        cdi_devices=tuple(one.get("ID", "") for one in devices if one.get("Source") == "cdi"),
         architecture=version.get("Arch", "amd64"),
         containerd_images=status.get("driver-type", "").startswith("io.containerd."),
     )

@@ -26,16 +26,12 @@ def test_another_word_is_refused(wanted: str) -> None:
         gpus.parse(wanted)
 
 
-def test_auto_takes_nvidia_then_cdi_then_the_drivers_folder() -> None:
-    everything = HostState(
-        local=True, inventory=H100, runtime=True, cdi=("nvidia.com/gpu=all",), folder="/usr/local/nvidia", nodes=NODES
-    )
-    without_runtime = HostState(**{**vars(everything), "runtime": False})
+def test_auto_takes_nvidia_then_the_drivers_folder() -> None:
+    everything = replace(FOLDER_HOST, runtime=True)
     assert host_gpus.choose("auto", everything).mode is GpuMode.NVIDIA
-    assert host_gpus.choose("auto", without_runtime).mode is GpuMode.CDI
     chosen = host_gpus.choose("auto", FOLDER_HOST)
     assert chosen.mode is GpuMode.HOST_DRIVER
-    assert "not nvidia: the engine has no NVIDIA container runtime; not cdi" in chosen.reason
+    assert "not nvidia: the engine has no NVIDIA container runtime" in chosen.reason
 
 
 def test_auto_without_a_way_attaches_nothing_and_says_why() -> None:
@@ -44,14 +40,13 @@ def test_auto_without_a_way_attaches_nothing_and_says_why() -> None:
     assert not none.attached and none.reason == "no GPU was found on the engine's host"
     chosen = host_gpus.choose("auto", HostState(local=True, inventory=H100, nodes=NODES))
     assert not chosen.attached and chosen.inventory is H100
-    assert all(mode in chosen.reason for mode in ("nvidia:", "cdi:", "host-driver:"))
+    assert all(mode in chosen.reason for mode in ("nvidia:", "host-driver:"))
 
 
 @pytest.mark.parametrize(
     ("wanted", "host", "cause"),
     [
         ("nvidia", FOLDER_HOST, "no NVIDIA container runtime"),
-        ("cdi", FOLDER_HOST, "knows no CDI device"),
         ("host-driver", HostState(local=False), "another machine"),
         ("host-driver", HostState(local=True, folder="/usr/local/nvidia"), "no device node"),
         ("host-driver", HostState(local=True, nodes=NODES), "no folder holds the whole driver"),
@@ -62,16 +57,11 @@ def test_a_mode_that_is_asked_for_and_cannot_be_had_is_an_error(wanted: str, hos
         host_gpus.choose(wanted, host)
 
 
-def test_nvidia_is_the_request_of_gpus_all_and_changes_no_variable_and_cdi_asks_by_name() -> None:
+def test_nvidia_is_the_request_of_gpus_all_and_changes_no_variable() -> None:
     nvidia = host_gpus.choose("nvidia", HostState(local=True, runtime=True))
     (request,) = nvidia.device_requests
     assert (request["Count"], request["Capabilities"]) == (-1, [["gpu"]])
     assert nvidia.environment({"LD_LIBRARY_PATH": "/own"}) == {}
-    first = "nvidia.com/gpu=0"
-    for names, asked in ((["1"], [first, "nvidia.com/gpu=1"]), (["all"], ["nvidia.com/gpu=all"])):
-        host = HostState(local=True, cdi=(first, *(f"nvidia.com/gpu={name}" for name in names)))
-        (request,) = host_gpus.choose("cdi", host).device_requests
-        assert (request["Driver"], request["DeviceIDs"]) == ("cdi", asked)
 
 
 def test_host_driver_injects_nodes_and_folder() -> None:

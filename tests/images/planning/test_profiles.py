@@ -167,7 +167,7 @@ def test_claims_of_a_profile_are_judged(planned: Planned) -> None:
 
 
 def test_an_example_that_runs_on_the_gpu_does_not_run_on_the_cpu_as_well() -> None:
-    attached = Attachment(mode=GpuMode.CDI, reason="")
+    attached = Attachment(mode=GpuMode.NVIDIA, reason="")
     context = ClaimContext(image=sources_image("cu130-torch213-axolotl"), facts=REAL.facts)
     for tiers, elsewhere in (((), True), ((Tier.CPU, Tier.GPU), True), ((Tier.STATIC, Tier.CPU), False)):
         found = {(one.check, one.subject): one for one in image_claims(context.on_host(attached, tiers)).claims}
@@ -181,7 +181,7 @@ def test_an_example_that_runs_on_the_gpu_does_not_run_on_the_cpu_as_well() -> No
 @pytest.mark.parametrize(("capability", "held"), [((9, 0), True), ((8, 0), False)])
 def test_examples_with_flash_attn_4_are_claimed_from_hopper_on(capability: tuple[int, int], held: bool) -> None:
     gpus = (Gpu(name="x", capability=capability, memory=80 << 30),)
-    attached = Attachment(mode=GpuMode.CDI, reason="", inventory=Inventory(driver="580.1", gpus=gpus, source="test"))
+    attached = Attachment(mode=GpuMode.NVIDIA, reason="", inventory=Inventory(driver="580.1", gpus=gpus, source="test"))
     context = ClaimContext(image=sources_image("cu130-torch214-transformers"), facts=REAL.facts)
     found = image_claims(context.on_host(attached, ())).claims
     claims = {one.subject: one for one in found if one.check == "gpu-examples"}
