@@ -3,7 +3,9 @@
 import io
 import tarfile
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 Files = Mapping[str, bytes | Path]
 """Path inside the archive to its content; a file on disk is read when its turn comes."""
@@ -19,7 +21,7 @@ def pack(files: Files) -> Iterator[bytes]:
     GNU format: BuildKit takes a PAX archive for a Dockerfile. Parent folders are written too, because the engine makes
     missing ones readable for root alone. Raises OSError when a file can't be read or changes its size meanwhile.
     """
-    content: dict[str, bytes | Path | None] = {str(PurePosixPath(name)): one for name, one in files.items()}
+    content: dict[str, bytes | Path | None] = {str(PurePosixPath(name)): files[name] for name in files}
     for name in list(content):
         while name := name.rpartition("/")[0]:
             content.setdefault(name)
@@ -34,27 +36,30 @@ def pack(files: Files) -> Iterator[bytes]:
 
 
 def _member(name: str, content: bytes | Path | None) -> Iterator[bytes]:
-    """Header, bytes and padding of one file or (None) folder."""
+    """Yield header, content and padding of one file or (None) folder."""
     info = tarfile.TarInfo(name)
     if content is None:
         info.type, info.mode = tarfile.DIRTYPE, 0o755
         yield info.tobuf(format=tarfile.GNU_FORMAT)
-    elif isinstance(content, bytes):
-        info.mode, info.size = 0o755 if content.startswith((b"#!", b"\x7fELF")) else 0o644, len(content)
-        yield info.tobuf(format=tarfile.GNU_FORMAT) + content + bytes(-info.size % tarfile.BLOCKSIZE)
+        return
+
+    if isinstance(content, bytes):
+        info.size = len(content)
+        is_program = content.startswith((b"#!", b"\x7fELF"))
+        stream: IO[bytes] = io.BytesIO(content)
     else:
-        with content.open("rb") as stream:
-            status = content.stat()
-            info.mode, info.size = 0o755 if status.st_mode & 0o111 else 0o644, status.st_size
-            yield info.tobuf(format=tarfile.GNU_FORMAT)
-            left = info.size
-            while left:
-                chunk = stream.read(min(_CHUNK, left))
-                if not chunk:
-                    raise OSError(f"{name} became shorter while it was read")
-                left -= len(chunk)
-                yield chunk
-        yield bytes(-info.size % tarfile.BLOCKSIZE)
+        status = content.stat()
+        info.size = status.st_size
+        is_program = bool(status.st_mode & 0o111)
+        stream = content.open("rb")
+    info.mode = 0o755 if is_program else 0o644
+
+    with stream:
+        yield info.tobuf(format=tarfile.GNU_FORMAT)
+        yield from iter(partial(stream.read, _CHUNK), b"")
+        if stream.tell() != info.size:
+            raise OSError(f"{name} changed its size while it was read")
+    yield bytes(-info.size % tarfile.BLOCKSIZE)
 
 
 class ChunkReader(io.RawIOBase):

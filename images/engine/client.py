@@ -56,6 +56,7 @@ _UNREACHABLE = (docker.errors.DockerException, requests.exceptions.RequestExcept
 """What is raised when an engine does not answer."""
 _TIMEOUT = 120.0  # seconds of silence on a request that has nothing long to do
 _TAR = {"Content-Type": "application/x-tar"}
+_ATTEMPTS = 3
 _BACKOFF = 5.0  # seconds before the second attempt; doubled before each further one
 _PULL_HINT = "check the name and that its registry can be reached; `docker login` where it asks for a password"
 
@@ -123,19 +124,17 @@ class Engine(AbstractContextManager["Engine"]):
         tag: str | None,
         *,
         network: str | None = None,
-        target: str | None = None,
         no_cache: bool = False,
         platform: str = PLATFORM,
-        attempts: int = 3,
         on_event: OnEvent = ignore,
         redact: Callable[[str], str] = str,
         sleep: Callable[[float], object] | None = None,
     ) -> BuildResult:
         """Build a context with BuildKit and tag the result. `network`: of its steps; None: the engine's default.
 
-        A failure of the network, or of an engine that lost the context, is retried, up to `attempts` times with doubled
-        pauses (`sleep` gets seconds). The tag is set after the end, so that an interrupted build can't leave one. What
-        steps print goes through `redact` before anybody sees it. Raises BuildFailed, Cancelled (see `cancel`),
+        A failure of the network, or of an engine that lost the context, is tried again twice, with doubled pauses
+        (`sleep` gets seconds). The tag is set after the end, so that an interrupted build can't leave one. What steps
+        print goes through `redact` before anybody sees it. Raises BuildFailed, Cancelled (see `cancel`),
         UserError when the engine refuses or goes away. Any exception cancels the build in the engine.
         """
         parameters = {
@@ -143,7 +142,6 @@ class Engine(AbstractContextManager["Engine"]):
             "dockerfile": "Dockerfile",
             "platform": platform,
             "networkmode": network,
-            "target": target,
             "nocache": "1" if no_cache else None,
         }
         known = self.sdk._auth_configs.get_all_credentials()  # what `docker login` stored for all registries
@@ -161,10 +159,10 @@ class Engine(AbstractContextManager["Engine"]):
                     image_id = trace.image_id(said, on_event)
                     break
             except BuildFailed as error:  # a step may be silent for as long as it likes: what it says counts
-                if error.failure.kind not in ("network", "engine") or number == attempts:
+                if error.failure.kind not in ("network", "engine") or number == _ATTEMPTS:
                     raise
                 delay = _BACKOFF * 2 ** (number - 1)
-                again = f"attempt {number + 1} of {attempts} in {delay:g} s"
+                again = f"attempt {number + 1} of {_ATTEMPTS} in {delay:g} s"
                 on_event(LogLine(step="", name="", text=f"{error.failure.cause} ({error.failure.line}); {again}"))
                 (sleep or self._work.cancelled.wait)(delay)
         if tag:
@@ -183,7 +181,7 @@ class Engine(AbstractContextManager["Engine"]):
             yield Container(self.sdk, container_id, spec.name or spec.image)
 
     def sweep(self) -> tuple[str, ...]:
-        """Remove containers and volumes that killed runs of this machine left behind. Returns their names."""
+        """Remove containers that killed runs of this machine left behind, with their volumes. Returns their names."""
         return containers.sweep(self.sdk)
 
     @contextmanager

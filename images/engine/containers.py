@@ -5,12 +5,11 @@ import re
 import socket
 import tarfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -264,32 +263,21 @@ def create(sdk: Any, spec: ContainerSpec, labels: Mapping[str, str]) -> str:
 
 def remove(sdk: Any, container_id: str) -> None:
     """Remove a container with its volumes. One that is gone, or is being removed, is no error."""
-    _unless_going(partial(sdk.remove_container, container_id, v=True, force=True))
-
-
-def _unless_going(removal: Callable[[], object]) -> None:
     try:
-        removal()
-    except docker.errors.NotFound:
-        return
+        sdk.remove_container(container_id, v=True, force=True)
     except docker.errors.APIError as error:
-        # 409: somebody is removing it already, or a container that is going still uses the volume.
-        if error.status_code != requests.codes.conflict:
+        if error.status_code not in (requests.codes.not_found, requests.codes.conflict):
             raise
 
 
 def sweep(sdk: Any) -> tuple[str, ...]:
-    """Remove containers and volumes that killed runs of this machine left behind. Returns their names."""
+    """Remove containers that killed runs of this machine left behind, with their volumes. Returns their names."""
     gone = []
     with asking("what killed runs left behind"):
         for container in sdk.containers(all=True, filters={"label": RUN_LABEL}):
             if is_orphan(container["Labels"] or {}):
                 remove(sdk, container["Id"])
                 gone.append(container["Names"][0].lstrip("/") if container["Names"] else container["Id"][:12])
-        for volume in sdk.volumes(filters={"label": RUN_LABEL})["Volumes"] or ():
-            if is_orphan(volume["Labels"] or {}):
-                _unless_going(partial(sdk.remove_volume, volume["Name"], force=True))
-                gone.append(volume["Name"])
     return tuple(gone)
 
 

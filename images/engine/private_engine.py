@@ -28,8 +28,6 @@ _STOP_SECONDS = 180.0
 _SOCKET_PATH_MAX = 107  # sizeof(sockaddr_un.sun_path) - 1, unix(7)
 _LONGEST_SOCKET = "exec/containerd/containerd-debug.sock"  # dockerd's own, below the folder
 _DISCARDED = "discarded-"
-_OF_CONTAINERS = ("overlay", "tmpfs", "nsfs")
-"""Kinds of file systems that an engine mounts below its store: a container's root, its /dev/shm, its network."""
 
 
 def open_engine(url: str | None, *, on_progress: Callable[[str], None], install: bool = True) -> Engine:
@@ -198,16 +196,14 @@ def _ip(*arguments: str) -> list[dict[str, Any]]:
 def discard(home: Path) -> None:
     """Take the store of an engine that doesn't run away. Cut off at any moment, it leaves a whole store or none.
 
-    The store is renamed before anything in it is deleted; what an earlier call left half deleted goes too. Raises
-    UserError: somebody else mounted something in there, or it can't be deleted.
+    What is mounted in there is unmounted, and nothing deleted while a mount remains. The store is renamed before
+    anything in it is deleted; what an earlier call left half deleted goes too. Raises UserError.
     """
     store = home / "data"
-    mounted = mounts(Path("/proc/self/mountinfo").read_text(), store.resolve())
-    for point, kind in mounted:
-        if kind:
-            raise failed(str(point), f"is a file system of its own ({kind}), not this engine's", f"`umount {point}`")
-    for point, _ in reversed(mounted):
+    for point in reversed(mounts_below(store)):
         subprocess.run(["umount", "--lazy", point], capture_output=True, check=False)
+    if mounts := mounts_below(store):
+        raise failed(str(mounts[0]), "is mounted, and what is in there must not be deleted", f"`umount {mounts[0]}`")
     if store.exists():
         store.rename(Path(tempfile.mkdtemp(prefix=_DISCARDED, dir=home)) / store.name)
     if left := delete_discarded(home):
@@ -222,24 +218,13 @@ def delete_discarded(home: Path) -> list[str]:
     return failed
 
 
-def mounts(mountinfo: str, store: Path) -> list[tuple[Path, str]]:
-    """The mounts at or below the store in a text of /proc/self/mountinfo (proc(5)), each below those before it.
+def mounts_below(store: Path) -> list[Path]:
+    """Return the mounts at or below a store, each below those before it (proc(5))."""
+    table = Path("/proc/self/mountinfo").read_text()
+    points = [Path(re.sub(r"\\([0-7]{3})", _character, line.split()[4])) for line in table.splitlines()]
+    return [point for point in points if point.is_relative_to(store.resolve())]
 
-    Beside each the kind of its file system where no engine made it: a disk of a person's.
-    """
 
-    def path(text: str) -> Path:
-        return Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text))  # blanks
-
-    found: list[tuple[Path, str]] = []
-    disk, own = "", Path("/")
-    for words in (line.split() for line in mountinfo.splitlines() if line.strip()):
-        # What of the device is mounted where; optional fields stand before the hyphen.
-        device, root, point, kind = words[2], path(words[3]), path(words[4]), words[words.index("-", 6) + 1]
-        if point.is_relative_to(store):
-            # dockerd mounts its store onto itself, and BuildKit a layer's folder for as long as a step runs.
-            of_engine = kind in _OF_CONTAINERS or (device == disk and root.is_relative_to(own))
-            found.append((point, "" if of_engine else kind))
-        elif store.is_relative_to(point):
-            disk, own = device, root / store.relative_to(point)
-    return found
+def _character(octal: re.Match[str]) -> str:
+    """Return the blank that stands in the table as a number."""
+    return chr(int(octal[1], 8))

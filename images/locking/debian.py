@@ -38,7 +38,14 @@ ASKED = (*DEBIAN_PYTHON, *DEBIAN_TOOLS)
 INCLUDED = ("apt", "ca-certificates")
 """What a base has beside the packages that Debian calls essential or required."""
 KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
-_LINE = re.compile(r"([0-9a-f]{64})  (debian(?:-security)?/pool/\S+_\S+_\w+\.deb)")
+_PACKAGE = r"[0-9a-f]{64}  debian(?:-security)?/pool/\S+_\S+_\w+\.deb\n"
+_LOCK = re.compile(
+    r"# (?P<suite>\S+) (?P<architecture>\S+) (?P<day>\S+)\n"
+    r"# .*\n"
+    r"# for: (?P<asked>.*)\n"
+    rf"# base\n(?P<base>(?:{_PACKAGE})*)"
+    rf"# layer\n(?P<layer>(?:{_PACKAGE})*)"
+)
 _PLAIN = re.compile(r"https?://[^@]+$")
 _HEAD = """\
 # {suite} {architecture} {day}
@@ -89,23 +96,34 @@ def _lines(files: Mapping[str, str]) -> str:
 
 
 def find(base: Base, locks: Path) -> DebianLock | None:
-    """The lock of a base; None: there is none. Raises UserError: it is damaged, or was made for other packages."""
+    """Return the lock of a base; None: there is none. Raises UserError: damaged, or made for other packages."""
     file = locks / place(base)
     if base.suite is None or not file.is_file():
         return None
-    head, _, rest = file.read_text(encoding="utf-8", errors="replace").partition("# base\n")
-    first, *others = head.splitlines() or [""]
-    halves = [[_LINE.fullmatch(line) for line in half.splitlines()] for half in rest.split("# layer\n")]
-    files = [{line[2]: line[1] for line in half if line} for half in halves]
-    then = remade()
-    if len(first.split()) != 4 or len(halves) != 2 or not all(line for half in halves for line in half):
-        raise wrong(paths.shown(file), "is damaged", then)
-    _, suite, architecture, day = first.split()
-    asked = next((tuple(line.split()[2:]) for line in others if line.startswith("# for: ")), ())
+    match = _LOCK.fullmatch(file.read_text(encoding="utf-8", errors="replace"))
+    if match is None:
+        raise wrong(paths.shown(file), "is damaged", remade())
+    asked = tuple(match["asked"].split())
     if asked != ASKED:
         moved = " ".join(sorted({*asked} ^ {*ASKED}))
-        raise wrong(paths.shown(file), f"was made for other packages ({moved})", then)
-    return DebianLock(suite=suite, architecture=architecture, day=day, asked=asked, base=files[0], layer=files[1])
+        raise wrong(paths.shown(file), f"was made for other packages ({moved})", remade())
+    return DebianLock(
+        suite=match["suite"],
+        architecture=match["architecture"],
+        day=match["day"],
+        asked=asked,
+        base=_files(match["base"]),
+        layer=_files(match["layer"]),
+    )
+
+
+def _files(lines: str) -> dict[str, str]:
+    """Return path -> sha256."""
+    files = {}
+    for line in lines.splitlines():
+        digest, path = line.split()
+        files[path] = digest
+    return files
 
 
 def remade() -> str:
@@ -194,7 +212,7 @@ def printed_files(printed: str) -> dict[str, str]:
         roots = [(root, archive) for archive, root in mirrors().items() if address.startswith(root)]
         root, archive = max(roots, default=("", ""))
         path = f"{archive}/{unquote(address.removeprefix(root))}"
-        if not _LINE.fullmatch(f"{digest}  {path}"):
+        if not re.fullmatch(_PACKAGE, f"{digest}  {path}\n"):
             cause = "has no sha256, or lies on none of the mirrors that build steps would ask"
             then = "name mirrors by http:// or https:// (DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR)"
             raise failed(file_name(address), cause, then)

@@ -6,7 +6,6 @@ from functools import cache
 from itertools import takewhile
 from typing import Self
 
-from packaging.specifiers import Specifier
 from packaging.utils import canonicalize_name
 
 from images.config.names import Minor
@@ -145,20 +144,6 @@ def _by_place(found: LockInputs) -> dict[tuple[str, str], str]:
         **{("the official wheels", file): digest for file, digest in found.prebuilt.items()},
         **{(place, distribution(pin)): pin.partition("==")[2] for place, pin in pins},
     }
-
-
-def lacking(recorded: LockInputs, layers: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """Recorded pins that the lock's files do not hold: somebody edited them, or a merge went wrong.
-
-    `layers`: file -> distribution -> version. A pin without a local version takes any local version.
-    """
-    for place, pins in (*recorded.layers.items(), *recorded.alone.items()):
-        for name, pinned in sorted((distribution(pin), pin.partition("==")[2]) for pin in pins):
-            held = layers[place].get(name)
-            if held is None:
-                yield f"{place}.txt lacks {name} {pinned}"
-            elif held != pinned and not Specifier(f"=={pinned}").contains(held, prereleases=True):
-                yield f"{place}.txt holds {name} {held}, not {pinned}"
 
 
 @cache

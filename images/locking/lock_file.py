@@ -79,11 +79,8 @@ def state(image: Image, folder: Path) -> tuple[Status, tuple[str, ...]]:
         if not (place / RECORD).is_file():
             return Status.MISSING, ()
         return Status.STALE, tuple(f"{problem.where}: {problem.cause}" for problem in error.problems)
-    differences = [
-        *inputs.differences(found.inputs, wanted),
-        *inputs.lacking(found.inputs, {layer: found.versions([layer]) for layer in found.layers}),
-    ]
-    differences = differences or [f"{name} is not what {RECORD} records" for name in found.edited]
+    differences = list(inputs.differences(found.inputs, wanted))
+    differences += [f"{name} is not what {RECORD} records" for name in found.edited if not differences]
     return Status.STALE if differences else Status.PRESENT, tuple(differences)
 
 

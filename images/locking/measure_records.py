@@ -7,9 +7,7 @@ it then installs has the RECORD that was read here, or `records` fails.
 
 import csv
 import io
-import os
 import re
-import ssl
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +16,9 @@ from itertools import repeat
 from pathlib import Path
 
 import requests
-from requests.adapters import HTTPAdapter
 
 from images.errors import command, failed
+from images.host import web
 from images.locking import uv, wheel_records
 from images.locking.inputs import Package
 from images.locking.lock_file import Lock
@@ -28,9 +26,9 @@ from images.locking.uv import Runner
 from images.locking.wheel_records import WheelRecord
 from validate.environment import wheel_contents
 
-_AT_ONCE = 16
 _PATIENCE = 60.0
 """Seconds for a host to answer."""
+_ATTEMPTS = 3
 _TAIL = 1 << 18
 """Bytes that are read first, from the end: most wheels' directory and RECORD."""
 _NOT_INSTALLED = ("toolkit", "tools", "build")
@@ -70,7 +68,7 @@ def update(
             first = lost[0].package
             cause = f"the index no longer has {first.name} {first.version} as the lock has it ({len(lost)} files)"
             raise failed(name, cause, f"`{command('lock', name)}`")
-        with _session() as session, ThreadPoolExecutor(_AT_ONCE) as pool:
+        with web.session() as session, ThreadPoolExecutor(web.CONNECTIONS) as pool:
             urls = [addresses[wheel.digest] for wheel in wheels]
             rows = pool.map(_measure, urls, repeat(session))
             for wheel, row in zip(wheels, rows, strict=True):
@@ -107,70 +105,41 @@ def _wheels(lock: Lock) -> Iterator[LockedWheel]:
 
 
 def _measure(url: str, session: requests.Session) -> WheelRecord:
-    """Raises UserError."""
+    """Read the RECORD of a wheel from the end of its file, and from more of it until the RECORD is there.
+
+    Most wheels end with it. Raises UserError.
+    """
+    length = _TAIL
     try:
-        with zipfile.ZipFile(io.BufferedReader(RemoteFile(url, session), _TAIL)) as wheel:
-            rows = wheel_records.rows_of(wheel)
-    except (OSError, zipfile.BadZipFile, csv.Error, KeyError, UnicodeDecodeError) as error:
+        while True:
+            tail, size = _read_tail(url, session, length)
+            try:
+                with zipfile.ZipFile(io.BytesIO(tail)) as wheel:
+                    rows = wheel_records.rows_of(wheel)
+                break
+            except (zipfile.BadZipFile, ValueError):  # its directory, or its RECORD, begins before the tail
+                if length >= size:
+                    raise
+                length *= 8
+    except (OSError, zipfile.BadZipFile, csv.Error, KeyError, ValueError) as error:
         then = f"`{command('lock')}` again; UV_DEFAULT_INDEX names another index, one that answers range requests"
         raise failed(wheel_records.shown(url), f"can't be read: {error}", then) from None
     native = any(".so" in path.rpartition("/")[2] for path in rows)
     return WheelRecord(record=wheel_contents.digest_of(rows), native=native)
 
 
-class RemoteFile(io.RawIOBase):
-    """A file behind a URL, read by ranges; its end is read first. Raises OSError where the server gives no ranges."""
-
-    def __init__(self, url: str, session: requests.Session) -> None:
-        self._url, self._session, self._at = url, session, 0
-        self._tail, self._size = self._ask(f"bytes=-{_TAIL}")
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
-
-    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
-        end, begin_of_tail = min(self._at + len(buffer), self._size), self._size - len(self._tail)
-        if end <= self._at:
-            return 0
-        if self._at >= begin_of_tail:
-            content = self._tail[self._at - begin_of_tail : end - begin_of_tail]
-        else:
-            content, _ = self._ask(f"bytes={self._at}-{min(end, begin_of_tail) - 1}")
-        buffer[: len(content)] = content
-        self._at += len(content)
-        return len(content)
-
-    def _ask(self, wanted: str, *, again: int = 2) -> tuple[bytes, int]:
-        """The bytes of a range, and the size of the whole file; an answer that breaks off is asked for again."""
+def _read_tail(url: str, session: requests.Session, length: int) -> tuple[bytes, int]:
+    """Return the last bytes of a file, and the size of the whole. Raises OSError: the server gives no ranges."""
+    for _ in range(_ATTEMPTS):
         try:
-            with self._session.get(self._url, headers={"Range": wanted}, timeout=_PATIENCE, stream=True) as answer:
-                answer.raise_for_status()
-                told = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.headers.get("Content-Range", ""))
-                if answer.status_code != requests.codes.partial_content or not told:
-                    raise OSError("the server does not answer range requests")
-                return answer.content, int(told[1])
-        except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError):
-            if not again:
-                raise
-        return self._ask(wanted, again=again - 1)
-
-
-def _session() -> requests.Session:
-    """One that keeps its connections, and believes the certificates that Python itself does."""
-    session, trusted = requests.Session(), ssl.get_default_verify_paths()
-    session.headers["Accept-Encoding"] = "identity"  # ranges of the file, and not of a compressed form
-    session.mount("https://", HTTPAdapter(pool_maxsize=_AT_ONCE))
-    session.mount("http://", HTTPAdapter(pool_maxsize=_AT_ONCE))
-    named = os.environ.get("SSL_CERT_FILE") or os.environ.get("PIP_CERT")
-    session.verify = named or trusted.cafile or trusted.capath or True
-    return session
+            answer = session.get(url, headers={"Range": f"bytes=-{length}"}, timeout=_PATIENCE)
+            break
+        except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
+            broken = error
+    else:
+        raise broken
+    answer.raise_for_status()
+    match = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.headers.get("Content-Range", ""))
+    if answer.status_code != requests.codes.partial_content or not match:
+        raise OSError("the server does not answer range requests")
+    return answer.content, int(match[1])

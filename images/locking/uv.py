@@ -143,20 +143,14 @@ def _compile(
             file(output, (f"{name}=={one}" for name, one in preferred.items()))
         answer = run([*arguments, *options, "-o", f"{scratch}/{output}"])
         if answer.returncode:
-            raise _failure(answer.stderr, requirements, target, where)
+            raise _failure(answer.stderr, target, where)
         return Path(scratch, output).read_text()
 
 
 def _package(row: Mapping[str, Any], target: Target, where: str) -> Package:
     name = str(canonicalize_name(row["name"]))
     wheels = [row["sdist"]] if name in target.from_source and "sdist" in row else row.get("wheels", [])
-    local = [key for key in ("directory", "vcs", "archive") if key in row]
-    remote = ("http", "https")
-    local += [path for one in wheels if (path := one.get("path") or one["url"]) and urlsplit(path).scheme not in remote]
     shown = f"{name} {row.get('version', '')}".strip()
-    if local:
-        cause = f"{shown} came from {local[0]}, which is no file of a package index"
-        raise wrong(where, cause, "pin a version that an index has in matrix.yaml")
     hashes = tuple(sorted({wheel["hashes"]["sha256"] for wheel in wheels if "sha256" in wheel.get("hashes", {})}))
     if not hashes or len(hashes) < len(wheels):
         cause = f"the index gives no sha256 for {shown}: its files could not be checked when they are installed"
@@ -164,7 +158,7 @@ def _package(row: Mapping[str, Any], target: Target, where: str) -> Package:
     return Package(name=name, version=row["version"], hashes=hashes)
 
 
-def _failure(errors: str, requirements: Sequence[str], target: Target, where: str) -> UserError:
+def _failure(errors: str, target: Target, where: str) -> UserError:
     """uv's words as a cause and a next step. What it says besides the error (warnings, hints) is left out."""
     told = errors.partition("error: ")[2].partition("\nhint:")[0] or errors
     text = " ".join(re.sub(r"\n\s+cause:", ":", told).split())
@@ -177,10 +171,8 @@ def _failure(errors: str, requirements: Sequence[str], target: Target, where: st
         return wrong(where, cause, then)
     if "No solution found" in text:
         reason = text.partition("No solution found when resolving dependencies")[2].lstrip(": ")
-        clash = [pin for pin in requirements if re.search(rf"(?<![\w.-]){re.escape(pin)}(?![\w.])", reason)]
-        named = f" ({' against '.join(clash)})" if len(clash) > 1 else f" ({clash[0]})" if clash else ""
         then = "move one of the pins that it names in matrix.yaml"
-        return NoSolution(Problem(where=where, cause=f"no set of versions fits{named}. uv says: {reason}", then=then))
+        return NoSolution(Problem(where=where, cause=f"no set of versions fits. uv says: {reason}", then=then))
     if fetched := re.search(r"Failed to fetch: `?(https?://[^\s`]+?)`?(?:: |$)", text):
         host = urlsplit(fetched[1]).hostname
         cause = f"the package index {host} can't be reached: {text.rpartition(': ')[2]}"

@@ -80,12 +80,9 @@ def written(table: Table) -> bytes:
 
 
 def _as_json(row: WheelRecord) -> dict[str, Any]:
-    found: dict[str, Any] = {"record": row.record}
-    if row.native:
-        found["native"] = True
-    if row.pruned:
-        found["pruned"] = dict(sorted(row.pruned.items()))
-    return found
+    """Return the fields of a row that say something."""
+    fields = {"record": row.record, "native": row.native, "pruned": dict(sorted(row.pruned.items()))}
+    return {name: value for name, value in fields.items() if value}
 
 
 def rows_of(wheel: zipfile.ZipFile) -> Rows:

@@ -84,41 +84,17 @@ def test_a_deletion_cut_short_leaves_no_half_store_and_the_next_call_deletes_wha
     assert [path.name for path in home.iterdir()] == ["dockerd.log"]
 
 
-MOUNTINFO = """\
-27 1 254:0 / / rw - ext4 /dev/vda rw
-30 27 254:9 /lib/a\\040b /home/a\\040b rw shared:1 master:2 - ext4 /dev/vdb rw
-46 30 254:9 /lib/a\\040b/data /home/a\\040b/data rw shared:3 - ext4 /dev/vdb rw
-47 46 0:40 / /home/a\\040b/data/overlay2/l/merged rw - overlay overlay rw
-48 46 254:9 /lib/a\\040b/data/overlay2/m/diff /home/a\\040b/data/tmp/buildkit-mount3 rw - ext4 /dev/vdb rw
-48 27 254:7 / /home/a\\040bc rw - ext4 /dev/vdc rw
-"""
-STORE = Path("/home/a b/data")
-
-
-def test_the_engines_own_mounts_are_nobodys_else() -> None:
-    own = private_engine.mounts(MOUNTINFO, STORE)
-    assert own == [(STORE, ""), (STORE / "overlay2/l/merged", ""), (STORE / "tmp/buildkit-mount3", "")]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "49 46 254:8 / /home/a\\040b/data/overlay2 rw - ext4 /dev/vdd rw",  # another disk
-        "49 46 254:9 /elsewhere /home/a\\040b/data rw - ext4 /dev/vdb rw",  # another folder of the same disk
-    ],
-)
-def test_a_persons_own_mount_is_told_apart(line: str) -> None:
-    assert [kind for _, kind in private_engine.mounts(MOUNTINFO + line, STORE)] == ["", "", "", "ext4"]
-
-
-def test_a_persons_own_mount_is_never_taken_away(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = f"46 27 254:8 / {home}/data rw - ext4 /dev/vdd rw"
+def test_nothing_is_deleted_while_something_is_mounted_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[object] = []
-    monkeypatch.setattr(private_engine, "mounts", lambda _text, store, parse=private_engine.mounts: parse(line, store))
-    monkeypatch.setattr(private_engine.subprocess, "run", lambda *words, **_: called.append(words))
-    with pytest.raises(UserError, match="file system of its own"):
+    monkeypatch.setattr(private_engine, "mounts_below", lambda store: [store, store / "a"])
+    monkeypatch.setattr(private_engine.subprocess, "run", lambda words, **_: called.append(words[-1]))
+    with pytest.raises(UserError, match="is mounted"):
         private_engine.discard(home)
-    assert (home / "data").exists() and not called
+    assert (home / "data").exists() and called == [home / "data/a", home / "data"], "the upper one first"
+
+
+def test_mounts_are_found_by_their_paths() -> None:
+    assert private_engine.mounts_below(Path("/proc")) and not private_engine.mounts_below(Path("/proc/self/none"))
 
 
 def test_what_cannot_be_deleted_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

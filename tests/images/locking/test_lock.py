@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 from hypothesis import given
@@ -157,7 +156,7 @@ OTHER_CUDA = dataclasses.replace(make_image(), wheel_cuda=Minor(12, 6))
         ([("torch", "2.5.1+cpu", "fsspec")], make_image(), "torch 2.5.1+cpu is a CPU build; the image wants CUDA 12.4"),
         (NO_CUDA, make_image(pins=repinned(torch="2.5.2", xformers="0.0.30")), "torch 2.5.2 brings no CUDA runtime"),
         ([], OTHER_CUDA, "brings nvidia-cuda-runtime-cu12 12.4.127; the image wants CUDA 12.6"),
-        ([], with_library("fsspec", "2026.1"), "fits (datasets==4.5.0 against fsspec==2026.1). uv says: Because all"),
+        ([], with_library("fsspec", "2026.1"), "no set of versions fits. uv says: Because all"),
     ],
     ids=["a mirror's CPU build", "a torch without CUDA", "a torch of another CUDA", "pins that clash"],
 )
@@ -178,15 +177,7 @@ def test_a_source_only_package_is_refused(stocked: Indexes) -> None:
     assert "optional" in error.value.problems[0].then
 
 
-def test_a_wheel_that_is_a_local_file_or_has_a_weaker_hash_is_refused(stocked: Indexes, tmp_path: Path) -> None:
-    (tmp_path / "local").mkdir()
-    (tmp_path / "local" / "einops-0.8.2-py3-none-any.whl").write_bytes(make_wheel("einops", "0.8.2"))
-
-    def with_a_folder(arguments: list[str]) -> CompletedProcess[str]:
-        return uv.run([*arguments, "--find-links", str(tmp_path / "local")])
-
-    with pytest.raises(UserError, match=r"einops 0\.8\.2 came from .* no file of a package index"):
-        resolve.resolve(with_library("einops", "0.8.2"), with_a_folder)
+def test_a_wheel_that_has_a_weaker_hash_is_refused(stocked: Indexes) -> None:
     stocked.add(DEFAULT, "einops", "0.8.2", algorithm="md5")
     with pytest.raises(UserError, match=r"no sha256 for einops 0\.8\.2"):
         resolve.resolve(with_library("einops", "0.8.2"))
@@ -292,9 +283,8 @@ ROW = b"torch==%s --hash=sha256:" + b"0" * 64 + b"\n"
         ("torch.txt", None, "torch.txt: is missing"),
         ("torch.txt", Path, "torch.txt: is missing"),
         ("torch.txt", b"<<<<<<< ours\n", "is not `name==version`"),
-        ("torch.txt", b"", "torch.txt lacks torch 2.5.1"),
-        ("torch.txt", ROW % b"2.6.0", "torch.txt holds torch 2.6.0, not 2.5.1"),
-        ("torch.txt", ROW % b"2.5.1" + ROW % b"2.6.0", "torch.txt holds torch 2.6.0, not 2.5.1"),
+        ("torch.txt", b"", "torch.txt is not what lock.json records"),
+        ("torch.txt", ROW % b"2.6.0", "torch.txt is not what lock.json records"),
         ("lock.json", b"{", "lock.json: is damaged"),
         ("lock.json", b"[]", "lock.json: is damaged"),
     ],
@@ -322,18 +312,6 @@ def test_a_line_that_no_pin_needs_is_seen_by_the_record(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"# a word\n")
     assert lock_file.state(make_image(), tmp_path)[1] == ("torch.txt is not what lock.json records",)
     assert lock_file.states([make_image()], tmp_path) == {"cu126-torch25": Status.STALE}, "a plan tells it, too"
-
-
-def test_a_lock_holds_what_is_pinned_as_versions_are_equal() -> None:
-    layers = {"torch": ("torch==2.5.1", "b==1.0", "a==1")}
-    recorded = dataclasses.replace(lock_inputs(make_image()), layers=layers, alone={})
-    held = {"torch": "2.5.1+cu124", "a": "1.0", "b": "1"}
-    assert list(inputs.lacking(recorded, {"torch": held})) == []
-    assert list(inputs.lacking(recorded, {"torch": {"torch": "2.5.2"}})) == [
-        "torch.txt lacks a 1",
-        "torch.txt lacks b 1.0",
-        "torch.txt holds torch 2.5.2, not 2.5.1",
-    ]
 
 
 def test_what_compiled_packages_need_is_asked_for_in_the_order_of_the_layers() -> None:

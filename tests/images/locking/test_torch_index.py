@@ -135,7 +135,7 @@ def test_the_hash_is_that_of_the_variants_own_wheel_and_a_second_lock_the_same(
     ("package", "version", "said"),
     [
         *(("torchao", f"0.11.0+{one}", f"{one} is a .* wants CUDA 12.8") for one in ("cpu", "cu126", "rocm6.3")),
-        ("torch", "2.7.1+cu126", r"no set of versions fits \(torch==2.7.1\+cu128\)"),
+        ("torch", "2.7.1+cu126", r"no set of versions fits.*torch==2.7.1\+cu128"),
     ],
 )
 def test_another_variants_build_of_a_package_is_refused(
