@@ -42,8 +42,6 @@ class BuildOptions:
     """Where downloads are kept: outside the project, so that clones share them."""
     base: str = base_images.AUTO
     wheelhouse: Path | None = None
-    wheel_mirror: str = ""
-    """Where official wheels are fetched from; empty: their releases."""
     compiled: FindWheel = lambda _image, _pin: None
     """Finds or makes the wheels of packages that are published as source only."""
     fetch: Fetch | None = None
@@ -87,7 +85,7 @@ def prepare(
     gathered = prebuilt.gather(
         image,
         wheelhouse=options.wheelhouse,
-        official=partial(prebuilt.obtain, cache=options.cache / "wheels", mirror=options.wheel_mirror, fetch=fetch),
+        official=partial(prebuilt.obtain, cache=options.cache / "wheels", fetch=fetch),
         kept=base.kept,
         compiled=options.compiled,
     )

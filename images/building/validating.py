@@ -95,20 +95,20 @@ def claims_of(
     """
     lock = lock_file.read(image, sources.workspace.locks)
     missing = image_labels.declared_missing(image, labels)
-    compiled = prebuilt.wheel_finder(sources.matrix)
+    wheels = prebuilt.expected_wheels(image, missing, prebuilt.wheel_finder(sources.matrix), cache.folder())
     context = ClaimContext.of(
         image,
         lock,
         sources.facts,
         missing=missing,
         custom_base=image_labels.on_custom_base(labels),
-        outside=prebuilt.kept(image, missing, compiled, cache.folder()),
+        outside=prebuilt.records(image, [path for path in wheels if path.is_file()]),
         origin=origin.of_labels(
             image,
             lock,
             labels,
             sources.workspace.locks,
-            wheels=prebuilt.kept_digests(image, missing, compiled),
+            wheels={path.name: digest for path, digest in wheels.items()},
             missing=missing,
         ),
     )

@@ -1,7 +1,6 @@
 """`build`: images built on this machine's engine, and validated."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -20,7 +19,6 @@ from images.commands.options import (
     SomeSelectors,
     Tiers,
     WheelFolder,
-    WheelMirror,
     require_writable,
 )
 from images.context.base_images import AUTO
@@ -28,7 +26,7 @@ from images.context.hosting import host_settings
 from images.context.labels import LABELS
 from images.engine import Engine, private_engine
 from images.engine.progress import Progress
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, wrong
 from images.locking import lock_file
 from images.wheels import prebuilt
 from images.wheels.prebuilt import FindWheel
@@ -47,7 +45,6 @@ def build(
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every step anew.")] = False,
     base: BaseImage = "auto",
     wheelhouse: WheelFolder = None,
-    wheel_mirror: WheelMirror = "",
     offline: Offline = False,
     everything: Passed = False,
     engine: EngineUrl = None,
@@ -72,7 +69,6 @@ def build(
             out=folder,
             base=base,
             wheelhouse=wheelhouse,
-            wheel_mirror=wheel_mirror,
             offline=offline,
             strict=strict,
             no_cache=no_cache,
@@ -104,18 +100,20 @@ def build(
 
 def _compiled(engine: Engine, options: BuildOptions, progress: Progress, *, compiles: bool) -> FindWheel:
     """Where wheels lie that were compiled here; with --compile, the builder makes what the wheel cache lacks."""
-    matrix, kept = options.sources.matrix, prebuilt.compiled_wheels()
-    if options.base == AUTO and not compiles:
-        return prebuilt.wheel_finder(matrix, kept)
+    matrix, wheel_cache = options.sources.matrix, prebuilt.compiled_wheels()
+    if options.base != AUTO:
+        if compiles:
+            then = "compile it on that base yourself; --wheelhouse FOLDER takes the wheel"
+            raise wrong("--compile", "compiles for the bases of the matrix only", then)
+        return lambda _image, _pin: None
+    if not compiles:
+        return prebuilt.wheel_finder(matrix, wheel_cache)
     from images.wheels import builder  # most builds need none
 
-    if not compiles:
-        return prebuilt.wheel_finder(matrix, kept, partial(builder.recipe_on, engine, options.base))
     wheel_options = builder.WheelOptions(
         out=options.out,
         facts=options.sources.facts,
         locks=options.sources.workspace.locks,
-        cache=kept,
-        base=options.base,
+        cache=wheel_cache,
     )
     return builder.wheel_builder(engine, matrix, wheel_options, options.host, progress)

@@ -23,7 +23,6 @@ from images.commands.options import (
     Selectors,
     Tiers,
     WheelFolder,
-    WheelMirror,
     require_writable,
 )
 from images.config.matrix import Sources
@@ -53,7 +52,6 @@ def nightly(
     gpus: Gpus = "auto",
     base: BaseImage = "auto",
     wheelhouse: WheelFolder = None,
-    wheel_mirror: WheelMirror = "",
     as_json: Json = False,
     engine: EngineUrl = None,
     out: OutFolder = None,
@@ -82,7 +80,6 @@ def nightly(
             out=folder,
             base=base,
             wheelhouse=wheelhouse,
-            wheel_mirror=wheel_mirror,
             tiers=tier or (),
             gpus=gpus,
             compiled=prebuilt.wheel_finder(sources.matrix),

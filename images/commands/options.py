@@ -34,9 +34,7 @@ EngineUrl = Annotated[
 ]
 Gpus = Annotated[
     str,
-    typer.Option(
-        "--gpus", metavar="auto|none|nvidia|cdi|host-driver[:FOLDER]", help="How containers get the host's GPUs."
-    ),
+    typer.Option("--gpus", metavar="auto|none|nvidia|host-driver", help="How containers get the host's GPUs."),
 ]
 Tiers = Annotated[
     list[Tier] | None,
@@ -47,14 +45,6 @@ BaseImage = Annotated[
 ]
 WheelFolder = Annotated[
     Path | None, typer.Option("--wheelhouse", metavar="FOLDER", help="Folder of wheels that no index has.")
-]
-WheelMirror = Annotated[
-    str,
-    typer.Option(
-        "--wheel-mirror",
-        metavar="URL",
-        help="Folder of a web server that has the official wheels by their file names; the hashes stay the same.",
-    ),
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="Reach no network: every wheel lies in the wheelhouse.")]
 ToRepository = Annotated[str, typer.Option("--to", metavar="REGISTRY/REPOSITORY", help="Where it is published.")]

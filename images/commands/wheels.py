@@ -7,13 +7,10 @@ import typer
 
 from images.commands import common
 from images.commands.options import (
-    BaseImage,
     EngineUrl,
     MatrixFile,
-    Offline,
     OneName,
     OutFolder,
-    WheelFolder,
     require_writable,
 )
 from images.context.hosting import host_settings
@@ -33,9 +30,6 @@ def wheels(
     sdists: Annotated[
         Path | None, typer.Option("--sdists", metavar="FOLDER", help="Take source archives from here, by hash.")
     ] = None,
-    base: BaseImage = "auto",
-    wheelhouse: WheelFolder = None,
-    offline: Offline = False,
     engine: EngineUrl = None,
     out: OutFolder = None,
     matrix: MatrixFile = None,
@@ -47,9 +41,6 @@ def wheels(
     sources = common.sources(matrix)
     folder = require_writable(out or sources.workspace.out)
     (image,) = common.accepted([name], sources, exactly_one=True)
-    if offline and sdists is None:
-        then = "`pip download --no-binary :all: --no-deps` where a network is, then --sdists FOLDER"
-        raise wrong("--offline", "no source archive can be fetched", then)
     known = sources.matrix.sources.items()
     chosen = packages or [package for package, row in known if image.pin(row.distribution or package)]
     if not chosen:
@@ -64,9 +55,6 @@ def wheels(
         jobs=jobs,
         recompile=recompile,
         sdists=sdists,
-        base=base,
-        wheelhouse=wheelhouse,
-        offline=offline,
     )
     with private_engine.open_engine(engine, on_progress=common.say) as docker_engine, Progress() as progress:
         host = host_settings()

@@ -8,7 +8,6 @@ import time
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from images.context.labels import BaseContext
 from images.context.render import Context, Stage
 from images.context.templates import EPOCH, environment, step_macros
 from images.engine import ContainerSpec, Engine
-from images.engine.buildkit import BuildEvent, LogLine
+from images.engine.buildkit import BuildEvent, BuildResult, LogLine
 from images.engine.failures import BuildFailed, classify
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, command, wrong
@@ -62,12 +61,6 @@ class WheelOptions:
     """Compile what is in the cache already, too."""
     sdists: Path | None = None
     """A folder with source archives, for machines that reach no index."""
-    base: str = base_images.AUTO
-    """`auto`, or a custom base: its wheels are for images on that very base."""
-    wheelhouse: Path | None = None
-    """A folder with the wheels that build wheels, for `offline`."""
-    offline: bool = False
-    """No step reaches a network."""
 
 
 def wheel_builder(
@@ -77,7 +70,7 @@ def wheel_builder(
 
     The finder raises UserError for a required pin that can't be compiled. An optional one is left out with a warning.
     """
-    look = prebuilt.wheel_finder(matrix, options.cache, partial(recipe_on, engine, options.base))
+    look = prebuilt.wheel_finder(matrix, options.cache)
     one_at_a_time = threading.Lock()
 
     def find(image: Image, pin: Pin) -> Path | None:
@@ -102,109 +95,95 @@ def wheel_builder(
 def build_wheel(
     engine: Engine, image: Image, recipe: Recipe, options: WheelOptions, host: HostSettings, progress: Progress
 ) -> tuple[Path, str]:
-    """The wheel of a recipe for an image: taken from the wheel cache, else compiled, judged and stored there.
+    """Return the wheel of a recipe for an image: from the wheel cache, else compiled, judged and stored there.
 
     Returns also how many objects this call compiled, and how many an earlier one had finished, as a sentence.
     Raises UserError: it can't be compiled here, it did not compile, it does not keep what it was asked for.
     """
-    start, label = time.monotonic(), f"{image.name} {recipe.package}"
+    label = f"{image.name} {recipe.package}"
 
     def warn(text: str) -> None:
         progress.say(label, text, "yellow")
 
-    recipe = for_base(engine, image, options.base, recipe)
     cached = prebuilt.find_compiled(options.cache, recipe.key, warn)
     if cached and not options.recompile:
         wheel, record = cached
-        told = f"taken from the wheel cache, 0 compilations ({record['bytes'] / 1e6:.1f} MB, {wheel})"
-        return wheel, f"{recipe.key}: {told}"
+        size = record["bytes"] / 1e6
+        return wheel, f"{recipe.key}: taken from the wheel cache, 0 compilations ({size:.1f} MB, {wheel})"
+
     _require_nvcc(engine, image, recipe, options.facts)
-    # The base is compared with the pins of torch's layer: nothing else is installed beside the new wheel.
-    torch_alone = replace(image, pins=beside(image))
-    root = options.locks.parent
-    base = base_images.acquire(engine, image.base, options.base, root=root, host=host, on_progress=warn)
-    base_images.require_no_contradiction(torch_alone, base)
+    base = base_images.acquire(
+        engine, image.base, base_images.AUTO, root=options.locks.parent, host=host, on_progress=warn
+    )
     jobs = options.jobs or jobs_for(recipe, engine.facts.cpus, engine.facts.memory)
     files = builder_context(image, recipe, base, options, host=host.files(), jobs=jobs)
-    tag, log = f"truetag-wheel:{recipe.key}", options.out / "wheels" / str(image.name) / f"{recipe.package}.log"
     progress.say(label, f"compiling {recipe.key}, {jobs} at once", "dim")
-    shown = progress.job(label)
-    log.parent.mkdir(parents=True, exist_ok=True)
+
+    tag, log = f"truetag-wheel:{recipe.key}", options.out / "wheels" / str(image.name) / f"{recipe.package}.log"
+    start = time.monotonic()
     try:
-        with log.open("w", encoding="utf-8", buffering=1) as stream:
-
-            def on_event(event: BuildEvent) -> None:
-                shown(event)
-                if isinstance(event, LogLine):
-                    stream.write(f"{event.text}\n")
-                    if counted := _NINJA.match(event.text):
-                        progress.say(label, f"object {counted['done']} of {counted['all']}", "dim")
-
-            network = host.network(local=engine.facts.local, offline=options.offline)
-            result = engine.build(files, tag, network=network, on_event=on_event, redact=host.redact)
+        result = _compile(engine, recipe, files, tag, log, host, progress, label)
         with engine.container(ContainerSpec(tag, ["true"])) as container:
-            done: dict[str, Any] = json.loads(container.get_file("/wheel/record.json"))
-            content = container.get_file(f"/wheel/{done['wheel']}")
+            made: dict[str, Any] = json.loads(container.get_file("/wheel/record.json"))
+            content = container.get_file(f"/wheel/{made['wheel']}")
         verdict = judge_wheel(engine, tag, image, recipe, content, options.facts, log)
-    except BuildFailed as failed:
-        if _STEP not in failed.step:
-            raise
-        failure = classify(failed.error, log.read_text(encoding="utf-8").splitlines())  # of all of it: the first error
-        cause, then = f"{failure.cause} ({failure.line})", f"{failure.then}; the log is {log}"
-        where = f"{recipe.distribution} {recipe.version}"
-        raise UserError(Problem(where=where, cause=cause, then=then), code=1) from failed
     finally:
         engine.remove(tag, force=True)
-    seconds = time.monotonic() - start
+
     record = {
         "key": recipe.key,
         "recipe": asdict(recipe),
-        "compilers": done["compilers"],
-        "base_digest": base.digest,
-        "objects": done["objects"],
-        "shim": done["shim"],
-        "jobs": jobs,
-        "seconds": round(seconds, 1),
+        "compilers": made["compilers"],
+        "objects": made["objects"],
+        "shim": made["shim"],
         "verdict": [
-            {"check": one.claim.check, "subject": one.claim.subject, "verdict": str(one.status), "reason": one.reason}
-            for one in verdict.claims
+            {"check": row.claim.check, "subject": row.claim.subject, "verdict": str(row.status), "reason": row.reason}
+            for row in verdict.claims
         ],
     }
-    wheel, _ = prebuilt.store_compiled(options.cache, recipe.key, done["wheel"], content, record)
+    wheel, _ = prebuilt.store_compiled(options.cache, recipe.key, made["wheel"], content, record)
     progress.finish(label, f"kept as {wheel}")
-    compiled, finished = done["objects"]["compiled"], done["objects"]["from_cache"]
-    if not any(_STEP in step.name and not step.cached for step in result.steps):  # the engine had the whole step
+    compiled, finished = made["objects"]["compiled"], made["objects"]["from_cache"]
+    is_step_cached = all(step.cached for step in result.steps if _STEP in step.name)
+    if is_step_cached:
         compiled, finished = 0, finished + compiled
-    told = f"{compiled} objects compiled, {finished} from earlier runs, in {seconds:.0f} s"
-    return wheel, f"{recipe.key}: {told} ({len(content) / 1e6:.1f} MB, {wheel})"
+    counted = f"{compiled} objects compiled, {finished} from earlier runs, in {time.monotonic() - start:.0f} s"
+    return wheel, f"{recipe.key}: {counted} ({len(content) / 1e6:.1f} MB, {wheel})"
 
 
-def recipe_on(engine: Engine, reference: str, image: Image, package: str, matrix: Matrix) -> Recipe:
-    """How a package is compiled for an image on a base (`auto`, or a custom one). Raises UserError: it can't be."""
-    return for_base(engine, image, reference, recipe_for(image, package, matrix))
+def _compile(
+    engine: Engine,
+    recipe: Recipe,
+    files: Context,
+    tag: str,
+    log: Path,
+    host: HostSettings,
+    progress: Progress,
+    label: str,
+) -> BuildResult:
+    """Build the builder's context. Raises UserError with the compiler's first error."""
+    show = progress.job(label)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w", encoding="utf-8", buffering=1) as stream:
 
+        def on_event(event: BuildEvent) -> None:
+            show(event)
+            if isinstance(event, LogLine):
+                stream.write(f"{event.text}\n")
+                if counted := _NINJA.match(event.text):
+                    progress.say(label, f"object {counted['done']} of {counted['all']}", "dim")
 
-def for_base(engine: Engine, image: Image, reference: str, wanted: Recipe) -> Recipe:
-    """The recipe on a base: of a custom one the wheel depends on that very base, and on the g++ and the nvcc in it.
-
-    Raises UserError if they can't be read.
-    """
-    if reference == base_images.AUTO:
-        return wanted
-    info = engine.find(reference) or engine.pull(reference)
-    nvcc = f"{image.toolkit_home}/bin/nvcc"
-    script = f'echo "$(g++ -dumpversion 2>/dev/null)"; [ ! -x {nvcc} ] || {nvcc} --version | tail -n 1'
-    spec = ContainerSpec(reference, ["sh", "-c", script], name=f"{reference} (reading its compilers)")
-    with engine.container(spec) as box:
-        done = box.run(timeout=300)
-    return of_compilers(wanted, info.id, done.stdout)
-
-
-def of_compilers(wanted: Recipe, base: str, said: str) -> Recipe:
-    """The same by what a base said: the version of its g++ (empty: it has none), and how its nvcc calls itself."""
-    gcc, _, nvcc = said.partition("\n")
-    there = replace(wanted, base=base, gcc=int(gcc.partition(".")[0] or 0))
-    return replace(there, provider="base", parts=(nvcc.strip(),)) if nvcc.strip() and wanted.archs else there
+        try:
+            network = host.network(local=engine.facts.local)
+            return engine.build(files, tag, network=network, on_event=on_event, redact=host.redact)
+        except BuildFailed as failed:
+            if _STEP not in failed.step:
+                raise
+            # The exception has the end of the log only; the first error may stand before it.
+            failure = classify(failed.error, log.read_text(encoding="utf-8").splitlines())
+            cause, then = f"{failure.cause} ({failure.line})", f"{failure.then}; the log is {log}"
+            where = f"{recipe.distribution} {recipe.version}"
+            raise UserError(Problem(where=where, cause=cause, then=then), code=1) from failed
 
 
 def _require_nvcc(engine: Engine, image: Image, recipe: Recipe, facts: Facts) -> None:
@@ -264,10 +243,10 @@ def builder_context(
 
     It has a -devel image's stages, with ccache, ninja and an nvcc that keeps to the recipe's architectures
     (templates/wheel/). host: files under host/; jobs: compilers at once. Raises UserError: no lock, no source archive
-    of the recipe's hash, and (offline) what the wheelhouse lacks.
+    of the recipe's hash.
     """
     own = lock_file.read(image, options.locks)
-    locks = {"torch": render.less(own.files["torch.txt"], base.kept), "tools": own.files["tools.txt"]}
+    locks = {"torch": own.files["torch.txt"], "tools": own.files["tools.txt"]}
     if recipe.provider == "wheels":
         locks["toolkit"] = _toolkit_lock(image, recipe, options.locks)
     locks["build"] = (FOLDER / "build.txt").read_bytes()
@@ -276,17 +255,10 @@ def builder_context(
     files |= render.scripts()
     files |= {"locks/debian.txt": base.packages} if base.packages else {}
     files |= host
-    if options.offline:
-        rows = [lock_file.parse_requirements(content, f"{name}.txt") for name, content in locks.items()]
-        stock = prebuilt.stock([package for packages in rows for package in packages], options.wheelhouse)
-        files |= {f"wheels/{path.name}": path for path in stock.values()}
-        files["host/env"] = render.offline_settings(files["host/env"])
     files |= {f"recipe/{path.name}": path.read_bytes() for path in FOLDER.iterdir() if path.suffix in (".sh", ".py")}
     if recipe.patch:
-        patches = sorted((FOLDER / "patches").glob("*.patch"))
-        if not (patch := next((path for path in patches if sha256_of_file(path) == recipe.patch), None)):
-            raise wrong("templates/wheel/patches", f"no patch with sha256 {recipe.patch}", "run the command again")
-        files["recipe/source.patch"] = patch.read_bytes()
+        patches = {sha256_of_file(path): path for path in (FOLDER / "patches").glob("*.patch")}
+        files["recipe/source.patch"] = patches[recipe.patch].read_bytes()
     numbers = [arch.removeprefix("sm_") for arch in recipe.archs]
     of_toolkit = {
         "TORCH_CUDA_ARCH_LIST": ";".join(f"{number[:-1]}.{number[-1]}" for number in numbers),
@@ -311,7 +283,7 @@ def builder_context(
             cause = f"holds no source archive of {recipe.distribution} {recipe.version} with sha256 {recipe.sdist}"
             raise wrong(str(options.sdists), cause, "`pip download --no-binary :all: --no-deps` gets it")
         files[f"recipe/{archive.name}"] = archive
-    files["Dockerfile"] = _dockerfile(image, recipe, base, files, jobs, options.offline).encode()
+    files["Dockerfile"] = _dockerfile(image, recipe, base, files, jobs).encode()
     return dict(sorted(files.items()))
 
 
@@ -325,8 +297,8 @@ def _toolkit_lock(image: Image, recipe: Recipe, folder: Path) -> bytes:
     raise wrong(str(image.name), cause, f"`{command('lock', str(devel))}` makes one")
 
 
-def _dockerfile(image: Image, recipe: Recipe, base: BaseContext, files: Context, jobs: int, offline: bool) -> str:
-    index = "" if offline else render.index(image)
+def _dockerfile(image: Image, recipe: Recipe, base: BaseContext, files: Context, jobs: int) -> str:
+    index = render.index(image)
     below = [render.libraries(index)] if f"locks/{render.LIBRARIES}.txt" in files else []
     torch = Stage(
         name="torch",
@@ -346,10 +318,10 @@ def _dockerfile(image: Image, recipe: Recipe, base: BaseContext, files: Context,
         base=base,
         user=user_overlay.USER,
         jobs=jobs,
-        installer=next((Path(path).name for path in files if path.startswith("wheels/uv-")), ""),
+        installer="",
         epoch=EPOCH,
         native_installer=False,
-        **step_macros(offline=offline),
+        **step_macros(offline=False),
         layers=[*below, torch],
         compiler=Stage(name="compiler", below="torch", holds=holds, lock=False, toolkit_above=True),
     )

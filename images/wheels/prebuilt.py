@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -12,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from typing import Any
+from urllib.parse import urlsplit
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -24,16 +23,13 @@ from images.config.names import Minor
 from images.config.platforms import Platform
 from images.config.schema import Matrix
 from images.context import pruner
-from images.errors import Problem, UserError, command, failed, wrong
+from images.errors import Problem, UserError, command, failed, root_cause, wrong
 from images.host import cache as host_cache
 from images.host.hashing import sha256, sha256_of_file
 from images.locking.inputs import TOOLS, Package
 from images.locking.wheel_records import rows_of
 from images.planning.image import Image, Pin, Prebuilt, has_extensions
 from validate.environment import wheel_contents
-
-if TYPE_CHECKING:
-    from images.wheels.recipe import Recipe
 
 FindWheel = Callable[[Image, Pin], Path | None]
 """Finds, or makes, a wheel that no index has; None: there is none."""
@@ -209,35 +205,26 @@ class NotFetched(UserError):  # noqa: N818  # said as an outcome
     """A wheel could not be had: nothing is wrong with it, as far as is known."""
 
 
-def obtain(wheel: Prebuilt, *, cache: Path, mirror: str = "", fetch: Fetch | None = None) -> Path:
-    """The file of an official wheel, in the cache. It is there whole and of its hash, or not at all.
+def obtain(wheel: Prebuilt, *, cache: Path, fetch: Fetch | None = None) -> Path:
+    """Return the file of an official wheel, in the cache. It is there whole and of its hash, or not at all.
 
-    `mirror`: address of a folder with the same file names, for sites that don't reach the releases. `fetch` None: over
-    HTTP. Raises NotFetched: no host answers, or not with a whole file. Raises UserError: the bytes are others than the
-    table's, in the cache or as they came; a mirror that is no web address.
+    `fetch` None: over HTTP. Raises NotFetched: no host answers, or not with a whole file. Raises UserError: the bytes
+    are others than the table's, in the cache or as they came.
     """
-    if mirror and urlsplit(mirror).scheme not in ("http", "https"):
-        then = "give http://HOST/FOLDER or https://HOST/FOLDER; a folder of this machine is --wheelhouse FOLDER"
-        raise wrong("--wheel-mirror", "is no web address", then)
     target = cache / wheel.filename
     if target.exists():
         require_hash(target, wheel, f"`rm {paths.shown(target)}`: the next build fetches it anew")
         return target
-    url = f"{mirror.rstrip('/')}/{quote(wheel.filename)}" if mirror else wheel.url
-    # For people, and of a mirror not even its host, since images record why they lack a wheel.
-    place = "--wheel-mirror" if mirror else str(urlsplit(wheel.url).hostname)
+    place = str(urlsplit(wheel.url).hostname)
     cache.mkdir(parents=True, exist_ok=True)
     # A folder of its own: builds that run at once fetch the same file.
     with tempfile.TemporaryDirectory(dir=cache, prefix=".") as folder:
         partial = Path(folder, wheel.filename)
         try:
-            (fetch or download)(url, partial)
+            (fetch or download)(wheel.url, partial)
         except OSError as error:
-            # Without paths of this machine; urllib's URLError has the cause as its reason.
-            reason = "" if hasattr(error, "code") else str(getattr(error, "reason", ""))
-            said = reason or (error.strerror if error.filename and error.strerror else str(error))
-            cause = f"the official wheel of {wheel.name} {wheel.version} could not be fetched: {said}"
-            then = "--wheel-mirror URL takes it from another server, --wheelhouse FOLDER from a folder"
+            cause = f"the official wheel of {wheel.name} {wheel.version} could not be fetched: {root_cause(error)}"
+            then = "--wheelhouse FOLDER takes it from a folder"
             raise NotFetched(Problem(where=place, cause=cause, then=then)) from None
         then = "nothing was kept; ask whoever serves it: the release's file was replaced, or something on the way"
         require_hash(partial, wheel, f"{then} rewrites it. --wheelhouse FOLDER takes a wheel of yours", place)
@@ -257,19 +244,10 @@ def require_hash(file: Path, wheel: Prebuilt, then: str, place: str = "") -> Non
 
 
 def download(url: str, target: Path) -> None:
-    """Fetch a file whole. Redirects are followed. Raises OSError, also for an answer that breaks off."""
-    import http.client  # most builds fetch nothing
-    import urllib.request
+    """Fetch a file whole. Raises OSError, also for an answer that breaks off."""
+    from images.host import web  # most builds fetch nothing
 
-    try:
-        with urllib.request.urlopen(url, timeout=_PATIENCE) as answer, target.open("wb") as file:
-            shutil.copyfileobj(answer, file)
-            promised = answer.headers.get("Content-Length")
-    except http.client.HTTPException as error:
-        raise OSError(f"{type(error).__name__}: {error}") from None
-    size = target.stat().st_size
-    if promised and size != int(promised):
-        raise OSError(f"the answer broke off after {size} of {promised} bytes")
+    web.download(url, target, patience=_PATIENCE)
 
 
 def find_compiled(
@@ -309,10 +287,8 @@ def store_compiled(
     return place / filename, whole
 
 
-def wheel_finder(
-    matrix: Matrix, folder: Path | None = None, recipe: Callable[[Image, str, Matrix], Recipe] | None = None
-) -> FindWheel:
-    """Looks for the wheel of an image's pin in the wheel cache; `recipe`: how it is compiled on a custom base."""
+def wheel_finder(matrix: Matrix, folder: Path | None = None) -> FindWheel:
+    """Return what looks for the wheel of an image's pin in the wheel cache."""
 
     def look(image: Image, pin: Pin) -> Path | None:
         row, place = pin.extensions or pin.name, folder or compiled_wheels()
@@ -321,10 +297,10 @@ def wheel_finder(
         from images.wheels.recipe import recipe_for  # most machines have compiled nothing
 
         try:
-            wanted = (recipe or recipe_for)(image, row, matrix)
+            recipe = recipe_for(image, row, matrix)
         except UserError:  # nobody can compile it: the plan says why
             return None
-        cached = find_compiled(place, wanted.key)
+        cached = find_compiled(place, recipe.key)
         return cached[0] if cached else None
 
     return look
@@ -368,10 +344,11 @@ def records(image: Image, files: Iterable[Path]) -> dict[str, str]:
     return digests
 
 
-def kept_digests(image: Image, missing: Collection[str], compiled: FindWheel) -> dict[str, str]:
-    """Return file name -> sha256 of the wheels that a build would take for the pins that no lock has.
+def expected_wheels(image: Image, missing: Collection[str], compiled: FindWheel, cache: Path) -> dict[Path, str]:
+    """Return path -> sha256 of the wheels that a build on this machine would take for the pins that no lock has.
 
-    As `gather` chooses, without a folder of the user's own: a compiled wheel before the official one.
+    As `gather` chooses, without a folder of the user's own: a compiled wheel before the official one, which need not
+    lie there yet.
     """
     official = {wheel.name: wheel for wheel in image.prebuilt}
     digests = {}
@@ -380,16 +357,8 @@ def kept_digests(image: Image, missing: Collection[str], compiled: FindWheel) ->
         if name in missing or (pin.locked and not pin.extensions):
             continue
         if path := compiled(image, pin):
-            digests[path.name] = sha256_of_file(path)
+            digests[path] = sha256_of_file(path)
         elif not pin.extensions and pin.name in official:
-            digests[official[pin.name].filename] = official[pin.name].sha256
+            wheel = official[pin.name]
+            digests[cache / "wheels" / wheel.filename] = wheel.sha256
     return digests
-
-
-def kept(image: Image, missing: Mapping[str, str], compiled: FindWheel, cache: Path) -> dict[str, str]:
-    """Return the same of wheels that a build would find on this machine, for an image that goes without `missing`."""
-    official = {wheel.name: cache / "wheels" / wheel.filename for wheel in image.prebuilt}
-    pins = [one for one in image.pins if one.name not in missing]
-    pins = [one for one in pins if (one.lacking not in missing if one.extensions else not one.locked)]
-    found = [compiled(image, pin) or official.get(pin.name) for pin in pins]
-    return records(image, [path for path in found if path and path.is_file()])

@@ -37,14 +37,14 @@ class Recipe:
     cxx11_abi: bool
     python: str
     base: str
-    """Its name in the matrix; the digest of a custom base."""
+    """Its name in the matrix."""
     gcc: int
-    """Major of the base's compiler; 0: that of Debian's packages, in a custom base that has none."""
+    """Major of the base's compiler."""
     provider: str
-    """Where nvcc comes from: `wheels`, `image`, `debian`, a custom `base`; `none` where no GPU code is compiled."""
+    """Where nvcc comes from: `wheels`, `image`, `debian`; `none` where no GPU code is compiled."""
     toolkit: str
     parts: tuple[str, ...]
-    """What the provider is asked for: requirements, an image, a Debian suite; a custom base's nvcc by its version."""
+    """What the provider is asked for: requirements, an image, a Debian suite."""
     archs: tuple[str, ...]
     """`sm_90` and the like: machine code for these."""
     ptx: tuple[str, ...] = ()

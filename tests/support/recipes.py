@@ -8,8 +8,6 @@ from images.wheels import prebuilt
 from images.wheels.recipe import Recipe, recipe_for
 from tests.support.sources import SOURCES, image
 
-COMPILERS = "13\nBuild cuda_13.0.r13.0/compiler.36424714_0"
-
 
 def recipe_of(name: str = "cu130-torch211-sm90", package: str = "causal-conv1d") -> Recipe:
     return recipe_for(image(name), package, SOURCES.matrix)

@@ -38,11 +38,6 @@ def source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **options: Any) -> A
     return asked[0]
 
 
-def test_a_mirror_is_asked_in_place_of_the_releases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = source(monkeypatch, tmp_path, wheel_mirror="https://mirror.invalid/wheels")
-    assert (found.keywords["cache"], found.keywords["mirror"]) == (tmp_path / "wheels", "https://mirror.invalid/wheels")
-
-
 def test_offline_fetches_no_official_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(NotFetched, match="--offline reaches no network"):
         source(monkeypatch, tmp_path, offline=True)(sources.image("cu126-torch27").prebuilt[0])

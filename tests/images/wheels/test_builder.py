@@ -15,13 +15,12 @@ from images.context.labels import BaseContext
 from images.context.render import Context
 from images.errors import UserError
 from images.host.hashing import sha256
-from images.locking import lock_file
 from images.planning.image import Image
-from images.wheels.builder import WheelOptions, builder_context, libraries, of_compilers
+from images.wheels.builder import WheelOptions, builder_context, libraries
 from images.wheels.recipe import Recipe
 from tests.support.cases import cases
 from tests.support.checkout import ROOT
-from tests.support.recipes import COMPILERS, SOURCES, image, recipe_of
+from tests.support.recipes import SOURCES, image, recipe_of
 
 BASE = BaseContext(reference="base:1", origin="tag")
 
@@ -91,26 +90,9 @@ def test_a_source_archive_is_taken_from_the_folder_by_its_hash(tmp_path: Path) -
         made(image("cu130-torch211"), recipe_of(), sdists=tmp_path)
 
 
-def test_a_custom_bases_own_toolkit_and_torch_are_not_installed_again(tmp_path: Path) -> None:
-    wanted, recipe = image("cu130-torch211-sm90"), of_compilers(recipe_of(), "sha256:1", COMPILERS)
-    names = {package.name for package in lock_file.read(wanted, CHECKOUT.locks).layers["torch"]}
-    base_context = BaseContext(reference="own:1", origin="custom", python="3.11.2", kept=dict.fromkeys(names, "1"))
-    files = made(wanted, recipe, base_context)
-    dockerfile = bytes(files["Dockerfile"]).decode()  # type: ignore[arg-type]
-    assert "locks/toolkit.txt" not in files and "--require-hashes -r /run/locks/torch.txt" not in dockerfile
-    assert "FROM torch AS compiler" in dockerfile
-    with pytest.raises(UserError) as caught:  # offline everything that builds lies in the wheelhouse
-        made(wanted, recipe, base_context, wheelhouse=tmp_path, offline=True)
-    (problem,) = caught.value.problems
-    assert "uv 0.13.8" in problem.cause and "setuptools 80.9.0" in problem.cause and "torch" not in problem.cause
-
-
-def test_a_toolkit_that_nobody_locked_and_a_patch_that_was_edited_meanwhile_are_told() -> None:
+def test_a_toolkit_that_nobody_locked_is_told() -> None:
     with pytest.raises(UserError, match="nox -s lock -- cu130-torch211-devel"):
         made(image("cu130-torch211"), replace(recipe_of(), parts=("nvidia-cuda-nvcc==1.2.3",)))
-    patched = replace(recipe_of("cu124-torch25-colossalai", "colossalai"), patch="0" * 64)
-    with pytest.raises(UserError, match="no patch with sha256 000"):
-        made(image("cu124-torch25-colossalai"), patched)
 
 
 def test_the_libraries_of_a_wheel_are_named() -> None:

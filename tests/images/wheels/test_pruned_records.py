@@ -14,16 +14,24 @@ from images.planning.image import Pruning
 from images.wheels import pruned_records
 from tests.support import fatbins, wheels
 from tests.support.fatbins import Code
+from tests.support.http_server import serving
 from validate.environment import wheel_contents
 from validate.environment.wheel_contents import Rows
 
 WANTED = Pruning(arch=Arch(9, 0), nvidia=False)
 
 
+def pruned_of(wheel: Path, digest: str) -> str:
+    with serving() as server:
+        server.answer = lambda *_: (200, {}, wheel.read_bytes())
+        url = f"http://{server.host}/{wheel.name}"
+        return pruned_records._pruned(url, digest, pruner.files(WANTED))
+
+
 def pruned(folder: Path, files: Mapping[str, bytes]) -> tuple[str, Rows]:
     """Return the digest of what the pruner leaves of a wheel of these files, and the rows of the whole."""
     wheel = wheels.make(folder, files)
-    found = pruned_records._pruned(wheel.as_uri(), sha256_of_file(wheel), pruner.files(WANTED))
+    found = pruned_of(wheel, sha256_of_file(wheel))
     return found, wheel_contents.rows_of_wheel([[name, wheels.record_hash(one)] for name, one in files.items()])
 
 
@@ -38,7 +46,7 @@ def test_a_pruned_wheel_has_another_digest_and_one_without_other_code_stays(tmp_
 def test_a_wheel_that_is_not_the_locks_is_refused(tmp_path: Path) -> None:
     wheel = wheels.make(tmp_path)
     with pytest.raises(UserError, match="the lock has 00"):
-        pruned_records._pruned(wheel.as_uri(), "00", pruner.files(WANTED))
+        pruned_of(wheel, "00")
 
 
 def test_the_key_tells_one_pruner_from_another() -> None:

@@ -7,11 +7,10 @@ import pytest
 
 from images.errors import UserError
 from images.host.hashing import sha256
-from images.wheels.builder import of_compilers
 from images.wheels.recipe import jobs_for, patch_of, recipe_for
 from tests.support.cases import cases
 from tests.support.commands import call
-from tests.support.recipes import COMPILERS, SOURCES, image, recipe_of
+from tests.support.recipes import SOURCES, image, recipe_of
 
 GIB = 1024**3
 
@@ -94,18 +93,6 @@ def test_the_verb_says_what_can_be_compiled() -> None:
     assert found.returncode == 2
     assert "pins nothing that is compiled here" in found.stderr
     assert "nox -s wheels -- cu130-torch212 PACKAGE" in found.stderr
-
-
-def test_on_a_custom_base_the_wheel_is_that_bases_alone() -> None:
-    there = of_compilers(recipe_of(), "sha256:1", COMPILERS)
-    nvcc = COMPILERS.partition("\n")[2]
-    assert (there.base, there.gcc, there.provider, there.parts) == ("sha256:1", 13, "base", (nvcc,))
-    assert there.key != recipe_of().key
-    assert of_compilers(recipe_of(), "sha256:2", COMPILERS).key != there.key
-    assert of_compilers(recipe_of(), "sha256:1", "13\n").provider == "wheels"
-    assert of_compilers(recipe_of(), "sha256:1", "").gcc == 0
-    without_gpu_code = recipe_of("cu128-torch28", "deepspeed")
-    assert of_compilers(without_gpu_code, "sha256:1", COMPILERS).provider == "none"
 
 
 def test_a_level_of_processors_and_a_patch_move_the_key_and_their_absence_does_not() -> None:
