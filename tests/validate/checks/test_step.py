@@ -77,9 +77,9 @@ def test_a_step_is_asked_of_one_model_of_gpu_with_room_for_it() -> None:
 def test_what_a_gpu_is_too_small_for_is_not_asked_of_it() -> None:
     """A required claim that is NOT_APPLICABLE closes the gate: it is one of larger GPUs."""
     small, large = claims_of("NVIDIA GeForce RTX 4090", (8, 9), 25 << 30), claims_of(H100)
-    assert not small["large-cross-entropy"].required and large["large-cross-entropy"].required
-    assert "takes 45 GB of GPU memory, NVIDIA GeForce" in small["large-cross-entropy"].expect["not_applicable"]
-    assert small["large-softmax"].required and not small["fp8-rows"].required
+    assert not small["conv3d-bfloat16"].required and large["conv3d-bfloat16"].required
+    assert "takes 32 GB of GPU memory, NVIDIA GeForce" in small["conv3d-bfloat16"].expect["not_applicable"]
+    assert small["cudnn-attention-mask"].required is False and "fp8-scale-result" in small
 
 
 def test_no_mfu_is_told_where_weights_are_packed_and_frozen() -> None:
@@ -88,7 +88,7 @@ def test_no_mfu_is_told_where_weights_are_packed_and_frozen() -> None:
 
 def test_what_an_image_lacks_or_a_gpu_has_no_kernel_for_is_not_asked_of_it() -> None:
     lacking = claims_of(H100, missing={"bitsandbytes": "no wheel"})
-    assert not {"qlora", "bnb-4bit-odd"} & lacking.keys() and "qlora" in CLAIMS
+    assert not {"qlora", "bnb-quantise-strided"} & lacking.keys() and "qlora" in CLAIMS
     other = Gpu(name="NVIDIA A100-SXM4-80GB", capability=(8, 0), memory=85 << 30)
     assert claims_of(H100, beside=[other])["eager"].expect["gpu"] == ""
     assert claims_of(H100, of="cu130-torch211")["eager"].required and not CLAIMS["eager"].required

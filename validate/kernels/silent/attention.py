@@ -73,12 +73,6 @@ def flash_attention_large(t: Any, d: str, batch: int = 16400, length: int = 128)
     return [one[-2:].contiguous() for one in found], right
 
 
-def xformers_long(t: Any, d: str, length: int = 33728) -> tuple[Any, ...]:
-    query, key, value = (t.randn(1, length, 1, 64, device=d, dtype=t.float16) for _ in range(3))
-    found = importlib.import_module("xformers.ops").memory_efficient_attention(query, key, value)
-    return found[0, -64:, 0].clone(), _rows(t, query[0, -64:, 0], key[0, :, 0], value[0, :, 0])
-
-
 def flash_attn_padded(t: Any, d: str) -> tuple[Any, ...]:
     """Rows behind the last sequence took no part: their gradients are 0, whatever lay in that memory before."""
     inputs = [t.randn(514, 4, 64, device=d, dtype=t.bfloat16, requires_grad=True) for _ in range(3)]

@@ -37,17 +37,6 @@ def _clocked(t: Any, d: str, run: Any) -> tuple[Any, float]:
     return found, time.perf_counter() - begun
 
 
-def conv3d_pointwise(t: Any, d: str, depth: int = 512, side: int = 512) -> tuple[Any, ...]:
-    """A kernel of one point over 2^31 elements. Right: sums over channels, a few planes at a time."""
-    x = t.rand(1, 32, depth, side, 256, device=d)
-    weight = t.rand(1, 32, 1, 1, 1, device=d)
-    found = t.nn.functional.conv3d(x, weight)[0, 0]
-    step = max(1, depth // 8)
-    planes = range(0, depth, step)
-    right = [(x[0, :, at : at + 1] * weight[0]).sum(0)[0] for at in planes]
-    return [found[at] for at in planes], right
-
-
 def cpu_conv3d_strided(t: Any, d: str) -> tuple[Any, ...]:
     x = t.randn(4, 64, 12, 14, 4, dtype=t.bfloat16, device=d).to(memory_format=t.channels_last_3d)
     weight = t.randn(32, 64, 3, 3, 3, dtype=t.bfloat16, device=d).to(memory_format=t.channels_last_3d) / 42
