@@ -3,14 +3,12 @@
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from images.building import validating
 from images.building.contexts import BuildOptions
 from images.commands import common
 from images.commands.options import (
@@ -35,7 +33,7 @@ from images.locking import debian, lock_file
 from images.nightly import proposal, results, sets
 from images.nightly import run as one_image
 from images.nightly.run import ImageResult
-from images.nightly.sets import NightlyOptions, State
+from images.nightly.sets import NightlyOptions
 from images.planning import plan
 from images.planning.plan import Planned
 from images.wheels import prebuilt
@@ -43,7 +41,6 @@ from images.wheels import prebuilt
 
 def nightly(
     selectors: Selectors = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run: nothing is repeated.")] = False,
     lines: Annotated[
         Path | None,
         typer.Option("--results", metavar="FOLDER", help="Where lines are appended; default: results/nightly."),
@@ -59,9 +56,8 @@ def nightly(
 ) -> None:
     """Build and validate images as they are locked and at the newest versions; bisect what breaks.
 
-    The control is built without a cache, and names the Debian packages that moved against the engine's image of that
-    name. OUT (out/nightly) gets state, evidence, reports (texts of issues) and update proposals, also of locked Debian
-    packages. Exits with 1 if a control or a canary is broken.
+    The control is built without a cache. OUT (out/nightly) gets evidence, reports (texts of issues) and update
+    proposals, also of locked Debian packages. Exits with 1 if a control or a canary is broken.
     """
     sources = common.sources(matrix)
     folder = require_writable(out or sources.workspace.out / "nightly")
@@ -87,12 +83,8 @@ def nightly(
         options = NightlyOptions(
             sources=sources,
             validate=sets.built(docker_engine, build, progress),
-            state=State(folder / "state.jsonl", resume=resume),
             now=lambda: datetime.now(UTC).replace(microsecond=0),
             results=lines or sources.workspace.results / "nightly",
-            debian_before=lambda name: validating.debian_packages(
-                docker_engine, docker_engine.find(sources.matrix.prefix + name)
-            ),
             tiers=tier or (),
             progress=progress.say,
         )
@@ -104,9 +96,10 @@ def nightly(
                 problems += error.problems
             except OSError as error:
                 problems.append(problem_of(error, planned.name))
-    for name, text in results.issues([line for one in found for line in one.breakages]).items():
-        (folder / "reports").mkdir(parents=True, exist_ok=True)
-        (folder / "reports" / name).write_text(text)
+    for breakage in (breakage for result in found for breakage in result.breakages):
+        report = folder / "reports" / f"{breakage.key}.md"
+        report.parent.mkdir(parents=True, exist_ok=True)
+        report.write_text(results.issue(breakage))
     proposals = {
         one.image: proposal.write(one, sources, folder / "proposals" / one.image) for one in found if one.proposed
     }
@@ -118,7 +111,6 @@ def nightly(
                 "control": one.control.model_dump(mode="json"),
                 "canary": one.canary.model_dump(mode="json"),
                 "breakages": [line.model_dump(mode="json") for line in one.breakages],
-                "gaps": [asdict(gap) for gap in one.gaps],
                 "proposal": proposals.get(one.image, ""),
             }
             for one in found
@@ -127,7 +119,6 @@ def nightly(
     for one in found if not as_json else ():
         told = [results.told(one.control), results.told(one.canary)]
         told += [f"{breakage.sentence} ({results.search_cost(breakage)})" for breakage in one.breakages]
-        told += [f"held back: {gap}" for gap in one.gaps]
         told += [f"update proposal: {proposals[one.image]}"] if one.image in proposals else []
         for text in told:
             typer.echo(f"{one.image}  {text}")

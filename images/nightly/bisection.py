@@ -1,13 +1,15 @@
 """What breaks a canary: its regressions against the control, each bisected down to the packages that cause it.
 
 `smallest` is pure. Prefixes are halved, as `git bisect` does with commits, until one change is found without which its
-prefix does not fail; with it fixed the search goes on below it. What is left is shrunk until no single change can be
-taken out (ddmin: Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002).
+prefix does not fail; with it fixed the search goes on below it. From what is left, changes are taken out one at a time
+until no single one can be.
 """
 
 import re
 import time
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import TypeVar
 
 from images.nightly import results, sets
@@ -15,7 +17,7 @@ from images.nightly.results import BUILD, BreakageLine, Expected
 from images.nightly.results import Change as PackageChange
 from images.nightly.sets import Locked, NightlyOptions, SetResult
 from images.planning.plan import Planned
-from images.validation.rows import STEP, ClaimRow
+from images.validation.rows import STEP, ClaimRow, StepRow
 from validate.checks.gpu.step import PEAK_SLACK
 from validate.claims import Tier
 from validate.harness import timing
@@ -25,44 +27,43 @@ _HEAD = 60
 """Characters that tell reasons apart."""
 
 Change = TypeVar("Change", bound=Hashable)
-_SAID = {True: "fail", False: "pass", None: "unresolved"}
+_ANSWERS = {True: "fail", False: "pass", None: "unresolved"}
 
 
 def smallest(changes: Sequence[Change], attempt: Callable[[frozenset[Change]], bool]) -> tuple[Change, ...]:
-    """A smallest failing set, in the order of the changes: it fails, and without any one of its changes it does not.
+    """Return a smallest failing set, in the order of the changes: without any one of its changes it does not fail.
 
-    Given are that without any change all is well, and that all changes together fail. Likely culprits come first in
-    `changes`: what stands behind the last culprit is never looked at alone. `attempt` says whether a set fails; one
-    that can't be decided counts as one that passes. It gets each set at most once; what it raises ends the search, and
-    a second one with its answers remembered asks the same sets in the same order.
+    Given are that without any change all is well, and that all changes together fail. `attempt` says whether a set
+    fails; one that can't be decided counts as one that passes. It gets each set at most once.
 
     One culprit among n changes, with every set decided, takes at most ceil(log2(n)) + 1 attempts; k of them that are
     needed together at most k * (ceil(log2(n)) + k + 2).
     """
     answers = {frozenset[Change](): False, frozenset(changes): True}
 
-    def fails(wanted: Sequence[Change]) -> bool:
-        key = frozenset(wanted)
+    def fails(subset: Sequence[Change]) -> bool:
+        key = frozenset(subset)
         if key not in answers:
             answers[key] = attempt(key)
         return answers[key]
 
-    fixed, rest = tuple[Change, ...](), tuple(changes)
-    while rest and not fails(fixed):
-        low, high = 0, len(rest)
-        while high - low > 1:  # with the change at `low`, prefixes of `rest` together with `fixed` begin to fail
+    culprits, before = tuple[Change, ...](), tuple(changes)
+    while before and not fails(culprits):
+        # With the change at `low`, prefixes together with the known culprits begin to fail.
+        low, high = 0, len(before)
+        while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if fails(fixed + rest[:middle]) else (middle, high)
-        fixed, rest = (rest[low], *fixed), rest[:low]
-    size = len(fixed) // 2
-    while size:  # parts of half the size are taken out, then smaller ones, at last single changes
-        parts = (fixed[:start] + fixed[start + size :] for start in range(0, len(fixed), size))
-        less = next((smaller for smaller in parts if fails(smaller)), None)
-        if less is None:
-            size //= 2
-        else:
-            fixed, size = less, min(size, len(less) // 2)
-    return fixed
+            if fails(culprits + before[:middle]):
+                high = middle
+            else:
+                low = middle
+        culprits, before = (before[low], *culprits), before[:low]
+
+    smaller = culprits
+    while smaller:
+        culprits = smaller
+        smaller = next(filter(fails, combinations(culprits, len(culprits) - 1)), ())
+    return culprits
 
 
 def is_open(claim: ClaimRow) -> bool:
@@ -71,123 +72,156 @@ def is_open(claim: ClaimRow) -> bool:
 
 
 def regressions(control: SetResult, newer: SetResult, expected: Sequence[Expected]) -> list[ClaimRow]:
-    """Claims that the control passes and the canary does not, the cheapest tier first; without expected failures."""
+    """Return the claims that the control passes and the canary does not, the cheapest tier first.
+
+    Failures that are expected are none.
+    """
     if control.cause:
         return []
     if newer.cause:
         return [
             ClaimRow(check=BUILD, subject="", tier=Tier.STATIC, verdict=Status.FAIL, required=True, reason=newer.cause)
         ]
-    known = {(one.check, one.subject) for one in expected}
-    worse = [
-        claim
-        for claim in newer.claims
-        if is_open(claim) and control.verdict(claim.key) is Status.PASS and (claim.check, claim.subject) not in known
-    ]
+    known = {(row.check, row.subject) for row in expected}
+    worse = []
+    for claim in newer.claims:
+        is_known = (claim.check, claim.subject) in known
+        if is_open(claim) and not is_known and control.verdict(claim.key) is Status.PASS:
+            worse.append(claim)
     return sorted(worse, key=lambda claim: list(Tier).index(claim.tier))
 
 
-def beside(control: SetResult, found: SetResult) -> SetResult:
-    """The same with its training steps (`step`) held against the control's, of the same night and machine: one that is
-    slower or hungrier fails, whatever is recorded, and one that is not is well."""
+def with_steps_judged(control: SetResult, newer: SetResult) -> SetResult:
+    """Judge the training steps (`step`) against the control's, of the same night and machine.
+
+    One that is slower or hungrier fails, whatever is recorded, and one that is not is well.
+    """
     claims = []
-    for claim in found.claims:
-        before, now = control.steps.get(claim.subject), found.steps.get(claim.subject)
-        if claim.check == STEP and claim.verdict is not Status.FAIL and before and now:
-            slower = now.seconds > timing.allowed(before.timed, now.timed, timing.SAME_MACHINE)
-            verdict, reason = Status.PASS, claim.reason
-            if slower or now.peak > PEAK_SLACK * before.peak:
-                took, takes = (f"{one.seconds * 1e3:.1f} ms and {one.peak / 1e9:.2f} GB" for one in (before, now))
-                how = "slower" if slower else "hungrier"
-                verdict, reason = Status.FAIL, f"a step is {how} than the control's: {takes}, where it took {took}"
-            claim = claim.model_copy(update={"verdict": verdict, "reason": reason})
+    for claim in newer.claims:
+        before, after = control.steps.get(claim.subject), newer.steps.get(claim.subject)
+        if claim.check == STEP and claim.verdict is not Status.FAIL and before and after:
+            worse = _worse_step(before, after)
+            update = {"verdict": Status.FAIL, "reason": worse} if worse else {"verdict": Status.PASS}
+            claim = claim.model_copy(update=update)
         claims.append(claim)
-    return found.model_copy(update={"claims": tuple(claims)})
+    return replace(newer, claims=tuple(claims))
 
 
-def breakages(
-    planned: Planned,
-    control: Locked,
-    newer: Locked,
-    changed: Sequence[PackageChange],
-    worse: Sequence[ClaimRow],
-    before: SetResult,
-    options: NightlyOptions,
-) -> list[BreakageLine]:
-    """What breaks these claims of a canary: a line for each set of culprits, appended as it is found. It names every
-    claim that the set breaks. `before`: the control's result."""
+def _worse_step(before: StepRow, after: StepRow) -> str:
+    """Return in what a training step is worse than the control's; empty: in nothing."""
+    slower = after.seconds > timing.allowed(before.timed, after.timed, timing.SAME_MACHINE)
+    hungrier = after.peak > PEAK_SLACK * before.peak
+    if not slower and not hungrier:
+        return ""
+    takes, took = (f"{step.seconds * 1e3:.1f} ms and {step.peak / 1e9:.2f} GB" for step in (after, before))
+    how = "slower" if slower else "hungrier"
+    return f"a step is {how} than the control's: {takes}, where it took {took}"
 
-    def bisected(claim: ClaimRow, left: Sequence[ClaimRow]) -> BreakageLine:
-        start, built, unresolved = time.monotonic(), set[str](), list[frozenset[str]]()
-        movable = [one.name for one in changed if one.before and one.after]
-        options.progress(planned.name, f"bisecting {claim.key} over {len(movable)} packages")
 
-        def validated(moved: frozenset[str], tiers: Sequence[Tier]) -> SetResult | None:
-            mixture = sets.mixed(control, newer, moved, options.run)
-            if mixture is None:
-                return None
-            built.add(f"{mixture.hash} {tiers}")
-            return beside(before, sets.validated(mixture, tiers, "bisect", options))
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """The search for the packages that break the canary of one image."""
+
+    planned: Planned
+    control: Locked
+    canary: Locked
+    changes: Sequence[PackageChange]
+    before: SetResult
+    """The control's result."""
+    options: NightlyOptions
+    results: dict[tuple[str, tuple[Tier, ...]], SetResult] = field(default_factory=dict)
+    """Hash of a mixture's lock, and tiers -> its result."""
+
+    def breakages(self, worse: Sequence[ClaimRow]) -> list[BreakageLine]:
+        """Return a line for each set of culprits, appended as it is found; it names every claim that they break."""
+        lines = []
+        remaining = list(worse)
+        while remaining:
+            line = self._bisect(remaining)
+            results.append(line, self.options.results)
+            self.options.progress(self.planned.name, line.sentence)
+            lines.append(line)
+            named = {claim.key for claim in line.claims}
+            remaining = [claim for claim in remaining[1:] if claim.key not in named]
+        return lines
+
+    def _bisect(self, worse: Sequence[ClaimRow]) -> BreakageLine:
+        """Bisect the first claim, and look which of the others its culprits break."""
+        start, claim = time.monotonic(), worse[0]
+        built_before, unresolved = len(self.results), 0
+        movable = [change.name for change in self.changes if change.before and change.after]
+        self.options.progress(self.planned.name, f"bisecting {claim.key} over {len(movable)} packages")
 
         def attempt(moved: frozenset[str]) -> bool:
-            found = validated(moved, [claim.tier])
-            told = _fails(found, claim) if found else None
-            unresolved.extend([moved] if told is None else [])
-            names = " ".join(one.name for one in changed if one.name in moved)
-            options.progress(planned.name, f"{claim.key} with {len(moved)} moved: {_SAID[told]} ({names})")
-            return told is True
+            nonlocal unresolved
+            result = self._validate(moved, (claim.tier,))
+            answer = _fails(result, claim) if result else None
+            unresolved += answer is None
+            names = " ".join(name for name in movable if name in moved)
+            text = f"{claim.key} with {len(moved)} moved: {_ANSWERS[answer]} ({names})"
+            self.options.progress(self.planned.name, text)
+            return answer is True
 
-        found = smallest(movable, attempt)
-        tiers = [tier for tier in Tier if tier in {one.tier for one in left}]
-        alone, claims = validated(frozenset(found), tiers), [claim]
-        if alone and not alone.cause:  # the claims that the culprits break by themselves, the bisected one first
-            broken = {one.key: one for one in alone.claims for other in left if _is_same(one, other)}
-            others = [broken[one.key] for one in left if one.key in broken and one.key != claim.key]
-            claims = [broken.get(claim.key, claim), *others]
-        culprits = [one for one in changed if one.name in found]
+        names = smallest(movable, attempt)
+        claims = self._broken_by(frozenset(names), worse)
+        culprits = [change for change in self.changes if change.name in names]
+        if not culprits:
+            # Nothing moved from one version to another: all that came or went is named.
+            culprits = list(self.changes)
         return BreakageLine(
-            date=options.now(),
-            image=planned.name,
-            versions=newer.hash,
-            revision=options.sources.revision,
+            date=self.options.now(),
+            image=self.planned.name,
+            versions=self.canary.hash,
+            revision=self.options.sources.revision,
             claims=claims,
             culprits=culprits,
-            sentence=results.sentence(culprits or changed, claims),
-            key=results.culprits_key(culprits or changed),
+            sentence=results.sentence(culprits, claims),
+            key=results.culprits_key(culprits),
             candidates=len(movable),
-            builds=len(built),
-            unresolved=len(unresolved),
+            builds=len(self.results) - built_before,
+            unresolved=unresolved,
             seconds=round(time.monotonic() - start, 1),
         )
 
-    lines, left = list[BreakageLine](), list(worse)
-    while left:
-        key = f"breakage {planned.name} {control.hash} {newer.hash} {left[0].key}"
-        if (known := options.state.find(key)) is not None:
-            line = BreakageLine.model_validate(known)
-        else:
-            line = bisected(left[0], left)
-            results.append(line, options.results)
-            options.state.keep(key, line.model_dump(mode="json"))
-            options.progress(planned.name, line.sentence)
-        lines.append(line)
-        told = {claim.key for claim in line.claims}
-        left = [claim for claim in left[1:] if claim.key not in told]
-    return lines
+    def _validate(self, moved: frozenset[str], tiers: tuple[Tier, ...]) -> SetResult | None:
+        """Build and validate the control with these packages moved; None where no versions fit."""
+        mixture = sets.mixed(self.control, self.canary, moved, self.options.run)
+        if mixture is None:
+            return None
+        key = mixture.hash, tiers
+        if key not in self.results:
+            result = self.options.validate(mixture, tiers, "bisect")
+            self.results[key] = with_steps_judged(self.before, result)
+        return self.results[key]
+
+    def _broken_by(self, culprits: frozenset[str], worse: Sequence[ClaimRow]) -> list[ClaimRow]:
+        """Return the claims that the culprits break by themselves; the first is the one that was bisected."""
+        tiers = {claim.tier for claim in worse}
+        alone = self._validate(culprits, tuple(tier for tier in Tier if tier in tiers))
+        judged = {claim.key: claim for claim in alone.claims} if alone else {}
+        claims = [judged.get(worse[0].key, worse[0])]
+        for claim in worse[1:]:
+            if claim.key in judged and _is_same(judged[claim.key], claim):
+                claims.append(judged[claim.key])
+        return claims
 
 
-def _fails(found: SetResult, claim: ClaimRow) -> bool | None:
-    """Whether a validation run shows the failure that is looked for. None: a failure for another reason, or no verdict
-    on this claim, does not tell."""
+def _fails(result: SetResult, claim: ClaimRow) -> bool | None:
+    """Return whether a result shows the failure that is looked for.
+
+    None: a failure for another reason, or no verdict on this claim.
+    """
     if claim.check == BUILD:
-        return bool(found.cause)
-    own = next((one for one in found.claims if one.key == claim.key), None)
-    if own is None or own.verdict is Status.PASS:
-        return False if own else None
-    return True if _is_same(own, claim) else None
+        return bool(result.cause)
+    for judged in result.claims:
+        if judged.key == claim.key and judged.verdict is Status.PASS:
+            return False
+        if _is_same(judged, claim):
+            return True
+    return None
 
 
-def _is_same(one: ClaimRow, other: ClaimRow) -> bool:
-    """The same failure: its reason begins alike, numbers aside. The rest may name other failures."""
-    first, second = (re.sub(r"[\d\s]+", " ", each.reason)[:_HEAD] for each in (one, other))
-    return (one.key, one.verdict, first) == (other.key, other.verdict, second)
+def _is_same(claim: ClaimRow, other: ClaimRow) -> bool:
+    """Return whether both are the same failure: their reasons begin alike, numbers aside."""
+    first, second = (re.sub(r"[\d\s]+", " ", row.reason)[:_HEAD] for row in (claim, other))
+    return (claim.key, claim.verdict, first) == (other.key, other.verdict, second)

@@ -3,7 +3,6 @@
 Lines are appended, never rewritten. Their schema comes from here.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ class Job(StrEnum):
     """Which versions an image of a nightly run is built from."""
 
     CONTROL = "control"
-    """The committed lock, built without a cache: with Debian's newest packages where none are locked."""
+    """The committed lock, built without a cache."""
     CANARY = "canary"
     """The newest that the matrix's ranges allow."""
 
@@ -56,9 +55,9 @@ class Change(Row):
 
     name: str
     before: str
-    """Version in the committed lock, or in the image that people have; empty: it was not there."""
+    """Version in the committed lock; empty: it was not there."""
     after: str
-    """Version in the canary, or in the control; empty: it is gone."""
+    """Version in the canary; empty: it is gone."""
     pinned: bool
     """matrix.yaml pins it; else it is a dependency."""
 
@@ -113,8 +112,7 @@ class JobLine(Row):
     steps: dict[str, StepRow] = {}
     """Subject of `step` -> the training step."""
     changes: list[Change] = []
-    """What moved against the committed lock (canary); the Debian packages that moved against the image that people have
-    (control)."""
+    """What moved against the committed lock. Of a control: Debian packages, in lines of before December 2026."""
     ranges: dict[str, str] = {}
     """Of an experiment, which is no regular nightly run; earlier versions asked for them on the command line."""
     cause: str = ""
@@ -156,25 +154,21 @@ def append(line: JobLine | BreakageLine, folder: Path) -> Path:
     """Append a line to the month's file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{line.date:%Y-%m}.jsonl"
-    text = json.dumps(line.model_dump(mode="json"), separators=(",", ":")) + "\n"
-    with path.open("ab+") as file:
-        if size := file.seek(0, 2):
-            file.seek(size - 1)
-            if file.read() != b"\n":  # a write that was cut off: what it left keeps its own line
-                text = "\n" + text
-        file.write(text.encode())
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line.model_dump_json() + "\n")
     return path
 
 
 def read(*folders: Path) -> tuple[JobLine | BreakageLine, ...]:
-    """Every line of every nightly run in these folders, oldest first.
+    """Return every line of every nightly run in these folders, oldest first.
 
     A folder that is not there has none. Raises UserError with all bad lines.
     """
     problems: list[Problem] = []
     lines: list[JobLine | BreakageLine] = []
-    for path in (path for folder in folders for path in sorted(folder.glob("*.jsonl"))):
-        lines += [line for _, line in read_lines(path, _LINE.validate_json, "line of a nightly run", problems)]
+    for folder in folders:
+        for path in sorted(folder.glob("*.jsonl")):
+            lines += [line for _, line in read_lines(path, _LINE.validate_json, "line of a nightly run", problems)]
     if problems:
         raise UserError(problems)
     return tuple(sorted(lines, key=lambda line: line.date))
@@ -208,42 +202,47 @@ def culprits_key(culprits: Sequence[Change]) -> str:
     return re.sub(r"[^a-z0-9.-]+", "-", text.lower())
 
 
-def issues(breakages: Sequence[BreakageLine]) -> dict[str, str]:
-    """File name -> Markdown, one for each set of culprits: title in the first line, a marker to find it by last."""
-    groups: dict[str, list[BreakageLine]] = {}
-    for one in breakages:
-        groups.setdefault(one.key, []).append(one)
-    return {f"{name}.md": _issue(name, *group) for name, group in groups.items()}
+def issue(line: BreakageLine) -> str:
+    """Return the Markdown of an issue: title in the first line, a marker to find it by last."""
+    moved = " with ".join(f"{change.name} {change.after}" for change in line.culprits)
+    table = ""
+    for claim in line.claims:
+        reason = shortened(claim.reason).replace("|", "\\|")
+        table += f"| {claim.check} | {claim.subject} | {claim.tier} | {claim.verdict} | {reason} |\n"
+    culprit = line.culprits[0]
+    row = f'select: {line.image}, claim: "{line.claims[0].key}", issue: OWNER/REPOSITORY#NUMBER'
+    return f"""# {moved} breaks {line.image}
 
+**{line.image}**, {line.date:%Y-%m-%d %H:%M} UTC: {line.sentence}
 
-def _issue(name: str, first: BreakageLine, *others: BreakageLine) -> str:
-    moved = " with ".join(f"{one.name} {one.after}" for one in first.culprits)
-    images = ", ".join(dict.fromkeys(one.image for one in (first, *others)))
-    lines = [f"# {moved} breaks {images}", ""]
-    for one in (first, *others):
-        lines += [f"**{one.image}**, {one.date:%Y-%m-%d %H:%M} UTC: {one.sentence}", ""]
-        lines += ["| claim | subject | tier | verdict | reason |", "|---|---|---|---|---|"]
-        for claim in one.claims:
-            reason = shortened(claim.reason).replace("|", "\\|")
-            lines.append(f"| {claim.check} | {claim.subject} | {claim.tier} | {claim.verdict} | {reason} |")
-        lines += ["", f"Found by bisection over {search_cost(one)}.", ""]
-    lines += ["To expect the failure until upstream has fixed it, add a row to matrix.yaml:", "", "```yaml", "xfail:"]
-    claim, culprit = first.claims[0], first.culprits[0]
-    row = f'select: {first.image}, claim: "{claim.key}", issue: OWNER/REPOSITORY#NUMBER'
-    lines += [f'  - {{{row}, when: "{culprit.name}>={culprit.after}"}}', "```", "", f"<!-- truetag: {name} -->", ""]
-    return "\n".join(lines)
+| claim | subject | tier | verdict | reason |
+|---|---|---|---|---|
+{table}
+Found by bisection over {search_cost(line)}.
+
+To expect the failure until upstream has fixed it, add a row to matrix.yaml:
+
+```yaml
+xfail:
+  - {{{row}, when: "{culprit.name}>={culprit.after}"}}
+```
+
+<!-- truetag: {line.key} -->
+"""
 
 
 def told(line: JobLine) -> str:
-    """One job in a line."""
-    counts = sum((Counter(tier.counts) for tier in line.tiers.values()), Counter[Status]())
-    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    parts = [f"{line.job} {line.outcome}" + (f" ({told})" if told else "")]
-    if line.job is Job.CONTROL and line.changes:
-        parts += [f"Debian's packages moved: {', '.join(map(str, line.changes))}"]
-    elif line.changes:
-        parts += [f"{len(line.changes)} packages changed"]
-    parts += [shortened(line.cause)] if line.cause else []
-    parts += [f"{one.key} fails as expected ({one.issue})" for one in line.expected]
-    parts += [f"{one.key} passes unexpectedly: remove {one.issue} from xfail" for one in line.unexpected_passes]
+    """Return what one job found, in a line."""
+    counts: Counter[Status] = Counter()
+    for tier in line.tiers.values():
+        counts.update(tier.counts)
+    parts = [f"{line.job} {line.outcome}"]
+    if counts:
+        parts[0] += f" ({', '.join(f'{count} {verdict}' for verdict, count in counts.items())})"
+    if line.changes:
+        parts.append(f"{len(line.changes)} packages changed")
+    if line.cause:
+        parts.append(shortened(line.cause))
+    parts += [f"{row.key} fails as expected ({row.issue})" for row in line.expected]
+    parts += [f"{row.key} passes unexpectedly: remove {row.issue} from xfail" for row in line.unexpected_passes]
     return "; ".join(parts)

@@ -4,12 +4,11 @@ What builds and validates is injected (`ValidateSet`), and so are the resolver a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from images.building import validating
 from images.config import selectors
@@ -18,7 +17,7 @@ from images.locking import lock_file, uv
 from images.nightly import bisection, results, sets
 from images.nightly.bisection import is_open
 from images.nightly.results import BreakageLine, Change, Expected, Job, JobLine, Outcome
-from images.nightly.sets import Gap, Locked, NightlyOptions, SetResult
+from images.nightly.sets import Locked, NightlyOptions, SetResult
 from images.planning.image import Image
 from images.planning.plan import Planned
 from images.validation.rows import ClaimRow, tier_counts
@@ -27,15 +26,14 @@ from validate.judging import Status
 
 @dataclass(frozen=True, kw_only=True)
 class ImageResult:
-    """Both jobs of one image. `proposed`: the lock of a canary that is as good as the control; `gaps`: what even the
-    canary has not at its newest."""
+    """Both jobs of one image."""
 
     image: str
     control: JobLine
     canary: JobLine
     breakages: tuple[BreakageLine, ...] = ()
-    gaps: tuple[Gap, ...] = ()
     proposed: Locked | None = None
+    """The lock of a canary that is as good as the control."""
 
     @property
     def broken(self) -> bool:
@@ -44,106 +42,112 @@ class ImageResult:
 
 
 def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
-    """Both jobs of an image, and the bisection of what breaks its canary.
+    """Run both jobs of an image, and bisect what breaks its canary.
 
     Appends a line as soon as it is known. Raises UserError: no lock, or an index or an engine that does not answer.
     """
     control = Locked(image=image, lock=lock_file.read(image, options.sources.workspace.locks))
-    before = sets.validated(control, options.tiers, str(Job.CONTROL), options)
-    before = bisection.beside(before, before)
-    people_have = options.debian_before(planned.name)  # the Debian packages of the image that they have
-    moved = sets.moves(people_have, before.debian) if people_have and before.debian else ()
-    control_line = _line(planned, control, Job.CONTROL, moved, before, options)
-    if kept := options.sources.matrix.nightly.why_kept(str(image.name.torch), options.now().date()):
-        line = _appended(planned, Job.CANARY, Outcome.UNCHANGED, options, versions=control.hash, cause=kept)
-        return ImageResult(image=planned.name, control=control_line, canary=line)
+    before = options.validate(control, options.tiers, Job.CONTROL)
+    before = bisection.with_steps_judged(before, before)
+    control_line = _append_result(planned, control, Job.CONTROL, (), before, options)
+
+    def without_canary(outcome: Outcome, **more: Any) -> ImageResult:
+        canary_line = _append(planned, Job.CANARY, outcome, options, **more)
+        return ImageResult(image=planned.name, control=control_line, canary=canary_line)
+
+    nightly = options.sources.matrix.nightly
+    kept = nightly.why_kept(str(image.name.torch), options.now().date())
+    if kept:
+        return without_canary(Outcome.UNCHANGED, versions=control.hash, cause=kept)
+    options.progress(planned.name, "resolving the newest versions")
     try:
-        newest, gaps = _newest(control, options)
+        refused = sets.refused_by_facts(image, options.sources)
+        requirements = sets.requirements(control, nightly, refused)
+        chosen = uv.versions(requirements, control.lock.inputs, preferred={}, run=options.run, where=planned.name)
+        canary = sets.relocked(control, chosen, options.run)
     except uv.NoSolution as error:
-        line = _appended(planned, Job.CANARY, Outcome.UNRESOLVED, options, cause=error.problems[0].cause)
-        return ImageResult(image=planned.name, control=control_line, canary=line)
-    changed = sets.moves(control.versions, newest.versions, [pin.name for pin in image.pins])
-    if not changed:
-        line = _appended(planned, Job.CANARY, Outcome.UNCHANGED, options, versions=control.hash)
-        return ImageResult(image=planned.name, control=control_line, canary=line, gaps=gaps)
-    options.progress(planned.name, f"canary: {', '.join(str(one) for one in changed if one.pinned)}")
-    after = bisection.beside(before, sets.validated(newest, options.tiers, str(Job.CANARY), options))
-    canary_line = _line(planned, newest, Job.CANARY, changed, after, options)
+        return without_canary(Outcome.UNRESOLVED, cause=error.problems[0].cause)
+    pinned = [pin.name for pin in image.pins]
+    changes = sets.moves(control.versions, canary.versions, pinned)
+    if not changes:
+        return without_canary(Outcome.UNCHANGED, versions=control.hash)
+
+    moved_pins = ", ".join(str(change) for change in changes if change.pinned)
+    options.progress(planned.name, f"canary: {moved_pins}")
+    after = options.validate(canary, options.tiers, Job.CANARY)
+    after = bisection.with_steps_judged(before, after)
+    canary_line = _append_result(planned, canary, Job.CANARY, changes, after, options)
     worse = bisection.regressions(before, after, canary_line.expected)
-    # As good: the control's verdicts or better ones, in all tiers that need no GPU.
-    same = all(after.verdict(one.key) in (one.verdict, Status.PASS) for one in before.claims)
-    failed = [one for one in after.claims if one.verdict is Status.FAIL and before.verdict(one.key) is not Status.FAIL]
-    judged = {one.tier for one in after.claims} >= set(validating.ANYWHERE)
+    search = bisection.Search(
+        planned=planned, control=control, canary=canary, changes=changes, before=before, options=options
+    )
     return ImageResult(
         image=planned.name,
         control=control_line,
         canary=canary_line,
-        breakages=tuple(bisection.breakages(planned, control, newest, changed, worse, before, options)),
-        gaps=gaps,
-        proposed=newest if not before.cause and judged and same and not failed else None,
+        breakages=tuple(search.breakages(worse)),
+        proposed=canary if is_as_good(before, after) else None,
     )
 
 
-def _newest(control: Locked, options: NightlyOptions) -> tuple[Locked, tuple[Gap, ...]]:
-    """The canary, and what it leaves behind. A resumed run uses the same one, whatever has been published since.
-
-    Raises NoSolution where no versions fit together, UserError where the index can't be asked.
-    """
-    name = str(control.image.name)
-    key = f"newest {name} {control.hash} {options.sources.revision}"
-    if (known := options.state.find(key)) is not None:
-        return sets.relocked(control, known["versions"], options.run), tuple(Gap(**one) for one in known["gaps"])
-    options.progress(name, "resolving the newest versions")
-    refused = sets.refused_by_facts(control.image, options.sources)
-    wanted = sets.requirements(control, options.sources.matrix.nightly, refused)
-    chosen = uv.versions(wanted, control.lock.inputs, preferred={}, run=options.run, where=name)
-    newest = sets.relocked(control, chosen, options.run)
-    pythons = sorted({str(base.python) for base in options.sources.matrix.bases.values()}, key=Version)
-    gaps = sets.gaps(control, newest, wanted, refused, pythons, options.run)
-    options.state.keep(key, {"versions": newest.versions, "gaps": [asdict(one) for one in gaps]})
-    return newest, gaps
+def is_as_good(before: SetResult, after: SetResult) -> bool:
+    """Return whether a canary has the control's verdicts or better ones, in all tiers that need no GPU."""
+    judged = {claim.tier for claim in after.claims}
+    if before.cause or not judged >= set(validating.ANYWHERE):
+        return False
+    for claim in before.claims:
+        if after.verdict(claim.key) not in (claim.verdict, Status.PASS):
+            return False
+    for claim in after.claims:
+        if claim.verdict is Status.FAIL and before.verdict(claim.key) is not Status.FAIL:
+            return False
+    return True
 
 
-def _line(
-    planned: Planned, locked: Locked, job: Job, changed: Sequence[Change], found: SetResult, options: NightlyOptions
+def _append_result(
+    planned: Planned, locked: Locked, job: Job, changes: Sequence[Change], result: SetResult, options: NightlyOptions
 ) -> JobLine:
-    """The line of a job, appended and told."""
+    """Append the line of a job that was validated."""
     rows = rows_for(planned, locked.versions, options.sources.matrix.xfail)
-    expect = expected(found.claims, rows)
-    failing = [claim for claim in found.claims if is_open(claim)]
-    if found.cause:
-        outcome = Outcome.NOT_BUILT
-    elif sum(claim.verdict is Status.FAIL for claim in failing) > len(expect):
-        outcome = Outcome.FAIL
-    elif expect:
-        outcome = Outcome.XFAIL
-    else:
-        proven = any(claim.required for claim in found.claims) and not failing
-        outcome = Outcome.PASS if proven else Outcome.UNPROVEN
-    line = _appended(
+    expected_failures = expected(result.claims, rows)
+    line = _append(
         planned,
         job,
-        outcome,
+        _outcome(result, expected_failures),
         options,
         versions=locked.hash,
-        cause=found.cause,
-        tiers=tier_counts(found.claims),
-        failing=failing,
-        expected=expect,
-        unexpected_passes=unexpected_passes(found.claims, rows),
-        digest=found.digest,
-        bytes=found.bytes,
-        seconds=found.seconds,
-        gpus=list(found.gpus),
-        steps=dict(found.steps),
-        changes=list(changed),
+        cause=result.cause,
+        tiers=tier_counts(result.claims),
+        failing=[claim for claim in result.claims if is_open(claim)],
+        expected=expected_failures,
+        unexpected_passes=unexpected_passes(result.claims, rows),
+        digest=result.digest,
+        bytes=result.bytes,
+        seconds=result.seconds,
+        gpus=list(result.gpus),
+        steps=dict(result.steps),
+        changes=list(changes),
     )
     options.progress(planned.name, results.told(line))
     return line
 
 
-def _appended(planned: Planned, job: Job, outcome: Outcome, options: NightlyOptions, **more: Any) -> JobLine:
-    """The line of a job, appended once: a resumed run has those that it wrote before."""
+def _outcome(result: SetResult, expected_failures: Sequence[Expected]) -> Outcome:
+    if result.cause:
+        return Outcome.NOT_BUILT
+    failed = [claim for claim in result.claims if claim.verdict is Status.FAIL]
+    if len(failed) > len(expected_failures):
+        return Outcome.FAIL
+    if expected_failures:
+        return Outcome.XFAIL
+    is_proven = any(claim.required for claim in result.claims)
+    if is_proven and not any(is_open(claim) for claim in result.claims):
+        return Outcome.PASS
+    return Outcome.UNPROVEN
+
+
+def _append(planned: Planned, job: Job, outcome: Outcome, options: NightlyOptions, **more: Any) -> JobLine:
+    """Append the line of a job."""
     line = JobLine(
         date=options.now(),
         image=planned.name,
@@ -152,11 +156,7 @@ def _appended(planned: Planned, job: Job, outcome: Outcome, options: NightlyOpti
         revision=options.sources.revision,
         **more,
     )
-    key = f"line {line.image} {line.job} {line.versions} {line.revision}"
-    if (known := options.state.find(key)) is not None:
-        return JobLine.model_validate(known)
     results.append(line, options.results)
-    options.state.keep(key, line.model_dump(mode="json"))
     return line
 
 

@@ -19,7 +19,7 @@ from images.locking import lock_file
 from images.nightly import results, sets
 from images.nightly import run as nightly
 from images.nightly.results import Outcome
-from images.nightly.sets import Locked, NightlyOptions, SetResult, State, ValidateSet
+from images.nightly.sets import Locked, NightlyOptions, SetResult, ValidateSet
 from images.planning import plan
 from images.planning.image import Image
 from images.validation.claims import image_claims
@@ -73,7 +73,6 @@ def test_a_package_that_breaks_a_canary_is_named(
     options = NightlyOptions(
         sources=replace(SOURCES, matrix=matrix),
         validate=laid_over(engine, control, parent),
-        state=State(tmp_path / "state.jsonl", resume=False),
         now=lambda: datetime.now(UTC),
         results=tmp_path / "results",
         tiers=[Tier.STATIC],

@@ -7,8 +7,6 @@ import pytest
 from images.config.names import ImageName
 from images.config.schema import Nightly
 from images.errors import Problem, UserError
-from images.locking import uv
-from images.locking.inputs import Package, Target
 from images.nightly import sets
 from images.nightly.sets import Locked
 from images.planning import plan
@@ -82,35 +80,3 @@ def test_a_network_that_does_not_answer_is_no_verdict(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sets, "relocked", away)
     with pytest.raises(UserError):
         sets.mixed(CONTROL, at(MOVES), frozenset({"peft"}))
-
-
-def test_each_pin_that_is_not_at_its_newest_release_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A held layer, a range, the facts, another Python, another package: the later are asked of the index; and CUDA."""
-    newest = {"torchao": "0.18.0", "peft": "99.0", "datasets": "99.0", "transformers": "99.0"}
-    newest |= {"torch": "2.15.0", "nvidia-cuda-nvcc-cu12": "12.9.86"}
-
-    def packages(names: list[str], target: Target, **_: object) -> list[Package]:
-        version = newest.get(names[0], "0.0.1")
-        if names == ["transformers"] and target.python == "3.11":
-            version = "5.0.0"
-        return [Package(name=names[0], version=version, hashes=())]
-
-    def versions(asked: list[str], *_: object, **__: object) -> dict[str, str]:
-        assert asked[-1] == "datasets==99.0" and not [one for one in asked if one.startswith("datasets>")]
-        cause = "uv says: Because xformers==0.0.31 depends on torch and "
-        cause += "accelerate>=1.2 depends on one of: datasets>1,<4 datasets<9, no"
-        raise uv.NoSolution(Problem(where="datasets", cause=cause))
-
-    monkeypatch.setattr(uv, "packages", packages)
-    monkeypatch.setattr(uv, "versions", versions)
-    refused = {"torchao": {"0.18.0": "torchao 0.18.0 is for another torch"}}
-    lines = sets.requirements(CONTROL, Nightly(ranges={"peft": "<1"}), refused)
-    found = sets.gaps(CONTROL, at(MOVES), lines, refused, ["3.11", "3.13"], uv.run)
-    assert [str(one) for one in found] == [
-        "torch 2.7.1, newest 2.15.0: the layer torch stays as it is locked: a newer torch is another stack",
-        "torchao 0.11.0, canary 0.12.0, newest 0.18.0: the facts speak against it: torchao 0.18.0 is for another torch",
-        "transformers 4.57.6, canary 5.0.0, newest 99.0: it is not for Python 3.11, but for 3.13",
-        "peft 0.18.1, canary 0.21.2, newest 99.0: the range of this run is >=0.18.1,<1",
-        "datasets 4.5.0, newest 99.0: accelerate 1.12.0 does not allow it",
-        "nvidia-cuda-nvcc-cu12 12.6.85, newest 12.9.86: this is the image of CUDA 12.6: a newer one is another image",
-    ]

@@ -1,4 +1,4 @@
-"""Update proposals, issues, the state of a run, and faults in the matrix's nightly section."""
+"""Update proposals, issues, and faults in the matrix's nightly section."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ from images.locking import debian, lock_file
 from images.nightly import proposal, results
 from images.nightly.results import Change, Job, Outcome
 from images.nightly.run import ImageResult
-from images.nightly.sets import Locked, State
+from images.nightly.sets import Locked
 from images.planning import plan
 from tests.support.nightly_samples import CONTROL, SOURCES
 from tests.support.site_samples import FAILED, breakage, job
@@ -60,26 +60,11 @@ def test_a_proposal_tells_to_read_what_the_files_of_its_locks_bring(name: str, s
 def test_an_issue_has_its_title_sentence_and_marker() -> None:
     claim = FAILED.model_copy(update={"reason": "a | b"})
     line = breakage(image="cu126-torch27", claims=[claim], sentence=results.sentence([TORCHAO], [claim]))
-    other = line.model_copy(update={"image": "cu128-torch28"})
-    ((name, text),) = results.issues([line, other]).items()
-    assert name == "torchao-0.14.1.md"
-    assert text.startswith("# torchao 0.14.1 breaks cu126-torch27, cu128-torch28\n")
+    text = results.issue(line)
+    assert text.startswith("# torchao 0.14.1 breaks cu126-torch27\n")
     assert "torchao 0.11.0 -> 0.14.1 breaks symbols/resolved: a | b" in text
     assert "a \\| b |" in text
     assert "<!-- truetag: torchao-0.14.1 -->" in text
-
-
-def test_a_state_that_was_cut_off_is_read_as_far_as_it_is_whole(tmp_path: Path) -> None:
-    file = tmp_path / "state.jsonl"
-    state = State(file, resume=False)
-    state.keep("one", {"a": 1})
-    state.keep("two", {"b": 2})
-    file.write_text(file.read_text()[:-4])
-    resumed = State(file, resume=True)
-    assert (resumed.find("one"), resumed.find("two")) == ({"a": 1}, None)
-    resumed.keep("two", 3)
-    assert State(file, resume=True).find("two") == 3
-    assert State(file, resume=False).find("one") is None
 
 
 def test_what_the_nightly_section_can_not_mean_is_told_with_its_lines(tmp_path: Path) -> None:

@@ -28,15 +28,6 @@ def test_lines_are_read_back_by_date_from_the_files_of_their_months(tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2026-11.jsonl", "2026-12.jsonl"]
 
 
-def test_a_line_that_was_cut_off_does_not_swallow_the_next(tmp_path: Path) -> None:
-    path = results.append(job(), tmp_path)
-    before = path.read_bytes()[:-30]
-    path.write_bytes(before)
-    results.append(breakage(), tmp_path)
-    assert path.read_bytes().startswith(before)
-    assert json.loads(path.read_text().splitlines()[1])["kind"] == "breakage"
-
-
 def test_every_bad_line_is_told_with_its_place(tmp_path: Path) -> None:
     """One of another schema version, too."""
     path = results.append(job(), tmp_path)

@@ -9,18 +9,16 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from images.config.paths import Workspace
 from images.config.schema import ExpectedFailure, Nightly
 from images.errors import Problem
-from images.locking import debian, uv
-from images.locking.inputs import Package
+from images.locking import uv
 from images.nightly import results, sets
 from images.nightly import run as nightly
 from images.nightly.results import BreakageLine, JobLine, Outcome
 from images.nightly.run import ImageResult
-from images.nightly.sets import Locked, NightlyOptions, SetResult, State
+from images.nightly.sets import Locked, NightlyOptions, SetResult
 from images.validation.rows import ClaimRow, StepRow
-from tests.support.nightly_samples import CONTROL, MOVES, PLANNED, SOURCES, at
+from tests.support.nightly_samples import MOVES, PLANNED, SOURCES, at
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -35,17 +33,14 @@ CLAIMS = (
 class Judge:
     """Fails claims where the versions hold what breaks them; remembers what it was asked."""
 
-    def __init__(self, breaking: dict[str, set[str]], *, unbuildable: set[str] | None = None, most: int = 1000) -> None:
-        self.breaking, self.unbuildable, self.most = breaking, unbuildable or {"nothing"}, most
+    def __init__(self, breaking: dict[str, set[str]], *, unbuildable: set[str] | None = None) -> None:
+        self.breaking, self.unbuildable = breaking, unbuildable or {"nothing"}
         self.sooner: dict[str, tuple[set[str], str]] = {}
         self.asked: list[tuple[frozenset[str], tuple[Tier, ...]]] = []
-        self.debian: dict[str, str] = {}
         self.slower: dict[str, tuple[float, float]] = {}
         """Package that moved -> how many times the seconds and the peak of a step."""
 
     def __call__(self, locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
-        if len(self.asked) >= self.most:
-            raise KeyboardInterrupt
         moved = {name for name, version in MOVES.items() if locked.versions.get(name) == version}
         self.asked.append((frozenset(moved), tuple(tiers)))
         if self.unbuildable <= moved:
@@ -58,7 +53,7 @@ class Judge:
             factors = [(1.01, 1.0), *(factors for name, factors in self.slower.items() if name in moved)]
             seconds, peak = (math.prod(each) for each in zip(*factors, strict=True))
             steps = {"eager": StepRow(seconds=0.3 * seconds, spread=0.003, peak=int(4e10 * peak), loss=7.0)}
-        return SetResult(claims=rows, digest="sha256:0", bytes=1, debian=self.debian, steps=steps)
+        return SetResult(claims=rows, digest="sha256:0", bytes=1, steps=steps)
 
     def _row(self, id_: str, subject: str, tier: Tier, moved: set[str]) -> ClaimRow:
         broken = any(culprits <= moved for claim, culprits in self.breaking.items() if claim == id_)
@@ -75,29 +70,20 @@ Run = Callable[..., ImageResult]
 def nightly_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(uv, "versions", lambda *_, **__: MOVES)
     monkeypatch.setattr(sets, "relocked", lambda _control, chosen, _run: at(dict(chosen)))
-    # Nothing is newer than what is locked, but einops.
-    locked = {**CONTROL.versions, "einops": "99.0", CONTROL.image.toolkit[0].name: CONTROL.image.toolkit[0].version}
-    monkeypatch.setattr(uv, "packages", lambda one, *_, **__: [Package(name=one[0], version=locked[one[0]], hashes=())])
 
     def run(
         judge: Judge,
         *,
-        resume: bool = False,
         rows: Sequence[ExpectedFailure] = (),
         kept: str = "2026-11-21",
-        workspace: Workspace = SOURCES.workspace,
         **other: object,
     ) -> ImageResult:
         stays = Nightly.model_validate({"kept": {"2.7": {"until": kept, "reason": "it was judged"}}})
-        sources = replace(
-            SOURCES,
-            matrix=SOURCES.matrix.model_copy(update={"xfail": list(rows), "nightly": stays}),
-            workspace=workspace,
-        )
+        matrix = SOURCES.matrix.model_copy(update={"xfail": list(rows), "nightly": stays})
+        sources = replace(SOURCES, matrix=matrix)
         options = NightlyOptions(
             sources=sources,
             validate=judge,
-            state=State(tmp_path / "state.jsonl", resume=resume),
             now=lambda: datetime(2026, 11, 21, tzinfo=UTC),
             results=tmp_path / "results",
         )
@@ -118,41 +104,6 @@ def test_a_canary_as_good_as_the_control_is_proposed(nightly_run: Run, tmp_path:
     assert not found.broken
     assert {one.name for one in found.canary.changes} == set(MOVES)
     assert lines(tmp_path) == [found.control, found.canary]
-
-
-def test_what_a_canary_leaves_behind_is_said_in_a_resumed_run_too(nightly_run: Run) -> None:
-    first, again = nightly_run(Judge({})), nightly_run(Judge({}), resume=True)
-    assert first.gaps == again.gaps
-    assert [str(one) for one in first.gaps] == [
-        "einops 0.8.2, newest 99.0: it fits, but other pins are newer without it"
-    ]
-
-
-def test_debian_packages_that_the_control_took_anew_are_named(nightly_run: Run) -> None:
-    """Against the image that people have; where there is none, none."""
-    judge = Judge({})
-    judge.debian = {"openssl": "3.0.19", "tzdata": "2026b", "zlib1g": "1.3"}
-    before = {"openssl": "3.0.18", "tzdata": "2026b", "gone": "1"}
-    found = nightly_run(judge, debian_before=lambda _name: before)
-    told = "gone 1 -> (none), openssl 3.0.18 -> 3.0.19, zlib1g (none) -> 1.3"
-    assert f"Debian's packages moved: {told}" in results.told(found.control)
-    assert found.proposed is not None and nightly_run(judge).control.changes == []
-
-
-def test_a_control_of_other_debian_packages_is_not_taken_from_an_interrupted_run(
-    nightly_run: Run, tmp_path: Path
-) -> None:
-    workspace = Workspace(tmp_path / "matrix.yaml")
-    assert PLANNED.image is not None
-    place = workspace.locks / debian.place(PLANNED.image.base)
-    place.parent.mkdir(parents=True)
-    for folder in (PLANNED.image.lock_name, "wheels"):
-        (workspace.locks / folder).symlink_to(SOURCES.workspace.locks / folder)
-    judge = Judge({})
-    for packages, asked in (("1", 2), ("1", 2), ("2", 4)):
-        place.write_text(packages)
-        nightly_run(judge, resume=True, workspace=workspace)
-        assert len(judge.asked) == asked
 
 
 def test_what_was_judged_in_part_is_not_proposed(nightly_run: Run) -> None:
@@ -218,25 +169,6 @@ def test_what_fails_in_the_control_is_no_regression(nightly_run: Run) -> None:
     assert (found.control.outcome, found.canary.outcome) == (Outcome.FAIL, Outcome.FAIL)
     assert found.breakages == ()
     assert found.broken
-
-
-def untimed(breakages: Sequence[BreakageLine]) -> list[BreakageLine]:
-    return [one.model_copy(update={"seconds": 0}) for one in breakages]
-
-
-@pytest.mark.parametrize("after", range(8))
-def test_an_interrupted_run_resumes_and_repeats_nothing(nightly_run: Run, tmp_path: Path, after: int) -> None:
-    breaking = {"libraries": {"torchao"}, "4bit-llama": {"transformers", "peft"}}
-    first, second = Judge(breaking, most=after), Judge(breaking)
-    with pytest.raises(KeyboardInterrupt):
-        nightly_run(first)
-    found = nightly_run(second, resume=True)
-    assert not set(first.asked) & set(second.asked)
-    assert len(found.breakages) == 2
-    assert len(lines(tmp_path)) == 4
-    whole = Judge(breaking)
-    assert untimed(nightly_run(whole).breakages) == untimed(found.breakages)
-    assert len(whole.asked) == len(first.asked) + len(second.asked)
 
 
 def test_nothing_newer_builds_nothing(nightly_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
