@@ -90,8 +90,6 @@ def write(files: Mapping[str, bytes], folder: Path) -> None:
     """Write a site, and remove what an earlier one left in the site's own folders."""
     for own in pages.OWN_FOLDERS:
         shutil.rmtree(folder / own, ignore_errors=True)
-    for page in pages.OWN_PAGES:
-        (folder / page).unlink(missing_ok=True)
     for path, content in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)

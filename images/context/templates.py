@@ -1,6 +1,5 @@
 """The Jinja environment of all templates, of Dockerfiles and of pages."""
 
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,8 @@ EPOCH = 1704067200
 
 
 @cache
-def environment(
-    folder: Path = TEMPLATES, *, html: bool = False, finalize: Callable[[Any], Any] | None = None
-) -> Environment:
-    """The environment of a folder of templates. `html` escapes values; `finalize` is applied to each of them."""
+def environment(folder: Path = TEMPLATES, *, html: bool = False) -> Environment:
+    """The environment of a folder of templates. `html` escapes values."""
     made = Environment(
         loader=FileSystemLoader(folder),
         undefined=StrictUndefined,
@@ -26,7 +23,6 @@ def environment(
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=html,
-        finalize=finalize,
     )
     made.filters["quoted"] = quoted
     made.globals["debian"] = expectations

@@ -3,7 +3,7 @@
 import difflib
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from images.config import matrix, yamlfile
@@ -22,87 +22,100 @@ LOG = "CHANGES.md"
 _TRACKER = "https://security-tracker.debian.org/tracker/source-package/"
 
 
-def write(found: ImageResult, sources: Sources, folder: Path) -> str:
+def write(result: ImageResult, sources: Sources, folder: Path) -> str:
     """Write the change that moves an image to its canary. Returns the folder."""
-    if found.proposed is None:
+    if result.proposed is None:
         return ""
-    root = sources.workspace.root
-    text = sources.workspace.matrix.read_text(encoding="utf-8")
-    moved = pins(text, found.proposed.image, found.canary.changes)
-    lock = lock_file.written(found.proposed.lock)
-    folder_of = f"locks/{found.proposed.image.lock_name}"
-    after = {"matrix.yaml": moved, **{f"{folder_of}/{name}": content.decode() for name, content in lock.items()}}
+    image, root = result.proposed.image, sources.workspace.root
+    matrix_text = pins(sources.workspace.matrix.read_text(encoding="utf-8"), image, result.canary.changes)
+    after = {"matrix.yaml": matrix_text}
+    for name, content in lock_file.written(result.proposed.lock).items():
+        after[f"locks/{image.lock_name}/{name}"] = content.decode()
     before = {path: (root / path).read_text(encoding="utf-8") for path in after if (root / path).is_file()}
-    validated = f"{results.told(found.canary)}, on {found.canary.date:%Y-%m-%d}, as the committed lock."
-    table = ["| package | from | to | |", "|---|---|---|---|"]
-    for one in found.canary.changes:
-        why = "pinned" if one.pinned else "dependency" if one.after else "no longer needed"
-        table.append(f"| {one.name} | {one.before or '-'} | {one.after or '-'} | {why} |")
-    head = [f"# Move {found.image} to the newest versions", "", validated, ""]
-    head += [f"`git apply {PATCH}` makes the change.", ""]
-    todo = ["", "Before it is merged:", "", *(f"- {one}" for one in _before_merging(moved, found, sources))]
-    return _put(folder, before, after, [*head, *table, *todo])
+
+    rows = []
+    for change in result.canary.changes:
+        why = "dependency" if change.after else "no longer needed"
+        rows.append((change.name, change.before, change.after, "pinned" if change.pinned else why))
+    log = _log(
+        f"Move {result.image} to the newest versions",
+        f"{results.told(result.canary)}, on {result.canary.date:%Y-%m-%d}, as the committed lock.",
+        rows,
+    )
+    log += "\nBefore it is merged:\n\n"
+    log += "".join(f"- {step}\n" for step in _before_merging(matrix_text, result, sources))
+    return _put(folder, before, after, log)
 
 
 def debian_packages(base: Base, old: DebianLock, new: DebianLock, images: Sequence[str], folder: Path) -> str:
     """Write the change that moves the Debian packages of a base. Returns the folder; empty: nothing moved."""
-    moved = debian.moves(old, new)
-    if not moved:
-        return ""
-    table = ["| package | from | to | |", "|---|---|---|---|"]
-    for name, (was, now) in moved.items():
+    rows = []
+    for name, (version_before, version_after) in debian.moves(old, new).items():
         # The security archive has nothing but what an advisory is about. `pool/updates/main/o/openssl/libssl3_...`
         archive, _, path = new.paths.get(name, "").partition("/")
-        source = path.split("/")[-2:-1]
-        about = (
-            f"security: <{_TRACKER}{source[0]}>" if archive == "debian-security" else "" if now else "no longer needed"
-        )
-        table.append(f"| {name} | {was or '-'} | {now or '-'} | {about} |")
-    place = f"locks/{debian.place(base)}"
-    head = [
-        f"# Move the Debian packages of {old.suite} ({old.architecture})",
-        "",
+        about = "" if version_after else "no longer needed"
+        if archive == "debian-security":
+            about = f"security: <{_TRACKER}{path.split('/')[-2]}>"
+        rows.append((name, version_before, version_after, about))
+    if not rows:
+        return ""
+
+    log = _log(
+        f"Move the Debian packages of {old.suite} ({old.architecture})",
         f"From those of {old.day} to those of {new.day}. Nothing was built with them yet.",
-        "",
-        f"`git apply {PATCH}` makes the change.",
-        "",
-    ]
-    again = "Recorded runs are about other layers than those of these images then: their GPU tiers have to run again."
-    record = "`python -m tools.reproduce NAME --record` records the new layers of each."
-    todo = ["", f"Before it is merged: `{command('build', *images)}`. {record} {again}"]
-    before, after = ({place: debian.written(lock).decode()} for lock in (old, new))
-    return _put(folder, before, after, [*head, *table, *todo])
+        rows,
+    )
+    log += f"""
+Before it is merged: `{command("build", *images)}`. `python -m tools.reproduce NAME --record` records the new layers of
+each. Recorded runs are about other layers than those of these images then: their GPU tiers have to run again.
+"""
+    place = f"locks/{debian.place(base)}"
+    return _put(folder, {place: debian.written(old).decode()}, {place: debian.written(new).decode()}, log)
 
 
-def _put(folder: Path, before: Mapping[str, str], after: Mapping[str, str], log: Sequence[str]) -> str:
+def _log(title: str, text: str, rows: Iterable[tuple[str, str, str, str]]) -> str:
+    """Return the beginning of CHANGES.md. Rows: package, versions before and after, why."""
+    log = f"# {title}\n\n{text}\n\n`git apply {PATCH}` makes the change.\n\n"
+    log += "| package | from | to | |\n|---|---|---|---|\n"
+    for name, before, after, why in rows:
+        log += f"| {name} | {before or '-'} | {after or '-'} | {why} |\n"
+    return log
+
+
+def _put(folder: Path, before: Mapping[str, str], after: Mapping[str, str], log: str) -> str:
     """Write a patch and its log. Returns the folder."""
-    parts: list[str] = []
+    patch = ""
     for path in sorted(after):
-        old, new = (text.get(path, "").splitlines(keepends=True) for text in (before, after))
-        parts += difflib.unified_diff(old, new, fromfile=f"a/{path}" if old else "/dev/null", tofile=f"b/{path}")
+        old = before.get(path, "").splitlines(keepends=True)
+        new = after[path].splitlines(keepends=True)
+        patch += "".join(difflib.unified_diff(old, new, f"a/{path}" if old else "/dev/null", f"b/{path}"))
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / PATCH).write_text("".join(parts))
-    (folder / LOG).write_text("\n".join(log) + "\n")
+    (folder / PATCH).write_text(patch)
+    (folder / LOG).write_text(log)
     return str(folder)
 
 
-def _before_merging(text: str, found: ImageResult, sources: Sources) -> list[str]:
-    """Images that the rules then refuse, locks that are then stale, and locks of whose files nothing is known."""
+def _before_merging(text: str, result: ImageResult, sources: Sources) -> list[str]:
+    """Return what to do: images that the rules then refuse, locks that are then stale, and what is to be recorded."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch, "matrix.yaml")
         file.write_text(text)
-        planned = plan.plan(matrix.load(matrix=file))
-    accepted = {one.name for one in plan.plan(sources) if one.image}
-    refused = [one for one in planned if not one.image and one.name in accepted]
-    images = [one.image for one in planned if one.image and one.name != found.image]
-    states = lock_file.states(images, sources.workspace.locks)
+        after = plan.plan(matrix.load(matrix=file))
+    accepted = {row.name for row in plan.plan(sources) if row.image}
+    steps = []
+    for row in after:
+        if not row.image and row.name in accepted:
+            steps.append(f"{row.name} would be refused: {'; '.join(row.reasons)}")
+
+    others = [row.image for row in after if row.image and row.name != result.image]
+    states = lock_file.states(others, sources.workspace.locks)
     stale = [name for name, state in states.items() if state is lock_file.Status.STALE]
-    todo = [f"{one.name} would be refused: {'; '.join(one.reasons)}" for one in refused]
     if stale:
-        todo.append(f"validate those that share the stack, too: {' '.join(stale)}")
-    renew = f"`{command('lock', found.image, *stale)}` renews locks, and reads the RECORDs of their new wheels"
-    record = f"`python -m tools.reproduce {found.image} --record` builds it twice and records its layers"
-    return [*todo, renew, f"{record}; until then `publish` refuses the image, as its origin is UNPROVEN"]
+        steps.append(f"validate those that share the stack, too: {' '.join(stale)}")
+
+    renew = f"`{command('lock', result.image, *stale)}` renews locks, and reads the RECORDs of their new wheels"
+    record = f"`python -m tools.reproduce {result.image} --record` builds it twice and records its layers"
+    return [*steps, renew, f"{record}; until then `publish` refuses the image, as its origin is UNPROVEN"]
 
 
 def pins(text: str, image: Image, changes: Sequence[Change]) -> str:

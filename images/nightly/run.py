@@ -161,30 +161,43 @@ def _append(planned: Planned, job: Job, outcome: Outcome, options: NightlyOption
 
 
 def rows_for(image: Any, versions: Mapping[str, str], rows: Sequence[ExpectedFailure]) -> list[ExpectedFailure]:
-    """The rows that speak of an image with these versions (distribution -> version)."""
-    found = []
-    for row in (row for row in rows if selectors.parse(row.select)(image)):
-        wanted = Requirement(row.when) if row.when else None
-        version = versions.get(canonicalize_name(wanted.name)) if wanted else None
-        if wanted is None or (version and wanted.specifier.contains(version, prereleases=True)):
-            found.append(row)
-    return found
+    """Return the rows that speak of an image with these versions (distribution -> version)."""
+    applying = []
+    for row in rows:
+        if not selectors.parse(row.select)(image):
+            continue
+        if row.when:
+            requirement = Requirement(row.when)
+            version = versions.get(canonicalize_name(requirement.name))
+            if version is None or not requirement.specifier.contains(version, prereleases=True):
+                continue
+        applying.append(row)
+    return applying
 
 
 def expected(claims: Sequence[ClaimRow], rows: Sequence[ExpectedFailure]) -> list[Expected]:
-    """The claims that failed as a row says they do."""
-    found = []
-    for claim in (one for one in claims if one.verdict is Status.FAIL):
-        if row := next((row for row in rows if row.claim in (claim.check, claim.key)), None):
-            found.append(Expected(check=claim.check, subject=claim.subject, issue=row.issue, reason=claim.reason))
-    return found
+    """Return the claims that failed as a row says they do."""
+    failures = []
+    for claim in claims:
+        issues = [row.issue for row in rows if _is_about(row, claim)]
+        if issues and claim.verdict is Status.FAIL:
+            failures.append(_expected(claim, issues[0], claim.reason))
+    return failures
 
 
 def unexpected_passes(claims: Sequence[ClaimRow], rows: Sequence[ExpectedFailure]) -> list[Expected]:
-    """Claims of rows whose every claim was measured and is PASS."""
-    found: list[Expected] = []
+    """Return the claims of rows whose every claim was measured and is PASS."""
+    passes = []
     for row in rows:
-        about = [claim for claim in claims if row.claim in (claim.check, claim.key)]
+        about = [claim for claim in claims if _is_about(row, claim)]
         if all(claim.verdict is Status.PASS for claim in about):
-            found += [Expected(check=one.check, subject=one.subject, issue=row.issue, reason="") for one in about]
-    return found
+            passes += [_expected(claim, row.issue, "") for claim in about]
+    return passes
+
+
+def _is_about(row: ExpectedFailure, claim: ClaimRow) -> bool:
+    return row.claim in (claim.check, claim.key)
+
+
+def _expected(claim: ClaimRow, issue: str, reason: str) -> Expected:
+    return Expected(check=claim.check, subject=claim.subject, issue=issue, reason=reason)

@@ -17,8 +17,7 @@ from packaging.version import Version
 from images.building.build import build_all
 from images.building.contexts import BuildOptions
 from images.config.matrix import Sources
-from images.config.names import ImageName
-from images.config.schema import Matrix, Nightly
+from images.config.schema import Nightly
 from images.engine import Engine, ImageInfo
 from images.engine.failures import BuildFailed
 from images.engine.progress import Progress
@@ -119,23 +118,10 @@ def refused_by_facts(image: Image, sources: Sources) -> dict[str, dict[str, str]
         for version in (*facts.companions.get(pin.name, {}), *packages.get(pin.name, {})):
             if Version(version) <= Version(pin.version):
                 continue
-            matrix = with_pins(sources.matrix, image.name, {pin.name: version})
-            planned = plan.plan_one(image.name, replace(sources, facts=facts, matrix=matrix))
+            planned = plan.plan_one(image.name, replace(sources, facts=facts), pins={pin.name: version})
             if planned.reasons:
                 refused.setdefault(pin.name, {})[version] = "; ".join(planned.reasons)
     return refused
-
-
-def with_pins(matrix: Matrix, name: ImageName, pins: Mapping[str, str]) -> Matrix:
-    """The matrix as if these were its pins for one image: in its stack, and in the profiles that pin them over it."""
-    torch = str(name.torch)
-    stack = {**matrix.stacks[torch], **pins}
-    profiles = dict(matrix.profiles)
-    for key, profile in profiles.items():
-        if own := profile.stacks.get(torch):
-            over = {name: pins.get(name, version) for name, version in own.items()}
-            profiles[key] = profile.model_copy(update={"stacks": {**profile.stacks, torch: over}})
-    return matrix.model_copy(update={"stacks": {**matrix.stacks, torch: stack}, "profiles": profiles})
 
 
 def relocked(control: Locked, chosen: Mapping[str, str], run: uv.Runner = uv.run) -> Locked:

@@ -26,6 +26,7 @@ _ALLOCATOR = "PYTORCH_ALLOC_CONF"
 """The matrix's name for it, whatever the torch release calls it."""
 _DRIVER = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 """NVIDIA's container runtime gives no GPU to an image without them; a matrix may say otherwise."""
+_AS_IN_MATRIX: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,20 +132,24 @@ def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple
     return tuple(planned.name for planned in sorted(others, key=distance)[:count])
 
 
-def plan_one(name: ImageName, sources: Sources) -> Planned:
-    """One image, from the matrix's row if there is one, else ad hoc from the stack of its torch."""
+def plan_one(name: ImageName, sources: Sources, *, pins: Mapping[str, str] = _AS_IN_MATRIX) -> Planned:
+    """One image, from the matrix's row if there is one, else ad hoc from the stack of its torch.
+
+    `pins`: versions in place of the matrix's, to ask whether the rules would accept them.
+    """
     plain = replace(name, platform=Platform.AMD64)
-    return _planned(name, sources.matrix.row(plain) or ImageRow(name=str(plain)), sources)
+    row = sources.matrix.row(plain) or ImageRow(name=str(plain))
+    return _planned(name, row, sources, pins)
 
 
-def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
+def _planned(name: ImageName, row: ImageRow, sources: Sources, pins: Mapping[str, str] = _AS_IN_MATRIX) -> Planned:
     matrix, facts = sources.matrix, sources.facts.on(name.platform)
     # The stack's torch, else the newest known release of that minor.
     known = [text for text in facts.torch if Minor.parse(text) == name.torch]
     release = matrix.stacks.get(str(name.torch), {}).get("torch") or max(known, key=Version, default=None)
     if hopeless := _impossible(name, release, matrix, facts):
         return Planned(image_name=name, reasons=(*hopeless, *_meant(name, matrix)), torch=release)
-    candidate = _candidate(name, row, matrix, facts)
+    candidate = _candidate(name, row, matrix, facts, pins)
     findings = [finding for rule in rules.RULES for finding in rule(candidate)]
     min_driver = facts.minimum_drivers[str(candidate.wheel_cuda.major)].driver
     planned = Planned(
@@ -202,10 +207,10 @@ def _impossible(name: ImageName, release: str | None, matrix: Matrix, facts: Fac
     return tuple(reasons)
 
 
-def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> Candidate:
+def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts, pins: Mapping[str, str]) -> Candidate:
     profile = resolve_profile(matrix, name.profile, name.torch)
     stack_pins = {**matrix.common, **matrix.stacks[str(name.torch)]}
-    wanted = {**stack_pins, **profile.pins}
+    wanted = {**stack_pins, **profile.pins, **pins}
     wanted = {key: version for key, version in wanted.items() if key not in row.without}
     # Optional pins that no index has for this platform.
     lacking = facts.arm64.lacking if name.platform is Platform.ARM64 else {}

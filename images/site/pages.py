@@ -5,16 +5,14 @@ Pure, but for reading templates; the same inputs give the same bytes.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import date, timedelta
+from datetime import timedelta
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from images.config import paths
 from images.config.names import Minor
 from images.context.templates import environment
-from images.host.hashing import sha256_of_file
 from images.nightly.results import BreakageLine, Job, JobLine
-from images.planning import chooser
 from images.site import choosing, index
 from images.site.index import ImageRow, Index, Validation
 from images.site.inputs import SiteInputs, make_index, planned, unjudged
@@ -24,18 +22,11 @@ from validate.claims import Claim, Tier
 from validate.judging import Status, listed
 
 TEMPLATES = paths.TEMPLATES / "site"
-OWN_FOLDERS = ("assets", "images", "badges", "runs", "proofs")
-"""Folders of the site that hold nothing else. The last three are what earlier versions wrote."""
-OWN_PAGES = ("combinations.html", "errors.html", "nightly.html")
-"""Pages that earlier versions wrote."""
+OWN_FOLDERS = ("assets", "images")
+"""Folders of the site that hold nothing else."""
 _ASSETS = ("site.css", "icon.svg")
 _SHOWN_BREAKAGES = 3
 _SHOWN_CLAIMS = 8
-
-_UNSEEN = dict.fromkeys(
-    [*range(9), 11, 12, *range(14, 32), 127, *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd"
-)
-"""Control characters, and those that turn the direction of what follows: a log may hold any."""
 
 
 class Total(NamedTuple):
@@ -43,16 +34,6 @@ class Total(NamedTuple):
 
     number: int
     words: str
-
-
-class StepTime(NamedTuple):
-    """The newest training step that was measured on a GPU model (claim `step`)."""
-
-    subject: str
-    gpu: str
-    date: date
-    milliseconds: float
-    peak_gb: float
 
 
 def files(inputs: SiteInputs) -> dict[str, bytes]:
@@ -74,8 +55,7 @@ class _Site:
     def __init__(self, inputs: SiteInputs) -> None:
         self.inputs = inputs
         self.index = make_index(inputs)
-        self.hashes = {name: sha256_of_file(TEMPLATES / name)[:8] for name in _ASSETS}
-        self.jinja = environment(TEMPLATES, html=True, finalize=_visible)
+        self.jinja = environment(TEMPLATES, html=True)
         self.planned = {row.name: row.image for row in planned(inputs) if row.image}
         self.oldest_fresh = self.index.date - timedelta(days=self.index.stale_after_days)
 
@@ -87,8 +67,6 @@ class _Site:
             root=root,
             here=path,
             is_stale=lambda day: day is None or day < self.oldest_fresh,
-            # A changed style sheet gets another address, so that no browser shows the old one.
-            asset=lambda name: f"{root}assets/{name}?{self.hashes[name]}",
             **context,
         ).encode()
 
@@ -164,30 +142,12 @@ class _Site:
             base=image.base.reference,
             gaps=list(_gaps(row, self.index, runs, inputs.claims.get(row.name, ()))),
             open_claims=_open_claims(runs),
-            steps=_newest_steps([run for run in inputs.runs if run.image == row.name]),
             pins=image.pins,
             measured=next((run.packages for run in runs if run.packages), {}),
             closure=sorted(inputs.closures.get(image.lock_name, {}).items()),
             jobs=[newest_jobs[job] for job in (Job.CONTROL, Job.CANARY) if job in newest_jobs],
             breakages=[line for line in nightly if isinstance(line, BreakageLine)][:_SHOWN_BREAKAGES],
         )
-
-
-def _visible(value: Any) -> Any:
-    return value.translate(_UNSEEN) if isinstance(value, str) else value
-
-
-def _newest_steps(runs: Sequence[Run]) -> list[StepTime]:
-    """Return the newest time of each training step on each GPU model. Runs on mixed GPUs are left out."""
-    steps: dict[tuple[str, str], StepTime] = {}
-    for run in newest_first(runs):
-        if not run.date or len(set(run.gpus)) != 1:
-            continue
-        gpu = chooser.model_of(run.gpus[0])
-        for subject, step in run.steps.items():
-            time = StepTime(subject, gpu, run.date, round(step.seconds * 1e3, 1), round(step.peak / 1e9, 2))
-            steps.setdefault((subject, gpu), time)
-    return [steps[key] for key in sorted(steps)]
 
 
 def _gaps(row: ImageRow, index: Index, runs: Sequence[Run], claims: Sequence[Claim]) -> Iterator[str]:

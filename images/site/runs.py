@@ -15,7 +15,7 @@ from images.publish.tags import ImageVersion, immutable_tag
 from images.registry.client import Registry
 from images.site import records
 from images.site.records import RunLine
-from images.validation.rows import ClaimRow, StepRow, TierCount
+from images.validation.rows import ClaimRow, TierCount
 from validate.claims import Tier
 
 _JUDGED = (Outcome.PASS, Outcome.FAIL, Outcome.XFAIL, Outcome.UNPROVEN)
@@ -40,8 +40,6 @@ class Run:
     """Distribution -> version, as `pins` measured them."""
     size: int = 0
     """Of the image, unpacked, in bytes; 0: not recorded."""
-    steps: Mapping[str, StepRow] = field(default_factory=dict)
-    """Subject of `step` -> the training step."""
 
     @property
     def date(self) -> date | None:
@@ -86,7 +84,6 @@ def _run(line: RunLine | JobLine, source: str, **more: Any) -> Run:
         source=source,
         gpus=tuple(line.gpus),
         size=line.bytes,
-        steps=line.steps,
         **more,
     )
 

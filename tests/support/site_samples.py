@@ -12,7 +12,7 @@ from validate.claims import Tier
 from validate.judging import Status
 
 TODAY = date(2026, 11, 21)
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7 * 7 }} \u202e\x00"
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7 * 7 }}"
 NEW, OLD, OTHER = ("sha256:" + char * 64 for char in "abc")
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 VALIDATED, PARTLY, FAILING, STALE, UNDATED, REBUILT, ARCH = (
