@@ -2,10 +2,10 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -96,37 +96,44 @@ def nightly(
                 problems += error.problems
             except OSError as error:
                 problems.append(problem_of(error, planned.name))
-    for breakage in (breakage for result in found for breakage in result.breakages):
-        report = folder / "reports" / f"{breakage.key}.md"
-        report.parent.mkdir(parents=True, exist_ok=True)
-        report.write_text(results.issue(breakage))
-    proposals = {
-        one.image: proposal.write(one, sources, folder / "proposals" / one.image) for one in found if one.proposed
-    }
+    rows = [_row(result, sources, folder) for result in found]
     of_debian = _debian(tracked, sources, folder / "proposals", now, problems)
     if as_json:
-        rows = [
-            {
-                "image": one.image,
-                "control": one.control.model_dump(mode="json"),
-                "canary": one.canary.model_dump(mode="json"),
-                "breakages": [line.model_dump(mode="json") for line in one.breakages],
-                "proposal": proposals.get(one.image, ""),
-            }
-            for one in found
-        ]
         typer.echo(json.dumps({"date": now.isoformat(), "images": rows, "debian": of_debian}, indent=1))
-    for one in found if not as_json else ():
-        told = [results.told(one.control), results.told(one.canary)]
-        told += [f"{breakage.sentence} ({results.search_cost(breakage)})" for breakage in one.breakages]
-        told += [f"update proposal: {proposals[one.image]}"] if one.image in proposals else []
-        for text in told:
-            typer.echo(f"{one.image}  {text}")
-    for place in of_debian if not as_json else ():
-        typer.echo(f"update proposal of Debian packages: {place}")
+    else:
+        for result, row in zip(found, rows, strict=True):
+            for text in _told(result, row["proposal"]):
+                typer.echo(f"{result.image}  {text}")
+        for place in of_debian:
+            typer.echo(f"update proposal of Debian packages: {place}")
     if problems:
         raise UserError(problems, code=1)
     raise typer.Exit(1 if any(one.broken for one in found) else 0)
+
+
+def _row(result: ImageResult, sources: Sources, folder: Path) -> dict[str, Any]:
+    """Write the reports and the proposal of an image. Returns its row in the JSON."""
+    for breakage in result.breakages:
+        report = folder / "reports" / f"{breakage.key}.md"
+        report.parent.mkdir(parents=True, exist_ok=True)
+        report.write_text(results.issue(breakage))
+    return {
+        "image": result.image,
+        "control": result.control.model_dump(mode="json"),
+        "canary": result.canary.model_dump(mode="json"),
+        "breakages": [line.model_dump(mode="json") for line in result.breakages],
+        "proposal": proposal.write(result, sources, folder / "proposals" / result.image),
+    }
+
+
+def _told(result: ImageResult, proposed: str) -> Iterator[str]:
+    """Yield what was found of an image, a line each."""
+    yield results.told(result.control)
+    yield results.told(result.canary)
+    for breakage in result.breakages:
+        yield f"{breakage.sentence} ({results.search_cost(breakage)})"
+    if proposed:
+        yield f"update proposal: {proposed}"
 
 
 def _debian(

@@ -1,6 +1,5 @@
 """The model of the site: the content of index.json, which every page shows. Pure; docs/schema/ has its schema."""
 
-import json
 from collections.abc import Sequence
 from datetime import date
 from enum import StrEnum
@@ -148,7 +147,7 @@ def deciding(runs: Sequence[TierRun]) -> list[TierRun]:
 
 def dumps(index: Index) -> bytes:
     """index.json."""
-    return (json.dumps(index.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n").encode()
+    return f"{index.model_dump_json(indent=1)}\n".encode()
 
 
 def schema() -> bytes:

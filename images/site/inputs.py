@@ -31,6 +31,7 @@ class SiteInputs:
     today: date
     runs: Sequence[Run] = ()
     nightly: Sequence[JobLine | BreakageLine] = ()
+    """Oldest first."""
     repository: str = ""
     published: Sequence[Published] = ()
     closures: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -85,7 +86,9 @@ def _image_row(name: str, image: Image, inputs: SiteInputs) -> ImageRow:
     pins = {pin.name: pin.version for pin in image.pins}
     packages = next((run.packages for run in runs if run.digest == digest and run.packages), {})
     drift = "" if tag else records.drift(packages, pins)
-    passed_on = [] if drift else _passed_on(tier_runs)
+    passed_on = []
+    if not drift:
+        passed_on = [run.gpus for run in deciding(tier_runs) if run.tier is Tier.GPU and run.verdict is Status.PASS]
 
     blocked = "" if tag else inputs.blocked.get(image.lock_name, "")
     summary = chooser.summary(image, inputs.sources.facts, blocked, passed_on)
@@ -112,15 +115,6 @@ def _image_row(name: str, image: Image, inputs: SiteInputs) -> ImageRow:
 def _build_command(name: str, image: Image, blocked: str) -> str:
     build = command("build", name)
     return f"{command('lock', image.lock_name)} && {build}" if blocked else build
-
-
-def _passed_on(tier_runs: Sequence[TierRun]) -> list[str]:
-    """Return the GPUs on which the newest run of the gpu tier of the current digest passed."""
-    verdicts: dict[str, Status] = {}
-    for run in tier_runs:
-        if run.tier is Tier.GPU and run.current:
-            verdicts.setdefault(run.gpus, run.verdict)
-    return [gpus for gpus, verdict in verdicts.items() if verdict is Status.PASS]
 
 
 def _tier_runs(run: Run, digest: str, claims: Sequence[Claim]) -> Iterator[TierRun]:

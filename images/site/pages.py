@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 from images.config import paths
 from images.config.names import Minor
@@ -27,13 +27,6 @@ OWN_FOLDERS = ("assets", "images")
 _ASSETS = ("site.css", "icon.svg")
 _SHOWN_BREAKAGES = 3
 _SHOWN_CLAIMS = 8
-
-
-class Total(NamedTuple):
-    """One figure at the top of the matrix page."""
-
-    number: int
-    words: str
 
 
 def files(inputs: SiteInputs) -> dict[str, bytes]:
@@ -86,30 +79,31 @@ class _Site:
             breakages=self._fresh_breakages()[:_SHOWN_BREAKAGES],
         )
 
-    def _totals(self) -> list[Total]:
+    def _totals(self) -> list[tuple[int, str]]:
+        """Return (number, words) of each figure at the top of the matrix page."""
         images = self.index.images
         counts = Counter(image.validation for image in images)
         days = [image.validated_on for image in images]
         fresh = sum(day is not None and day >= self.oldest_fresh for day in days)
         return [
-            Total(len(images), "images:"),
-            Total(fresh, f"validated ({', '.join(self.index.gate)})"),
-            Total(counts[Validation.VALIDATED] - fresh, "validated, but stale"),
-            Total(counts[Validation.PARTLY], "partly validated"),
-            Total(counts[Validation.FAILED], "failed"),
-            Total(counts[Validation.NEVER], "not validated"),
-            Total(sum(bool(image.blocked) for image in images), "of all without a lock: can't be built here"),
-            Total(len(self.index.refused), "further rows of matrix.yaml refused"),
+            (len(images), "images:"),
+            (fresh, f"validated ({', '.join(self.index.gate)})"),
+            (counts[Validation.VALIDATED] - fresh, "validated, but stale"),
+            (counts[Validation.PARTLY], "partly validated"),
+            (counts[Validation.FAILED], "failed"),
+            (counts[Validation.NEVER], "not validated"),
+            (sum(bool(image.blocked) for image in images), "of all without a lock: can't be built here"),
+            (len(self.index.refused), "further rows of matrix.yaml refused"),
         ]
 
     def _fresh_breakages(self) -> list[BreakageLine]:
         """Return what regular nightly runs found to break lately, newest first, each once."""
         breakages: dict[str, BreakageLine] = {}
-        for line in self.inputs.nightly:
+        for line in reversed(self.inputs.nightly):
             is_trial = bool(line.ranges)
             if isinstance(line, BreakageLine) and not is_trial and line.date.date() >= self.oldest_fresh:
-                breakages[line.key] = line
-        return sorted(breakages.values(), key=lambda line: line.date, reverse=True)
+                breakages.setdefault(line.key, line)
+        return list(breakages.values())
 
     def choose_page(self) -> bytes:
         profiles = [None, *sorted({image.profile for image in self.index.images if image.profile})]
@@ -128,11 +122,15 @@ class _Site:
         stack = f"torch {row.torch} with CUDA {row.toolkit_cuda}"
         runs = newest_first(run for run in inputs.runs if (run.image, run.digest) == (row.name, row.digest))
 
-        nightly = [line for line in reversed(inputs.nightly) if line.image == row.name and not line.ranges]
         newest_jobs: dict[Job, JobLine] = {}
-        for line in sorted(nightly, key=lambda line: line.date):
+        breakages: list[BreakageLine] = []
+        for line in inputs.nightly:
+            if line.image != row.name or line.ranges:
+                continue
             if isinstance(line, JobLine):
                 newest_jobs[line.job] = line
+            else:
+                breakages.insert(0, line)
 
         return self._page(
             "image.html.j2",
@@ -146,7 +144,7 @@ class _Site:
             measured=next((run.packages for run in runs if run.packages), {}),
             closure=sorted(inputs.closures.get(image.lock_name, {}).items()),
             jobs=[newest_jobs[job] for job in (Job.CONTROL, Job.CANARY) if job in newest_jobs],
-            breakages=[line for line in nightly if isinstance(line, BreakageLine)][:_SHOWN_BREAKAGES],
+            breakages=breakages[:_SHOWN_BREAKAGES],
         )
 
 
