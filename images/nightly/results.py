@@ -175,30 +175,30 @@ def read(*folders: Path) -> tuple[JobLine | BreakageLine, ...]:
 
 
 def sentence(culprits: Sequence[Change], claims: Sequence[ClaimRow]) -> str:
-    """`torchao 0.11.0 -> 0.14.1 breaks libraries/environment: ...`: both versions, all claims, and the first one's
-    reason."""
-    moved = " with ".join(map(str, culprits))
+    """Return `torchao 0.11.0 -> 0.14.1 breaks libraries/environment: REASON`, with the first claim's reason."""
+    moved = " with ".join(str(change) for change in culprits)
     verb = "breaks" if len(culprits) == 1 else "together break"
-    names = list(dict.fromkeys(claim.key for claim in claims))
-    told = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
-    return f"{moved} {verb} {told}: {shortened(claims[0].reason)}"
+    *others, last = dict.fromkeys(claim.key for claim in claims)
+    names = f"{', '.join(others)} and {last}" if others else last
+    return f"{moved} {verb} {names}: {shortened(claims[0].reason)}"
 
 
 def shortened(reason: str) -> str:
-    """A reason in one line of a bearable length."""
+    """Return a reason in one line of a bearable length."""
     text = " ".join(reason.split())
     return text if len(text) <= _REASON else text[: _REASON - 4].rstrip() + " ..."
 
 
-def search_cost(one: BreakageLine) -> str:
-    """What a search cost."""
-    built = f"{one.builds} images built, {one.unresolved} sets unresolvable"
-    return f"{one.candidates} packages that changed, {built}, {one.seconds:.0f} s"
+def search_cost(line: BreakageLine) -> str:
+    """Return what a search cost, in words."""
+    built = f"{line.builds} images built, {line.unresolved} sets unresolvable"
+    return f"{line.candidates} packages that changed, {built}, {line.seconds:.0f} s"
 
 
 def culprits_key(culprits: Sequence[Change]) -> str:
-    """Equal for the same culprits at the same versions, whatever image they break."""
-    text = "--".join(f"{one.name}-{one.after or 'gone'}" for one in sorted(culprits, key=lambda one: one.name))
+    """Return a word that is equal for the same culprits at the same versions, whatever image they break."""
+    versions = sorted((change.name, change.after or "gone") for change in culprits)
+    text = "--".join(f"{name}-{version}" for name, version in versions)
     return re.sub(r"[^a-z0-9.-]+", "-", text.lower())
 
 

@@ -27,6 +27,7 @@ _ALLOCATOR = "PYTORCH_ALLOC_CONF"
 _DRIVER = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 """NVIDIA's container runtime gives no GPU to an image without them; a matrix may say otherwise."""
 _AS_IN_MATRIX: Mapping[str, str] = {}
+"""Pins in place of the matrix's: none."""
 
 
 @dataclass(frozen=True, kw_only=True)

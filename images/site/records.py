@@ -109,33 +109,41 @@ def gpu_runs(lines: Iterable[RunLine], image: str) -> list[RunLine]:
 
 
 def passed_on(runs: Iterable[RunLine]) -> list[str]:
-    """GPUs, as drivers name them, whose newest run passed. `runs`: of the gpu tier, the newest first."""
-    newest = {gpu: run.tiers[Tier.GPU].verdict for run in reversed(list(runs)) for gpu in run.gpus}
+    """Return the GPUs, as drivers name them, whose newest run passed. `runs`: of the gpu tier, the newest first."""
+    newest: dict[str, Status] = {}
+    for run in runs:
+        for gpu in run.gpus:
+            newest.setdefault(gpu, run.tiers[Tier.GPU].verdict)
     return [gpu for gpu, verdict in newest.items() if verdict is Status.PASS]
 
 
 def drift(packages: Mapping[str, str], pins: Mapping[str, str]) -> str:
-    """`transformers 4.57.6 where the pin is 4.50.3 now`: measured packages that today's pins contradict."""
+    """Return `transformers 4.57.6 where the pin is 4.50.3 now`: measured packages that today's pins contradict."""
     moved = [name for name in sorted(pins) if packages.get(name, pins[name]) != pins[name]]
     return listed([f"{name} {packages[name]} where the pin is {pins[name]} now" for name in moved])
 
 
 def drifts(runs: Iterable[RunLine], pins: Mapping[str, str]) -> dict[str, str]:
-    """Id of a run -> its drift. `runs`: newest first; one without packages is taken to have those of the next newer."""
-    found, last = {}, ""
+    """Return ID of a run -> its drift. `runs`: newest first."""
+    drift_of = {}
+    newer = ""
     for run in runs:
-        last = drift(run.packages, pins) if run.packages else last
-        found[run.id] = last
-    return found
+        # A run without packages is taken to have had those of the next newer one.
+        if run.packages:
+            newer = drift(run.packages, pins)
+        drift_of[run.id] = newer
+    return drift_of
 
 
 def gpu_sentence(runs: Sequence[RunLine], drifts: Mapping[str, str]) -> str:
-    """What the first of these runs says, for who has not built the image yet."""
+    """Return what the first of these runs says, for who has not built the image yet."""
     if not runs:
         return "No run of its gpu tier is recorded."
-    run, image_id = runs[0], runs[0].digest.removeprefix("sha256:")[:12]
-    had = f", with {drifts[run.id]}" if drifts.get(run.id) else ""
-    return f"Its gpu tier: {_result(run)}{had}, image ID {image_id}; `build` says whether yours is the same)."
+    run = runs[0]
+    image_id = run.digest.removeprefix("sha256:")[:12]
+    contradictions = drifts.get(run.id)
+    packages = f", with {contradictions}" if contradictions else ""
+    return f"Its gpu tier: {_result(run)}{packages}, image ID {image_id}; `build` says whether yours is the same)."
 
 
 def of_this_build(runs: Sequence[RunLine], image_id: str, payload: Mapping[str, str]) -> tuple[str, bool]:
@@ -155,11 +163,11 @@ def of_this_build(runs: Sequence[RunLine], image_id: str, payload: Mapping[str, 
     run = next((run for run in runs if run.payload), runs[0])
     if payload and run.payload:
         names = [name for name in {**payload, **run.payload} if payload.get(name) != run.payload.get(name)]
-        differs, why = f"differs in {listed(names)} from", ""
+        differs = f"this build differs in {listed(names)} from the image whose gpu tier got {_result(run)})"
+        advice = ""
         if names == [SUITE]:
-            why = "; root on the engine's machine can read whether it holds our suite alone"
-        told = f"this build {differs} the image whose gpu tier got {_result(run)}): no recorded run is about it{why}"
-        return told, False
+            advice = "; root on the engine's machine can read whether it holds our suite alone"
+        return f"{differs}: no recorded run is about it{advice}", False
     unknown = "that one" if payload else "this build"
     return (
         f"this build has another ID than the image whose gpu tier got {_result(run)}), "
