@@ -19,8 +19,8 @@ from validate.judge import ClaimVerdict, Verdict, judge
 from validate.judging import Status, listed
 
 _RECORDS = "static.records"
-_BOUNDS = frozenset("at_most baseline fault known peak_operations times tolerance".split())
-"""What judges of `silent-faults` and `step` alone read: the same is measured whatever is recorded or told
+_BOUNDS = frozenset("at_most baseline fault known least most peak peak_operations times tolerance".split())
+"""What judges of `silent-faults`, `speed` and `step` alone read: the same is measured whatever is recorded or told
 meanwhile."""
 _NOT_ASKED = "the attestation has no such claim"
 _TOLD = {"revision", "claims"}
@@ -114,7 +114,7 @@ def _not_measured(claim: Claim, own: Claim | None, not_here: Collection[str]) ->
     keys = today.keys() | then.keys()
     if claim.check in ("image", "hygiene"):
         keys -= _TOLD
-    if claim.check in ("silent-faults", "step"):
+    if claim.check in ("silent-faults", "speed", "step"):
         keys -= _BOUNDS
     differing = listed(sorted(key for key in keys if today.get(key) != then.get(key)), limit=5)
     if claim.probe == own.probe and not differing:

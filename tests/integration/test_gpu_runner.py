@@ -46,8 +46,10 @@ kernel = Kernel(
     observe=lambda rng: {"figures": {}, "facts": {"shape": list(rng.normal(2, 3).shape)}},
 )
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 from validate.checks import _silent
-from validate.checks.gpu import step
+from validate.checks.gpu import speed, step
+from validate.kernels._sdpa import forced
 from validate.kernels.silent import error
 
 SIZES = {  # of silent faults that need neither a GPU nor a package that asks for one; torch.compile takes too long
@@ -59,11 +61,19 @@ SIZES = {  # of silent faults that need neither a GPU nor a package that asks fo
     "large-stack": dict(height=128), "large-arange": dict(count=1000), "large-nearest": dict(side=16),
     "bnb-quantise-strided": {},
 }
-one, nan = torch.ones(2), torch.ones(2) * torch.nan
+def counted(work, amount):
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return amount / counter.get_total_flops()
+
+one, nan, floors = torch.ones(2), torch.ones(2) * torch.nan, ("matmul-bf16", "convolution-bf16", "copy", "attention")
 print(json.dumps({
     **examine("tiny", kernel, device="cpu"),
     "silent": {name: _silent.examine(name, "cpu", **sizes) for name, sizes in SIZES.items()},
     "nan": [str(error(torch, [one, left], [one, right])) for left, right in ((one, nan), (nan, one))],
+    "speed": {name: speed.of_subject(name, torch, "cpu", dict) for name in floors},
+    "counted": [counted(*speed.WORKS[name](torch, "cpu")) for name in ("matmul-bf16", "convolution-bf16")],
+    "attention": counted(*speed._attention(forced("MATH"), torch, "cpu")),
     "step": step.train("eager", torch, "cpu", 2, dict),
 }))
 """
@@ -109,7 +119,10 @@ def test_the_corpus_of_silent_faults_tells_right_from_wrong(evidence: dict[str, 
     assert evidence["nan"] == ["inf", "inf"]
 
 
-def test_a_step_learns_as_float32_does(evidence: dict[str, Any]) -> None:
+def test_floors_are_timed_and_a_step_learns_as_float32_does(evidence: dict[str, Any]) -> None:
+    """torch's counter knows neither masks nor the products that fused attention does again: 7 of 12 parts."""
+    assert all(one["figure"] > 0 for one in evidence["speed"].values())
+    assert evidence["counted"] == [1.0, 1.0] and evidence["attention"] == pytest.approx(7 / 12, rel=0.01)
     trained, reference = evidence["step"]["trained"], evidence["step"]["reference"]
     assert trained["losses"][-1] < trained["losses"][0] - step.LEAST_FALL and len(trained["losses"]) == step.STEPS
     assert reference["bfloat16"] == pytest.approx(reference["float32"], abs=step.REFERENCE_SLACK)

@@ -50,7 +50,30 @@ def gpu_claims(context: ClaimContext) -> Iterator[Claim]:
         yield claim(row.check, subject, row.probe, row.statement, expect, required=required, unproven=unproven)
     yield from quantised_llama(context, "qlora", "gpu.llama", _QUANTISED_LLAMA, no_gpu)
     yield from silent_claims(context, Tier.GPU)
+    yield from _floors(context, versions)
     yield from _steps(context)
+
+
+def _floors(context: ClaimContext, versions: Mapping[str, str]) -> Iterator[Claim]:
+    """speed. Shares of a peak are claimed of GPU models whose peaks the table has, and required if our runs kept
+    them."""
+    name, capability, peaks = _one_model(context.inventory)
+    unknown = "" if peaks else f"envelopes.yaml has no peaks of {name or 'the GPU that is there'}"
+    for subject, row in ENVELOPES["floors"].items():
+        expect: dict[str, Any] = {"gpu": "", "peak": 1.0, "least": row.get("least", 0.0), "most": row.get("most", 0.0)}
+        gate = None
+        if kernel_row := table()[row["kernel"]] if "kernel" in row else None:
+            if kernel_row.package not in versions or kernel_row.package in context.missing:
+                continue
+            gate = kernel_row.excludes(versions) or (kernel_row.supports(capability, versions) if capability else None)
+        if of := row.get("of"):
+            by_major = row["least"] if isinstance(row["least"], Mapping) else {"default": row["least"]}
+            least = by_major.get(capability[0] if capability else None, by_major["default"])
+            expect |= {"gpu": name, "peak": peaks.get(of, 0.0) * _TERA, "least": least}
+        expect |= {"not_applicable": gate} if gate else {}
+        unproven = context.no_gpu or (unknown if of else "")
+        required = not gate and subject in peaks.get("seen", ())
+        yield claim("speed", subject, "gpu.speed", row["statement"], expect, required=required, unproven=unproven)
 
 
 def _steps(context: ClaimContext) -> Iterator[Claim]:

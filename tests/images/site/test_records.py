@@ -20,21 +20,6 @@ from validate.judging import Status
 
 LINES = recorded.lines()
 KEPT = [line for line in LINES.values() if line.kept]
-SPEED = (
-    "allocations",
-    "attention",
-    "attention-cudnn",
-    "attention-flash",
-    "attention-flash-attn-4",
-    "convolution-bf16",
-    "copy",
-    "fused-adamw",
-    "host-threads",
-    "launches",
-    "matmul-bf16",
-    "matmul-tf32",
-    "nf4-matmul",
-)
 GONE = {
     # Origin by reproduction serves in their place, and records, modes and others.
     "bytecode/sources",
@@ -50,8 +35,6 @@ GONE = {
     "framework/axolotl-configuration",
     # It never failed.
     "bandwidth/ranks",
-    # Each fault that a floor of speed was made for fails another claim.
-    *(f"speed/{subject}" for subject in SPEED),
 }
 """Claims of kept runs that no check judges today, and why."""
 H100 = "cu130-torch211-py312-sm90/h100"

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypedDict, cast
 
 from validate.checks import Settings
+from validate.checks.gpu.speed import of_another_gpu
 from validate.claims import Claim
 from validate.harness import drawn, timing
 from validate.harness.forked import attempt
@@ -241,12 +242,6 @@ WAYS: Mapping[str, Callable[[Any, str], tuple[Any, float]]] = {
     "liger": _liger,
 }
 """How a model is made, in the order of measuring, and its learning rate."""
-
-
-def of_another_gpu(gpu: str, device: DeviceFacts) -> str:
-    """Return why figures say nothing: they are of another model of GPU than the bound."""
-    name = str(device.get("name", ""))
-    return f"measured on {name}, the bound is of {gpu}" if gpu not in ("", name) else ""
 
 
 def judge(_subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:

@@ -1,4 +1,4 @@
-"""step: what counts as slow, hungry or wrong, and what only disturbed the measurement."""
+"""speed and step: what counts as slow, hungry or wrong, and what only disturbed the measurement."""
 
 import copy
 import json
@@ -18,7 +18,7 @@ from images.validation.rows import StepRow, steps_of
 from tests.support import recorded
 from tests.support.sources import SOURCES, image
 from tools import baselines
-from validate.checks.gpu import step
+from validate.checks.gpu import speed, step
 from validate.claims import Claim
 from validate.evidence import Evidence
 from validate.harness import timing
@@ -46,15 +46,45 @@ def claims_of(
     gpus = (Gpu(name=name, capability=capability, memory=memory), *more.pop("beside", ()))
     inventory = Inventory(driver="580.1", gpus=gpus, source="test")
     context = ClaimContext(image=image(of), facts=SOURCES.facts, inventory=inventory, **more)
-    return {claim.subject: claim for claim in image_claims(context).claims if claim.check in ("silent-faults", "step")}
+    return {
+        claim.subject: claim
+        for claim in image_claims(context).claims
+        if claim.check in ("silent-faults", "speed", "step")
+    }
 
 
 CLAIMS = claims_of(H100)
+FLOORS = [subject for subject in speed.WORKS if subject in CLAIMS]
+
+
+def floor(subject: str, share: float, spread: float = 0.01, **conditions: Any) -> Finding:
+    """A figure that is so many times its bound."""
+    expect: Any = CLAIMS[subject].expect
+    figure = share * (expect["least"] * expect["peak"] if expect["least"] else expect["most"])
+    timed = {"seconds": 0.01, "spread": spread, "repeats": 15}
+    facts = {"cores": 16, "threads": 16, "load": 1.0, **conditions.pop("facts", {})}
+    evidence: Any = {"figure": figure, "timed": timed, "conditions": {**QUIET, **conditions}}
+    evidence |= {"facts": facts} if subject == "host-threads" else {}
+    return speed.judge(subject, expect, {**evidence, "device": {"name": H100}, "environment": {}})
+
+
+def test_a_floor_is_required_where_our_runs_kept_it() -> None:
+    assert all(CLAIMS[subject].required for subject in FLOORS)
+    assert not any(claim.required for subject, claim in claims_of("NVIDIA H200").items() if subject in FLOORS)
+    assert "attention-xformers" not in ENVELOPES["gpus"][0]["seen"], "no image with it has run"
+
+
+@pytest.mark.parametrize("subject", [*FLOORS, "host-threads", "launches", "allocations"])
+def test_below_a_floor_fails_as_do_waiting_launches_and_an_allocator_without_a_cache(subject: str) -> None:
+    good, bad = (0.99, 1.01) if subject in ("launches", "allocations") else (1.01, 0.99)
+    assert (floor(subject, good).status, floor(subject, bad).status) == (Status.PASS, Status.FAIL)
 
 
 @pytest.mark.parametrize("what", DISTURBED)
 def test_a_disturbed_gpu_proves_nothing_and_fails_nothing(what: str) -> None:
-    assert judged(**DISTURBED[what]).status is Status.PASS
+    assert floor("attention", 0.5, **DISTURBED[what]).status is Status.UNPROVEN
+    assert floor("attention", 1.5, **DISTURBED[what]).status is Status.PASS
+    assert floor("attention", 0.5, spread=0.2).status is Status.UNPROVEN
     assert judged(time=1.3, **DISTURBED[what]).status is Status.UNPROVEN
 
 
@@ -66,10 +96,26 @@ def test_noise_excuses_no_slow_step() -> None:
     assert "times vary by 50%" in judged(trained={"time": noisy}).reason
 
 
-def test_a_step_is_asked_of_one_model_of_gpu_with_room_for_it() -> None:
-    slice_of_it = {"name": "NVIDIA H100 80GB HBM3 MIG 1g.10gb"}
-    assert step.of_another_gpu(H100, slice_of_it) and not step.of_another_gpu("", slice_of_it)  # type: ignore[arg-type]
-    assert "8.0" in claims_of("Tesla T4", (7, 5), 16 << 30)["eager"].expect["not_applicable"]
+def test_what_is_faster_than_the_gpu_was_not_timed() -> None:
+    assert floor("attention", 7.0).status is Status.FAIL and "more than it can" in floor("attention", 7.0).reason
+
+
+def test_threads_are_the_hosts_affair() -> None:
+    assert floor("host-threads", 0.5, **DISTURBED["other process"]).status is Status.FAIL
+    assert floor("host-threads", 0.5, facts={"cores": 2}).status is Status.UNPROVEN
+    assert floor("host-threads", 0.5, facts={"load": 12.0}).status is Status.UNPROVEN
+    assert floor("host-threads", 0.5, facts={"limit": 1.5}).status is Status.UNPROVEN
+    assert floor("host-threads", 0.5, facts={"limit": 16.0}).status is Status.FAIL
+
+
+def test_a_bound_is_of_one_model_and_a_model_without_a_row_has_none() -> None:
+    evidence: Any = {"figure": 1.0, "conditions": QUIET, "device": {"name": "NVIDIA H100 80GB HBM3 MIG 1g.10gb"}}
+    assert speed.judge("copy", CLAIMS["copy"].expect, evidence).status is Status.UNPROVEN  # type: ignore[arg-type]
+    unknown = claims_of("NVIDIA X1")
+    assert all("NVIDIA X1" in unknown[subject].unproven and not unknown[subject].required for subject in FLOORS)
+    assert not unknown["launches"].unproven
+    turing = claims_of("Tesla T4", (7, 5), 16 << 30)
+    assert "8.0" in turing["eager"].expect["not_applicable"]
     assert claims_of("NVIDIA GeForce RTX 4090", (8, 9), 25 << 30)["eager"].expect["rows"] == 2
     assert "GiB" in claims_of("NVIDIA L4", (8, 9), 12 << 30)["eager"].expect["not_applicable"]
 
@@ -88,9 +134,12 @@ def test_no_mfu_is_told_where_weights_are_packed_and_frozen() -> None:
 
 def test_what_an_image_lacks_or_a_gpu_has_no_kernel_for_is_not_asked_of_it() -> None:
     lacking = claims_of(H100, missing={"bitsandbytes": "no wheel"})
-    assert not {"qlora", "bnb-quantise-strided"} & lacking.keys() and "qlora" in CLAIMS
+    assert not {"nf4-matmul", "qlora", "bnb-quantise-strided"} & lacking.keys() and "qlora" in CLAIMS
+    turing = claims_of("Tesla T4", (7, 5), 16 << 30)["attention-flash"]
+    assert turing.expect["not_applicable"] and not turing.required
     other = Gpu(name="NVIDIA A100-SXM4-80GB", capability=(8, 0), memory=85 << 30)
-    assert claims_of(H100, beside=[other])["eager"].expect["gpu"] == ""
+    assert "no peaks of the GPU" in claims_of(H100, beside=[other])["copy"].unproven
+    assert claims_of("NVIDIA B200", (10, 0))["attention"].expect["least"] < CLAIMS["attention"].expect["least"]
     assert claims_of(H100, of="cu130-torch211")["eager"].required and not CLAIMS["eager"].required
 
 
@@ -104,7 +153,8 @@ def test_a_fault_of_the_locked_cudnn_is_known_and_not_required() -> None:
     assert nowhere["cudnn-attention-mask"].unproven and not nowhere["cpu-conv2d-2x2"].unproven
 
 
-def test_every_step_of_the_table_is_measured() -> None:
+def test_every_floor_and_step_of_the_table_is_measured() -> None:
+    assert {*ENVELOPES["floors"]} == {*speed.WORKS, *speed.ALONE_KNOWN}
     assert {*ENVELOPES["steps"]} == {*step.WAYS}
     names = [name for row in ENVELOPES["gpus"] for name in row["names"]]
     assert len(names) == len({*names}) and all(row["source"] for row in ENVELOPES["gpus"])
