@@ -47,7 +47,7 @@ def judged(engine: Engine, subject: str, changed: Mapping[str, bytes]) -> tuple[
     expect = expect_of(row, row.tiers["cpu"])
     probe = "cpu.examples"
     claim = Claim(
-        check="framework", subject=subject, tier=Tier.CPU, probe=probe, statement=row.statement, expect=expect
+        check="cpu-examples", subject=subject, tier=Tier.CPU, probe=probe, statement=row.statement, expect=expect
     )
     claims = ClaimSet(image=NAME, claims=(claim,))
     command = ["python3", "-I", "-S", "/judge/validate", "--claims", "/judge/claims.json"]
