@@ -119,7 +119,7 @@ def test_what_a_child_does_to_its_parent_is_told_whoever_owns_the_files(
     dockerfile = "\n".join([f"FROM {NAME}", "USER root", *faults, ""])
     with built(engine, "truetag-test-child-faults", dockerfile) as tag:
         labels, history = validating.described(engine, engine.inspect(tag), NAME)
-        only = ("origin/layers", "lookup/", "modes/", "environment", "image/settings", "image/labels", "state")
+        only = ("origin/layers", "lookup", "modes", "environment", "image/settings", "image/labels", "state")
         claims = validating.claims_of(image, SOURCES, labels, history, validating.ANYWHERE, only=only)
         verdict = judged(engine, tag, claims)
         child = engine.inspect(tag)
