@@ -77,14 +77,15 @@ class Login:
         self.authorization = ""
         """What the registry accepted last; empty: it has not asked yet, or we have nothing to give."""
 
-    def answer(self, challenge: str) -> bool:
-        """Answer a `WWW-Authenticate`. Return whether there is another authorization than before.
+    def answer(self, challenge: str, refused: str) -> bool:
+        """Answer a `WWW-Authenticate`. Return whether we have another authorization than the refused one.
 
+        `refused`: the `Authorization` of the refused request, empty if it had none. It is compared with
+        that, because another thread may have answered the same challenge in the meantime.
         Raises RegistryError and what requests raises.
         """
-        before = self.authorization
         authorization = self._authorization_for(challenge)
-        if not authorization or authorization == before:
+        if not authorization or authorization == refused:
             return False
         self.authorization = authorization
         return True

@@ -122,9 +122,12 @@ class Registry:
         try:
             answer = self._ask(method, url, more)
             is_refused = answer.status_code == requests.codes.unauthorized and self._is_own(answer.url)
-            if is_refused and self._login.answer(answer.headers.get("WWW-Authenticate", "")):
-                answer.close()
-                answer = self._ask(method, url, more)
+            if is_refused:
+                challenge = answer.headers.get("WWW-Authenticate", "")
+                refused = answer.request.headers.get("Authorization", "")
+                if self._login.answer(challenge, refused):
+                    answer.close()
+                    answer = self._ask(method, url, more)
             if not answer.ok:
                 answer.content  # noqa: B018  # what is read in parts may break off here, too
         except requests.exceptions.RequestException as error:

@@ -36,10 +36,10 @@ def test_the_files_that_differ_are_named_and_nothing_is_left(
     # Named as a step of ours, and it gives other bytes each time.
     step = "sh /run/scripts/debian.sh || mkdir /opt/folder && date +%N >/opt/folder/now"
     unsteady.context = {"Dockerfile": f"FROM {base.reference}\nRUN {step}\n".encode()}
-    before = {record.id for record in build_cache(engine)}
     with Progress() as progress:
         (first, files), (second, other_files) = (unsteady.build(progress) for _ in range(2))
-    assert {record.id for record in build_cache(engine)} <= before, "no build is kept"
+    # Other tests build on this engine, too: what they keep is not looked at.
+    assert [record.made_by for record in build_cache(engine) if "/opt/folder/now" in record.made_by] == []
     assert first.on == second.on and first.id != second.id
     (difference,) = reproduce.with_files(reproduce.compare(first.layers, second.layers), files, other_files)
     assert difference.layer == "debian" and any("/opt/folder/now: " in file for file in difference.files)

@@ -54,6 +54,19 @@ def with_token(server: Server, token: Answer, authorization: str = "Bearer t0ken
     server.answer = answer
 
 
+def test_a_request_is_sent_again_if_another_thread_answered_the_challenge_meanwhile(server: Server) -> None:
+    guard = guarded(lambda *_: SERVED)
+    with client(server) as registry:
+
+        def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+            # While this request is refused, another thread's request has logged in.
+            registry._login.authorization = BASIC
+            return guard(method, path, headers, body)
+
+        server.answer = answer
+        assert registry.get("latest").digest == MANIFEST.digest
+
+
 def test_a_registry_asks_for_a_password_once(server: Server) -> None:
     server.answer = guarded(lambda *_: SERVED)
     with client(server) as registry:
