@@ -1,7 +1,8 @@
 """What is known of the origin of an image's layers: its recipe, and what builds of that gave.
 
 The recipe follows from the checkout and from what the image's base and wheels are, which a build knows, and which the
-labels of an image say.
+labels of an image say. An image that was built by another recipe, before a template was edited say, is judged by its
+own: its label names that, and the record still has its layers.
 """
 
 from collections.abc import Mapping
@@ -9,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from images.context import bootstrap
-from images.context.labels import BaseContext
-from images.context.recipe import ImageRecipe, base_recipe, image_recipe
+from images.context.labels import LABELS, BaseContext
+from images.context.recipe import ImageRecipe, LayerRecipe, base_recipe, image_recipe
 from images.locking import debian, layer_record
 from images.locking.layer_record import LayerRecord
 from images.locking.lock_file import Lock
@@ -62,6 +63,29 @@ def of_labels(
     missing: Mapping[str, str],
 ) -> Origin:
     """Return the origin of an image of which only the labels tell what it was built on."""
+    today = _of_todays_recipe(image, lock, labels, locks, wheels=wheels, missing=missing)
+    own_recipe = labels.get(f"{LABELS}.recipe", "")
+    if today.recipe and today.recipe.digest == own_recipe:
+        return today
+    layers = layer_record.layers_of(today.record, own_recipe, str(image.name))
+    if not layers:
+        return today
+    recipe = ImageRecipe(
+        layers=tuple(LayerRecipe(layer=layer.layer, digest=digest) for digest, layer in layers.items())
+    )
+    return Origin(record=today.record, recipe=recipe)
+
+
+def _of_todays_recipe(
+    image: Image,
+    lock: Lock,
+    labels: Mapping[str, str],
+    locks: Path,
+    *,
+    wheels: Mapping[str, str],
+    missing: Mapping[str, str],
+) -> Origin:
+    """Return the origin of an image as if it was built by this checkout, on the base that its labels name."""
     base = BaseContext.from_labels(labels)
     if base.origin == "custom":
         unknown = (

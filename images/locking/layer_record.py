@@ -79,6 +79,23 @@ def other_forms(record: LayerRecord) -> dict[str, str]:
     return {other: layer.diff_id for layer in record.values() for other in layer.written_as}
 
 
+def layers_of(record: LayerRecord, recipe: str, image: str) -> dict[str, RecordedLayer]:
+    """Return the layers that builds of an image's whole recipe gave, by their own recipes; empty where it is unknown.
+
+    The last row of a recipe is that of the settings, and its key is the whole recipe. A build is counted in the row of
+    each layer that it gave, so the rows of one recipe are those that have all its builds.
+    """
+    settings = record.get(recipe)
+    if settings is None or len(settings.builds) < BUILDS_NEEDED:
+        return {}
+    if any(build.image != image for build in settings.builds):
+        return {}
+    builds = {build.id for build in settings.builds}
+    layers = {key: layer for key, layer in record.items() if builds <= {build.id for build in layer.builds}}
+    del layers[recipe]
+    return {**layers, recipe: settings}
+
+
 def add(record: LayerRecord, layers: list[Measured], build: Build) -> dict[str, RecordedLayer]:
     """Return the record with the layers of one more build. Raises UserError where that gave other bytes."""
     updated = dict(record)

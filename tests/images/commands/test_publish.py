@@ -1,16 +1,19 @@
 """`publish --all-platforms`: the images of a row, whose claims hold for which, and what can't go together."""
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
 from images.commands import releases
 from images.config.matrix import Sources
 from images.context import labels as image_labels
+from images.context import origin
 from images.context.labels import BaseContext
+from images.context.recipe import ImageRecipe, LayerRecipe
 from images.engine.gpus import Attachment, GpuMode
 from images.hardware.inventory import Gpu, Inventory
-from images.locking import lock_file
+from images.locking import layer_record, lock_file
 from images.planning import plan
 from images.publish import gate
 from images.validation.claims import image_claims
@@ -18,6 +21,7 @@ from images.validation.claims.context import ClaimContext
 from tests.support import attested
 from tests.support.commands import call
 from tests.support.sources import SOURCES, image
+from validate.claims import ORIGIN_PROBE
 from validate.evidence import Evidence
 
 AMD64, ARM64 = "cu130-torch211", "cu130-torch211-arm64"
@@ -61,10 +65,10 @@ def _claims_today(labels: dict[str, str], sources: Sources = SOURCES) -> tuple[o
 
 
 @pytest.mark.parametrize("name", ["cu126-torch27", "cu128-torch28-axolotl", ARM64])
-@pytest.mark.parametrize("origin", ["tag", "custom"])
+@pytest.mark.parametrize("base_origin", ["tag", "custom"])
 @pytest.mark.parametrize("wheels", ["known where it is built alone", "missing"])
 def test_what_a_build_measures_answers_all_claims_that_a_publication_writes(
-    name: str, origin: str, wheels: str
+    name: str, base_origin: Literal["tag", "custom"], wheels: str
 ) -> None:
     """By another way, on another machine, and of GPUs that the evidence names: else each image had to be done again."""
     found, h100 = image(name), Gpu(name="NVIDIA H100 80GB HBM3", capability=(9, 0), memory=80 << 30)
@@ -78,17 +82,41 @@ def test_what_a_build_measures_answers_all_claims_that_a_publication_writes(
         lock_file.read(found, SOURCES.workspace.locks),
         SOURCES.facts,
         missing=optional,
-        custom_base=origin == "custom",
+        custom_base=base_origin == "custom",
         outside=outside,
     )
     host = {**(there.inventory.as_json() if there.inventory else {}), "attached": there.as_json()}
     claims = image_claims(measured_for.on_host(there, ())).claims
     run = Evidence.loads(Evidence(image=name, digest="x", records=(), host=host, claims=claims).dumps())
-    labels = image_labels.labels(found, BaseContext(reference="debian:bookworm-slim", origin=origin), optional)
+    labels = image_labels.labels(found, BaseContext(reference="debian:bookworm-slim", origin=base_origin), optional)
     today = releases.claims_of_published(labels, run, SOURCES)
     assert today
     reasons = {one.reason for one in gate.judged(run, today).claims if not one.claim.unproven.startswith("its wheel")}
     assert not [one for one in reasons if "other expectations" in one or "no such claim" in one]
+
+
+def test_a_published_image_is_judged_by_its_own_recipe_after_a_template_was_edited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record = layer_record.read(SOURCES.workspace.locks)
+    own_recipe = next(
+        recipe for recipe, row in record.items() if row.layer == "settings" and row.builds[0].image == "cu126-torch25"
+    )
+    edited = ImageRecipe(layers=(LayerRecipe(layer="settings", digest="of the edited template"),))
+    monkeypatch.setattr(origin, "image_recipe", lambda *_, **__: edited)
+
+    labels = {**built("cu126-torch25"), "dev.truetag.base-origin": "bootstrapped"}
+    by_label = {
+        recipe: releases.claims_of_published({**labels, "dev.truetag.recipe": recipe}, RUN, SOURCES)
+        for recipe in (own_recipe, "unknown")
+    }
+    expected = {}
+    for recipe, claims in by_label.items():
+        assert claims
+        expected[recipe] = claims.only([ORIGIN_PROBE]).claims[0].expect
+    assert expected[own_recipe]["recipe"] == own_recipe
+    assert all(len(row["builds"]) >= 2 for row in expected[own_recipe]["layers"])
+    assert expected["unknown"]["recipe"] == "of the edited template"
 
 
 EDITED = {"pins": "{}", "archs": "sm_90", "min-driver": "1.0", "pruned": "sm_90", "image": "cu126-torch99"}

@@ -1,5 +1,6 @@
 """Where an image's recipe is known from: a build, or its labels; and why it is not."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,13 +8,17 @@ import pytest
 from images.config.paths import CHECKOUT
 from images.context import origin
 from images.context.labels import BaseContext
-from images.locking import debian, lock_file
+from images.locking import debian, layer_record, lock_file
+from images.locking.layer_record import RecordedLayer
 from images.planning import plan
 from images.planning.image import Image
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from tests.support.sources import SOURCES
+from validate.checks.static import host_origin
+from validate.checks.static.host_origin import MeasuredLayer, OriginEvidence
 from validate.claims import ORIGIN_PROBE, Claim
+from validate.judging import Status
 
 NAME = "cu126-torch25"
 (PLANNED,) = plan.select([NAME], SOURCES)
@@ -75,3 +80,68 @@ def test_a_build_on_a_custom_base_has_a_recipe_of_its_own_and_the_command_names_
 def test_the_images_own_copy_of_its_claims_has_none_about_its_origin() -> None:
     context = ClaimContext.of(IMAGE, LOCK, SOURCES.facts, missing=MISSING)
     assert not image_claims(context).only([ORIGIN_PROBE]).claims
+
+
+# --- an image that was built before a template was edited ----------------------------------------------------
+
+
+BUILT_ON = {"base": "truetag-base:bookworm", "base_origin": "bootstrapped", "base_digest": "sha256:1"}
+OLD = "of the recipe before the edit: "
+
+
+def recorded_before(locks: Path, image: str = NAME, builds: int = 2) -> dict[str, RecordedLayer]:
+    """Record an image's layers by recipes that no checkout of today has, as an edited template leaves them."""
+    (locks / "debian").symlink_to(CHECKOUT.locks / "debian")
+    today = layer_record.read(CHECKOUT.locks)
+    record = {}
+    for row in claim(of_labels(**BUILT_ON)).expect["layers"]:
+        known = today[row["recipe"]]
+        made_twice = tuple(
+            layer_record.Build(id=f"{image} {number}", image=image, on="an engine", date="2026-11-28")
+            for number in range(builds)
+        )
+        record[OLD + row["layer"]] = known.model_copy(update={"builds": made_twice})
+    # Two other images of other recipes: one shares the lowest layer.
+    other = layer_record.Build(id="other", image="cu126-torch27", on="an engine", date="2026-11-28")
+    base = record[f"{OLD}base"]
+    record[f"{OLD}base"] = base.model_copy(update={"builds": (*base.builds, other)})
+    record["of another image"] = base.model_copy(update={"layer": "torch", "builds": (other,)})
+    layer_record.write(record, locks)
+    return record
+
+
+def claim_of_old_image(locks: Path) -> Claim:
+    """Return the claim about an image that names the old recipe in its label."""
+    labels = {f"dev.truetag.{name.replace('_', '-')}": value for name, value in BUILT_ON.items()}
+    labels["dev.truetag.recipe"] = f"{OLD}settings"
+    return claim(origin.of_labels(IMAGE, LOCK, labels, locks, wheels={}, missing=MISSING))
+
+
+def verdict(expected: Claim, record: dict[str, RecordedLayer], **other: str) -> Status:
+    """Judge an image with the recorded layers, and with some others."""
+    layers = {row.layer: row.diff_id for recipe, row in record.items() if recipe.startswith(OLD)} | other
+    evidence = OriginEvidence(
+        recipe=f"{OLD}settings",
+        layers=[MeasuredLayer(layer=layer, diff_id=diff_id) for layer, diff_id in layers.items()],
+        canonical=True,
+        beside_suite=[],
+        changes=[],
+    )
+    return host_origin.judge("layers", host_origin.OriginExpectation(**expected.expect), evidence).status  # type: ignore[typeddict-item]
+
+
+def test_an_image_is_judged_by_its_own_recipe_after_a_template_was_edited(tmp_path: Path) -> None:
+    record = recorded_before(tmp_path)
+    expected = claim_of_old_image(tmp_path)
+    assert verdict(expected, record) is Status.PASS
+    assert verdict(expected, record, torch="sha256:" + "0" * 64) is Status.FAIL, "its own recipe gave other bytes"
+    assert verdict(expected, record, more="sha256:" + "0" * 64) is Status.FAIL, "no step of its recipe makes that"
+    assert expected.expect["layers"][-1]["layer"] == "settings"
+
+
+def test_an_old_recipe_of_one_build_or_of_another_image_proves_nothing(tmp_path: Path) -> None:
+    for number, case in enumerate(({"builds": 1}, {"image": "cu126-torch27"})):
+        locks = tmp_path / str(number)
+        locks.mkdir()
+        record = recorded_before(locks, **case)  # type: ignore[arg-type]
+        assert verdict(claim_of_old_image(locks), record) is Status.UNPROVEN
