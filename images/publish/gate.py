@@ -18,6 +18,7 @@ from validate.evidence import Evidence
 from validate.judge import ClaimVerdict, Verdict, judge
 from validate.judging import Status, listed
 
+_OF_STAGING = (Tier.STATIC, Tier.CPU)
 _RECORDS = "static.records"
 _BOUNDS = frozenset("at_most baseline fault known least most peak peak_operations times tolerance".split())
 """What judges of `silent-faults`, `speed` and `step` alone read: the same is measured whatever is recorded or told
@@ -75,11 +76,15 @@ class ReleasePolicy:
         self, where: str, labels: Mapping[str, str], runs: Sequence[Evidence], *, origin_exception: str = ""
     ) -> None:
         """Raises UserError with every reason why the gate is closed."""
-        if reasons := self.refusals(labels, runs, self.gate, origin_exception=origin_exception):
+        reasons = self.refusals(labels, runs, self.gate, origin_exception=origin_exception)
+        if not reasons:
+            return
+        then = "fix the image, or validate it again"
+        opens_staging = not self.refusals(labels, runs, _OF_STAGING, origin_exception=origin_exception)
+        if Tier.GPU in self.gate and opens_staging:
             asked = ",".join(map(str, self.gate))
-            staging = f"the gate asks for {asked}; for a staging repository, give --gate static,cpu"
-            then = staging if Tier.GPU in self.gate else "fix the image, or validate it again"
-            raise UserError([Problem(where=where, cause=reason, then=then) for reason in reasons], code=1)
+            then = f"the gate asks for {asked}; for a staging repository, give --gate static,cpu"
+        raise UserError([Problem(where=where, cause=reason, then=then) for reason in reasons], code=1)
 
 
 def judged(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ()) -> Verdict:
@@ -128,19 +133,29 @@ def _plain(expect: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refusals(verdicts: Sequence[Verdict], tiers: Sequence[Tier], *, origin_exception: str = "") -> tuple[str, ...]:
-    """Why these verdicts on one image don't open the gate; empty if they do.
+    """Why these verdicts on one image don't open the gate of these tiers; empty if they do.
 
-    One verdict must have every required claim of a tier PASS, and no verdict may have a required claim FAIL. With an
-    `origin_exception`, the origin may be UNPROVEN.
+    No verdict may have a required claim FAIL, of whatever tier: an image that is known to be broken is published by no
+    gate. And one verdict must have every required claim of a tier PASS. With an `origin_exception`, the origin may be
+    UNPROVEN.
     """
-    failed = [one for verdict in verdicts for one in verdict.of(Status.FAIL) if one.claim.required]
-    reasons = [f"{_title(one)} is FAIL: {one.reason}" for one in failed if one.claim.tier in tiers]
+    failures = [row for verdict in verdicts for row in verdict.of(Status.FAIL) if row.claim.required]
+    reasons = [f"{_title(row)} is FAIL: {row.reason}" for row in failures]
     for tier in tiers:
-        answers = [tuple(_lacking(verdict, tier, origin_exception)) for verdict in verdicts]
-        if all(answers):
-            reasons += [reason for reason in min(answers, key=len, default=()) if reason not in reasons]
-        if not answers:
-            reasons.append(f"the {tier} tier was not judged")
+        reasons += tier_refusals(verdicts, tier, origin_exception=origin_exception)
+    return tuple(dict.fromkeys(reasons))
+
+
+def tier_refusals(verdicts: Sequence[Verdict], tier: Tier, *, origin_exception: str = "") -> tuple[str, ...]:
+    """Why an image did not pass a tier, whatever was found of the others; empty if it did."""
+    if not verdicts:
+        return (f"the {tier} tier was not judged",)
+    failures = [row for verdict in verdicts for row in verdict.of(Status.FAIL) if row.claim.required]
+    reasons = [f"{_title(row)} is FAIL: {row.reason}" for row in failures if row.claim.tier is tier]
+    lacking = [tuple(_lacking(verdict, tier, origin_exception)) for verdict in verdicts]
+    if all(lacking):
+        fewest = min(lacking, key=len)
+        reasons += fewest
     return tuple(dict.fromkeys(reasons))
 
 

@@ -226,8 +226,8 @@ def test_result_faults(said: Statement, found: Sequence[Attestation]) -> Iterato
             continue
         if tier.get("measuredOn", "") != measured_on(run):
             yield f"the {name} tier was measured on {measured_on(run) or 'an unknown day'}"
-        is_closed = gate.refusals([run.verdict], [Tier(name)], origin_exception=said.origin_exception)
-        if tier["result"] == PASSED and is_closed:
+        missing = gate.tier_refusals([run.verdict], Tier(name), origin_exception=said.origin_exception)
+        if tier["result"] == PASSED and missing:
             yield f"the {name} tier did not pass"
     if predicate["result"] == PASSED and any(tier["result"] != PASSED for tier in predicate[TIERS].values()):
         yield "it says PASSED, and not every tier passed"
@@ -253,10 +253,10 @@ def measured_on(one: Attestation) -> str:
 
 def _tier(found: Sequence[Attestation], tier: Tier, origin_exception: str) -> dict[str, Any]:
     """A tier, by the newest run that passed it; where none did, by the newest that judged it."""
-    excepted = partial(gate.refusals, origin_exception=origin_exception)
-    complete = [one for one in found if not excepted([one.verdict], [tier])]
+    refusals = partial(gate.tier_refusals, tier=tier, origin_exception=origin_exception)
+    complete = [one for one in found if not refusals([one.verdict])]
     decides = max(complete or [one for one in found if _judged(one, tier)], key=measured_on)
-    passed = not excepted([one.verdict for one in found], [tier])
+    passed = not refusals([one.verdict for one in found])
     failed = any(_names(one, tier, Status.FAIL) for one in found)
     date = measured_on(decides)
     return {

@@ -43,6 +43,13 @@ CASES: dict[str, tuple[list[Verdict], list[Tier], tuple[str, ...]]] = {
     "required today alone": ([by_today(PIP, measured=OPTIONAL, version="1")], STATIC, ("pins/pip (static) is FAIL: ",)),
     "by less than is expected today": ([STALE], STATIC, ("for other expectations than today's (version): validate",)),
     "measured anew": ([STALE, by_today(PIP)], STATIC, ()),
+    "failed in a tier that the gate does not ask for": (
+        [judged(PIP, CPU, version="25"), PASS],
+        STATIC,
+        ("pins/pip (static) is FAIL", "pins/pip (cpu) is FAIL"),
+    ),
+    "failed in another run and tier": ([PASS, judged(CPU, version="25")], STATIC, ("pins/pip (cpu) is FAIL",)),
+    "failed, and optional in another tier": ([PASS, judged(replace(CPU, required=False), version="25")], STATIC, ()),
     "failed, and passed elsewhere": ([PASS, judged(PIP, version="25")], STATIC, ("pins/pip (static) is FAIL",)),
 }
 

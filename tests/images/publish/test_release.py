@@ -231,14 +231,14 @@ def test_what_the_gate_refuses_is_not_copied(passed: Passed) -> None:
     assert passed.site.named(passed.image.manifest.digest) is None
 
 
-def test_what_failed_in_the_other_repository_alone_is_not_promoted_and_no_alias_follows_to_it(passed: Passed) -> None:
+@pytest.mark.parametrize("gate", [WHOLE, STATIC])
+def test_what_failed_in_the_other_repository_alone_is_promoted_by_no_gate(
+    passed: Passed, gate: tuple[Tier, ...]
+) -> None:
     passed.fail_there()
     with pytest.raises(UserError, match=r"/production@sha256:\w+: pins/pip-on-gpu \(gpu\) is FAIL"):
-        passed.promote(*WHOLE)
+        passed.promote(*gate)
     assert passed.site.named(NAME) is None
-    done = passed.promote(Tier.STATIC)
-    assert NAME in done.tags and "latest" not in done.tags
-    assert "latest stays: pins/pip-on-gpu (gpu) is FAIL" in done.unmoved_aliases[0]
 
 
 def test_what_others_signed_in_the_other_repository_stays(passed: Passed) -> None:
