@@ -64,12 +64,12 @@ def main(
                 dockerfile = f"FROM {image.local_name}\nUSER root\n{lines}\n{last}"
                 engine.build({**files, "Dockerfile": dockerfile.encode()}, tag, network=network)
                 try:
-                    verdict = validating.validate_image(
+                    measured = validating.validate_image(
                         engine, image, tag, sources, tiers=tier, gpus="none", only=claim, say=lambda _text: None
-                    )[2]
+                    )
                 finally:
                     engine.remove(tag, force=True)
-                asked = [one for one in verdict.claims if one.claim.required and not one.claim.unproven]
+                asked = [one for one in measured.verdict.claims if one.claim.required and not one.claim.unproven]
                 alarms = [one for one in asked if one.status in (Status.FAIL, Status.UNPROVEN)]
                 rows = [f"  {one.status} {one.claim.key}: {one.reason}" for one in alarms]
                 typer.echo("\n".join([f"{name}, {kind}: {len(asked) - len(rows)} of {len(asked)} claims hold", *rows]))

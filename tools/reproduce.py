@@ -145,7 +145,7 @@ def read_image(engine: Engine, info: ImageInfo, marker: int | None = None) -> tu
     stored = layers.stored(Path(engine.facts.data_root), info.layers) if engine.facts.local else {}
     canonical = {diff_id: diff_id for diff_id in info.layers} | layers.canonical_diff_ids(stored, {}, info.id)
     listings = exported.entries(engine, info) or [[] for _ in info.layers]
-    history = [text for text, _ in reversed(engine.history(info.id)) if not configuration.empty(text)]
+    history = [text for text in engine.steps(info.id) if not configuration.empty(text)]
     # Names are given without the marker's step, which is none of ours.
     kept = [index for index in range(len(info.layers)) if index != marker]
     names = configuration.layer_names([history[index] for index in kept])
@@ -157,7 +157,7 @@ def read_image(engine: Engine, info: ImageInfo, marker: int | None = None) -> tu
         LayerBuilt(layer=name, diff_id=diff_id, written_as=one_base[name])
         for name, diff_id in in_canonical_form.items()
     ]
-    steps = [text for text, _ in reversed(engine.history(info.id))]
+    steps = engine.steps(info.id)
     settings = configuration.payload(info, steps)[configuration.SETTINGS]
     made.append(LayerBuilt(layer=configuration.SETTINGS, diff_id=settings, written_as=settings))
     return made, {name: listings[index] for name, index in zip(names, kept, strict=True) if name in as_stored}

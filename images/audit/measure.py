@@ -69,8 +69,7 @@ def audit_image(engine: Engine, reference: str, options: Options) -> Evidence:
     measured = validation_run.validate(
         engine,
         info.id,
-        # Its claims name an image of the engine, which this one may be built on: it is built on none of ours.
-        replace(to_measure, image=info.id),
+        to_measure,
         tiers,
         # Files of strangers are altered now and then: that is told, and the rest is measured all the same.
         run_anyway=True,
@@ -80,7 +79,7 @@ def audit_image(engine: Engine, reference: str, options: Options) -> Evidence:
     surveyed = whole.where(lambda claim: claim.check == expected.AUDIT)
     with_seen = with_survey(records, seen, measured.host.get("seed"))
     claims_of_both = (*measured.claims, *surveyed.claims)
-    return replace(measured, image=whole.image, records=with_seen, claims=claims_of_both)
+    return replace(measured, records=with_seen, claims=claims_of_both)
 
 
 def first_on_path(environments: Sequence[Mapping[str, Any]], path: str) -> Mapping[str, Any]:

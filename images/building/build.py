@@ -97,15 +97,16 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
                 engine, info.id, claims, tiers, attachment, on_record=measured
             )
         except Cancelled:
-            engine.untag(candidate)  # nobody judged it, and nobody will
+            # Not judged: drop the candidate's tag.
+            engine.untag(candidate)
             raise
         # The report.
         records.record_build(folder, str(image.name), engine, info, result, base, gathered, source)
         records.record_validation(folder, evidence, verdict)
         # The name.
         withheld = naming.why_withheld(verdict, evidence, tiers)
-        if not withheld and (former := naming.give_name(engine, info.id, tag)):
-            warn(former)
+        if not withheld:
+            naming.give_name(engine, info.id, tag)
     return Built(
         name=name,
         tag=tag,

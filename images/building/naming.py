@@ -54,21 +54,9 @@ def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) ->
     return ""
 
 
-def give_name(engine: Engine, image_id: str, name: str) -> str:
-    """Give an image its name, by its ID: a parallel build may have replaced the candidate by now.
-
-    Returns a sentence about the image that had the name, where it has none any more and keeps its disk space; else "".
-    """
-    former = engine.find(name)
+def give_name(engine: Engine, image_id: str, name: str) -> None:
+    """Give an image its name, by its ID: a parallel build may have replaced the candidate by now."""
     engine.tag(image_id, name)
     candidate = engine.find(f"{name}-candidate")
     if candidate and candidate.id == image_id:
         engine.untag(f"{name}-candidate")
-
-    if former is None or former.id == image_id:
-        return ""
-    nameless = engine.find(former.id)
-    if nameless is None or nameless.tags:
-        return ""
-    size = f"{nameless.size / 1e9:.2f} GB, layers of other images included"
-    return f"the former {name} has no name any more ({size}): `docker rmi {nameless.id[7:19]}` removes it"

@@ -7,37 +7,48 @@ follows from its labels, and from the build steps above those of our Dockerfile.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any
+from typing import NamedTuple
 
 from images.config.matrix import Sources
 from images.context import labels as image_labels
 from images.context import origin
-from images.engine import Engine, ImageInfo, configuration, gpus, host_gpus
+from images.engine import Engine, configuration, gpus, host_gpus
 from images.engine.gpus import NO_GPU, Attachment
 from images.errors import Problem, UserError
 from images.host import cache
 from images.locking import lock_file
 from images.planning.image import Image
-from images.validation import child, host_look, own_python, validation_run
+from images.validation import child, validation_run
 from images.validation.child import Changes
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.wheels import prebuilt
 from validate.claims import ClaimSet, Tier
-from validate.evidence import Evidence
+from validate.evidence import Evidence, Record
 from validate.judge import Verdict, explain, judge
 
 ANYWHERE = (Tier.STATIC, Tier.CPU)
 """The tiers that every machine can judge: no image is named without them."""
-_DPKG = "/var/lib/dpkg/status"
 _MOST_NEAR = 6  # names that a message proposes in place of an unknown one
 
 
 def measure_and_judge(
-    engine: Engine, reference: str, claims: ClaimSet, tiers: Sequence[Tier], *gpus: Attachment, **options: Any
+    engine: Engine,
+    reference: str,
+    claims: ClaimSet,
+    tiers: Sequence[Tier],
+    gpus: Attachment = NO_GPU,
+    *,
+    run_anyway: bool = False,
+    on_record: Callable[[Record], None] = lambda _record: None,
 ) -> tuple[Evidence, Verdict]:
-    """Measure an image in containers (images/validation/validation_run.py), judge it, and explain what is known."""
-    evidence = validation_run.validate(engine, reference, claims, tiers, *gpus, **options)
+    """Measure an image in containers, judge it, and explain what is known.
+
+    `run_anyway`, `on_record`: as images/validation/validation_run.py has them. Raises UserError.
+    """
+    evidence = validation_run.validate(
+        engine, reference, claims, tiers, gpus, run_anyway=run_anyway, on_record=on_record
+    )
     return evidence, explain(judge(evidence.claim_set, evidence))
 
 
@@ -67,21 +78,11 @@ def find_gpus(
     return attachment, tuple(Tier)
 
 
-def described(engine: Engine, info: ImageInfo, name: str) -> tuple[Mapping[str, str], Sequence[str]]:
-    """Return the labels and the build steps (newest first) by which an image of an engine is judged.
-
-    If it stands on what the engine calls `name`, the labels are that image's: they say what the claims go without (a
-    wheel, or a base of ours).
-    """
-    parent = host_look.find_parent(engine, name, info) or info
-    return parent.labels, host_look.history(engine, name, info)
-
-
 def claims_of(
     image: Image,
     sources: Sources,
     labels: Mapping[str, str],
-    history: Sequence[str],
+    steps: Sequence[str],
     tiers: Sequence[Tier],
     *,
     only: Sequence[str] = (),
@@ -89,7 +90,8 @@ def claims_of(
 ) -> ClaimSet:
     """Return the claims that hold an image with these labels and steps. Reads the image's lock and the wheel cache.
 
-    `history`: newest step first, wherever it was read; steps above ours make it a derived image (validation/child.py).
+    `labels` say which optional wheels it goes without, and whether it stands on a custom base. `steps`: all of its
+    build steps, the first first; any above ours make it a derived image (validation/child.py).
     `only`: claims that hold one of these texts; empty: all. `attachment`: the GPUs of a host; None: of no host.
     Raises UserError: no lock, a text that is in no claim.
     """
@@ -113,7 +115,7 @@ def claims_of(
         ),
     )
     claims = image_claims(context.on_host(attachment, tiers) if attachment else context)
-    if configuration.steps_above(history):
+    if configuration.steps_above(steps):
         claims = child.claims(
             claims,
             _to_replace(image, sources),
@@ -156,6 +158,17 @@ def _near(text: str, claims: ClaimSet) -> list[str]:
     return list(dict.fromkeys([*near, *containing]))[:_MOST_NEAR] or checks
 
 
+class Validated(NamedTuple):
+    """An image that was held to a name's claims."""
+
+    tiers: Sequence[Tier]
+    """What was measured."""
+    evidence: Evidence
+    verdict: Verdict
+    changes: Changes | None
+    """Of a derived image: what it has beside the image below. None: it is no derived one, or was not compared."""
+
+
 def validate_image(
     engine: Engine,
     image: Image,
@@ -165,20 +178,21 @@ def validate_image(
     tiers: Sequence[Tier] = (),
     gpus: str,
     only: Sequence[str] = (),
+    run_anyway: bool = False,
     say: Callable[[str], None],
-    **options: Any,
-) -> tuple[Sequence[Tier], Evidence, Verdict, Changes | None]:
-    """Hold any image to a name's claims. `tiers`: none means all that the machine can. `options`: of
-    validation_run.validate.
+) -> Validated:
+    """Hold any image to a name's claims. `tiers`: none means all that the machine can.
 
-    A derived image is held to them as such, and has changes (images/validation/child.py). Raises UserError.
+    A derived image is held to them as such (images/validation/child.py). Raises UserError.
     """
-    lock_file.read(image, sources.workspace.locks)  # before anything is asked of the engine
+    # A lock that is missing or stale is reported before anything is asked of the engine.
+    lock_file.read(image, sources.workspace.locks)
     info = engine.inspect(reference)
     attachment, tiers = find_gpus(engine, image, gpus, tiers, say)
     say(str(attachment))
-    labels, history = described(engine, info, image.local_name)
-    claims = claims_of(image, sources, labels, history, tiers, only=only, attachment=attachment)
+
+    steps = engine.steps(info.id)
+    claims = claims_of(image, sources, info.labels, steps, tiers, only=only, attachment=attachment)
     say(f"measuring {reference} ({info.id[:19]})")
     evidence, verdict = measure_and_judge(
         engine,
@@ -186,20 +200,10 @@ def validate_image(
         claims,
         tiers,
         attachment,
-        on_record=lambda one: say(f"measured {one.probe} in {one.seconds:.1f} s ({one.outcome})"),
-        **options,
+        run_anyway=run_anyway,
+        on_record=lambda record: say(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})"),
     )
-    steps = configuration.steps_above(history)
-    if not steps:
-        return tiers, evidence, verdict, None
-    debian = None
-    if parent := host_look.find_parent(engine, image.local_name, info):
-        debian = debian_packages(engine, parent), debian_packages(engine, info)
-    return tiers, evidence, verdict, child.changes(evidence, steps, info.env, debian)
 
-
-def debian_packages(engine: Engine, info: ImageInfo | None) -> dict[str, str]:
-    """Return the Debian packages of an image, with their versions; of no image, none. Nothing of the image is run."""
-    if info is None:
-        return {}
-    return child.debian_packages(own_python.read_file(engine, info, _DPKG, most=1 << 24))
+    above = configuration.steps_above(steps)
+    changes = child.changes(evidence, above) if above else None
+    return Validated(tiers, evidence, verdict, changes)

@@ -129,7 +129,7 @@ def images_to_build(template: Task, selectors: list[str], sources: Sources) -> l
     for image in common.accepted(selectors, sources):
         # Whatever is wrong with a lock is said here once, and not by each worker.
         lock_file.read(image, sources.workspace.locks)
-        tasks.append(replace(template, image=str(image.name), local_name=image.local_name))
+        tasks.append(replace(template, image=str(image.name)))
     return tasks
 
 
@@ -142,7 +142,7 @@ def images_to_pull(template: Task, references: Sequence[str], sources: Sources) 
             then = f"push it, and name it by its digest: {REFERENCE}"
             raise wrong(f"--image {text}", "is nothing that a worker can pull", then)
         (image,) = common.accepted([name], sources, exactly_one=True)
-        tasks.append(replace(template, image=str(image.name), local_name=image.local_name, reference=reference))
+        tasks.append(replace(template, image=str(image.name), reference=reference))
     return tasks
 
 

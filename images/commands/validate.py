@@ -1,7 +1,7 @@
 """`validate`: an image held to a name's claims, or recorded evidence judged again."""
 
 import json
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -57,8 +57,8 @@ def validate(
 ) -> None:
     """Judge an image by a name's claims, or recorded evidence again.
 
-    For an image built on another one, names what was added. OUT/validate/IMAGE/evidence.json is there from the first
-    probe on: what is killed leaves what it measured. Exits with 1 if a required claim failed.
+    For an image built on another one, names what was added. OUT/validate/IMAGE gets evidence, verdict and reports.
+    Exits with 1 if a required claim failed.
     """
     if bool(name) == bool(evidence):
         cause = (
@@ -67,17 +67,13 @@ def validate(
         then = f"`{command('validate', 'NAME')}` or `{command('validate', '--evidence', 'FILE')}`"
         raise wrong("validate", cause, then)
     if evidence:
-        recorded = read_evidence(evidence)
-        there = sorted({str(one.tier) for one in recorded.claim_set.claims})
-        if absent := [one for one in tier or () if one not in there]:  # nothing of it is UNPROVEN, either
-            cause = f"holds no claims of the {' and '.join(absent)} tier"
-            raise wrong(str(evidence), cause, f"--tier may name {', '.join(there)}")
-        verdict = explain(judge(recorded.claim_set, recorded, tier or tuple(Tier), judges=_judges_of(recorded)))
+        verdict = _judge_again(evidence, tier or ())
         _show(verdict, "", everything, as_json=as_json)
         raise typer.Exit(1 if verdict.of(Status.FAIL) else 0)
     if tag and claim:
         then = "leave --claim out: a name is for images all of whose claims were judged"
         raise wrong("--tag", "can't follow from some of the claims", then)
+
     sources = common.sources(matrix)
     top = require_writable(out or sources.workspace.out)
     (wanted,) = common.accepted([name], sources, exactly_one=True)
@@ -87,10 +83,11 @@ def validate(
     with private_engine.open_engine(engine, on_progress=common.say, install=False) as docker_engine:
         if tag:
             info = docker_engine.inspect(reference)
-            record = records.built_elsewhere(folder, info, image_labels.declared_missing(wanted, info.labels))
-        for file in records.VALIDATION_FILES:  # an earlier verdict does not belong to the evidence that comes
+            build_record = records.built_elsewhere(folder, info, image_labels.declared_missing(wanted, info.labels))
+        # An earlier verdict does not belong to the evidence that comes.
+        for file in records.VALIDATION_FILES:
             (folder / file).unlink(missing_ok=True)
-        tiers, found, verdict, changes = validating.validate_image(
+        measured = validating.validate_image(
             docker_engine,
             wanted,
             info.id if tag else reference,
@@ -100,23 +97,38 @@ def validate(
             only=claim or (),
             run_anyway=run_anyway,
             say=common.tell,
-            on_evidence=partial(records.record_evidence, folder),
         )
-        if tag:  # an image that was built elsewhere is recorded and named as `build` does
-            records.write_json(folder / "build.json", record)
-            withheld = naming.why_withheld(verdict, found, tiers)
-            if changes:  # it was held to what an image on top of the built one may change
+        if tag:
+            # An image that was built elsewhere is recorded and named as `build` does.
+            records.write_json(folder / "build.json", build_record)
+            withheld = naming.why_withheld(measured.verdict, measured.evidence, measured.tiers)
+            if measured.changes:
+                # It was judged by what an image on top of the built one may change.
                 withheld = "it has steps above the image that was built"
-            if not withheld and (former := naming.give_name(docker_engine, info.id, wanted.local_name)):
-                common.say(former)
-    records.record_validation(folder, found, verdict, None if tag else changes)
+            if not withheld:
+                naming.give_name(docker_engine, info.id, wanted.local_name)
+
+    changes = measured.changes
+    records.record_validation(folder, measured.evidence, measured.verdict, None if tag else changes)
     typer.echo(f"{folder}/evidence.json", err=True)
     if changes:
         typer.echo(f"{reference} stands on {wanted.name}: " + "\n  ".join(changes.lines()), err=as_json)
-    _show(verdict, reference, everything, as_json=as_json)
+    _show(measured.verdict, reference, everything, as_json=as_json)
     if withheld:
         raise failed(reference, f"{withheld}: it gets no name", f"read {folder}/report.md")
-    raise typer.Exit(1 if any(one.claim.required for one in verdict.of(Status.FAIL)) else 0)
+    raise typer.Exit(1 if any(row.claim.required for row in measured.verdict.of(Status.FAIL)) else 0)
+
+
+def _judge_again(file: Path, tiers: Sequence[Tier]) -> Verdict:
+    """Judge recorded evidence by its own claims. Raises UserError: no evidence, or none of these tiers."""
+    recorded = read_evidence(file)
+    # What evidence has no claims about is not even UNPROVEN.
+    recorded_tiers = sorted({str(claim.tier) for claim in recorded.claims})
+    absent = [tier for tier in tiers if tier not in recorded_tiers]
+    if absent:
+        cause = f"holds no claims of the {' and '.join(absent)} tier"
+        raise wrong(str(file), cause, f"--tier may name {', '.join(recorded_tiers)}")
+    return explain(judge(recorded.claim_set, recorded, tiers or tuple(Tier), judges=_judges_of(recorded)))
 
 
 def _judges_of(recorded: Evidence) -> Judges | None:

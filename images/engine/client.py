@@ -219,6 +219,10 @@ class Engine(AbstractContextManager["Engine"]):
         with asking(ref, image=ref):
             return [(one["CreatedBy"], one["Size"]) for one in self.sdk.history(ref)]
 
+    def steps(self, ref: str) -> list[str]:
+        """The build steps of an image, the first first, those of its base included. Raises NoSuchImage."""
+        return [step for step, _ in reversed(self.history(ref))]
+
     def tag(self, source: str, name: str) -> None:
         """Give an image one more name (`repository:tag`), taking it from whatever bore it. Raises NoSuchImage."""
         repository, tag = parse_repository_tag(name)
@@ -274,8 +278,7 @@ class Engine(AbstractContextManager["Engine"]):
         Raises UserError.
         """
         built = self.inspected(image_id)
-        steps = [text for text, _ in reversed(self.history(image_id))]
-        config = configuration.canonical(built, steps)
+        config = configuration.canonical(built, self.steps(image_id))
         if config is None or self.facts.containerd_images:
             return self.inspect(image_id)
         repository, tag = parse_repository_tag(name)

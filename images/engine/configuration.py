@@ -27,8 +27,8 @@ _SAID = ("User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels", *FURTHER)
 _NO_LAYER = frozenset(
     "ARG CMD ENTRYPOINT ENV EXPOSE HEALTHCHECK LABEL MAINTAINER ONBUILD SHELL STOPSIGNAL USER VOLUME".split()
 )
-_LAST_STEPS = ('CMD ["bash"]', "WORKDIR /workspace")
-"""How our Dockerfiles end, the last first (templates/stages/image.j2)."""
+_LAST_STEPS = ("WORKDIR /workspace", 'CMD ["bash"]')
+"""How our Dockerfiles end (templates/stages/image.j2)."""
 _LAYER = re.compile(
     r"/run/locks/([\w-]+)\.txt|/run/wheels/([\w.]+)-|/run/scripts/(debian|compilers|suite)\.sh"
     r"|/run/(toolkit|entrypoint)\b|^(WORKDIR) /workspace$"
@@ -100,15 +100,17 @@ def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
     return {**found, SETTINGS: oci_digest(json.dumps(settings, sort_keys=True).encode())}
 
 
-def steps_above(history: Sequence[str]) -> tuple[str, ...] | None:
-    """The steps of a child, first to last, from an image's history (newest first); none in the parent itself.
+def steps_above(steps: Sequence[str]) -> tuple[str, ...]:
+    """Return the steps of a derived image that stand above ours, the first first; none of an image of ours, or another.
 
-    None: nothing in it looks like one of our images.
+    `steps`: all steps of an image, the first first.
     """
-    plain = list(map(step, history))
-    # The oldest that looks so is our own last step, as children may end alike.
-    ours = [index for index in range(len(history) - 1) if tuple(plain[index : index + 2]) == _LAST_STEPS]
-    return tuple(reversed(history[: max(ours)])) if ours else None
+    instructions = [step(text) for text in steps]
+    for number in range(2, len(instructions) + 1):
+        # The first place that looks so is our own end: derived images may end alike.
+        if tuple(instructions[number - 2 : number]) == _LAST_STEPS:
+            return tuple(steps[number:])
+    return ()
 
 
 def empty(text: str) -> bool:

@@ -160,7 +160,7 @@ def read_layers(engine: Engine, info: ImageInfo, known: Mapping[str, str]) -> La
     """
     found = stored(Path(engine.facts.data_root), info.layers) if engine.facts.local else {}
     by_diff_id = canonical_diff_ids(found, known, info.id)
-    steps = [text for text, _ in reversed(engine.history(info.id))]
+    steps = engine.steps(info.id)
     as_stored = configuration.payload(info, steps)
     canonical_layers = tuple(by_diff_id.get(diff_id, diff_id) for diff_id in info.layers)
     suite = found.get(as_stored.get(SUITE, ""))

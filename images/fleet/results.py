@@ -86,7 +86,7 @@ def judge_by_our_claims(task: Task, result: Measured, evidence: Evidence, source
         image,
         sources,
         result.labels,
-        result.history,
+        result.steps,
         task.tiers,
         only=task.only,
         attachment=host_gpus.of_host(evidence.host),

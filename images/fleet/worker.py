@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from images.building import validating
 from images.config import paths
 from images.engine import Engine, ImageInfo, connect
 from images.errors import UserError
@@ -33,8 +32,6 @@ class Task:
 
     image: str = ""
     """The name whose claims hold."""
-    local_name: str = ""
-    """What engines call it."""
     reference: str = ""
     """`HOST/NAME@sha256:...` to pull; empty: the worker builds the image."""
     tiers: tuple[Tier, ...]
@@ -73,7 +70,8 @@ class Measured:
     reference: str
     """Where the image was pulled from or pushed to; empty: it stayed in the worker's engine."""
     labels: Mapping[str, str]
-    history: Sequence[str]
+    steps: Sequence[str]
+    """Its build steps, the first first."""
     evidence: str
     """evidence.json."""
     build: str
@@ -147,12 +145,12 @@ def bring_back(task: Task, machine: str, folder: Path) -> Measured:
         if not task.reference:
             build = (folder / "build.json").read_text(encoding="utf-8")
             reference = push_by_digest(engine, info, task.staging) if task.staging else ""
-        labels, history = validating.described(engine, info, task.local_name)
+        steps = engine.steps(info.id)
     return Measured(
         machine=machine,
         reference=reference,
-        labels=labels,
-        history=history,
+        labels=info.labels,
+        steps=steps,
         evidence=evidence,
         build=build,
     )

@@ -4,13 +4,11 @@ A child is held to its parent's claims. What any child may do (add packages, put
 entrypoint) is named and no fault; what moves a pin, or breaks what was validated, fails as it would in the parent.
 """
 
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from images.config.facts import Conflict, FailingAddition
-from images.engine.configuration import step
 from images.planning import expectations
 from images.validation import origin
 from images.validation.claims.context import claim
@@ -23,7 +21,6 @@ _OURS = "dev.truetag."
 _USERS_FILES = "/workspace/*"
 _TOLD = ("/var/cache/apt/*",)
 """Leftovers that other images clean by themselves (Debian's official base: docker-clean) and ours do not."""
-_NAMES = re.compile(r"(?:^ENV |(?<=\s))([A-Za-z_][A-Za-z0-9_]*)=")
 _FREE = {("image", "size"), ("pins", "lock")}
 """Claims that a child need not keep: they are measured and shown."""
 
@@ -36,48 +33,37 @@ class Changes:
     added: Mapping[str, str]
     removed: Mapping[str, str]
     moved: Mapping[str, tuple[str, str]]
-    debian: Mapping[str, str] | None
-    """Debian package that differs from the parent's -> `5.1`, `5.1 to 5.2`, `removed`; None: no parent is here."""
-    variables: tuple[str, ...]
-    """Names that the steps set."""
     files: Sequence[StepChange] | None
     """The paths of the parent that each step replaced or removed; None: the engine's layers can't be read here."""
 
     def lines(self) -> list[str]:
-        """In words, a line each kind; Debian's packages and variables count, too."""
+        """Return sentences about it, one for each kind of change."""
         moved = {name: f"{before} to {after}" for name, (before, after) in self.moved.items()}
-        debian, unknown = self.debian or {}, self.debian is None
-        kinds: Mapping[str, list[str]] = {
-            "packages added": _sorted(self.added),
-            "packages removed": _sorted(self.removed),
-            "packages moved": _sorted(moved),
-            "Debian's packages changed": _sorted(debian),
-            "variables set": list(self.variables),
-        }
-        told = [f"{kind}: {len(found)} ({listed(found, limit=30)})" for kind, found in kinds.items() if found]
+        kinds = {"packages added": self.added, "packages removed": self.removed, "packages moved": moved}
+        changed = []
+        for kind, versions in kinds.items():
+            if versions:
+                changed.append(f"{kind}: {len(versions)} ({listed(_sorted(versions), limit=30)})")
         for change in self.files or ():
-            paths = [*(f"{path} removed" for path in change["removed"])]
-            paths += [f"{path}: {difference}" for path, difference in change["replaced"].items()]
-            step = change["step"].replace("RUN /bin/sh -c ", "RUN ")[:120]
-            examples = listed(paths, limit=10)
-            told.append(f"files of the parent changed by `{step}`: {change['count']} ({examples})")
-        return [
-            f"steps above the parent: {len(self.steps)}",
-            *(told or ["no package, variable or file of the parent's differs"]),
-            *(["Debian's packages: not compared, the parent is not in this engine"] if unknown else []),
-            *(["files: not compared, this engine's layers can't be read here"] if self.files is None else []),
-        ]
+            changed.append(_changed_files(change))
+
+        lines = [f"steps above the parent: {len(self.steps)}"]
+        lines += changed or ["no package or file of the parent's differs"]
+        if self.files is None:
+            lines.append("files: not compared, this engine's layers can't be read here")
+        return lines
+
+
+def _changed_files(change: StepChange) -> str:
+    """Return a sentence about the files that one step replaced or removed."""
+    paths = [f"{path} removed" for path in change["removed"]]
+    paths += [f"{path}: {difference}" for path, difference in change["replaced"].items()]
+    step = change["step"].replace("RUN /bin/sh -c ", "RUN ")[:120]
+    return f"files of the parent changed by `{step}`: {change['count']} ({listed(paths, limit=10)})"
 
 
 def _sorted(versions: Mapping[str, str]) -> list[str]:
     return [f"{name} {version}" for name, version in sorted(versions.items())]
-
-
-def debian_packages(status: str) -> dict[str, str]:
-    """Installed package -> version, of dpkg's own database (/var/lib/dpkg/status)."""
-    stanzas = (dict(line.partition(": ")[::2] for line in one.splitlines()) for one in status.split("\n\n"))
-    installed = (one for one in stanzas if one.get("Status", "").endswith(" installed"))
-    return {one["Package"]: one.get("Version", "") for one in installed if "Package" in one}
 
 
 def claims(
@@ -137,43 +123,28 @@ def _of_child(parents: Claim, pinned: list[str]) -> Claim:
     return replace(parents, expect=expect, required=required)
 
 
-def changes(
-    evidence: Evidence,
-    steps: Sequence[str],
-    environment: Collection[str] = (),
-    debian: tuple[Mapping[str, str], Mapping[str, str]] | None = None,
-) -> Changes | None:
-    """What a validation run of a child found beside its parent; None where the static tier was not measured.
+def changes(evidence: Evidence, steps: Sequence[str]) -> Changes | None:
+    """Return what a derived image has beside the image below; None where the static tier was not measured.
 
-    `environment`: the child's variables. `debian`: Debian's packages of parent and child.
+    `steps`: those above the image below, the first first.
     """
-    lock = next((one for one in evidence.claims if (one.check, one.subject) == ("pins", "lock")), None)
+    lock = next((claim for claim in evidence.claims if (claim.check, claim.subject) == ("pins", "lock")), None)
     record = evidence.of(lock.probe) if lock else None
     measured = record.of("lock") if record else None
     if lock is None or measured is None or "error" in measured.evidence:
         return None
-    wanted: Mapping[str, str] = lock.expect["versions"]
-    found = {name: versions[0] for name, versions in measured.evidence["installed"].items()}
-    set_by = [plain for plain in map(step, steps) if plain.startswith("ENV ")]
+
+    locked: Mapping[str, str] = lock.expect["versions"]
+    installed = {name: versions[0] for name, versions in measured.evidence["installed"].items()}
+    moved = {}
+    for name, version in locked.items():
+        # `2.7.1+cu126` is a build of 2.7.1.
+        if name in installed and installed[name].partition("+")[0] != version.partition("+")[0]:
+            moved[name] = (version, installed[name])
     return Changes(
         steps=tuple(steps),
-        added={name: version for name, version in found.items() if name not in wanted},
-        removed={name: version for name, version in wanted.items() if name not in found},
-        moved={
-            name: (version, found[name])
-            for name, version in wanted.items()
-            if name in found and found[name].partition("+")[0] != version.partition("+")[0]
-        },
-        debian=_moved(*debian) if debian else None,
-        # What a history has of ENV lacks the quotes: some of these may be parts of values.
-        variables=tuple(sorted({name for one in set_by for name in _NAMES.findall(one)}.intersection(environment))),
+        added={name: version for name, version in installed.items() if name not in locked},
+        removed={name: version for name, version in locked.items() if name not in installed},
+        moved=moved,
         files=origin.origin_changes(evidence.records),
     )
-
-
-def _moved(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    """Name -> how its version differs."""
-    moved = {name: f"{before[name]} to {after[name]}" for name in before.keys() & after.keys()}
-    gone = dict.fromkeys(before.keys() - after.keys(), "removed")
-    new = {name: after[name] for name in after.keys() - before.keys()}
-    return {**new, **gone, **{name: text for name, text in moved.items() if before[name] != after[name]}}

@@ -5,6 +5,8 @@ import posixpath
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
 
 from images.config.paths import EXAMPLES, SUITE
 from images.engine import Engine, EngineError, EngineErrorKind
@@ -123,6 +125,16 @@ def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
     return files
 
 
+class SuiteRun(NamedTuple):
+    """What came of a run of the suite in a container, beside its records."""
+
+    other_lines: list[str]
+    """The last lines that are no record."""
+    end: Exit
+    has_begun: bool
+    """A record came."""
+
+
 def run_suite(
     engine: Engine,
     spec: ContainerSpec,
@@ -131,20 +143,19 @@ def run_suite(
     timeout: float,
     asked: Collection[str] = (),
     on_record: Callable[[Record], None] = lambda _record: None,
-    on_start: Callable[[], None] = lambda: None,
-) -> tuple[list[str], Exit, bool]:
+) -> SuiteRun:
     """Run the suite in a container, and read what it prints: the one place where records leave an image.
 
-    `files`: folder -> what is put there before the start; then `on_start` is called. `timeout` in seconds. `asked`:
-    the probes whose records are taken, each once, as they come, if the suite signed them (validate/channel.py). Returns
-    other lines, how the container ended, and whether a record came. Raises Stopped, EngineError.
+    `files`: folder -> what is put there before the start. `timeout` in seconds. `asked`: the probes whose records are
+    taken, each once, as they come, if the suite signed them (validate/channel.py). Raises Stopped, EngineError.
     """
-    others, key, missing = deque[str](maxlen=_LINES_KEPT), channel.new_key(), set(asked)
+    other_lines = deque[str](maxlen=_LINES_KEPT)
+    key = channel.new_key()
+    missing = set(asked)
     with engine.container(replace(spec, stdin=True)) as container:
         for folder, content in files.items():
             container.put(content, folder)
         container.start(f"{key}\n".encode())
-        on_start()
         for stream, line in container.lines(timeout, most=_MOST_PRINTED):
             text = channel.accepted(key, line) if stream == "stdout" else None
             record = parse_record(text or "")
@@ -152,8 +163,9 @@ def run_suite(
                 missing.remove(record.probe)
                 on_record(record)
             else:
-                others.append(line)
-        return list(others), container.wait(timeout=300), missing != set(asked)
+                other_lines.append(line)
+        end = container.wait(timeout=300)
+    return SuiteRun(list(other_lines), end, has_begun=missing != set(asked))
 
 
 def measure_in_container(
@@ -163,23 +175,20 @@ def measure_in_container(
     spec = container_spec(engine, image, plan)
     files = {**plan.files, INSIDE: {**suite_files(plan.claims), **plan.files.get(INSIDE, {})}}
     probes = {claim.probe for claim in plan.claims.claims}
+    run = partial(run_suite, engine, files=files, timeout=SUITE_SECONDS, asked=probes, on_record=on_record)
     refused = ""
     try:
-        complaints, end, began = run_suite(
-            engine, spec, files, timeout=SUITE_SECONDS, asked=probes, on_record=on_record
-        )
+        suite_run = run(spec)
     except EngineError as error:
         if error.kind is not EngineErrorKind.ULIMIT or not spec.ulimits:
             raise
         # A rootless engine may not raise limits: ranks run without, and the evidence says so.
         refused = error.problems[0].cause
-        complaints, end, began = run_suite(
-            engine, replace(spec, ulimits={}), files, timeout=SUITE_SECONDS, asked=probes, on_record=on_record
-        )
+        suite_run = run(replace(spec, ulimits={}))
     name = image.tags[0] if image.tags else image.id
     then = f"`docker run --rm -it {name} python3 --version`: an image needs a python3 on its PATH"
-    require_end(image, plan.name, end, began=began, said=complaints, then=then)
-    return end, refused
+    require_end(image, plan.name, suite_run, then)
+    return suite_run.end, refused
 
 
 def container_spec(engine: Engine, image: ImageInfo, plan: ContainerPlan) -> ContainerSpec:
@@ -230,23 +239,22 @@ def shared_memory(machine: int) -> int:
     return min(SHARED_MEMORY, machine // 4) // _PAGE * _PAGE
 
 
-def require_end(
-    image: ImageInfo, container: str, end: Exit, *, began: bool, said: Sequence[str] | None = None, then: str = ""
-) -> None:
-    """Raises UserError where something outside the suite ended it: a part of its records says nothing of the image.
+def require_end(image: ImageInfo, container: str, run: SuiteRun, then: str) -> None:
+    """Raise UserError where something outside the suite ended it: a part of its records says nothing of the image.
 
-    `container`: its name in a run. `began`: a record came. `said`: where one has to come, what was printed besides;
-    `then`: what to do if none did.
+    `container`: its name in a validation run. `then`: what to do where the suite did not start.
     """
     where = image.tags[0] if image.tags else image.id
-    if not began and said is not None and (end.code != KILLED or end.oom):
-        tail = " | ".join(text.strip() for text in said[-3:] if text.strip())
+    end = run.end
+    was_killed = end.code == KILLED and not end.oom
+    if not run.has_begun and not was_killed:
+        tail = " | ".join(line.strip() for line in run.other_lines[-3:] if line.strip())
         raise failed(where, f"the suite did not start in it: {tail or f'status {end.code}, nothing printed'}", then)
-    if end.code == KILLED and not end.oom:
+    if was_killed:
         cause = f"its container `{container}` was killed amid the suite, and the engine heard of no kill for memory"
         then = "validate it again; if nobody killed it, see whether machine or job ran out of memory (`dmesg`, `sacct`)"
         raise failed(where, cause, then)
-    if began and end.code != 0 and not end.oom:
+    if end.code != 0 and not end.oom:
         cause = f"the suite in its container `{container}` ended with status {end.code}: something there stopped it"
         then = "validate it again; if it ends so each time, see what the image starts beside its programs"
         raise failed(where, cause, then)

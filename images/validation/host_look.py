@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from images.engine import Engine, ImageInfo, configuration
+from images.engine import Engine, ImageInfo, configuration, exported
 from validate.claims import HOST_PROBE, ClaimSet
 from validate.environment import credentials
 from validate.evidence import Measurement, Outcome, Record
@@ -13,15 +13,36 @@ from validate.evidence import Measurement, Outcome, Record
 _MOST_LISTED = 40
 
 
-def inspected(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequence[Record]:
-    """What the engine knows of an image (`image`): one record for all claims that the host measures. Raises
-    NoSuchImage."""
+def measure_image(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequence[Record]:
+    """Measure the claims about an image as a whole (`image/...`), all in one record; none where no claim asks.
+
+    Raises NoSuchImage, EngineError.
+    """
     asked = claims.only([HOST_PROBE]).claims
     if not asked:
         return ()
     started = time.monotonic()
-    steps = [step for step, _ in reversed(engine.history(image.id))]
-    evidence: dict[str, Any] = {
+    settings = settings_evidence(engine, image)
+    evidence: dict[str, dict[str, Any]] = {}
+    for claim in asked:
+        if claim.subject != "layers":
+            evidence[claim.subject] = settings
+        elif not claim.unproven:
+            evidence[claim.subject] = layers_evidence(engine, image)
+
+    # Nobody asks for less than all of it, so that each measurement took the time of all.
+    seconds = round(time.monotonic() - started, 3)
+    measurements = []
+    for subject, measured in evidence.items():
+        measurements.append(Measurement(subject=subject, seconds=seconds, evidence=measured))
+    record = Record(probe=HOST_PROBE, outcome=Outcome.COMPLETED, seconds=seconds, measurements=tuple(measurements))
+    return (record,)
+
+
+def settings_evidence(engine: Engine, image: ImageInfo) -> dict[str, Any]:
+    """Return what the engine tells of an image: its labels, settings and layers, and credentials in any text."""
+    payload = configuration.payload(image, engine.steps(image.id))
+    return {
         "labels": dict(image.labels),
         "bytes": image.size,
         "architecture": image.architecture,
@@ -30,61 +51,52 @@ def inspected(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequence[Re
         "command": list(image.command),
         "directory": image.workdir,
         "further": dict(image.further),
-        "layers": [name for name in configuration.payload(image, steps) if name != configuration.SETTINGS],
+        "layers": [name for name in payload if name != configuration.SETTINGS],
         "variables": sorted(image.env),
         "driver": {name: value for name, value in image.env.items() if name.startswith("NVIDIA_")},
-        "secrets": list(credentials_of(engine, image)),
+        "secrets": find_credentials(engine, image),
     }
-    found = [
-        (claim.subject, _unseen(engine, image) if claim.subject == "layers" else evidence)
-        for claim in asked
-        if not (claim.subject == "layers" and claim.unproven)
-    ]
-    seconds = round(time.monotonic() - started, 3)
-    measured = tuple(Measurement(subject=name, seconds=seconds, evidence=one) for name, one in found)
-    return (Record(probe=HOST_PROBE, outcome=Outcome.COMPLETED, seconds=seconds, measurements=measured),)
 
 
-def find_parent(engine: Engine, name: str, image: ImageInfo) -> ImageInfo | None:
-    """The image of this name, if another stands on it: all its layers are the lowest of that. Its history may lie."""
-    found = engine.find(name)
-    return found if found and image.layers[: len(found.layers)] == found.layers else None
-
-
-def history(engine: Engine, name: str, image: ImageInfo) -> list[str]:
-    """An image's steps, newest first; below those of one that stands on `name` by its layers, that one's, whatever its
-    own history says of them."""
-    own, parent = [step for step, _ in engine.history(image.id)], find_parent(engine, name, image)
-    above = len(image.layers) - len(parent.layers) if parent else 0
-    if not above or configuration.steps_above(own):
-        return own
-    made = [place for place, one in enumerate(own, 1) if not configuration.empty(one)]
-    return [*own[: dict(enumerate(made)).get(above - 1)], *(step for step, _ in engine.history(name))]
-
-
-def _unseen(engine: Engine, image: ImageInfo) -> dict[str, Any]:
-    """What of an image's layers is in none of its containers, and travels with it."""
-    from images.engine import exported
-
-    if (found := exported.unseen(engine, image)) is None:
+def layers_evidence(engine: Engine, image: ImageInfo) -> dict[str, Any]:
+    """Return what of an image's layers is in none of its containers, and travels with it."""
+    unseen = exported.unseen(engine, image)
+    if unseen is None:
         return {"unread": "the layers lie where this user can't read them: ask as root, on the engine's own machine"}
-    files, count = found
-    secrets = ((path, kind) for _, path, data in files for _, kind in credentials.of_file(data, path))
+    files, count = unseen
+    secrets: dict[tuple[str, str], None] = {}
+    for _, path, content in files:
+        for _, kind in credentials.of_file(content, path):
+            # A file may have many of one kind, and several layers the same file.
+            secrets[path, kind] = None
     return {
         "files": count,
         "hidden": [f"/{path}" for layer, path, _ in files if layer][:_MOST_LISTED],
-        "secrets": [{"path": f"/{path}", "kind": kind} for path, kind in dict.fromkeys(secrets)],
+        "secrets": [{"path": f"/{path}", "kind": kind} for path, kind in secrets],
     }
 
 
-def credentials_of(engine: Engine, image: ImageInfo) -> Iterator[dict[str, str]]:
-    """Kind and place of each credential in variables, labels and build steps, never the text: evidence is published."""
-    texts = [(f"the variable {name}", f"{name}={value}") for name, value in image.env.items()]
-    texts += [(f"the label {name}", value) for name, value in image.labels.items()]
-    for step, _ in engine.history(image.id):  # with its build arguments
-        texts.append((f"the build step `{step[:80].split('=')[0]}`", step))
-    settings = {**engine.inspected(image.id)["Config"], "Env": (), "Labels": ()}
-    texts += [(f"{name} of its configuration", json.dumps(value)) for name, value in settings.items()]
-    for where, text in texts:
+def find_credentials(engine: Engine, image: ImageInfo) -> list[dict[str, str]]:
+    """Return kind and place of each credential that an image's configuration holds.
+
+    The text itself is left out, as evidence is published.
+    """
+    found = []
+    for place, text in texts_of_configuration(engine, image):
         for _, kind in credentials.in_text(text):
-            yield {"where": where, "kind": kind}
+            found.append({"where": place, "kind": kind})
+    return found
+
+
+def texts_of_configuration(engine: Engine, image: ImageInfo) -> Iterator[tuple[str, str]]:
+    """Yield every text that everybody who pulls an image can read in its configuration, each after its place."""
+    for name, value in image.env.items():
+        yield f"the variable {name}", f"{name}={value}"
+    for name, value in image.labels.items():
+        yield f"the label {name}", value
+    for step, _ in engine.history(image.id):
+        # A step has the values of its build arguments: it is named without them.
+        yield f"the build step `{step[:80].split('=')[0]}`", step
+    for name, value in engine.inspected(image.id)["Config"].items():
+        if name not in ("Env", "Labels"):
+            yield f"{name} of its configuration", json.dumps(value)

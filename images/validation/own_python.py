@@ -22,9 +22,9 @@ from typing import Any
 
 from images.config.platforms import Platform, of_machine
 from images.engine import Engine
-from images.engine.runtime import ContainerSpec, Exit, ImageInfo
+from images.engine.runtime import ContainerSpec, ImageInfo
 from images.errors import failed
-from images.validation.containers import INSIDE, OF_USER, require_end, run_suite, suite_files
+from images.validation.containers import INSIDE, OF_USER, SuiteRun, require_end, run_suite, suite_files
 from validate.binaries import elf
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import machine_named
@@ -124,35 +124,36 @@ def measure(
     image: ImageInfo,
     claims: ClaimSet,
     user: bytes,
+    *,
+    seed: int,
+    timeout: float,
     on_record: Callable[[Record], None],
-    *arguments: str,
-    **options: Any,
 ) -> None:
-    """Measure claims of an image from its files: records come as they are measured. `arguments`: more of the suite.
+    """Measure claims of an image from its files: records come as they are measured.
 
-    `user`, `options`: of `_read`. Raises UserError: it did not start, or was killed; Stopped.
+    `user`: how a user's process would start there (`user_of`). `timeout` in seconds. Raises UserError: it did not
+    start, or was killed; Stopped.
     """
-    command_line = ["--claims", f"{INSIDE}/claims.json", *OF_USER, *arguments]
-    output, end, began = _read(engine, image, command_line, claims, user, on_record=on_record, **options)
-    then = "is it an image with a Python on its PATH?"
-    require_end(image, "files", end, began=began, said=output, then=then)
+    arguments = ["--claims", f"{INSIDE}/claims.json", *OF_USER, "--seed", str(seed)]
+    run = _read(engine, image, arguments, claims, user, timeout=timeout, on_record=on_record)
+    require_end(image, "files", run, then="is it an image with a Python on its PATH?")
 
 
-def document(engine: Engine, image: ImageInfo, verb: str, **options: Any) -> dict[str, Any]:
+def document(engine: Engine, image: ImageInfo, verb: str, *, timeout: float) -> dict[str, Any]:
     """Return what a verb of the suite (`survey`, `packages`) prints of an image's files.
 
     Raises UserError, Stopped.
     """
     no_claims = ClaimSet(image="", claims=())
-    lines, _, _ = _read(engine, image, [verb, f"{INSIDE}/user.json"], no_claims, user_of(image), **options)
-    for line in lines:
+    run = _read(engine, image, [verb, f"{INSIDE}/user.json"], no_claims, user_of(image), timeout=timeout)
+    for line in run.other_lines:
         if not line.startswith("{"):
             continue
         with suppress(ValueError, RecursionError):
             document = json.loads(line)
             if document:
                 return dict(document)
-    tail = " | ".join(lines[-3:]).encode("unicode_escape").decode() or "nothing was printed"
+    tail = " | ".join(run.other_lines[-3:]).encode("unicode_escape").decode() or "nothing was printed"
     then = "`docker image inspect` says whether it is a Linux image with a Python; report it if it is"
     raise failed(_name(image), f"could not be read: {tail}", then)
 
@@ -163,13 +164,13 @@ def _read(
     arguments: Sequence[str],
     claims: ClaimSet,
     user: bytes,
-    **options: Any,
-) -> tuple[list[str], Exit, bool]:
+    *,
+    timeout: float,
+    on_record: Callable[[Record], None] = lambda _record: None,
+) -> SuiteRun:
     """Run the suite by this process's Python, as root, over the files of an image, of which nothing runs.
 
-    `user`: how a user's process would start there (validate/environment/user_environment.py), as INSIDE/user.json.
-    `options`: of run_suite.
-    Returns what run_suite does. Raises UserError, Stopped.
+    `arguments`: of the suite. `user`: what INSIDE/user.json holds there. Raises UserError, Stopped.
     """
     require_native(engine, image)
     # A volume in there would be filled from the image.
@@ -192,7 +193,7 @@ def _read(
     )
     content = {**files(INSIDE), **suite_files(claims), "user.json": user}
     probes = {claim.probe for claim in claims.claims}
-    return run_suite(engine, spec, {INSIDE: content}, asked=probes, **options)
+    return run_suite(engine, spec, {INSIDE: content}, timeout=timeout, asked=probes, on_record=on_record)
 
 
 def environment(root: str) -> dict[str, str]:

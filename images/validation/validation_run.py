@@ -5,9 +5,8 @@ Suite and claims come from this checkout, over whatever copy the image holds.
 
 import secrets
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,25 +39,26 @@ def validate(
     *,
     run_anyway: bool = False,
     on_record: Callable[[Record], None] = lambda _record: None,
-    on_evidence: Callable[[Evidence], None] = lambda _evidence: None,
 ) -> Evidence:
     """Measure an image. Its files are read first; nothing of an image whose files are broken is started.
 
     No network, read-only root, its own user, bounded memory, containers always removed. `run_anyway`: start it all the
-    same. `on_evidence` gets what was measured so far, after each record: a run that is killed leaves that much.
-    Raises UserError when the suite could not even start there (no Python, say).
+    same. `on_record` is called after each probe. Raises UserError when the suite could not even start there (no Python,
+    say).
     """
     image = engine.inspect(reference)
+    steps_above = configuration.steps_above(engine.steps(image.id))
     chosen = claims.of(tiers)
     to_measure = with_admission_claims(chosen)
-    host = describe_host(engine, image, to_measure, gpus)
-    evidence = GrowingEvidence(image, limited(to_measure, host), host, on_record, on_evidence)
+    host = describe_host(engine, image, to_measure, gpus, steps_above)
+    evidence = GrowingEvidence(image, limited(to_measure, host), host, on_record)
 
     # Our own Python reads the files: no process of the image runs.
     not_read = read_files(engine, image, evidence)
+    look_from_host(engine, image, evidence, steps_above)
 
     # The one judgement here: whether anything of the image may run.
-    broken = judge_first(evidence.claims, evidence.so_far())
+    broken = judge_first(evidence.claims, evidence.for_claims(evidence.claims))
     if broken and not run_anyway:
         unproven = {**host.get("unsupported", {}), **left_unproven(not_read, chosen, broken)}
         host["unsupported"] = unproven
@@ -67,13 +67,14 @@ def validate(
 
     # Admission claims that nobody chose are reported only where they fail.
     reported = {*(claim.key for claim in chosen.claims), *broken}
-    return evidence.about(limited(to_measure.where(lambda claim: claim.key in reported), host))
+    return evidence.for_claims(limited(to_measure.where(lambda claim: claim.key in reported), host))
 
 
-def describe_host(engine: Engine, image: ImageInfo, claims: ClaimSet, gpus: Attachment) -> MeasuredOn:
+def describe_host(
+    engine: Engine, image: ImageInfo, claims: ClaimSet, gpus: Attachment, steps_above: Sequence[str]
+) -> MeasuredOn:
     """Return what evidence tells about the machine, and about the image as its engine knows it."""
     facts = engine.facts
-    steps = host_look.history(engine, claims.image, image)
     host: MeasuredOn = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "engine": facts.version,
@@ -84,7 +85,7 @@ def describe_host(engine: Engine, image: ImageInfo, claims: ClaimSet, gpus: Atta
         "faults": [],
         "seed": secrets.randbelow(1 << 31),
         "labelled": image.labels.get(f"{LABELS}.image", ""),
-        "steps_above": len(configuration.steps_above(steps) or ()),
+        "steps_above": len(steps_above),
     }
     if gpus.inventory:
         inventory = gpus.inventory.as_json()
@@ -106,35 +107,21 @@ class GrowingEvidence:
     """The evidence of one image while it is measured. Containers run side by side, so records come from threads."""
 
     def __init__(
-        self,
-        image: ImageInfo,
-        claims: ClaimSet,
-        host: MeasuredOn,
-        on_record: Callable[[Record], None],
-        on_evidence: Callable[[Evidence], None],
+        self, image: ImageInfo, claims: ClaimSet, host: MeasuredOn, on_record: Callable[[Record], None]
     ) -> None:
         self.claims = claims
         self.host = host
         self._digest = image.id
         self._on_record = on_record
-        self._on_evidence = on_evidence
         self._records: list[Record] = []
-        self._records_to_come: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def expect_records_of(self, plans: Sequence[ContainerPlan]) -> None:
-        """Note how many records of each probe will come: one of each container in which it runs."""
-        for plan in plans:
-            self._records_to_come.update({claim.probe for claim in plan.claims.claims})
-
     def add(self, record: Record) -> None:
-        """Add a record, and report what was measured so far."""
+        """Add what a probe measured in one container."""
         record = Record.from_json(plain(asdict(record)))
         with self._lock:
             self._records.append(record)
-            self._records_to_come[record.probe] -= 1
             self._on_record(record)
-            self._on_evidence(self.so_far())
 
     def note_container_end(self, *, out_of_memory: bool, refused_limits: str) -> None:
         """Note how a container ended."""
@@ -143,18 +130,10 @@ class GrowingEvidence:
             if refused_limits:
                 self.host["ulimits"] = refused_limits
 
-    def so_far(self) -> Evidence:
-        """Return the evidence of probes whose records are all there: what is still to come is not missing."""
-        complete = [record for record in self._records if self._records_to_come[record.probe] <= 0]
-        return self._evidence(self.claims, complete)
-
-    def about(self, claims: ClaimSet) -> Evidence:
-        """Return the evidence about these claims."""
-        return self._evidence(claims, self._records)
-
-    def _evidence(self, claims: ClaimSet, records: Sequence[Record]) -> Evidence:
+    def for_claims(self, claims: ClaimSet) -> Evidence:
+        """Return the evidence by which these claims can be judged."""
         probes = {claim.probe for claim in claims.claims}
-        asked_for = [record for record in records if record.probe in probes]
+        asked_for = [record for record in self._records if record.probe in probes]
         return Evidence(
             image=claims.image,
             digest=self._digest,
@@ -164,7 +143,7 @@ class GrowingEvidence:
         )
 
 
-def merged(records: Iterator[Record] | Sequence[Record]) -> tuple[Record, ...]:
+def merged(records: Sequence[Record]) -> tuple[Record, ...]:
     """Return one record a probe: of several containers, one that is as well as the worst of them."""
     by_probe: dict[str, Record] = {}
     for record in records:
@@ -182,47 +161,30 @@ def merged(records: Iterator[Record] | Sequence[Record]) -> tuple[Record, ...]:
 
 
 def read_files(engine: Engine, image: ImageInfo, evidence: GrowingEvidence) -> ClaimSet:
-    """Measure what the image's files, its layers and the engine say. Returns the claims that are left to measure.
+    """Measure what the image's files say, by our own Python. Returns the claims that are left to measure.
 
     Raises UserError where our Python could not even start in the image's container.
     """
     of_files = evidence.claims.where(lambda claim: checks.settings(claim.probe).reads_files_only)
     to_read = of_files.where(lambda claim: not claim.unproven)
-    seed = evidence.host["seed"]
-
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        looks: list[Future[Any]] = []
-
-        def look_from_host() -> None:
-            known = origin.known_forms(evidence.claims)
-            looks.append(pool.submit(layers.read_layers, engine, image, known))
-            looks.append(pool.submit(host_look.inspected, engine, image, evidence.claims))
-
-        if to_read.claims:
-            hidden = own_python.covered_files(engine, image)
-            own_python.measure(
-                engine,
-                image,
-                to_read,
-                own_python.user_of(image, hidden=hidden),
-                evidence.add,
-                *("--seed", str(seed)),
-                timeout=SUITE_SECONDS,
-                # The host looks once the reader runs: before, it would hold this process, and the reader would start
-                # seconds later.
-                on_start=look_from_host,
-            )
-        else:
-            look_from_host()
-        layer_reading, inspected = (look.result() for look in looks)
-
-    evidence.host["payload"] = layer_reading.compared
-    steps = host_look.history(engine, evidence.claims.image, image)
-    steps_above = configuration.steps_above(steps) or ()
-    of_origin = origin.measure_origin(engine, image, evidence.claims, layer_reading, steps_above)
-    for record in (*inspected, *of_origin):
-        evidence.add(replace(record, seed=seed))
+    if to_read.claims:
+        user = own_python.user_of(image, hidden=own_python.covered_files(engine, image))
+        seed = evidence.host["seed"]
+        own_python.measure(engine, image, to_read, user, seed=seed, timeout=SUITE_SECONDS, on_record=evidence.add)
     return evidence.claims.less({claim.probe for claim in of_files.claims})
+
+
+def look_from_host(engine: Engine, image: ImageInfo, evidence: GrowingEvidence, steps_above: Sequence[str]) -> None:
+    """Measure what no container shows: the image's configuration, and its layers as the engine stores them."""
+    claims = evidence.claims
+    layer_reading = layers.read_layers(engine, image, origin.known_forms(claims))
+    evidence.host["payload"] = layer_reading.compared
+    records = [
+        *host_look.measure_image(engine, image, claims),
+        *origin.measure_origin(engine, image, claims, layer_reading, steps_above),
+    ]
+    for record in records:
+        evidence.add(replace(record, seed=evidence.host["seed"]))
 
 
 def run_containers(
@@ -230,7 +192,6 @@ def run_containers(
 ) -> None:
     """Measure what programs of the image answer, each kind of probe in a container of its own."""
     plans = planned(image.env.get("HOME", ""), claims, gpus, own_python.user_of(image))
-    evidence.expect_records_of(plans)
     stopped = threading.Event()
 
     def measure(plan: ContainerPlan) -> None:

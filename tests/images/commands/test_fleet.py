@@ -53,7 +53,7 @@ def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Executor:
 
 def brought(version: str = "25.0") -> Measured:
     evidence = evidence_of(claims(claim("pip")), pip=installed(version)).dumps()
-    return Measured(machine="n1", reference=REFERENCE, labels={}, history=(), evidence=evidence, build="")
+    return Measured(machine="n1", reference=REFERENCE, labels={}, steps=(), evidence=evidence, build="")
 
 
 def test_it_ends_well_where_all_was_judged_and_nothing_failed(executor: Executor, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_the_suites_layer_is_left_out_where_it_holds_the_suite_alone(
     monkeypatch.setattr(layers, "stored", lambda *_: {"sha256:suite": _stored(tmp_path, names.split())})
     engine: Any = SimpleNamespace(
         facts=SimpleNamespace(local=True, data_root="/"),
-        history=lambda _: [(one, 0) for one in reversed(HISTORY)],
+        steps=lambda _: HISTORY,
     )
     read = layers.read_layers(engine, INFO, {})
     assert ("suite" in read.compared) is compared and "suite" in read.payload
@@ -124,7 +124,7 @@ def test_a_store_that_is_damaged_is_an_error_of_the_engine(tmp_path: Path, monke
     layer = _stored(tmp_path, ["a/", "a.h", "a/x"])
     layer.split.write_bytes(layer.split.read_bytes()[:-20])
     monkeypatch.setattr(layers, "stored", lambda *_: {"sha256:debian": layer})
-    engine: Any = SimpleNamespace(facts=SimpleNamespace(local=True, data_root="/"), history=lambda _: [])
+    engine: Any = SimpleNamespace(facts=SimpleNamespace(local=True, data_root="/"), steps=lambda _: [])
     with pytest.raises(EngineError, match="a layer can't be read"):
         layers.read_layers(engine, INFO, {})
 

@@ -28,7 +28,7 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def brought(version: str = "25.0", held_to: ClaimSet = PIP, **more: Any) -> Measured:
     evidence = evidence_of(held_to, pip=installed(version)).dumps()
-    plain = Measured(machine="n1", reference=TASK.reference, labels={}, history=(), evidence=evidence, build="")
+    plain = Measured(machine="n1", reference=TASK.reference, labels={}, steps=(), evidence=evidence, build="")
     return replace(plain, **more)
 
 

@@ -21,8 +21,8 @@ from tests.support.fleet_records import NAME, claim, claims, evidence_of, instal
 from validate.claims import Tier
 
 DIGEST = "sha256:" + "ab" * 32
-BUILD = Task(image=NAME, local_name=NAME, tiers=(Tier.STATIC, Tier.CPU))
-PULL = Task(image=NAME, local_name=NAME, tiers=(Tier.STATIC,), only=("pins",), reference=f"a.test/b@{DIGEST}")
+BUILD = Task(image=NAME, tiers=(Tier.STATIC, Tier.CPU))
+PULL = Task(image=NAME, tiers=(Tier.STATIC,), only=("pins",), reference=f"a.test/b@{DIGEST}")
 Verb = Callable[[Path], str]
 
 
@@ -39,7 +39,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """An engine that has every image, and a verb that leaves what `verb` writes."""
     fake = SimpleNamespace(pulled=[], verb=lambda _folder: "", find=lambda _reference: None)
     fake.pull = fake.pulled.append
-    fake.inspect = lambda digest: SimpleNamespace(id=digest)
+    fake.inspect = lambda digest: SimpleNamespace(id=digest, labels={"a": "b"})
+    fake.steps = lambda _image_id: ["RUN x"]
 
     def run_verb(arguments: Sequence[str], _log: Path) -> str:
         folder = Path(arguments[-1], "validate" if arguments[0] == "validate" else "", "image")
@@ -49,7 +50,6 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     monkeypatch.setattr(worker, "run_verb", run_verb)
     monkeypatch.setattr(worker, "connect", lambda **_: nullcontext(fake))
-    monkeypatch.setattr(worker.validating, "described", lambda *_: ({"a": "b"}, ["RUN x"]))
     monkeypatch.setattr(worker, "push_by_digest", lambda _engine, info, staging: f"{staging}@{info.id}")
     return fake
 

@@ -32,12 +32,13 @@ OURS = ['CMD ["bash"]', "WORKDIR /workspace", "USER 1001", "LABEL a=b"]
         (['/bin/sh -c #(nop)  CMD ["bash"]', "/bin/sh -c #(nop) WORKDIR /workspace", "USER 1001"], ()),
         (['CMD ["sh"]', "RUN x", *OURS], ("RUN x", 'CMD ["sh"]')),
         (['CMD ["bash"]', "WORKDIR /workspace", *OURS], ("WORKDIR /workspace", 'CMD ["bash"]')),
-        (["RUN x", "FROM somewhere"], None),
-        ([], None),
+        (["RUN x", "FROM somewhere"], ()),
+        ([], ()),
     ],
 )
-def test_the_steps_of_a_child_are_those_above_our_last(history: list[str], steps: tuple[str, ...] | None) -> None:
-    assert configuration.steps_above(history) == steps
+def test_the_steps_of_a_child_are_those_above_our_last(history: list[str], steps: tuple[str, ...]) -> None:
+    """Histories are given as engines print them, the newest step first."""
+    assert configuration.steps_above(history[::-1]) == steps
 
 
 def of_child(id: str, subject: str) -> Any:  # noqa: A002
@@ -150,31 +151,16 @@ def test_added_removed_and_moved_packages_are_named() -> None:
         "packages added: 1 (wandb 0.31.0)",
         "packages removed: 1 (sympy 1.14.0)",
         "packages moved: 1 (fsspec 2025.10.0 to 2026.1.0)",
-        "Debian's packages: not compared, the parent is not in this engine",
     ]
 
 
-def test_debians_packages_variables_and_altered_files_are_counted() -> None:
-    parent, own = (
-        "Package: {}\nStatus: install ok installed\nVersion: {}\n",
-        "Package: a\nStatus: deinstall ok config-files\n",
-    )
-    assert child.debian_packages("Package: x\nStatus: install ok installed\n\nStatus: x installed") == {"x": ""}
-    before = child.debian_packages("\n".join([parent.format("curl", "1"), parent.format("less", "1"), own]))
-    after = child.debian_packages("\n".join([parent.format("curl", "2"), parent.format("ffmpeg", "7:5.1")]))
+def test_altered_files_are_counted() -> None:
     change = {"step": "RUN x", "replaced": {"/a.py": "content"}, "removed": ["/b"], "count": 2}
     files = Measurement(subject="layers", seconds=1, evidence={"changes": [change], "canonical": True})
     seen = evidence(installed())
     more = Record(probe=ORIGIN_PROBE, outcome=Outcome.COMPLETED, seconds=1, measurements=(files,))
-    found = child.changes(
-        replace(seen, records=(*seen.records, more)),
-        ["RUN x", "ENV TOKEN=s A=b c=d", "USER 1001"],
-        {"TOKEN", "A", "HOME"},
-        (before, after),
-    )
+    found = child.changes(replace(seen, records=(*seen.records, more)), ["RUN x", "USER 1001"])
     assert found is not None and found.lines()[1:] == [
-        "Debian's packages changed: 3 (curl 1 to 2, ffmpeg 7:5.1, less removed)",
-        "variables set: 2 (A, TOKEN)",
         "files of the parent changed by `RUN x`: 2 (/b removed, /a.py: content)",
     ]
 
@@ -259,4 +245,4 @@ def test_what_was_not_measured_is_not_called_unchanged() -> None:
     nothing = Evidence(image="a", digest="", records=(), claims=child.claims(PARENT).claims)
     assert child.changes(nothing, ["RUN x"]) is None
     same = child.changes(evidence(installed()), ["RUN x"])
-    assert same is not None and same.lines()[1] == "no package, variable or file of the parent's differs"
+    assert same is not None and same.lines()[1] == "no package or file of the parent's differs"

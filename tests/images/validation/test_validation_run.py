@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit, configuration
+from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit
 from images.engine.gpus import NO_GPU, Attachment, GpuMode
 from images.errors import Problem, UserError
 from images.hardware.inventory import Gpu, Inventory
-from images.validation import containers, host_look, validation_run
+from images.validation import containers, validation_run
 from tests.support.claims import bare_claims
 from tests.support.engine_contents import image_info
 from validate import channel, checks
@@ -54,11 +54,8 @@ class Engine:
     def inspect(self, _reference: str) -> Any:
         return image_info(tags=("a:1",))
 
-    def history(self, _reference: str) -> tuple[Any, ...]:
-        return ()
-
-    def find(self, _reference: str) -> Any:
-        return None
+    def steps(self, _reference: str) -> list[str]:
+        return []
 
     def cancel(self) -> None:
         self.cancelled.set()
@@ -179,18 +176,6 @@ def test_records_of_one_probe_from_several_containers_are_one_and_as_well_as_the
     assert (merged.seconds, merged.log) == (3.0, "abc")
 
 
-def test_what_was_measured_so_far_is_told_after_each_record() -> None:
-    """A probe with containers still before it is left out, as its other claims would read as not found."""
-    homes = CLAIMS.only(["cpu.home"])
-    claims = ClaimSet(image="a", claims=(*CPU.claims, *homes.claims))
-    told: list[list[str]] = []
-    evidence = measure(Engine(), claims, on_evidence=lambda found: told.append([one.probe for one in found.records]))
-    complete = {"cpu.compiler", "cpu.home"}
-    assert len(told) == 1 + len(homes.claims) and set(told[-1]) == complete
-    assert all("cpu.home" not in one for one in told[:-1])
-    assert {one.probe for one in evidence.records} == complete and evidence.claims == claims.claims
-
-
 FROM_OUTSIDE = {one.probe for one in CLAIMS.claims if checks.settings(one.probe).reads_files_only}
 
 
@@ -200,18 +185,6 @@ def measure_files_and_code(
     """The stub's records are empty: no claim about files holds."""
     engine = Engine(on_start)
     return engine, measure(engine, CLAIMS, tiers=(Tier.STATIC, Tier.CPU), run_anyway=run_anyway)
-
-
-def test_the_host_looks_at_an_image_once_the_reader_of_its_files_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked, looked_before = threading.Event(), list[bool]()
-
-    def look(*_: object) -> Sequence[Record]:
-        looked.set()
-        return ()
-
-    monkeypatch.setattr(host_look, "inspected", look)
-    measure_files_and_code(lambda _probes: looked_before.append(looked.wait(0.2)))
-    assert looked.is_set() and not looked_before[0]
 
 
 def test_files_are_read_first_and_then_what_asks_python_runs_beside_what_runs_code() -> None:
@@ -337,11 +310,10 @@ def test_what_reads_files_alone_is_read_alone() -> None:
     assert [one.probe for one in evidence.records] == ["static.files"] and len(engine.specs) == 2
 
 
-def test_a_child_is_known_by_its_layers_whatever_its_history_says() -> None:
-    """It may repeat its parent's last step."""
-    ours = ['CMD ["bash"]', "WORKDIR /workspace", "RUN a"]
-    parent, image = image_info(id="p", layers=("1", "2")), image_info(id="c", layers=("1", "2", "3"))
-    steps = {"p": ours, "c": [*ours, "RUN a"]}
-    engine: Any = SimpleNamespace(find=lambda _name: parent, history=lambda of: [(one, 0) for one in steps[of]])
-    assert configuration.steps_above(host_look.history(engine, "p", image)) == ("WORKDIR /workspace", 'CMD ["bash"]')
-    assert host_look.history(engine, "p", parent) == ours
+def test_a_derived_image_is_known_by_its_steps_whatever_engines_call_the_image_below(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A matrix may give its images a prefix: the engine has none of the name that claims have."""
+    steps = ["USER 1001", "WORKDIR /workspace", 'CMD ["bash"]', "RUN pip install wandb"]
+    monkeypatch.setattr(Engine, "steps", lambda _self, _reference: steps)
+    assert measure(Engine(), CPU).host["steps_above"] == 1
