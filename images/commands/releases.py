@@ -1,7 +1,6 @@
 """What `publish`, `promote` and `verify` share: the release policy of the matrix, and how a result is told."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import typer
 
@@ -13,7 +12,6 @@ from images.config.platforms import Platform
 from images.config.schema import GATE
 from images.context import labels as image_labels
 from images.engine import host_gpus
-from images.host import cache
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
@@ -39,8 +37,7 @@ def policy(
 def policy_of_published(gate: str, sources: Sources | None) -> ReleasePolicy:
     """The same for published images. Without a matrix they are held to their own claims, and no tag is known."""
     if sources:
-        found = policy(gate, sources, lambda labels, run: claims_of_published(labels, run, sources))
-        return replace(found, seen=cache.folder)
+        return policy(gate, sources, lambda labels, run: claims_of_published(labels, run, sources))
     asked = parse_tiers(gate) if gate else GATE
     return ReleasePolicy(
         gate=asked,
@@ -48,7 +45,6 @@ def policy_of_published(gate: str, sources: Sources | None) -> ReleasePolicy:
         aliases_of=lambda _name: (),
         claims_of=lambda _labels, run: run.claim_set,
         own_claims=True,
-        seen=cache.folder,
     )
 
 

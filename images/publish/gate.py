@@ -8,7 +8,6 @@ import itertools
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from images.errors import Problem, UserError, failed, wrong
@@ -43,8 +42,6 @@ class ReleasePolicy:
     where the matrix doesn't know the image."""
     own_claims: bool = False
     """No matrix is here: an image is judged by the claims of its own evidence, which only a signature vouches for."""
-    seen: Callable[[], Path] | None = None
-    """Where this machine keeps what it saw of tags: signatures of one never go back. None: it keeps nothing."""
     origin_exception: str = ""
     """Why an image is published although its origin (`origin`) is UNPROVEN; empty: it is not. The attestation names
     it."""

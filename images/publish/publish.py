@@ -1,11 +1,11 @@
-"""`publish`: validated images of an engine into a registry, with all that belongs to them; tags move last.
+"""`publish`: a validated image of an engine into a registry, with all that belongs to it; tags move last.
 
 Everything can be repeated: what is there already is not sent again, so the same command finishes an interrupted
 publication.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -88,52 +88,31 @@ def read(engine: Engine, reference: str, name: ImageName, folder: Path) -> Local
 
 def publish(
     engine: Engine,
-    images: Sequence[LocalImage],
+    image: LocalImage,
     options: PublishOptions,
     *,
-    staged: Repository | None = None,
     say: Callable[[str], None] = lambda _text: None,
     on_event: Callable[[BuildEvent], None] = ignore,
 ) -> PublishResult:
-    """Push images of one row of the matrix whose validation runs open the gate; attach, sign, and only then move tags.
+    """Push an image whose validation runs open the gate; attach, sign, and only then move tags.
 
-    `staged`: a repository that has them, too. Raises UserError: a run is not enough, a tag would go back or lose a
-    platform, no access.
+    An image of a row of several platforms joins those that are published there. Raises UserError: a run is not enough,
+    a tag would go back or lose a platform, no access.
     """
     policy, repository = options.policy, options.repository
-    near = staged if staged and staged != repository and staged.host == repository.host else None
     with ExitStack() as stack:
         public = ""
         if options.key:
             public = stack.enter_context(signing.public_file(options.key))
-        target = stack.enter_context(Registry(repository, mount_from=[near] if near else []))
+        target = stack.enter_context(Registry(repository))
         target.check_access()
 
-        images = [_dated(target, image) for image in images]
-        there: list[PublishedImage | None] = []
-        for image in images:
-            version, counted = image.version, None
-            dated = tags.immutable_tag(version.name, version.created, image.info.id)
-            if manifest := target.find(dated):
-                found = load_same(target, manifest, image.info.id, f"{repository}:{dated}")
-                counted = attachments.counted(found, public)
-                if ignored := len(found.statements) - len(counted.statements):
-                    say(f"{found.reference}: {ignored} attachments count for nothing: --key did not sign them")
-            there.append(counted)
-            # Other machines may have judged its other tiers.
-            runs = [image.run, *(counted.attestations if counted else ())]
-            exception = counted.origin_exception if counted else ""
-            evidence = [run.evidence for run in runs]
-            policy.require_open(str(image.name), image.info.labels, evidence, origin_exception=exception)
-            # Of a run that is to be added. Those that are attached stay, and keep their failures.
-            if others := _other_failures(image.run, policy.judged(image.info.labels, image.run.evidence)):
-                names = listed([one.claim.key for one in others], limit=5)
-                then = f"validate it again (`{command('validate', str(image.name))}`), and publish that run"
-                where = f"{image.name}, validated {image.run.evidence.host.get('date', 'on an unknown day')}"
-                raise failed(
-                    where, f"{names} failed by the claims that it was measured for, which are not today's", then
-                )
-        row = policy.row_of(str(images[0].name))
+        # What was published of this image before counts: other machines may have judged its other tiers.
+        image = _dated(target, image)
+        published = _find_published(target, image, public, say)
+        _require_open(image, published, policy)
+
+        row = policy.row_of(str(image.name))
         release = Release(
             target=target,
             policy=policy,
@@ -141,35 +120,58 @@ def publish(
             row=row if len(row) > 1 else (),
             drop_platforms=options.drop_platforms,
         )
-        release.require_follows([image.version for image in images])
+        release.require_follows([image.version])
 
-        stored: list[PublishedImage] = []
-        for image, known in zip(images, there, strict=True):
-            # What this key signed with a counter was compared with the image's layers before it was signed.
-            if known is None or not _has_signed(target, known, public):
-                manifest, sent = push(
-                    engine,
-                    image.info,
-                    target,
-                    options.cache,
-                    source=near,
-                    created=image.created,
-                    on_event=on_event,
-                )
-                say(f"sent {sent / 1e6:.0f} MB of layers")
-                if known is None:
-                    where = f"{repository}@{manifest.digest}"
-                    same = load_same(target, manifest, image.info.id, where)
-                    known = attachments.counted(same, public)
-                else:
-                    _require_same_layers(known, manifest)
-            stored.append(_attach(engine, target, image, known, options))
+        # What this key signed with a counter was compared with the image's layers before it was signed.
+        if published is None or not _has_signed(target, published, public):
+            manifest, sent = push(engine, image.info, target, options.cache, created=image.created, on_event=on_event)
+            say(f"sent {sent / 1e6:.0f} MB of layers")
+            if published is None:
+                pushed = load_same(target, manifest, image.info.id, f"{repository}@{manifest.digest}")
+                published = attachments.counted(pushed, public)
+            else:
+                _require_same_layers(published, manifest)
+        stored = [_attach(engine, target, image, published, options)]
 
         changes, left_out = release.plan(stored)
         for digest in dict.fromkeys(change.after.digest for change in changes if options.key):
             moving = [one for one in changes if one.after.digest == digest and one.action is not Action.LEAVE]
             attachments.sign_image(target, digest, options.key, public, [change.tag for change in moving])
         return release.move(stored, changes, left_out)
+
+
+def _find_published(
+    target: Registry, image: LocalImage, public: str, say: Callable[[str], None]
+) -> PublishedImage | None:
+    """Return the same image as it is published already, with the statements that count. Raises UserError."""
+    version = image.version
+    dated = tags.immutable_tag(version.name, version.created, image.info.id)
+    manifest = target.find(dated)
+    if manifest is None:
+        return None
+    published = load_same(target, manifest, image.info.id, f"{target.repository}:{dated}")
+    counted = attachments.counted(published, public)
+    ignored = len(published.statements) - len(counted.statements)
+    if ignored:
+        say(f"{published.reference}: {ignored} attachments count for nothing: --key did not sign them")
+    return counted
+
+
+def _require_open(image: LocalImage, published: PublishedImage | None, policy: ReleasePolicy) -> None:
+    """Raises UserError where the runs of an image, new and attached ones, don't open the gate."""
+    runs = [image.run, *(published.attestations if published else ())]
+    exception = published.origin_exception if published else ""
+    evidence = [run.evidence for run in runs]
+    policy.require_open(str(image.name), image.info.labels, evidence, origin_exception=exception)
+
+    # Of a run that is to be added. Those that are attached stay, and keep their failures.
+    others = _other_failures(image.run, policy.judged(image.info.labels, image.run.evidence))
+    if others:
+        names = listed([failure.claim.key for failure in others], limit=5)
+        where = f"{image.name}, validated {image.run.evidence.host.get('date', 'on an unknown day')}"
+        cause = f"{names} failed by the claims that it was measured for, which are not today's"
+        then = f"validate it again (`{command('validate', str(image.name))}`), and publish that run"
+        raise failed(where, cause, then)
 
 
 def _has_signed(target: Registry, image: PublishedImage, key: str) -> bool:

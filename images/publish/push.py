@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from functools import partial
-from http import HTTPStatus
 from pathlib import Path
 
 from images.engine import Engine, ImageInfo, ignore
@@ -24,8 +23,7 @@ from images.host.hashing import oci_digest
 from images.publish.compression import MEDIA_TYPE, RECIPE, SpooledBlob, compress
 from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, Manifest, image_manifest
-from images.registry.errors import RegistryError, Stopped, TransientError
-from images.registry.reference import Repository
+from images.registry.errors import Stopped
 
 _AT_ONCE = 4
 """Blobs that are sent at a time, and layers that lie compressed on the disk."""
@@ -38,19 +36,17 @@ def push(
     target: Registry,
     cache: Path,
     *,
-    source: Repository | None = None,
     created: str = "",
     on_event: Callable[[BuildEvent], None] = ignore,
 ) -> tuple[Manifest, int]:
     """Store an image's blobs and its manifest, without a tag.
 
-    `cache`: records of layers, and room for those under way, on a disk: gigabytes pass through it. `source`: another
-    repository of the same registry that has this very image: its blobs are mounted. `created`: its date. Returns
-    the manifest, and how many bytes of layers were sent. Raises UserError.
+    `cache`: records of layers, and room for those under way, on a disk: gigabytes pass through it. `created`: its date.
+    Returns the manifest, and how many bytes of layers were sent. Raises UserError.
     """
     cache.mkdir(parents=True, exist_ok=True)
     diff_ids = tuple(dict.fromkeys(info.layers))  # images repeat empty layers
-    placed = _there(target, source, cache, diff_ids)
+    placed = _there(target, cache, diff_ids)
     missing = [diff_id for diff_id in diff_ids if diff_id not in placed]
     config = b""
     tally = _Tally(target, on_event)
@@ -58,16 +54,14 @@ def push(
 
     def send(diff_id: str, spooled: SpooledBlob, blob: Descriptor) -> None:
         try:
-            if not _mounts(target, source, blob.digest, blob.size):
-                target.put_stream(blob.digest, blob.size, partial(_outgoing, spooled, target, tally))
+            target.put_stream(blob.digest, blob.size, partial(_outgoing, spooled, target, tally))
             _note(cache, diff_id, blob)
         finally:
             spooled.close()
             room.release()
 
     # What the engine must give: nothing where the registry has all of it, as an export would be of everything.
-    here = not missing and (target.has_blob(info.id) or _mounts(target, source, info.id))
-    _, size = target.held(info.id) if here else (False, None)
+    _, size = target.held(info.id) if not missing else (False, None)
     parts: Iterable[ImagePart] = [] if size is not None else engine.parts(info, missing)
     if size is not None:
         config = target.blob(Descriptor(media_type=OCI_CONFIG, digest=info.id, size=size))
@@ -117,32 +111,17 @@ def _changed(info: ImageInfo, what: str) -> UserError:
     return failed(info.id, cause, "build the image anew")
 
 
-def _there(target: Registry, source: Repository | None, cache: Path, diff_ids: Sequence[str]) -> dict[str, Descriptor]:
-    """Layers that were compressed before, and that the registry has or mounts."""
+def _there(target: Registry, cache: Path, diff_ids: Sequence[str]) -> dict[str, Descriptor]:
+    """Layers that were compressed before, and that the registry has."""
 
     def placed(diff_id: str) -> Descriptor | None:
         known = _known(cache, diff_id)
-        if known and (target.has_blob(known.digest, known.size) or _mounts(target, source, known.digest, known.size)):
+        if known and target.has_blob(known.digest, known.size):
             return known
         return None
 
     with _threads(target, _AT_ONCE * 2) as pool:
         return {one: found for one, found in zip(diff_ids, pool.map(placed, diff_ids), strict=True) if found}
-
-
-def _mounts(target: Registry, source: Repository | None, digest: str, size: int | None = None) -> bool:
-    """Mount a blob of the source. Where a registry refuses that, in whatever words, the blob can be sent.
-
-    A refusal is 401, too: a login may write here and not read the other. Raises RegistryError.
-    """
-    try:
-        return source is not None and target.mount(digest, source, size)
-    except TransientError:
-        raise
-    except RegistryError as error:
-        if HTTPStatus.BAD_REQUEST <= error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
-            return False
-        raise
 
 
 def _record(cache: Path, diff_id: str) -> Path:

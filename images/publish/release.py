@@ -188,8 +188,8 @@ def promote(
 ) -> PublishResult:
     """Copy an image with all that is attached to it and signed, and move the tags there.
 
-    With a public key, only statements that it signed count, and tags move alone that it signed for these images, and
-    last, as far as this machine saw. `drop_platforms`: an index may take the place of one for more platforms. Raises
+    With a public key, only statements that it signed count, and only tags move that it signed for these images, and
+    signed for no other since. `drop_platforms`: an index may take the place of one for more platforms. Raises
     UserError: the gate is closed, a tag would go back or lose a platform or is not signed, another registry.
     """
     if reference.repository.host != to.host:
@@ -233,27 +233,25 @@ def promote(
         for digest in {change.after.digest for change in planned if change.after.is_index}:
             attachments.copy(source, target, digest, key)
         joined = "" if named.is_index else row[0]
-        changes = _signed(planned, target, source.repository, policy, key, joined) if key else planned
+        changes = _signed(planned, target, source.repository, key, joined) if key else planned
         return release.move(stored, changes, left_out)
 
 
 def _signed(
-    planned: Sequence[TagChange], target: Registry, staging: Repository, policy: ReleasePolicy, key: str, joined: str
+    planned: Sequence[TagChange], target: Registry, staging: Repository, key: str, joined: str
 ) -> list[TagChange]:
     """The changes, of the tags alone that the key signed, for `verify --key`: this side has the public key.
 
     An alias stays where it is, and so do the tags of an index that was put together here (`joined`: its row's name).
     Raises UserError with every other tag that the key did not sign for its image, or signed for another one since, as
-    far as anybody can tell who sees the repository now, or saw it from this machine.
+    far as anybody can tell who sees the repository now.
     """
     changes: list[TagChange] = []
     problems: list[Problem] = []
     for change in planned:
         digest, where = change.after.digest, f"{target.repository}:{change.tag}"
-        said, last = attachments.last_signed(target, key, change.tag)
+        _, last = attachments.last_signed(target, key, change.tag)
         if change.action is Action.LEAVE or last == digest:
-            back = verify.went_back(policy, where, said) if change.action is not Action.LEAVE else ()
-            problems += [Problem(where=where, cause=one, then="remove that file if it is to go back") for one in back]
             changes.append(change)
             continue
         cause = f"the key signed {last[:19]} for it last" if last else f"the key did not sign {digest[:19]} for it"

@@ -1,8 +1,7 @@
-"""What a published image says of itself, against what was measured in it: signatures, attachments, labels and gate."""
+"""What is attached to a published image, against the image: signatures, attestations, SBOM, provenance, tag, gate."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -10,26 +9,14 @@ from images.config.names import ImageName
 from images.config.platforms import Platform
 from images.context.labels import LABELS
 from images.errors import Problem, UserError, failed
-from images.host.cache import write_whole
-from images.host.hashing import sha256
 from images.publish import attachments, provenance, sbom, signing, statements, tags
-from images.publish.attachments import PublishedImage, Signed
+from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
 from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
 from images.registry.reference import Reference, is_digest
-from images.validation.rows import installed
-from validate.judge import Verdict
 from validate.judging import Status, listed
-
-_VERSION_LABELS = (
-    ("torch", "pins", "torch", "version"),
-    ("wheel-cuda", "pins", "torch", "cuda"),
-    ("python", "pins", "torch", "python"),
-    ("toolkit-cuda", "toolkit", "cuda", "version"),
-)
-"""Label, claim, subject, and the key of the claim's `expect` that has the label's value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,21 +34,20 @@ class Check:
 
 
 def checks(image: PublishedImage) -> tuple[Check, ...]:
-    """What is attached against the image, and the image's labels against what was measured."""
+    """What is attached, against the image. Whether its labels are true is a claim of its own (`image/labels`)."""
     faults = [f"there is no {name}" for kind, name in NAMES.items() if not image.of(kind)]
     counts = ", ".join(f"{len(image.of(kind))} {name}" for kind, name in NAMES.items())
     attached = Check.of("attachments", faults, counts)
     if faults:
         return (attached,)
     try:
-        verdicts = [one.verdict for one in image.attestations]
+        _ = image.attestations
     except UserError as error:
         return (attached, Check.of("attestation", [error.problems[0].cause], ""))
     of_image = f"of this very image ({image.image_id[:19]}); the test result says what the evidence says"
     return (
         attached,
         Check.of("attestation", [], of_image),
-        Check.of("labels", label_faults(image.labels, verdicts), "what was measured in the image"),
         Check.of("SBOM", _statement_faults(image, CYCLONEDX), "has every pin of the label, in its version"),
         Check.of("provenance", _statement_faults(image, PROVENANCE), "of this digest, matrix revision and base"),
     )
@@ -114,34 +100,6 @@ def admitted(image: PublishedImage, policy: ReleasePolicy, key: str) -> Publishe
     exception = counted.origin_exception
     policy.require_open(image.reference, image.labels, counted.evidence, origin_exception=exception)
     return counted
-
-
-def label_faults(labels: Mapping[str, str], verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """Where an image's labels are not what was measured in it."""
-    rows = [one for verdict in verdicts for one in verdict.claims]
-    faults = [f"the image is called {one.image}" for one in verdicts if one.image != _label(labels, "image")]
-    try:
-        pins = _pins(labels)
-    except (ValueError, TypeError):
-        return (*faults, "the label of pins can't be read")
-    found = [one for one in rows if one.claim.check == "pins" and one.status is Status.PASS]
-    measured = {one.claim.subject: version.partition("+")[0] for one in found if (version := installed(one.evidence))}
-    faults += [
-        f"{name} {version} is labelled, {measured.get(name, 'nothing')} was found"
-        for name, version in sorted(pins.items())
-        if measured.get(name) != version
-    ]
-    for key, claim_id, subject, expected in _VERSION_LABELS:
-        validated = {
-            str(one.claim.expect.get(expected))
-            for one in rows
-            if (one.claim.check, one.claim.subject, one.status) == (claim_id, subject, Status.PASS)
-        }
-        if validated and validated != {_label(labels, key)}:
-            faults.append(
-                f"{key} {_label(labels, key)} is labelled, {listed(sorted(validated), limit=5)} was validated"
-            )
-    return tuple(dict.fromkeys(faults))
 
 
 def _statement_faults(image: PublishedImage, predicate_type: str) -> list[str]:
@@ -221,20 +179,6 @@ def tag_faults(
             yield f"{tag} names {name} ({digest[:19]}), which the key did not sign for it"
         elif of != digest:
             yield f"{tag} names {digest[:19]}; the key signed {of[:19]} for it last, {last.date}"
-        else:
-            yield from went_back(policy, f"{source.repository}:{tag}", last)
-
-
-def went_back(policy: ReleasePolicy, tag: str, now: Signed) -> Iterator[str]:
-    """Whoever may write to a repository can delete what a key signed last, and not what this machine saw of it."""
-    with suppress(OSError, UserError):
-        if policy.seen is None:
-            return
-        seen, own = policy.seen() / "seen" / sha256(tag.encode()), f"{now.counter} {now.date}"
-        if seen.is_file() and (before := seen.read_text(encoding="utf-8")) > own:  # counters have 13 digits until 2286
-            yield f"{tag} was signed {now.date}, and was seen here as signed {before.split()[-1]} (kept in {seen})"
-            return
-        write_whole(seen, own.encode())
 
 
 def _checks(image: PublishedImage, policy: ReleasePolicy, key: str, *, unsigned: bool) -> Iterator[Check]:

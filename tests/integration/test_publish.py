@@ -160,9 +160,9 @@ def passes(reference: Reference, by: ReleasePolicy | None = None, **more: Any) -
     assert {check.status for check in found} == {Status.PASS}, found
 
 
-def publish_it(engine: Engine, thin: Thin, options: PublishOptions, staged: Repository | None = None) -> PublishResult:
+def publish_it(engine: Engine, thin: Thin, options: PublishOptions) -> PublishResult:
     image = release.read(engine, thin.info.id, ImageName.parse(NAME), thin.folder)
-    return release.publish(engine, [image], options, staged=staged)
+    return release.publish(engine, image, options)
 
 
 def names(repository: Repository) -> dict[str, str]:
@@ -196,7 +196,7 @@ def test_a_validated_image_is_published_with_all_that_belongs_to_it(
     reference = Reference(options.repository, NAME)
     _, verified = checked(reference, unsigned=True)
     assert {check.subject: check.status for check in verified} == dict.fromkeys(
-        ("attachments", "attestation", "labels", "SBOM", "provenance", "gate static", "tag"), Status.PASS
+        ("attachments", "attestation", "SBOM", "provenance", "gate static", "tag"), Status.PASS
     ), verified
     _, verified = checked(reference, policy(gate=(Tier.STATIC, Tier.GPU)))
     states = {check.subject: check.status for check in verified}
@@ -204,22 +204,21 @@ def test_a_validated_image_is_published_with_all_that_belongs_to_it(
 
 
 def test_what_a_fleet_pushed_by_digest_is_published_from_there(
-    publisher: Engine, make: Callable[..., Thin], options: PublishOptions, tmp_path: Path, cache: Path
+    publisher: Engine, make: Callable[..., Thin], options: PublishOptions, tmp_path: Path
 ) -> None:
     """By a machine that has neither the image nor a record of its layers: they are pulled, and none is sent."""
-    thin, lab = make(), replace(options.repository, name=f"{options.repository.name}-lab")
-    sent = worker.push_by_digest(publisher, thin.info, str(lab))
+    thin = make()
+    sent = worker.push_by_digest(publisher, thin.info, str(options.repository))
     for tag in publisher.inspect(thin.info.id).tags:
         publisher.remove(tag, force=True)
     assert publisher.find(sent) is None
-    staged = publish._pulled(publisher, sent, Platform.AMD64)
+    publish._pull_if_missing(publisher, sent, Platform.AMD64)
     try:
-        done = publish_it(publisher, thin, replace(options, cache=tmp_path / "another machine"), staged=staged)
+        done = publish_it(publisher, thin, replace(options, cache=tmp_path / "another machine"))
     finally:
         publisher.remove(sent, force=True)
-    with Registry(lab) as source, Registry(options.repository) as target:
-        assert source.find(NAME) is None
-        ours, theirs = target.get(done.images[0].reference.partition("@")[2]), source.get(sent.partition("@")[2])
+    with Registry(options.repository) as target:
+        ours, theirs = (target.get(name.partition("@")[2]) for name in (done.images[0].reference, sent))
     assert (ours.config, ours.layers) == (theirs.config, theirs.layers), "but for the date"
     assert set(names(options.repository)) == {NAME, "latest", "cu126"}
     passes(Reference(options.repository, NAME), unsigned=True)

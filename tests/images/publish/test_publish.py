@@ -108,7 +108,7 @@ class Site:
         )
         run, folder = validated(INFO.id, day, claims), folder or self.built
         image = LocalImage(name=ImageName.parse(NAME), info=INFO, run=run, folder=folder)
-        return release.publish(cast("Engine", Layers()), [image], options, say=self.says.append)
+        return release.publish(cast("Engine", Layers()), image, options, say=self.says.append)
 
     def push(self) -> Manifest:
         """The image alone, as anybody can who has it."""

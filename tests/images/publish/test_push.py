@@ -89,16 +89,11 @@ class Place:
         image: Layers,
         *,
         to: str = "staging",
-        source: str = "",
         on_event: Callable[[BuildEvent], None] = lambda _event: None,
     ) -> Manifest:
         image.asked = None
-        others = [Repository(self.server.host, source)] if source else []
-        with Registry(Repository(self.server.host, to), credentials=lambda _: None, mount_from=others) as target:
-            source_of = others[0] if others else None
-            done, self.sent = push.push(
-                cast("Engine", image), image.info, target, self.cache, source=source_of, on_event=on_event
-            )
+        with Registry(Repository(self.server.host, to), credentials=lambda _: None) as target:
+            done, self.sent = push.push(cast("Engine", image), image.info, target, self.cache, on_event=on_event)
             return done
 
 
@@ -125,7 +120,6 @@ def test_the_same_image_gives_the_same_manifest_and_sends_nothing(place: Place, 
     first = place.push(image)
     received = place.registry.received
     assert place.push(image) == first and image.asked is None
-    assert place.push(image, to="images", source="staging") == first and image.asked is None, "they are mounted"
     place.cache = tmp_path / "another machine"
     assert place.push(image) == first and len(image.asked or ()) == 4, "it can't know, and compresses anew"
     assert place.registry.received == received and place.sent == 0
@@ -145,27 +139,6 @@ def test_a_record_that_cannot_be_read_is_none(place: Place) -> None:
     record.write_text("[]")
     place.push(image)
     assert len(image.asked or ()) == 1
-
-
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, "lost"])
-def test_a_mount_that_is_refused_costs_a_send_and_no_more(place: Place, status: int | str) -> None:
-    """Or a source that lost its layers."""
-    image = Layers()
-    first = place.push(image)
-    if isinstance(status, int):
-        place.registry.before = lambda _method, path: (status, {}, b"") if "?mount=" in path else True
-    else:
-        place.registry.blobs["staging"].clear()
-    assert place.push(image, to="images", source="staging") == first
-    assert place.server.count("POST", "?mount=")
-
-
-@pytest.mark.parametrize("status", [429, 500])
-def test_what_says_nothing_of_a_mount_ends_the_push(place: Place, status: int) -> None:
-    place.push(Layers())
-    place.registry.before = lambda _method, path: (status, {}, b"") if "?mount=" in path else True
-    with pytest.raises(UserError, match=f"HTTP {status}"):
-        place.push(Layers(), to="images", source="staging")
 
 
 def test_five_layers_lie_on_the_disk_at_most(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
