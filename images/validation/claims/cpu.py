@@ -107,7 +107,6 @@ def _native(context: ClaimContext) -> Iterator[Claim]:
 
 def _compilers(image: Image) -> Iterator[Claim]:
     """compiler, triton and flash-attn-4."""
-    yield claim("compiler", "c-extension", "cpu.compiler", "a C extension compiles against Python.h and imports")
     triton = image.pin("triton")
     if triton is None:
         return

@@ -20,7 +20,7 @@ CLAIMS = (
     Claim(
         check="environment", subject="variables", tier=Tier.STATIC, probe="static.environment", statement="as promised"
     ),
-    Claim(check="compiler", subject="c-extension", tier=Tier.CPU, probe="cpu.compiler", statement="it compiles"),
+    Claim(check="compiler", subject="triton-launcher", tier=Tier.CPU, probe="cpu.compiler", statement="it compiles"),
     Claim(**LACKING, tier=Tier.STATIC, probe="static.pins", statement="-", required=False),  # type: ignore[arg-type]
 )
 EVIDENCE = Evidence(
@@ -108,7 +108,7 @@ def test_a_recorded_run_gets_the_same_verdict_again(written: Path) -> None:
 
 def test_one_tier_of_it_can_be_judged_and_one_that_was_not_measured_is_no_verdict(written: Path) -> None:
     done = judged_again(written / "evidence.json", "--tier", "static")
-    assert done.returncode == 0 and "c-extension" not in done.stdout, "unproven is not failed"
+    assert done.returncode == 0 and "triton-launcher" not in done.stdout, "unproven is not failed"
     done = judged_again(written / "evidence.json", "--tier", "multigpu")
     assert done.returncode == 2 and "holds no claims of the multigpu tier" in done.stderr and not done.stdout
 

@@ -271,7 +271,7 @@ def test_nothing_of_an_image_is_run_whose_files_have_no_known_origin() -> None:
 
 
 def test_an_image_is_read_first_whatever_was_asked_for_and_only_what_fails_is_told_besides() -> None:
-    asked = CLAIMS.of([Tier.CPU]).about(["compiler/c-extension"])
+    asked = CLAIMS.of([Tier.CPU]).about(["compiler/triton-launcher"])
     engine = Engine()
     evidence = measure(engine, asked, tiers=(Tier.CPU,))
     assert [spec.user for spec in engine.specs] == [None, "0"]  # as above: no container of the image's own
@@ -292,10 +292,10 @@ def test_an_image_is_read_first_whatever_was_asked_for_and_only_what_fails_is_to
 def test_nothing_of_an_image_is_run_whose_reader_ran_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, kept = Engine.lines, "static.symbols"
     monkeypatch.setattr(Engine, "lines", lambda *given: (one for one in whole(*given) if kept in one[1]))
-    asked = CLAIMS.about(["symbols/resolved", "compiler/c-extension", "records/locked"])
+    asked = CLAIMS.about(["symbols/resolved", "compiler/triton-launcher", "records/locked"])
     evidence = measure(engine := Engine(end=Exit(code=137, oom=True, error="")), replace(asked, admission=()))
     assert [spec.user for spec in engine.specs] == [None, "0"] and [one.probe for one in evidence.records] == [kept]
-    assert evidence.host["unsupported"]["compiler/c-extension"] == "nothing of the image was run: records/locked failed"
+    assert evidence.host["unsupported"]["compiler/triton-launcher"] == "nothing of the image was run: records/locked failed"
 
 
 def test_an_image_that_would_hang_its_engine_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
