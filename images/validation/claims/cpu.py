@@ -25,7 +25,6 @@ _FLASH_ATTN_4_FORWARD, _FLASH_ATTN_4_BACKWARD = Arch(8, 0), Arch(9, 0)
 
 _QUANTISED_LLAMA_NEEDS = ("torch", "transformers", "bitsandbytes", "peft", "accelerate", "safetensors")
 _QUANTISED_LLAMA = {
-    "float32": "a tiny Llama in float32 computes what plain float64 arithmetic does",
     "weights": "loading in 4-bit stores every projection as NF4: uint8, a quarter of bfloat16, the right error",
     "logits": "the 4-bit model computes what its dequantised weights say",
     "lora-step": "one LoRA step on the 4-bit model moves B and leaves the base alone",

@@ -128,22 +128,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Evidence]]:
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:
         llama = SavedLlama(Path(folder))
         measures: Mapping[str, Callable[[], Evidence]] = {
-            "float32": lambda: measure_plain_logits(llama),
             "weights": lambda: measure_weights(llama),
             "logits": lambda: measure_logits(llama),
             "lora-step": lambda: measure_lora_step(llama),
         }
         yield from asked(claims, measures)
-
-
-def measure_plain_logits(llama: SavedLlama) -> LogitsEvidence:
-    """Compare the unquantised model, read back in float32, with float64 arithmetic."""
-    logits = llama.logits_of(llama.load("float32").eval())
-    exact = llama.reference_logits(llama.saved, "float64")
-    plain = llama.reference_logits(llama.saved, "float32")
-    return {
-        "comparisons": {"float32": compare("float32", logits, exact, plain)},
-    }
 
 
 def measure_weights(llama: SavedLlama) -> WeightsEvidence:
@@ -285,21 +274,11 @@ def take_lora_step(llama: SavedLlama, model: Any) -> LoraStep:
     return LoraStep(float(loss.detach()), largest_before, after)
 
 
-def judge_plain_logits(_subject: str, _expect: object, evidence: LogitsEvidence) -> Finding:
-    """Judge the unquantised model."""
-    return judge_comparisons(evidence, ["float32"])
-
-
 def judge_logits(_subject: str, _expect: object, evidence: LogitsEvidence) -> Finding:
-    """Judge the 4-bit model's results by its own weights."""
-    return judge_comparisons(evidence, ["float32", "bfloat16"])
-
-
-def judge_comparisons(evidence: LogitsEvidence, dtypes: Sequence[str]) -> Finding:
-    """Hold the logits to rule T, and the controls beyond it."""
+    """Hold the logits of the 4-bit model, by its own weights, to rule T, and the controls beyond it."""
     problems: list[str] = []
     summaries: list[str] = []
-    for dtype in dtypes:
+    for dtype in ("float32", "bfloat16"):
         comparison = evidence["comparisons"][dtype]
         error, tolerance = comparison["error"], forward(float(comparison["plain_error"]))
         if is_within(error, tolerance):
@@ -452,7 +431,6 @@ def lora_problems(evidence: LoraEvidence) -> Iterator[str]:
 
 
 CLAIMS = {
-    "4bit-llama/float32": judge_plain_logits,
     "4bit-llama/weights": judge_weights,
     "4bit-llama/logits": judge_logits,
     "4bit-llama/lora-step": judge_lora_step,
