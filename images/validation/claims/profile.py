@@ -32,7 +32,6 @@ class Behaviour:
 
 
 TRANSFORMERS = ("transformers",)
-AXOLOTL = ("axolotl", "axolotl-multigpu")
 AXOLOTL_MULTIGPU = ("axolotl-multigpu",)
 COLOSSALAI = ("colossalai",)
 UNSLOTH = ("unsloth",)
@@ -45,13 +44,6 @@ BEHAVIOURS = (
         probe="cpu.profile_transformers",
         statement='device_map="auto" places a whole model, and what memory can\'t hold on disk, with the same numbers',
         catches="layers that are left on the meta device, or lost on their way to disk and back",
-    ),
-    Behaviour(
-        subject="axolotl-commands",
-        profiles=AXOLOTL,
-        probe="cpu.profile_axolotl",
-        statement="axolotl's command line loads, with its trainers and tools",
-        catches="a dependency that axolotl imports and does not declare (torchvision, for a processor of SmolVLM)",
     ),
     Behaviour(
         subject="AXOLOTL_NCCL_TIMEOUT",
@@ -69,27 +61,12 @@ BEHAVIOURS = (
         expect={"program": "/usr/local/bin/entrypoint"},
     ),
     Behaviour(
-        subject="deepspeed-configuration",
-        profiles=AXOLOTL_MULTIGPU,
-        probe="cpu.profile_deepspeed",
-        statement="DeepSpeed reads ZeRO 0 to 3, and the Trainer that hands them to it is there",
-        catches="DeepSpeed that asks for nvcc at import, which a runtime image does not have",
-        needs=("deepspeed",),
-    ),
-    Behaviour(
         subject="ray-train",
         profiles=AXOLOTL_MULTIGPU,
         probe="cpu.profile_deepspeed",
         statement="ray[train] trains a torch model on two workers",
         catches="workers that each train alone",
         needs=("ray",),
-    ),
-    Behaviour(
-        subject="colossalai-launch",
-        profiles=COLOSSALAI,
-        probe="cpu.profile_colossalai",
-        statement="ColossalAI launches, with CUDA_DEVICE_MAX_CONNECTIONS at 1",
-        catches="ColossalAI that does not import beside newer transformers or peft",
     ),
     Behaviour(
         subject="colossalai-hybrid-adam",

@@ -37,6 +37,9 @@ GONE = {
     "compiler/c-extension",
     # The 4-bit model runs the same layers in float32.
     "4bit-llama/float32",
+    # Examples run axolotl's commands and train with DeepSpeed.
+    "framework/axolotl-commands",
+    "framework/deepspeed-configuration",
     # It never failed.
     "bandwidth/ranks",
 }

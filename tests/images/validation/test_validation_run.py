@@ -295,7 +295,8 @@ def test_nothing_of_an_image_is_run_whose_reader_ran_out_of_memory(monkeypatch: 
     asked = CLAIMS.about(["symbols/resolved", "compiler/triton-launcher", "records/locked"])
     evidence = measure(engine := Engine(end=Exit(code=137, oom=True, error="")), replace(asked, admission=()))
     assert [spec.user for spec in engine.specs] == [None, "0"] and [one.probe for one in evidence.records] == [kept]
-    assert evidence.host["unsupported"]["compiler/triton-launcher"] == "nothing of the image was run: records/locked failed"
+    why = "nothing of the image was run: records/locked failed"
+    assert evidence.host["unsupported"]["compiler/triton-launcher"] == why
 
 
 def test_an_image_that_would_hang_its_engine_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,22 +1,21 @@
-"""framework of the axolotl profiles: commands are there, and the timeout variable has effect.
+"""framework of the axolotl profiles: the timeout variable has effect.
 
-Their examples train from configurations, and are compared with plain torch.
+Their examples train from configurations by axolotl's own commands, and are compared with plain torch.
 """
 
-import importlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TypedDict
 
 from validate.checks._behaviour import judge_figures
 from validate.harness.forked import LOG_TAIL_CHARACTERS, asked, free_port
-from validate.judging import Finding, failed, listed, passed
+from validate.judging import Finding
 
 _PATIENCE = 240.0
 _RANKS = 2
@@ -32,12 +31,7 @@ with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as file:
     json.dump({"world": torch.distributed.get_world_size(), "seconds": backend.options._timeout.total_seconds()}, file)
 torch.distributed.destroy_process_group()
 """
-COMMANDS = ("train", "preprocess", "inference", "evaluate", "merge-lora", "merge-sharded-fsdp-weights")
 DEFAULT_TIMEOUT_SECONDS = 1800.0
-
-
-class CommandsEvidence(TypedDict):
-    commands: list[str]
 
 
 class GroupTimeout(TypedDict):
@@ -52,11 +46,6 @@ class TimeoutEvidence(GroupTimeout):
 
     asked: int
     default: float
-
-
-def _commands() -> CommandsEvidence:
-    """Load axolotl's command line."""
-    return {"commands": sorted(importlib.import_module("axolotl.cli.main").cli.commands)}
 
 
 def _nccl_timeout() -> TimeoutEvidence:
@@ -83,19 +72,7 @@ def _group_timeout(variables: Mapping[str, str]) -> GroupTimeout:
         return result
 
 
-_SUBJECTS: Mapping[str, Callable[[], CommandsEvidence | TimeoutEvidence]] = {
-    "axolotl-commands": _commands,
-    "AXOLOTL_NCCL_TIMEOUT": _nccl_timeout,
-}
-measure = partial(asked, measures=_SUBJECTS)
-
-
-def judge_commands(_subject: str, _expect: object, evidence: CommandsEvidence) -> Finding:
-    """Judge that every command is there."""
-    missing = [command for command in COMMANDS if command not in evidence["commands"]]
-    if missing:
-        return failed(f"commands lacks {listed(missing)}")
-    return passed(f"commands {listed(evidence['commands'], limit=8)}")
+measure = partial(asked, measures={"AXOLOTL_NCCL_TIMEOUT": _nccl_timeout})
 
 
 def judge_timeout(_subject: str, _expect: object, evidence: TimeoutEvidence) -> Finding:
@@ -106,7 +83,4 @@ def judge_timeout(_subject: str, _expect: object, evidence: TimeoutEvidence) -> 
     )
 
 
-CLAIMS = {
-    "framework/axolotl-commands": judge_commands,
-    "framework/AXOLOTL_NCCL_TIMEOUT": judge_timeout,
-}
+CLAIMS = {"framework/AXOLOTL_NCCL_TIMEOUT": judge_timeout}
