@@ -149,9 +149,34 @@ def run_apart(command: Sequence[str], log: Path, seconds: float, **options: Any)
 
 
 def end_session(pid: int) -> None:
-    """A process and all of its session."""
+    """Kill a process that leads a session, with all of its process group and of its descendants.
+
+    Descendants may lead sessions of their own, as torchrun's workers do. Those that outlived the process that started
+    them are found no more: they end with the container.
+    """
+    started = descendants(pid)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+    for process in started:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(process, signal.SIGKILL)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process started, and those that these started (proc(5))."""
+    children: dict[int, list[int]] = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # A program's name stands in brackets and may hold any character. The parent comes after the state.
+            parent = int(file.read_bytes().rpartition(b")")[2].split()[1])
+            children.setdefault(parent, []).append(int(file.parent.name))
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        started = children.get(waiting.pop(), [])
+        found += started
+        waiting += started
+    return found
 
 
 def attempt(measure: Callable[[], E]) -> E:

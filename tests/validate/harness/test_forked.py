@@ -1,0 +1,47 @@
+"""What a probe started ends with it."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from validate.harness.forked import descendants, run_apart
+
+STARTS_A_SESSION = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process that is not just waiting to be reaped."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_process_in_a_session_of_its_own_ends_with_the_command_that_started_it(tmp_path: Path) -> None:
+    """torchrun starts its workers so (torch/distributed/elastic, SubprocessHandler): they kept the GPUs."""
+    log = tmp_path / "log"
+    assert run_apart([sys.executable, "-c", STARTS_A_SESSION], log, seconds=5) is None
+    started = int(log.read_text())
+    until = time.monotonic() + 60
+    while is_running(started) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not is_running(started)
+
+
+def test_descendants_are_found_through_those_between() -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, text=True) as shell:
+        assert shell.stdout is not None
+        sleeping = int(shell.stdout.readline())
+        try:
+            assert descendants(shell.pid) == [sleeping]
+            assert {shell.pid, sleeping} <= {*descendants(os.getpid())}
+        finally:
+            os.kill(sleeping, 9)
