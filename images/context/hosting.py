@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from images.locking import debian
+from images.locking import debian, uv
 
 MOUNT = "/run/host"
 """Where the templates mount `host/`."""
@@ -29,13 +29,7 @@ MOUNT = "/run/host"
 _CA_VARIABLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _CA_READERS = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO")
 
-# One index, the default one, and no find-links of any kind: locks name public files by hash, so a further place to look
-# can only offer another build of the same version, which its hash then refuses.
-_INDEX_VARIABLES = re.compile(
-    r"UV_(?:DEFAULT_INDEX|INDEX_URL|INSECURE_HOST|HTTP_TIMEOUT|KEYRING_PROVIDER)"
-    r"|UV_INDEX_\w+_(?:USERNAME|PASSWORD)"
-    r"|PIP_(?:INDEX_URL|TRUSTED_HOST|DEFAULT_TIMEOUT)"
-)
+_INDEX_VARIABLES = re.compile(rf"{uv.INDEX_VARIABLES}|PIP_(?:INDEX_URL|TRUSTED_HOST|DEFAULT_TIMEOUT)")
 _FURTHER_INDEXES = ("UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL")
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _APT_SETTINGS = re.compile(
@@ -116,17 +110,14 @@ def host_settings() -> HostSettings:
 def settings_of(
     env: Mapping[str, str], apt: Mapping[str, str] | None = None, mirrors: Mapping[str, str] | None = None
 ) -> HostSettings:
-    """Settings from an environment, `apt-config`'s values, and variables that name mirrors of Debian's archives."""
-    ca, warnings, index = None, list[str](), dict[str, str]()
-    for name in (name for name in _CA_VARIABLES if env.get(name)):
-        file = Path(env[name])
-        content = file.read_bytes() if file.is_file() and os.access(file, os.R_OK) else b""
-        if b"-----BEGIN CERTIFICATE-----" in content:
-            ca = content
-            break
-        warnings.append(f"{name} names {file}, which is no readable file of certificates: ignored")
-    further = "names a further index, and locks come from one: ignored (UV_DEFAULT_INDEX is honoured)"
-    warnings += [f"{name} {further}" for name in _FURTHER_INDEXES if env.get(name)]
+    """Return the settings in an environment, `apt-config`'s values, and variables that name mirrors of Debian."""
+    ca, warnings = find_bundle(env)
+    for name in _FURTHER_INDEXES:
+        if env.get(name):
+            cause = "names a further index, and locks come from one"
+            warnings.append(f"{name} {cause}: ignored (UV_DEFAULT_INDEX is honoured)")
+
+    index: dict[str, str] = {}
     for name, value in sorted(env.items()):
         if not _INDEX_VARIABLES.fullmatch(name) or not value:
             continue
@@ -134,12 +125,16 @@ def settings_of(
             warnings.append(f"{name} leads to files of this machine, which a build can't see: ignored")
         else:
             index[name] = value
-    if "PIP_INDEX_URL" in index and not {"UV_DEFAULT_INDEX", "UV_INDEX_URL"} & index.keys():
-        index["UV_DEFAULT_INDEX"] = index["PIP_INDEX_URL"]  # uv, which installs, does not read pip's settings
+
+    proxies = {}
+    for name in _PROXY_VARIABLES:
+        address = env.get(name) or env.get(name.upper())
+        if address:
+            proxies[name] = address
     settings = HostSettings(
         ca=ca,
-        index=index,
-        proxies={name: found for name in _PROXY_VARIABLES if (found := env.get(name) or env.get(name.upper()))},
+        index=uv.with_index_of_pip(index, index),
+        proxies=proxies,
         apt={name: value for name, value in (apt or {}).items() if _APT_SETTINGS.fullmatch(name) and value},
         mirrors=mirrors or {},
     )
@@ -147,3 +142,17 @@ def settings_of(
         shown = _USERINFO.sub("***@", value)
         warnings.append(f"{name} names this machine ({shown}): build steps reach it only on the host's network")
     return replace(settings, warnings=tuple(warnings))
+
+
+def find_bundle(env: Mapping[str, str]) -> tuple[bytes | None, list[str]]:
+    """Return the first bundle of certificates that a variable names, and a warning for each one that is none."""
+    warnings = []
+    for name in _CA_VARIABLES:
+        if not env.get(name):
+            continue
+        file = Path(env[name])
+        content = file.read_bytes() if file.is_file() and os.access(file, os.R_OK) else b""
+        if b"-----BEGIN CERTIFICATE-----" in content:
+            return content, warnings
+        warnings.append(f"{name} names {file}, which is no readable file of certificates: ignored")
+    return None, warnings

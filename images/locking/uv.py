@@ -34,28 +34,47 @@ class IndexUnreachable(UserError):  # noqa: N818  # said as an outcome
     """The index that alone has an image's torch does not answer here."""
 
 
-# UV_INDEX, UV_EXTRA_INDEX_URL and UV_FIND_LINKS are left out on purpose: a further place to look can only add other
-# builds of the same versions, such as a CPU torch.
+INDEX_VARIABLES = (
+    r"UV_(?:DEFAULT_INDEX|INDEX_URL|INSECURE_HOST|HTTP_TIMEOUT|KEYRING_PROVIDER)|UV_INDEX_\w+_(?:USERNAME|PASSWORD)"
+)
+"""Variables of uv that say which index is the default one, and how it is reached: for locks, and in build steps.
+
+UV_INDEX, UV_EXTRA_INDEX_URL and UV_FIND_LINKS are left out on purpose. Locks name public files by hash, so a further
+place to look can only offer other builds of the same versions, such as a CPU torch.
+"""
 _PASSED = re.compile(
     r"PATH|HOME|TMPDIR|NETRC|XDG_\w+|SSL_CERT_(?:FILE|DIR)|(?:HTTPS?|ALL|NO)_PROXY|(?:https?|all|no)_proxy"
-    r"|UV_(?:DEFAULT_INDEX|INDEX_URL|CACHE_DIR|HTTP_\w+|INSECURE_HOST|NATIVE_TLS|SYSTEM_CERTS|KEYRING_PROVIDER)"
-    r"|UV_INDEX_\w+_(?:USERNAME|PASSWORD)"
+    rf"|UV_(?:CACHE_DIR|HTTP_\w+|NATIVE_TLS|SYSTEM_CERTS)|{INDEX_VARIABLES}"
 )
 
 
+def with_index_of_pip(uv: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
+    """Return variables of uv, whose default index is pip's where the user named one for pip alone.
+
+    uv does not read pip's settings.
+    """
+    names_index = "UV_DEFAULT_INDEX" in uv or "UV_INDEX_URL" in uv
+    index = env.get("PIP_INDEX_URL")
+    if names_index or not index:
+        return dict(uv)
+    return {**uv, "UV_DEFAULT_INDEX": index}
+
+
 def environment(env: Mapping[str, str]) -> dict[str, str]:
-    """The part of an environment that uv gets. Raises UserError for a default index that is a folder."""
-    kept = {name: value for name, value in env.items() if value and _PASSED.fullmatch(name)}
-    if "UV_DEFAULT_INDEX" not in kept and "UV_INDEX_URL" not in kept and env.get("PIP_INDEX_URL"):
-        kept["UV_DEFAULT_INDEX"] = env["PIP_INDEX_URL"]
+    """Return the part of an environment that uv gets. Raises UserError for a default index that is a folder."""
+    passed = {name: value for name, value in env.items() if value and _PASSED.fullmatch(name)}
+    passed = with_index_of_pip(passed, env)
     bundle = env.get("PIP_CERT") or env.get("REQUESTS_CA_BUNDLE")
-    if "SSL_CERT_FILE" not in kept and bundle:
-        kept["SSL_CERT_FILE"] = bundle
+    if bundle:
+        passed.setdefault("SSL_CERT_FILE", bundle)
+
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
-        if name in kept and urlsplit(re.sub(r"^[\w.-]+=", "", kept[name])).scheme not in ("http", "https"):
+        # uv takes `NAME=URL`, too.
+        address = re.sub(r"^[\w.-]+=", "", passed.get(name, "https:"))
+        if urlsplit(address).scheme not in ("http", "https"):
             cause = "the default index is a folder of this machine: a lock names files that everybody can fetch"
             raise wrong(name, cause, f"unset it (and PIP_INDEX_URL) for `{command('lock')}`")
-    return kept
+    return passed
 
 
 def run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
