@@ -1,12 +1,12 @@
 """From a planned image and its lock to a validated image with a name. One at a time, or several at once."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 
-from images.building import contexts, naming, records, validating
+from images.building import contexts, naming, run_files, validating
 from images.building.contexts import BuildOptions
 from images.context import base_images
 from images.engine import Engine, ImageInfo
@@ -18,6 +18,7 @@ from images.errors import Problem, UserError, failed, problem_of
 from images.locking.lock_file import Lock
 from images.planning.image import Image
 from images.validation.claims import image_claims
+from images.wheels.prebuilt import Gathered
 from validate import report
 from validate.evidence import Record
 from validate.judge import Verdict
@@ -49,12 +50,13 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
     base, a contradiction with the base, a failed step, a driver below the image's minimum.
     """
     name = f"{image.name}{options.suffix}"
-    tag, folder, host = f"{image.prefix}{name}", options.out / name, options.host
+    tag = f"{image.prefix}{name}"
     candidate = f"{tag}-candidate"
-
+    folder = options.out / name
+    host = options.host
     warn = partial(progress.say, name, style="yellow")
 
-    def measured(record: Record) -> None:
+    def say_measured(record: Record) -> None:
         progress.say(name, f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})", "dim")
 
     with engine.alone(f"build {tag}", lambda: warn("waits: another process builds this name on this engine")):
@@ -63,21 +65,18 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
             warn(f"no build was tried with containerd's image store, and publish and fleet refuse it: {CLASSIC_STORE}")
         attachment, tiers = validating.find_gpus(engine, image, options.gpus, options.tiers, warn)
         progress.say(name, str(attachment), "dim")
+
         # The base: a pinned digest, or made of the Debian packages in the lock.
         root = options.sources.workspace.root
         base = base_images.acquire(engine, image.base, options.base, root=root, host=host, on_progress=warn)
         base_images.require_no_contradiction(image, base)
+
         # The context: lock, wheels that no index has, suite, Dockerfile.
-        source = records.source(root, lock)
-        gathered, claimed, files = contexts.prepare(image, lock, base, options)
-        lacking = gathered.missing.items()
-        if options.strict and lacking:
-            raise UserError(
-                [Problem(where=name, cause=f"lacks {why}", then=gathered.details[one]) for one, why in lacking], code=1
-            )
-        for one, why in lacking:
-            warn(f"lacks {why}: {gathered.details[one]}")
-        records.write_context(files, folder / "context")
+        source = run_files.source(root, lock)
+        wheels, claim_context, files = contexts.prepare(image, lock, base, options)
+        report_missing(name, wheels, strict=options.strict, warn=warn)
+        run_files.write_context(files, folder / "context")
+
         # The build. From here on the candidate's tag is this build's, or nobody's.
         engine.untag(candidate)
         result = engine.build(
@@ -90,19 +89,23 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
             redact=host.redact,
         )
         info = engine.fix_id(result.image_id, candidate)
-        # The claims, written from the matrix; the evidence, measured in the image; the verdict, from both.
-        claims = image_claims(claimed.on_host(attachment, tiers))
+
+        # The claims for this machine, written from the matrix; the evidence, measured in the image; the verdict, from
+        # both. The claims that are in the image itself are for any machine.
+        claims = image_claims(claim_context.on_host(attachment, tiers))
         try:
             evidence, verdict = validating.measure_and_judge(
-                engine, info.id, claims, tiers, attachment, on_record=measured
+                engine, info.id, claims, tiers, attachment, on_record=say_measured
             )
         except Cancelled:
             # Not judged: drop the candidate's tag.
             engine.untag(candidate)
             raise
+
         # The report.
-        records.record_build(folder, str(image.name), engine, info, result, base, gathered, source)
-        records.record_validation(folder, evidence, verdict)
+        run_files.record_build(folder, str(image.name), engine, info, result, base, wheels, source)
+        run_files.record_validation(folder, evidence, verdict)
+
         # The name.
         withheld = naming.why_withheld(verdict, evidence, tiers)
         if not withheld:
@@ -118,6 +121,17 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
     )
 
 
+def report_missing(name: str, wheels: Gathered, *, strict: bool, warn: Callable[[str], None]) -> None:
+    """Say which optional wheels an image goes without. Raises UserError about them if the build is `strict`."""
+    problems = []
+    for package, reason in wheels.missing.items():
+        problems.append(Problem(where=name, cause=f"lacks {reason}", then=wheels.details[package]))
+    if strict and problems:
+        raise UserError(problems, code=1)
+    for problem in problems:
+        warn(f"{problem.cause}: {problem.then}")
+
+
 def build_all(
     engine: Engine,
     images: Sequence[tuple[Image, Lock]],
@@ -130,29 +144,25 @@ def build_all(
     Raises UserError where the engine's disk has no room for so many cold builds.
     """
 
-    def one(image: Image, lock: Lock) -> Built | UserError:
+    require_room(engine, [image for image, _ in images], jobs)
+
+    def build_or_fail(image: Image, lock: Lock) -> Built | UserError:
         name = f"{image.name}{options.suffix}"
         try:
             built = build_image(engine, image, lock, options, progress)
         except (UserError, OSError) as error:
-            failed = error if isinstance(error, UserError) else UserError(problem_of(error, name), code=1)
-            progress.finish(name, failed.problems[0].cause, ok=False)
-            return failed
-        counts = report.summary(built.verdict).partition("(")[2].removesuffix(")")
-        size, seconds = f"{built.info.size / 1e9:.2f} GB", f"{built.result.seconds:.0f} s"
-        state = f"stays {built.tag}-candidate: {built.withheld}" if built.withheld else "named"
-        told = f"{built.verdict.overall} ({counts}), {size}, built in {seconds}, {state}"
-        progress.finish(name, told, ok=not built.withheld)
+            failure = error if isinstance(error, UserError) else UserError(problem_of(error, name), code=1)
+            progress.finish(name, failure.problems[0].cause, ok=False)
+            return failure
+        progress.finish(name, sentence_about(built), ok=not built.withheld)
         return built
 
-    room = ROOM_NEEDED * min(jobs, sum(engine.find(image.local_name) is None for image, _ in images))
-    if engine.facts.local and (free := shutil.disk_usage(engine.facts.data_root).free) < room:  # else nobody knows
-        cause = f"{free / 1e9:.1f} GB free, cold builds may need {room / 1e9:.0f} GB"
-        raise failed(engine.facts.data_root, cause, classify("no space left on device", ()).then)
     running: list[Future[Built | UserError]] = []
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        try:  # around the start, too: a build may wait for another before `submit` has returned
-            running += (pool.submit(one, image, lock) for image, lock in images)
+        # The start is guarded, too: a build may wait for another before `submit` has returned.
+        try:
+            for image, lock in images:
+                running.append(pool.submit(build_or_fail, image, lock))
             wait(running, return_when=FIRST_EXCEPTION)
         except BaseException:
             for future in running:
@@ -160,3 +170,24 @@ def build_all(
             engine.cancel()
             raise
     return [future.result() for future in running]
+
+
+def require_room(engine: Engine, images: Sequence[Image], jobs: int) -> None:
+    """Raise UserError where the engine's disk has no room for the cold builds that run at once."""
+    # The disk of another machine can't be looked at.
+    if not engine.facts.local:
+        return
+    cold = [image for image in images if engine.find(image.local_name) is None]
+    needed = ROOM_NEEDED * min(jobs, len(cold))
+    free = shutil.disk_usage(engine.facts.data_root).free
+    if free < needed:
+        cause = f"{free / 1e9:.1f} GB free, cold builds may need {needed / 1e9:.0f} GB"
+        raise failed(engine.facts.data_root, cause, classify("no space left on device", ()).then)
+
+
+def sentence_about(built: Built) -> str:
+    """Return what became of a build: verdict, size, time, and whether it has its name."""
+    counts = report.summary(built.verdict).partition("(")[2].removesuffix(")")
+    state = f"stays {built.tag}-candidate: {built.withheld}" if built.withheld else "named"
+    size = f"{built.info.size / 1e9:.2f} GB"
+    return f"{built.verdict.overall} ({counts}), {size}, built in {built.result.seconds:.0f} s, {state}"

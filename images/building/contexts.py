@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from images.config.matrix import Sources
 from images.context import base_images, origin, render
@@ -14,6 +15,7 @@ from images.context.render import Context
 from images.engine import gpus
 from images.errors import wrong
 from images.host import cache
+from images.locking.inputs import Package
 from images.locking.lock_file import Lock
 from images.planning.image import Base, Image
 from images.validation.claims import image_claims
@@ -72,12 +74,19 @@ def base_context(base: Base, wanted: str, pinned: Mapping[str, str]) -> BaseCont
     return BaseContext(reference=base.reference, origin="tag")
 
 
-def prepare(
-    image: Image, lock: Lock, base: BaseContext, options: BuildOptions
-) -> tuple[prebuilt.Gathered, ClaimContext, Context]:
-    """Gather wheels, write the embedded suite, and render the Dockerfile with all that it mounts.
+class Prepared(NamedTuple):
+    """What a build needs beside its base."""
 
-    Returns the wheels; what the claims are written from, without the host of a validation run; and the build context.
+    wheels: prebuilt.Gathered
+    """Those that no index has, and what could not be had."""
+    claim_context: ClaimContext
+    """What the image's claims are written from, for any machine."""
+    files: Context
+    """The build context."""
+
+
+def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) -> Prepared:
+    """Gather wheels, write the suite that goes into the image, and render the Dockerfile with all that it mounts.
 
     Raises UserError: a wheel that must be compiled first, one that an offline build lacks.
     """
@@ -86,20 +95,20 @@ def prepare(
         image,
         wheelhouse=options.wheelhouse,
         official=partial(prebuilt.obtain, cache=options.cache / "wheels", fetch=fetch),
-        kept=base.kept,
+        in_base=base.installed,
         compiled=options.compiled,
     )
-    own = lock.inputs.layers  # toolkit and tools are no packages of the base's environment
-    rows = [(layer, one) for layer, packages in lock.layers.items() for one in packages]
-    locked = [one for layer, one in rows if one.name not in base.kept or layer not in own]
-    stock = prebuilt.stock(locked, options.wheelhouse) if options.offline else {}
-    claimed = ClaimContext.of(
+    wheels = dict(gathered.files)
+    if options.offline:
+        wheels |= prebuilt.stock(packages_to_install(lock, base), options.wheelhouse)
+
+    claim_context = ClaimContext.of(
         image,
         lock,
         options.sources.facts,
         missing=gathered.missing,
         custom_base=bool(base.python),
-        outside=prebuilt.records(image, gathered.files.values()),
+        outside=prebuilt.record_digests(image, gathered.files.values()),
     )
     made_of = origin.of_build(
         image,
@@ -109,18 +118,32 @@ def prepare(
         wheels=gathered.digests(),
         missing=gathered.missing,
     )
+    # The image's own claims know no layers: a layer's record may move on, and the image stays.
+    own_claims = image_claims(claim_context)
     files = render.render(
         image,
         lock.files,
         base,
         host=options.host.files(),
-        wheels={**gathered.files, **stock},
+        wheels=wheels,
         missing=gathered.missing,
         offline=options.offline,
-        suite=suite_files(image_claims(claimed)),
+        suite=suite_files(own_claims),
         recipe=made_of.recipe.digest if made_of.recipe else "",
     )
-    return gathered, replace(claimed, origin=made_of), files
+    return Prepared(gathered, replace(claim_context, origin=made_of), files)
+
+
+def packages_to_install(lock: Lock, base: BaseContext) -> list[Package]:
+    """Return the packages of a lock, without those that the base brings."""
+    to_install = []
+    for layer, packages in lock.layers.items():
+        # The toolkit and the tools are no packages of the base's environment.
+        is_in_environment = layer in lock.inputs.layers
+        for package in packages:
+            if not (is_in_environment and package.name in base.installed):
+                to_install.append(package)
+    return to_install
 
 
 def fetch_nothing(why: str, _url: str, _target: Path) -> None:

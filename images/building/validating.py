@@ -104,7 +104,7 @@ def claims_of(
         sources.facts,
         missing=missing,
         custom_base=image_labels.on_custom_base(labels),
-        outside=prebuilt.records(image, [path for path in wheels if path.is_file()]),
+        outside=prebuilt.record_digests(image, [path for path in wheels if path.is_file()]),
         origin=origin.of_labels(
             image,
             lock,

@@ -10,7 +10,7 @@ import typer
 from images.audit import measure
 from images.audit.expected import AUDIT_JUDGES
 from images.audit.measure import Options
-from images.building import records
+from images.building import run_files
 from images.commands import common
 from images.commands.options import EngineUrl, Json, OutFolder, Passed, require_writable
 from images.config import matrix as matrix_files
@@ -72,7 +72,7 @@ def audit(
 
     if out:
         out.mkdir(parents=True, exist_ok=True)
-        records.record_validation(out, evidence, verdict)
+        run_files.record_validation(out, evidence, verdict)
     if as_json:
         typer.echo(json.dumps(report.json_data(verdict), indent=1))
     else:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from images.building import contexts, records
+from images.building import contexts, run_files
 from images.building.contexts import BuildOptions
 from images.commands import common
 from images.commands.options import BaseImage, MatrixFile, OutFolder, SomeSelectors, WheelFolder, require_writable
@@ -53,15 +53,15 @@ def render(
         gathered, _, files = contexts.prepare(image, lock, base_context, options)
         for one, reason in gathered.missing.items():
             common.say(f"{image.name} lacks {reason}: {gathered.details[one]}")
-        place, source = folder / str(image.name), records.source(sources.workspace.root, lock)
-        records.write_context(files, place / "context")
-        records.write_inputs(place, image, base_context, gathered, source)
+        place, source = folder / str(image.name), run_files.source(sources.workspace.root, lock)
+        run_files.write_context(files, place / "context")
+        run_files.write_inputs(place, image, base_context, gathered, source)
         if not baking:
             build = f"DOCKER_BUILDKIT=1 docker build -t {image.local_name}-candidate {place / 'context'}"
             then = f"; then `{command('validate', str(image.name), '--tag')}` names it"
             common.talk.print(f"next: {build}{then}", soft_wrap=True, highlight=False)
     if baking:
-        (folder / records.BAKE).write_text(json.dumps(records.bake(images, to), indent=1) + "\n")
-        common.talk.print(f"{folder / records.BAKE}: {common.counted(len(images), 'image')}")
+        (folder / run_files.BAKE).write_text(json.dumps(run_files.bake(images, to), indent=1) + "\n")
+        common.talk.print(f"{folder / run_files.BAKE}: {common.counted(len(images), 'image')}")
         then = f"then `{command('validate', 'NAME', '--tag')}` validates and names each"
         common.talk.print(f"next: (cd {folder} && docker buildx bake); {then}", highlight=False)

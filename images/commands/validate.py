@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from images.building import naming, records, validating
+from images.building import naming, run_files, validating
 from images.commands import common
 from images.commands.options import EngineUrl, Gpus, Json, MatrixFile, OutFolder, Passed, Tiers, require_writable
 from images.context import labels as image_labels
@@ -83,9 +83,9 @@ def validate(
     with private_engine.open_engine(engine, on_progress=common.say, install=False) as docker_engine:
         if tag:
             info = docker_engine.inspect(reference)
-            build_record = records.built_elsewhere(folder, info, image_labels.declared_missing(wanted, info.labels))
+            build_record = run_files.built_elsewhere(folder, info, image_labels.declared_missing(wanted, info.labels))
         # An earlier verdict does not belong to the evidence that comes.
-        for file in records.VALIDATION_FILES:
+        for file in run_files.VALIDATION_FILES:
             (folder / file).unlink(missing_ok=True)
         measured = validating.validate_image(
             docker_engine,
@@ -100,7 +100,7 @@ def validate(
         )
         if tag:
             # An image that was built elsewhere is recorded and named as `build` does.
-            records.write_json(folder / "build.json", build_record)
+            run_files.write_json(folder / "build.json", build_record)
             withheld = naming.why_withheld(measured.verdict, measured.evidence, measured.tiers)
             if measured.changes:
                 # It was judged by what an image on top of the built one may change.
@@ -109,7 +109,7 @@ def validate(
                 naming.give_name(docker_engine, info.id, wanted.local_name)
 
     changes = measured.changes
-    records.record_validation(folder, measured.evidence, measured.verdict, None if tag else changes)
+    run_files.record_validation(folder, measured.evidence, measured.verdict, None if tag else changes)
     typer.echo(f"{folder}/evidence.json", err=True)
     if changes:
         typer.echo(f"{reference} stands on {wanted.name}: " + "\n  ".join(changes.lines()), err=as_json)

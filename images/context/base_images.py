@@ -107,11 +107,11 @@ def require_no_contradiction(image: Image, base: BaseContext) -> None:
     if base.python and not base.python.startswith(f"{image.python}."):
         against.append(f"Python {base.python}, the image needs {image.python}")
     for pin in image.pins:
-        found = base.kept.get(pin.name)
+        found = base.installed.get(pin.name)
         if found is not None and not satisfies(found, pin):
             needed = pin.requirement.partition("==")[2]
             against.append(f"{pin.name}: the base has {found}, the image needs {needed}")
-    if "torch" in base.kept and base.torch_cuda != str(image.wheel_cuda):
+    if "torch" in base.installed and base.torch_cuda != str(image.wheel_cuda):
         made_for = f"CUDA {base.torch_cuda}" if base.torch_cuda else "the CPU or an unknown CUDA"
         against.append(f"torch: the base's is made for {made_for}, the image needs CUDA {image.wheel_cuda}")
     if against:
@@ -155,13 +155,13 @@ def read_python(engine: Engine, reference: str) -> BaseContext:
 def described_python(base: BaseContext, text: str) -> BaseContext:
     """A base with what templates/base/read_python.py said of its Python."""
     found = json.loads(text)
-    kept = {str(canonicalize_name(name)): version for name, version in found["packages"].items()}
+    installed = {str(canonicalize_name(name)): version for name, version in found["packages"].items()}
     return replace(
         base,
         executable=found["executable"],
         environment=found["prefix"],
         python=found["version"],
-        kept=kept,
+        installed=installed,
         torch_cuda=found["torch_cuda"],
     )
 

@@ -146,7 +146,7 @@ def settings_of(
 
 def find_bundle(env: Mapping[str, str]) -> tuple[bytes | None, list[str]]:
     """Return the first bundle of certificates that a variable names, and a warning for each one that is none."""
-    warnings = []
+    warnings: list[str] = []
     for name in _CA_VARIABLES:
         if not env.get(name):
             continue

@@ -31,8 +31,8 @@ class BaseContext:
     """The release of the Python that the base brings with packages of its own; empty: it brings none."""
     packages: bytes = b""
     """What the first layer installs of Debian, by hash (images/locking/debian.py); empty: what the mirror has."""
-    kept: Mapping[str, str] = field(default_factory=dict)
-    """Package that the base has, and that stays as it is -> version. Canonical names."""
+    installed: Mapping[str, str] = field(default_factory=dict)
+    """Python package that the base has, and that stays as it is -> version. Canonical names."""
     torch_cuda: str | None = None
     """The CUDA that the base's torch was made for; None without torch, or for a CPU torch."""
 

@@ -80,10 +80,10 @@ def render(
     recipe: the digest of what the layers are made of (images/context/recipe.py), for a label.
     """
     host, wheels, missing, suite = host or {"host/env": b""}, wheels or {}, missing or {}, suite or {}
-    elsewhere = {*base.kept, *image.extended(wheels)}
+    elsewhere = {*base.installed, *image.extended(wheels)}
     files: Context = {
         # The toolkit and the tools are no packages of the environment: what the base has does not stand in for them.
-        f"locks/{name}": less(content, elsewhere) if name.removesuffix(".txt") in image.layers else content
+        f"locks/{name}": without_packages(content, elsewhere) if name.removesuffix(".txt") in image.layers else content
         for name, content in locks.items()
     }
     files |= parted(files, image.layers[0])
@@ -155,7 +155,10 @@ def parted(files: Context, bottom: str) -> Context:
     libraries = frozenset(name for name in names if name.startswith("nvidia-"))
     if not libraries or libraries == names:
         return {}
-    return {f"locks/{bottom}.txt": less(whole, libraries), f"locks/{LIBRARIES}.txt": less(whole, names - libraries)}
+    return {
+        f"locks/{bottom}.txt": without_packages(whole, libraries),
+        f"locks/{LIBRARIES}.txt": without_packages(whole, names - libraries),
+    }
 
 
 def libraries(index: str, *, pruned: bool = False) -> Stage:
@@ -212,12 +215,12 @@ def locked_versions(lock: bytes | Path) -> dict[str, str]:
     return {name: version for name, _, version in (words[0].rstrip("\\").partition("==") for words in lines)}
 
 
-def less(lock: bytes, kept: Container[str]) -> bytes:
-    """A requirements file without the blocks (name line, hash lines, comments below it) of kept packages."""
+def without_packages(lock: bytes, names: Container[str]) -> bytes:
+    """Return a requirements file without the blocks (name line, hash lines, comments below it) of these packages."""
     lines, skipping = [], False
     for line in lock.decode().splitlines(keepends=True):
         if not line.startswith((" ", "#")):
-            skipping = line.split("==")[0].strip() in kept
+            skipping = line.split("==")[0].strip() in names
         if not skipping:
             lines.append(line)
     return "".join(lines).encode()

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from images.building import naming, records, validating
+from images.building import naming, run_files, validating
 from images.config.matrix import Sources
 from images.config.names import ImageName
 from images.context.labels import LABELS
@@ -41,7 +41,7 @@ class Outcome:
 
 def clear(folder: Path) -> None:
     """Remove what an earlier run left: its verdict does not belong to the evidence that comes."""
-    for name in (*records.VALIDATION_FILES, "build.json", WORKER_FILE):
+    for name in (*run_files.VALIDATION_FILES, "build.json", WORKER_FILE):
         (folder / name).unlink(missing_ok=True)
 
 
@@ -60,9 +60,9 @@ def finish(task: Task, result: Result, sources: Sources, folder: Path) -> Outcom
         return Outcome(task=task, cause=str(error.problems[0]))
 
     if result.build:
-        records.write_json(folder / "build.json", json.loads(result.build))
-    records.write_json(folder / WORKER_FILE, {"machine": result.machine, "reference": result.reference})
-    records.record_validation(folder, evidence, verdict)
+        run_files.write_json(folder / "build.json", json.loads(result.build))
+    run_files.write_json(folder / WORKER_FILE, {"machine": result.machine, "reference": result.reference})
+    run_files.record_validation(folder, evidence, verdict)
     return Outcome(
         task=task,
         machine=result.machine,

@@ -62,12 +62,12 @@ def gather(
     *,
     wheelhouse: Path | None,
     official: Obtain,
-    kept: Collection[str] = (),
+    in_base: Collection[str] = (),
     compiled: FindWheel = lambda _image, _pin: None,
 ) -> Gathered:
     """Find a wheel for each pin that no lock has: in the wheelhouse, then one that `compiled` has, then the official.
 
-    `kept` are packages that the base has already. They stay pins of the image: a wheel is compiled for its torch.
+    `in_base` are packages that the base has already. They stay pins of the image: a wheel is compiled for its torch.
     The locked installer (uv) in the wheelhouse is taken along: it makes builds without an index possible. Raises
     UserError for a wheelhouse that does not exist or holds two wheels that both fit, for official wheels that differ
     from their hash, and for every pin that can't be had and must.
@@ -79,7 +79,7 @@ def gather(
     lacking: list[Problem] = []
     for pin in image.pins:
         compile_it = f"`{command('wheels', str(image.name), pin.extensions or pin.name)}`"
-        if pin.extensions and pin.name in kept:
+        if pin.extensions and pin.name in in_base:
             missing[pin.lacking] = f"{pin.requirement}'s compiled extensions: the base brings its own {pin.name}"
             details[pin.lacking] = "build on another base"
         elif pin.extensions:  # a wheel of pure Python is the lock's
@@ -89,7 +89,7 @@ def gather(
             else:
                 why = f"{pin.requirement}'s compiled extensions, which were not compiled for this image"
                 missing[pin.lacking], details[pin.lacking] = why, f"{compile_it} compiles them"
-        if pin.locked or pin.name in kept:
+        if pin.locked or pin.name in in_base:
             continue
         found = _wheel(pin, image, listing, official, compiled)
         if isinstance(found, Path):
@@ -327,7 +327,7 @@ def supported_tags(python: Minor, glibc: Minor, platform: Platform = Platform.AM
     return frozenset([*own, *compatible_tags(version, interpreter, platforms)])
 
 
-def records(image: Image, files: Iterable[Path]) -> dict[str, str]:
+def record_digests(image: Image, files: Iterable[Path]) -> dict[str, str]:
     """Return distribution -> digest of its wheel's RECORD, of the image's own pins among these wheels.
 
     Those that a build prunes are left out: what that leaves of them is not known here.

@@ -14,7 +14,7 @@ import yaml
 from images.audit import measure
 from images.audit.expected import AUDIT_JUDGES
 from images.audit.measure import Options
-from images.building import records
+from images.building import run_files
 from images.context.hosting import host_settings
 from images.context.labels import BaseContext
 from images.engine import Engine, ImageInfo
@@ -36,7 +36,7 @@ def audited(engine: Engine, reference: str, folder: Path, *, run: bool = True) -
     options = Options(facts=SOURCES.facts, run=run, say=logging.getLogger("truetag.tests").debug)
     evidence = measure.audit_image(engine, reference, options)
     verdict = explain(judge(evidence.claim_set, evidence, judges=AUDIT_JUDGES))
-    records.record_validation(folder, evidence, verdict)
+    run_files.record_validation(folder, evidence, verdict)
     return verdict
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from images.building import records
+from images.building import run_files
 from images.config.names import ImageName
 from images.context import base_images
 from images.context.hosting import host_settings
@@ -62,7 +62,7 @@ def our_bake(folder: Path, *arguments: str) -> Any:
     """What the command writes."""
     done = commands.run("render", "--bake", *arguments, "--out", str(folder))
     assert done.returncode == 0, done.stderr
-    return json.loads((folder / records.BAKE).read_text())
+    return json.loads((folder / run_files.BAKE).read_text())
 
 
 def test_buildx_reads_it_as_it_is_meant(buildx: str, tmp_path: Path) -> None:
@@ -102,8 +102,8 @@ def test_a_baked_image_is_that_of_its_context(buildx: str, modern: Engine, base:
     contexts = {name: thin(base, name) for name in NAMES[:2]}
     images = [one.image for one in plan.select(list(contexts), SOURCES) if one.image]
     for name, files in contexts.items():
-        records.write_context(dict(files), tmp_path / name / "context")
-    (tmp_path / records.BAKE).write_text(json.dumps(records.bake(images)))
+        run_files.write_context(dict(files), tmp_path / name / "context")
+    (tmp_path / run_files.BAKE).write_text(json.dumps(run_files.bake(images)))
     buildx_bake(buildx, tmp_path, url=modern.facts.url)
     try:
         for name, files in contexts.items():

@@ -81,6 +81,6 @@ def test_a_custom_base_is_read(engine: Engine, given_base: str, host: HostSettin
     with _built(engine, f"FROM {given_base}{VENV}", WITH_VENV, host), _built(engine, own, OWN, host):
         system = read_python(engine, WITH_VENV)
         given = base_images.acquire(engine, wanted, OWN, root=CHECKOUT.root, host=host, on_progress=print)
-    assert (system.executable, system.torch_cuda) == ("/usr/bin/python3", None) and system.kept["packaging"]
+    assert (system.executable, system.torch_cuda) == ("/usr/bin/python3", None) and system.installed["packaging"]
     assert (given.origin, given.reference) == ("custom", OWN)
     assert (given.environment, given.torch_cuda) == ("/opt/own", "12.6")

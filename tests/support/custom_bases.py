@@ -13,7 +13,7 @@ BASE = BaseContext(
     executable="/usr/local/bin/python3",
     environment="/usr/local",
     python="3.11.9",
-    kept={"torch": "2.7.1"},
+    installed={"torch": "2.7.1"},
     torch_cuda="12.6",
 )
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from images.building import records, validating
+from images.building import run_files, validating
 from images.engine import Engine, ImageInfo
 from images.registry.reference import Repository
 from validate.claims import Claim, ClaimSet, Tier
@@ -52,7 +52,7 @@ def validated(
 def judged(engine: Engine, info: ImageInfo, folder: Path, claims: ClaimSet, tiers: Sequence[Tier]) -> Thin:
     """Judge an image, and leave evidence and verdict alone in the folder."""
     evidence, verdict = validating.measure_and_judge(engine, info.id, claims, tiers)
-    records.record_validation(folder, evidence, verdict)
+    run_files.record_validation(folder, evidence, verdict)
     return Thin(info, folder)
 
 

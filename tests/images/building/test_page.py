@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from images.building import records
+from images.building import run_files
 from tests.support.html import Page
 from validate.claims import Claim, Tier
 from validate.hints import Hint
@@ -41,7 +41,7 @@ def judged(*claims: ClaimVerdict) -> Verdict:
 
 
 def rendered(*claims: ClaimVerdict) -> str:
-    return records.html(judged(*claims), HOST)
+    return run_files.html(judged(*claims), HOST)
 
 
 def test_it_says_what_was_judged_and_where_and_folds_the_evidence_away() -> None:
@@ -95,12 +95,12 @@ def test_forty_claims_with_much_evidence_stay_below_300_kb() -> None:
     ],
 )
 def test_junit_fails_by_what_is_required_and_not_green(claims: list[ClaimVerdict], failures: str, skipped: str) -> None:
-    suite = ElementTree.fromstring(records.junit(judged(*claims)))
+    suite = ElementTree.fromstring(run_files.junit(judged(*claims)))
     assert (suite.attrib["failures"], suite.attrib["skipped"]) == (failures, skipped)
 
 
 def test_junit_holds_what_a_crash_printed() -> None:
     crashed = one(Status.FAIL, reason="bell \a <&> \x00", probe={"log": "esc \x1b[31m red"})
-    case = ElementTree.fromstring(records.junit(judged(crashed))).find("testcase/failure")
+    case = ElementTree.fromstring(run_files.junit(judged(crashed))).find("testcase/failure")
     assert case is not None
     assert "red" in (case.text or "")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from images.building import records
+from images.building import run_files
 from images.config.names import ImageName
 from images.context.labels import BaseContext
 from images.engine import ImageInfo
@@ -23,11 +23,11 @@ def test_a_context_on_disk_is_whole_and_keeps_passwords_to_itself(tmp_path: Path
     for content in (b"older", b"newer"):
         wheel.unlink(missing_ok=True)
         wheel.write_bytes(content)
-        records.write_context({"Dockerfile": b"FROM x\n", "host/env": b"export A=b\n", "wheels/a.whl": wheel}, folder)
+        run_files.write_context({"Dockerfile": b"FROM x\n", "host/env": b"export A=b\n", "wheels/a.whl": wheel}, folder)
     placed = folder / "wheels" / "a.whl"
     assert placed.read_bytes() == b"newer" and not placed.is_symlink()
     assert (folder / "host" / "env").stat().st_mode & 0o077 == 0
-    records.write_context({"Dockerfile": b"FROM y\n"}, folder)
+    run_files.write_context({"Dockerfile": b"FROM y\n"}, folder)
     assert {path.name for path in folder.rglob("*") if path.is_file()} == {"Dockerfile"}
 
 
@@ -38,7 +38,7 @@ def rendered(folder: Path) -> prebuilt.Gathered:
     found = prebuilt.Gathered(files={wheel.name: wheel}, missing={}, details={})
     base = BaseContext(reference="debian:bookworm-slim", origin="tag")
     image, source = replace(sources.image("cu126-torch27"), revision="0123456789ab"), {"commit": "c0ffee", "locks": {}}
-    records.write_inputs(folder, image, base, found, source)
+    run_files.write_inputs(folder, image, base, found, source)
     return found
 
 
@@ -51,7 +51,7 @@ def test_an_image_built_elsewhere_is_recorded_as_it_was_rendered_and_as_the_engi
     folder = tmp_path / "cu126-torch27"
     wheels = rendered(folder).digests()
     fits = info(image="cu126-torch27", matrix_revision="0123456789ab", base="debian:bookworm-slim", base_origin="tag")
-    record = records.built_elsewhere(folder, fits, {"flash-attn": "no wheel"})
+    record = run_files.built_elsewhere(folder, fits, {"flash-attn": "no wheel"})
     base = {"reference": "debian:bookworm-slim", "origin": "tag", "digest": ""}
     assert (record["digest"], record["base"], record["missing"]) == (INFO.id, base, {"flash-attn": "no wheel"})
     assert (record["wheels"], record["commit"]) == (wheels, "c0ffee")
@@ -77,9 +77,9 @@ def test_an_image_whose_labels_are_not_of_its_rendered_context_is_refused(
     rendered(tmp_path / "cu126-torch27")
     labels = {"image": "cu126-torch27", "matrix_revision": "0123456789ab", "base": "debian:bookworm-slim"}
     with pytest.raises(UserError, match="its labels say otherwise"):
-        records.built_elsewhere(tmp_path / "cu126-torch27", info(**{**labels, "base_origin": "tag", **other}), {})
+        run_files.built_elsewhere(tmp_path / "cu126-torch27", info(**{**labels, "base_origin": "tag", **other}), {})
 
 
 def test_an_image_of_no_rendered_context_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not what `nox -s render` wrote"):
-        records.built_elsewhere(tmp_path / "cu126-torch27", info(), {})
+        run_files.built_elsewhere(tmp_path / "cu126-torch27", info(), {})

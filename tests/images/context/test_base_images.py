@@ -53,7 +53,7 @@ def test_versions_compare_as_versions(wanted: str, found: str, fits: bool) -> No
 def test_other_packages_are_nobodys_business() -> None:
     with pytest.raises(UserError, match=r"cu126-torch27: triton: the base has 3.3.0, the image needs 3.3.1\n"):
         base_images.require_no_contradiction(
-            image(), on(kept={"torch": "2.7.1+cu126", "triton": "3.3.0", "numpy": "2.0.0"})
+            image(), on(installed={"torch": "2.7.1+cu126", "triton": "3.3.0", "numpy": "2.0.0"})
         )
 
 
@@ -62,7 +62,7 @@ def test_the_reader_tells_of_the_python_it_runs_under() -> None:
     found = described_python(on(), done.stdout)
     assert (found.executable, found.environment) == (sys.executable, sys.prefix)
     assert found.python == ".".join(map(str, sys.version_info[:3]))
-    assert found.kept["pytest"] == pytest.__version__
+    assert found.installed["pytest"] == pytest.__version__
 
 
 @pytest.mark.parametrize(
@@ -84,17 +84,17 @@ def test_the_reader_reads_torchs_cuda_without_importing_it(tmp_path: Path, text:
 
 def test_a_base_that_fits_is_taken() -> None:
     base_images.require_no_contradiction(image(), on())
-    base_images.require_no_contradiction(image(), on(kept={"numpy": "1.26.4"}, torch_cuda=None))
+    base_images.require_no_contradiction(image(), on(installed={"numpy": "1.26.4"}, torch_cuda=None))
 
 
 @pytest.mark.parametrize(
     ("python", "sentence"),
     [
         ({"python": "3.12.1"}, "Python 3.12.1, the image needs 3.11"),
-        ({"kept": {"torch": "2.6.0"}}, "torch: the base has 2.6.0, the image needs 2.7.1"),
+        ({"installed": {"torch": "2.6.0"}}, "torch: the base has 2.6.0, the image needs 2.7.1"),
         ({"torch_cuda": None}, "made for the CPU or an unknown CUDA, the image needs CUDA 12.6"),
         ({"torch_cuda": "11.8"}, "made for CUDA 11.8, the image needs CUDA 12.6"),
-        ({"kept": {"torch": "2.7.1+cpu"}, "torch_cuda": None}, "torch: the base has 2.7.1+cpu"),
+        ({"installed": {"torch": "2.7.1+cpu"}, "torch_cuda": None}, "torch: the base has 2.7.1+cpu"),
     ],
 )
 def test_a_base_that_contradicts_is_refused_with_the_difference(python: dict[str, object], sentence: str) -> None:

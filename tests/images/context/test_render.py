@@ -91,7 +91,7 @@ def test_the_last_stage_alone_sees_environment_and_labels_and_the_largest_leave_
 def test_packages_that_the_base_keeps_are_not_installed() -> None:
     wanted = image("cu126-torch27")
     kept = dataclasses.replace(
-        BASE_CONTEXT, python="3.11.2", executable="/x/bin/python", kept={"torch": "2.7.1", "numpy": "1"}
+        BASE_CONTEXT, python="3.11.2", executable="/x/bin/python", installed={"torch": "2.7.1", "numpy": "1"}
     )
     text = b"".join(one for path, one in context(wanted, base=kept).items() if path.startswith("locks/"))
     assert {"triton", "xformers", "uv"} <= {*names(text)} and not {"torch", "numpy"} & {*names(text)}

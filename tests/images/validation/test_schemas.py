@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from images.building import records
+from images.building import run_files
 from tests.support import recorded
 from tests.support.checkout import ROOT
 from tests.support.commands import Called, call
@@ -50,7 +50,7 @@ def schema(name: str) -> dict[str, Any]:
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     """The folder of a trial, as the product writes it."""
-    records.record_validation(tmp_path, EVIDENCE, explain(judge(EVIDENCE.claim_set, EVIDENCE)))
+    run_files.record_validation(tmp_path, EVIDENCE, explain(judge(EVIDENCE.claim_set, EVIDENCE)))
     return tmp_path
 
 

@@ -153,7 +153,7 @@ def test_extensions_that_nobody_compiled_are_missing_with_the_command(tmp_path: 
     )
     assert "`nox -s wheels -- cu130-torch213-axolotl-multigpu deepspeed-ops`" in found.details["deepspeed extensions"]
     assert "deepspeed" not in found.missing, "the package itself is there, as pure Python"
-    kept = gathered("cu124-torch25-colossalai", tmp_path, kept=("colossalai",)).missing["colossalai extensions"]
+    kept = gathered("cu124-torch25-colossalai", tmp_path, in_base=("colossalai",)).missing["colossalai extensions"]
     assert "the base brings its own colossalai" in kept
 
 
@@ -341,5 +341,5 @@ def test_an_image_takes_the_wheel_of_its_own_key(tmp_path: Path) -> None:
 
 
 def test_a_package_that_the_base_has_is_not_looked_for(tmp_path: Path) -> None:
-    has_all = gathered("cu128-torch28", tmp_path, kept={"flash-attn"})
+    has_all = gathered("cu128-torch28", tmp_path, in_base={"flash-attn"})
     assert not has_all.files and not has_all.missing
