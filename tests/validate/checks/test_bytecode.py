@@ -1,6 +1,7 @@
 """bytecode/headers: headers of `.pyc` files against their sources."""
 
 import importlib.util
+import marshal
 import os
 import struct
 import sys
@@ -15,7 +16,7 @@ PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 MAGIC = importlib.util.MAGIC_NUMBER
 SOURCE = b"x = 1"
 HASH = importlib.util.source_hash(SOURCE)
-CODE = b"c"
+CODE = marshal.dumps(compile(SOURCE, "a.py", "exec"))
 BY_TIME, UNCHECKED_HASH, CHECKED_HASH = 0, 1, 3
 
 
@@ -31,6 +32,7 @@ BY_TIME, UNCHECKED_HASH, CHECKED_HASH = 0, 1, 3
         (b"\0" + MAGIC[1:], BY_TIME, None, CODE, f"not of Python {PYTHON}"),
         (MAGIC, BY_TIME, None, b"", "cut short"),
         (MAGIC, BY_TIME, b"", b"", "cut short"),
+        (MAGIC, BY_TIME, None, CODE[: len(CODE) // 2], "cut short"),
     ],
 )
 def test_a_header_that_does_not_fit_is_told(
@@ -43,6 +45,15 @@ def test_a_header_that_does_not_fit_is_told(
         written = struct.pack("<II", int(facts.st_mtime), facts.st_size)
     compiled.write_bytes(magic + struct.pack("<I", flags) + written + code)
     assert bytecode.find_fault(str(compiled), str(source), {str(source): facts}, PYTHON) == fault
+
+
+def test_the_code_of_another_release_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What marshal writes differs from release to release, so the reader's own can't tell."""
+    source, compiled = tmp_path / "a.py", tmp_path / "a.pyc"
+    source.write_bytes(SOURCE)
+    compiled.write_bytes(MAGIC + struct.pack("<I", CHECKED_HASH) + HASH + CODE[: len(CODE) // 2])
+    monkeypatch.setattr(bytecode, "_OWN_MAGIC", 0)
+    assert not bytecode.find_fault(str(compiled), str(source), {str(source): source.stat()}, PYTHON)
 
 
 def test_a_link_to_a_source_counts_as_that_source(tmp_path: Path) -> None:

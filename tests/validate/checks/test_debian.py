@@ -38,6 +38,12 @@ def status(root: Path, state: str, more: str = "") -> None:
     (root / "dpkg/status").write_text(f"Package: tool\nStatus: {state}\nVersion: 1\n{more}Description: x\n")
 
 
+def only_settings(root: Path) -> None:
+    """Make the package one that has a folder and a configuration file: dpkg writes an empty list of sums for it."""
+    (root / "dpkg/info/tool:amd64.list").write_text(f"/.\n{root}/etc\n{root}/etc/tool.conf\n")
+    (root / "dpkg/info/tool:amd64.md5sums").write_text("")
+
+
 def judged(root: Path) -> Finding:
     image = ImagePaths(dict(walk(str(root), [])), [])
     return check.judge("debian", {"image_kind": ImageKind.OURS}, check.compare(f"{root}/dpkg", image))
@@ -65,6 +71,14 @@ def judged(root: Path) -> Finding:
             lambda root: (root / "dpkg/status").write_text("Package: first\nStatus: install ok installed\n"),
             "Debian's tool is in the state `unknown to dpkg's status`",
         ),
+        (
+            lambda root: (root / "dpkg/info/tool:amd64.md5sums").write_text(""),
+            "Debian's tool is in the state `without sums of its files`",
+        ),
+        (
+            lambda root: (root / "dpkg/info/tool:amd64.md5sums").unlink(),
+            "Debian's tool is in the state `without sums of its files`",
+        ),
     ],
 )
 def test_what_is_broken_is_named(root: Path, fault: Callable[[Path], object], words: str) -> None:
@@ -81,6 +95,7 @@ def test_what_is_broken_is_named(root: Path, fault: Callable[[Path], object], wo
         (lambda root: status(root, "deinstall ok config-files"), ""),
         (lambda root: (root / "etc/tool.conf").write_bytes(b"mine"), "edited configuration: "),
         (lambda root: (root / "etc/tool.conf").unlink(), "edited configuration: "),
+        (only_settings, "1 files are as they brought them"),
     ],
 )
 def test_what_people_do_is_no_fault(root: Path, change: Callable[[Path], object], words: str) -> None:

@@ -3,9 +3,15 @@
 Python takes bytecode by its header (PEP 552): the number of its release, and its source's time and size, or its hash.
 Void is what a `touch`, a COPY without times or an unpacked archive leaves; stale is what "unchecked" bytecode becomes
 when its source is edited. Nothing is compiled and nothing is run.
+
+A file that was cut short ends its import with EOFError. Where the reader's own Python is of the image's release, the
+code of each file is read, too (11 s for 28,500 files of 497 MB on one core). Another release can't read it: there the
+header and whether anything follows it are looked at, and `imports` is left to fail.
 """
 
 import _imp
+import importlib.util
+import marshal
 import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +33,8 @@ _MAGIC_NUMBERS = {"3.10": 3439, "3.11": 3495, "3.12": 3531, "3.13": 3571, "3.14"
 """Python's release -> the number that its bytecode begins with (CPython, pycore_magic_number.h)."""
 _CR_LF = 0x0A0D << 16
 """The other half of the magic number, by which copying as text shows."""
+_OWN_MAGIC = int.from_bytes(importlib.util.MAGIC_NUMBER, "little")
+"""Of the Python that reads: it can read code of its own release only."""
 _BY_TIME = 0
 _DEBIANS = "/usr/lib/python3"
 _OURS = "/opt/truetag"
@@ -76,14 +84,13 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
 
 
 def find_fault(path: str, source: str, paths: Mapping[str, os.stat_result], python: str) -> str:
-    """Return what is wrong with the header of a `.pyc` file; empty: nothing."""
+    """Return what is wrong with a `.pyc` file; empty: nothing."""
     try:
-        with open(path, "rb", buffering=0) as stream:  # noqa: PTH123  9,000 times
-            magic, flags, written = _HEADER.unpack(stream.read(_HEADER.size))
-            has_code = bool(stream.read(1))
+        content = memoryview(Path(path).read_bytes())
+        magic, flags, written = _HEADER.unpack(content[: _HEADER.size])
     except (OSError, struct.error):
         return "cut short"
-    if not has_code:
+    if not has_whole_code(content[_HEADER.size :], magic):
         return "cut short"
 
     known = _MAGIC_NUMBERS.get(python)
@@ -100,6 +107,17 @@ def find_fault(path: str, source: str, paths: Mapping[str, os.stat_result], pyth
     # Made with a hash of the source. With "unchecked" hashes Python itself never compares.
     expected = _imp.source_hash(magic, Path(source).read_bytes())
     return "" if written == expected else "stale: it was made of another source"
+
+
+def has_whole_code(code: memoryview, magic: int) -> bool:
+    """Return whether what follows a header can be read; of another release's code, whether there is any."""
+    if magic != _OWN_MAGIC:
+        return bool(code)
+    try:
+        marshal.loads(code)
+    except (EOFError, ValueError, TypeError):
+        return False
+    return True
 
 
 def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:

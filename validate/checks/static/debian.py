@@ -4,7 +4,6 @@ dpkg knows each package's state, and the MD5 sum of each of its files. The sums 
 `dpkg --verify` does, and nobody's intent.
 """
 
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypedDict
 
@@ -12,7 +11,7 @@ from validate.checks import RunAs, Settings
 from validate.checks.static.files import hashes
 from validate.claims import Claim, ImageKind
 from validate.environment import debian
-from validate.environment.image_paths import ImagePaths, read_image_paths
+from validate.environment.image_paths import ImagePaths, is_plain_file, read_image_paths
 from validate.judging import Finding, conclude, cut, failed, listed, passed
 
 SETTINGS = Settings(reads_files_only=True, shared_reads=(debian.owned, read_image_paths), run_as=RunAs.ROOT)
@@ -20,6 +19,7 @@ SETTINGS = Settings(reads_files_only=True, shared_reads=(debian.owned, read_imag
 _MOST_LISTED = 40
 _WHOLE = "installed"
 _UNKNOWN = "unknown to dpkg's status"
+_WITHOUT_SUMS = "without sums of its files"
 _REMOVED = ("config-files", "not-installed")
 """Last words of states in which a package has no files to compare: dpkg(1), PACKAGE STATES."""
 _LEFT_OUT = tuple(f"/usr/share/{name}/" for name in ("doc", "man", "info", "locale", "lintian", "groff"))
@@ -62,7 +62,7 @@ def compare(database: str, image: ImagePaths) -> Measured:
     states = debian.states(database)
     owned = debian.owned(database)
 
-    plain = [path for path in owned.md5 if path in image.facts and stat.S_ISREG(image.facts[path].st_mode)]
+    plain = [path for path in owned.md5 if path in image.facts and is_plain_file(image.facts[path])]
     sums = hashes(plain, "md5")
     altered: dict[str, str] = {}
     missing: dict[str, str] = {}
@@ -83,6 +83,8 @@ def compare(database: str, image: ImagePaths) -> Measured:
     unfinished = {name: state for name, state in states.items() if is_unfinished(state)}
     # What a `status` that was cut short no longer has.
     unfinished |= dict.fromkeys(debian.listed_packages(database) - states.keys(), _UNKNOWN)
+    # Else nothing would be compared where a full disk emptied the sums.
+    unfinished |= dict.fromkeys(find_packages_without_sums(owned, image), _WITHOUT_SUMS)
 
     return {
         "packages": len(states),
@@ -94,6 +96,20 @@ def compare(database: str, image: ImagePaths) -> Measured:
         "missing_count": len(missing),
         "edited": edited[:_MOST_LISTED],
     }
+
+
+def find_packages_without_sums(owned: debian.Owned, image: ImagePaths) -> set[str]:
+    """Return the packages with files none of which has a sum. dpkg makes the sums that a package does not bring."""
+    with_files = set()
+    with_sums = set()
+    for path, package in owned.packages.items():
+        # Sums of configuration files are in dpkg's `status`.
+        if path not in image.facts or path in owned.configuration or not is_plain_file(image.facts[path]):
+            continue
+        with_files.add(package)
+        if path in owned.md5:
+            with_sums.add(package)
+    return with_files - with_sums
 
 
 def is_unfinished(state: str) -> bool:
