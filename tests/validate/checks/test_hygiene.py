@@ -1,8 +1,6 @@
 """hygiene: credentials are told by kind and never quoted; labels, size, settings and leftovers are judged from
 evidence."""
 
-import hashlib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,19 +109,3 @@ def test_files_are_known_by_name() -> None:
     assert list(map(first, ("/a/b1.so", "/a/cc", "/a/d", "/b/[bc]"))) == ["*/b?.so", "/a/[bc]*", "/[!b]/*", "*"]
     assert patterns.first_of(["*.so"])("/a.py") is None
     assert patterns.first_of(["[\nb]c"])("bc")
-
-
-def test_the_copy_of_another_suite_is_unproven_and_named(tmp_path: Path) -> None:
-    for name in ("a.py", "__pycache__/a.cpython-311.pyc"):
-        (tmp_path / "validate" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "validate" / name).write_bytes(b"x")
-    suite = hygiene.digest_of_suite({"validate/a.py": hashlib.sha256(b"x").hexdigest()})
-    (tmp_path / "claims.json").write_text(content := '{"claims": [{"tier": "static", "subject": "a"}]}')
-    expect = {"suite": suite, "claims": hygiene.of_claims(content.encode())}
-    assert not [*hygiene._foreign(expect, str(tmp_path))]
-    assert [*hygiene._foreign({**expect, "claims": ""}, str(tmp_path))] == [f"{tmp_path}/claims.json"]
-    (tmp_path / "validate/z.py").touch()
-    others = [*hygiene._foreign(expect, str(tmp_path))]
-    assert others == [str(tmp_path)]
-    for foreign, status in (([], Status.PASS), (others, Status.UNPROVEN)):
-        assert judged("suite", foreign=foreign).status is status

@@ -5,8 +5,6 @@ that no package has a checksum of is read for credentials; what is found is told
 """
 
 import contextlib
-import hashlib
-import json
 import os
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from validate.checks import RunAs, Settings
-from validate.checks.static.files import hashes
 from validate.claims import Claim
 from validate.environment import credentials, debian, installed, wheel_contents
 from validate.environment.image_paths import read_image_paths, source_of_bytecode
@@ -25,7 +22,6 @@ SETTINGS = Settings(reads_files_only=True, shared_reads=(debian.owned, read_imag
 
 _LARGEST_TEXT, _LARGEST_PROGRAM = 64 << 20, 4 << 20
 _MOST_LISTED = 40
-_OWN_COPY = "/opt/truetag"
 _DPKGS_OWN = f"{debian.DATABASE}/info/"
 
 
@@ -37,33 +33,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     patterns = {pattern: what for claim in claims for pattern, what in claim.expect["leftovers"].items()}
     evidence = _look(patterns, held, _home(given.environ.get("HOME", "")))
     for claim in claims:
-        foreign = [*_foreign(claim.expect)][:_MOST_LISTED] if "suite" in claim.expect else []
-        yield claim.subject, {**evidence, "foreign": foreign}
-
-
-def _foreign(expect: Mapping[str, Any], top: str = _OWN_COPY) -> Iterator[str]:
-    """Yield what of the image's own copy of the suite is not this checkout's."""
-    files: list[str] = []
-    for part in ("validate", "examples"):
-        files += [str(path) for path in Path(top, part).rglob("*") if path.is_file()]
-    sums = hashes([path for path in files if not source_of_bytecode(path)], "sha256")
-    if digest_of_suite({path.removeprefix(f"{top}/"): digest for path, digest in sums.items()}) != expect["suite"]:
-        yield top
-    claims = Path(top, "claims.json")
-    if claims.is_file() and of_claims(claims.read_bytes()) != expect.get("claims"):
-        yield str(claims)
-
-
-def digest_of_suite(files: Mapping[str, str]) -> str:
-    """Return one digest of the suite's files, given the sha256 of each by its path below the suite's folder."""
-    lines = sorted(f"{path}\0{digest}\n" for path, digest in files.items())
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def of_claims(claims: bytes) -> str:
-    """Return the digest of the static claims, without the claim that holds this digest."""
-    rows = [one for one in json.loads(claims)["claims"] if one["tier"] == "static" and one["subject"] != "suite"]
-    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+        yield claim.subject, evidence
 
 
 def _home(path: str) -> Mapping[str, Any]:
@@ -102,7 +72,6 @@ def _look(leftovers: Mapping[str, str], held: Collection[str], home: Mapping[str
         "secrets": secrets[:_MOST_LISTED],
         "secrets_count": len(secrets),
         "home": home,
-        "foreign": [],
     }
 
 
@@ -120,8 +89,7 @@ def judge_leftovers(_subject: str, expect: Mapping[str, Any], evidence: Mapping[
     """expect: {leftovers: {path pattern: what it is}, of a child told: patterns of what is told and no fault}.
 
     evidence of all: {files, read, unreadable, leftovers: {pattern: {files, bytes, example}}, secrets: [{path, line (0:
-    the file's name tells), kind}], secrets_count, home: {path, mode, for_all: to write to} or {path, error},
-    foreign: what of the image's own copy of the suite is another than the claim's}.
+    the file's name tells), kind}], secrets_count, home: {path, mode, for_all: to write to} or {path, error}}.
     """
     found = {
         pattern: f"{one['files']} files ({one['bytes'] / 1e6:.1f} MB) of {expect['leftovers'][pattern]} are left: "
@@ -157,15 +125,7 @@ def judge_home(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, 
     return passed(f"{home['path']} is for every user to write to")
 
 
-def judge_suite(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """expect: {suite: digest of its files below /opt/truetag, claims: digest of its claims there}."""
-    if others := evidence["foreign"]:
-        return unproven(f"what its `validate` runs is another suite than this checkout's: {listed(others)}")
-    return passed("every file of it is this checkout's")
-
-
 CLAIMS = {
-    "hygiene/suite": judge_suite,
     "hygiene/leftovers": judge_leftovers,
     "hygiene/secrets": judge_secrets,
     "hygiene/home": judge_home,
