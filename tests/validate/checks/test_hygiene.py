@@ -8,7 +8,6 @@ import pytest
 from tests.support.cases import cases
 from tests.support.checkout import ROOT
 from tests.support.judging import fails, judge_claim, spoiled_by, wrong
-from validate.checks.static import hygiene
 from validate.claims import HOST_PROBE, Claim, Tier
 from validate.environment import credentials, patterns
 from validate.judging import Finding, Status

@@ -1,67 +1,89 @@
 """toolkit: an assembler (ptxas) that does not know a GPU fails whoever compiles for it: what nvcc builds, what is
-written in Triton. It assembles for each GPU that its release is said to know, also where torch has no code of its own
-for it."""
+written in Triton. It lists each GPU that its release is said to know, also where torch has no code of its own for it.
 
+That it assembles is `triton`'s to see, for the GPUs of the image.
+"""
+
+import re
 import subprocess
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
-from validate.binaries.cubin import cubin_facts
 from validate.claims import Claim
 from validate.environment import installed
 from validate.judging import Finding, conclude, listed, telling_line
 
 _SECONDS = 60
 _BLACKWELL = 100
-_PTX = b".version 6.4\n.target sm_30\n.address_size 64\n.visible .entry kernel() { ret; }\n"
-"""PTX runs on its target and every later one: CUDA 11.8 to 13.5 assemble this for all that they know."""
+_TARGET = re.compile(r"'sm_(\d+)'")
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    triton = next((one.location for one in installed.of_user()[2] if one.name == "triton"), "/")
-    with tempfile.TemporaryDirectory(prefix="ptxas-") as scratch:
-        source = Path(scratch, "kernel.ptx")
-        source.write_bytes(_PTX)
-        for claim in claims:
-            folder = Path(triton, claim.expect["folder"])  # the toolkit's is absolute
-            archs = (*claim.expect["archs"], claim.expect["bogus"])
-            yield claim.subject, {"made": {str(arch): _assembled(folder, arch, source) for arch in archs}}
+class AssemblersExpect(TypedDict):
+    """Which ptxas knows which GPUs."""
+
+    folder: str
+    """Of the toolkit, or below the folder of packages that holds Triton."""
+    archs: list[int]
+    """90 for sm_90."""
 
 
-def _assembled(folder: Path, arch: int, source: Path) -> Mapping[str, Any]:
-    """Triton has one of its own for Blackwell and later in 3.3, and from 3.6 on."""
+class Assembler(TypedDict):
+    """A ptxas, and what its `--help` lists."""
+
+    asked: list[int]
+    """The GPUs that it is the one to assemble for."""
+    archs: list[int]
+    error: str
+    """What it said, or why it did not run; empty: it answered."""
+
+
+class AssemblersEvidence(TypedDict):
+    """Each ptxas that is asked for, by its path."""
+
+    programs: dict[str, Assembler]
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AssemblersEvidence]]:
+    """Ask each assembler for the GPUs that it knows."""
+    _, _, distributions = installed.of_user()
+    triton = next((one.location for one in distributions if one.name == "triton"), "/")
+    for claim in claims:
+        folder = Path(triton, claim.expect["folder"])
+        asked: dict[str, list[int]] = {}
+        for arch in claim.expect["archs"]:
+            asked.setdefault(assembler_for(arch, folder), []).append(arch)
+        yield claim.subject, {"programs": {program: ask(program, archs) for program, archs in asked.items()}}
+
+
+def assembler_for(arch: int, folder: Path) -> str:
+    """Return the program for a GPU. Triton has one of its own for Blackwell and later in 3.3, and from 3.6 on."""
     own = folder / "ptxas-blackwell"
-    program = own if arch >= _BLACKWELL and own.is_file() else folder / "ptxas"
-    made = source.with_suffix(f".{arch}")
-    command = [str(program), f"-arch=sm_{arch}", str(source), "-o", str(made)]
+    return str(own if arch >= _BLACKWELL and own.is_file() else folder / "ptxas")
+
+
+def ask(program: str, asked: list[int]) -> Assembler:
+    """Return the GPUs that an assembler lists."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, errors="replace")
+        done = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=_SECONDS, errors="replace")
     except (OSError, subprocess.TimeoutExpired) as error:
-        return {"program": str(program), "error": str(error)}
-    if done.returncode:
-        return {"program": str(program), "error": telling_line(done.stderr or done.stdout) or "it ended without a word"}
-    return {"program": str(program), **cubin_facts(made.read_bytes() if made.is_file() else b"")}
+        return {"asked": asked, "archs": [], "error": str(error)}
+    archs = sorted({int(number) for number in _TARGET.findall(done.stdout)})
+    answer = telling_line(done.stderr or done.stdout) or "it lists no GPU"
+    return {"asked": asked, "archs": archs, "error": "" if archs else answer}
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """toolkit. expect: {folder, archs: [90 for sm_90], bogus: one that no assembler knows}.
-
-    evidence: {made: {arch: {program, and cubin_facts, or `error`: what it said, or why it did not run}}}.
-    """
-    made, bogus = evidence["made"], str(expect["bogus"])
-    faults = dict[str, list[str]]()
-    for arch in map(str, expect["archs"]):
-        one = made[arch]
-        if one.get("arch") != int(arch):
-            why = one.get("error") or f"it made a binary for sm_{one['arch']}"
-            faults.setdefault(f"{one['program']} does not assemble for", []).append(f"sm_{arch} ({why})")
-    if "error" not in made[bogus]:
-        faults[f"control: sm_{bogus} does not exist, and {made[bogus]['program']} assembled for"] = ["it"]
-    programs = listed(sorted({one["program"] for one in made.values()}))
+def judge(_subject: str, expect: AssemblersExpect, evidence: AssemblersEvidence) -> Finding:
+    """Name each GPU that its assembler does not list."""
+    faults = []
+    for program, answer in evidence["programs"].items():
+        unknown = [f"sm_{arch}" for arch in answer["asked"] if arch not in answer["archs"]]
+        if answer["error"]:
+            faults.append(f"{program}: {answer['error']}")
+        elif unknown:
+            faults.append(f"{program} does not know {listed(unknown)}")
     known = ", ".join(f"sm_{arch}" for arch in expect["archs"])
-    return conclude((f"{what} {listed(which)}" for what, which in faults.items()), f"{programs}: {known}")
+    return conclude(faults, f"{listed(list(evidence['programs']))}: {known}")
 
 
 CLAIMS = {"toolkit/ptxas": judge, "toolkit/triton-ptxas": judge}
