@@ -3,9 +3,9 @@
 import json
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from images.engine import Engine, ImageInfo, configuration, exported
+from images.engine import Engine, ImageInfo, exported
+from validate.checks.static.host_image import Credential, ImageEvidence, LayersEvidence
 from validate.claims import HOST_PROBE, ClaimSet
 from validate.environment import credentials
 from validate.evidence import Measurement, Outcome, Record
@@ -23,7 +23,7 @@ def measure_image(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequenc
         return ()
     started = time.monotonic()
     settings = settings_evidence(engine, image)
-    evidence: dict[str, dict[str, Any]] = {}
+    evidence: dict[str, ImageEvidence | LayersEvidence] = {}
     for claim in asked:
         if claim.subject != "layers":
             evidence[claim.subject] = settings
@@ -39,26 +39,21 @@ def measure_image(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequenc
     return (record,)
 
 
-def settings_evidence(engine: Engine, image: ImageInfo) -> dict[str, Any]:
-    """Return what the engine tells of an image: its labels, settings and layers, and credentials in any text."""
-    payload = configuration.payload(image, engine.steps(image.id))
+def settings_evidence(engine: Engine, image: ImageInfo) -> ImageEvidence:
+    """Return what the engine tells of an image: its labels and settings, and credentials in any text."""
     return {
         "labels": dict(image.labels),
         "bytes": image.size,
         "architecture": image.architecture,
         "user": image.user,
         "entrypoint": list(image.entrypoint),
-        "command": list(image.command),
-        "directory": image.workdir,
         "further": dict(image.further),
-        "layers": [name for name in payload if name != configuration.SETTINGS],
-        "variables": sorted(image.env),
         "driver": {name: value for name, value in image.env.items() if name.startswith("NVIDIA_")},
         "secrets": find_credentials(engine, image),
     }
 
 
-def layers_evidence(engine: Engine, image: ImageInfo) -> dict[str, Any]:
+def layers_evidence(engine: Engine, image: ImageInfo) -> LayersEvidence:
     """Return what of an image's layers is in none of its containers, and travels with it."""
     unseen = exported.unseen(engine, image)
     if unseen is None:
@@ -76,12 +71,12 @@ def layers_evidence(engine: Engine, image: ImageInfo) -> dict[str, Any]:
     }
 
 
-def find_credentials(engine: Engine, image: ImageInfo) -> list[dict[str, str]]:
+def find_credentials(engine: Engine, image: ImageInfo) -> list[Credential]:
     """Return kind and place of each credential that an image's configuration holds.
 
     The text itself is left out, as evidence is published.
     """
-    found = []
+    found: list[Credential] = []
     for place, text in texts_of_configuration(engine, image):
         for _, kind in credentials.in_text(text):
             found.append({"where": place, "kind": kind})

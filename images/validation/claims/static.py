@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from images.config.platforms import Platform
 from images.context import labels as image_labels
-from images.context import render
 from images.context.labels import BaseContext
 from images.planning import expectations, user_overlay
 from images.planning.image import Image, Pin
@@ -15,7 +14,6 @@ from validate.claims import HOST_PROBE, Claim
 
 ENTRYPOINT = "/usr/local/bin/entrypoint"
 """Where templates/stages/image.j2 puts a profile's entrypoint."""
-_STEPS = ("base", "debian", "compilers", "toolkit", "suite", "entrypoint", "workdir", render.LIBRARIES)
 
 
 def static_claims(context: ClaimContext) -> Iterator[Claim]:
@@ -129,13 +127,11 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
     without = "" if image.entrypoint else "out an"
     entrypoint = [ENTRYPOINT] if image.entrypoint else []
     set_by_us = ["PATH", *image.environment, *user_overlay.variables(image), *user_overlay.IDENTITY]
-    # What images/engine/configuration.py calls the layers of our steps.
-    layers = [*_STEPS, *image.layers, *(pin.name.replace("-", "_") for pin in image.pins)]
     settings = {
         "capabilities": list(expectations.DRIVER_CAPABILITIES),
         "entrypoint": entrypoint,
         "image_kind": context.image_kind,
-        **({} if context.custom_base else {"variables": sorted(set_by_us), "layers": layers}),
+        **({} if context.custom_base else {"variables": sorted(set_by_us)}),
     }
     leftovers = {"leftovers": dict(expectations.LEFTOVERS)}
     # Labels that say what the image is. What it was built from and what was known differ from build to build.

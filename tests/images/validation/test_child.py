@@ -99,12 +99,9 @@ def test_a_child_may_say_more_of_nccl_and_not_bend_it() -> None:
     ("more", "told"),
     [
         ({"user": "", "entrypoint": ["python"], "further": {"Healthcheck": {}, "Volumes": {"/data": {}}}}, ""),
-        ({"further": {"StopSignal": "SIGINT"}}, ""),
         *(({"user": user}, "") for user in ("1002:1002", "1002:42")),
-        ({"further": {"StopSignal": "SIGKILL"}}, "it is stopped by SIGKILL, which no program can answer"),
         ({"further": {"Volumes": {"/opt": {}}}}, "/opt is a volume: a container keeps its own copy"),
         ({"further": {"Volumes": {"/opt/venv/lib": {}}}}, "/opt/venv/lib is a volume"),
-        ({"further": {"OnBuild": ["RUN pip install x"]}}, "ONBUILD changes what is built on it: RUN pip install x"),
         ({"driver": {"NVIDIA_VISIBLE_DEVICES": "none"}}, "NVIDIA_VISIBLE_DEVICES=none hides every GPU"),
     ],
 )
