@@ -109,28 +109,44 @@ def written(image: str, date: str, rows: Sequence[Mapping[str, Any]]) -> bytes:
     return (json.dumps({"image": image, "date": date, "rows": kept}, indent=1, sort_keys=True) + "\n").encode()
 
 
-def table(found: Mapping[str, Any]) -> str:
-    """The generated part of docs/extending.md."""
-    instead = {name: package.instead for name, package in packages().items()}
-    where = f"Measured in `{found['image']}` on {found['date']}"
-    lines = [f"{where}: `pip install PACKAGE` as UID 1001, each in a container of its own.\n"]
-    lines += [
-        "| package | verdict | version | seconds | MB | packages added | moved beside it |",
+def table(results: Mapping[str, Any]) -> str:
+    """Return the generated part of docs/extending.md: a table, then a note on each package that needs one."""
+    advice = {name: package.instead for name, package in packages().items()}
+    where = f"in `{results['image']}` on {results['date']}"
+    lines = [
+        f"Measured {where}: `pip install PACKAGE` as UID 1001, each package in a container of its own.",
+        "",
+        "| package | verdict | version | seconds | MB | packages added | packages moved |",
         "|---|---|---|---|---|---|---|",
     ]
-    lines += list(_lines(found["rows"], instead))
-    return "\n".join(lines) + "\n"
+    notes = []
+    for measured in results["rows"]:
+        lines.append(_table_row(measured))
+        notes += _notes(measured, advice[measured["package"]])
+    return "\n".join([*lines, "", "Notes on these packages:", "", *notes]) + "\n"
 
 
-def _lines(rows: Sequence[Mapping[str, Any]], instead: Mapping[str, str]) -> Iterator[str]:
-    for one in rows:
-        moved = ", ".join(f"{name} {before} to {after}" for name, (before, after) in one["moved"].items())
-        said = one["verdict"]
-        if said != "added":
-            said += f": {instead[one['package']] or one['reason']}".replace("|", "\\|")
-        cells = [f"`{one['requirement']}`", said, one["version"] or "-", f"{one['seconds']:.0f}"]
-        cells += [f"{one['megabytes']:.0f}", str(one["added"]), moved or "-"]
-        yield f"| {' | '.join(cells)} |"
+def _table_row(measured: Mapping[str, Any]) -> str:
+    cells = [
+        f"`{measured['requirement']}`",
+        measured["verdict"],
+        measured["version"] or "-",
+        f"{measured['seconds']:.0f}",
+        f"{measured['megabytes']:.0f}",
+        str(measured["added"]),
+        str(len(measured["moved"])),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _notes(measured: Mapping[str, Any], advice: str) -> Iterator[str]:
+    """Yield why a package was not added, or which packages of the image it moved."""
+    name = f"`{measured['requirement']}`"
+    if measured["verdict"] != "added":
+        yield f"- {name} ({measured['verdict']}): {advice or measured['reason']}."
+    moved = [f"{package} {before} to {after}" for package, (before, after) in measured["moved"].items()]
+    if moved:
+        yield f"- {name} moved {', '.join(moved)}."
 
 
 def main(
