@@ -6,7 +6,6 @@ import os
 import signal
 import struct
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from tests.support.cases import cases
 from tests.support.judging import judge_claim
 from validate.binaries.cubin import EM_CUDA, cubin_facts
 from validate.checks.cpu import compiler, imports
-from validate.checks.cpu.native import _matches
 from validate.claims import Claim, Tier
 from validate.examples.evidence import at_once
 from validate.harness.forked import in_fork, in_forks
@@ -110,26 +108,6 @@ def test_cubin_arch_of_headers_that_ptxas_made(abi: int, flags: int, arch: int) 
 @given(st.binary(max_size=200))
 def test_anything_else_is_no_cubin(content: bytes) -> None:
     assert cubin_facts(content)["machine"] != EM_CUDA or content.startswith(b"\x7fELF")
-
-
-_parts = st.sampled_from(["pkg", "sub", "_C.so", "_C_x.so", "a.py"])
-_files = st.lists(st.lists(_parts, min_size=1, max_size=4).map("/".join), max_size=6)
-
-
-@given(_files, st.sampled_from(["pkg/_C*.so", "pkg/**/_C*.so", "pkg/_C.so", "_C*.so", "**/_C.so"]))
-def test_patterns_mean_the_same_in_record_and_on_the_disk(files: list[str], pattern: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        made = set()
-        for file in files:
-            path = Path(folder, file)
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.touch(exist_ok=False)
-            except (FileExistsError, NotADirectoryError):
-                continue
-            made.add(file)
-        on_disk = {str(path.relative_to(folder)) for path in Path(folder).glob(pattern) if path.is_file()}
-        assert {file for file in made if _matches(file, pattern)} == on_disk
 
 
 def _launcher_finding() -> tuple[Status, str]:

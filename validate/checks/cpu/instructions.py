@@ -67,20 +67,12 @@ _ID_REGISTER = re.compile(rb"[\x00-\x1f\x80-\x9f\xa0-\xbf\xe0-\xff][\x00-\xff]\x
 """MRS from ID_AA64PFR0_EL1 and its like: op0 3, op1 0, CRn 0, which Linux lets programs read (Linux,
 Documentation/arch/arm64/cpu-feature-registers.rst)."""
 
+_NOISE_COUNT = 3
+_NOISE_BYTES = 8_000_000
+"""So many such instructions a file may seem to hold by chance, and one more for each so many bytes of code."""
 _MOST_LISTED = 20
-
-
-class _Noise(TypedDict):
-    """How many such instructions a file may seem to hold: `most`, and one more for each `per_bytes` of code."""
-
-    most: int
-    per_bytes: int
-
-
-class InstructionsExpect(_Noise, total=False):
-    """`extension`: `sve` on AArch64; absent: AVX-512."""
-
-    extension: str
+_NAMES = {"avx512": "AVX-512", "sve": "SVE"}
+"""How people call the instructions that a claim's subject names."""
 
 
 class _Code(TypedDict):
@@ -106,29 +98,27 @@ class InstructionsEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence]]:
-    """Yield the evidence of each claim."""
+    """Yield the evidence of the claim, which is about the instructions of the image's processor."""
     given, _, everything = installed.of_user()
     owners = installed.names_of_owners(everything)
     programs = objects(installed.locations(everything), owners)
     paths = sorted({os.path.realpath(path) for path in programs}, key=size, reverse=True)
-    limits = [(int(claim.expect["most"]), int(claim.expect["per_bytes"])) for claim in claims]
-    look = partial(_look, machine_named(given.machine), limits)
+    look = partial(_look, machine_named(given.machine))
     files = [file for file in on_all_cores(look, paths, chunk=4) if file]
-    for claim, limit in zip(claims, limits):  # noqa: B905  Python 3.9
-        many = [file for file in files if _is_many(_count(file), file["code"], limit)]
-        many.sort(key=_count, reverse=True)
-        not_asking: list[NativeCode] = []
-        for file in many:
-            if not file["asks"]:
-                not_asking.append({**file, "owners": list(owners.get(file["path"], ()))})
-        yield (
-            claim.subject,
-            {
-                "files": len(files),
-                "asking": len(many) - len(not_asking),
-                "not_asking": not_asking[:_MOST_LISTED],
-            },
-        )
+
+    many = [file for file in files if _is_many(_count(file), file["code"])]
+    many.sort(key=_count, reverse=True)
+    not_asking: list[NativeCode] = []
+    for file in many:
+        if not file["asks"]:
+            not_asking.append({**file, "owners": list(owners.get(file["path"], ()))})
+    evidence: InstructionsEvidence = {
+        "files": len(files),
+        "asking": len(many) - len(not_asking),
+        "not_asking": not_asking[:_MOST_LISTED],
+    }
+    for claim in claims:
+        yield claim.subject, evidence
 
 
 def _count(file: NativeCode) -> int:
@@ -136,13 +126,12 @@ def _count(file: NativeCode) -> int:
     return max(file["avx512"], file.get("sve", 0))
 
 
-def _is_many(count: int, code: int, limit: tuple[int, int]) -> bool:
+def _is_many(count: int, code: int) -> bool:
     """Return whether so many instructions can't be chance in so many bytes of code."""
-    most, per_bytes = limit
-    return count > most + code // per_bytes
+    return count > _NOISE_COUNT + code // _NOISE_BYTES
 
 
-def _look(machine: Machine, limits: Sequence[tuple[int, int]], path: str) -> NativeCode | None:
+def _look(machine: Machine, path: str) -> NativeCode | None:
     """Count the instructions of a file; None: it is no library or program of this machine.
 
     `libraries` names files that can't be read.
@@ -159,7 +148,7 @@ def _look(machine: Machine, limits: Sequence[tuple[int, int]], path: str) -> Nat
 
             # Only of a file with many: to look for it in all others would take most of the time.
             asks = False
-            if any(_is_many(count, code, limit) for limit in limits):
+            if _is_many(count, code):
                 asks_in = _reads_id_register if machine == AARCH64 else _runs_cpuid
                 asks = _asks_others(path) or any(asks_in(data, begin, end) for begin, end in parts)
     except (OSError, ValueError, ElfError):
@@ -203,10 +192,9 @@ def _asks_others(path: str) -> bool:
     return any(_ASKING.fullmatch(name) for name in dynsym.read(path).undefined)
 
 
-def judge(_subject: str, expect: InstructionsExpect, evidence: InstructionsEvidence) -> Finding:
+def judge(subject: str, _expect: object, evidence: InstructionsEvidence) -> Finding:
     """Judge that every file that uses such instructions asks whether the processor has them."""
-    extension = expect.get("extension", "avx512")
-    name = {"avx512": "AVX-512", "sve": "SVE"}[extension]
+    name = _NAMES[subject]
     if not evidence["files"]:
         return failed("there is no native code to read")
     faults = [

@@ -12,7 +12,6 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, cast
@@ -89,7 +88,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NativeEvidence]]:
             continue
         # Facts that need no loading, so that a crash does not lose them.
         root = Path(str(distribution.locate_file(""))).resolve()
-        names = _library_names(distribution, root, claim.expect["libraries"])
+        names = _library_names(root, claim.expect["libraries"])
         files = {name: (root / name).is_file() for name in names}
         present = [name for name in names if files[name]]
         loaded: NativeEvidence = in_fork(partial(_loaded, cast("NativeExpect", claim.expect), root, present, owners))
@@ -116,26 +115,18 @@ def _loaded(expect: NativeExpect, root: Path, present: Sequence[str], owners: Ma
     }
 
 
-def _library_names(distribution: importlib.metadata.Distribution, root: Path, patterns: Sequence[str]) -> list[str]:
-    """Files that a pattern names, by RECORD or on the disk: one that RECORD lists and the disk lacks is a finding.
+def _library_names(root: Path, patterns: Sequence[str]) -> list[str]:
+    """Return the files that match a pattern, and each pattern without wildcards, whether its file is there or not.
 
-    A pattern without wildcards is named even if neither knows it.
+    A file that RECORD lists and the disk lacks fails `files/recorded`.
     """
-    recorded = [str(file) for file in distribution.files or ()]
     names: dict[str, None] = {}
     for pattern in patterns:
-        on_disk = [str(file.relative_to(root)) for file in root.glob(pattern)]
-        listed = [file for file in recorded if _matches(file, pattern)]
-        names |= dict.fromkeys(sorted({*on_disk, *listed, *([] if "*" in pattern else [pattern])}))
+        found = {str(file.relative_to(root)) for file in root.glob(pattern)}
+        if "*" not in pattern:
+            found.add(pattern)
+        names |= dict.fromkeys(sorted(found))
     return list(names)
-
-
-def _matches(file: str, pattern: str) -> bool:
-    """As Path.glob does: `**/` stands for any number of folders, none included; `*` stays within one."""
-    if "**/" in pattern:
-        before, _, after = pattern.partition("**/")
-        return file.startswith(before) and fnmatch(file.rpartition("/")[2], after)
-    return fnmatch(file, pattern) and file.count("/") == pattern.count("/")
 
 
 def _library(path: Path, by_import: Sequence[str], symbols: Sequence[str]) -> Library:
