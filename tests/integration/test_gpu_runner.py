@@ -53,7 +53,7 @@ from validate.kernels._sdpa import forced
 from validate.kernels.silent import error
 
 SIZES = {  # of silent faults that need neither a GPU nor a package that asks for one; torch.compile takes too long
-    "cudnn-attention-batch": dict(batch=3, length=64), "cudnn-attention-mask": dict(length=192), "large-linear": {},
+    "cudnn-attention-mask": dict(length=192), "large-linear": {},
     "efficient-attention-long-mask": dict(length=256), "flash-attention-large": dict(batch=3),
     "conv3d-bfloat16": dict(depth=3, height=20, width=20),
     "conv3d-patches": dict(count=9),

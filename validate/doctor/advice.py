@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from validate.compute_capability import target_runs_on
-from validate.environment import ALLOCATOR, allocator_variable
 
 GB = 1000**3
 
@@ -145,7 +144,6 @@ def _for_gpus(usable: list[Gpu], hardware: Hardware, stack: Stack) -> Iterator[S
 
     yield _attention([gpu.capability for gpu in usable], stack)
     yield _fp8(capability, shown)
-    yield from _allocator(stack)
 
 
 def _for_cpu() -> Iterator[Setting]:
@@ -197,18 +195,6 @@ def _fp8(capability: tuple[int, int], shown: str) -> Setting:
     if capability >= (8, 9):
         return Setting("fp8", "inference only", f"{shown}: has FP8 products, but FP8 training requires 9.0", source)
     return Setting("fp8", "no", f"{shown}: FP8 products start at 8.9, FP8 training at 9.0", source)
-
-
-def _allocator(stack: Stack) -> Iterator[Setting]:
-    """Return the variable that this torch reads its allocator's settings from. Images of ours have it set."""
-    release = re.match(r"(\d+)\.(\d+)", stack.torch)
-    if release is None:
-        return
-    version = (int(release[1]), int(release[2]))
-    # expandable_segments came with 2.2.
-    if version >= (2, 2):
-        why = "less fragmentation; the variable's name changed in torch 2.10"
-        yield Setting(allocator_variable(version), ALLOCATOR, why, _TORCH_CUDA)
 
 
 def _about_gpus(usable: list[Gpu], hardware: Hardware, stack: Stack) -> Iterator[str]:

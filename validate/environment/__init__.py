@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-ALLOCATOR = "expandable_segments:True,roundup_power2_divisions:16"
-"""Less fragmentation; torch 2.2 and newer (axolotl's CUDA page, Credentials)."""
 _RENAMED_FROM = (2, 10)
 """The first whose CUDA allocator reads the new name (c10/cuda/CUDAAllocatorConfig.h of the wheels; 2.9.1 reads the old
 one alone)."""

@@ -67,7 +67,7 @@ def test_fault_is_caught_and_named(key: str, culprit: str, changes: dict[str, An
     assert culprit in reason
 
 
-UNREAD = {"native": {"version"}, "triton": {"environment", "ptxas"}, "bridges": {"torch"}}
+UNREAD = {"native": {"version"}, "triton": {"environment"}, "bridges": {"torch"}}
 UNREAD |= {
     "compile": {"environment"},
     "threads": {"environment"},

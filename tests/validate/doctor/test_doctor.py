@@ -18,7 +18,6 @@ from tests.support.sources import SOURCES, image
 from validate.doctor import hardware
 from validate.doctor import main as doctor
 from validate.doctor.advice import GB, Disk, Gpu, Hardware, Setting, Stack, advise, runs_on
-from validate.environment import ALLOCATOR
 
 
 def settings_of(*gpus: Gpu, image_stack: Stack | None = None) -> dict[str, Setting]:
@@ -91,20 +90,6 @@ def test_the_code_is_read_from_the_images_own_claims(tmp_path: Path) -> None:
     assert hardware.claimed_code(file)["xformers"][-1] == "compute_120"
     file.write_text("[]")
     assert hardware.claimed_code(file) == hardware.claimed_code(tmp_path / "nothing") == {}
-
-
-@pytest.mark.parametrize(
-    ("torch", "variables"),
-    [
-        ("2.8.0", ["PYTORCH_CUDA_ALLOC_CONF"]),
-        ("2.9.1", ["PYTORCH_CUDA_ALLOC_CONF"]),
-        ("2.10.0", ["PYTORCH_ALLOC_CONF"]),
-        ("2.1", []),
-    ],
-)
-def test_the_allocators_variable_changes_its_name(torch: str, variables: list[str]) -> None:
-    settings = settings_of(gpu(), image_stack=stack(torch=torch))
-    assert [name for name in settings if name.startswith("PYTORCH")] == variables
 
 
 MIG_SLICE = gpu(gigabytes=10, name="A100 MIG 1g.10gb", mig=True)
@@ -272,7 +257,3 @@ def test_on_a_machine_with_nothing_it_says_so_and_ends_well(tmp_path: Path) -> N
 def test_wrong_arguments_end_with_two() -> None:
     done = run(ROOT / "validate", "--model-size", "7b")
     assert done.returncode == 2 and "--model-size" in done.stderr and "Traceback" not in done.stderr
-
-
-def test_the_doctor_recommends_the_allocator_setting_that_images_have() -> None:
-    assert SOURCES.matrix.environment["PYTORCH_ALLOC_CONF"] == ALLOCATOR

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 from validate.binaries.cubin import EM_CUDA, cubin_facts
 from validate.claims import Claim
-from validate.harness.forked import attempt, in_fork
+from validate.harness.forked import in_fork
 from validate.judging import Finding, failed, joined, passed, root_cause
 
 _CONTROL_KERNEL = "add"
@@ -42,7 +42,6 @@ class TritonEvidence(TypedDict):
     triton: str
     jit: str
     environment: Mapping[str, str]
-    ptxas: Mapping[str, Any]
     kernels: Mapping[str, CompiledKernel]
     control: CompiledKernel
 
@@ -61,25 +60,14 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _toolchain() -> Mapping[str, Any]:
-    """Return versions, variables and the ptxas that Triton takes."""
+    """Return Triton's version and variables, and the type of a kernel."""
     triton = importlib.import_module("triton")
     kernels = importlib.import_module("validate.checks.cpu._kernels")
     return {
         "triton": triton.__version__,
         "jit": type(kernels.softmax).__name__,
         "environment": {name: value for name, value in os.environ.items() if name.startswith("TRITON_")},
-        "ptxas": attempt(_ptxas),
     }
-
-
-def _ptxas() -> dict[str, object]:
-    """Triton 3.4 and later have one getter, by arch; before there was a path finder."""
-    compiler = importlib.import_module("triton.backends.nvidia.compiler")
-    if hasattr(compiler, "get_ptxas"):
-        tools = [compiler.get_ptxas(arch) for arch in (80, 100)]
-        return {str(tool.path): str(tool.version) for tool in tools}
-    path, version = compiler._path_to_binary("ptxas")
-    return {str(path): str(version)}
 
 
 def _compiled(kernel: str, arch: int) -> Mapping[str, Any]:

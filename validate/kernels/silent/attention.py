@@ -20,18 +20,6 @@ def _exact(t: Any, *inputs: Any, upstream: Any, mask: Any = None) -> list[Any]:
     return _sdpa(t, "MATH", *(one.float() for one in inputs), upstream=upstream.float(), mask=mask)
 
 
-def cudnn_attention_batch(t: Any, d: str, batch: int = 200, length: int = 256) -> tuple[Any, ...]:
-    """As a projection gives them: queries, keys and values in one tensor, heads inside."""
-    found, right = [], []
-    for count in (min(batch, 128), batch):
-        together = t.randn(count, length, 3, 8, 64, device=d, dtype=t.bfloat16)
-        inputs = [together[:, :, one].transpose(1, 2) for one in range(3)]
-        upstream = t.randn(count, length, 8, 64, device=d, dtype=t.bfloat16).transpose(1, 2)
-        found += _sdpa(t, "CUDNN_ATTENTION", *inputs, upstream=upstream)
-        right += _exact(t, *inputs, upstream=upstream)
-    return found, right
-
-
 def cudnn_attention_mask(t: Any, d: str, length: int = 704) -> tuple[Any, ...]:
     """Every score is near -120, so each row's logsumexp lies below -88.7, from where on exp() of the padding overflows.
 
