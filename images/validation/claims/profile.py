@@ -3,8 +3,8 @@
 What a framework must measure, and how far it may deviate, stands in its check (validate/checks/*/profile_*.py).
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from images.planning.image import Image
@@ -23,7 +23,6 @@ class Behaviour:
     statement: str
     catches: str
     """What goes wrong for a user where the claim does not hold."""
-    expect: Mapping[str, Any] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     """Pins without which there is nothing to claim."""
     extensions: str = ""
@@ -51,14 +50,6 @@ BEHAVIOURS = (
         probe="cpu.profile_axolotl",
         statement="two ranks wait for each other as long as AXOLOTL_NCCL_TIMEOUT says, without it 1800 s",
         catches="a long evaluation that ends in a timeout whatever the variable says",
-    ),
-    Behaviour(
-        subject="NCCL_P2P_DISABLE",
-        profiles=AXOLOTL_MULTIGPU,
-        probe="cpu.profile_entrypoint",
-        statement="the entrypoint sets NCCL_P2P_DISABLE=1 where GPUs can't reach each other, and nowhere else",
-        catches="NCCL that hangs between GPUs that can't reach each other, or goes slowly where they can",
-        expect={"program": "/usr/local/bin/entrypoint"},
     ),
     Behaviour(
         subject="ray-train",
@@ -216,7 +207,6 @@ def _behaviour_claims(context: ClaimContext, behaviour: Behaviour) -> Iterator[C
         behaviour.subject,
         behaviour.probe,
         behaviour.statement,
-        behaviour.expect,
         required=behaviour.required and not lacking,
         unproven=lacking or _without_gpu(context, tier),
     )

@@ -36,7 +36,6 @@ from tests.support.sources import SOURCES as REAL
 from tests.support.sources import image as sources_image
 from tools import profile_docs, releases
 from validate.checks._behaviour import Limits, judge_limits
-from validate.checks.cpu import profile_entrypoint
 from validate.claims import Claim, Tier
 from validate.judging import Status
 
@@ -213,14 +212,39 @@ def test_figures_are_judged(expect: Limits, evidence: dict[str, object], status:
     assert judge_limits("x", expect, evidence).status is status
 
 
-def test_the_entrypoint_switches_p2p_off_where_gpus_are_apart_and_nowhere_else(tmp_path: Path) -> None:
-    program = tmp_path / "entrypoint"
-    program.write_bytes((ROOT / "templates" / "entrypoints" / "p2p.sh").read_bytes())
-    program.chmod(0o755)
-    place = {"tier": Tier.CPU, "probe": "cpu.profile_entrypoint", "statement": "x"}
-    asked = Claim(check="framework", subject="x", expect={"program": str(program)}, **place)  # type: ignore[arg-type]
-    ((_, found),) = profile_entrypoint.measure([asked])
-    assert found == profile_entrypoint.EXPECTED
+_HEAD = "\t\033[4mGPU0\tGPU1\t\033[0m\n"
+_LEGEND = "\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n  CNS  = Chipset not supported\n  NS   = Not supported\n"
+_LINKED = f"{_HEAD} GPU0\tX\tOK\t\n GPU1\tOK\tX\t\n{_LEGEND}"
+_APART = f"{_HEAD} GPU0\tX\tCNS\t\n GPU1\tCNS\tX\t\n{_LEGEND}"
+_UNSUPPORTED = f"{_HEAD} GPU0\tX\tNS\t\n GPU1\tNS\tX\t\n{_LEGEND}"
+_SINGLE = f"\t\033[4mGPU0\t\033[0m\n GPU0\tX\t\n{_LEGEND}"
+
+
+@pytest.mark.parametrize(
+    ("matrix_of_driver", "given", "value"),
+    [
+        (_LINKED, {}, "unset"),
+        (_APART, {}, "1"),
+        (_UNSUPPORTED, {}, "1"),
+        (_SINGLE, {}, "unset"),
+        (None, {}, "unset"),  # there is no nvidia-smi
+        (_APART, {"NCCL_P2P_DISABLE": "0"}, "0"),
+    ],
+)
+def test_the_entrypoint_switches_p2p_off_where_gpus_are_apart_and_nowhere_else(
+    matrix_of_driver: str | None, given: dict[str, str], value: str, tmp_path: Path
+) -> None:
+    """By what `nvidia-smi topo -p2p r` prints."""
+    if matrix_of_driver is not None:
+        (tmp_path / "matrix").write_text(matrix_of_driver)
+        smi = tmp_path / "nvidia-smi"
+        smi.write_text(f'#!/bin/sh\n[ "$*" = "topo -p2p r" ] && exec cat {tmp_path}/matrix\nexit 9\n')
+        smi.chmod(0o755)
+    entrypoint = ROOT / "templates" / "entrypoints" / "p2p.sh"
+    command = ["sh", str(entrypoint), "sh", "-c", 'printf "%s" "${NCCL_P2P_DISABLE-unset}"']
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", **given}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == value
 
 
 def profile_table(rows: list[profile_docs.PageRow], verdicts: dict[tuple[str, str], Status]) -> list[str]:
