@@ -119,7 +119,7 @@ def table(results: Mapping[str, Any]) -> str:
         "| package | verdict | version | seconds | MB | packages added | packages moved |",
         "|---|---|---|---|---|---|---|",
     ]
-    notes = []
+    notes: list[str] = []
     for measured in results["rows"]:
         lines.append(_table_row(measured))
         notes += _notes(measured, advice[measured["package"]])
