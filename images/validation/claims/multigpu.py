@@ -5,7 +5,7 @@ Tolerances and what every rank must report stand in the checks (validate/checks/
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,24 +48,10 @@ ROWS = (
     ),
     MultigpuRow(
         check="collectives",
-        subject="settings",
-        probe="multigpu.collectives",
-        statement="no file and no variable of the image changes NCCL",
-        catches="a baked /etc/nccl.conf or NCCL_* that fits the builder's machine alone (planted: 15-nccl-conf)",
-    ),
-    MultigpuRow(
-        check="collectives",
-        subject="nccl",
-        probe="multigpu.collectives",
-        statement="one NCCL runs, unchanged from the wheel that owns it, made for torch's CUDA",
-        catches="NCCL of another package in place of torch's (planted: 01-another-nccl)",
-    ),
-    MultigpuRow(
-        check="collectives",
         subject="transport",
         probe="multigpu.collectives",
         statement="ranks of one host talk over the best way its GPUs have",
-        catches="training over sockets although the GPUs have NVLink",
+        catches="training over sockets although the GPUs have NVLink (planted: 15-nccl-conf)",
     ),
     MultigpuRow(
         check="ddp",
@@ -187,12 +173,13 @@ def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[
     `device` "cpu" is a rehearsal: the same probes over gloo.
     """
     unproven = context.no_ranks if device == "cuda" else context.no_gpu
-    of_all = {"device": device, "ranks": ranks_of(context.inventory)}
-    of_subject = _expect_of_host(context)
     for row in ROWS:
         if not all(context.image.pin(name) for name in row.needs):
             continue
-        expect = {**of_all, **of_subject.get(row.subject, {})}
+        expect: dict[str, Any] = {"device": device, "ranks": ranks_of(context.inventory)}
+        if row.subject == "transport":
+            expect["link"] = link_of(context.inventory)
+            expect["injected"] = dict(context.injected)
         reason = _not_applicable(row, context)
         if reason:
             expect["not_applicable"] = reason
@@ -206,17 +193,6 @@ def ranks_of(inventory: Inventory | None) -> int | None:
         return None
     # A power of two: meshes and shards are even then.
     return 1 << (min(len(inventory.gpus), MOST_RANKS).bit_length() - 1)
-
-
-def _expect_of_host(context: ClaimContext) -> Mapping[str, Mapping[str, Any]]:
-    """Return what is expected of some subjects on this host, or of this image."""
-    link = link_of(context.inventory)
-    injected = dict(context.injected)
-    return {
-        "nccl": {"cuda": str(context.image.wheel_cuda)},
-        "settings": {"injected": injected},
-        "transport": {"link": link, "injected": injected},
-    }
 
 
 def _not_applicable(row: MultigpuRow, context: ClaimContext) -> str:

@@ -343,7 +343,7 @@ OLD_CLAIMS = [
 NEWER = [
     claimed("cpu-examples", "", Tier.CPU),
     claimed("instructions", "optional", Tier.CPU, required=False),
-    claimed("collectives", "nccl", Tier.MULTIGPU),
+    claimed("collectives", "exact", Tier.MULTIGPU),
 ]
 
 

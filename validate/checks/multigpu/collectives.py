@@ -1,11 +1,9 @@
 """collectives: a collective that is not exact spoils every gradient: whole numbers are summed. The probe also tells
-NCCL's version, its transport and its settings."""
+over which transport NCCL's ranks talk."""
 
-import ctypes
 import importlib
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,16 +12,11 @@ from typing import Any, TypedDict
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu._ranks import Rank, RanksExpect, Worker, judge_ranks
 from validate.claims import Claim
-from validate.environment import installed, user_environment, wheel_contents
-from validate.harness.forked import mapped
 from validate.judging import Finding, listed
 
 _SIZES = (1, 1027, 1 << 20)
 """Numbers a rank: NCCL takes other protocols for small, odd and large ones."""
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send and receive")
-_VARIABLES = re.compile(r"(TORCH_)?NCCL_(?!VERSION$)\w+")
-"""NCCL_VERSION is what NVIDIA's CUDA images write down: NCCL does not read it."""
-_VERSION = re.compile(rb"NCCL version (\d+(?:\.\d+)+)\+cuda(\d+\.\d+)")
 
 measure = partial(_launch.measure, __name__)
 
@@ -38,8 +31,6 @@ def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
     """Measure one subject."""
     subjects: Mapping[str, Callable[[Worker], dict[str, Any]]] = {
         "exact": _collectives,
-        "settings": lambda _worker: settings(),
-        "nccl": _library,
         "transport": _transport,
     }
     return subjects[claim.subject](worker)
@@ -86,52 +77,6 @@ def _results(worker: Worker, size: int) -> Mapping[str, tuple[Any, Any, Any]]:
         "all_to_all": (swapped, torch.cat([data(rank, me) for rank in ranks]), to_each),
         "send and receive": (received, data(before), data(me)),
     }
-
-
-def settings() -> dict[str, Any]:
-    """NCCL variables of the image (and of the validation run), and the lines of the files it reads settings from."""
-    given = user_environment.recorded().environ
-    places = ["/etc/nccl.conf", str(Path(given.get("HOME", "/root"), ".nccl.conf")), given.get("NCCL_CONF_FILE", "")]
-    texts = {place: Path(place).read_text("utf-8", "replace") for place in places if place and Path(place).is_file()}
-    return {
-        "variables": {name: value for name, value in sorted(given.items()) if _VARIABLES.fullmatch(name)},
-        "files": {
-            place: [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
-            for place, text in texts.items()
-        },
-    }
-
-
-def _library(worker: Worker) -> dict[str, Any]:
-    """The NCCL that this process has mapped: its own version, the CUDA it was built for, whose file it is."""
-    owners = installed.owners(installed.distributions(sys.path))
-    libraries = []
-    for file in mapped(r"/libnccl\.so"):
-        content = Path(file).read_bytes()
-        own = [
-            {
-                "name": owner.name,
-                "version": owner.version,
-                "as_recorded": wheel_contents.record_hash(content)
-                == next(entry.sha256 for entry in owner.entries or () if entry.path == file),
-            }
-            for owner in owners.get(file, [])
-        ]
-        libraries.append({"path": file, "running": running(file), "built": built(content), "owners": own})
-    return {"cuda": str(worker.torch.version.cuda), "libraries": libraries}
-
-
-def running(file: str) -> str:
-    """What the library itself answers: 22809 is 2.28.9."""
-    number = ctypes.c_int()
-    ctypes.CDLL(file).ncclGetVersion(ctypes.byref(number))
-    return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
-
-
-def built(content: bytes) -> dict[str, str]:
-    """Version and CUDA as they were compiled into it; empty where it does not say."""
-    found = _VERSION.search(content)
-    return {"version": found[1].decode(), "cuda": found[2].decode()} if found else {}
 
 
 def _transport(worker: Worker) -> dict[str, Any]:
@@ -190,125 +135,13 @@ def _inexact_collectives(rank: CollectivesRank) -> Iterator[str]:
             yield f"control: {name} of {listed(passing)} numbers is right for other ranks' data too"
 
 
-class SettingsExpect(RanksExpect):
-    """`injected`: variables that the validation run sets."""
-
-    injected: Mapping[str, str]
-
-
-class SettingsRank(Rank):
-    """NCCL's variables, and the lines of the files that it reads settings from."""
-
-    variables: Mapping[str, str]
-    files: Mapping[str, Sequence[str]]
-
-
-class SettingsEvidence(TypedDict):
-    ranks: Sequence[SettingsRank]
-
-
-def judge_settings(_subject: str, expect: SettingsExpect, evidence: SettingsEvidence) -> Finding:
-    """Judge that nothing of the image changes how NCCL works."""
-    # Evidence from before the run set variables has no `injected`.
-    injected = expect.get("injected", {})
-    return judge_ranks(
-        expect,
-        evidence["ranks"],
-        lambda rank: _settings_of_image(rank, injected),
-        lambda _ranks: "no file and no variable changes NCCL",
-    )
-
-
-def _settings_of_image(rank: SettingsRank, injected: Mapping[str, str]) -> Iterator[str]:
-    """Yield the settings that the run did not set itself."""
-    for place, lines in rank["files"].items():
-        if lines:
-            yield f"{place} sets {listed(list(lines))}"
-    own = [f"{name}={value}" for name, value in rank["variables"].items() if injected.get(name) != value]
-    if own:
-        yield f"the image sets {listed(own)}"
-
-
-class LibraryExpect(RanksExpect):
-    """`cuda`: torch's."""
-
-    cuda: str
-
-
-class Owner(TypedDict):
-    """A distribution that owns a library, and whether the file is as its RECORD says."""
-
-    name: str
-    version: str
-    as_recorded: bool
-
-
-class Library(TypedDict):
-    """An NCCL that is loaded: the version that it reports, and what was compiled into it."""
-
-    path: str
-    running: str
-    built: Mapping[str, str]
-    owners: Sequence[Owner]
-
-
-class LibraryRank(Rank):
-    cuda: str
-    libraries: Sequence[Library]
-
-
-class LibraryEvidence(TypedDict):
-    ranks: Sequence[LibraryRank]
-
-
-def judge_library(_subject: str, expect: LibraryExpect, evidence: LibraryEvidence) -> Finding:
-    """Judge that one NCCL runs, of one owner, unchanged, made for torch's CUDA."""
-    return judge_ranks(
-        expect,
-        evidence["ranks"],
-        lambda rank: _library_problems(rank, str(expect["cuda"])),
-        _summarise_library,
-    )
-
-
-def _library_problems(rank: LibraryRank, cuda: str) -> Iterator[str]:
-    """Yield what is wrong with the NCCL libraries that are loaded."""
-    libraries = rank["libraries"]
-    if len(libraries) != 1:
-        paths = listed([library["path"] for library in libraries]) or "none"
-        yield f"{len(libraries)} NCCL libraries are loaded: {paths}"
-
-    for library in libraries:
-        path, running = library["path"], library["running"]
-        owners = library["owners"]
-        if len(owners) != 1:
-            names = listed([f"{owner['name']} {owner['version']}" for owner in owners]) or "no distribution"
-            yield f"{path} belongs to {names}"
-        for owner in owners:
-            # The wheel 2.27.5.1 holds what NCCL itself calls 2.27.5.
-            names_of_version = (owner["version"].split("+")[0], ".".join(owner["version"].split(".")[:3]))
-            if running not in names_of_version:
-                yield f"NCCL {running} runs, {owner['name']} is {owner['version']}"
-            if owner["as_recorded"] is not True:
-                yield f"{path} is not the file that {owner['name']} {owner['version']} brought"
-
-        made_for = library["built"].get("cuda", "")
-        if made_for and made_for.split(".")[0] != cuda.split(".")[0]:
-            yield f"NCCL {running} is made for CUDA {made_for}, torch for {cuda}"
-
-
-def _summarise_library(ranks: Sequence[LibraryRank]) -> str:
-    """Write which NCCL runs."""
-    library = ranks[0]["libraries"][0]
-    owner, cuda = library["owners"][0], library["built"].get("cuda")
-    made_for = f" for CUDA {cuda}" if cuda else ""
-    return f"NCCL {library['running']}{made_for} runs, from {owner['name']} {owner['version']}"
-
-
-class TransportExpect(SettingsExpect):
-    """`link`: nvlink, pcie, apart, or empty where the host could not tell: then the container's own view decides."""
+class TransportExpect(RanksExpect):
+    """`link`: nvlink, pcie, apart, or empty where the host could not tell: then the container's own view decides.
+    `injected`: variables that the validation run sets.
+    """
 
     link: str
+    injected: Mapping[str, str]
 
 
 class TransportRank(Rank):
@@ -366,7 +199,5 @@ def _summarise_transport(ranks: Sequence[TransportRank], link: str) -> str:
 
 CLAIMS = {
     "collectives/exact": judge_collectives,
-    "collectives/settings": judge_settings,
-    "collectives/nccl": judge_library,
     "collectives/transport": judge_transport,
 }
