@@ -33,6 +33,9 @@ GONE = {
     "framework/compile",
     "framework/trainer",
     "framework/axolotl-configuration",
+    "zero/stage-1",
+    "zero/stage-2",
+    "zero/stage-3",
     # Triton compiles an extension module by itself.
     "compiler/c-extension",
     # The 4-bit model runs the same layers in float32.

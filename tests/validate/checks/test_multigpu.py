@@ -22,6 +22,7 @@ from images.validation import containers
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.multigpu import ROWS, link_of, multigpu_claims
 from tests.support.cases import cases
+from tests.support.claims import bare_claims
 from tests.support.judging import fails, judge_claim, spoiled_by, wrong
 from tests.support.sources import SOURCES, image
 from validate.checks.multigpu import _launch
@@ -227,15 +228,30 @@ def test_without_a_gpu_or_with_one_every_claim_is_there_and_unproven() -> None:
     ):
         found = list(multigpu_claims(context(found_gpus, ALL, **options)))
         assert {one.check for one in found} == {
-            *("collectives", "ddp", "fsdp2", "zero", "fp8-fsdp2", "shared-memory", "parallel")
+            *("collectives", "ddp", "fsdp2", "fp8-fsdp2", "shared-memory", "parallel")
         }
         assert {one.unproven for one in found} == {reason}
 
 
 def test_what_an_image_does_not_hold_is_not_promised() -> None:
     subjects = {one.subject for one in multigpu_claims(context(PAIR))}
-    assert subjects == SUBJECTS - {"ray-train", "stage-1", "stage-2", "stage-3"}
+    assert subjects == SUBJECTS - {"ray-train"}
     assert {one.subject for one in multigpu_claims(context(PAIR, ALL))} == SUBJECTS
+
+
+def test_an_image_without_the_variable_that_deepspeed_needs_fails_without_a_gpu() -> None:
+    """Beside a GPU, `import deepspeed` asks for an nvcc that the image does not have."""
+    (claim,) = [one for one in bare_claims(ALL).claims if one.key == "environment/variables"]
+    well = {
+        "required": dict(claim.expect["required"]),
+        "denied": {},
+        "in_files": [],
+        "settings_files": {},
+        "start": {"flags": {"optimize": 0}, "code": []},
+    }
+    assert judge_claim(claim, well).status is Status.PASS
+    without = {**claim.expect["required"], "DS_IGNORE_CUDA_DETECTION": None}
+    fails(judge_claim(claim, {**well, "required": without}), "DS_IGNORE_CUDA_DETECTION is not set")
 
 
 OLD = Inventory(driver="", gpus=(H200, replace(H200, name="RTX 3090", capability=(8, 6))), source="")

@@ -16,7 +16,6 @@ from validate.judge import Verdict, judge
 from validate.judging import Status
 
 IMAGE = "cu130-torch211-py312-sm90"
-DISTRIBUTED = f"{IMAGE}-distributed"
 GPUS = [Tier.GPU, Tier.MULTIGPU]
 TF32 = {
     "numerics/gemm-fp32",
@@ -46,10 +45,6 @@ BROKEN = {
     f"{IMAGE}/2xh200-broken-15-nccl-conf": (
         {"collectives/transport"},
         "talk over NET/Socket (NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1)",
-    ),
-    f"{DISTRIBUTED}/2xh200-broken-deepspeed-without-nvcc": (
-        {"zero/stage-1", "zero/stage-2", "zero/stage-3"},
-        "No such file or directory: '/usr/local/cuda-13.0/bin/nvcc'",
     ),
 }
 
