@@ -46,6 +46,7 @@ SHARED_FILES: Mapping[str, str] = {
     "gpu.flash_attn_4": _KERNELS,
     "gpu.fp8": _KERNELS,
     "gpu.liger": _KERNELS,
+    "gpu.numerics": _KERNELS,
     "gpu.sdpa": _KERNELS,
     "gpu.sdpa_flash_attn_4": _KERNELS,
     "gpu.transformers_flash_attn_4": _KERNELS,

@@ -37,8 +37,6 @@ def gpu_claims(context: ClaimContext) -> Iterator[Claim]:
     sees = {"inventory": inventory.as_json() if inventory else None, "archs": [str(arch) for arch in image.archs]}
     statement = "the container sees the host's GPUs, all of them and no others"
     yield claim("device", "gpus", "gpu.device", statement, sees, unproven=no_gpu)
-    statement = "the cuDNN that runs is compatible with the one torch was compiled for"
-    yield claim("numerics", "cudnn", "gpu.numerics", statement, unproven=no_gpu)
     for subject, row in sorted(table().items(), key=lambda item: (item[1].check, item[0])):
         if row.package not in versions or not all(name in versions for name in row.needs):
             continue

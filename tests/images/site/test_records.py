@@ -47,6 +47,8 @@ GONE = {
     "framework/NCCL_P2P_DISABLE",
     # It never failed.
     "bandwidth/ranks",
+    # torch compares the versions by the same rule, where native/cudnn asks it for cuDNN's.
+    "numerics/cudnn",
     # environment/variables reads the same files and variables, without a GPU.
     "collectives/settings",
     # files/recorded sees an NCCL that is not its wheel's, lookup/paths one that the loader finds before it.
