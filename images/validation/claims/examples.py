@@ -320,9 +320,11 @@ EXAMPLES: Sequence[Example] = (
         family=UNSLOTH,
         config="sft",
         statement="unsloth trains adapters over 4-bit weights as plain torch does, saves, merges and loads them",
-        catches="unsloth's patches that change what is trained, or a merge that loses the adapters",
+        catches="weights that are not in 4-bit, patches that change what is trained, a merge that loses the adapters",
         tiers={"gpu": BFLOAT16_WEIGHTS},
         trains_adapters=True,
+        # Losses over weights that are not in 4-bit are further off than the bound (0.074, H200).
+        at_least={"control_unrounded": BFLOAT16_WEIGHTS.losses},
     ),
     Example(
         subject="grpo",

@@ -99,13 +99,6 @@ BEHAVIOURS = (
         catches="unsloth that does not import beside this torch, or trains in float16 where bfloat16 is there",
     ),
     Behaviour(
-        subject="unsloth-4-bit",
-        profiles=UNSLOTH,
-        probe="gpu.profile_unsloth",
-        statement="unsloth loads a model in 4-bit: every projection is stored as NF4",
-        catches="4-bit loading that does nothing",
-    ),
-    Behaviour(
         subject="grpo-step",
         profiles=TRL_VLLM,
         probe="gpu.profile_trl_vllm",

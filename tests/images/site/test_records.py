@@ -36,6 +36,7 @@ GONE = {
     "zero/stage-1",
     "zero/stage-2",
     "zero/stage-3",
+    "framework/unsloth-4-bit",
     # Triton compiles an extension module by itself.
     "compiler/c-extension",
     # The 4-bit model runs the same layers in float32.
