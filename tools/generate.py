@@ -85,13 +85,14 @@ def _table(sources: Sources) -> str:
     blocked = {str(image.name): lock_file.blocked(image, states[str(image.name)]) for image in accepted}
     unlocked = sum(map(bool, blocked.values()))
     lines = [
-        f"{len(planned)} images: {len(accepted) - unlocked} that can be built, {unlocked} without a lock "
-        f"(`nox -s lock -- NAME` makes it where their index answers), {len(planned) - len(accepted)} refused.",
+        f"There are {len(planned)} images. {len(accepted) - unlocked} can be built. {unlocked} have no lock yet: "
+        "`nox -s lock -- NAME` makes one on a machine that reaches their package index. "
+        f"{len(planned) - len(accepted)} are refused, for the reason in the last column.",
     ]
     for apart in (False, True):
-        lines += ["", *(["Without a lock:", ""] if apart else [])]
+        lines += ["", *(["These have no lock:", ""] if apart else [])]
         lines += [
-            "| image | torch | Python | wheel | GPU archs | driver | |",
+            "| image | torch | Python | wheel | GPU architectures | driver | notes |",
             "|---|---|---|---|---|---|---|",
         ]
         lines += [_row(image) for image in planned if bool(blocked.get(image.name)) is apart]

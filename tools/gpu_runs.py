@@ -15,9 +15,16 @@ _UNDATED = datetime.min.replace(tzinfo=UTC)
 _HEAD = """\
 # What ran on GPUs
 
-Every recorded run of a GPU tier, from [runs.jsonl](runs.jsonl); `nox -s generate` makes this page. A verdict holds for
-one image ID. A run with few claims measured only a part of its tier. Claims that failed in a run with the verdict PASS
-are not required. KNOWN counts silent faults that the pinned versions are known to have.
+This page lists every recorded run of an image on GPUs, so you can see whether it was measured on
+hardware like yours. For example, `2 x H200 | ... | PASS | 28 | 0 | 0 | 5` says that on a machine
+with two H200 28 claims passed, none failed, none was KNOWN, and 5 could not be measured.
+
+A verdict holds for one image ID. `nox -s build` says at its end whether your image has the same
+layers as one of these. The columns PASS to UNPROVEN count claims ([what these words
+mean](../docs/validation.md#verdicts)). A run with few claims measured only a part of its tier. A
+claim that failed in a run with the verdict PASS is not required.
+
+`nox -s generate` makes this page from [runs.jsonl](runs.jsonl).
 
 """
 
