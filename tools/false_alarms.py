@@ -17,6 +17,7 @@ from images.commands import common
 from images.config import matrix
 from images.context.hosting import MOUNT, host_settings
 from images.engine import private_engine
+from images.hardware.inventory import GpuMode
 from tools import run
 from validate.claims import Tier
 from validate.judging import Status
@@ -65,7 +66,7 @@ def main(
                 engine.build({**files, "Dockerfile": dockerfile.encode()}, tag, network=network)
                 try:
                     measured = validating.validate_image(
-                        engine, image, tag, sources, tiers=tier, gpus="none", only=claim, say=lambda _text: None
+                        engine, image, tag, sources, tiers=tier, gpus=GpuMode.NONE, only=claim, say=lambda _text: None
                     )
                 finally:
                     engine.remove(tag, force=True)

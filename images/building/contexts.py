@@ -12,8 +12,8 @@ from images.context import base_images, origin, render
 from images.context.hosting import HostSettings
 from images.context.labels import BaseContext
 from images.context.render import Context
-from images.engine import gpus
 from images.errors import wrong
+from images.hardware.inventory import GpuMode
 from images.host import cache
 from images.locking.inputs import Package
 from images.locking.lock_file import Lock
@@ -54,7 +54,7 @@ class BuildOptions:
     no_cache: bool = False
     tiers: Sequence[Tier] = ()
     """What to judge; empty: what this machine can."""
-    gpus: str = gpus.AUTO
+    gpus: GpuMode = GpuMode.AUTO
     suffix: str = ""
     """Added to an image's name (-canary), so that a nightly build never takes the name itself."""
 

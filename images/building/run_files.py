@@ -123,15 +123,12 @@ def write_inputs(folder: Path, image: Image, base: BaseContext, gathered: Gather
 
 
 def bake(images: Sequence[Image], repository: str = "") -> dict[str, Any]:
-    """The content of docker-bake.json, the input of `docker buildx bake`: a target an image, a group a profile.
+    """The content of docker-bake.json, the input of `docker buildx bake`: a target an image.
 
     Contexts are `NAME/context` beside it. Images are tagged `NAME-candidate`: only a validation run gives the name.
     `repository`: where they are pushed; empty: into the engine that buildx works for. Caches, attestations and other
     outputs are buildx's own affair: `docker buildx bake --set '*.cache-to=...'`. Pure.
     """
-    groups: dict[str, list[str]] = {"default": [str(image.name) for image in images]}
-    for image in images:
-        groups.setdefault(f"profile-{image.name.profile or 'none'}", []).append(str(image.name))
     targets = {
         str(image.name): {
             "context": f"{image.name}/context",
@@ -144,7 +141,7 @@ def bake(images: Sequence[Image], repository: str = "") -> dict[str, Any]:
         }
         for image in images
     }
-    return {"group": {name: {"targets": members} for name, members in groups.items()}, "target": targets}
+    return {"group": {"default": {"targets": list(targets)}}, "target": targets}
 
 
 def built_elsewhere(folder: Path, info: ImageInfo, missing: Mapping[str, str]) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from typing import NamedTuple
 from images.config.matrix import Sources
 from images.context import labels as image_labels
 from images.context import origin
-from images.engine import Engine, configuration, gpus, host_gpus
+from images.engine import Engine, configuration, host_gpus
 from images.engine.gpus import NO_GPU, Attachment
 from images.errors import Problem, UserError
+from images.hardware.inventory import GpuMode
 from images.host import cache
 from images.locking import lock_file
 from images.planning.image import Image
@@ -53,13 +54,12 @@ def measure_and_judge(
 
 
 def find_gpus(
-    engine: Engine, image: Image, wanted: str, tiers: Sequence[Tier], say: Callable[[str], None]
+    engine: Engine, image: Image, wanted: GpuMode, tiers: Sequence[Tier], say: Callable[[str], None]
 ) -> tuple[Attachment, Sequence[Tier]]:
     """Return how containers get GPUs, and the tiers to judge: if none is asked for, those that this host allows.
 
     Raises UserError: a way that can't be had, a driver below the image's minimum.
     """
-    gpus.parse(wanted)
     platform = image.name.platform
     if platform.architecture != engine.facts.architecture:
         reason = f"programs for {platform} do not run on this machine ({engine.facts.architecture})"
@@ -176,7 +176,7 @@ def validate_image(
     sources: Sources,
     *,
     tiers: Sequence[Tier] = (),
-    gpus: str,
+    gpus: GpuMode,
     only: Sequence[str] = (),
     run_anyway: bool = False,
     say: Callable[[str], None],

@@ -27,6 +27,7 @@ from images.context.labels import LABELS
 from images.engine import Engine, private_engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, wrong
+from images.hardware.inventory import GpuMode
 from images.locking import lock_file
 from images.wheels import prebuilt
 from images.wheels.prebuilt import FindWheel
@@ -37,7 +38,7 @@ def build(
     selectors: SomeSelectors,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Builds at once.")] = 1,
     tier: Tiers = None,
-    gpus: Gpus = "auto",
+    gpus: Gpus = GpuMode.AUTO,
     strict: Annotated[bool, typer.Option("--strict", help="An optional package that is lacking is an error.")] = False,
     compile_: Annotated[
         bool, typer.Option("--compile", help="Compile first what is published as source only (`wheels` does it alone).")

@@ -29,6 +29,7 @@ from images.context.hosting import host_settings
 from images.engine import private_engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of, wrong
+from images.hardware.inventory import GpuMode
 from images.locking import debian, lock_file
 from images.nightly import proposal, results, sets
 from images.nightly import run as one_image
@@ -46,7 +47,7 @@ def nightly(
         typer.Option("--results", metavar="FOLDER", help="Where lines are appended; default: results/nightly."),
     ] = None,
     tier: Tiers = None,
-    gpus: Gpus = "auto",
+    gpus: Gpus = GpuMode.AUTO,
     base: BaseImage = "auto",
     wheelhouse: WheelFolder = None,
     as_json: Json = False,

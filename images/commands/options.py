@@ -8,6 +8,7 @@ import typer
 
 from images.config import selectors as select
 from images.errors import wrong
+from images.hardware.inventory import GpuMode
 from validate.claims import Tier
 
 _SELECTORS = typer.Argument(metavar="SELECTOR...", help=f"Which images: {select.HELP}.", show_default=False)
@@ -33,7 +34,7 @@ EngineUrl = Annotated[
     typer.Option("--engine", metavar="URL", help="Docker Engine; else DOCKER_HOST."),
 ]
 Gpus = Annotated[
-    str,
+    GpuMode,
     typer.Option("--gpus", metavar="auto|none|nvidia|host-driver", help="How containers get the host's GPUs."),
 ]
 Tiers = Annotated[

@@ -13,6 +13,7 @@ from images.commands.options import EngineUrl, Gpus, Json, MatrixFile, OutFolder
 from images.context import labels as image_labels
 from images.engine import private_engine
 from images.errors import command, failed, wrong
+from images.hardware.inventory import GpuMode
 from images.validation.rows import read_evidence
 from validate import report
 from validate.checks import Judges
@@ -48,7 +49,7 @@ def validate(
     run_anyway: Annotated[
         bool, typer.Option("--run-anyway", help="Run an image although its files are not as known (`files`, `origin`).")
     ] = False,
-    gpus: Gpus = "auto",
+    gpus: Gpus = GpuMode.AUTO,
     everything: Passed = False,
     as_json: Json = False,
     engine: EngineUrl = None,

@@ -36,9 +36,6 @@ def classify(error: str, log: Sequence[str]) -> Failure:
         for line in lines:
             if pattern.search(line):
                 then = re.sub(r"{(\w+) (\w+)}", lambda found: command(found[1], found[2]), row["then"])
-                if "after connection broken by" in line:  # what pip's retries say, without the names of its objects
-                    broken_by = re.sub(r"\w+\('<[^>]*>: ", "", line.partition("after connection broken by")[2])
-                    line = broken_by.replace("')'", "").strip(" '")
                 return Failure(kind=row["kind"], cause=row["cause"], then=then, line=line)
     last = lines[-1] if lines else "BuildKit gave no reason"
     return Failure(kind="other", cause=last, then="read the log of the step above")

@@ -7,25 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from images.errors import wrong
-
-if TYPE_CHECKING:
-    from images.hardware.inventory import Inventory
-
-
-class GpuMode(StrEnum):
-    """How a container gets GPUs, in the order in which `auto` tries them."""
-
-    NONE = "none"
-    NVIDIA = "nvidia"
-    HOST_DRIVER = "host-driver"
-
-
-AUTO = "auto"
-HELP = "auto|none|nvidia|host-driver"
+from images.hardware.inventory import GpuMode, Inventory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +55,3 @@ class Attachment:
 
 
 NO_GPU = Attachment(mode=GpuMode.NONE, reason="no GPU was asked for")
-
-
-def parse(mode: str) -> str:
-    """Return the mode that `--gpus` names. Raises UserError for anything else."""
-    if mode not in (AUTO, *GpuMode):
-        raise wrong(f"--gpus {mode}", "is no mode of attaching GPUs", f"say {HELP}")
-    return mode

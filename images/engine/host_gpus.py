@@ -10,9 +10,9 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from images.engine.client import Engine
-from images.engine.gpus import AUTO, NO_GPU, Attachment, GpuMode, parse
+from images.engine.gpus import NO_GPU, Attachment
 from images.errors import command, failed, wrong
-from images.hardware.inventory import Inventory, of_nvml
+from images.hardware.inventory import GpuMode, Inventory, of_nvml
 
 DRIVER_FOLDERS = ("/usr/local/nvidia", "/home/kubernetes/bin/nvidia", "/opt/nvidia-driver")
 """Where container hosts keep the driver in one folder: NVIDIA's old convention, Google's, the GPU operator's."""
@@ -37,9 +37,9 @@ class HostState:
     nodes: tuple[str, ...] = ()
 
 
-def attach(engine: Engine, wanted: str, *, min_driver: str) -> Attachment:
+def attach(engine: Engine, wanted: GpuMode, *, min_driver: str) -> Attachment:
     """Look at the host and choose. Raises UserError for a mode that can't be had, or a driver below the minimum."""
-    if parse(wanted) == GpuMode.NONE:
+    if wanted is GpuMode.NONE:
         return NO_GPU
     chosen = choose(wanted, look(engine))
     if not chosen.attached:
@@ -50,34 +50,32 @@ def attach(engine: Engine, wanted: str, *, min_driver: str) -> Attachment:
     return replace(chosen, injected={name: host[name] for name in INJECTED if name in host})
 
 
-def choose(wanted: str, host: HostState) -> Attachment:
-    """The mode of attaching GPUs. Pure. `auto` tries nvidia, then host-driver, and says why it took one, or none.
+def choose(wanted: GpuMode, host: HostState) -> Attachment:
+    """Return how containers get GPUs on this host. Pure. What AUTO came to bears its reason.
 
     Raises UserError where a mode is asked for by name and can't be had.
     """
-    mode = parse(wanted)
-    of_driver = ""
+    no_runtime = "" if host.runtime else "the engine has no NVIDIA container runtime"
+    no_driver = ""
     if not host.local:
-        of_driver = "the engine runs on another machine, whose driver folder can't be host"
+        no_driver = "the engine runs on another machine, whose driver folder can't be host"
     elif not host.nodes:
-        of_driver = "there is no device node /dev/nvidia*"
+        no_driver = "there is no device node /dev/nvidia*"
     elif not host.folder:
-        of_driver = f"no folder holds the whole driver (looked into {', '.join(DRIVER_FOLDERS)})"
-    lacking = {
-        GpuMode.NVIDIA: "" if host.runtime else "the engine has no NVIDIA container runtime",
-        GpuMode.HOST_DRIVER: of_driver,
-    }
-    if mode != AUTO:
-        if cause := lacking[GpuMode(mode)]:
+        no_driver = f"no folder holds the whole driver (looked into {', '.join(DRIVER_FOLDERS)})"
+
+    if wanted is not GpuMode.AUTO:
+        cause = no_runtime if wanted is GpuMode.NVIDIA else no_driver
+        if cause:
             raise wrong(f"--gpus {wanted}", cause, "`--gpus auto` takes what there is")
-        return _attachment(GpuMode(mode), "asked for", host)
-    for way, cause in lacking.items():
-        if not cause:
-            refused = [f"not {other}: {why}" for other, why in lacking.items() if why and other is GpuMode.NVIDIA]
-            return _attachment(way, "; ".join(["chosen by auto", *refused]), host)
+        return _attachment(wanted, "asked for", host)
+    if not no_runtime:
+        return _attachment(GpuMode.NVIDIA, "chosen by auto", host)
+    if not no_driver:
+        return _attachment(GpuMode.HOST_DRIVER, f"chosen by auto; not nvidia: {no_runtime}", host)
     if host.inventory is None:
         return replace(NO_GPU, reason="no GPU was found on the engine's host")
-    causes = "; ".join(f"{way}: {cause}" for way, cause in lacking.items())
+    causes = f"nvidia: {no_runtime}; host-driver: {no_driver}"
     return replace(NO_GPU, reason=f"the host's GPUs can't be attached ({causes})", inventory=host.inventory)
 
 

@@ -96,16 +96,9 @@ def _start() -> Engine:
     process.terminate()
     process.wait()
     _remove_bridge()
+    last_lines = log.read_text(errors="replace").splitlines()[-3:]
     then = f"its log is {log}; or name an engine elsewhere: --engine ssh://HOST"
-    raise failed("private engine", f"dockerd did not start: {last_errors(log.read_text(errors='replace'))}", then)
-
-
-def last_errors(log: str, count: int = 3) -> str:
-    """What dockerd's log says about its end: its last complaints, without time stamps."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    serious = [line for line in lines if "level=error" in line or "level=fatal" in line or "failed to start" in line]
-    messages = [line.partition(" msg=")[2].strip('"') or line for line in (serious or lines)]
-    return "; ".join(messages[-count:])
+    raise failed("private engine", f"dockerd did not start: {'; '.join(last_lines)}", then)
 
 
 def stop(*, wipe: bool = False) -> bool:

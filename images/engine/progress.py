@@ -21,10 +21,8 @@ LOG_TAIL = 20
 class Progress:
     """Shows builds: live lines on a terminal, plain lines elsewhere. Use as a context manager; thread safe."""
 
-    def __init__(self, console: Console | None = None, *, plain: bool | None = None) -> None:
-        """`plain`: None lets the terminal decide (rich also knows the usual CI variables)."""
+    def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True, highlight=False)
-        self.plain = (not self.console.is_terminal) if plain is None else plain
         self._jobs: dict[str, dict[str, tuple[str, float]]] = {}
         """Build -> step that runs -> its name, and since when (`time.monotonic`)."""
         self._last: dict[str, str] = {}
@@ -40,12 +38,12 @@ class Progress:
         )
 
     def __enter__(self) -> Self:
-        if not self.plain:
+        if self.console.is_terminal:
             self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self.plain:
+        if self.console.is_terminal:
             self._live.stop()
 
     def job(self, name: str) -> Callable[[BuildEvent], None]:

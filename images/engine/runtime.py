@@ -21,7 +21,6 @@ CLASSIC_STORE = (
 )
 """For engines that keep images in containerd's store, as new installations of 29 and later do
 (docs.docker.com/engine/storage/containerd)."""
-_BUILDKIT_SINCE = (1, 39)  # the API version (engine 18.09) that serves BuildKit at /build?version=2
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,7 @@ class EngineFacts:
 def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineFacts:
     """The facts in the answers of `GET /version` and `GET /info`.
 
-    Raises UserError for an engine without BuildKit, and for Podman, whose Docker interface lacks it.
+    Raises UserError for Podman, whose Docker interface has no BuildKit, and for an engine of Windows images.
     """
     data_root = info.get("DockerRootDir") or ""
     status = dict(info.get("DriverStatus") or ())
@@ -174,8 +173,6 @@ def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) 
         cause = "this is Podman, which runs images but can't build or judge them (docs/podman-apptainer.md)"
     elif (system := version.get("Os", "linux")) != "linux":
         cause = f"this engine makes {system} images"
-    elif tuple(map(int, facts.api.split("."))) < _BUILDKIT_SINCE:
-        cause = f"engine {facts.version} is too old to have BuildKit (18.09 is the first)"
     if cause:
         raise failed(url, cause, "name a Docker Engine (20.10 or newer) with --engine URL")
     return facts

@@ -1,4 +1,4 @@
-"""The GPUs of a host as plain data: models, memory, links. Pure: what NVML says goes in."""
+"""The GPUs of a host as plain data: models, memory, links, how containers get them. Pure: what NVML says goes in."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -14,6 +14,18 @@ class Link(StrEnum):
     PCIE = "pcie"
     APART = "apart"
     """Only through the host's memory."""
+
+
+class GpuMode(StrEnum):
+    """How containers get GPUs, as `--gpus` names it."""
+
+    AUTO = "auto"
+    """The first of NVIDIA, HOST_DRIVER and NONE that this host has: a wish, never what a container got."""
+    NONE = "none"
+    NVIDIA = "nvidia"
+    """By NVIDIA's container runtime."""
+    HOST_DRIVER = "host-driver"
+    """By the folder of the host's driver and its device files."""
 
 
 @dataclass(frozen=True, kw_only=True)

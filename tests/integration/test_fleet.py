@@ -21,6 +21,7 @@ from images.context.labels import BaseContext
 from images.engine import RUN_LABEL, Engine
 from images.errors import UserError
 from images.fleet import worker
+from images.hardware.inventory import GpuMode
 from images.validation import containers as validation_containers
 from images.validation import own_python
 from images.validation.containers import suite_files
@@ -341,7 +342,7 @@ def test_a_container_that_is_killed_in_the_middle_of_its_run_gives_no_verdict(
     # None of the claims that would keep the image from being run.
     asked = replace(claims.only([comes, waits]), admission=())
     monkeypatch.setattr(validating, "claims_of", lambda *_, **__: asked)
-    options: Any = {"tiers": (Tier.STATIC, Tier.CPU), "gpus": "none", "say": kill}
+    options: Any = {"tiers": (Tier.STATIC, Tier.CPU), "gpus": GpuMode.NONE, "say": kill}
     with pytest.raises(UserError, match="no kill for memory"):
         validating.validate_image(engine, image(NAME), images[0].tag, SOURCES, **options)
     assert killed[-1:] == [True]

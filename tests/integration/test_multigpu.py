@@ -13,8 +13,8 @@ from images.context import render
 from images.context.hosting import host_settings
 from images.context.labels import BaseContext
 from images.engine import ContainerSpec, Engine
-from images.engine.gpus import Attachment, GpuMode
-from images.hardware.inventory import Gpu, Inventory
+from images.engine.gpus import Attachment
+from images.hardware.inventory import Gpu, GpuMode, Inventory
 from images.locking import lock_file
 from images.planning.image import Image
 from images.validation import containers, validation_run

@@ -11,8 +11,8 @@ from images.context import labels as image_labels
 from images.context import origin
 from images.context.labels import BaseContext
 from images.context.recipe import ImageRecipe, LayerRecipe
-from images.engine.gpus import Attachment, GpuMode
-from images.hardware.inventory import Gpu, Inventory
+from images.engine.gpus import Attachment
+from images.hardware.inventory import Gpu, GpuMode, Inventory
 from images.locking import layer_record, lock_file
 from images.planning import plan
 from images.publish import gate

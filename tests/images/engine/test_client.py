@@ -20,11 +20,9 @@ DOCKER = {"Version": "20.10.24", "ApiVersion": "1.41", "Components": [{"Name": "
 PODMAN = {"Version": "4.3.1", "ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]}
 
 
-def test_podman_and_an_old_engine_are_refused() -> None:
+def test_podman_is_refused() -> None:
     with pytest.raises(UserError, match="this is Podman, which runs images"):
         engine_facts("unix:///p", PODMAN, {})
-    with pytest.raises(UserError, match="too old to have BuildKit"):
-        engine_facts("unix:///d", {**DOCKER, "ApiVersion": "1.38"}, {})
 
 
 def test_a_store_that_names_images_by_their_manifests_is_known() -> None:

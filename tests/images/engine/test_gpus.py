@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from images.engine import gpus, host_gpus
-from images.engine.gpus import Attachment, GpuMode
+from images.engine.gpus import Attachment
 from images.engine.host_gpus import HostState
 from images.errors import UserError
 from images.hardware import inventory
-from images.hardware.inventory import Gpu, Inventory, Link
+from images.hardware.inventory import Gpu, GpuMode, Inventory, Link
 
 NODES = ("/dev/nvidia0", "/dev/nvidiactl")
 H100 = Inventory(driver="580.159.04", gpus=(Gpu(name="NVIDIA H100", capability=(9, 0), memory=80),), source="NVML")
@@ -20,25 +20,19 @@ TWO = replace(H100, gpus=H100.gpus * 2, links=((0, 1, Link.NVLINK),))
 FOLDER_HOST = HostState(local=True, inventory=H100, folder="/usr/local/nvidia", nodes=NODES)
 
 
-@pytest.mark.parametrize("wanted", ["", "all", "nvidia:0", "auto:/x", "Host-driver"])
-def test_another_word_is_refused(wanted: str) -> None:
-    with pytest.raises(UserError, match="is no mode of attaching GPUs"):
-        gpus.parse(wanted)
-
-
 def test_auto_takes_nvidia_then_the_drivers_folder() -> None:
     everything = replace(FOLDER_HOST, runtime=True)
-    assert host_gpus.choose("auto", everything).mode is GpuMode.NVIDIA
-    chosen = host_gpus.choose("auto", FOLDER_HOST)
+    assert host_gpus.choose(GpuMode.AUTO, everything).mode is GpuMode.NVIDIA
+    chosen = host_gpus.choose(GpuMode.AUTO, FOLDER_HOST)
     assert chosen.mode is GpuMode.HOST_DRIVER
     assert "not nvidia: the engine has no NVIDIA container runtime" in chosen.reason
 
 
 def test_auto_without_a_way_attaches_nothing_and_says_why() -> None:
     assert inventory.of_nvml({"driver": "580.1", "gpus": []}) is None
-    none = host_gpus.choose("auto", HostState(local=True))
+    none = host_gpus.choose(GpuMode.AUTO, HostState(local=True))
     assert not none.attached and none.reason == "no GPU was found on the engine's host"
-    chosen = host_gpus.choose("auto", HostState(local=True, inventory=H100, nodes=NODES))
+    chosen = host_gpus.choose(GpuMode.AUTO, HostState(local=True, inventory=H100, nodes=NODES))
     assert not chosen.attached and chosen.inventory is H100
     assert all(mode in chosen.reason for mode in ("nvidia:", "host-driver:"))
 
@@ -46,10 +40,10 @@ def test_auto_without_a_way_attaches_nothing_and_says_why() -> None:
 @pytest.mark.parametrize(
     ("wanted", "host", "cause"),
     [
-        ("nvidia", FOLDER_HOST, "no NVIDIA container runtime"),
-        ("host-driver", HostState(local=False), "another machine"),
-        ("host-driver", HostState(local=True, folder="/usr/local/nvidia"), "no device node"),
-        ("host-driver", HostState(local=True, nodes=NODES), "no folder holds the whole driver"),
+        (GpuMode.NVIDIA, FOLDER_HOST, "no NVIDIA container runtime"),
+        (GpuMode.HOST_DRIVER, HostState(local=False), "another machine"),
+        (GpuMode.HOST_DRIVER, HostState(local=True, folder="/usr/local/nvidia"), "no device node"),
+        (GpuMode.HOST_DRIVER, HostState(local=True, nodes=NODES), "no folder holds the whole driver"),
     ],
 )
 def test_a_mode_that_is_asked_for_and_cannot_be_had_is_an_error(wanted: str, host: HostState, cause: str) -> None:
@@ -58,14 +52,14 @@ def test_a_mode_that_is_asked_for_and_cannot_be_had_is_an_error(wanted: str, hos
 
 
 def test_nvidia_is_the_request_of_gpus_all_and_changes_no_variable() -> None:
-    nvidia = host_gpus.choose("nvidia", HostState(local=True, runtime=True))
+    nvidia = host_gpus.choose(GpuMode.NVIDIA, HostState(local=True, runtime=True))
     (request,) = nvidia.device_requests
     assert (request["Count"], request["Capabilities"]) == (-1, [["gpu"]])
     assert nvidia.environment({"LD_LIBRARY_PATH": "/own"}) == {}
 
 
 def test_host_driver_injects_nodes_and_folder() -> None:
-    chosen = host_gpus.choose("host-driver", FOLDER_HOST)
+    chosen = host_gpus.choose(GpuMode.HOST_DRIVER, FOLDER_HOST)
     assert chosen.devices == NODES
     assert chosen.binds == {"/usr/local/nvidia": "/usr/local/nvidia"}
     assert chosen.environment({}) == {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}
@@ -77,7 +71,7 @@ def test_a_folder_is_the_drivers_by_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libcuda.so.1").touch()
     assert host_gpus._libraries(str(tmp_path))
-    chosen = host_gpus.choose("host-driver", HostState(local=True, folder=str(tmp_path), nodes=NODES))
+    chosen = host_gpus.choose(GpuMode.HOST_DRIVER, HostState(local=True, folder=str(tmp_path), nodes=NODES))
     assert chosen.library_path == f"{tmp_path}/lib"
 
 
@@ -98,7 +92,7 @@ def test_an_old_driver_is_told_before_the_container_starts(driver: str, minimum:
 
 
 def test_an_attachment_says_what_and_how() -> None:
-    assert str(host_gpus.choose("host-driver", FOLDER_HOST)) == (
+    assert str(host_gpus.choose(GpuMode.HOST_DRIVER, FOLDER_HOST)) == (
         "NVIDIA H100, driver 580.159.04, attached by host-driver (asked for)"
     )
     assert str(Attachment(mode=GpuMode.NONE, reason="none was found")) == "no GPU: none was found"

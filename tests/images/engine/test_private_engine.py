@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from images.engine import private_engine
 from images.engine.client import private_home
-from images.engine.private_engine import bridge, free_subnet, last_errors, mac_address
+from images.engine.private_engine import bridge, free_subnet, mac_address
 from images.errors import UserError
 
 
@@ -35,13 +35,6 @@ def test_a_bridge_has_a_unicast_mac_address_of_local_use(home: str) -> None:
     assert len(octets) == 6
     assert octets[0] & 0b11 == 0b10
     assert mac_address(Path("/", home)) == mac_address(Path("/", home)) != mac_address(Path("/", home, "other"))
-
-
-def test_the_log_tells_why_it_ended() -> None:
-    end = "failed to start daemon: Devices cgroup isn't mounted"
-    line = 'time="2026-01-01T00:00:00Z" level={} msg="{}"\n'.format
-    assert last_errors(line("info", "Starting up") + line("error", "no iptables") + end) == f"no iptables; {end}"
-    assert (last_errors("some other words\n"), last_errors("")) == ("some other words", "")
 
 
 def test_too_long_a_path_is_said_before_anything_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

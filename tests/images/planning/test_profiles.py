@@ -18,9 +18,9 @@ from images.config.matrix import Sources
 from images.config.names import Arch
 from images.config.paths import CHECKOUT
 from images.config.schema import Profile
-from images.engine.gpus import Attachment, GpuMode
+from images.engine.gpus import Attachment
 from images.errors import UserError
-from images.hardware.inventory import Gpu, Inventory
+from images.hardware.inventory import Gpu, GpuMode, Inventory
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit
-from images.engine.gpus import NO_GPU, Attachment, GpuMode
+from images.engine.gpus import NO_GPU, Attachment
 from images.errors import Problem, UserError
-from images.hardware.inventory import Gpu, Inventory
+from images.hardware.inventory import Gpu, GpuMode, Inventory
 from images.validation import containers, validation_run
 from tests.support.claims import bare_claims
 from tests.support.engine_contents import image_info

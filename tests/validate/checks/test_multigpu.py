@@ -16,8 +16,8 @@ import pytest
 from images.building import validating
 from images.config.paths import RESOURCES as ROOT
 from images.engine import host_gpus
-from images.engine.gpus import Attachment, GpuMode
-from images.hardware.inventory import Gpu, Inventory, Link, of_nvml
+from images.engine.gpus import Attachment
+from images.hardware.inventory import Gpu, GpuMode, Inventory, Link, of_nvml
 from images.validation import containers
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.multigpu import ROWS, link_of, multigpu_claims
