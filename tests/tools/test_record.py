@@ -17,6 +17,7 @@ from validate.judge import judge
 from validate.judging import Status
 
 H100 = "cu130-torch211-py312-sm90/h100"
+WHOLE = recorded.evidence_of_today(H100)
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
     """out/NAME of a run on an H100."""
     made = tmp_path / "out"
     made.mkdir()
-    (made / "evidence.json").write_text(recorded.text(H100))
+    (made / "evidence.json").write_text(WHOLE.dumps())
     built = {"digest": recorded.lines()[H100].digest, "bytes": 123}
     (made / "build.json").write_text(json.dumps(built))
     return made
@@ -43,9 +44,9 @@ def test_a_run_becomes_the_line_that_the_repository_has_of_it(folder: Path, tmp_
     done = record(folder, "--as", "h100", "--keep-evidence")
     assert done.returncode == 0 and f"{H100}, PASS" in done.stdout, done.stderr
     (line,) = records.read(tmp_path / "results")
-    known = recorded.lines()[H100].model_copy(update={"bytes": 123, "date": None})
-    assert line == known
-    assert kept_evidence(tmp_path, H100) == recorded.text(H100)
+    known = recorded.line_of_today(H100).model_copy(update={"bytes": 123, "date": None})
+    assert line.model_dump() == known.model_dump()
+    assert kept_evidence(tmp_path, H100) == WHOLE.dumps()
 
 
 def test_a_run_is_recorded_once(folder: Path, tmp_path: Path) -> None:
@@ -54,9 +55,6 @@ def test_a_run_is_recorded_once(folder: Path, tmp_path: Path) -> None:
     done = record(folder, "--as", "h100")
     assert done.returncode == 2 and "is recorded already" in done.stderr
     assert (tmp_path / "results" / records.LINES).read_bytes() == before
-
-
-WHOLE = Evidence.loads(recorded.text(H100))
 
 
 def part(tmp_path: Path, name: str, tiers: Sequence[Tier], **changed: object) -> Path:
@@ -82,7 +80,7 @@ def test_parts_of_a_run_are_recorded_as_the_run(tmp_path: Path) -> None:
     done = record(first, str(rest), "--as", "parts", "--keep-evidence")
     assert done.returncode == 0, done.stderr
     (line,) = records.read(tmp_path / "results")
-    known = recorded.lines()[H100]
+    known = recorded.line_of_today(H100)
     assert line.date and line.date.minute == 0
     assert (line.claims, line.gpus, line.driver) == (known.claims, known.gpus, known.driver)
     evidence = Evidence.loads(kept_evidence(tmp_path, line.id))
