@@ -1,8 +1,7 @@
 """`nightly`: control and canary of each tracked image, what broke between them, and update proposals."""
 
 import json
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,19 +23,16 @@ from images.commands.options import (
     require_writable,
 )
 from images.config.matrix import Sources
-from images.context import base_images
 from images.context.hosting import host_settings
 from images.engine import private_engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of, wrong
 from images.hardware.inventory import GpuMode
-from images.locking import debian, lock_file
 from images.nightly import proposal, results, sets
 from images.nightly import run as one_image
 from images.nightly.run import ImageResult
 from images.nightly.sets import NightlyOptions
 from images.planning import plan
-from images.planning.plan import Planned
 from images.wheels import prebuilt
 
 
@@ -58,7 +54,7 @@ def nightly(
     """Build and validate images as they are locked and at the newest versions; bisect what breaks.
 
     The control is built without a cache. OUT (out/nightly) gets evidence, reports (texts of issues) and update
-    proposals, also of locked Debian packages. Exits with 1 if a control or a canary is broken.
+    proposals. Exits with 1 if a control or a canary is broken.
     """
     sources = common.sources(matrix)
     folder = require_writable(out or sources.workspace.out / "nightly")
@@ -98,15 +94,12 @@ def nightly(
             except OSError as error:
                 problems.append(problem_of(error, planned.name))
     rows = [_row(result, sources, folder) for result in found]
-    of_debian = _debian(tracked, sources, folder / "proposals", now, problems)
     if as_json:
-        typer.echo(json.dumps({"date": now.isoformat(), "images": rows, "debian": of_debian}, indent=1))
+        typer.echo(json.dumps({"date": now.isoformat(), "images": rows}, indent=1))
     else:
         for result, row in zip(found, rows, strict=True):
             for text in _told(result, row["proposal"]):
                 typer.echo(f"{result.image}  {text}")
-        for place in of_debian:
-            typer.echo(f"update proposal of Debian packages: {place}")
     if problems:
         raise UserError(problems, code=1)
     raise typer.Exit(1 if any(one.broken for one in found) else 0)
@@ -135,22 +128,3 @@ def _told(result: ImageResult, proposed: str) -> Iterator[str]:
         yield f"{breakage.sentence} ({results.search_cost(breakage)})"
     if proposed:
         yield f"update proposal: {proposed}"
-
-
-def _debian(
-    tracked: Sequence[Planned], sources: Sources, folder: Path, now: datetime, problems: list[Problem]
-) -> list[str]:
-    """Proposals to move the locked Debian packages below these images, where this machine can ask for them."""
-    found = []
-    locks = sources.workspace.locks
-    images = [one.image for one in plan.plan(sources) if one.image and lock_file.is_present(one.image, locks)]
-    bases = base_images.made_of_packages([one.image for one in tracked if one.image], sources.workspace.root)
-    for place, base in bases.items() if shutil.which("apt-get") and Path(debian.KEYS).exists() else ():
-        try:
-            if old := debian.find(base, locks):
-                on_it = [str(image.name) for image in images if image.base == base]
-                to = folder / place.replace("/", "-").removesuffix(".txt")
-                found.append(proposal.debian_packages(base, old, debian.resolve(base, now), on_it, to))
-        except UserError as error:
-            problems += error.problems
-    return [*filter(None, found)]

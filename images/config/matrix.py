@@ -39,7 +39,7 @@ class Sources:
 
         Of linux/amd64: what other platforms add stands in none of its images, and moves none of their digests.
         """
-        left_out: dict[str, Any] = dict.fromkeys(("nightly", "xfail", "prefix"), True)
+        left_out: dict[str, Any] = dict.fromkeys(("nightly", "prefix"), True)
         left_out["images"] = {"__all__": {"platforms"}}
         content = json.dumps(
             [self.matrix.model_dump(exclude=left_out), self.facts.model_dump(exclude={"arm64"})], sort_keys=True
@@ -162,13 +162,11 @@ def _images(matrix: Matrix, file: YamlFile, left_out: frozenset[yamlfile.Path]) 
         if name not in names:
             near = f"name one of {', '.join(get_close_matches(name, names, cutoff=0.1))}"
             yield ("aliases", alias), f"the alias {alias!r} names {name}, which is not in `images`", near
-    tracked: list[tuple[yamlfile.Path, str]]
-    tracked = [(("nightly", "track", index), text) for index, text in enumerate(matrix.nightly.track)]
-    for path, text in (*tracked, *((("xfail", at, "select"), row.select) for at, row in enumerate(matrix.xfail))):
+    for index, text in enumerate(matrix.nightly.track):
         selector = selectors.parse(text)
         if not selector.key and not fnmatch.filter(names, text):
             (problem,) = selectors.unmatched(selector, names).problems
-            yield path, f"{text} {problem.cause}", problem.then
+            yield ("nightly", "track", index), f"{text} {problem.cause}", problem.then
 
 
 def _nightly(matrix: Matrix) -> Iterator[Fault]:

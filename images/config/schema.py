@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from images.config import selectors
-from images.config.facts import Capability, MinorText, RangeText, RequirementText, Row, Sentence, VersionText, word
+from images.config.facts import Capability, MinorText, RangeText, Row, Sentence, VersionText, word
 from images.config.names import ImageName
 from images.config.platforms import Platform
 from images.errors import UserError
@@ -217,16 +217,6 @@ class Nightly(Row):
         return str(found) if found and today < found.until else ""
 
 
-class ExpectedFailure(Row):
-    """A known breakage: a claim that is expected to fail, until upstream has fixed it."""
-
-    select: SelectorText
-    claim: Annotated[str, word(r"[a-z0-9-]+(/\S+)?", "claim (symbols, or with its subject: symbols/resolved)")]
-    issue: Annotated[str, word(r"[\w.-]+/[\w.-]+#\d+|https://\S+", "issue (OWNER/REPOSITORY#NUMBER, or its URL)")]
-    when: RequirementText = ""
-    """Only where the image has these versions: `torchao>=0.14,<0.16`."""
-
-
 class Defaults(Row):
     """What an image name leaves out."""
 
@@ -267,7 +257,6 @@ class Matrix(Row):
     gate: list[Tier] = Field(default=[*GATE], min_length=1)
     """Tiers whose required claims must all be PASS before an image is published, or an alias points at it."""
     nightly: Nightly = Nightly()
-    xfail: list[ExpectedFailure] = []
 
     def row(self, name: ImageName) -> ImageRow | None:
         """The row of an image that the matrix has, on whatever platform."""

@@ -8,19 +8,17 @@ until no single one can be.
 import re
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TypeVar
 
 from images.nightly import results, sets
-from images.nightly.results import BUILD, BreakageLine, Expected
+from images.nightly.results import BUILD, BreakageLine
 from images.nightly.results import Change as PackageChange
 from images.nightly.sets import Locked, NightlyOptions, SetResult
 from images.planning.plan import Planned
-from images.validation.rows import STEP, ClaimRow, StepRow
-from validate.checks.gpu.step import PEAK_SLACK
+from images.validation.rows import ClaimRow
 from validate.claims import Tier
-from validate.harness import timing
 from validate.judging import Status
 
 _HEAD = 60
@@ -71,51 +69,19 @@ def is_open(claim: ClaimRow) -> bool:
     return claim.verdict is Status.FAIL or (claim.required and claim.verdict is Status.UNPROVEN)
 
 
-def regressions(control: SetResult, newer: SetResult, expected: Sequence[Expected]) -> list[ClaimRow]:
-    """Return the claims that the control passes and the canary does not, the cheapest tier first.
-
-    Failures that are expected are none.
-    """
+def regressions(control: SetResult, newer: SetResult) -> list[ClaimRow]:
+    """Return the claims that the control passes and the canary does not, the cheapest tier first."""
     if control.cause:
         return []
     if newer.cause:
         return [
             ClaimRow(check=BUILD, subject="", tier=Tier.STATIC, verdict=Status.FAIL, required=True, reason=newer.cause)
         ]
-    known = {(row.check, row.subject) for row in expected}
     worse = []
     for claim in newer.claims:
-        is_known = (claim.check, claim.subject) in known
-        if is_open(claim) and not is_known and control.verdict(claim.key) is Status.PASS:
+        if is_open(claim) and control.verdict(claim.key) is Status.PASS:
             worse.append(claim)
     return sorted(worse, key=lambda claim: list(Tier).index(claim.tier))
-
-
-def with_steps_judged(control: SetResult, newer: SetResult) -> SetResult:
-    """Judge the training steps (`step`) against the control's, of the same night and machine.
-
-    One that is slower or hungrier fails, whatever is recorded, and one that is not is well.
-    """
-    claims = []
-    for claim in newer.claims:
-        before, after = control.steps.get(claim.subject), newer.steps.get(claim.subject)
-        if claim.check == STEP and claim.verdict is not Status.FAIL and before and after:
-            worse = _worse_step(before, after)
-            update = {"verdict": Status.FAIL, "reason": worse} if worse else {"verdict": Status.PASS}
-            claim = claim.model_copy(update=update)
-        claims.append(claim)
-    return replace(newer, claims=tuple(claims))
-
-
-def _worse_step(before: StepRow, after: StepRow) -> str:
-    """Return in what a training step is worse than the control's; empty: in nothing."""
-    slower = after.seconds > timing.allowed(before.timed, after.timed, timing.SAME_MACHINE)
-    hungrier = after.peak > PEAK_SLACK * before.peak
-    if not slower and not hungrier:
-        return ""
-    takes, took = (f"{step.seconds * 1e3:.1f} ms and {step.peak / 1e9:.2f} GB" for step in (after, before))
-    how = "slower" if slower else "hungrier"
-    return f"a step is {how} than the control's: {takes}, where it took {took}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +92,6 @@ class Search:
     control: Locked
     canary: Locked
     changes: Sequence[PackageChange]
-    before: SetResult
-    """The control's result."""
     options: NightlyOptions
     results: dict[tuple[str, tuple[Tier, ...]], SetResult] = field(default_factory=dict)
     """Hash of a mixture's lock, and tiers -> its result."""
@@ -190,8 +154,7 @@ class Search:
             return None
         key = mixture.hash, tiers
         if key not in self.results:
-            result = self.options.validate(mixture, tiers, "bisect")
-            self.results[key] = with_steps_judged(self.before, result)
+            self.results[key] = self.options.validate(mixture, tiers, "bisect")
         return self.results[key]
 
     def _broken_by(self, culprits: frozenset[str], worse: Sequence[ClaimRow]) -> list[ClaimRow]:

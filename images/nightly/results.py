@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, Field, TypeAdapter
 
 from images.errors import Problem, UserError
-from images.validation.rows import ClaimRow, Row, StepRow, TierCount, read_lines
+from images.validation.rows import ClaimRow, Row, TierCount, read_lines
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -37,9 +37,7 @@ class Outcome(StrEnum):
 
     PASS = "PASS"
     FAIL = "FAIL"
-    """A claim failed that no `xfail` row expects to."""
-    XFAIL = "XFAIL"
-    """Claims failed, each of them expected by an `xfail` row."""
+    """A claim failed."""
     UNPROVEN = "UNPROVEN"
     """None failed, and a required one could not be measured."""
     NOT_BUILT = "NOT_BUILT"
@@ -65,25 +63,10 @@ class Change(Row):
         return f"{self.name} {self.before or '(none)'} -> {self.after or '(none)'}"
 
 
-class Expected(Row):
-    """A claim that an `xfail` row of the matrix is about."""
-
-    check: str
-    subject: str
-    issue: str
-    """`OWNER/REPOSITORY#NUMBER` or a URL."""
-    reason: str
-    """Why it failed in this run; empty where it passed."""
-
-    @property
-    def key(self) -> str:
-        return f"{self.check}/{self.subject}"
-
-
 class JobLine(Row):
     """One image, built from one set of versions and validated."""
 
-    schema_version: Literal[3] = 3
+    schema_version: Literal[4] = 4
     kind: Literal["job"] = "job"
     date: AwareDatetime
     """When it was judged, UTC."""
@@ -98,10 +81,6 @@ class JobLine(Row):
     """The tiers that were judged; empty where there is no verdict."""
     failing: list[ClaimRow] = []
     """Claims that are FAIL, and required ones that are UNPROVEN."""
-    expected: list[Expected] = []
-    """Those of `failing` that an `xfail` row expects."""
-    unexpected_passes: list[Expected] = []
-    """Claims that an `xfail` row expects to fail, and that passed."""
     digest: str = ""
     """`sha256:...` of the image that was judged; empty where there is none."""
     bytes: Annotated[int, Field(ge=0)] = 0
@@ -109,12 +88,8 @@ class JobLine(Row):
     """Resolving, building and judging."""
     gpus: list[str] = []
     """Names of the GPUs that the validation run saw."""
-    steps: dict[str, StepRow] = {}
-    """Subject of `step` -> the training step."""
     changes: list[Change] = []
-    """What moved against the committed lock. Of a control: Debian packages, in lines of before December 2026."""
-    ranges: dict[str, str] = {}
-    """Of an experiment, which is no regular nightly run; earlier versions asked for them on the command line."""
+    """What moved against the committed lock."""
     cause: str = ""
     """Why there is no verdict; empty where there is one."""
 
@@ -122,7 +97,7 @@ class JobLine(Row):
 class BreakageLine(Row):
     """What breaks a canary, found by bisection."""
 
-    schema_version: Literal[3] = 3
+    schema_version: Literal[4] = 4
     kind: Literal["breakage"] = "breakage"
     date: AwareDatetime
     image: str
@@ -143,7 +118,6 @@ class BreakageLine(Row):
     unresolved: Annotated[int, Field(ge=0)]
     """Sets that the search asked for and that don't fit together: no build."""
     seconds: Annotated[float, Field(ge=0)]
-    ranges: dict[str, str] = {}
 
 
 Line = Annotated[JobLine | BreakageLine, Field(discriminator="kind")]
@@ -209,8 +183,6 @@ def issue(line: BreakageLine) -> str:
     for claim in line.claims:
         reason = shortened(claim.reason).replace("|", "\\|")
         table += f"| {claim.check} | {claim.subject} | {claim.tier} | {claim.verdict} | {reason} |\n"
-    culprit = line.culprits[0]
-    row = f'select: {line.image}, claim: "{line.claims[0].key}", issue: OWNER/REPOSITORY#NUMBER'
     return f"""# {moved} breaks {line.image}
 
 **{line.image}**, {line.date:%Y-%m-%d %H:%M} UTC: {line.sentence}
@@ -220,12 +192,7 @@ def issue(line: BreakageLine) -> str:
 {table}
 Found by bisection over {search_cost(line)}.
 
-To expect the failure until upstream has fixed it, add a row to matrix.yaml:
-
-```yaml
-xfail:
-  - {{{row}, when: "{culprit.name}>={culprit.after}"}}
-```
+To hold a pinned package back until upstream has fixed it, give it a range below `nightly` in matrix.yaml.
 
 <!-- truetag: {line.key} -->
 """
@@ -243,6 +210,4 @@ def told(line: JobLine) -> str:
         parts.append(f"{len(line.changes)} packages changed")
     if line.cause:
         parts.append(shortened(line.cause))
-    parts += [f"{row.key} fails as expected ({row.issue})" for row in line.expected]
-    parts += [f"{row.key} passes unexpectedly: remove {row.issue} from xfail" for row in line.unexpected_passes]
     return "; ".join(parts)

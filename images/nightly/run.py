@@ -3,24 +3,19 @@
 What builds and validates is injected (`ValidateSet`), and so are the resolver and the clock.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
 from images.building import validating
-from images.config import selectors
-from images.config.schema import ExpectedFailure
 from images.locking import lock_file, uv
 from images.nightly import bisection, results, sets
 from images.nightly.bisection import is_open
-from images.nightly.results import BreakageLine, Change, Expected, Job, JobLine, Outcome
+from images.nightly.results import BreakageLine, Change, Job, JobLine, Outcome
 from images.nightly.sets import Locked, NightlyOptions, SetResult
 from images.planning.image import Image
 from images.planning.plan import Planned
-from images.validation.rows import ClaimRow, tier_counts
+from images.validation.rows import tier_counts
 from validate.judging import Status
 
 
@@ -48,7 +43,6 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     """
     control = Locked(image=image, lock=lock_file.read(image, options.sources.workspace.locks))
     before = options.validate(control, options.tiers, Job.CONTROL)
-    before = bisection.with_steps_judged(before, before)
     control_line = _append_result(planned, control, Job.CONTROL, (), before, options)
 
     def without_canary(outcome: Outcome, **more: Any) -> ImageResult:
@@ -75,12 +69,9 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     moved_pins = ", ".join(str(change) for change in changes if change.pinned)
     options.progress(planned.name, f"canary: {moved_pins}")
     after = options.validate(canary, options.tiers, Job.CANARY)
-    after = bisection.with_steps_judged(before, after)
     canary_line = _append_result(planned, canary, Job.CANARY, changes, after, options)
-    worse = bisection.regressions(before, after, canary_line.expected)
-    search = bisection.Search(
-        planned=planned, control=control, canary=canary, changes=changes, before=before, options=options
-    )
+    worse = bisection.regressions(before, after)
+    search = bisection.Search(planned=planned, control=control, canary=canary, changes=changes, options=options)
     return ImageResult(
         image=planned.name,
         control=control_line,
@@ -108,38 +99,30 @@ def _append_result(
     planned: Planned, locked: Locked, job: Job, changes: Sequence[Change], result: SetResult, options: NightlyOptions
 ) -> JobLine:
     """Append the line of a job that was validated."""
-    rows = rows_for(planned, locked.versions, options.sources.matrix.xfail)
-    expected_failures = expected(result.claims, rows)
     line = _append(
         planned,
         job,
-        _outcome(result, expected_failures),
+        _outcome(result),
         options,
         versions=locked.hash,
         cause=result.cause,
         tiers=tier_counts(result.claims),
         failing=[claim for claim in result.claims if is_open(claim)],
-        expected=expected_failures,
-        unexpected_passes=unexpected_passes(result.claims, rows),
         digest=result.digest,
         bytes=result.bytes,
         seconds=result.seconds,
         gpus=list(result.gpus),
-        steps=dict(result.steps),
         changes=list(changes),
     )
     options.progress(planned.name, results.told(line))
     return line
 
 
-def _outcome(result: SetResult, expected_failures: Sequence[Expected]) -> Outcome:
+def _outcome(result: SetResult) -> Outcome:
     if result.cause:
         return Outcome.NOT_BUILT
-    failed = [claim for claim in result.claims if claim.verdict is Status.FAIL]
-    if len(failed) > len(expected_failures):
+    if any(claim.verdict is Status.FAIL for claim in result.claims):
         return Outcome.FAIL
-    if expected_failures:
-        return Outcome.XFAIL
     is_proven = any(claim.required for claim in result.claims)
     if is_proven and not any(is_open(claim) for claim in result.claims):
         return Outcome.PASS
@@ -158,46 +141,3 @@ def _append(planned: Planned, job: Job, outcome: Outcome, options: NightlyOption
     )
     results.append(line, options.results)
     return line
-
-
-def rows_for(image: Any, versions: Mapping[str, str], rows: Sequence[ExpectedFailure]) -> list[ExpectedFailure]:
-    """Return the rows that speak of an image with these versions (distribution -> version)."""
-    applying = []
-    for row in rows:
-        if not selectors.parse(row.select)(image):
-            continue
-        if row.when:
-            requirement = Requirement(row.when)
-            version = versions.get(canonicalize_name(requirement.name))
-            if version is None or not requirement.specifier.contains(version, prereleases=True):
-                continue
-        applying.append(row)
-    return applying
-
-
-def expected(claims: Sequence[ClaimRow], rows: Sequence[ExpectedFailure]) -> list[Expected]:
-    """Return the claims that failed as a row says they do."""
-    failures = []
-    for claim in claims:
-        issues = [row.issue for row in rows if _is_about(row, claim)]
-        if issues and claim.verdict is Status.FAIL:
-            failures.append(_expected(claim, issues[0], claim.reason))
-    return failures
-
-
-def unexpected_passes(claims: Sequence[ClaimRow], rows: Sequence[ExpectedFailure]) -> list[Expected]:
-    """Return the claims of rows whose every claim was measured and is PASS."""
-    passes = []
-    for row in rows:
-        about = [claim for claim in claims if _is_about(row, claim)]
-        if all(claim.verdict is Status.PASS for claim in about):
-            passes += [_expected(claim, row.issue, "") for claim in about]
-    return passes
-
-
-def _is_about(row: ExpectedFailure, claim: ClaimRow) -> bool:
-    return row.claim in (claim.check, claim.key)
-
-
-def _expected(claim: ClaimRow, issue: str, reason: str) -> Expected:
-    return Expected(check=claim.check, subject=claim.subject, issue=issue, reason=reason)

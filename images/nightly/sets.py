@@ -6,7 +6,7 @@ the facts do not know are taken: finding out is what the canary is for.
 
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from images.locking.lock_file import Lock
 from images.nightly.results import Change, Job
 from images.planning import plan
 from images.planning.image import Image
-from images.validation.rows import ClaimRow, StepRow, claim_rows, read_evidence, steps_of
+from images.validation.rows import ClaimRow, claim_rows, read_evidence
 from validate.claims import ORIGIN_PROBE, Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict
@@ -172,8 +172,6 @@ class SetResult:
     bytes: int = 0
     seconds: float = 0.0
     gpus: tuple[str, ...] = ()
-    steps: Mapping[str, StepRow] = field(default_factory=dict)
-    """Subject of `step` -> the training step."""
     cause: str = ""
     """Why there is no verdict; empty where there is one."""
 
@@ -260,5 +258,4 @@ def set_result(info: ImageInfo, evidence: Evidence, verdict: Verdict, start: flo
         bytes=info.size,
         seconds=round(time.monotonic() - start, 1),
         gpus=tuple(str(gpu["name"]) for gpu in evidence.host.get("gpus", ())),
-        steps=steps_of(verdict.claims),
     )

@@ -97,11 +97,10 @@ class _Site:
         ]
 
     def _fresh_breakages(self) -> list[BreakageLine]:
-        """Return what regular nightly runs found to break lately, newest first, each once."""
+        """Return what nightly runs found to break lately, newest first, each once."""
         breakages: dict[str, BreakageLine] = {}
         for line in reversed(self.inputs.nightly):
-            is_trial = bool(line.ranges)
-            if isinstance(line, BreakageLine) and not is_trial and line.date.date() >= self.oldest_fresh:
+            if isinstance(line, BreakageLine) and line.date.date() >= self.oldest_fresh:
                 breakages.setdefault(line.key, line)
         return list(breakages.values())
 
@@ -125,7 +124,7 @@ class _Site:
         newest_jobs: dict[Job, JobLine] = {}
         breakages: list[BreakageLine] = []
         for line in inputs.nightly:
-            if line.image != row.name or line.ranges:
+            if line.image != row.name:
                 continue
             if isinstance(line, JobLine):
                 newest_jobs[line.job] = line

@@ -18,7 +18,7 @@ from images.site.records import RunLine
 from images.validation.rows import ClaimRow, TierCount
 from validate.claims import Tier
 
-_JUDGED = (Outcome.PASS, Outcome.FAIL, Outcome.XFAIL, Outcome.UNPROVEN)
+_JUDGED = (Outcome.PASS, Outcome.FAIL, Outcome.UNPROVEN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ def newest_first(found: Iterable[Run]) -> list[Run]:
 def of_nightly(lines: Sequence[JobLine | results.BreakageLine]) -> Iterator[Run]:
     """The control jobs with a verdict. A canary has other versions than the image that people get."""
     for line in lines:
-        if not isinstance(line, JobLine) or line.job is not Job.CONTROL or line.ranges:
+        if not isinstance(line, JobLine) or line.job is not Job.CONTROL:
             continue
         if line.outcome in _JUDGED and line.digest:
             yield _run(line, f"results/nightly/{line.date:%Y-%m}.jsonl")

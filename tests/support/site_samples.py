@@ -2,7 +2,7 @@
 
 from datetime import UTC, date, datetime
 
-from images.nightly.results import BreakageLine, Change, Expected, Job, JobLine, Outcome
+from images.nightly.results import BreakageLine, Change, Job, JobLine, Outcome
 from images.planning import plan
 from images.site.inputs import SiteInputs
 from images.site.runs import Published, Run
@@ -110,7 +110,6 @@ def breakage(**more: object) -> BreakageLine:
     return BreakageLine.model_validate({**plain, **more})
 
 
-EXPECTED = Expected(check="attention", subject="device", issue=f"a/b#1 {HOSTILE}", reason="known")
 STATIC_CPU = (claim(Tier.STATIC), claim(Tier.CPU, number="imports"))
 RUNS = (
     run(VALIDATED, *STATIC_CPU, gpu(), gpu(tier=Tier.MULTIGPU), gpus=(H200, H200)),
@@ -133,9 +132,7 @@ NIGHTLY = (
     job(PARTLY, Job.CANARY, Outcome.FAIL, changes=[MOVE], failing=[FAILED], digest=OTHER),
     job("cu128-torch27", Job.CANARY, Outcome.NOT_BUILT, cause=HOSTILE, digest="", tiers={}, bytes=0),
     job("cu999-torch27", Job.CONTROL, Outcome.UNPROVEN),
-    job(
-        "cu128-torch27", Job.CONTROL, Outcome.XFAIL, failing=[FAILED], expected=[EXPECTED], unexpected_passes=[EXPECTED]
-    ),
+    job("cu128-torch27", Job.CONTROL, Outcome.FAIL, failing=[FAILED]),
     breakage(),
 )
 TAG = Published(

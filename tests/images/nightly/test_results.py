@@ -31,7 +31,7 @@ def test_lines_are_read_back_by_date_from_the_files_of_their_months(tmp_path: Pa
 def test_every_bad_line_is_told_with_its_place(tmp_path: Path) -> None:
     """One of another schema version, too."""
     path = results.append(job(), tmp_path)
-    older = path.read_text().replace('"schema_version":3', '"schema_version":2')
+    older = path.read_text().replace('"schema_version":4', '"schema_version":3')
     path.write_text(f'{path.read_text()}{{"kind": "job"}}\nnonsense\n{older}')
     with pytest.raises(UserError, match="schema_version") as told:
         results.read(tmp_path)

@@ -1,15 +1,13 @@
 """A nightly run without an engine: the judge and the resolver are fakes, all that decides is real."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
-from images.config.schema import ExpectedFailure, Nightly
+from images.config.schema import Nightly
 from images.errors import Problem
 from images.locking import uv
 from images.nightly import results, sets
@@ -17,7 +15,7 @@ from images.nightly import run as nightly
 from images.nightly.results import BreakageLine, JobLine, Outcome
 from images.nightly.run import ImageResult
 from images.nightly.sets import Locked, NightlyOptions, SetResult
-from images.validation.rows import ClaimRow, StepRow
+from images.validation.rows import ClaimRow
 from tests.support.nightly_samples import MOVES, PLANNED, SOURCES, at
 from validate.claims import Tier
 from validate.judging import Status
@@ -37,8 +35,6 @@ class Judge:
         self.breaking, self.unbuildable = breaking, unbuildable or {"nothing"}
         self.sooner: dict[str, tuple[set[str], str]] = {}
         self.asked: list[tuple[frozenset[str], tuple[Tier, ...]]] = []
-        self.slower: dict[str, tuple[float, float]] = {}
-        """Package that moved -> how many times the seconds and the peak of a step."""
 
     def __call__(self, locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
         moved = {name for name, version in MOVES.items() if locked.versions.get(name) == version}
@@ -46,14 +42,7 @@ class Judge:
         if self.unbuildable <= moved:
             return SetResult(claims=(), cause="a step failed")
         rows = tuple(self._row(*claim, moved) for claim in CLAIMS if not tiers or claim[2] in tiers)
-        steps = {}
-        if self.slower and (not tiers or Tier.GPU in tiers):
-            place = {"tier": Tier.GPU, "verdict": Status.UNPROVEN, "required": False, "reason": "not recorded"}
-            rows = (*rows, ClaimRow(check="step", subject="eager", **place))  # type: ignore[arg-type]
-            factors = [(1.01, 1.0), *(factors for name, factors in self.slower.items() if name in moved)]
-            seconds, peak = (math.prod(each) for each in zip(*factors, strict=True))
-            steps = {"eager": StepRow(seconds=0.3 * seconds, spread=0.003, peak=int(4e10 * peak), loss=7.0)}
-        return SetResult(claims=rows, digest="sha256:0", bytes=1, steps=steps)
+        return SetResult(claims=rows, digest="sha256:0", bytes=1)
 
     def _row(self, id_: str, subject: str, tier: Tier, moved: set[str]) -> ClaimRow:
         broken = any(culprits <= moved for claim, culprits in self.breaking.items() if claim == id_)
@@ -74,12 +63,11 @@ def nightly_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     def run(
         judge: Judge,
         *,
-        rows: Sequence[ExpectedFailure] = (),
         kept: str = "2026-11-21",
         **other: object,
     ) -> ImageResult:
         stays = Nightly.model_validate({"kept": {"2.7": {"until": kept, "reason": "it was judged"}}})
-        matrix = SOURCES.matrix.model_copy(update={"xfail": list(rows), "nightly": stays})
+        matrix = SOURCES.matrix.model_copy(update={"nightly": stays})
         sources = replace(SOURCES, matrix=matrix)
         options = NightlyOptions(
             sources=sources,
@@ -146,18 +134,6 @@ def test_a_claim_that_fails_for_another_reason_is_another_breakage(nightly_run: 
     ]
 
 
-def test_a_step_that_became_slower_or_hungrier_is_bisected(nightly_run: Run) -> None:
-    judge = Judge({})
-    judge.slower = {"torchao": (1.1, 1.0), "peft": (0.7, 1.0), "transformers": (1.0, 1.01)}
-    assert nightly_run(judge).breakages == (), "together they are faster"
-    for slower, told in (((1.1, 1.0), "slower"), ((0.9, 1.2), "hungrier")):
-        judge.slower = {"torchao": slower}
-        found = nightly_run(judge)
-        (breakage,) = found.breakages
-        assert breakage.sentence.startswith(f"torchao 0.11.0 -> 0.12.0 breaks step/eager: a step is {told} than")
-        assert found.canary.outcome is Outcome.FAIL and found.canary.steps["eager"].peak
-
-
 def test_what_can_not_be_built_is_bisected_too(nightly_run: Run) -> None:
     found = nightly_run(Judge({}, unbuildable={"liger-kernel"}))
     assert found.canary.outcome is Outcome.NOT_BUILT
@@ -193,61 +169,3 @@ def test_newest_versions_that_do_not_fit_together_are_told(nightly_run: Run, mon
     found = nightly_run(Judge({}))
     assert (found.canary.outcome, found.canary.cause) == (Outcome.UNRESOLVED, "no set of versions fits")
     assert found.broken
-
-
-def row(**other: str) -> ExpectedFailure:
-    return ExpectedFailure.model_validate(
-        {"select": "cu126-*", "claim": "libraries", "issue": "pytorch/ao#1", "when": "torchao>=0.12", **other}
-    )
-
-
-def test_an_expected_failure_is_shown_never_green_and_not_bisected(nightly_run: Run) -> None:
-    found = nightly_run(Judge({"libraries": {"torchao"}}), rows=[row()])
-    assert (found.control.outcome, found.canary.outcome) == (Outcome.PASS, Outcome.XFAIL)
-    assert [(one.check, one.issue) for one in found.canary.expected] == [("libraries", "pytorch/ao#1")]
-    assert found.breakages == ()
-    assert found.proposed is None
-    assert not found.broken
-    assert "fails as expected (pytorch/ao#1)" in results.told(found.canary)
-
-
-def test_an_expected_failure_does_not_cover_another(nightly_run: Run) -> None:
-    found = nightly_run(Judge({"libraries": {"torchao"}, "imports": {"peft"}}), rows=[row()])
-    assert found.canary.outcome is Outcome.FAIL
-    assert [one.claims[0].check for one in found.breakages] == ["imports"]
-
-
-def test_an_expected_failure_that_passes_is_reported(nightly_run: Run) -> None:
-    found = nightly_run(Judge({}), rows=[row()])
-    assert [one.issue for one in found.canary.unexpected_passes] == ["pytorch/ao#1"]
-    assert found.control.unexpected_passes == []
-    assert "passes unexpectedly" in results.told(found.canary)
-
-
-@pytest.mark.parametrize(
-    ("other", "applies"),
-    [
-        ({}, True),
-        ({"when": "torchao"}, True),
-        ({"when": "torchao>=0.13"}, False),
-        ({"when": "vllm>=0.1"}, False),
-        ({"select": "cu128-*"}, False),
-        ({"select": "torch>=2.7"}, True),
-    ],
-)
-def test_rows_speak_of_images_and_versions(other: dict[str, str], applies: bool) -> None:
-    assert bool(nightly.rows_for(PLANNED, {"torchao": "0.12.0"}, [row(**other)])) is applies
-
-
-def test_a_row_of_several_claims_passes_unexpectedly_only_when_all_do() -> None:
-    good = ClaimRow(check="libraries", subject="a", tier=Tier.STATIC, verdict=Status.PASS, required=True, reason="")
-    bad = good.model_copy(update={"subject": "b", "verdict": Status.FAIL})
-    assert nightly.unexpected_passes([good, bad], [row()]) == []
-    assert [one.subject for one in nightly.expected([good, bad], [row()])] == ["b"]
-    assert len(nightly.unexpected_passes([good, good.model_copy(update={"subject": "b"})], [row()])) == 2
-
-
-@pytest.mark.parametrize("wrong", [{"claim": "S4 symbols"}, {"issue": "soon"}, {"when": ">=1"}, {"select": "a b"}])
-def test_a_row_that_says_nothing_is_refused(wrong: dict[str, str]) -> None:
-    with pytest.raises(ValidationError):
-        row(**wrong)
