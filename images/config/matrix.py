@@ -1,4 +1,4 @@
-"""matrix.yaml and facts.yaml into typed, validated objects. All errors at once, each with file and line."""
+"""matrix.yaml and facts.yaml into typed, validated objects. Errors of a kind at once, each with file and line."""
 
 import fnmatch
 import hashlib
@@ -23,6 +23,8 @@ from images.errors import Problem, UserError, wrong
 
 MATRIX = paths.RESOURCES / paths.MATRIX_NAME
 FACTS = paths.DATA / "facts.yaml"
+_PAGE = "docs/matrix.md"
+"""Explains the keys of both files."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,24 +57,22 @@ class Sources:
 
 
 def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:
-    """Read both files; without `matrix`, the checkout's. Raises UserError with every problem at once."""
+    """Read both files; without `matrix`, the checkout's. Raises UserError.
+
+    The error has every key and value that is wrong; where there are none, every name that points at nothing.
+    """
     matrix = matrix or MATRIX
     known, matrix_file = load_facts(facts), yamlfile.parse(paths.shown(matrix), _read(matrix))
-    wanted, problems, left_out = validated(Matrix, matrix_file)
-    if wanted is not None:
-        problems += inconsistent(wanted, matrix_file, left_out)
-    if wanted is None or problems:
-        numbers = {one: one.where.rpartition(":")[2] for one in problems}
-        raise UserError(sorted(problems, key=lambda one: int(numbers[one]) if numbers[one].isdigit() else 0))
+    wanted = validated(Matrix, matrix_file, _PAGE)
+    problems = list(inconsistent(wanted, matrix_file))
+    if problems:
+        raise UserError(problems)
     return Sources(wanted, known, paths.Workspace(matrix.absolute()))
 
 
 def load_facts(facts: Path = FACTS) -> Facts:
     """The facts alone, which come with the code. Raises UserError."""
-    known, problems, _ = validated(Facts, yamlfile.parse(paths.shown(facts), _read(facts)))
-    if known is None or problems:
-        raise UserError(problems)
-    return known
+    return validated(Facts, yamlfile.parse(paths.shown(facts), _read(facts)), _PAGE)
 
 
 def _read(path: Path) -> str:
@@ -89,23 +89,20 @@ Fault = tuple[yamlfile.Path, str, str]
 """Where, why, and what to do about it (empty: fix the file)."""
 
 
-def inconsistent(matrix: Matrix, file: YamlFile, left_out: frozenset[yamlfile.Path]) -> Iterator[Problem]:
-    """What the types can't say: names that stand twice, or point at nothing. `left_out`: rows that were unsound."""
-    faults = [*_twice(matrix, file), *_stacks(matrix, left_out), *_images(matrix, file, left_out)]
-    for path, cause, then in (*faults, *_nightly(matrix), *_profiles(matrix), *_extensions(matrix)):
-        yield Problem(where=file.where(path), cause=cause, then=then or fix(file))
+def inconsistent(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
+    """What the types can't say: names that stand twice, or point at nothing."""
+    faults = [*_twice(matrix, file), *_stacks(matrix), *_images(matrix), *_nightly(matrix)]
+    for path, cause, then in (*faults, *_profiles(matrix), *_extensions(matrix)):
+        yield Problem(where=file.where(path), cause=cause, then=then or fix(file, _PAGE))
 
 
 def _twice(matrix: Matrix, file: YamlFile) -> Iterator[Fault]:
     first: dict[str, int] = {}
-    raw = file.data.get("images", [])
-    for index, row in enumerate(raw if isinstance(raw, list) else []):
-        name = row.get("name") if isinstance(row, dict) else None
-        if isinstance(name, str) and name in first:
-            cause = f"{name} stands twice (first at {file.where(('images', first[name]))})"
+    for index, row in enumerate(matrix.images):
+        if row.name in first:
+            cause = f"{row.name} stands twice (first at {file.where(('images', first[row.name]))})"
             yield ("images", index), cause, "keep one of the two"
-        elif isinstance(name, str):
-            first[name] = index
+        first.setdefault(row.name, index)
     owners: dict[str, str] = {}
     for layer, names in matrix.layers.items():
         for position, name in enumerate(names):
@@ -114,10 +111,10 @@ def _twice(matrix: Matrix, file: YamlFile) -> Iterator[Fault]:
                 yield ("layers", layer, position), cause, "keep one of the two"
 
 
-def _stacks(matrix: Matrix, left_out: frozenset[yamlfile.Path]) -> Iterator[Fault]:
+def _stacks(matrix: Matrix) -> Iterator[Fault]:
     """Pins that no layer installs, stacks without their torch, a base that is none."""
     base = matrix.defaults.base
-    if base not in matrix.bases and ("bases", base) not in left_out:
+    if base not in matrix.bases:
         yield ("defaults", "base"), f"there is no base {base!r} (there are {', '.join(matrix.bases)})", ""
     layered = {name for names in matrix.layers.values() for name in names}
     pinned: list[yamlfile.Path] = [("common", name) for name in matrix.common]
@@ -135,26 +132,25 @@ def _stacks(matrix: Matrix, left_out: frozenset[yamlfile.Path]) -> Iterator[Faul
         if name not in layered:
             yield ("waived", name), f"no layer installs {name!r}", "name a distribution of `layers`, or take it out"
     for torch, pins in matrix.stacks.items():
-        if "torch" not in pins and ("stacks", torch, "torch") not in left_out:
+        if "torch" not in pins:
             yield ("stacks", torch), "has no torch", "pin torch in it"
-        elif "torch" in pins and str(Minor.parse(pins["torch"])) != torch:
+        elif str(Minor.parse(pins["torch"])) != torch:
             yield ("stacks", torch, "torch"), f"torch {pins['torch']} is no {torch}", ""
 
 
-def _images(matrix: Matrix, file: YamlFile, left_out: frozenset[yamlfile.Path]) -> Iterator[Fault]:
+def _images(matrix: Matrix) -> Iterator[Fault]:
     """Names under `without` that neither stack nor overrides have: a typo would leave in what was to be left out.
 
     And what names images elsewhere: what a selector without a match was to name would be left out without a word.
     """
-    index_of = {str(row.get("name")): index for index, row in enumerate(file.data["images"]) if isinstance(row, dict)}
-    for row in matrix.images:
+    for index, row in enumerate(matrix.images):
         torch = str(row.image_name.torch)
         replaced = {one.partition("==")[0] for one in matrix.overrides.get(torch, {})}
         pins = {*matrix.common, *matrix.stacks.get(torch, {}), *replaced}
         for name in row.without:
-            if torch in matrix.stacks and name not in pins and ("stacks", torch, name) not in left_out:
+            if torch in matrix.stacks and name not in pins:
                 cause = f"{row.name} leaves out {name!r}, which its stack does not pin"
-                yield ("images", index_of.get(row.name, 0)), cause, ""
+                yield ("images", index), cause, ""
     names = [str(name) for row in matrix.images for name in row.names()]
     for alias, name in matrix.aliases.items():
         if alias in names:

@@ -3,7 +3,6 @@
 Every scalar stays text: 2.10 must not become 2.1.
 """
 
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -11,13 +10,13 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from images.config.paths import DATA
-from images.errors import Problem, wrong
+from images.errors import Problem, UserError, wrong
 
 Path = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 
-_LOADERS = (getattr(yaml, "CBaseLoader", yaml.BaseLoader), yaml.BaseLoader)
-"""libyaml's is some 15 times faster; PyYAML's errors are what people are told."""
+_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+"""libyaml's, where PyYAML has it: it is some 15 times faster."""
 
 
 @dataclass(frozen=True)
@@ -38,25 +37,26 @@ class YamlFile:
 def parse(name: str, text: str) -> YamlFile:
     """Read YAML. Raises UserError on a syntax error or an empty file, with file and line."""
     where, then = name, "fix the line; editors show it too"
-    for loader in _LOADERS:
-        try:
-            node = yaml.compose(text, Loader=loader)
-            if node is None:
-                raise wrong(f"{name}:1", "is empty", f"`git checkout {name}` brings it back")
-            lines: dict[Path, int] = {}
-            duplicates: list[Problem] = []
-            return YamlFile(name, _data(node, (), name, lines, duplicates), lines, duplicates)
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            where = f"{name}:{mark.line + 1}" if mark else name
-            of_two = isinstance(error, yaml.composer.ComposerError) and error.context  # `problem` alone says too little
-            cause = f"is not YAML: {error.context}, {error.problem}" if of_two else f"is not YAML: {error.problem}"
-        except yaml.reader.ReaderError as error:
-            where = f"{name}:{text.count(chr(10), 0, error.position) + 1}"
-            cause, then = f"is not YAML: it holds the control character {chr(error.character)!r}", "take it out"
-        except RecursionError:
-            cause = "nests too deep, or refers to itself (`&name` around its own `*name`)"
-            raise wrong(name, cause, "write the values out") from None
+    try:
+        node = yaml.compose(text, Loader=_LOADER)
+        if node is None:
+            raise wrong(f"{name}:1", "is empty", f"`git checkout {name}` brings it back")
+        lines: dict[Path, int] = {}
+        duplicates: list[Problem] = []
+        return YamlFile(name, _data(node, (), name, lines, duplicates), lines, duplicates)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{name}:{mark.line + 1}" if mark else name
+        cause = f"is not YAML: {error.problem}"
+        # Of two places that contradict each other, `problem` alone says too little.
+        if isinstance(error, yaml.composer.ComposerError) and error.context:
+            cause = f"is not YAML: {error.context}, {error.problem}"
+    except yaml.reader.ReaderError as error:
+        where = f"{name}:{text.count(chr(10), 0, error.position) + 1}"
+        cause, then = f"is not YAML: it holds the control character {chr(error.character)!r}", "take it out"
+    except RecursionError:
+        cause = "nests too deep, or refers to itself (`&name` around its own `*name`)"
+        then = "write the values out"
     raise wrong(where, cause, then)
 
 
@@ -85,46 +85,29 @@ def table(name: str) -> Any:
     return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
-def validated(model: type[Model], file: YamlFile) -> tuple[Model | None, list[Problem], frozenset[Path]]:
-    """The model, what was wrong, and the paths left out of it to get that far (None: nothing sound remained)."""
-    problems, left_out, data = list(file.duplicates), set[Path](), deepcopy(file.data)
-    while True:
-        try:
-            return model.model_validate(data), problems, frozenset(left_out)
-        except ValidationError as error:
-            # Without pydantic's mark of an error in a mapping's key, which is a part of its own.
-            errors = [(tuple(one for one in item["loc"] if one != "[key]"), dict(item)) for item in error.errors()]
-        # Only the first round's errors are the person's: later ones come from what was left out.
-        if not left_out:
-            for at, item in errors:
-                place, message = ".".join(map(str, at)), str(item["msg"]).removeprefix("Value error, ")
-                said = {"extra_forbidden": f"unknown key {place!r}", "missing": f"{place!r} is missing"}
-                cause = said.get(str(item["type"]), f"{place}: {message}")
-                problems.append(Problem(where=file.where(at), cause=cause, then=fix(file)))
-        paths = {_node(data, at) for at, _ in errors}
-        if () in paths:
-            return None, problems, frozenset(left_out)
-        left_out |= paths
-        for *parents, last in sorted(paths, reverse=True):  # what is inside goes first, and later items of a list
-            container = data
-            for part in parents:
-                container = container[part]
-            del container[last]
+def fix(file: YamlFile, page: str) -> str:
+    """Return what a person does about a problem of the file. `page` is about its keys."""
+    return f"fix {file.name}; {page} explains each key"
 
 
-def fix(file: YamlFile) -> str:
-    """What a person does about a problem of the file."""
-    return f"fix {file.name}; docs/matrix.md explains each key"
+def validated(model: type[Model], file: YamlFile, page: str) -> Model:
+    """Return the model of a file. `page` is about its keys.
 
-
-def _node(data: Any, path: Path) -> Path:
-    """What to leave out for an error at `path`: the deepest node there is, but an item of a list as a whole."""
-    found: Path = ()
-    for part in path:
-        inside = (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int))
-        if not inside:
-            break
-        data, found = data[part], (*found, part)
-        if isinstance(part, int):
-            break
-    return found
+    Raises UserError with every key that stands twice, is unknown or missing, or has a wrong value.
+    """
+    problems = list(file.duplicates)
+    model_of_file = None
+    try:
+        model_of_file = model.model_validate(file.data)
+    except ValidationError as error:
+        for fault in error.errors():
+            # pydantic marks an error in a mapping's key by a part of its own.
+            path = tuple(part for part in fault["loc"] if part != "[key]")
+            place = ".".join(map(str, path))
+            message = fault["msg"].removeprefix("Value error, ")
+            causes = {"extra_forbidden": f"unknown key {place!r}", "missing": f"{place!r} is missing"}
+            cause = causes.get(fault["type"], f"{place}: {message}")
+            problems.append(Problem(where=file.where(path), cause=cause, then=fix(file, page)))
+    if model_of_file is None or problems:
+        raise UserError(problems)
+    return model_of_file

@@ -1,6 +1,5 @@
 """fleet.yaml: the kinds of machines of a cluster, and what Slurm and Ray are asked for to get one."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,21 +7,10 @@ from pydantic import Field
 
 from images.config import paths, yamlfile
 from images.config.facts import Row, Sentence
-from images.config.yamlfile import YamlFile, validated
-from images.errors import Problem, UserError, wrong
+from images.config.yamlfile import validated
+from images.errors import wrong
 
 NAME = "fleet.yaml"
-
-OLD_KEYS: Mapping[str, str] = {
-    "max_age_days": "leave it out: each `fleet` measures anew",
-    "arch": "leave it out: the evidence names the GPU that was used",
-    "ranks": "write `gpus: 2`: as many GPUs as a task gets; with several, the multigpu tier is measured",
-    "platform": "leave it out: name the images that these machines can run",
-    "minutes": "write sbatch's own option, `time: 120`",
-    "cpus": "write the option's own name: `cpus-per-task` below slurm, `num_cpus` below ray",
-    "more": "write these options beside the others: all are sbatch's own",
-}
-"""Keys that fleet.yaml had until `fleet` left placement to Slurm and Ray -> what to write now."""
 
 
 class RayRequest(Row):
@@ -87,27 +75,7 @@ def read(path: Path | None, root: Path) -> Fleet:
     if path is None and not file.is_file():
         return PLAIN
     parsed = yamlfile.parse(paths.shown(file), file.read_text(encoding="utf-8"))
-    problems = find_old_keys(parsed)
-    if problems:
-        raise UserError(problems)
-
-    fleet, problems, _ = validated(Fleet, parsed)
-    if problems or fleet is None:
-        then = f"fix {parsed.name}; docs/fleet.md explains each key"
-        raise UserError([Problem(where=each.where, cause=each.cause, then=then) for each in problems])
-    return fleet
-
-
-def find_old_keys(file: YamlFile) -> list[Problem]:
-    """Return a problem for each key that has no meaning any more, with what to write now."""
-    problems = []
-    for path in file.lines:
-        # The second part of `workers.NAME` is a name of the user's.
-        is_key = path and path[:-1] != ("workers",)
-        if is_key and path[-1] in OLD_KEYS:
-            cause = f"{path[-1]!r} has no meaning any more"
-            problems.append(Problem(where=file.where(path), cause=cause, then=OLD_KEYS[str(path[-1])]))
-    return problems
+    return validated(Fleet, parsed, "docs/fleet.md")
 
 
 def choose_machines(fleet: Fleet, name: str) -> tuple[str, Machines]:

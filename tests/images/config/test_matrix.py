@@ -26,22 +26,33 @@ def line_of(text: str, needle: str) -> int:
     return next(number for number, line in enumerate(text.splitlines(), 1) if needle in line)
 
 
-def test_unknown_keys_duplicates_bad_pins_and_bad_aliases_come_all_at_once(tmp_path: Path) -> None:
+def require_told(told: list[str], text: str, sentences: dict[str, str]) -> None:
+    """Require a problem at the line of each text, with its sentence."""
+    for needle, sentence in sentences.items():
+        assert any(one.startswith(f"matrix.yaml:{line_of(text, needle)}: ") and sentence in one for one in told), told
+
+
+def test_keys_and_values_that_are_wrong_are_told_all_at_once(tmp_path: Path) -> None:
     text = GOOD.replace("defaults:\n", "defaults:\n  colour: red\n")
-    text = text.replace("images:\n", "images:\n  - {name: cu126-torch27}\n  - {name: cu126-torch99x}\n")
+    text = text.replace("images:\n", "images:\n  - {name: cu126-torch99x}\n")
     text = text.replace("torchao: 0.9.0", "torchao: newest")
-    text = text.replace("  latest: cu128-torch28", "  latest: cu118-torch27\n  old: cu126-torch99") + "size: 3\n"
-    found = "\n".join(problems(tmp_path, text))
-    for needle, sentence in {
+    text = f"{text}size: 3\ncommon: {{}}\n"
+    sentences = {
         "colour: red": "unknown key 'defaults.colour'",
         "cu126-torch99x}": "is not an image name",
         "torchao: newest": "'newest' is no version",
-        "old: cu126-torch99": "which is not in `images`",
         "size: 3": "unknown key 'size'",
-    }.items():
-        assert f"matrix.yaml:{line_of(text, needle)}: " in found
-        assert sentence in found
-    assert "cu126-torch27 stands twice" in found
+        "common: {}": "'common' stands twice",
+    }
+    require_told(problems(tmp_path, text), text, sentences)
+
+
+def test_names_that_stand_twice_or_point_at_nothing_are_told_all_at_once(tmp_path: Path) -> None:
+    text = GOOD.replace("images:\n", "images:\n  - {name: cu126-torch27}\n")
+    text = text.replace("  latest: cu128-torch28", "  latest: cu118-torch27\n  old: cu126-torch99")
+    told = problems(tmp_path, text)
+    require_told(told, text, {"old: cu126-torch99": "which is not in `images`"})
+    assert "cu126-torch27 stands twice" in "\n".join(told)
 
 
 def test_a_refused_image_that_an_alias_names_stops_no_plan(tmp_path: Path) -> None:

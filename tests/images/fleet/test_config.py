@@ -40,6 +40,7 @@ def test_without_a_file_machines_have_no_gpu(tmp_path: Path) -> None:
     ("old", "new", "where", "cause"),
     [
         ("gpus: 8", "gpus: -1", "fleet.yaml:4", "workers.h100.gpus"),
+        ("gpus: 8", "ranks: 8", "fleet.yaml:4", "unknown key 'workers.h100.ranks'"),
         ("staging", "stagign", "fleet.yaml:1", "unknown key 'stagign'"),
         ("accelerator_type", "accelerator", "fleet.yaml:4", "unknown key 'workers.h100.ray.accelerator'"),
     ],
@@ -50,23 +51,3 @@ def test_a_mistake_is_told_with_its_line_and_a_fix(tmp_path: Path, old: str, new
         read(tmp_path, GOOD.replace(old, new))
     (problem,) = refused.value.problems
     assert problem.where.endswith(where) and cause in problem.cause and "docs/fleet.md" in problem.then
-
-
-def test_each_key_of_former_versions_says_what_replaced_it(tmp_path: Path) -> None:
-    """`cpus` is a key wherever it stands, but for the name of machines."""
-    text = """\
-max_age_days: 14
-workers:
-  cpus: {slurm: {minutes: 30, cpus: 4, more: {reservation: night}}, ray: {cpus: 2}}
-  h100: {arch: "9.0", ranks: 2, platform: linux/amd64, gpus: 2}
-"""
-    with pytest.raises(UserError) as refused:
-        read(tmp_path, text)
-    problems = refused.value.problems
-    assert len(problems) == 8 and all(problem.then for problem in problems)
-    assert {problem.where.rpartition("/")[2] for problem in problems} == {
-        "fleet.yaml:1",
-        "fleet.yaml:3",
-        "fleet.yaml:4",
-    }
-    assert "`cpus-per-task` below slurm" in "".join(problem.then for problem in problems)
