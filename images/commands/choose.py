@@ -27,8 +27,6 @@ from images.planning.image import Image
 from images.registry.client import Registry
 from images.registry.reference import Repository
 from images.site import records
-from validate.claims import Tier
-from validate.judging import Status
 
 
 @dataclass(frozen=True)
@@ -141,6 +139,5 @@ def _known(recorded: Sequence[RecordedImage], source: str, machine: Machine) -> 
         known[row.name] = Known(
             get=f"docker pull {source}:{row.name}" if source else command("build", row.name),
             sentence=records.gpu_sentence(runs, row.drifts),
-            ran=bool(runs) and runs[0].tiers[Tier.GPU].verdict is Status.PASS,
         )
     return known

@@ -125,6 +125,6 @@ def _told(result: ImageResult, proposed: str) -> Iterator[str]:
     yield results.told(result.control)
     yield results.told(result.canary)
     for breakage in result.breakages:
-        yield f"{breakage.sentence} ({results.search_cost(breakage)})"
+        yield breakage.sentence
     if proposed:
         yield f"update proposal: {proposed}"

@@ -26,7 +26,6 @@ def wheels(
         list[str] | None, typer.Argument(metavar="PACKAGE...", help="Which; default: all that the image pins.")
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Compilers at once; 0: cores and memory.")] = 0,
-    recompile: Annotated[bool, typer.Option("--recompile", help="Compile what is in the cache already, too.")] = False,
     sdists: Annotated[
         Path | None, typer.Option("--sdists", metavar="FOLDER", help="Take source archives from here, by hash.")
     ] = None,
@@ -53,11 +52,10 @@ def wheels(
         locks=sources.workspace.locks,
         cache=prebuilt.compiled_wheels(),
         jobs=jobs,
-        recompile=recompile,
         sdists=sdists,
     )
     with private_engine.open_engine(engine, on_progress=common.say) as docker_engine, Progress() as progress:
         host = host_settings()
         built = [builder.build_wheel(docker_engine, image, one, options, host, progress) for one in recipes]
-    for _, told in built:
-        typer.echo(told)
+    for wheel in built:
+        typer.echo(wheel)

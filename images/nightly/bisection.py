@@ -6,7 +6,6 @@ until no single one can be.
 """
 
 import re
-import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -111,16 +110,13 @@ class Search:
 
     def _bisect(self, worse: Sequence[ClaimRow]) -> BreakageLine:
         """Bisect the first claim, and look which of the others its culprits break."""
-        start, claim = time.monotonic(), worse[0]
-        built_before, unresolved = len(self.results), 0
+        claim = worse[0]
         movable = [change.name for change in self.changes if change.before and change.after]
         self.options.progress(self.planned.name, f"bisecting {claim.key} over {len(movable)} packages")
 
         def attempt(moved: frozenset[str]) -> bool:
-            nonlocal unresolved
             result = self._validate(moved, (claim.tier,))
             answer = _fails(result, claim) if result else None
-            unresolved += answer is None
             names = " ".join(name for name in movable if name in moved)
             text = f"{claim.key} with {len(moved)} moved: {_ANSWERS[answer]} ({names})"
             self.options.progress(self.planned.name, text)
@@ -141,10 +137,6 @@ class Search:
             culprits=culprits,
             sentence=results.sentence(culprits, claims),
             key=results.culprits_key(culprits),
-            candidates=len(movable),
-            builds=len(self.results) - built_before,
-            unresolved=unresolved,
-            seconds=round(time.monotonic() - start, 1),
         )
 
     def _validate(self, moved: frozenset[str], tiers: tuple[Tier, ...]) -> SetResult | None:

@@ -111,13 +111,6 @@ class BreakageLine(Row):
     sentence: str
     key: str
     """Equal for the same culprits at the same versions on any image: an issue is found by it."""
-    candidates: Annotated[int, Field(ge=0)]
-    """Changed packages that were searched."""
-    builds: Annotated[int, Field(ge=0)]
-    """Images built and judged by the search."""
-    unresolved: Annotated[int, Field(ge=0)]
-    """Sets that the search asked for and that don't fit together: no build."""
-    seconds: Annotated[float, Field(ge=0)]
 
 
 Line = Annotated[JobLine | BreakageLine, Field(discriminator="kind")]
@@ -163,12 +156,6 @@ def shortened(reason: str) -> str:
     return text if len(text) <= _REASON else text[: _REASON - 4].rstrip() + " ..."
 
 
-def search_cost(line: BreakageLine) -> str:
-    """Return what a search cost, in words."""
-    built = f"{line.builds} images built, {line.unresolved} sets unresolvable"
-    return f"{line.candidates} packages that changed, {built}, {line.seconds:.0f} s"
-
-
 def culprits_key(culprits: Sequence[Change]) -> str:
     """Return a word that is equal for the same culprits at the same versions, whatever image they break."""
     versions = sorted((change.name, change.after or "gone") for change in culprits)
@@ -190,7 +177,7 @@ def issue(line: BreakageLine) -> str:
 | claim | subject | tier | verdict | reason |
 |---|---|---|---|---|
 {table}
-Found by bisection over {search_cost(line)}.
+Found by bisection over the packages that changed.
 
 To hold a pinned package back until upstream has fixed it, give it a range below `nightly` in matrix.yaml.
 

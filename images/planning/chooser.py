@@ -437,8 +437,6 @@ class Known:
 
     get: str
     sentence: str
-    ran: bool = False
-    """Its gpu tier passed."""
 
 
 def sentences(choice: Choice, machine: Machine, known: Mapping[str, Known]) -> Iterator[str]:
@@ -456,9 +454,6 @@ def sentences(choice: Choice, machine: Machine, known: Mapping[str, Known]) -> I
         yield known[best.name].sentence
     if rest := [one.name for one in choice.fitting[1:]]:
         yield f"These fit too: {_some(rest)}"
-        ran = next((one.name for one in choice.fitting if known[one.name].ran), "")
-        if ran and ran != choice.fitting[0].name:
-            yield f"The first of them whose gpu tier passed: {ran}. {known[ran].sentence}"
     for names, reasons in choice.others:
         yield f"Not {_some(names)}: {'; '.join(reasons)}"
 

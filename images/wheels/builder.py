@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 import threading
-import time
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +20,7 @@ from images.context.labels import BaseContext
 from images.context.render import Context, Stage
 from images.context.templates import EPOCH, environment, step_macros
 from images.engine import ContainerSpec, Engine
-from images.engine.buildkit import BuildEvent, BuildResult, LogLine
+from images.engine.buildkit import BuildEvent, LogLine
 from images.engine.failures import BuildFailed, classify
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, command, wrong
@@ -57,8 +56,6 @@ class WheelOptions:
     """The folder of locks."""
     jobs: int = 0
     """Compilers at once; 0: what cores and memory allow."""
-    recompile: bool = False
-    """Compile what is in the cache already, too."""
     sdists: Path | None = None
     """A folder with source archives, for machines that reach no index."""
 
@@ -87,17 +84,16 @@ def wheel_builder(
             progress.say(str(image.name), error.problems[0].cause, "yellow")
             return None
         with one_at_a_time:  # builds beside each other may ask for the same wheel
-            return build_wheel(engine, image, recipe, options, host, progress)[0]
+            return build_wheel(engine, image, recipe, options, host, progress)
 
     return find
 
 
 def build_wheel(
     engine: Engine, image: Image, recipe: Recipe, options: WheelOptions, host: HostSettings, progress: Progress
-) -> tuple[Path, str]:
+) -> Path:
     """Return the wheel of a recipe for an image: from the wheel cache, else compiled, judged and stored there.
 
-    Returns also how many objects this call compiled, and how many an earlier one had finished, as a sentence.
     Raises UserError: it can't be compiled here, it did not compile, it does not keep what it was asked for.
     """
     label = f"{image.name} {recipe.package}"
@@ -106,10 +102,8 @@ def build_wheel(
         progress.say(label, text, "yellow")
 
     cached = prebuilt.find_compiled(options.cache, recipe.key, warn)
-    if cached and not options.recompile:
-        wheel, record = cached
-        size = record["bytes"] / 1e6
-        return wheel, f"{recipe.key}: taken from the wheel cache, 0 compilations ({size:.1f} MB, {wheel})"
+    if cached:
+        return cached
 
     _require_nvcc(engine, image, recipe, options.facts)
     base = base_images.acquire(
@@ -120,9 +114,8 @@ def build_wheel(
     progress.say(label, f"compiling {recipe.key}, {jobs} at once", "dim")
 
     tag, log = f"truetag-wheel:{recipe.key}", options.out / "wheels" / str(image.name) / f"{recipe.package}.log"
-    start = time.monotonic()
     try:
-        result = _compile(engine, recipe, files, tag, log, host, progress, label)
+        _compile(engine, recipe, files, tag, log, host, progress, label)
         with engine.container(ContainerSpec(tag, ["true"])) as container:
             made: dict[str, Any] = json.loads(container.get_file("/wheel/record.json"))
             content = container.get_file(f"/wheel/{made['wheel']}")
@@ -141,14 +134,9 @@ def build_wheel(
             for row in verdict.claims
         ],
     }
-    wheel, _ = prebuilt.store_compiled(options.cache, recipe.key, made["wheel"], content, record)
+    wheel = prebuilt.store_compiled(options.cache, recipe.key, made["wheel"], content, record)
     progress.finish(label, f"kept as {wheel}")
-    compiled, finished = made["objects"]["compiled"], made["objects"]["from_cache"]
-    is_step_cached = all(step.cached for step in result.steps if _STEP in step.name)
-    if is_step_cached:
-        compiled, finished = 0, finished + compiled
-    counted = f"{compiled} objects compiled, {finished} from earlier runs, in {time.monotonic() - start:.0f} s"
-    return wheel, f"{recipe.key}: {counted} ({len(content) / 1e6:.1f} MB, {wheel})"
+    return wheel
 
 
 def _compile(
@@ -160,7 +148,7 @@ def _compile(
     host: HostSettings,
     progress: Progress,
     label: str,
-) -> BuildResult:
+) -> None:
     """Build the builder's context. Raises UserError with the compiler's first error."""
     show = progress.job(label)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -175,7 +163,7 @@ def _compile(
 
         try:
             network = host.network(local=engine.facts.local)
-            return engine.build(files, tag, network=network, on_event=on_event, redact=host.redact)
+            engine.build(files, tag, network=network, on_event=on_event, redact=host.redact)
         except BuildFailed as failed:
             if _STEP not in failed.step:
                 raise

@@ -250,16 +250,14 @@ def download(url: str, target: Path) -> None:
     web.download(url, target, patience=_PATIENCE)
 
 
-def find_compiled(
-    folder: Path, key: str, on_progress: Callable[[str], None] = lambda _text: None
-) -> tuple[Path, dict[str, Any]] | None:
-    """The wheel of a key in a folder of compiled wheels, and its record. One that is damaged is told and not taken."""
+def find_compiled(folder: Path, key: str, on_progress: Callable[[str], None] = lambda _text: None) -> Path | None:
+    """Return the wheel of a key in a folder of compiled wheels. One that is damaged is told and not taken."""
     place = folder / key
     try:
         record = json.loads((place / _RECORD).read_text())
         wheel = place / record["wheel"]
         if sha256_of_file(wheel) == record["sha256"]:
-            return wheel, record
+            return wheel
     except FileNotFoundError:
         if not place.exists():
             return None
@@ -269,10 +267,8 @@ def find_compiled(
     return None
 
 
-def store_compiled(
-    folder: Path, key: str, filename: str, content: bytes, record: Mapping[str, Any]
-) -> tuple[Path, dict[str, Any]]:
-    """Put a wheel in, in place of whatever lay there. Raises OSError."""
+def store_compiled(folder: Path, key: str, filename: str, content: bytes, record: Mapping[str, Any]) -> Path:
+    """Put a wheel in, in place of whatever lay there. Return where it lies. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as scratch:
         made = Path(scratch, key)
@@ -284,7 +280,7 @@ def store_compiled(
         if place.exists():
             place.rename(Path(scratch, "old"))
         made.rename(place)
-    return place / filename, whole
+    return place / filename
 
 
 def wheel_finder(matrix: Matrix, folder: Path | None = None) -> FindWheel:
@@ -300,8 +296,7 @@ def wheel_finder(matrix: Matrix, folder: Path | None = None) -> FindWheel:
             recipe = recipe_for(image, row, matrix)
         except UserError:  # nobody can compile it: the plan says why
             return None
-        cached = find_compiled(place, recipe.key)
-        return cached[0] if cached else None
+        return find_compiled(place, recipe.key)
 
     return look
 

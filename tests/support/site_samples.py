@@ -102,10 +102,6 @@ def breakage(**more: object) -> BreakageLine:
         "culprits": [MOVE],
         "sentence": f"torchao 0.11.0 -> 0.14.1 breaks symbols/resolved: {HOSTILE}",
         "key": "torchao-0.14.1",
-        "candidates": 20,
-        "builds": 5,
-        "unresolved": 1,
-        "seconds": 120.0,
     }
     return BreakageLine.model_validate({**plain, **more})
 

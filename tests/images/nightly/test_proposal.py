@@ -64,8 +64,9 @@ def test_what_the_nightly_section_can_not_mean_is_told_with_its_lines(tmp_path: 
     text = text.replace("held: [torch]", "held: [tortch]").replace("track: [cu126-torch25", "track: [cu126-torch99")
     file = tmp_path / "matrix.yaml"
     file.write_text(text)
-    with pytest.raises(UserError, match=r"there is no layer 'tortch'[\s\S]*nothing pins 'torchoa'") as told:
+    with pytest.raises(UserError) as told:
         matrix.load(matrix=file)
     causes = "\n".join(f"{problem.where.rpartition('/')[2]} {problem.cause}" for problem in told.value.problems)
     number = next(number for number, line in enumerate(text.splitlines(), 1) if "track: [" in line)
     assert f"matrix.yaml:{number} cu126-torch99 matches no image" in causes
+    assert "there is no layer 'tortch'" in causes and "nothing pins 'torchoa'" in causes

@@ -106,7 +106,7 @@ def test_a_culprit_is_named_with_both_versions_and_all_that_it_breaks(nightly_ru
     both = "libraries/environment and imports/transformers"
     assert breakage.sentence == f"torchao 0.11.0 -> 0.12.0 breaks {both}: undefined symbol of libraries"
     assert [claim.check for claim in breakage.claims] == ["libraries", "imports"]
-    assert breakage.builds == len({key for key in judge.asked if key[0] and key[0] != set(MOVES)})
+    assert len(judge.asked) == len(set(judge.asked)), "no set is built twice"
 
 
 def test_static_claims_are_bisected_in_the_static_tier_alone(nightly_run: Run) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import re
 import zipfile
 from collections.abc import Callable
@@ -312,7 +313,7 @@ def test_a_kept_wheel_is_found_by_its_key(tmp_path: Path) -> None:
     assert find_compiled(cache, "key") is None
     kept = store_compiled(cache, "key", "a-1-py3-none-any.whl", b"wheel", {"seconds": 1})
     assert find_compiled(cache, "key") == kept
-    assert kept[1]["sha256"] == hashlib.sha256(b"wheel").hexdigest()
+    assert json.loads((kept.parent / "record.json").read_text())["sha256"] == hashlib.sha256(b"wheel").hexdigest()
     assert [path.name for path in cache.iterdir()] == ["key"]
 
 
@@ -335,7 +336,7 @@ def test_an_image_takes_the_wheel_of_its_own_key(tmp_path: Path) -> None:
     assert pin is not None
     assert finder(wanted, pin) is None
     key = recipe_of("cu128-torch28", "flash-attn").key
-    kept, _ = store_compiled(cache, key, "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl", b"wheel", {})
+    kept = store_compiled(cache, key, "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl", b"wheel", {})
     assert gathered(wanted, tmp_path, compiled=finder).files == {kept.name: kept}
     assert gathered("cu126-torch28", tmp_path, compiled=finder).files == {}
 
