@@ -67,10 +67,6 @@ class StepRow(Row):
     loss: float
     """After the last step."""
 
-    @property
-    def timed(self) -> timing.Timed:
-        return {"seconds": self.seconds, "spread": self.spread, "repeats": 1}
-
 
 def steps_of(claims: Iterable[ClaimVerdict]) -> dict[str, StepRow]:
     """Subject -> the step, of the claims `step` that were measured, and whose times nothing disturbed."""

@@ -255,7 +255,7 @@ def find_compiled(folder: Path, key: str, on_progress: Callable[[str], None] = l
     place = folder / key
     try:
         record = json.loads((place / _RECORD).read_text())
-        wheel = place / record["wheel"]
+        wheel: Path = place / record["wheel"]
         if sha256_of_file(wheel) == record["sha256"]:
             return wheel
     except FileNotFoundError:

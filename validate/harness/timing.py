@@ -21,8 +21,6 @@ Watch = Callable[[], Mapping[str, int]]
 """Reads the GPU's clocks while it works (validate/environment/nvml.py, watched)."""
 MARGIN = 0.08
 """Between two machines with the same GPU model: cooling, power and silicon differ. Measured on H100s."""
-SAME_MACHINE = 0.03
-"""Between two runs one after another on one machine."""
 SIGMAS = 3.0
 _SLOWED = {0x8: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "power brake"}
 """NVML's clocks throttle reasons (nvml.h) but the power cap, which every large product meets."""
