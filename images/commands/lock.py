@@ -91,11 +91,16 @@ def debian_packages(images: Sequence[Image], sources: Sources, *, upgrade: bool,
                 raise
             yield f"locks/{place} is not made: {error.problems[0]}"
             continue
-        moved = debian.moves(old, new) if old else new.versions
+        moved = debian.moved(old, new) if old else []
         if not old or replace(new, day=old.day) != old:  # the day alone is no news
             lock_file.put({place: debian.written(new)}, folder)
         of = f"Debian packages of {base.suite} ({base.platform.architecture})"
-        yield f"{common.counted(len(moved), 'package')} of {len(new.versions)} moved: {of}" if old else f"locked {of}"
+        if not old:
+            yield f"locked {of}"
+        elif moved:
+            yield f"{of} that moved, {len(moved)} of {len(new.versions)}: {', '.join(moved)}"
+        else:
+            yield f"none of {len(new.versions)} {of} moved"
 
 
 def _write_records(images: Sequence[Image], folder: Path) -> str:

@@ -67,14 +67,13 @@ class DebianLock:
     layer: Mapping[str, str]
 
     @property
-    def paths(self) -> dict[str, str]:
-        """Package -> where its file lies."""
-        return {file_name(path).split("_")[0]: path for path in (*self.base, *self.layer)}
-
-    @property
     def versions(self) -> dict[str, str]:
         """Package -> version, without the epoch."""
-        return {name: file_name(path).split("_")[1] for name, path in self.paths.items()}
+        versions = {}
+        for path in (*self.base, *self.layer):
+            name, version, _ = file_name(path).split("_")
+            versions[name] = version
+        return versions
 
     def part(self, files: Mapping[str, str]) -> bytes:
         """A half, as templates/scripts/debian_repository.sh reads it."""
@@ -138,14 +137,10 @@ def require(base: Base, locks: Path) -> DebianLock:
     raise wrong(paths.shown(locks / place(base)), "no lock names the Debian packages that the base is made of", then)
 
 
-def moves(old: DebianLock, new: DebianLock) -> dict[str, tuple[str, str]]:
-    """Package -> its version before and after, of those that differ; empty: not there."""
+def moved(old: DebianLock, new: DebianLock) -> list[str]:
+    """Return the packages whose versions differ, or that are in one of the two alone."""
     before, after = old.versions, new.versions
-    return {
-        name: (before.get(name, ""), after.get(name, ""))
-        for name in sorted({*before, *after})
-        if before.get(name) != after.get(name)
-    }
+    return [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
 
 
 def _apt(scratch: str, suite: str, architecture: str) -> list[str]:

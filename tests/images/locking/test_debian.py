@@ -34,8 +34,8 @@ def test_what_moved_is_named() -> None:
     layer = {one: digest for one, digest in old.layer.items() if one != path} | {
         "debian/pool/x/git_9_amd64.deb": "0" * 64
     }
-    assert debian.moves(old, old) == {}
-    assert debian.moves(old, dataclasses.replace(old, layer=layer)) == {"git": (old.versions["git"], "9")}
+    assert debian.moved(old, old) == []
+    assert debian.moved(old, dataclasses.replace(old, layer=layer)) == ["git"]
 
 
 @pytest.mark.parametrize(
