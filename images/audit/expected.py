@@ -26,6 +26,7 @@ from images.validation.claims.cpu import cpu_claims
 from images.validation.claims.device_code import device_code_claims
 from validate.checks import Judges
 from validate.checks.static import environment, files, libraries, symbols
+from validate.checks.static.files import FilesEvidence
 from validate.claims import HOST_PROBE, Claim, ClaimSet
 from validate.compute_capability import target_runs_on
 from validate.environment.installed import canonical
@@ -261,7 +262,7 @@ _ASIDE = frozenset(("tests", "test", "docs", "examples", "benchmarks", "scripts"
 """Top folders that packages should not install, and often do: two of them may own one file there."""
 
 
-def _judge_files(subject: str, expect: Any, evidence: Any) -> Finding:
+def _judge_files(subject: str, expect: Any, evidence: FilesEvidence) -> Finding:
     """Judge files against RECORD, but not those of conda, which rewrites files and keeps hashes of its own."""
     if not evidence["files"]:
         return passed("no distribution records a file: there is nothing to compare")
@@ -271,7 +272,7 @@ def _judge_files(subject: str, expect: Any, evidence: Any) -> Finding:
         owners = {name.partition(" ")[0] for name in file["owners"]}
         if not owners <= conda:
             wrong.append(file)
-    own = {
+    own: FilesEvidence = {
         **evidence,
         "wrong": wrong,
         "in_conflict": [file for file in evidence["in_conflict"] if not _is_aside(file["path"])],
@@ -282,12 +283,12 @@ def _judge_files(subject: str, expect: Any, evidence: Any) -> Finding:
     return files.judge(subject, expect, own)
 
 
-def _judge_strays(subject: str, expect: Any, evidence: Any) -> Finding:
+def _judge_strays(subject: str, expect: Any, evidence: FilesEvidence) -> Finding:
     """Judge files that nobody owns, and those beside the code that two packages own."""
     if expect["kind"] == "conda":
         return passed("conda owns files that no RECORD lists: not looked at")
     aside = [file for file in evidence["in_conflict"] if _is_aside(file["path"])]
-    own = {**evidence, "files": 1, "wrong": [], "without_record": [], "in_conflict": aside}
+    own: FilesEvidence = {**evidence, "files": 1, "wrong": [], "without_record": [], "in_conflict": aside}
     finding = files.judge(subject, expect, own)
     if finding.status is Status.PASS:
         return passed("every file that Python can import has an owner")

@@ -84,9 +84,10 @@ def _of_numpy_1(path: str) -> str:
 
 def _torch(one: environments.Environment) -> dict[str, str]:
     """torch/version.py, read as text; empty where there is none. A torch for the CPU has no CUDA."""
-    found = torch_version(one.path)
-    keys = {"file": "file", "version": "__version__", "cuda": "cuda"}
-    return {key: found[name] or "" for key, name in keys.items()} if found["file"] else {}
+    torch = torch_version(one.path)
+    if not torch["file"]:
+        return {}
+    return {"file": torch["file"], "version": torch["__version__"] or "", "cuda": torch["cuda"] or ""}
 
 
 def _toolkits() -> Iterator[dict[str, str]]:

@@ -10,7 +10,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TypedDict
 
 from validate.checks import Settings
 from validate.claims import Claim
@@ -27,58 +27,131 @@ _FILES_A_TASK = 500
 _CODE = (".py", ".pyc", ".pth", ".so")
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    _, _, everything = installed.of_user()
-    aside = {folder for claim in claims for folder in claim.expect.get("aside", ())}
-    evidence = _compare([one for one in everything if one.location not in aside])
+class _FilesExpect(TypedDict):
+    unowned: Mapping[str, str]
+    """Path pattern -> why such a file may belong to no distribution."""
+
+
+class FilesExpect(_FilesExpect, total=False):
+    """Files that need no owner."""
+
+    aside: list[str]
+    """Of anybody's image: folders of sys.path that no wheel filled. Their files are a package manager's."""
+
+
+class WrongFile(TypedDict):
+    """A file that is not as recorded. `owners`: distribution -> `altered` or `missing`."""
+
+    path: str
+    owners: dict[str, str]
+
+
+class Conflict(TypedDict):
+    """A file that several distributions recorded with different contents."""
+
+    path: str
+    owners: list[str]
+    holds: list[str]
+    """Those of them whose content it has."""
+
+
+class WithoutRecord(TypedDict):
+    """A distribution whose RECORD is not there or can't be read."""
+
+    name: str
+    location: str
+
+
+class FilesEvidence(TypedDict):
+    """Files of all distributions, compared with their RECORDs. Lists of files are cut."""
+
+    distributions: int
+    files: int
+    wrong: list[WrongFile]
+    in_conflict: list[Conflict]
+    unowned: list[str]
+    unowned_count: int
+    without_record: list[WithoutRecord]
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FilesEvidence]]:
+    """Compare every file that a RECORD lists."""
+    _, _, distributions = installed.of_user()
+    aside: set[str] = set()
+    for claim in claims:
+        aside.update(claim.expect.get("aside", ()))
+    evidence = compare([distribution for distribution in distributions if distribution.location not in aside])
     for claim in claims:
         yield claim.subject, evidence
 
 
-def _compare(everything: Sequence[Distribution]) -> Mapping[str, Any]:
-    # Path to the hash each owner recorded. Files recorded without a hash (RECORD itself) only count as owned, and so
-    # does bytecode: a few wheels ship and record some, and installers that compile replace it.
-    expected: dict[str, dict[str, str]] = {}
-    for distribution in everything:
-        for entry in distribution.entries or ():
-            if entry.sha256 and not ("/__pycache__/" in entry.path and entry.path.endswith(".pyc")):
-                expected.setdefault(entry.path, {})[f"{distribution.name} {distribution.version}"] = entry.sha256
-    measured = {path: as_record(digest) for path, digest in hashes(list(expected), "sha256").items()}
-    wrong: list[Mapping[str, Any]] = []
-    in_conflict: list[Mapping[str, Any]] = []
-    for path, recorded in expected.items():
+def compare(distributions: Sequence[Distribution]) -> FilesEvidence:
+    """Return what of these distributions' files is not as recorded."""
+    recorded = recorded_hashes(distributions)
+    measured = {path: as_record(digest) for path, digest in hashes(list(recorded), "sha256").items()}
+    wrong: list[WrongFile] = []
+    in_conflict: list[Conflict] = []
+    for path, by_owner in recorded.items():
         now = measured[path]
-        holds = sorted(name for name, digest in recorded.items() if now and digest.rstrip("=") == now)
-        if others := sorted(recorded.keys() - set(holds)):
+        holds = sorted(owner for owner, digest in by_owner.items() if now and digest.rstrip("=") == now)
+        others = sorted(by_owner.keys() - set(holds))
+        if others:
             wrong.append({"path": path, "owners": dict.fromkeys(others, "altered" if now else "missing")})
-        if len(set(recorded.values())) > 1:
-            in_conflict.append({"path": path, "owners": sorted(recorded), "holds": holds})
-    unowned = sorted(_unowned(everything, expected))
+        if len(set(by_owner.values())) > 1:
+            in_conflict.append({"path": path, "owners": sorted(by_owner), "holds": holds})
+
+    unowned = sorted(_unowned(distributions))
+    without_record: list[WithoutRecord] = []
+    for distribution in distributions:
+        if distribution.entries is None:
+            without_record.append({"name": distribution.name, "location": distribution.location})
     return {
-        "distributions": len(everything),
-        "files": len(expected),
+        "distributions": len(distributions),
+        "files": len(recorded),
         "wrong": wrong[:_MOST_LISTED],
         "in_conflict": in_conflict[:_MOST_LISTED],
         "unowned": unowned[:_MOST_LISTED],
         "unowned_count": len(unowned),
-        "without_record": [{"name": one.name, "location": one.location} for one in everything if one.entries is None],
+        "without_record": without_record,
     }
 
 
-def _unowned(everything: Sequence[Distribution], expected: Mapping[str, object]) -> Iterator[str]:
+def recorded_hashes(distributions: Sequence[Distribution]) -> dict[str, dict[str, str]]:
+    """Return path -> owner (`torch 2.7.1`) -> the hash in its RECORD.
+
+    Files without one (RECORD itself) count as owned only, and so does bytecode: a few wheels bring and record some, and
+    installers that compile replace it.
+    """
+    recorded: dict[str, dict[str, str]] = {}
+    for distribution in distributions:
+        owner = f"{distribution.name} {distribution.version}"
+        for entry in distribution.entries or ():
+            is_bytecode = "/__pycache__/" in entry.path and entry.path.endswith(".pyc")
+            if entry.sha256 and not is_bytecode:
+                recorded.setdefault(entry.path, {})[owner] = entry.sha256
+    return recorded
+
+
+def _unowned(distributions: Sequence[Distribution]) -> Iterator[str]:
     """Yield importable files and folders beside installed packages that no RECORD lists.
 
     Bytecode of an owned source is owned. A folder without any file is imported all the same (PEP 420): code that asks
     whether apex is there, say, takes one that an uninstallation left for the package.
     """
-    listed = {entry.path for distribution in everything for entry in distribution.entries or ()}
-    for location in {distribution.location for distribution in everything if distribution.entries is not None}:
+    owned: set[str] = set()
+    locations: set[str] = set()
+    for distribution in distributions:
+        if distribution.entries is not None:
+            locations.add(distribution.location)
+            owned.update(entry.path for entry in distribution.entries)
+
+    for location in locations:
         yield from (f"{folder}/" for folder in _folders_without_files(location))
         for folder, folders, files in os.walk(location):
             folders[:] = [name for name in folders if name != "__pycache__"]
             for name in files:
                 path = f"{folder}/{name}"
-                if path not in listed and (name.endswith(_CODE) or ".so." in name):
+                if path not in owned and (name.endswith(_CODE) or ".so." in name):
                     yield path
 
 
@@ -134,31 +207,29 @@ def as_record(digest: str) -> str:
     return base64.urlsafe_b64encode(bytes.fromhex(digest)).rstrip(b"=").decode()
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """files. expect: {unowned: {path pattern: why it may be there}}, and of anybody's image {aside: folders of sys.path
-    that no wheel filled: their files are a package manager's, and not compared}.
-
-    evidence (the first three lists are cut, each with its `_count`): {distributions, files, bytes, wrong: [{path,
-    owners: {distribution: altered or missing}}], in_conflict: [{path, owners, holds: those whose content it has}],
-    unowned, without_record: [{name, location}], shared_alike_count}.
-    """
+def judge(_subject: str, expect: FilesExpect, evidence: FilesEvidence) -> Finding:
+    """Name files that are altered, missing, of two owners or of none."""
     if not evidence["files"]:
         return failed("no distribution lists a single file")
     faults = []
-    for one in evidence["in_conflict"]:
-        holds = f"it holds {listed(one['holds'])}'s" if one["holds"] else "it holds neither's"
-        faults.append(f"{one['path']} is claimed by {' and '.join(one['owners'])} with different contents ({holds})")
-    told = {one["path"] for one in evidence["in_conflict"]}
-    for one in evidence["wrong"]:
-        if one["path"] not in told:
-            states = " and ".join(sorted(set(one["owners"].values())))
-            faults.append(f"{one['path']} of {listed(list(one['owners']))} is {states}")
+    told = set()
+    for conflict in evidence["in_conflict"]:
+        told.add(conflict["path"])
+        holds = f"it holds {listed(conflict['holds'])}'s" if conflict["holds"] else "it holds neither's"
+        owners = " and ".join(conflict["owners"])
+        faults.append(f"{conflict['path']} is claimed by {owners} with different contents ({holds})")
+    for file in evidence["wrong"]:
+        if file["path"] not in told:
+            states = " and ".join(sorted(set(file["owners"].values())))
+            faults.append(f"{file['path']} of {listed(list(file['owners']))} is {states}")
+
     excused = [f"*/{pattern}" for pattern in expect["unowned"]]
     faults += [f"{path} belongs to no distribution" for path in evidence["unowned"] if not matches(path, excused)]
     faults += cut(evidence, "unowned", "files belong to no distribution")
-    for one in evidence["without_record"]:
-        if not one["location"].endswith("/dist-packages"):
-            faults.append(f"{one['name']} in {one['location']} has no readable RECORD")
+    for distribution in evidence["without_record"]:
+        # Debian's packages bring none: dpkg has the sums of their files.
+        if not distribution["location"].endswith("/dist-packages"):
+            faults.append(f"{distribution['name']} in {distribution['location']} has no readable RECORD")
     return conclude(faults, f"{evidence['files']} files of {evidence['distributions']} distributions are as recorded")
 
 

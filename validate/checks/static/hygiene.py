@@ -9,12 +9,12 @@ import os
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from validate.checks import RunAs, Settings
 from validate.claims import Claim
 from validate.environment import credentials, debian, installed, wheel_contents
-from validate.environment.image_paths import read_image_paths, source_of_bytecode
+from validate.environment.image_paths import is_plain_file, read_image_paths, source_of_bytecode
 from validate.environment.patterns import first_of
 from validate.judging import Finding, conclude, failed, listed, passed, unproven
 
@@ -25,19 +25,85 @@ _MOST_LISTED = 40
 _DPKGS_OWN = f"{debian.DATABASE}/info/"
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    given, _, everything = installed.of_user()
-    entries = (entry for one in everything for entry in one.entries or () if entry.sha256)
-    held = {debian.real(entry.path) for entry in entries if not wheel_contents.is_note(entry.path)}
-    held |= debian.owned().md5.keys()
-    patterns = {pattern: what for claim in claims for pattern, what in claim.expect["leftovers"].items()}
-    evidence = _look(patterns, held, _home(given.environ.get("HOME", "")))
+class HygieneExpect(TypedDict):
+    """What a claim about leftovers says; the claims about secrets and the home have the same patterns."""
+
+    leftovers: Mapping[str, str]
+    """Path pattern -> what such a file is."""
+
+
+class ToldLeftovers(HygieneExpect, total=False):
+    """Of a derived image: some leftovers are reported, and no fault."""
+
+    told: list[str]
+    """Their patterns."""
+
+
+class Leftover(TypedDict):
+    """The files that one pattern matches."""
+
+    files: int
+    bytes: int
+    example: str
+
+
+class Secret(TypedDict):
+    """Where a file holds a credential, and of which kind it is. Never what it is."""
+
+    path: str
+    line: int
+    """0: its name tells."""
+    kind: str
+
+
+class _Home(TypedDict):
+    path: str
+
+
+class Home(_Home, total=False):
+    """The home of the image's user; `error`: why it can't be used. Without that, `mode` and `for_all` are there."""
+
+    mode: str
+    """In octal digits."""
+    for_all: bool
+    """Everybody may write to it."""
+    error: str
+
+
+class HygieneEvidence(TypedDict):
+    """What was found in the files of an image."""
+
+    files: int
+    read: int
+    """Those that were read for credentials."""
+    unreadable: list[str]
+    leftovers: dict[str, Leftover]
+    """By pattern."""
+    secrets: list[Secret]
+    secrets_count: int
+    home: Home
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HygieneEvidence]]:
+    """Look at every file of the image once, for all claims."""
+    user, _, distributions = installed.of_user()
+    # Packages have checksums of these.
+    known_files = set(debian.owned().md5)
+    for distribution in distributions:
+        for entry in distribution.entries or ():
+            if entry.sha256 and not wheel_contents.is_note(entry.path):
+                known_files.add(debian.real(entry.path))
+
+    patterns: dict[str, str] = {}
+    for claim in claims:
+        patterns.update(claim.expect["leftovers"])
+    evidence = look_at_files(patterns, known_files, look_at_home(user.environ.get("HOME", "")))
     for claim in claims:
         yield claim.subject, evidence
 
 
-def _home(path: str) -> Mapping[str, Any]:
-    """The image's own home, before a validation run puts an empty one in its place."""
+def look_at_home(path: str) -> Home:
+    """Return the image's own home, before a validation run puts an empty one in its place."""
     try:
         mode = Path(path).stat().st_mode
     except OSError as error:
@@ -45,37 +111,45 @@ def _home(path: str) -> Mapping[str, Any]:
     return {"path": path, "mode": f"{stat.S_IMODE(mode):o}", "for_all": mode & 0o007 == 0o007}
 
 
-def _look(leftovers: Mapping[str, str], held: Collection[str], home: Mapping[str, Any]) -> Mapping[str, Any]:
-    leftover = first_of(leftovers)
-    left: dict[str, dict[str, Any]] = {}
-    secrets: list[Mapping[str, Any]] = []
+def look_at_files(patterns: Mapping[str, str], known_files: Collection[str], home: Home) -> HygieneEvidence:
+    """Return the leftovers and credentials among the files of an image."""
+    find_pattern = first_of(patterns)
+    leftovers: dict[str, Leftover] = {}
+    secrets: list[Secret] = []
     files = read = 0
-    device, (found, unreadable) = os.lstat("/").st_dev, read_image_paths()
-    for path, facts in sorted(found.items()):
-        if not stat.S_ISREG(facts.st_mode) or not facts.st_size or facts.st_dev != device:
+    # What is mounted is not the image's.
+    device = os.lstat("/").st_dev
+    image = read_image_paths()
+    for path, facts in sorted(image.facts.items()):
+        if not is_plain_file(facts) or not facts.st_size or facts.st_dev != device:
             continue
         files += 1
-        if pattern := leftover(path):
-            entry = left.setdefault(pattern, {"files": 0, "bytes": 0, "example": path})
-            entry["files"] += 1
-            entry["bytes"] += facts.st_size
-        if kind := credentials.by_name(path):
+        pattern = find_pattern(path)
+        if pattern:
+            leftover = leftovers.setdefault(pattern, {"files": 0, "bytes": 0, "example": path})
+            leftover["files"] += 1
+            leftover["bytes"] += facts.st_size
+
+        kind = credentials.by_name(path)
+        is_known = path in known_files or source_of_bytecode(path) in known_files or path.startswith(_DPKGS_OWN)
+        if kind:
             secrets.append({"path": path, "line": 0, "kind": kind})
-        elif path not in held and source_of_bytecode(path) not in held and not path.startswith(_DPKGS_OWN):
+        elif not is_known:
             read += 1
-            secrets += _credentials(path, facts.st_size)
+            secrets += find_credentials(path, facts.st_size)
     return {
         "files": files,
         "read": read,
-        "unreadable": unreadable[:_MOST_LISTED],
-        "leftovers": left,
+        "unreadable": image.unreadable[:_MOST_LISTED],
+        "leftovers": leftovers,
         "secrets": secrets[:_MOST_LISTED],
         "secrets_count": len(secrets),
         "home": home,
     }
 
 
-def _credentials(path: str, size: int) -> Iterator[Mapping[str, Any]]:
+def find_credentials(path: str, size: int) -> Iterator[Secret]:
+    """Yield the credentials in a file. Of a large one only the beginning is read."""
     content = b""
     with contextlib.suppress(OSError), Path(path).open("rb") as stream:
         content = stream.read(credentials.SMALL)
@@ -85,38 +159,43 @@ def _credentials(path: str, size: int) -> Iterator[Mapping[str, Any]]:
         yield {"path": path, "line": line, "kind": kind}
 
 
-def judge_leftovers(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """expect: {leftovers: {path pattern: what it is}, of a child told: patterns of what is told and no fault}.
+def judge_leftovers(_subject: str, expect: ToldLeftovers, evidence: HygieneEvidence) -> Finding:
+    """Name each kind of leftover. Some of a derived image are reported."""
+    faults = []
+    reported = []
+    for pattern, leftover in evidence["leftovers"].items():
+        megabytes = leftover["bytes"] / 1e6
+        what = expect["leftovers"][pattern]
+        text = f"{leftover['files']} files ({megabytes:.1f} MB) of {what} are left: {leftover['example']}"
+        if pattern in expect.get("told", ()):
+            reported.append(text)
+        else:
+            faults.append(text)
 
-    evidence of all: {files, read, unreadable, leftovers: {pattern: {files, bytes, example}}, secrets: [{path, line (0:
-    the file's name tells), kind}], secrets_count, home: {path, mode, for_all: to write to} or {path, error}}.
-    """
-    found = {
-        pattern: f"{one['files']} files ({one['bytes'] / 1e6:.1f} MB) of {expect['leftovers'][pattern]} are left: "
-        f"{one['example']}"
-        for pattern, one in evidence["leftovers"].items()
-    }
-    told = [found[pattern] for pattern in expect.get("told", ()) if pattern in found]
-    faults = [text for text in found.values() if text not in told]
     good = f"none of {evidence['files']} files is a build's leftover"
-    return _concluded(evidence, faults, f"{good}, but {listed(told)}" if told else good)
+    if reported:
+        good += f", but {listed(reported)}"
+    return conclude_if_all_was_read(evidence, faults, good)
 
 
-def judge_secrets(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    faults = [
-        f"{one['path']} holds {one['kind']}" + (f" (line {one['line']})" if one["line"] else "")
-        for one in evidence["secrets"]
-    ]
-    return _concluded(evidence, faults, f"no credential in {evidence['read']} small files")
+def judge_secrets(_subject: str, _expect: HygieneExpect, evidence: HygieneEvidence) -> Finding:
+    """Name each file that holds a credential."""
+    faults = []
+    for secret in evidence["secrets"]:
+        line = f" (line {secret['line']})" if secret["line"] else ""
+        faults.append(f"{secret['path']} holds {secret['kind']}{line}")
+    return conclude_if_all_was_read(evidence, faults, f"no credential in {evidence['read']} small files")
 
 
-def _concluded(evidence: Mapping[str, Any], faults: Sequence[str], good: str) -> Finding:
+def conclude_if_all_was_read(evidence: HygieneEvidence, faults: Sequence[str], good: str) -> Finding:
+    """Return PASS only if every folder could be listed."""
     if not faults and evidence["unreadable"]:
         return unproven(f"{good}, but {listed(evidence['unreadable'])} can't be read by this user")
     return conclude(faults, good)
 
 
-def judge_home(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
+def judge_home(_subject: str, _expect: HygieneExpect, evidence: HygieneEvidence) -> Finding:
+    """Fail where the home of the image's user is not there, or not for everybody to write to."""
     home = evidence["home"]
     if "error" in home:
         return failed(f"the home {home['path']!r} can't be used: {home['error']}")

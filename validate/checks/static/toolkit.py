@@ -9,58 +9,113 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TypedDict
 
 from validate.binaries import elf
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import SearchPath, machine_named
 from validate.checks import Settings
 from validate.checks.static.libraries import soname_major
-from validate.checks.static.pins import torch_version
+from validate.checks.static.pins import TorchVersion, torch_version
 from validate.claims import Claim
 from validate.environment import installed
 from validate.judging import Finding, conclude, failed, listed
 
 SETTINGS = Settings(reads_files_only=True)
 
-_RELEASE = re.compile(rb"release (\d+\.\d+), V([\d.]+)")
+_RELEASE = re.compile(rb"release (\d+\.\d+), V[\d.]+")
 _DRIVER = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1")
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    given, _, everything = installed.of_user()
-    search = SearchPath.of(given.environ, given.directory, machine_named(given.machine))
-    of_torch = [one for one in everything if one.name == "torch"]
+class ToolkitExpect(TypedDict):
+    """A toolkit, its CUDA version (`12.6`), and names of the parts that it must have."""
+
+    home: str
+    version: str
+    parts: list[str]
+
+
+class _Part(TypedDict):
+    files: list[str]
+
+
+class Part(_Part, total=False):
+    """What was found of a part; each kind of part has some of these."""
+
+    minor: str | None
+    """`12.6`, as the part itself says."""
+    sonames: dict[str, str | None]
+    """File -> its SONAME."""
+    links: list[str]
+    """Names without a version, by which compilers link."""
+    absent: list[str]
+
+
+LoaderFolder = TypedDict("LoaderFolder", {"folder": str, "real": str, "from": str})
+"""A folder on the loader's path, without links (`real`), and what adds it (`from`)."""
+
+
+class DriverLibrary(TypedDict):
+    """A file of the host's driver that lies in the image."""
+
+    path: str
+    real: str
+
+
+class ToolkitEvidence(TypedDict):
+    """A toolkit, and what leads to it or away from it."""
+
+    home_exists: bool
+    real_home: str
+    parts: dict[str, Part]
+    variables: dict[str, str | None]
+    default_link: str | None
+    """Where the `cuda` beside it leads to."""
+    programs_on_path: dict[str, str | None]
+    torch: TorchVersion
+    loader_folders: list[LoaderFolder]
+    driver_libraries: list[DriverLibrary]
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
+    """Look at each part of a toolkit, and at what PATH and the loader find."""
+    user, _, distributions = installed.of_user()
+    search = SearchPath.of(user.environ, user.directory, machine_named(user.machine))
+    torch = [distribution for distribution in distributions if distribution.name == "torch"]
+    programs: dict[str, str | None] = {}
+    for name in ("nvcc", "ptxas"):
+        path = shutil.which(name, path=user.environ.get("PATH", ""))
+        programs[name] = os.path.realpath(path) if path else None
+
     for claim in claims:
-        expect = claim.expect
-        home = Path(expect["home"])
+        home = Path(claim.expect["home"])
         default = home.parent / "cuda"
-        found = {name: shutil.which(name, path=given.environ.get("PATH", "")) for name in ("nvcc", "ptxas")}
-        evidence = {
-            "home_exists": home.is_dir(),
-            "real_home": os.path.realpath(home),
-            "parts": {part: _PARTS[part](home) for part in expect["parts"]},
-            "variables": {name: given.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")},
-            "default_link": os.path.realpath(default) if os.path.lexists(default) else None,
-            "programs_on_path": {name: os.path.realpath(path) if path else None for name, path in found.items()},
-            "torch": torch_version(installed.locations(of_torch)),
-            "loader_folders": _loader_folders(search),
-            "driver_libraries": driver_libraries(search),
-        }
-        yield claim.subject, evidence
+        yield (
+            claim.subject,
+            {
+                "home_exists": home.is_dir(),
+                "real_home": os.path.realpath(home),
+                "parts": {part: _PARTS[part](home) for part in claim.expect["parts"]},
+                "variables": {name: user.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")},
+                "default_link": os.path.realpath(default) if os.path.lexists(default) else None,
+                "programs_on_path": programs,
+                "torch": torch_version(installed.locations(torch)),
+                "loader_folders": _loader_folders(search),
+                "driver_libraries": driver_libraries(search),
+            },
+        )
 
 
-def _program(relative: str, home: Path) -> Mapping[str, Any]:
+def _program(relative: str, home: Path) -> Part:
     """A program that holds what it prints of its version, `release 12.6, V12.6.85`."""
     path = home / relative
     if not path.is_file():
         return {"files": []}
-    found = _RELEASE.search(path.read_bytes())
-    version, minor = (found[2].decode(), found[1].decode()) if found else (None, None)
-    return {"files": [str(path)], "version": version, "minor": minor}
+    release = _RELEASE.search(path.read_bytes())
+    return {"files": [str(path)], "minor": release[1].decode() if release else None}
 
 
-def _header(relative: str, macro: str, home: Path) -> Mapping[str, Any]:
+def _header(relative: str, macro: str, home: Path) -> Part:
     """A header that defines its version as 12060 for 12.6 (1000 x major + 10 x minor)."""
     path = home / relative
     if not path.is_file():
@@ -69,10 +124,10 @@ def _header(relative: str, macro: str, home: Path) -> Mapping[str, Any]:
     found = re.search(rf"^\s*#\s*define\s+{macro}\s+(\d+)", text, re.MULTILINE)
     number = int(found[1]) if found else 0
     minor = f"{number // 1000}.{number % 1000 // 10}" if number else None
-    return {"files": [str(path)], "version": str(number), "minor": minor}
+    return {"files": [str(path)], "minor": minor}
 
 
-def _library(stem: str, home: Path) -> Mapping[str, Any]:
+def _library(stem: str, home: Path) -> Part:
     """A shared library by its SONAME."""
     sonames: dict[str, str | None] = dict.fromkeys(_files(stem, home))
     for path in sonames:
@@ -81,7 +136,7 @@ def _library(stem: str, home: Path) -> Mapping[str, Any]:
     return {"files": list(sonames), "sonames": sonames, "links": [str(path) for path in home.glob(f"lib*/{stem}.so")]}
 
 
-def _versioned_library(stem: str, companion: str, home: Path) -> Mapping[str, Any]:
+def _versioned_library(stem: str, companion: str, home: Path) -> Part:
     """One whose minor version the name of another tells."""
     versions = (Path(path).name.partition(".so.")[2].split(".") for path in _files(companion, home))
     minors = {".".join(version[:2]) for version in versions if len(version) > 1}
@@ -93,13 +148,13 @@ def _files(stem: str, home: Path) -> list[str]:
     return sorted({os.path.realpath(path) for folder in folders for path in home.glob(f"{folder}/{stem}.so*")})
 
 
-def _present(relative: Sequence[str], home: Path) -> Mapping[str, Any]:
+def _present(relative: Sequence[str], home: Path) -> Part:
     """Files that state no version of their own."""
     found = [str(home / path) for path in relative if (home / path).is_file() and (home / path).stat().st_size]
     return {"files": found, "absent": [path for path in relative if str(home / path) not in found]}
 
 
-_PARTS: Mapping[str, Callable[[Path], Mapping[str, Any]]] = {
+_PARTS: Mapping[str, Callable[[Path], Part]] = {
     "ptxas": partial(_program, "bin/ptxas"),
     "nvcc": partial(_program, "bin/nvcc"),
     "cudart": partial(_library, "libcudart"),
@@ -118,14 +173,14 @@ _PARTS: Mapping[str, Callable[[Path], Mapping[str, Any]]] = {
 """What a toolkit is made of, and how each part is looked at."""
 
 
-def _loader_folders(search: SearchPath) -> list[Mapping[str, Any]]:
-    """Every folder that the environment or the system adds to the loader's path, and what says so."""
+def _loader_folders(search: SearchPath) -> list[LoaderFolder]:
+    """Return every folder that the environment or the system adds to the loader's path, and what says so."""
     sources = [(folder, "LD_LIBRARY_PATH") for folder in search.library_path]
     sources += [(folder, file) for folder, file in configured("/etc/ld.so.conf")]
     in_cache = {str(Path(path).parent) for paths in search.cache.values() for path in paths}
     sources += [(folder, "ld.so.cache") for folder in sorted(in_cache)]
     return [
-        {"folder": folder, "real": os.path.realpath(folder), "from": source, "exists": Path(folder).is_dir()}
+        {"folder": folder, "real": os.path.realpath(folder), "from": source}
         for folder, source in dict.fromkeys(sources)
     ]
 
@@ -143,8 +198,8 @@ def configured(file: str, depth: int = 0) -> Iterator[tuple[str, str]]:
             yield told, file
 
 
-def driver_libraries(search: SearchPath) -> list[Mapping[str, Any]]:
-    """Files of the host's driver on the loader's path that lie in the image itself, not mounted into the container."""
+def driver_libraries(search: SearchPath) -> list[DriverLibrary]:
+    """Return files of the host's driver on the loader's path that lie in the image, and are not mounted into it."""
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     mounted = frozenset(line.split()[4] for line in lines)
     found = {path for name in _DRIVER for path in search.everywhere(name) if Path(path).exists()}
@@ -155,33 +210,22 @@ def driver_libraries(search: SearchPath) -> list[Mapping[str, Any]]:
     ]
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """toolkit. expect: {home, version, parts: [names]}.
-
-    evidence: {home_exists, real_home, parts: {name: {files, absent?, version?, minor?, sonames?: {file: SONAME},
-    links?: names without a version, by which compilers link, error?}}, variables, default_link, programs_on_path,
-    torch: its version and CUDA's, loader_folders: [{folder, real, from: what says so, exists}], driver_libraries:
-    [{path, real}]}.
-    """
+def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Finding:
+    """Judge whether a toolkit is whole, of one version that fits torch's, and found by compilers only."""
     home, version = expect["home"], expect["version"]
     if not evidence["home_exists"]:
         return failed(f"{home} does not exist")
-    faults = [fault for part in expect["parts"] for fault in _part_faults(part, evidence["parts"][part], version)]
-    if evidence["variables"]["CUDA_HOME"] != home:
-        faults.append(f"CUDA_HOME is {evidence['variables']['CUDA_HOME']!r}, the toolkit is {home}")
-    if evidence["variables"]["CUDA_PATH"] not in (None, home):
-        faults.append(f"CUDA_PATH is {evidence['variables']['CUDA_PATH']}, the toolkit is {home}")
-    if evidence["default_link"] not in (None, evidence["real_home"]):
-        faults.append(f"the unversioned cuda link is {evidence['default_link']}, the toolkit is {home}")
-    for name, path in evidence["programs_on_path"].items():
-        if path and not path.startswith(f"{evidence['real_home']}/"):
-            faults.append(f"PATH finds {name} at {path}, outside of {home}")
-    faults += [
-        f"{one['folder']} is on the loader's path ({one['from']}): {why}"
-        for one in evidence["loader_folders"]
-        if (why := _bad_folder(one, evidence["real_home"]))
-    ]
-    faults += [f"the image brings the host driver's {one['path']} itself" for one in evidence["driver_libraries"]]
+    faults: list[str] = []
+    for part in expect["parts"]:
+        faults += find_part_faults(part, evidence["parts"][part], version)
+    faults += find_faults_of_way(home, evidence)
+    for folder in evidence["loader_folders"]:
+        reason = _bad_folder(folder, evidence["real_home"])
+        if reason:
+            faults.append(f"{folder['folder']} is on the loader's path ({folder['from']}): {reason}")
+    for library in evidence["driver_libraries"]:
+        faults.append(f"the image brings the host driver's {library['path']} itself")
+
     of_torch = str(evidence["torch"]["cuda"])
     if of_torch.partition(".")[0] != version.partition(".")[0]:
         faults.append(f"the toolkit is CUDA {version}, torch is built for CUDA {of_torch}: majors must be equal")
@@ -189,19 +233,32 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     return conclude(faults, f"CUDA {version} in {home}, {len(expect['parts'])} parts{warning}")
 
 
-def _part_faults(part: str, found: Mapping[str, Any], version: str) -> Iterator[str]:
-    if not found["files"]:
-        yield f"the toolkit lacks {part}"
+def find_faults_of_way(home: str, evidence: ToolkitEvidence) -> Iterator[str]:
+    """Yield what leads compilers to another toolkit: variables, the unversioned link, programs on the PATH."""
+    variables, real_home = evidence["variables"], evidence["real_home"]
+    if variables["CUDA_HOME"] != home:
+        yield f"CUDA_HOME is {variables['CUDA_HOME']!r}, the toolkit is {home}"
+    if variables["CUDA_PATH"] not in (None, home):
+        yield f"CUDA_PATH is {variables['CUDA_PATH']}, the toolkit is {home}"
+    if evidence["default_link"] not in (None, real_home):
+        yield f"the unversioned cuda link is {evidence['default_link']}, the toolkit is {home}"
+    for name, path in evidence["programs_on_path"].items():
+        if path and not path.startswith(f"{real_home}/"):
+            yield f"PATH finds {name} at {path}, outside of {home}"
+
+
+def find_part_faults(name: str, part: Part, version: str) -> Iterator[str]:
+    """Yield what of a part is missing, or of another version."""
+    if not part["files"]:
+        yield f"the toolkit lacks {name}"
         return
-    if found.get("absent"):
-        yield f"the toolkit's {part} lack {listed(found['absent'])}"
-    if "error" in found:
-        yield f"{found['files'][0]} does not run: {found['error']}"
-    elif "minor" in found and found["minor"] != version:
-        yield f"{found['files'][0]} is of CUDA {found['minor']}, {version} is expected"
-    if part == "cudart" and not found.get("links", True):
+    if part.get("absent"):
+        yield f"the toolkit's {name} lack {listed(part['absent'])}"
+    if "minor" in part and part["minor"] != version:
+        yield f"{part['files'][0]} is of CUDA {part['minor']}, {version} is expected"
+    if name == "cudart" and not part.get("links", True):
         yield "the toolkit's cudart has no libcudart.so, by which compilers link it"
-    for path, soname in found.get("sonames", {}).items():
+    for path, soname in part.get("sonames", {}).items():
         stem, major = soname_major(soname or "")
         if not stem:
             yield f"{path} is no shared library"
@@ -209,8 +266,9 @@ def _part_faults(part: str, found: Mapping[str, Any], version: str) -> Iterator[
             yield f"{path} is {soname}, CUDA {version} is expected"
 
 
-def _bad_folder(one: Mapping[str, Any], real_home: str) -> str:
-    for folder in (one["folder"], one["real"]):
+def _bad_folder(row: LoaderFolder, real_home: str) -> str:
+    """Return why a folder must not be on the loader's path; empty: it may."""
+    for folder in (row["folder"], row["real"]):
         parts = PurePosixPath(folder).parts
         if "stubs" in parts:
             return "stubs stand in for the driver and do nothing"
